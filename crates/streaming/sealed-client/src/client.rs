@@ -30,9 +30,9 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// The longest document of an endpoint about its session, in bytes: as many proofs as it sends at once.
 const MAX_DOCUMENT: usize = 4 * 1024 * 1024;
 
-/// A sealed endpoint, as a miner attests it.
+/// The address and the certificate of a sealed endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SealedEndpoint {
+pub struct SealedPeer {
     /// The endpoint's address: `host:port`.
     pub address: String,
     /// SHA-256 of the endpoint's certificate in DER.
@@ -64,7 +64,7 @@ pub enum ClientError {
 pub struct SealedClient {
     http: Http1Client,
     tls: TlsConnector,
-    endpoint: SealedEndpoint,
+    peer: SealedPeer,
     /// The longest time in which a connection is made.
     connect_timeout: Duration,
     /// The longest time in which a document about the session arrives.
@@ -93,18 +93,18 @@ impl SealedClient {
     /// # Errors
     /// The key does not belong to the certificate.
     pub fn new(
-        endpoint: SealedEndpoint,
+        peer: SealedPeer,
         identity: &TlsIdentity,
         limits: &Limits,
         tasks: &Tasks,
     ) -> Result<Self, tokio_rustls::rustls::Error> {
-        let mut tls = client(identity, endpoint.certificate)?;
+        let mut tls = client(identity, peer.certificate)?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self {
             // Idle connections are closed before the endpoint closes them.
             http: Http1Client::new(limits.idle / 2, tasks),
             tls: TlsConnector::from(Arc::new(tls)),
-            endpoint,
+            peer,
             connect_timeout: limits.handshake,
             document_timeout: limits.upload,
             first_write: FirstWrite::default(),
@@ -112,8 +112,8 @@ impl SealedClient {
     }
 
     /// The endpoint that it connects to.
-    pub const fn endpoint(&self) -> &SealedEndpoint {
-        &self.endpoint
+    pub const fn peer(&self) -> &SealedPeer {
+        &self.peer
     }
 
     /// The time at which the first byte since the last call was written to a socket, not counting the handshake. For a caller
@@ -209,7 +209,7 @@ impl Dial for SealedClient {
 
     async fn dial(&self) -> io::Result<ByteStream> {
         let dialling = async {
-            let tcp = TcpStream::connect(&self.endpoint.address).await?;
+            let tcp = TcpStream::connect(&self.peer.address).await?;
             tcp.set_nodelay(true)?;
             // The endpoint is known by its certificate, not by its name.
             let name = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
@@ -269,6 +269,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
 
 impl fmt::Debug for SealedClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SealedClient").field(&self.endpoint).finish()
+        f.debug_tuple("SealedClient").field(&self.peer).finish()
     }
 }

@@ -9,6 +9,6 @@ mod client;
 mod session;
 
 pub use checked_body::{CheckedBody, ProofError, ReceivedResponse, SentRequest};
-pub use client::{ClientError, ClosingStatement, SealedClient, SealedEndpoint};
+pub use client::{ClientError, ClosingStatement, SealedClient, SealedPeer};
 pub use muster_http::http1::{BodyError, MalformedResponse, ResponseBody};
 pub use session::{ResponseReport, SealedRequest, SealedResponse, SealedSession, SessionParameters, draw_nonce};

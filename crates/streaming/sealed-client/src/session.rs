@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::checked_body::{CheckedBody, ProofError, ReceivedResponse, SentRequest};
-use crate::client::{ClientError, SealedClient, SealedEndpoint};
+use crate::client::{ClientError, SealedClient, SealedPeer};
 
 /// Pauses before each search for a proof that did not come with its response: the session signs once it has noticed that its
 /// client is gone.
@@ -138,10 +138,10 @@ impl SealedSession {
             .map_err(|error| format!("the miner did not sign where its job answers: {error}"))?
             .into_inner();
         let attempt = ready.job_uuid;
-        let endpoint = endpoint_of(ready)?;
-        let server_certificate = endpoint.certificate;
+        let peer = peer_of(ready)?;
+        let server_certificate = peer.certificate;
         let client = SealedClient::new(
-            endpoint,
+            peer,
             parameters.identity,
             &Limits::default(),
             parameters.tasks,
@@ -234,7 +234,7 @@ impl SealedSession {
 
     /// The endpoint's address: `host:port`.
     pub fn address(&self) -> &str {
-        &self.client.endpoint().address
+        &self.client.peer().address
     }
 
     /// The attempt that runs the job.
@@ -489,7 +489,7 @@ pub fn draw_nonce() -> Result<RequestNonce, getrandom::Error> {
 }
 
 /// The endpoint that a miner reports for its job.
-fn endpoint_of(ready: StreamingJobReady) -> Result<SealedEndpoint, String> {
+fn peer_of(ready: StreamingJobReady) -> Result<SealedPeer, String> {
     let certificate = digest_of_pem(&ready.public_key).map_err(|error| error.to_string())?;
     let host = ready.ip.unwrap_or_default();
     let address = if host.contains(':') {
@@ -497,7 +497,7 @@ fn endpoint_of(ready: StreamingJobReady) -> Result<SealedEndpoint, String> {
     } else {
         format!("{host}:{}", ready.port)
     };
-    Ok(SealedEndpoint { address, certificate })
+    Ok(SealedPeer { address, certificate })
 }
 
 /// Explains why there is no attestation, in words for logs and for clients that wait.
