@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The largest response of known length, in bytes, that is held back until it is signed, so that a header can carry its
 /// proof.
-pub const BUFFERED: u64 = 1024 * 1024;
+pub const MAX_HELD_BACK: u64 = 1024 * 1024;
 
 /// Limits of one sealed endpoint. The peers on both sides may be hostile: the client and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

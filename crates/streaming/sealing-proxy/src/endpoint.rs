@@ -1,4 +1,4 @@
-//! Where a session is reached: TLS with the session's certificate, for the holder of one certificate.
+//! The address at which a session is reached: TLS with the session's certificate, for the holder of one certificate.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -7,116 +7,120 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::rt::{Read, ReadBufCursor, Write};
+use http::header::DATE;
+use http::{HeaderValue, Response};
+use hyper::rt::Write as _;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use muster_http::http1::{StallTimeout, chunked};
 use muster_http::server::TaskExecutor;
 use muster_process::SharedClock;
 use muster_process::listen::{Accepted, Acceptor};
 use muster_process::tls::{TlsIdentity, server_for};
 use muster_protocol::Digest;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::outflow::{self, Streamed};
-use crate::seal::Seal;
+use crate::proxy::SealingProxy;
+use crate::sealed_body::SealedBody;
 
-/// The most of requests and answers that waits here, of one connection.
+/// The most bytes of requests and responses that hyper buffers for one connection.
 const BUFFER: usize = 64 * 1024;
-/// HTTP/2, as TLS calls it.
+/// The name of HTTP/2 in TLS.
 const HTTP2: &[u8] = b"h2";
-/// What one HTTP/2 stream may send ahead.
+/// The bytes that one HTTP/2 stream may send ahead.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// Between two questions whether an HTTP/2 client is still there, and how long it has for the answer.
-const PING: Duration = Duration::from_secs(20);
+/// The time between two pings of an HTTP/2 client.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Why an endpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// The certificate.
+    /// The certificate does not fit its key.
     #[error("the session's certificate cannot be used")]
     Tls(#[from] tokio_rustls::rustls::Error),
-    /// The listener.
+    /// The listener has no address.
     #[error("the session's address is not known")]
     Address(#[from] io::Error),
 }
 
-/// A sealed endpoint that listens. Dropping it closes it at once.
+/// A sealed endpoint that listens. Dropping it closes its connections at once.
 pub struct Endpoint {
     address: SocketAddr,
-    /// No new connections; those that are there finish their requests.
+    /// Cancelled when no connection is accepted any more; open ones finish their requests.
     retiring: CancellationToken,
-    /// No connections.
+    /// Cancelled when all connections are closed.
     ending: CancellationToken,
     connections: TaskTracker,
-    seal: Arc<Seal>,
+    proxy: Arc<SealingProxy>,
 }
 
 impl Endpoint {
-    /// Serves a session on `listener`, with `identity`, to the client whose certificate has this digest and to no other.
+    /// Serves a session on `listener`, with the certificate of `identity`, to the client whose certificate has the digest
+    /// `client` and to no other.
     ///
     /// # Errors
-    /// A certificate that does not fit its key, a listener without an address.
+    /// The certificate does not fit its key, or the listener has no address.
     pub fn open(
         listener: TcpListener,
         identity: &TlsIdentity,
         client: Digest,
-        seal: Arc<Seal>,
+        proxy: Arc<SealingProxy>,
         clock: SharedClock,
     ) -> Result<Self, EndpointError> {
         let address = listener.local_addr()?;
         let tls = server_for(identity, client, &[HTTP2, b"http/1.1"])?;
         let (retiring, ending) = (CancellationToken::new(), CancellationToken::new());
         let connections = TaskTracker::new();
-        let door = Door {
-            acceptor: TlsAcceptor::from(Arc::new(tls)),
-            seal: Arc::clone(&seal),
+        let server = EndpointServer {
+            tls: TlsAcceptor::from(Arc::new(tls)),
+            proxy: Arc::clone(&proxy),
             clock,
             retiring: retiring.clone(),
             ending: ending.clone(),
             connections: connections.clone(),
         };
-        seal.tasks().spawn("sealed endpoint", door.accept(listener));
+        proxy.tasks().spawn("sealed endpoint", server.accept(listener));
         Ok(Self {
             address,
             retiring,
             ending,
             connections,
-            seal,
+            proxy,
         })
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whose answers it gives.
-    pub fn seal(&self) -> &Arc<Seal> {
-        &self.seal
+    /// The proxy whose responses it sends.
+    pub fn proxy(&self) -> &Arc<SealingProxy> {
+        &self.proxy
     }
 
-    /// Takes no more connections and lets those that are there finish what is under way, for as long as `grace`; then hangs
-    /// up. Everything is signed when this returns.
+    /// Accepts no more connections, lets the open ones finish their responses for as long as `grace`, and then closes them.
+    /// Every response is signed when this returns.
     pub async fn close(self, grace: Duration) {
         self.retiring.cancel();
-        self.seal.drain(grace).await;
-        // The last answers are on their way, which may be the session's own last word.
+        self.proxy.drain(grace).await;
+        // The last responses are on their way; one of them may be the session's closing statement.
         self.connections.close();
         let _ = timeout(grace, self.connections.wait()).await;
         self.ending.cancel();
-        self.seal.sealer().drained().await;
+        self.proxy.signer().wait_drained().await;
     }
 }
 
@@ -133,75 +137,76 @@ impl fmt::Debug for Endpoint {
     }
 }
 
+/// Accepts connections and serves them.
 #[derive(Clone)]
-struct Door {
-    acceptor: TlsAcceptor,
-    seal: Arc<Seal>,
+struct EndpointServer {
+    tls: TlsAcceptor,
+    proxy: Arc<SealingProxy>,
     clock: SharedClock,
     retiring: CancellationToken,
     ending: CancellationToken,
     connections: TaskTracker,
 }
 
-impl Door {
+impl EndpointServer {
     async fn accept(self, listener: TcpListener) {
-        let most = self.seal.limits().connections;
+        let max = self.proxy.limits().connections;
         let (clock, retiring) = (SharedClock::clone(&self.clock), self.retiring.clone());
-        let acceptor = Acceptor::new("sealed endpoint", listener, most, clock, retiring);
+        let acceptor = Acceptor::new("sealed endpoint", listener, max, clock, retiring);
         while let Some(Accepted { stream, peer, permit }) = acceptor.next().await {
-            let door = self.clone();
+            let server = self.clone();
             let open = self.connections.token();
             let connection = async move {
-                let ending = door.ending.clone();
-                let _ = ending.run_until_cancelled(door.greet(stream, peer)).await;
+                let ending = server.ending.clone();
+                let _ = ending.run_until_cancelled(server.handshake(stream, peer)).await;
                 drop((permit, open));
             };
-            self.seal.tasks().spawn("sealed connection", connection);
+            self.proxy.tasks().spawn("sealed connection", connection);
         }
     }
 
-    async fn greet(self, tcp: TcpStream, peer: SocketAddr) {
-        let limit = self.seal.limits().handshake;
-        let handshake = self.acceptor.accept(tcp);
-        // What a connection needs for a moment only is boxed, here and below: most of its life it waits, and there are many.
+    async fn handshake(self, tcp: TcpStream, peer: SocketAddr) {
+        let limit = self.proxy.limits().handshake;
+        let handshake = self.tls.accept(tcp);
+        // State that a connection needs for a moment only is boxed, here and below: mostly it waits, and there are many.
         let shaken = Box::pin(timeout(limit, handshake)).await;
         match shaken.map(|shaken| shaken.map(Box::new)) {
             Ok(Ok(tls)) => self.serve(tls, peer).await,
-            Ok(Err(error)) => tracing::info!(%peer, %error, "a caller did not come through TLS"),
-            Err(_) => tracing::debug!(%peer, "a caller was too slow"),
+            Ok(Err(error)) => tracing::info!(%peer, %error, "a TLS handshake failed"),
+            Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
         }
     }
 
-    /// Speaks what was agreed on during the handshake.
+    /// Serves the version of HTTP that the handshake agreed on.
     async fn serve(self, tls: Box<TlsStream<TcpStream>>, peer: SocketAddr) {
         let http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP2);
-        let watched = Watched::new(TokioIo::new(tls), self.seal.limits().stall);
+        let connection = StallTimeout::new(TokioIo::new(tls), self.proxy.limits().stall);
         let ended = if http2 {
-            Box::pin(self.serve_http2(watched)).await
+            Box::pin(self.serve_http2(connection)).await
         } else {
-            self.serve_http1(watched).await
+            self.serve_http1(connection).await
         };
         if let Err(error) = ended {
             tracing::debug!(%peer, error, "a connection broke");
         }
     }
 
-    async fn serve_http2(&self, watched: Connected) -> Result<(), BoxError> {
-        let limits = self.seal.limits();
-        let seal = Arc::clone(&self.seal);
+    async fn serve_http2(&self, io: TlsConnection) -> Result<(), BoxError> {
+        let limits = self.proxy.limits();
+        let proxy = Arc::clone(&self.proxy);
         let service = service_fn(move |request| {
-            let seal = Arc::clone(&seal);
-            async move { Ok::<_, Infallible>(Box::pin(seal.answer(request)).await) }
+            let proxy = Arc::clone(&proxy);
+            async move { Ok::<_, Infallible>(Box::pin(proxy.answer(request)).await) }
         });
-        let executor = TaskExecutor::new("sealed stream", self.seal.tasks().clone());
+        let executor = TaskExecutor::new("sealed stream", self.proxy.tasks().clone());
         let connection = http2::Builder::new(executor)
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams)
             .initial_stream_window_size(STREAM_WINDOW)
             .max_send_buf_size(BUFFER)
-            .keep_alive_interval(PING)
+            .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(limits.stall)
-            .serve_connection(watched, service);
+            .serve_connection(io, service);
         let mut connection = Box::pin(connection);
         tokio::select! {
             ended = connection.as_mut() => return Ok(ended?),
@@ -211,38 +216,55 @@ impl Door {
         Ok(connection.await?)
     }
 
-    /// One request after another; while an answer streams, only what writes it is there.
-    async fn serve_http1(&self, mut watched: Connected) -> Result<(), BoxError> {
+    /// Serves one request after another. While a response is streamed, only its writer is held in memory.
+    async fn serve_http1(&self, mut io: TlsConnection) -> Result<(), BoxError> {
         loop {
-            // In a place of its own, which is gone while an answer streams.
-            let Some((io, streamed)) = Box::pin(self.read_requests(watched)).await? else {
+            // Boxed, so that it is freed while a response is streamed.
+            let Some((returned, streamed)) = Box::pin(self.read_requests(io)).await? else {
                 return Ok(());
             };
-            watched = io;
-            let keeps = streamed.keeps;
-            outflow::write(&mut watched, streamed, self.clock.now()).await?;
-            if !keeps || self.retiring.is_cancelled() {
-                poll_fn(|cx| Pin::new(&mut watched).poll_shutdown(cx)).await?;
+            io = returned;
+            let StreamedResponse {
+                mut response,
+                keep_alive,
+            } = streamed;
+            self.insert_date(&mut response);
+            chunked::write_response(&mut io, response, keep_alive).await?;
+            if !keep_alive || self.retiring.is_cancelled() {
+                poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await?;
                 return Ok(());
             }
         }
     }
 
-    /// Reads requests and answers them, until an answer is a stream. None once the connection is over.
-    async fn read_requests(&self, watched: Connected) -> Result<Option<(Connected, Streamed)>, BoxError> {
-        let handed = Arc::new(Mutex::new(None));
-        let writes_wait = Arc::clone(&watched.waits);
-        let (seal, hand) = (Arc::clone(&self.seal), Arc::clone(&handed));
+    /// Adds a `Date`, as hyper does to the responses that it writes.
+    fn insert_date(&self, response: &mut Response<SealedBody>) {
+        let now = self.clock.now().to_chrono();
+        let date = now.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        if let Ok(date) = HeaderValue::from_str(&date) {
+            response.headers_mut().entry(DATE).or_insert(date);
+        }
+    }
+
+    /// Reads requests and answers them until a response is to be streamed. `None` once the connection is over.
+    async fn read_requests(
+        &self,
+        io: TlsConnection,
+    ) -> Result<Option<(TlsConnection, StreamedResponse)>, BoxError> {
+        let streamed = Arc::new(Mutex::new(None));
+        let write_pending = io.write_pending();
+        let (proxy, handed) = (Arc::clone(&self.proxy), Arc::clone(&streamed));
         let service = service_fn(move |request| {
-            let (seal, hand) = (Arc::clone(&seal), Arc::clone(&hand));
+            let (proxy, handed) = (Arc::clone(&proxy), Arc::clone(&handed));
             async move {
-                let asked_by = outflow::asked_by(&request);
-                let response = Box::pin(seal.answer(request)).await;
-                match asked_by.filter(|_| outflow::is_streamed(&response)) {
+                let keep_alive = chunked::keep_alive(&request);
+                let response = Box::pin(proxy.answer(request)).await;
+                let is_streamed = response.body().is_streamed() && chunked::is_chunked(&response);
+                match keep_alive.filter(|_| is_streamed) {
                     None => Ok::<_, Infallible>(response),
-                    Some(keeps) => {
-                        *lock(&hand) = Some(Streamed { response, keeps });
-                        // The connection is taken from under this.
+                    Some(keep_alive) => {
+                        *handed.lock() = Some(StreamedResponse { response, keep_alive });
+                        // The connection is taken away from hyper, so this never returns.
                         std::future::pending().await
                     }
                 }
@@ -250,9 +272,9 @@ impl Door {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.seal.limits().head)
+            .header_read_timeout(self.proxy.limits().head)
             .max_buf_size(BUFFER)
-            .serve_connection(watched, service)
+            .serve_connection(io, service)
             .with_upgrades();
         let mut connection = Box::new(connection);
         let mut retiring = pin!(self.retiring.cancelled());
@@ -265,21 +287,21 @@ impl Door {
             if let Poll::Ready(ended) = Pin::new(&mut *connection).poll(cx) {
                 return Poll::Ready(ended);
             }
-            // Whatever it has to say before that answer has been said once no write waits.
-            let handed_over = lock(&handed).is_some() && !writes_wait.load(Ordering::Relaxed);
-            if handed_over {
+            // hyper has written everything that comes before the response once no write is pending.
+            let is_handed_over = streamed.lock().is_some() && !write_pending.load(Ordering::Relaxed);
+            if is_handed_over {
                 Poll::Ready(Ok(()))
             } else {
                 Poll::Pending
             }
         })
         .await?;
-        let streamed = lock(&handed).take();
+        let streamed = streamed.lock().take();
         Ok(streamed.and_then(|streamed| {
             let parts = (*connection).into_parts()?;
             let mut io = parts.io;
-            // Not the buffer itself, which is what is to be let go of.
-            io.ahead = Bytes::copy_from_slice(&parts.read_buf);
+            // A copy, so that hyper's buffer is freed.
+            io.set_unread(Bytes::copy_from_slice(&parts.read_buf));
             Some((io, streamed))
         }))
     }
@@ -287,149 +309,34 @@ impl Door {
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A response that is written without hyper.
+struct StreamedResponse {
+    response: Response<SealedBody>,
+    /// Whether the client wants to use the connection again.
+    keep_alive: bool,
+}
+
 /// A connection after its handshake.
-type Connected = Watched<TokioIo<Box<TlsStream<TcpStream>>>>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whole between any two statements.
-    mutex.lock()
-}
-
-/// A connection whose client must take what waits for it in time: one that does not has gone, whatever TCP says.
-pub(crate) struct Watched<T> {
-    io: T,
-    limit: Duration,
-    /// Runs while a write waits.
-    stalled: Option<Pin<Box<Sleep>>>,
-    /// Whether one does, for whoever has lent the connection out.
-    waits: Arc<AtomicBool>,
-    /// What was read of it and is still to be.
-    pub(crate) ahead: Bytes,
-}
-
-impl<T> Watched<T> {
-    pub(crate) fn new(io: T, limit: Duration) -> Self {
-        Self {
-            io,
-            limit,
-            stalled: None,
-            waits: Arc::default(),
-            ahead: Bytes::new(),
-        }
-    }
-
-    /// Gives a waiting write its time.
-    fn watch<R>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        self.waits.store(written.is_pending(), Ordering::Relaxed);
-        if written.is_ready() {
-            self.stalled = None;
-            return written;
-        }
-        let limit = self.limit;
-        let stalled = self
-            .stalled
-            .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + limit)));
-        match stalled.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl<T: Read + Unpin> Read for Watched<T> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.ahead.is_empty() {
-            return Pin::new(&mut this.io).poll_read(cx, buffer);
-        }
-        let first = this.ahead.split_to(this.ahead.len().min(buffer.remaining()));
-        buffer.put_slice(&first);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<T: Write + Unpin> Write for Watched<T> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.io).poll_write(cx, bytes);
-        this.watch(cx, written)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let flushed = Pin::new(&mut this.io).poll_flush(cx);
-        this.watch(cx, flushed)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = Pin::new(&mut this.io).poll_write_vectored(cx, slices);
-        this.watch(cx, written)
-    }
-}
+type TlsConnection = StallTimeout<TokioIo<Box<TlsStream<TcpStream>>>>;
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt as _;
+    use muster_http::http1::ResponseBody;
 
     use super::*;
+    use crate::relay::Relay;
 
-    /// Writes until the other side's buffer is full and then until it is over.
-    async fn write_on(mut watched: Watched<TokioIo<tokio::io::DuplexStream>>) -> io::Error {
-        loop {
-            let written = std::future::poll_fn(|cx| Pin::new(&mut watched).poll_write(cx, &[0; 64])).await;
-            if let Err(error) = written {
-                return error;
-            }
-        }
-    }
-
-    /// Of the future that such a function returns.
+    /// The size of the future that such a function returns.
     fn size_of_future<A, B, C, F: Future>(_: impl FnOnce(A, B, C) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_stream_that_waits_has_little_beside_it() {
-        // There are thousands of them. What is needed for a moment only, a handshake or a request's way, is in a place of its own.
-        let connection = size_of_future(Door::greet);
-        let stream = size_of::<crate::relay::Relay<crate::exchange::Arriving>>();
+        // There are thousands of them. State that is needed for a moment only, for a handshake or a request, is boxed.
+        let connection = size_of_future(EndpointServer::handshake);
+        let stream = size_of::<Relay<ResponseBody>>();
         assert!(connection <= 768, "a connection: {connection} bytes");
-        assert!(stream <= 1_088, "an answer: {stream} bytes");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
-        let (near, mut far) = tokio::io::duplex(128);
-        let watched = Watched::new(TokioIo::new(near), Duration::from_secs(60));
-        let started = Instant::now();
-        let reading = async move {
-            let mut buffer = [0; 32];
-            for _ in 0..10 {
-                tokio::time::sleep(Duration::from_secs(50)).await;
-                far.read_exact(&mut buffer).await.unwrap();
-            }
-            far
-        };
-        let (error, far) = tokio::join!(write_on(watched), reading);
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(started.elapsed(), Duration::from_secs(560));
-        drop(far);
+        assert!(stream <= 1_088, "a response: {stream} bytes");
     }
 }

@@ -1,7 +1,7 @@
-//! A request comes in: its head is checked, its body collected within bounds.
+//! Reads a request: checks its head and collects its body within limits.
 //!
-//! The body is held until it is whole. An engine therefore gets one request whose length we have counted ourselves, so that
-//! no disagreement about where it ends can smuggle a second one; and the input's digest exists before the engine is asked.
+//! The body is held until it is whole. The engine therefore gets one request whose length the proxy has counted, so that no
+//! second request can be smuggled in it, and the digest of the input exists before the engine gets the request.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING};
@@ -10,38 +10,38 @@ use http::{HeaderMap, Method};
 use http_body::Body;
 use http_body_util::BodyExt;
 use muster_protocol::{Digest, Timestamp};
-use muster_response_proof::{Nonce, Text};
+use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
+use muster_response_proof::{Limits, RequestNonce, Text};
 use tokio::time::timeout;
 
-use crate::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
-use crate::limits::Limits;
-use crate::refusal::Refusal;
-use crate::sealer::Asking;
+use crate::rejection::RequestRejection;
+use crate::signer::RequestFacts;
 
-/// Reads what is signed of a head, and refuses heads that two readers may understand in two ways.
-pub(crate) fn read(head: &Parts, from: Timestamp) -> Result<Asking, Refusal> {
+/// Reads the facts of a head that are signed. Rejects heads that two readers may understand in two ways.
+pub(crate) fn read_head(head: &Parts, from: Timestamp) -> Result<RequestFacts, RequestRejection> {
     if head.headers.contains_key(TRANSFER_ENCODING) && head.headers.contains_key(CONTENT_LENGTH)
         || head.headers.get_all(CONTENT_LENGTH).iter().count() > 1
     {
-        return Err(Refusal::Smuggled);
+        return Err(RequestRejection::Smuggled);
     }
     if head.method == Method::CONNECT {
-        return Err(Refusal::Connect);
+        return Err(RequestRejection::Connect);
     }
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-    Ok(Asking {
-        method: Text::new(head.method.as_str()).map_err(|_| Refusal::Path)?,
-        path: Text::new(path).map_err(|_| Refusal::Path)?,
-        client: hex(&head.headers, &CLIENT)?.map(|nonce| Digest::from_bytes(*nonce.as_bytes())),
-        client_nonce: hex(&head.headers, &CLIENT_NONCE)?,
-        gateway_nonce: hex(&head.headers, &GATEWAY_NONCE)?,
+    Ok(RequestFacts {
+        method: Text::new(head.method.as_str()).map_err(|_| RequestRejection::Path)?,
+        path: Text::new(path).map_err(|_| RequestRejection::Path)?,
+        client: read_nonce(&head.headers, &CLIENT)?.map(|nonce| Digest::from_bytes(*nonce.as_bytes())),
+        client_nonce: read_nonce(&head.headers, &CLIENT_NONCE)?,
+        gateway_nonce: read_nonce(&head.headers, &GATEWAY_NONCE)?,
         from,
     })
 }
 
-fn hex(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Nonce>, Refusal> {
+/// Reads a header of 64 hex digits.
+fn read_nonce(headers: &HeaderMap, name: &HeaderName) -> Result<Option<RequestNonce>, RequestRejection> {
     let refused = || {
-        Refusal::Nonce(if name == CLIENT {
+        RequestRejection::Nonce(if name == CLIENT {
             "muster-client"
         } else {
             "with a nonce"
@@ -55,40 +55,40 @@ fn hex(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Nonce>, Refusal>
             Ok(None)
         };
     };
-    let nonce = value.to_str().ok().and_then(Nonce::from_hex);
+    let nonce = value.to_str().ok().and_then(RequestNonce::from_hex);
     nonce.map(Some).ok_or_else(refused)
 }
 
-/// The whole body.
-pub(crate) async fn collect<B>(body: B, limits: &Limits) -> Result<Bytes, Refusal>
+/// Collects the whole body.
+pub(crate) async fn collect<B>(body: B, limits: &Limits) -> Result<Bytes, RequestRejection>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let declared = body.size_hint().lower();
     if usize::try_from(declared).map_or(true, |declared| declared > limits.request) {
-        return Err(Refusal::TooLarge(limits.request));
+        return Err(RequestRejection::TooLarge(limits.request));
     }
-    timeout(limits.upload, whole(body, limits.request))
+    timeout(limits.upload, collect_within(body, limits.request))
         .await
-        .unwrap_or(Err(Refusal::Slow))
+        .unwrap_or(Err(RequestRejection::Slow))
 }
 
-async fn whole<B>(mut body: B, most: usize) -> Result<Bytes, Refusal>
+async fn collect_within<B>(mut body: B, max: usize) -> Result<Bytes, RequestRejection>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| Refusal::Broken)?.into_data() else {
-            // Trailers of a request are nobody's business.
+        let Ok(data) = frame.map_err(|_| RequestRejection::Broken)?.into_data() else {
+            // Trailers of a request are dropped.
             continue;
         };
-        if first.len() + more.len() + data.len() > most {
-            return Err(Refusal::TooLarge(most));
+        if first.len() + more.len() + data.len() > max {
+            return Err(RequestRejection::TooLarge(max));
         }
         if more.is_empty() && first.is_empty() {
-            // Most bodies come in one piece, which is not copied.
+            // Most bodies arrive in one piece, which is not copied.
             first = data;
         } else {
             if more.is_empty() {
@@ -107,9 +107,9 @@ mod tests {
 
     use super::*;
 
-    fn head(build: impl FnOnce(http::request::Builder) -> http::request::Builder) -> Result<Asking, Refusal> {
+    fn head(build: impl FnOnce(http::request::Builder) -> http::request::Builder) -> Result<RequestFacts, RequestRejection> {
         let request = build(Request::builder().uri("/v1/x?y=1")).body(()).unwrap();
-        read(&request.into_parts().0, Timestamp::from_secs(1))
+        read_head(&request.into_parts().0, Timestamp::from_secs(1))
     }
 
     #[test]
@@ -124,17 +124,17 @@ mod tests {
                 .header("content-length", "3")
                 .header("transfer-encoding", "chunked")
         });
-        assert_eq!(both.unwrap_err(), Refusal::Smuggled);
+        assert_eq!(both.unwrap_err(), RequestRejection::Smuggled);
         let twice = head(|builder| {
             builder
                 .header("content-length", "3")
                 .header("content-length", "3")
         });
-        assert_eq!(twice.unwrap_err(), Refusal::Smuggled);
+        assert_eq!(twice.unwrap_err(), RequestRejection::Smuggled);
         let connect = head(|builder| builder.method("CONNECT"));
-        assert_eq!(connect.unwrap_err(), Refusal::Connect);
+        assert_eq!(connect.unwrap_err(), RequestRejection::Connect);
         let long = head(|builder| builder.uri(format!("/{}", "x".repeat(5_000))));
-        assert_eq!(long.unwrap_err(), Refusal::Path);
+        assert_eq!(long.unwrap_err(), RequestRejection::Path);
     }
 
     #[test]
@@ -146,14 +146,14 @@ mod tests {
         assert_eq!(asked.gateway_nonce, None);
         for bad in ["", "0a", &"0g".repeat(32)] {
             let refused = head(|builder| builder.header(GATEWAY_NONCE, bad));
-            assert!(matches!(refused.unwrap_err(), Refusal::Nonce(_)), "{bad}");
+            assert!(matches!(refused.unwrap_err(), RequestRejection::Nonce(_)), "{bad}");
         }
         let twice = head(|builder| {
             builder
                 .header(CLIENT_NONCE, &digits)
                 .header(CLIENT_NONCE, &digits)
         });
-        assert!(matches!(twice.unwrap_err(), Refusal::Nonce(_)));
+        assert!(matches!(twice.unwrap_err(), RequestRejection::Nonce(_)));
     }
 
     #[tokio::test]
@@ -167,6 +167,6 @@ mod tests {
             "1234"
         );
         let long = collect(Full::new(Bytes::from("12345")), &limits).await;
-        assert_eq!(long.unwrap_err(), Refusal::TooLarge(4));
+        assert_eq!(long.unwrap_err(), RequestRejection::TooLarge(4));
     }
 }

@@ -1,45 +1,30 @@
-//! The data path of sealed streams: passes bytes on as they arrive, hashes them, signs how they ended; and the other end,
-//! which checks what was signed.
+//! The sealing proxy of one session, on the executor: it passes requests to the engine in its container and responses to the
+//! session's client, byte by byte as they arrive, and signs every response.
 //!
-//! Reading order: [`digest`], [`comment`], [`headers`], `framing` (pure), [`sealer`] (numbers, chains and signs),
-//! `intake` (a request comes in), `exchange` (connections to whoever answers), [`upstream`] with [`socket`] and [`netns`] (the
-//! engine in its container is reached), `relay` (its answer passes), [`seal`] (the three together: a request in, a signed answer out), `outflow` (a stream is written), [`endpoint`] (TLS for exactly one
-//! client). Then the client's side: [`client`] and [`check`].
+//! Reading order: [`signer`] (numbers, chains and signs), `intake` (a request is read), [`upstream`] with [`socket`] and
+//! [`netns`] (the engine in its container is reached), `relay` (a response passes), [`proxy`] (a request in, a signed response
+//! out), `upgrade` (WebSockets), [`endpoint`] (TLS for exactly one client).
 //!
-//! What is signed, and by which rules it is believed, stands in [`muster_response_proof`] and `docs/sealed-sessions.md`.
+//! `muster_response_proof` has the signed statements and the headers, and `muster_sealed_client` is the other end. See
+//! `docs/sealed-sessions.md`.
 
-mod answer;
-pub mod check;
-pub mod client;
-pub mod comment;
-pub mod digest;
 pub mod endpoint;
-mod exchange;
-mod framing;
-pub mod headers;
 mod intake;
-pub mod limits;
 pub mod netns;
-mod open;
-mod outflow;
-mod refusal;
+mod pending;
+pub mod proxy;
+mod rejection;
 mod relay;
-pub mod seal;
-pub mod sealer;
+mod sealed_body;
+pub mod signer;
 pub mod socket;
 mod upgrade;
 pub mod upstream;
-mod wellknown;
+mod well_known;
 
-pub use answer::{Answer, Stalled};
-pub use check::{Asked, Checked, CheckedBody, Unproven};
-pub use client::{ClientError, LastWords, Peer, SealedClient};
 pub use endpoint::{Endpoint, EndpointError};
-pub use exchange::{Arriving, BrokenOff};
-pub use framing::Malformed;
-pub use limits::Limits;
-
-pub use seal::{Beside, Seal};
-pub use sealer::Sealer;
+pub use muster_response_proof::Limits;
+pub use proxy::{CoGrader, SealingProxy};
+pub use sealed_body::{ClientStalled, SealedBody};
+pub use signer::{ProofSigner, SignerError};
 pub use upstream::{EngineAddress, Upstream, UpstreamError};
-pub use wellknown::BESIDE;

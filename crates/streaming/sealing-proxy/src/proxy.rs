@@ -1,4 +1,4 @@
-//! A request in, a signed answer out.
+//! The way of a request through the proxy to a signed response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,102 +12,111 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
+use muster_http::http1::ResponseBody;
+use muster_openai::{BodyKind, error_body};
 use muster_process::Tasks;
 use muster_process::error::Causes;
-use muster_response_proof::StreamEnd;
+use muster_response_proof::body_digest::digest_input;
+use muster_response_proof::headers::{
+    PROOF, body_kind, prepare_for_engine, remove_hop_by_hop, take_signed_content_type, takes_trailers, upgrades_to,
+};
+use muster_response_proof::limits::{MAX_HELD_BACK, Limits};
+use muster_response_proof::well_known::{GRADE_PATH, PREFIX};
+use muster_response_proof::{StreamEnd, Text};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use crate::answer::Answer;
-use crate::digest::input_digest;
-use crate::exchange::Arriving;
-use crate::headers::{
-    PROOF, body_kind, end_to_end, signed_content_type, takes_trailers, to_engine, upgrades_to,
-};
-use crate::intake;
-use crate::limits::{BUFFERED, Limits};
-use crate::open::Open;
-use crate::refusal::{Refusal, error};
-use crate::relay::{Relay, Terms};
-use crate::sealer::{Asking, Sealer};
-use crate::upgrade;
+use crate::pending::PendingResponse;
+use crate::rejection::{RequestRejection, error};
+use crate::relay::{Relay, RelayTerms};
+use crate::sealed_body::SealedBody;
+use crate::signer::{ProofSigner, RequestFacts};
 use crate::upstream::Upstream;
-use crate::wellknown;
-use muster_openai::BodyKind;
+use crate::{intake, upgrade, well_known};
 
-/// Requests at a time for whoever stands beside the engine: one is under way, and one may ask whether it is well.
-const BESIDE_IN_FLIGHT: usize = 2;
+/// The most requests to the co-grader at once: one that grades, and one that asks whether it is healthy.
+const MAX_CO_GRADER_REQUESTS: usize = 2;
 
-/// Whoever may be asked beside the engine. The session's answers are signed whoever of the two gives them.
-pub trait Beside: Send + Sync {
-    /// Where it answers; brings it up if it is not there. Why not, in words for the one who asks.
-    fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>>;
+/// The grader beside the engine. Its responses are signed by the session as the engine's are.
+pub trait CoGrader: Send + Sync {
+    /// Starts the grader if it is not running, and returns the connections to it. On failure, the reason in words.
+    fn start(&self) -> BoxFuture<'_, Result<Upstream, String>>;
 
-    /// Where it is asked for this path below [`wellknown::BESIDE`]: how it is, or a message.
-    fn path(&self, method: &http::Method) -> PathAndQuery;
+    /// The grader's own path for a request of this method for [`GRADE_PATH`]: its health, or a message.
+    fn path_for(&self, method: &http::Method) -> PathAndQuery;
 }
 
-/// One session's way from a request to an answer with a proof.
-pub struct Seal {
-    sealer: Arc<Sealer>,
+/// The sealing proxy of one session, between its clients and its engine.
+pub struct SealingProxy {
+    signer: Arc<ProofSigner>,
     upstream: Upstream,
-    beside: Option<Arc<dyn Beside>>,
-    beside_in_flight: Arc<Semaphore>,
+    co_grader: Option<Arc<dyn CoGrader>>,
+    co_grader_permits: Arc<Semaphore>,
     limits: Limits,
-    in_flight: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     tasks: Tasks,
 }
 
-/// How asking the engine ended before there was an answer.
-pub(crate) enum Unanswered {
+/// Why the engine gave no response.
+pub(crate) enum EngineFailure {
+    /// The connection could not be made, or broke.
     Failed,
+    /// Nothing came within the limit.
     Silent,
+    /// The session was closed meanwhile.
     Closed,
 }
 
-/// What of a request decides the form of its answer.
+/// The features of a client that decide the form of its response.
 #[derive(Clone, Copy)]
-pub(crate) struct Client {
+pub(crate) struct ClientFeatures {
     pub(crate) http2: bool,
     pub(crate) trailers: bool,
 }
 
-impl Seal {
-    /// In front of this engine.
-    pub fn new(sealer: Arc<Sealer>, upstream: Upstream, limits: Limits, tasks: Tasks) -> Arc<Self> {
-        Self::with(sealer, upstream, None, limits, tasks)
+/// A request whose body is whole.
+struct AcceptedRequest {
+    body: Bytes,
+    response: PendingResponse,
+    client: ClientFeatures,
+}
+
+impl SealingProxy {
+    /// A proxy in front of this engine.
+    pub fn new(signer: Arc<ProofSigner>, upstream: Upstream, limits: Limits, tasks: Tasks) -> Arc<Self> {
+        Self::with_co_grader(signer, upstream, None, limits, tasks)
     }
 
-    /// Likewise, with somebody beside the engine.
-    pub fn with(
-        sealer: Arc<Sealer>,
+    /// A proxy in front of this engine and of the grader beside it, if there is one.
+    pub fn with_co_grader(
+        signer: Arc<ProofSigner>,
         upstream: Upstream,
-        beside: Option<Arc<dyn Beside>>,
+        co_grader: Option<Arc<dyn CoGrader>>,
         limits: Limits,
         tasks: Tasks,
     ) -> Arc<Self> {
         Arc::new(Self {
-            sealer,
+            signer,
             upstream,
-            beside,
-            beside_in_flight: Arc::new(Semaphore::new(BESIDE_IN_FLIGHT)),
-            in_flight: Arc::new(Semaphore::new(limits.in_flight)),
+            co_grader,
+            co_grader_permits: Arc::new(Semaphore::new(MAX_CO_GRADER_REQUESTS)),
+            permits: Arc::new(Semaphore::new(limits.in_flight)),
             limits,
             tasks,
         })
     }
 
-    /// Who signs.
-    pub fn sealer(&self) -> &Arc<Sealer> {
-        &self.sealer
+    /// The signer of the session's responses.
+    pub fn signer(&self) -> &Arc<ProofSigner> {
+        &self.signer
     }
 
-    /// The engine.
+    /// The connections to the engine.
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
-    /// Its bounds.
+    /// The limits that the proxy enforces.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -116,214 +125,254 @@ impl Seal {
         &self.tasks
     }
 
-    /// Answers a request. Everything that reaches the engine is signed, whatever becomes of it.
-    pub async fn answer<B>(&self, request: Request<B>) -> Response<Answer>
+    /// Answers a request. The response to every request that reaches the engine is signed, however it ends.
+    pub async fn answer<B>(&self, request: Request<B>) -> Response<SealedBody>
     where
         B: Body<Data = Bytes> + Unpin,
     {
         let http2 = request.version() == Version::HTTP_2;
-        match self.answered(request, http2).await {
+        match self.respond(request, http2).await {
             Ok(response) => response,
-            Err(refusal) => {
-                tracing::debug!(%refusal, "a request was refused");
-                refusal.response(http2).map(Answer::from)
+            Err(rejection) => {
+                tracing::debug!(%rejection, "a request was rejected");
+                rejection.response(http2).map(SealedBody::from)
             }
         }
     }
 
-    async fn answered<B>(&self, request: Request<B>, http2: bool) -> Result<Response<Answer>, Refusal>
+    async fn respond<B>(&self, request: Request<B>, http2: bool) -> Result<Response<SealedBody>, RequestRejection>
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let from = self.sealer.clock().now();
+        let from = self.signer.clock().now();
         let (mut head, body) = request.into_parts();
-        let asked = intake::read(&head, from)?;
-        if head.uri.path() == wellknown::BESIDE {
-            return self.answered_beside(head, body, asked, http2).await;
+        let facts = intake::read_head(&head, from)?;
+        if head.uri.path() == GRADE_PATH {
+            return self.respond_by_co_grader(head, body, facts, http2).await;
         }
-        if head.uri.path().starts_with(wellknown::PREFIX) {
-            let said = wellknown::answer(&self.sealer, &head.method, &head.uri).await?;
-            return Ok(said.map(Answer::from));
+        if head.uri.path().starts_with(PREFIX) {
+            let document = well_known::answer(&self.signer, &head.method, &head.uri).await?;
+            return Ok(document.map(SealedBody::from));
         }
-        let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
-            return Err(Refusal::Busy);
-        };
-        if self.sealer.is_closing() {
-            return Err(Refusal::Closed);
-        }
+        let permit = self.permit(&self.permits)?;
         if !http2 && upgrades_to(&head.headers, "websocket") {
-            let open = Open::begin(
-                &self.sealer,
-                asked,
-                input_digest(self.sealer.scheme(), b""),
-                permit,
-            );
-            return Ok(upgrade::answer(self, head, open).await);
+            let input = digest_input(self.signer.scheme(), b"");
+            let response = PendingResponse::begin(&self.signer, facts, input, permit);
+            return Ok(upgrade::answer(self, head, response).await);
         }
-        let (body, open, client) = self.taken_in(&mut head, body, asked, http2, permit).await?;
-        let answered = self.ask(Request::from_parts(head, Full::new(body))).await;
-        Ok(match answered {
-            Ok(response) => self.pass_on(response, open, client).await,
-            Err(unanswered) => self.fail(open, &unanswered),
-        })
+        let accepted = self.accept(&mut head, body, facts, http2, permit).await?;
+        Ok(self.ask(&self.upstream, head, accepted).await)
     }
 
-    /// A question as whole as it has to be before somebody is asked, and the answer to it begun.
-    async fn taken_in<B>(
+    /// One of the permits for requests under way.
+    fn permit(&self, permits: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, RequestRejection> {
+        let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
+            return Err(RequestRejection::Busy);
+        };
+        if self.signer.is_closing() {
+            return Err(RequestRejection::Closed);
+        }
+        Ok(permit)
+    }
+
+    /// Collects a request's body and begins its response.
+    async fn accept<B>(
         &self,
         head: &mut Parts,
         body: B,
-        asked: Asking,
+        facts: RequestFacts,
         http2: bool,
         permit: OwnedSemaphorePermit,
-    ) -> Result<(Bytes, Open, Client), Refusal>
+    ) -> Result<AcceptedRequest, RequestRejection>
     where
         B: Body<Data = Bytes> + Unpin,
     {
         let body = intake::collect(body, &self.limits).await?;
-        let input = input_digest(self.sealer.scheme(), &body);
-        let client = Client {
+        let input = digest_input(self.signer.scheme(), &body);
+        let client = ClientFeatures {
             http2,
             trailers: http2 || takes_trailers(&head.headers),
         };
-        to_engine(&mut head.headers);
-        Ok((body, Open::begin(&self.sealer, asked, input, permit), client))
-    }
-
-    /// Whoever stands beside the engine is asked. It has places of its own: users who fill the engine's do not keep it from answering.
-    async fn answered_beside<B>(
-        &self,
-        mut head: Parts,
-        body: B,
-        asked: Asking,
-        http2: bool,
-    ) -> Result<Response<Answer>, Refusal>
-    where
-        B: Body<Data = Bytes> + Unpin,
-    {
-        let Some(beside) = &self.beside else {
-            return Err(Refusal::NotFound);
-        };
-        let Ok(permit) = Arc::clone(&self.beside_in_flight).try_acquire_owned() else {
-            return Err(Refusal::Busy);
-        };
-        if self.sealer.is_closing() {
-            return Err(Refusal::Closed);
-        }
-        let (body, open, client) = self.taken_in(&mut head, body, asked, http2, permit).await?;
-        head.uri = Uri::from(beside.path(&head.method));
-        let there = tokio::select! {
-            biased;
-            there = beside.upstream() => there,
-            () = self.sealer.closing().cancelled() => return Ok(self.fail(open, &Unanswered::Closed)),
-        };
-        let upstream = match there {
-            Ok(upstream) => upstream,
-            Err(why) => {
-                tracing::warn!(why, "nobody stands beside the engine");
-                return Ok(self.fail(open, &Unanswered::Failed));
-            }
-        };
-        let request = Request::from_parts(head, Full::new(body));
-        Ok(match self.ask_of(&upstream, request).await {
-            Ok(response) => self.pass_on(response, open, client).await,
-            Err(unanswered) => self.fail(open, &unanswered),
+        prepare_for_engine(&mut head.headers);
+        Ok(AcceptedRequest {
+            body,
+            response: PendingResponse::begin(&self.signer, facts, input, permit),
+            client,
         })
     }
 
-    pub(crate) async fn ask(&self, request: Request<Full<Bytes>>) -> Result<Response<Arriving>, Unanswered> {
-        self.ask_of(&self.upstream, request).await
+    /// Passes a request to the grader beside the engine. The grader has permits of its own, so that users who fill the engine's
+    /// do not keep it from answering.
+    async fn respond_by_co_grader<B>(
+        &self,
+        mut head: Parts,
+        body: B,
+        facts: RequestFacts,
+        http2: bool,
+    ) -> Result<Response<SealedBody>, RequestRejection>
+    where
+        B: Body<Data = Bytes> + Unpin,
+    {
+        let Some(co_grader) = &self.co_grader else {
+            return Err(RequestRejection::NotFound);
+        };
+        let permit = self.permit(&self.co_grader_permits)?;
+        let accepted = self.accept(&mut head, body, facts, http2, permit).await?;
+        head.uri = Uri::from(co_grader.path_for(&head.method));
+        let started = tokio::select! {
+            biased;
+            started = co_grader.start() => started,
+            () = self.signer.closing().cancelled() => {
+                return Ok(self.sign_failure(accepted.response, &EngineFailure::Closed));
+            }
+        };
+        Ok(match started {
+            Ok(upstream) => self.ask(&upstream, head, accepted).await,
+            Err(why) => {
+                tracing::warn!(why, "the grader beside the engine does not start");
+                self.sign_failure(accepted.response, &EngineFailure::Failed)
+            }
+        })
     }
 
-    async fn ask_of(
+    /// Sends an accepted request, and passes the response on.
+    async fn ask(&self, upstream: &Upstream, head: Parts, accepted: AcceptedRequest) -> Response<SealedBody> {
+        let AcceptedRequest {
+            body,
+            response,
+            client,
+        } = accepted;
+        match self.send(upstream, Request::from_parts(head, Full::new(body))).await {
+            Ok(answered) => self.pass_response(answered, response, client).await,
+            Err(failure) => self.sign_failure(response, &failure),
+        }
+    }
+
+    /// Sends a request to the engine and waits for the head of the response.
+    pub(crate) async fn send_to_engine(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<ResponseBody>, EngineFailure> {
+        self.send(&self.upstream, request).await
+    }
+
+    async fn send(
         &self,
         upstream: &Upstream,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<Arriving>, Unanswered> {
+    ) -> Result<Response<ResponseBody>, EngineFailure> {
         let sent = upstream.send(request);
         tokio::select! {
             biased;
             answered = sent => answered.map_err(|error| {
-                tracing::info!(error = %Causes(&error), "the engine gave no answer");
-                Unanswered::Failed
+                tracing::info!(error = %Causes(&error), "the engine gave no response");
+                EngineFailure::Failed
             }),
-            () = self.sealer.closing().cancelled() => Err(Unanswered::Closed),
-            () = sleep(self.limits.silence) => Err(Unanswered::Silent),
+            () = self.signer.closing().cancelled() => Err(EngineFailure::Closed),
+            () = sleep(self.limits.silence) => Err(EngineFailure::Silent),
         }
     }
 
-    /// The engine's answer, held back or passing.
-    pub(crate) async fn pass_on(
+    /// The engine's response: held back until it is signed if it is short, streamed otherwise.
+    pub(crate) async fn pass_response(
         &self,
-        response: Response<Arriving>,
-        mut open: Open,
-        client: Client,
-    ) -> Response<Answer> {
-        let (mut head, body) = response.into_parts();
+        answered: Response<ResponseBody>,
+        response: PendingResponse,
+        client: ClientFeatures,
+    ) -> Response<SealedBody> {
+        let (mut head, body) = answered.into_parts();
         if head.status.is_informational() {
-            // An upgrade that nobody asked for.
-            return self.fail(open, &Unanswered::Failed);
+            // An upgrade that was not requested.
+            return self.sign_failure(response, &EngineFailure::Failed);
         }
-        end_to_end(&mut head.headers);
+        remove_hop_by_hop(&mut head.headers);
         head.version = Version::HTTP_11;
         head.extensions.clear();
-        let content_type = signed_content_type(&mut head.headers);
+        let content_type = take_signed_content_type(&mut head.headers);
         let kind = body_kind(&head.headers);
-        let events = kind == BodyKind::Events;
         let length = body.size_hint().exact();
-        if !events && length.is_some_and(|length| length <= BUFFERED) {
-            let whole = match self.hold_back(body).await {
-                Ok(whole) => whole,
-                Err(unanswered) => return self.fail(open, &unanswered),
-            };
-            open.head(head.status.as_u16(), content_type, kind);
-            if !whole.is_empty() {
-                open.pass(&whole);
-            }
-            let proof = open.finish(StreamEnd::Completed);
-            let mut response = Response::from_parts(head, Answer::from(Full::new(whole)));
-            put_proof(&mut response, proof.as_deref());
-            return response;
+        if kind != BodyKind::Events && length.is_some_and(|length| length <= MAX_HELD_BACK) {
+            self.pass_whole(head, body, content_type, kind, response).await
+        } else {
+            self.pass_stream(head, body, content_type, kind, response, client)
         }
-        open.head(head.status.as_u16(), content_type, kind);
+    }
+
+    /// A response whose header carries the proof.
+    async fn pass_whole(
+        &self,
+        head: http::response::Parts,
+        body: ResponseBody,
+        content_type: Option<Text>,
+        kind: BodyKind,
+        mut response: PendingResponse,
+    ) -> Response<SealedBody> {
+        let whole = match self.buffer_body(body).await {
+            Ok(whole) => whole,
+            Err(failure) => return self.sign_failure(response, &failure),
+        };
+        response.set_head(head.status.as_u16(), content_type, kind);
+        if !whole.is_empty() {
+            response.pass(&whole);
+        }
+        let proof = response.finish(StreamEnd::Completed);
+        let mut response = Response::from_parts(head, SealedBody::from(Full::new(whole)));
+        insert_proof(&mut response, proof.as_deref());
+        response
+    }
+
+    /// A response whose last line or trailer carries the proof.
+    fn pass_stream(
+        &self,
+        mut head: http::response::Parts,
+        body: ResponseBody,
+        content_type: Option<Text>,
+        kind: BodyKind,
+        mut response: PendingResponse,
+        client: ClientFeatures,
+    ) -> Response<SealedBody> {
+        let events = kind == BodyKind::Events;
+        response.set_head(head.status.as_u16(), content_type, kind);
         if events || (client.trailers && !client.http2) {
-            // Our line makes it longer; and only a body of no stated length has a trailer.
+            // The line with the proof makes the body longer, and over HTTP/1.1 only a body of unknown length has trailers.
             head.headers.remove(CONTENT_LENGTH);
         }
         if client.trailers {
             head.headers.insert(TRAILER, HeaderValue::from_name(PROOF));
         }
-        let terms = Terms {
+        let terms = RelayTerms {
             events,
             budget: self.limits.response,
             silence: self.limits.silence,
         };
-        let relay = Relay::new(body, open, terms);
-        let answer = if client.http2 {
-            Answer::one_of_many(relay, self.limits.stall, &self.tasks)
+        let relay = Relay::new(body, response, terms);
+        let body = if client.http2 {
+            SealedBody::multiplexed(relay, self.limits.stall, &self.tasks)
         } else {
-            Answer::passing(relay)
+            SealedBody::streamed(relay)
         };
-        Response::from_parts(head, answer)
+        Response::from_parts(head, body)
     }
 
-    async fn hold_back(&self, mut body: Arriving) -> Result<Bytes, Unanswered> {
+    /// Reads a whole body.
+    async fn buffer_body(&self, mut body: ResponseBody) -> Result<Bytes, EngineFailure> {
         let mut whole = BytesMut::new();
         let mut first = Bytes::new();
         loop {
             let frame = tokio::select! {
                 biased;
                 frame = body.frame() => frame,
-                () = self.sealer.closing().cancelled() => return Err(Unanswered::Closed),
-                () = sleep(self.limits.silence) => return Err(Unanswered::Silent),
+                () = self.signer.closing().cancelled() => return Err(EngineFailure::Closed),
+                () = sleep(self.limits.silence) => return Err(EngineFailure::Silent),
             };
             let data = match frame {
                 None if whole.is_empty() => return Ok(first),
                 None => return Ok(whole.freeze()),
-                Some(Err(_)) => return Err(Unanswered::Failed),
+                Some(Err(_)) => return Err(EngineFailure::Failed),
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
             };
             if first.is_empty() && whole.is_empty() {
+                // Most bodies arrive in one piece, which is not copied.
                 first = data;
             } else {
                 if whole.is_empty() {
@@ -334,57 +383,61 @@ impl Seal {
         }
     }
 
-    /// There was no answer, and that is signed too.
-    pub(crate) fn fail(&self, mut open: Open, why: &Unanswered) -> Response<Answer> {
-        let (status, code, message, end) = match why {
-            Unanswered::Failed => (
+    /// A signed error response to a request that the engine did not answer.
+    pub(crate) fn sign_failure(
+        &self,
+        mut response: PendingResponse,
+        failure: &EngineFailure,
+    ) -> Response<SealedBody> {
+        let (status, code, message, end) = match failure {
+            EngineFailure::Failed => (
                 StatusCode::BAD_GATEWAY,
                 "engine_failed",
-                "the engine gave no whole answer",
+                "the engine gave no whole response",
                 StreamEnd::EngineFailed,
             ),
-            Unanswered::Silent => (
+            EngineFailure::Silent => (
                 StatusCode::GATEWAY_TIMEOUT,
                 "engine_silent",
                 "the engine did not answer in time",
                 StreamEnd::EngineSilent,
             ),
-            Unanswered::Closed => (
+            EngineFailure::Closed => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "session_closed",
                 "the session was closed before the engine answered",
                 StreamEnd::SessionClosed,
             ),
         };
-        let body = muster_openai::error_body("server_error", code, None, message).to_string();
-        let mut response = error(status, "server_error", code, message);
-        let content_type = signed_content_type(response.headers_mut());
-        open.head(status.as_u16(), content_type, BodyKind::Json);
-        open.pass(body.as_bytes());
-        let proof = open.finish(end);
-        let mut response = response.map(Answer::from);
-        put_proof(&mut response, proof.as_deref());
-        response
+        let body = error_body("server_error", code, None, message).to_string();
+        let mut failed = error(status, "server_error", code, message);
+        let content_type = take_signed_content_type(failed.headers_mut());
+        response.set_head(status.as_u16(), content_type, BodyKind::Json);
+        response.pass(body.as_bytes());
+        let proof = response.finish(end);
+        let mut failed = failed.map(SealedBody::from);
+        insert_proof(&mut failed, proof.as_deref());
+        failed
     }
 
-    /// Ends the session: what is under way gets `grace` to be signed and sent, what is left then is signed as it stands when
-    /// its connection is dropped. The last word is [`Sealer::close`]'s, once nothing is under way.
+    /// Ends the session. Responses under way have as long as `grace` to be sent and signed; the others are signed as they are
+    /// when their connections are dropped. Returns whether none is left. The caller then calls [`ProofSigner::close`].
     pub async fn drain(&self, grace: Duration) -> bool {
-        self.sealer.begin_close();
-        timeout(grace, self.sealer.drained()).await.is_ok()
+        self.signer.begin_close();
+        timeout(grace, self.signer.wait_drained()).await.is_ok()
     }
 }
 
-impl fmt::Debug for Seal {
+impl fmt::Debug for SealingProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Seal")
-            .field(&self.sealer)
+        f.debug_tuple("SealingProxy")
+            .field(&self.signer)
             .field(&self.upstream)
             .finish()
     }
 }
 
-fn put_proof(response: &mut Response<Answer>, proof: Option<&str>) {
+fn insert_proof(response: &mut Response<SealedBody>, proof: Option<&str>) {
     if let Some(proof) = proof.and_then(|proof| HeaderValue::from_str(proof).ok()) {
         response.headers_mut().insert(PROOF, proof);
     }

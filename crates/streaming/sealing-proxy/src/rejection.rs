@@ -1,4 +1,4 @@
-//! What the seal answers on its own account, in the form in which OpenAI's clients read errors.
+//! Requests that the proxy rejects itself, and its error responses, in the form that OpenAI's clients read.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
@@ -6,12 +6,12 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use muster_openai::error_body;
 
-/// A request that never reached the engine. It carries no proof: nothing was asked, nothing answered.
+/// Why a request is rejected before it reaches the engine. Such a response carries no proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
-    #[error("the request states its length in two ways; one of them is somebody else's request")]
+pub(crate) enum RequestRejection {
+    #[error("the request states its length in two ways")]
     Smuggled,
-    #[error("this server takes requests to itself only")]
+    #[error("this server does not forward to other servers")]
     Connect,
     #[error("the request's path is longer than {} bytes", muster_response_proof::MAX_TEXT)]
     Path,
@@ -21,19 +21,19 @@ pub(crate) enum Refusal {
     TooLarge(usize),
     #[error("the request's body broke off")]
     Broken,
-    #[error("the request's body took too long")]
+    #[error("the request's body did not arrive in time")]
     Slow,
     #[error("too many requests are under way")]
     Busy,
     #[error("the session is closed")]
     Closed,
-    #[error("there is nothing here")]
+    #[error("nothing has this path")]
     NotFound,
-    #[error("this method is not for this path")]
+    #[error("this path does not take this method")]
     Method,
 }
 
-impl Refusal {
+impl RequestRejection {
     const fn status(self) -> StatusCode {
         match self {
             Self::Smuggled | Self::Nonce(_) | Self::Broken => StatusCode::BAD_REQUEST,
@@ -46,7 +46,7 @@ impl Refusal {
         }
     }
 
-    /// What is left of the request on the connection is not to be read as the next one.
+    /// Whether the connection is closed, so that the rest of the request is not read as the next one.
     const fn ends_connection(self) -> bool {
         match self {
             Self::Smuggled | Self::TooLarge(_) | Self::Broken | Self::Slow | Self::Connect => true,
@@ -80,11 +80,10 @@ impl Refusal {
     }
 }
 
-/// An answer that is such an error.
+/// A response that is an error in OpenAI's form.
 pub(crate) fn error(status: StatusCode, kind: &str, code: &str, message: &str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(
-        error_body(kind, code, None, message).to_string().into(),
-    ));
+    let body = error_body(kind, code, None, message).to_string();
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response
         .headers_mut()

@@ -1,7 +1,7 @@
-//! An answer on its way through: passed on as it arrives, hashed in passing, signed when it ends, however it ends.
+//! The body of a streamed response: passed on as it arrives, hashed, and signed when it ends, however it ends.
 //!
-//! Nothing here runs ahead: the engine is asked for its next bytes only when the client's connection has taken the last
-//! ones. What waits is one piece of the engine's, cut nowhere but around comments of ours.
+//! Nothing is read ahead: the engine's next bytes are read only when the client's connection has taken the last ones. At most
+//! one piece of the engine's waits here, cut only around Muster's comment lines.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,41 +14,41 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 use muster_response_proof::StreamEnd;
+use muster_response_proof::comment::{CommentScanner, PREFIX, StreamPart, proof_line};
+use muster_response_proof::headers::{PROOF, remove_hop_by_hop};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::comment::{PREFIX, Piece, Scanner, proof_line};
-use crate::headers::{PROOF, end_to_end};
-use crate::open::Open;
+use crate::pending::PendingResponse;
 
-/// What passes, and under which bounds.
+/// The kind of a relayed body, and its limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    /// Whether it is a stream of events: then comments of ours are taken out, and the proof is its last line.
+pub(crate) struct RelayTerms {
+    /// Whether the body is an event stream. Muster's comment lines are then removed, and the proof is the last line.
     pub(crate) events: bool,
-    /// Bytes that may still pass.
+    /// The number of bytes that may still pass.
     pub(crate) budget: u64,
-    /// How long the engine may say nothing.
+    /// The longest time for which the engine may send nothing.
     pub(crate) silence: Duration,
 }
 
-/// The body of a streamed answer.
+/// The body of a streamed response.
 pub(crate) struct Relay<B> {
-    /// Dropped as soon as the end is known: the engine is not to work for nobody.
+    /// Dropped as soon as the end is known, so that the engine stops working.
     engine: Option<B>,
-    open: Open,
-    terms: Terms,
-    scanner: Scanner,
-    /// What is to be sent before anything else is asked for.
+    response: PendingResponse,
+    terms: RelayTerms,
+    scanner: CommentScanner,
+    /// Pieces to be sent before the engine is read again.
     ready: VecDeque<Bytes>,
     trailers: HeaderMap,
-    /// When the engine last said something.
-    heard: Instant,
-    waiting: Option<Box<Waiting>>,
+    /// The time at which the engine last sent something.
+    last_read: Instant,
+    wait: Option<Box<EngineWait>>,
 }
 
-/// What may end an answer while its engine is silent.
-struct Waiting {
+/// The events that may end a response while its engine is silent.
+struct EngineWait {
     silence: Pin<Box<Sleep>>,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -57,50 +57,50 @@ impl<B> Relay<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    pub(crate) fn new(engine: B, open: Open, terms: Terms) -> Self {
+    pub(crate) fn new(engine: B, response: PendingResponse, terms: RelayTerms) -> Self {
         let mut relay = Self {
             engine: Some(engine),
-            open,
+            response,
             terms,
-            scanner: Scanner::default(),
+            scanner: CommentScanner::default(),
             ready: VecDeque::new(),
             trailers: HeaderMap::new(),
-            heard: Instant::now(),
-            waiting: None,
+            last_read: Instant::now(),
+            wait: None,
         };
         relay.end_if_over();
         relay
     }
 
     fn take(&mut self, mut data: Bytes) {
-        self.heard = Instant::now();
+        self.last_read = Instant::now();
         let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
-        let whole = length <= self.terms.budget;
-        if !whole {
+        let is_whole = length <= self.terms.budget;
+        if !is_whole {
             data.truncate(usize::try_from(self.terms.budget).unwrap_or(usize::MAX));
         }
         self.terms.budget = self.terms.budget.saturating_sub(length);
         if self.terms.events {
-            let (open, ready) = (&mut self.open, &mut self.ready);
+            let (response, ready) = (&mut self.response, &mut self.ready);
             self.scanner.scan(&data, |piece| match piece {
-                Piece::Held(length) => pass(open, ready, held(length)),
-                Piece::Body(range) => pass(open, ready, data.slice(range)),
-                Piece::Ours(_) => {}
-                Piece::OursEnd => {
-                    tracing::debug!("an engine sent a comment under our prefix; it was taken out")
+                StreamPart::Held(length) => pass(response, ready, held_bytes(length)),
+                StreamPart::Body(range) => pass(response, ready, data.slice(range)),
+                StreamPart::Comment(_) => {}
+                StreamPart::CommentEnd => {
+                    tracing::debug!("an engine sent a comment line with Muster's prefix; it was removed")
                 }
             });
         } else {
-            pass(&mut self.open, &mut self.ready, data);
+            pass(&mut self.response, &mut self.ready, data);
         }
-        if whole {
+        if is_whole {
             self.end_if_over();
         } else {
             self.end(StreamEnd::Oversize);
         }
     }
 
-    /// An answer of known length is signed with its last byte: its client may not ask for more.
+    /// Ends a response of known length with its last byte, as its client may not read on.
     fn end_if_over(&mut self) {
         if self.engine.as_ref().is_some_and(Body::is_end_stream) {
             self.end(StreamEnd::Completed);
@@ -109,54 +109,56 @@ where
 
     fn end(&mut self, end: StreamEnd) {
         self.engine = None;
-        self.waiting = None;
+        self.wait = None;
         let rest = self.scanner.finish();
         if rest > 0 {
-            pass(&mut self.open, &mut self.ready, held(rest));
+            pass(&mut self.response, &mut self.ready, held_bytes(rest));
         }
-        let Some(proof) = self.open.finish(end) else {
+        let Some(proof) = self.response.finish(end) else {
             return;
         };
         if self.terms.events {
             self.ready.push_back(proof_line(&proof));
         }
-        // Base64 is a header's value as it is.
+        // Base64 is a valid header value.
         if let Ok(proof) = HeaderValue::from_str(&proof) {
             self.trailers.insert(PROOF, proof);
         }
     }
 
-    /// Why an answer ends while its engine says nothing, if it does.
-    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<StreamEnd> {
-        let deadline = self.heard + self.terms.silence;
-        let waiting = self.waiting.get_or_insert_with(|| {
-            let closing = self.open.sealer().closing().clone();
-            Box::new(Waiting {
+    /// Ready with the reason if the response ends while its engine sends nothing.
+    fn poll_wait(&mut self, cx: &mut Context<'_>) -> Poll<StreamEnd> {
+        let deadline = self.last_read + self.terms.silence;
+        let wait = self.wait.get_or_insert_with(|| {
+            let closing = self.response.signer().closing().clone();
+            Box::new(EngineWait {
                 silence: Box::pin(sleep_until(deadline)),
                 closing: Box::pin(closing.cancelled_owned()),
             })
         });
-        if waiting.closing.as_mut().poll(cx).is_ready() {
+        if wait.closing.as_mut().poll(cx).is_ready() {
             return Poll::Ready(StreamEnd::SessionClosed);
         }
-        // The timer is moved when it fires and not with every piece.
-        while waiting.silence.as_mut().poll(cx).is_ready() {
+        // The timer is moved when it fires, not with every piece.
+        while wait.silence.as_mut().poll(cx).is_ready() {
             if Instant::now() >= deadline {
                 return Poll::Ready(StreamEnd::EngineSilent);
             }
-            waiting.silence.as_mut().reset(deadline);
+            wait.silence.as_mut().reset(deadline);
         }
         Poll::Pending
     }
 }
 
-fn held(length: usize) -> Bytes {
+/// The first bytes of the prefix, which the scanner held back.
+fn held_bytes(length: usize) -> Bytes {
     Bytes::from_static(PREFIX.get(..length).unwrap_or_default())
 }
 
-fn pass(open: &mut Open, ready: &mut VecDeque<Bytes>, piece: Bytes) {
+/// Hashes a piece of the body and queues it for the client.
+fn pass(response: &mut PendingResponse, ready: &mut VecDeque<Bytes>, piece: Bytes) {
     if !piece.is_empty() {
-        open.pass(&piece);
+        response.pass(&piece);
         ready.push_back(piece);
     }
 }
@@ -187,13 +189,13 @@ where
                     Ok(data) => relay.take(data),
                     Err(frame) => {
                         let mut trailers = frame.into_trailers().unwrap_or_default();
-                        end_to_end(&mut trailers);
+                        remove_hop_by_hop(&mut trailers);
                         relay.trailers = trailers;
                     }
                 },
                 Poll::Ready(Some(Err(_))) => relay.end(StreamEnd::EngineFailed),
                 Poll::Ready(None) => relay.end(StreamEnd::Completed),
-                Poll::Pending => match relay.poll_waiting(cx) {
+                Poll::Pending => match relay.poll_wait(cx) {
                     Poll::Ready(end) => relay.end(end),
                     Poll::Pending => return Poll::Pending,
                 },
@@ -206,7 +208,7 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        // Bytes come out that did not go in, and the other way round.
+        // Comment lines are removed and the proof is added, so the engine's length does not hold.
         SizeHint::default()
     }
 }
@@ -217,20 +219,20 @@ mod tests {
 
     use http_body_util::BodyExt;
     use muster_identity::Keypair;
+    use muster_openai::BodyKind;
     use muster_process::clock::TokioClock;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+    use muster_response_proof::comment::proof_of;
     use muster_response_proof::{Attestation, Envelope, HashScheme, Price, ResponseProof, SessionId, Text};
     use tokio::sync::{Semaphore, mpsc};
     use uuid::Uuid;
 
     use super::*;
-    use crate::comment::proof_of;
-    use crate::sealer::{Asking, Sealer};
-    use muster_openai::BodyKind;
+    use crate::signer::{ProofSigner, RequestFacts};
 
     const START: i64 = 1_769_000_000;
 
-    /// An engine's body that says what it is told, when it is told.
+    /// An engine's body that a test sends piece by piece.
     struct Scripted(mpsc::Receiver<Result<Bytes, ()>>);
 
     impl Body for Scripted {
@@ -245,7 +247,7 @@ mod tests {
         }
     }
 
-    fn sealer() -> Arc<Sealer> {
+    fn signer() -> Arc<ProofSigner> {
         let key = Keypair::generate();
         let text = |text: &str| Text::new(text).unwrap();
         let attestation = Attestation {
@@ -268,11 +270,11 @@ mod tests {
         };
         let envelope = Envelope::new(&attestation, |bytes| key.sign(bytes));
         let clock = Arc::new(TokioClock::new(Timestamp::from_secs(START)));
-        Sealer::new(key, envelope, clock).unwrap()
+        ProofSigner::new(key, envelope, clock).unwrap()
     }
 
-    fn open(sealer: &Arc<Sealer>) -> Open {
-        let asked = Asking {
+    fn begin(signer: &Arc<ProofSigner>) -> PendingResponse {
+        let request = RequestFacts {
             method: Text::new("POST").unwrap(),
             path: Text::new("/").unwrap(),
             client: None,
@@ -281,28 +283,28 @@ mod tests {
             from: Timestamp::from_secs(START),
         };
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let mut open = Open::begin(sealer, asked, Digest::of(b""), permit);
-        open.head(200, None, BodyKind::Events);
-        open
+        let mut response = PendingResponse::begin(signer, request, Digest::of(b""), permit);
+        response.set_head(200, None, BodyKind::Events);
+        response
     }
 
-    const TERMS: Terms = Terms {
+    const TERMS: RelayTerms = RelayTerms {
         events: true,
         budget: 1_000_000,
         silence: Duration::from_secs(60),
     };
 
-    fn proofs(sealer: &Sealer) -> Vec<ResponseProof> {
-        let kept = sealer.proofs(0, 100).proofs;
+    fn proofs(signer: &ProofSigner) -> Vec<ResponseProof> {
+        let kept = signer.proofs(0, 100).proofs;
         let read = |(_, text): &(u64, Arc<str>)| Envelope::from_text(text).unwrap().statement().unwrap();
         kept.iter().map(read).collect()
     }
 
-    fn rig(terms: Terms) -> (Arc<Sealer>, mpsc::Sender<Result<Bytes, ()>>, Relay<Scripted>) {
-        let sealer = sealer();
+    fn rig(terms: RelayTerms) -> (Arc<ProofSigner>, mpsc::Sender<Result<Bytes, ()>>, Relay<Scripted>) {
+        let signer = signer();
         let (engine, body) = mpsc::channel(8);
-        let relay = Relay::new(Scripted(body), open(&sealer), terms);
-        (sealer, engine, relay)
+        let relay = Relay::new(Scripted(body), begin(&signer), terms);
+        (signer, engine, relay)
     }
 
     async fn data(relay: &mut Relay<Scripted>) -> Bytes {
@@ -311,7 +313,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_byte_a_second_is_passed_a_byte_a_second_and_is_not_silence() {
-        let (sealer, engine, mut relay) = rig(TERMS);
+        let (signer, engine, mut relay) = rig(TERMS);
         let started = Instant::now();
         let saying = async move {
             for _ in 0..3_600 {
@@ -329,7 +331,7 @@ mod tests {
         assert!(relay.ready.capacity() <= 4, "nothing piles up");
         let last = relay.collect().await.unwrap();
         assert!(last.trailers().unwrap().contains_key(PROOF));
-        let signed = proofs(&sealer);
+        let signed = proofs(&signer);
         assert_eq!(signed.len(), 1);
         assert_eq!(
             (signed[0].end, signed[0].output_bytes),
@@ -341,7 +343,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_engine_that_falls_silent_is_given_up_at_the_bound() {
-        let (sealer, engine, mut relay) = rig(TERMS);
+        let (signer, engine, mut relay) = rig(TERMS);
         engine.send(Ok(Bytes::from_static(b"data: 1\n\n"))).await.unwrap();
         assert_eq!(data(&mut relay).await, "data: 1\n\n");
         tokio::time::advance(Duration::from_secs(59)).await;
@@ -358,8 +360,8 @@ mod tests {
         let trailers = relay.frame().await.unwrap().unwrap().into_trailers().unwrap();
         assert_eq!(trailers[PROOF], text);
         assert!(relay.frame().await.is_none());
-        assert_eq!(proofs(&sealer)[0].end, StreamEnd::EngineSilent);
-        assert_eq!(proofs(&sealer)[0].output, Digest::of(b"data: 1\n\n: must"));
+        assert_eq!(proofs(&signer)[0].end, StreamEnd::EngineSilent);
+        assert_eq!(proofs(&signer)[0].output, Digest::of(b"data: 1\n\n: must"));
         assert!(engine.is_closed(), "the engine works for nobody");
     }
 
@@ -367,25 +369,25 @@ mod tests {
     async fn every_other_end_is_signed_once_as_what_it_was() {
         let said = || Ok(Bytes::from_static(b"data: 12\n\n"));
         // Broken by the engine.
-        let (sealer, engine, relay) = rig(TERMS);
+        let (signer, engine, relay) = rig(TERMS);
         engine.send(said()).await.unwrap();
         engine.send(Err(())).await.unwrap();
         relay.collect().await.unwrap();
         assert_eq!(
-            proofs(&sealer).iter().map(|proof| proof.end).collect::<Vec<_>>(),
+            proofs(&signer).iter().map(|proof| proof.end).collect::<Vec<_>>(),
             [StreamEnd::EngineFailed]
         );
-        // Its client has gone.
-        let (sealer, engine, mut relay) = rig(TERMS);
+        // The client has gone.
+        let (signer, engine, mut relay) = rig(TERMS);
         engine.send(said()).await.unwrap();
         data(&mut relay).await;
         drop(relay);
-        let signed = proofs(&sealer);
+        let signed = proofs(&signer);
         assert_eq!((signed.len(), signed[0].end), (1, StreamEnd::ClientGone));
         assert_eq!(signed[0].output, Digest::of(b"data: 12\n\n"));
-        assert_eq!(sealer.under_way(), 0);
-        // Too much.
-        let (sealer, engine, relay) = rig(Terms { budget: 15, ..TERMS });
+        assert_eq!(signer.under_way(), 0);
+        // The body is too large.
+        let (signer, engine, relay) = rig(RelayTerms { budget: 15, ..TERMS });
         engine.send(said()).await.unwrap();
         engine.send(said()).await.unwrap();
         let sent = relay.collect().await.unwrap().to_bytes();
@@ -393,24 +395,24 @@ mod tests {
             sent.starts_with(b"data: 12\n\ndata:\n: muster-proof "),
             "{sent:?}"
         );
-        let signed = proofs(&sealer);
+        let signed = proofs(&signer);
         assert_eq!(
             (signed.len(), signed[0].end, signed[0].output_bytes),
             (1, StreamEnd::Oversize, 15)
         );
-        // The session is closed under it.
-        let (sealer, engine, mut relay) = rig(TERMS);
+        // The session is closed meanwhile.
+        let (signer, engine, mut relay) = rig(TERMS);
         engine.send(said()).await.unwrap();
         data(&mut relay).await;
-        sealer.begin_close();
+        signer.begin_close();
         relay.collect().await.unwrap();
-        sealer.drained().await;
-        let signed = proofs(&sealer);
+        signer.wait_drained().await;
+        let signed = proofs(&signer);
         assert_eq!((signed.len(), signed[0].end), (1, StreamEnd::SessionClosed));
-        let close = sealer.close().statement().unwrap();
+        let close = signer.close().statement().unwrap();
         assert_eq!(close.responses, 1);
-        assert_eq!(sealer.close(), sealer.closed().unwrap(), "there is one last word");
-        drop(open(&sealer));
-        assert_eq!(proofs(&sealer).len(), 1, "nothing is signed after it");
+        assert_eq!(signer.close(), signer.closed().unwrap(), "there is one closing statement");
+        drop(begin(&signer));
+        assert_eq!(proofs(&signer).len(), 1, "nothing is signed after it");
     }
 }

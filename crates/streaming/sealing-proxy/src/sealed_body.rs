@@ -1,4 +1,4 @@
-//! The body of what the seal answers.
+//! The body of a response to the session's client.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,83 +9,83 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
+use muster_http::http1::ResponseBody;
 use muster_process::Tasks;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::exchange::Arriving;
 use crate::relay::Relay;
 
-/// Its client has taken nothing of it for too long.
+/// The client has taken nothing of a response for longer than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the client takes nothing of its answer")]
-pub struct Stalled;
+#[error("the client takes nothing of its response")]
+pub struct ClientStalled;
 
-/// Held back until it was signed, or passing.
-pub struct Answer(Kind);
+/// A body that was held back until it was signed, or one that is streamed.
+pub struct SealedBody(Kind);
 
 enum Kind {
     Whole(Full<Bytes>),
-    // A stream lives long and is polled often; it lies still in a place of its own.
-    Passing(Box<Relay<Arriving>>),
-    OneOfMany {
-        shared: Shared,
-        /// Ends its watch.
-        _over: DropGuard,
+    // Boxed, as a stream lives long and is moved often.
+    Streamed(Box<Relay<ResponseBody>>),
+    Multiplexed {
+        shared: SharedRelay,
+        /// Ends the watch for a stalled client.
+        _watch: DropGuard,
     },
 }
 
-/// An answer that its watch can end.
+/// A streamed body that its watch can end.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Place>>);
+struct SharedRelay(Arc<Mutex<WatchedRelay>>);
 
-struct Place {
-    /// None once it was given up.
-    relay: Option<Box<Relay<Arriving>>>,
-    /// Since when something waits for the client to take it.
-    given: Option<Instant>,
+struct WatchedRelay {
+    /// `None` once the watch has ended it.
+    relay: Option<Box<Relay<ResponseBody>>>,
+    /// The time since which the client has not asked for more; `None` while the engine is awaited.
+    idle_since: Option<Instant>,
 }
 
-impl Answer {
-    /// On a connection of its own, which is hung up on where its client takes nothing.
-    pub(crate) fn passing(relay: Relay<Arriving>) -> Self {
-        Self(Kind::Passing(Box::new(relay)))
+impl SealedBody {
+    /// A streamed body with a connection of its own, which is closed if the client takes nothing.
+    pub(crate) fn streamed(relay: Relay<ResponseBody>) -> Self {
+        Self(Kind::Streamed(Box::new(relay)))
     }
 
-    /// Whether it is [`Self::passing`].
-    pub(crate) fn is_passing(&self) -> bool {
-        matches!(self.0, Kind::Passing(_))
+    /// Whether the body is [`Self::streamed`].
+    pub(crate) fn is_streamed(&self) -> bool {
+        matches!(self.0, Kind::Streamed(_))
     }
 
-    /// On one stream of a connection that has others. If its client takes nothing for as long as `stall`, it ends as if that
-    /// one had gone, and its place is free.
-    pub(crate) fn one_of_many(relay: Relay<Arriving>, stall: Duration, tasks: &Tasks) -> Self {
-        let place = Place {
+    /// A streamed body on one of several streams of a connection. If its client takes nothing for as long as `stall`, it ends as
+    /// if the client had gone.
+    pub(crate) fn multiplexed(relay: Relay<ResponseBody>, stall: Duration, tasks: &Tasks) -> Self {
+        let watched = WatchedRelay {
             relay: Some(Box::new(relay)),
-            given: Some(Instant::now()),
+            idle_since: Some(Instant::now()),
         };
-        let shared = Shared(Arc::new(Mutex::new(place)));
+        let shared = SharedRelay(Arc::new(Mutex::new(watched)));
         let (over, watched) = (CancellationToken::new(), Arc::downgrade(&shared.0));
         let ending = over.clone();
         drop(tasks.spawn("sealed stream's watch", async move {
-            // An answer that is over needs no watch.
+            // A response that is over needs no watch.
             let _ = ending.run_until_cancelled(watch(watched, stall)).await;
         }));
-        Self(Kind::OneOfMany {
+        Self(Kind::Multiplexed {
             shared,
-            _over: over.drop_guard(),
+            _watch: over.drop_guard(),
         })
     }
 }
 
-/// Gives an answer up that waits for its client for too long.
-async fn watch(watched: Weak<Mutex<Place>>, stall: Duration) {
-    while let Some(shared) = watched.upgrade().map(Shared) {
-        let due = shared.place().given.unwrap_or_else(Instant::now) + stall;
+/// Ends a response whose client takes nothing for too long.
+async fn watch(watched: Weak<Mutex<WatchedRelay>>, stall: Duration) {
+    while let Some(shared) = watched.upgrade().map(SharedRelay) {
+        let due = shared.0.lock().idle_since.unwrap_or_else(Instant::now) + stall;
         if due <= Instant::now() {
-            // Dropping it signs what was sent.
-            let stalled = shared.place().relay.take();
+            // Dropping the relay signs what was sent.
+            let stalled = shared.0.lock().relay.take();
             drop(stalled);
             return;
         }
@@ -94,60 +94,53 @@ async fn watch(watched: Weak<Mutex<Place>>, stall: Duration) {
     }
 }
 
-impl Shared {
-    fn place(&self) -> MutexGuard<'_, Place> {
-        // It is whole between any two statements.
-        self.0.lock()
-    }
-}
-
-impl Place {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stalled>>> {
+impl WatchedRelay {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientStalled>>> {
         let Some(relay) = &mut self.relay else {
-            return Poll::Ready(Some(Err(Stalled)));
+            return Poll::Ready(Some(Err(ClientStalled)));
         };
         let polled = Pin::new(&mut **relay).poll_frame(cx);
-        self.given = polled.is_ready().then(Instant::now);
+        self.idle_since = polled.is_ready().then(Instant::now);
         polled.map_err(|never| match never {})
     }
 }
 
-impl From<Full<Bytes>> for Answer {
+impl From<Full<Bytes>> for SealedBody {
     fn from(whole: Full<Bytes>) -> Self {
         Self(Kind::Whole(whole))
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for SealedBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            Kind::Whole(_) => "Answer(whole)",
-            Kind::Passing(_) | Kind::OneOfMany { .. } => "Answer(passing)",
+            Kind::Whole(_) => "SealedBody(whole)",
+            Kind::Streamed(_) | Kind::Multiplexed { .. } => "SealedBody(streamed)",
         })
     }
 }
 
-impl Body for Answer {
+impl Body for SealedBody {
     type Data = Bytes;
-    type Error = Stalled;
+    type Error = ClientStalled;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Stalled>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientStalled>>> {
         match &mut self.get_mut().0 {
             Kind::Whole(whole) => Pin::new(whole).poll_frame(cx).map_err(|never| match never {}),
-            Kind::Passing(relay) => Pin::new(&mut **relay)
+            Kind::Streamed(relay) => Pin::new(&mut **relay)
                 .poll_frame(cx)
                 .map_err(|never| match never {}),
-            Kind::OneOfMany { shared, .. } => shared.place().poll_frame(cx),
+            Kind::Multiplexed { shared, .. } => shared.0.lock().poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Whole(whole) => whole.is_end_stream(),
-            Kind::Passing(relay) => relay.is_end_stream(),
-            Kind::OneOfMany { shared, .. } => {
-                let place = shared.place();
-                place.relay.as_ref().is_some_and(|relay| relay.is_end_stream())
+            Kind::Streamed(relay) => relay.is_end_stream(),
+            Kind::Multiplexed { shared, .. } => {
+                let watched = shared.0.lock();
+                watched.relay.as_ref().is_some_and(|relay| relay.is_end_stream())
             }
         }
     }
@@ -155,8 +148,8 @@ impl Body for Answer {
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Kind::Whole(whole) => whole.size_hint(),
-            // Bytes come out that did not go in, and the other way round.
-            Kind::Passing(_) | Kind::OneOfMany { .. } => SizeHint::default(),
+            // The proof is added, and Muster's comment lines are removed.
+            Kind::Streamed(_) | Kind::Multiplexed { .. } => SizeHint::default(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers, chains and signs what a session answers.
+//! Numbers, chains and signs the responses of a session.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,90 +8,92 @@ use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::{
-    Attestation, Envelope, HashScheme, LayoutError, Nonce, ResponseProof, SessionClose, StreamEnd, Text,
+    Attestation, BodyDigest, Envelope, HashScheme, LayoutError, RequestNonce, ResponseProof, SessionClose, StreamEnd, Text,
 };
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::digest::BodyDigest;
+/// The number of proofs that are kept for clients that missed them: the latest ones.
+pub const MAX_KEPT: usize = 4_096;
 
-/// How many proofs are kept for whoever missed them.
-pub const KEPT: usize = 4_096;
-
-/// Why a session cannot be sealed.
+/// Why the responses of a session cannot be signed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SealerError {
+pub enum SignerError {
     /// The attestation cannot be read.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// It names another key than the one that would sign.
+    /// The attestation names another key than the one that would sign.
     #[error("the attestation names another session key than the one at hand")]
     Key,
 }
 
-/// Who signs for one session. Everything that happens to its chain of proofs happens here, one after another.
-pub struct Sealer {
+/// Signs the responses of one session. Every change of its chain of proofs happens here, one after another.
+pub struct ProofSigner {
     key: Keypair,
     attestation: Envelope<Attestation>,
     stated: Attestation,
+    /// Digest of the attestation's signed bytes.
     attested: Digest,
     clock: SharedClock,
-    chain: Mutex<Chain>,
+    chain: Mutex<ProofChain>,
     closing: CancellationToken,
     under_way: TaskTracker,
 }
 
-struct Chain {
+struct ProofChain {
+    /// The number of the next proof.
     next: u64,
+    /// The digest to which the next proof refers.
     last: Digest,
     kept: BTreeMap<u64, Arc<str>>,
     close: Option<Envelope<SessionClose>>,
 }
 
-/// Proofs by their numbers, for whoever missed them.
+/// A part of a session's proofs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct ProofPage {
     /// The number that the next proof will have.
     pub next: u64,
-    /// Those that were asked for and are still kept, in order: text forms of [`ResponseProof`].
+    /// Proofs with their numbers, in order: text forms of [`ResponseProof`].
     pub proofs: Vec<(u64, Arc<str>)>,
 }
 
-/// What is said about one response, but for what the chain adds.
+/// The facts that are signed about one response, except those that the chain adds.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
-    pub(crate) asked: Asking,
+pub(crate) struct ResponseFacts {
+    pub(crate) request: RequestFacts,
     pub(crate) input: Digest,
     pub(crate) status: u16,
     pub(crate) content_type: Option<Text>,
     pub(crate) first_byte: Option<Timestamp>,
 }
 
-/// A request's head as it is signed.
+/// The facts that are signed about a request's head.
 #[derive(Clone, Debug)]
-pub(crate) struct Asking {
+pub(crate) struct RequestFacts {
     pub(crate) method: Text,
     pub(crate) path: Text,
     pub(crate) client: Option<Digest>,
-    pub(crate) client_nonce: Option<Nonce>,
-    pub(crate) gateway_nonce: Option<Nonce>,
+    pub(crate) client_nonce: Option<RequestNonce>,
+    pub(crate) gateway_nonce: Option<RequestNonce>,
+    /// The time at which the head was read.
     pub(crate) from: Timestamp,
 }
 
-impl Sealer {
-    /// For the session that a miner attested.
+impl ProofSigner {
+    /// A signer for the session that a miner attested.
     ///
     /// # Errors
-    /// An attestation that is unreadable or of another key.
+    /// The attestation cannot be read, or names another key.
     pub fn new(
         key: Keypair,
         attestation: Envelope<Attestation>,
         clock: SharedClock,
-    ) -> Result<Arc<Self>, SealerError> {
+    ) -> Result<Arc<Self>, SignerError> {
         let stated = attestation.statement()?;
         if stated.session_key != key.hotkey() {
-            return Err(SealerError::Key);
+            return Err(SignerError::Key);
         }
         let attested = attestation.digest();
         Ok(Arc::new(Self {
@@ -100,7 +102,7 @@ impl Sealer {
             stated,
             attested,
             clock,
-            chain: Mutex::new(Chain {
+            chain: Mutex::new(ProofChain {
                 next: 0,
                 last: attested,
                 kept: BTreeMap::new(),
@@ -111,36 +113,36 @@ impl Sealer {
         }))
     }
 
-    /// What the miner signed.
+    /// The attestation with the miner's signature.
     pub fn attestation(&self) -> &Envelope<Attestation> {
         &self.attestation
     }
 
-    /// What it says.
+    /// The attestation's statement.
     pub fn session(&self) -> &Attestation {
         &self.stated
     }
 
-    /// What digests are over.
+    /// The scheme of the session's digests.
     pub fn scheme(&self) -> HashScheme {
         self.stated.scheme
     }
 
-    /// How many responses are under way.
+    /// The number of responses under way.
     pub fn under_way(&self) -> usize {
         self.under_way.len()
     }
 
-    /// How many have been signed.
+    /// The number of signed responses.
     pub fn signed(&self) -> u64 {
         self.chain().next
     }
 
-    /// Proofs from a number on, `most` at most.
-    pub fn proofs(&self, from: u64, most: usize) -> Kept {
+    /// The kept proofs from the number `from` on, at most `max`.
+    pub fn proofs(&self, from: u64, max: usize) -> ProofPage {
         let chain = self.chain();
-        let wanted = chain.kept.range(from..).take(most);
-        Kept {
+        let wanted = chain.kept.range(from..).take(max);
+        ProofPage {
             next: chain.next,
             proofs: wanted
                 .map(|(number, proof)| (*number, Arc::clone(proof)))
@@ -148,7 +150,7 @@ impl Sealer {
         }
     }
 
-    /// Every response that is under way ends now, and none begins any more.
+    /// Ends every response that is under way. No response begins any more.
     pub fn begin_close(&self) {
         self.closing.cancel();
         self.under_way.close();
@@ -159,17 +161,17 @@ impl Sealer {
         self.closing.is_cancelled()
     }
 
-    /// Waits until [`Self::begin_close`] is called, here or by the session's client.
-    pub async fn close_begun(&self) {
+    /// Waits until [`Self::begin_close`] is called, by this program or by the session's client.
+    pub async fn wait_closing(&self) {
         self.closing.cancelled().await;
     }
 
-    /// Waits until nothing is under way. [`Self::begin_close`] comes first.
-    pub async fn drained(&self) {
+    /// Waits until no response is under way. The caller calls [`Self::begin_close`] first.
+    pub async fn wait_drained(&self) {
         self.under_way.wait().await;
     }
 
-    /// The session's last word: nothing is signed after it. The same one every time.
+    /// Signs the session's closing statement, after which nothing is signed. Every call returns the same statement.
     pub fn close(&self) -> Envelope<SessionClose> {
         self.begin_close();
         let at = self.clock.now();
@@ -188,15 +190,17 @@ impl Sealer {
         close.clone()
     }
 
-    /// The session's last word, if it has been said.
+    /// The session's closing statement, if it was signed.
     pub fn closed(&self) -> Option<Envelope<SessionClose>> {
         self.chain().close.clone()
     }
 
+    /// Cancelled by [`Self::begin_close`].
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.closing
     }
 
+    /// Counts the responses that are under way.
     pub(crate) fn tracker(&self) -> &TaskTracker {
         &self.under_way
     }
@@ -205,9 +209,9 @@ impl Sealer {
         &self.clock
     }
 
-    /// Signs a response. `None` once the session is closed.
-    pub(crate) fn sign(&self, facts: &Facts, output: BodyDigest, end: StreamEnd) -> Option<Arc<str>> {
-        let asked = &facts.asked;
+    /// Signs a response. Returns the proof's text form; `None` once the session is closed.
+    pub(crate) fn sign(&self, facts: &ResponseFacts, output: BodyDigest, end: StreamEnd) -> Option<Arc<str>> {
+        let request = &facts.request;
         let mut chain = self.chain();
         if chain.close.is_some() {
             return None;
@@ -219,12 +223,12 @@ impl Sealer {
             job: self.stated.job,
             attempt: self.stated.attempt,
             audience: self.stated.audience,
-            client: asked.client,
+            client: request.client,
             attestation: self.attested,
-            client_nonce: asked.client_nonce,
-            gateway_nonce: asked.gateway_nonce,
-            method: asked.method.clone(),
-            path: asked.path.clone(),
+            client_nonce: request.client_nonce,
+            gateway_nonce: request.gateway_nonce,
+            method: request.method.clone(),
+            path: request.path.clone(),
             status: facts.status,
             content_type: facts.content_type.clone(),
             scheme: self.stated.scheme,
@@ -232,7 +236,7 @@ impl Sealer {
             output: output.digest,
             output_bytes: output.bytes,
             chunks: output.chunks,
-            from: asked.from,
+            from: request.from,
             first_byte: facts.first_byte,
             to: self.clock.now(),
             tokens: None,
@@ -245,7 +249,7 @@ impl Sealer {
         chain.next += 1;
         chain.last = envelope.digest();
         chain.kept.insert(number, Arc::clone(&text));
-        while chain.kept.len() > KEPT {
+        while chain.kept.len() > MAX_KEPT {
             chain.kept.pop_first();
         }
         drop(chain);
@@ -253,14 +257,13 @@ impl Sealer {
         Some(text)
     }
 
-    fn chain(&self) -> MutexGuard<'_, Chain> {
-        // It is whole between any two statements.
+    fn chain(&self) -> MutexGuard<'_, ProofChain> {
         self.chain.lock()
     }
 }
 
-impl fmt::Debug for Sealer {
+impl fmt::Debug for ProofSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sealer({}, {} signed)", self.stated.session, self.signed())
+        write!(f, "ProofSigner({}, {} signed)", self.stated.session, self.signed())
     }
 }

@@ -1,9 +1,9 @@
 //! A job's Unix socket, opened without trusting the job.
 //!
-//! The folder that holds it is shared with the container, which may put anything in the socket's place: a link to the engine's
-//! own socket, say, and with it the machine. So no path of the job's making is ever resolved: the folder is opened, then the
-//! one name in it, both without following links; what was opened must be a socket; that very inode is connected to; and
-//! whoever listens there must be a process of the job's container.
+//! The socket's folder is shared with the container, which may put anything in the socket's place: for example a link to the
+//! socket of the container engine, which controls the machine. So no path that the job made is resolved. The folder is opened,
+//! then the one name in it, both without following links. The opened file must be a socket, that very inode is connected to,
+//! and the listening process must belong to the job's container.
 
 use std::fmt;
 use std::io;
@@ -16,57 +16,57 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-/// Between two tries where the socket's queue is full.
+/// The pause before the next try if the socket's queue is full.
 const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Whose socket it must be.
+/// The process that must listen on a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listener {
+pub enum SocketOwner {
     /// A process of the container with this id, by its control group.
     Container(String),
-    /// Anybody's, where the folder is shared with nobody who is not trusted.
+    /// Any process, if the folder is shared with trusted processes only.
     Trusted,
 }
 
-/// Where a job's socket is.
+/// The place of a job's socket, and its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSocket {
     folder: PathBuf,
     name: String,
-    listener: Listener,
+    owner: SocketOwner,
 }
 
-/// Why a socket is not connected to.
+/// Why there is no connection to a job's socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A name that is a path.
+    /// The name is a path, empty or too long.
     #[error("a socket's name is one plain component, not {0:?}")]
     Name(String),
     /// The folder or the name in it cannot be opened.
     #[error("the job's socket {path} cannot be opened", path = .path.display())]
     Open {
-        /// Which.
+        /// The socket's path.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Something else lies there.
-    #[error("the job has put something else in its socket's place: {path} is {found}", path = .path.display())]
+    /// The file is not a socket.
+    #[error("the job's socket {path} is not a socket but {found}", path = .path.display())]
     NotASocket {
-        /// Which.
+        /// The socket's path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of the file.
         found: &'static str,
     },
-    /// Nobody listens there.
-    #[error("nobody listens on the job's socket")]
+    /// No process listens there, or the queue stays full.
+    #[error("no process listens on the job's socket")]
     Connect(#[source] io::Error),
-    /// Somebody listens there who is not of the job.
+    /// The listening process does not belong to the job's container.
     #[error(
-        "the job's socket is another's: process {pid} listens there, which is not in the job's container"
+        "process {pid} listens on the job's socket, but is not in the job's container"
     )]
     Stranger {
-        /// Who.
+        /// The listening process; 0 if it is not known.
         pid: i32,
     },
 }
@@ -75,30 +75,30 @@ impl JobSocket {
     /// The socket called `name` in `folder`.
     ///
     /// # Errors
-    /// A name that is more than one.
-    pub fn new(folder: &Path, name: &str, listener: Listener) -> Result<Self, SocketError> {
+    /// The name is a path, empty or too long.
+    pub fn new(folder: &Path, name: &str, owner: SocketOwner) -> Result<Self, SocketError> {
         if name.is_empty() || matches!(name, "." | "..") || name.contains(['/', '\0']) || name.len() > 100 {
             return Err(SocketError::Name(name.chars().take(120).collect()));
         }
         Ok(Self {
             folder: folder.to_owned(),
             name: name.to_owned(),
-            listener,
+            owner,
         })
     }
 
     /// Connects, within `limit`.
     ///
     /// # Errors
-    /// Nobody there, or somebody or something that must not be there.
+    /// There is no socket, no process listens on it, or one of another container does.
     pub async fn connect(&self, limit: Duration) -> Result<UnixStream, SocketError> {
         let socket = self.open()?;
-        // The inode that was opened, whatever its name leads to by now.
+        // The opened inode, whatever file has its name by now.
         let exact = format!("/proc/self/fd/{}", socket.as_raw_fd());
         let connecting = async {
             loop {
                 match UnixStream::connect(&exact).await {
-                    // A full queue is no refusal.
+                    // The queue is full, which passes.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE_PAUSE).await,
                     connected => break connected,
                 }
@@ -108,10 +108,11 @@ impl JobSocket {
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let stream = connected.map_err(SocketError::Connect)?;
-        self.is_the_jobs(&stream)?;
+        self.check_owner(&stream)?;
         Ok(stream)
     }
 
+    /// Opens the socket's file without following links.
     fn open(&self) -> Result<OwnedFd, SocketError> {
         let path = self.folder.join(&self.name);
         let failed = |errno: nix::Error| SocketError::Open {
@@ -135,10 +136,10 @@ impl JobSocket {
         Err(SocketError::NotASocket { path, found })
     }
 
-    fn is_the_jobs(&self, stream: &UnixStream) -> Result<(), SocketError> {
-        let id = match &self.listener {
-            Listener::Trusted => return Ok(()),
-            Listener::Container(id) => id,
+    fn check_owner(&self, stream: &UnixStream) -> Result<(), SocketError> {
+        let id = match &self.owner {
+            SocketOwner::Trusted => return Ok(()),
+            SocketOwner::Container(id) => id,
         };
         let pid = stream
             .peer_cred()
@@ -160,8 +161,8 @@ impl fmt::Display for JobSocket {
     }
 }
 
-/// Whether a process with these control groups is of the container: the id stands in a path as a component of its own, or as
-/// systemd wraps it.
+/// Whether a process with these control groups belongs to the container: the id is a component of a path, or stands in one
+/// as systemd wraps it.
 fn in_container(groups: &str, id: &str) -> bool {
     let names_it = |component: &str| {
         component == id
@@ -187,7 +188,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(5);
 
     fn trusted(folder: &Path, name: &str) -> JobSocket {
-        JobSocket::new(folder, name, Listener::Trusted).unwrap()
+        JobSocket::new(folder, name, SocketOwner::Trusted).unwrap()
     }
 
     #[tokio::test]
@@ -226,7 +227,7 @@ mod tests {
     async fn a_socket_of_another_process_than_the_jobs_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let _listening = UnixListener::bind(folder.path().join("x.sock")).unwrap();
-        let container = Listener::Container("0".repeat(64));
+        let container = SocketOwner::Container("0".repeat(64));
         let refused = JobSocket::new(folder.path(), "x.sock", container)
             .unwrap()
             .connect(LIMIT)
@@ -243,7 +244,7 @@ mod tests {
     fn names_are_plain() {
         for bad in ["", ".", "..", "a/b", "/a", "a\0", &"x".repeat(101)] {
             assert!(
-                JobSocket::new(Path::new("/x"), bad, Listener::Trusted).is_err(),
+                JobSocket::new(Path::new("/x"), bad, SocketOwner::Trusted).is_err(),
                 "{bad}"
             );
         }

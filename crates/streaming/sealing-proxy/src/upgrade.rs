@@ -1,7 +1,7 @@
-//! WebSockets pass through: both directions as bytes, each hashed, the two signed as one exchange when it ends.
+//! WebSockets: both directions pass as bytes, each is hashed, and the two are signed as one exchange at the end.
 //!
-//! Input is what the client sent after the upgrade, output what the engine did; nobody looks at frames. The proof is fetched
-//! from `/.well-known/muster/proofs`, since nothing of ours may stand between a websocket's bytes.
+//! The input is what the client sent after the upgrade, the output is what the engine sent; frames are not read. The client
+//! fetches the proof from `/.well-known/muster/proofs`, as nothing may be inserted between a WebSocket's bytes.
 
 use std::io;
 use std::pin::pin;
@@ -13,113 +13,117 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use muster_http::http1::ByteStream;
+use muster_openai::BodyKind;
 use muster_protocol::Digest;
-use muster_response_proof::StreamEnd;
+use muster_response_proof::headers::{
+    prepare_for_engine, remove_hop_by_hop, take_signed_content_type, upgrades_to,
+};
+use muster_response_proof::{Limits, StreamEnd};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::answer::Answer;
-use crate::exchange::Line;
-use crate::headers::{end_to_end, signed_content_type, to_engine, upgrades_to};
-use crate::limits::Limits;
-use crate::open::Open;
-use crate::seal::{Client, Seal};
-use muster_openai::BodyKind;
+use crate::pending::PendingResponse;
+use crate::proxy::{ClientFeatures, SealingProxy};
+use crate::sealed_body::SealedBody;
 
-/// Bytes that wait, of each direction.
+/// Bytes of the buffer of each direction.
 const BUFFER: usize = 16 * 1024;
 
-/// Asks the engine for the same upgrade, and joins the two connections if it agrees.
-pub(crate) async fn answer(seal: &Seal, mut head: Parts, open: Open) -> Response<Answer> {
+/// Requests the same upgrade of the engine, and joins the two connections if the engine agrees.
+pub(crate) async fn answer(
+    proxy: &SealingProxy,
+    mut head: Parts,
+    mut response: PendingResponse,
+) -> Response<SealedBody> {
     let client = head.extensions.remove::<OnUpgrade>();
-    to_engine(&mut head.headers);
+    prepare_for_engine(&mut head.headers);
     head.headers
         .insert(CONNECTION, HeaderValue::from_static("upgrade"));
     head.headers
         .insert(UPGRADE, HeaderValue::from_static("websocket"));
     let request = Request::from_parts(head, Full::<Bytes>::default());
-    let answered = match seal.ask(request).await {
+    let answered = match proxy.send_to_engine(request).await {
         Ok(answered) => answered,
-        Err(unanswered) => return seal.fail(open, &unanswered),
+        Err(failure) => return proxy.sign_failure(response, &failure),
     };
     let agreed =
         answered.status() == StatusCode::SWITCHING_PROTOCOLS && upgrades_to(answered.headers(), "websocket");
     let Some(client) = client.filter(|_| agreed) else {
-        // Whatever it says instead is an answer like any other.
-        let client = Client {
+        // Another response of the engine is passed on like any other.
+        let client = ClientFeatures {
             http2: false,
             trailers: false,
         };
-        return seal.pass_on(answered, open, client).await;
+        return proxy.pass_response(answered, response, client).await;
     };
     let (mut head, engine) = answered.into_parts();
-    end_to_end(&mut head.headers);
+    remove_hop_by_hop(&mut head.headers);
     head.headers
         .insert(CONNECTION, HeaderValue::from_static("upgrade"));
     head.headers
         .insert(UPGRADE, HeaderValue::from_static("websocket"));
-    let mut open = open;
-    let content_type = signed_content_type(&mut head.headers);
-    open.head(head.status.as_u16(), content_type, BodyKind::Other);
-    let limits = *seal.limits();
-    seal.tasks().spawn("websocket", async move {
+    let content_type = take_signed_content_type(&mut head.headers);
+    response.set_head(head.status.as_u16(), content_type, BodyKind::Other);
+    let limits = *proxy.limits();
+    proxy.tasks().spawn("websocket", async move {
         let (Ok(client), Some(engine)) = (client.await, engine.into_upgraded()) else {
-            // Dropping it signs that the client went away.
+            // Dropping the response signs that the client went away.
             return;
         };
-        join(client, engine, open, &limits).await;
+        join(client, engine, response, &limits).await;
     });
-    Response::from_parts(head, Answer::from(Full::default()))
+    Response::from_parts(head, SealedBody::from(Full::default()))
 }
 
 /// Passes bytes both ways until one side ends.
-async fn join(client: Upgraded, (engine, said): (Line, Bytes), open: Open, limits: &Limits) {
+async fn join(client: Upgraded, (engine, first): (ByteStream, Bytes), response: PendingResponse, limits: &Limits) {
     let (from_client, to_client) = tokio::io::split(TokioIo::new(client));
     let (from_engine, to_engine) = tokio::io::split(engine);
-    let from_engine = said.as_ref().chain(from_engine);
-    let sealer = std::sync::Arc::clone(open.sealer());
-    let heard = Mutex::new(Instant::now());
+    let from_engine = first.as_ref().chain(from_engine);
+    let signer = std::sync::Arc::clone(response.signer());
+    let last_read = Mutex::new(Instant::now());
     let mut input = Sha256::new();
-    let open = Mutex::new(open);
+    let response = Mutex::new(response);
     let end = {
         let up = pin!(copy(from_client, to_engine, limits, |bytes| {
             input.update(bytes);
-            hear(&heard);
+            note_read(&last_read);
         }));
         let down = pin!(copy(from_engine, to_client, limits, |bytes| {
-            open.lock().pass(bytes);
-            hear(&heard);
+            response.lock().pass(bytes);
+            note_read(&last_read);
         }));
         tokio::select! {
             biased;
             done = down => match done {
                 Ok(()) => StreamEnd::Completed,
-                Err(Side::From) => StreamEnd::EngineFailed,
-                Err(Side::To) => StreamEnd::ClientGone,
+                Err(BrokenSide::From) => StreamEnd::EngineFailed,
+                Err(BrokenSide::To) => StreamEnd::ClientGone,
             },
             done = up => match done {
-                Ok(()) | Err(Side::From) => StreamEnd::ClientGone,
-                Err(Side::To) => StreamEnd::EngineFailed,
+                Ok(()) | Err(BrokenSide::From) => StreamEnd::ClientGone,
+                Err(BrokenSide::To) => StreamEnd::EngineFailed,
             },
-            () = sealer.closing().cancelled() => StreamEnd::SessionClosed,
-            () = silence(&heard, limits) => StreamEnd::EngineSilent,
+            () = signer.closing().cancelled() => StreamEnd::SessionClosed,
+            () = wait_silence(&last_read, limits) => StreamEnd::EngineSilent,
         }
     };
-    let mut open = open.into_inner();
-    open.input(Digest::from_bytes(input.finalize().into()));
-    open.finish(end);
+    let mut response = response.into_inner();
+    response.set_input(Digest::from_bytes(input.finalize().into()));
+    response.finish(end);
 }
 
-fn hear(heard: &Mutex<Instant>) {
-    *heard.lock() = Instant::now();
+fn note_read(last_read: &Mutex<Instant>) {
+    *last_read.lock() = Instant::now();
 }
 
-/// Ends once neither side has said anything for too long.
-async fn silence(heard: &Mutex<Instant>, limits: &Limits) {
+/// Waits until neither side has sent anything for as long as the limit.
+async fn wait_silence(last_read: &Mutex<Instant>, limits: &Limits) {
     loop {
-        let deadline = *heard.lock() + limits.silence;
+        let deadline = *last_read.lock() + limits.silence;
         if deadline <= Instant::now() {
             return;
         }
@@ -127,23 +131,24 @@ async fn silence(heard: &Mutex<Instant>, limits: &Limits) {
     }
 }
 
-/// On which side a direction broke.
-enum Side {
+/// The side on which a direction broke.
+enum BrokenSide {
     From,
     To,
 }
 
-async fn copy<R, W>(mut from: R, mut to: W, limits: &Limits, mut each: impl FnMut(&[u8])) -> Result<(), Side>
+/// Copies one direction to its end. `each` gets every piece before it is written.
+async fn copy<R, W>(mut from: R, mut to: W, limits: &Limits, mut each: impl FnMut(&[u8])) -> Result<(), BrokenSide>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let mut buffer = vec![0; BUFFER];
     loop {
-        let length = from.read(&mut buffer).await.map_err(|_| Side::From)?;
+        let length = from.read(&mut buffer).await.map_err(|_| BrokenSide::From)?;
         let bytes = buffer.get(..length).unwrap_or_default();
         if bytes.is_empty() {
-            // The other side is to hear of it; it may have gone already.
+            // The receiver learns of the end, unless it has gone.
             let _ = to.shutdown().await;
             return Ok(());
         }
@@ -151,6 +156,6 @@ where
         let written = timeout(limits.stall, to.write_all(bytes)).await;
         written
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|_| Side::To)?;
+            .map_err(|_| BrokenSide::To)?;
     }
 }

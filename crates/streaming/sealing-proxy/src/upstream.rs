@@ -1,43 +1,43 @@
-//! The engine in its container: where it is, and a pool of connections to it.
+//! The engine in its container: its address, and the connections to it.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
+use muster_http::http1::{BodyError, ByteStream, Dial, Http1Client, ResponseBody, SendError};
 use muster_process::Tasks;
+use muster_response_proof::Limits;
+use muster_response_proof::headers::prepare_for_engine;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::exchange::{Arriving, BrokenOff, Dial, Line, Pool, Unsent};
-use crate::limits::Limits;
-use crate::netns::Namespace;
+use crate::netns::NetworkNamespace;
 use crate::socket::{JobSocket, SocketError};
 
-/// Where an engine listens.
+/// The address of an engine.
 #[derive(Clone, Debug)]
 pub enum EngineAddress {
-    /// On a Unix socket in a folder that its container shares.
+    /// A Unix socket in a folder that is shared with its container.
     Socket(JobSocket),
-    /// On a port of its container's loopback.
-    Namespace(Namespace, u16),
-    /// On an address that this machine reaches as it is. For engines that run in no container.
+    /// A port of its container's loopback.
+    Namespace(NetworkNamespace, u16),
+    /// An address that is reached from here. For engines without a container.
     Address(SocketAddr),
 }
 
-/// Why there is no answer.
+/// Why the engine gave no response.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// There is no connection.
+    /// No connection can be made.
     #[error("the engine cannot be reached")]
     Connect(#[source] SocketError),
-    /// There was one.
-    #[error("the engine broke off, or answered what is no HTTP")]
-    Broken(#[source] BrokenOff),
+    /// The connection broke, or what came is no response.
+    #[error("the engine broke off, or did not answer in HTTP")]
+    Broken(#[source] BodyError),
     /// It did not answer in time.
     #[error("the engine did not answer within {0:?}")]
     Silent(Duration),
@@ -46,47 +46,47 @@ pub enum UpstreamError {
 /// Connections to one engine. Clones share them.
 #[derive(Clone)]
 pub struct Upstream {
-    pool: Arc<Pool>,
+    http: Http1Client,
     address: EngineAddress,
-    /// For a connection.
-    limit: Duration,
+    /// The longest time in which a connection is made.
+    connect_timeout: Duration,
 }
 
 impl Upstream {
-    /// For the engine at this address. Nothing is dialled yet.
+    /// Connections to the engine at this address. None is made yet.
     pub fn new(address: EngineAddress, limits: &Limits, tasks: &Tasks) -> Self {
         Self {
-            pool: Pool::new(limits.idle, tasks),
+            http: Http1Client::new(limits.idle, tasks),
             address,
-            limit: limits.connect,
+            connect_timeout: limits.connect,
         }
     }
 
-    /// Where the engine is.
+    /// The engine's address.
     pub fn address(&self) -> &EngineAddress {
         &self.address
     }
 
-    /// Asks. The request's URI is a path.
+    /// Sends a request, whose URI is a path, and waits for the head of the response.
     ///
     /// # Errors
-    /// No connection, or a broken one.
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Arriving>, UpstreamError> {
-        let sent = self.pool.send(request, self).await;
-        sent.map_err(|unsent| match unsent {
-            Unsent::Connect(error) => UpstreamError::Connect(error),
-            Unsent::Broken(error) => UpstreamError::Broken(error),
+    /// No connection can be made, or it breaks.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<ResponseBody>, UpstreamError> {
+        let sent = self.http.send(request, self).await;
+        sent.map_err(|error| match error {
+            SendError::Connect(error) => UpstreamError::Connect(error),
+            SendError::Broken(error) => UpstreamError::Broken(error),
         })
     }
 
-    /// The status that the engine answers a GET of `path` with, within `limit`.
+    /// Sends a GET of `path` and returns the status of the response.
     ///
     /// # Errors
-    /// It does not.
+    /// There is no response within `limit`.
     pub async fn probe(&self, path: &str, limit: Duration) -> Result<http::StatusCode, UpstreamError> {
         let mut request = Request::new(Full::default());
         *request.uri_mut() = path.parse().unwrap_or_default();
-        crate::headers::to_engine(request.headers_mut());
+        prepare_for_engine(request.headers_mut());
         let answered = timeout(limit, self.send(request)).await;
         answered
             .map_err(|_| UpstreamError::Silent(limit))?
@@ -97,15 +97,15 @@ impl Upstream {
 impl Dial for Upstream {
     type Error = SocketError;
 
-    async fn dial(&self) -> Result<Line, SocketError> {
+    async fn dial(&self) -> Result<ByteStream, SocketError> {
         match &self.address {
-            EngineAddress::Socket(socket) => Ok(Box::new(socket.connect(self.limit).await?)),
+            EngineAddress::Socket(socket) => Ok(Box::new(socket.connect(self.connect_timeout).await?)),
             EngineAddress::Namespace(namespace, port) => {
-                let stream = namespace.connect(*port, self.limit).await;
+                let stream = namespace.connect(*port, self.connect_timeout).await;
                 Ok(Box::new(stream.map_err(SocketError::Connect)?))
             }
             EngineAddress::Address(address) => {
-                let stream = timeout(self.limit, TcpStream::connect(address)).await;
+                let stream = timeout(self.connect_timeout, TcpStream::connect(address)).await;
                 let stream = stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
                 let stream = stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream));
                 Ok(Box::new(stream.map_err(SocketError::Connect)?))
