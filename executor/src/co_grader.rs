@@ -20,8 +20,8 @@ use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::{GraderTerms, JobRequest, OptionsPreset};
 use muster_protocol::{AttemptId, ExecutorClass, Timestamp};
-use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{Beside, EngineAddress, Limits, Upstream};
+use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
+use muster_sealing_proxy::{EngineAddress, GraderBackend, Limits, Upstream};
 use tokio::sync::Mutex;
 
 use crate::config::{Config, Policy};
@@ -133,8 +133,8 @@ impl std::fmt::Debug for CoGrader {
     }
 }
 
-impl Beside for CoGrader {
-    fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>> {
+impl GraderBackend for CoGrader {
+    fn start(&self) -> BoxFuture<'_, Result<Upstream, String>> {
         let inner = Arc::clone(&self.0);
         // On a task of its own: the client may go away, and a container that is being made then must not be forgotten.
         let starting = self.0.spec.tasks.spawn("co-grader", async move {
@@ -148,7 +148,7 @@ impl Beside for CoGrader {
         })
     }
 
-    fn path(&self, method: &Method) -> PathAndQuery {
+    fn path_for(&self, method: &Method) -> PathAndQuery {
         let messages = || PathAndQuery::from_static(MESSAGES);
         if method == Method::GET {
             let health = PathAndQuery::try_from(self.0.spec.terms.health.as_str());
@@ -259,7 +259,7 @@ impl Inner {
             }
             spec.clock.sleep(PAUSE).await;
         };
-        let listener = Listener::Container(running.id.clone());
+        let listener = SocketOwner::Container(running.id.clone());
         let socket = JobSocket::new(&folders.sockets, &spec.terms.socket, listener);
         let address = EngineAddress::Socket(socket.map_err(|error| describe(&error))?);
         let upstream = Upstream::new(address, &Limits::default(), &spec.tasks);

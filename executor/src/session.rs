@@ -18,9 +18,11 @@ use muster_protocol::{
     AttemptId, Digest, ErrorCode, HordeFailureReason, ImageId, JobStage, MinerKey, Timestamp, ValidatorKey,
 };
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, Sealable as _, SessionId, Text};
-use muster_sealing_proxy::netns::Namespace;
-use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{Beside, Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream};
+use muster_sealing_proxy::netns::NetworkNamespace;
+use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
+use muster_sealing_proxy::{
+    Endpoint, EngineAddress, GraderBackend, Limits, ProofSigner, SealingProxy, Upstream,
+};
 use muster_websocket::session::Sender;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -138,11 +140,11 @@ pub(crate) async fn open(setup: SessionSetup) -> Result<OpenSession, AttemptFail
         // The job answers its user directly, and the user needs no attestation: the session signs for itself.
         None => Envelope::new(&statement, |bytes| key.sign(bytes)),
     };
-    let sealer = Sealer::new(key, attestation, Arc::clone(&clock)).map_err(|error| unfit(&error))?;
+    let sealer = ProofSigner::new(key, attestation, Arc::clone(&clock)).map_err(|error| unfit(&error))?;
     let beside = co_grader
         .clone()
-        .map(|grader| Arc::new(grader) as Arc<dyn Beside>);
-    let seal = Seal::with(sealer, upstream, beside, limits, tasks);
+        .map(|grader| Arc::new(grader) as Arc<dyn GraderBackend>);
+    let seal = SealingProxy::with_grader(sealer, upstream, beside, limits, tasks);
     let endpoint =
         Endpoint::open(listener, &made.identity, client, seal, clock).map_err(|error| unfit(&error))?;
     Ok(OpenSession {
@@ -180,12 +182,12 @@ async fn wait_until_running(setup: &SessionSetup) -> Result<Running, AttemptFail
 async fn find_address(setup: &SessionSetup, running: &Running) -> Result<EngineAddress, AttemptFailure> {
     let terms = setup.details.muster.as_ref();
     if let Some(name) = terms.and_then(|terms| terms.socket.as_deref()) {
-        let listener = Listener::Container(running.id.clone());
+        let listener = SocketOwner::Container(running.id.clone());
         let socket = JobSocket::new(&setup.folder, name, listener).map_err(|error| unfit(&error))?;
         return Ok(EngineAddress::Socket(socket));
     }
     let port = terms.and_then(|terms| terms.port).unwrap_or(PORT);
-    let namespace = Namespace::of_process(running.pid).map_err(|error| unfit(&error))?;
+    let namespace = NetworkNamespace::of_process(running.pid).map_err(|error| unfit(&error))?;
     // The process id may have been reused since it was looked up: the container must still have it.
     let now = setup.engine.running(&setup.container).await;
     if now.map_err(|error| engine_failed(&error))?.as_ref() != Some(running) {
@@ -336,11 +338,11 @@ pub(crate) async fn serve(
     called_off: CancellationToken,
     clock: SharedClock,
 ) -> String {
-    let sealer = Arc::clone(open.endpoint.seal().sealer());
+    let sealer = Arc::clone(open.endpoint.proxy().signer());
     tokio::select! {
         () = end.cancelled() => {}
         () = called_off.cancelled() => {}
-        () = sealer.close_begun() => {}
+        () = sealer.wait_closing() => {}
         () = wait_until_idle(&sealer, open.idle, &clock) => tracing::info!("the session had no request for too long"),
         () = remove_idle_grader(open.co_grader.as_ref()) => {}
     }
@@ -362,7 +364,7 @@ async fn remove_idle_grader(co_grader: Option<&CoGrader>) {
 }
 
 /// Waits until the session has had no request for `limit`.
-async fn wait_until_idle(sealer: &Sealer, limit: Option<Duration>, clock: &SharedClock) {
+async fn wait_until_idle(sealer: &ProofSigner, limit: Option<Duration>, clock: &SharedClock) {
     let Some(limit) = limit else {
         return std::future::pending().await;
     };

@@ -37,8 +37,9 @@ use muster_protocol::{
     AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
 };
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
-use muster_sealing_proxy::netns::Namespace;
-use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream};
+use muster_sealed_client::{SealedClient, SealedPeer};
+use muster_sealing_proxy::netns::NetworkNamespace;
+use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
@@ -80,7 +81,7 @@ async fn barrier() -> Result<Vec<Row>> {
     let (told, mut stamps) = mpsc::unbounded_channel();
     let mut words = Vec::new();
     for _ in 0..WAITING {
-        let peer = Peer {
+        let peer = SealedPeer {
             address: address.clone(),
             certificate: server,
         };
@@ -90,13 +91,13 @@ async fn barrier() -> Result<Vec<Row>> {
         let told = told.clone();
         tasks.spawn("executor", async move {
             while heard.recv().await.is_some() {
-                let _ = client.first_byte_sent();
+                let _ = client.take_first_write();
                 let mut request = Request::new(Full::new(Bytes::from_static(&[0; 188])));
                 *request.method_mut() = Method::POST;
                 *request.uri_mut() = "/v1/grade".parse().unwrap_or_default();
                 let handed_over = Instant::now();
                 let answer = client.send(request).await;
-                let sent = client.first_byte_sent();
+                let sent = client.take_first_write();
                 let whole = match answer {
                     Ok(answer) => answer.into_body().collect().await.is_ok(),
                     Err(_) => false,
@@ -164,15 +165,15 @@ async fn endpoint(tasks: &Tasks) -> Result<(String, Digest, certificate::SelfSig
     };
     let key = Keypair::generate();
     let stated = attestation(&key, server.identity.fingerprint(), client.identity.fingerprint())?;
-    let sealer = Sealer::new(
+    let sealer = ProofSigner::new(
         key.clone(),
         Envelope::new(&stated, |bytes| key.sign(bytes)),
         Arc::clone(&clock),
     )?;
     let own = i32::try_from(std::process::id())?;
-    let upstream = EngineAddress::Namespace(Namespace::of_process(own)?, port);
+    let upstream = EngineAddress::Namespace(NetworkNamespace::of_process(own)?, port);
     let upstream = Upstream::new(upstream, &limits, tasks);
-    let seal = Seal::new(sealer, upstream, limits, tasks.clone());
+    let seal = SealingProxy::new(sealer, upstream, limits, tasks.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let fingerprint = client.identity.fingerprint();
     let endpoint = Endpoint::open(listener, &server.identity, fingerprint, seal, clock)?;

@@ -26,10 +26,9 @@ use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock, Tasks, tls};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
-use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{
-    Arriving, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream,
-};
+use muster_sealed_client::{ResponseBody, SealedClient, SealedPeer};
+use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
+use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use uuid::Uuid;
@@ -98,10 +97,10 @@ async fn seal(folder: &Path) -> Result<()> {
     let key = Keypair::from_seed([7; 32]);
     let stated = attestation(&key, clock.now(), server.fingerprint(), client.fingerprint())?;
     let envelope = Envelope::new(&stated, |bytes| Keypair::from_seed([8; 32]).sign(bytes));
-    let sealer = Sealer::new(key, envelope, Arc::clone(&clock))?;
-    let socket = JobSocket::new(folder, ENGINE, Listener::Trusted)?;
+    let sealer = ProofSigner::new(key, envelope, Arc::clone(&clock))?;
+    let socket = JobSocket::new(folder, ENGINE, SocketOwner::Trusted)?;
     let upstream = Upstream::new(EngineAddress::Socket(socket), &limits, &tasks);
-    let seal = Seal::new(sealer, upstream, limits, tasks.clone());
+    let seal = SealingProxy::new(sealer, upstream, limits, tasks.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = Endpoint::open(listener, &server, client.fingerprint(), seal, clock)?;
     say(folder, "seal", &endpoint.address().to_string())?;
@@ -154,7 +153,7 @@ enum Target {
 
 impl Target {
     fn tls(folder: &Path, address: &str, tasks: &Tasks) -> Result<Self> {
-        let peer = Peer {
+        let peer = SealedPeer {
             address: address.to_owned(),
             certificate: read_identity(folder, "server")?.fingerprint(),
         };
@@ -167,7 +166,7 @@ impl Target {
         hear(self.open(parameters).await?, sent, timed).await
     }
 
-    async fn open(&self, parameters: StreamParameters) -> Result<Arriving> {
+    async fn open(&self, parameters: StreamParameters) -> Result<ResponseBody> {
         let response = match self {
             Self::Tls(client, host) => client.send(request(PATH, host, parameters)?).await?,
             Self::Direct(upstream) => upstream.send(request(PATH, "engine", parameters)?).await?,
@@ -246,7 +245,7 @@ fn measure(runtime: &Runtime) -> Result<()> {
     write_identity(folder, "client")?;
     let engine = Process::own(folder, "engine", CORE_OF_OTHERS)?;
     let direct = {
-        let socket = JobSocket::new(folder, ENGINE, Listener::Trusted)?;
+        let socket = JobSocket::new(folder, ENGINE, SocketOwner::Trusted)?;
         Target::Direct(Upstream::new(EngineAddress::Socket(socket), &limits(), &tasks))
     };
     let side = |name, process: Process| -> Result<Side> {

@@ -32,8 +32,9 @@ use muster_protocol::wire::muster::{ChallengeResponse, GatewayNotice};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, JobId, MinerKey, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, SessionId, Text};
-use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer, Upstream};
+use muster_sealed_client::{SealedClient, SealedPeer};
+use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
+use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
 use muster_store::migrate;
 use muster_validator::store::MIGRATIONS;
 use muster_websocket::Socket;
@@ -120,7 +121,7 @@ async fn gateway(folder: &Path) -> Result<()> {
     let pool = muster_store::open(&store).await?;
     migrate(&pool, &MIGRATIONS).await?;
     let jobs = Jobs {
-        socket: JobSocket::new(folder, ENGINE, Listener::Trusted)?,
+        socket: JobSocket::new(folder, ENGINE, SocketOwner::Trusted)?,
         validator: keys("//Validator")?,
         miner: keys("//Miner")?,
         clock: Arc::clone(&clock),
@@ -199,9 +200,9 @@ impl Jobs {
             not_after: now.plus(order.lifetime),
         };
         let envelope = Envelope::new(&stated, |bytes| self.miner.sign(bytes));
-        let sealer = Sealer::new(session, envelope, Arc::clone(&self.clock))?;
+        let sealer = ProofSigner::new(session, envelope, Arc::clone(&self.clock))?;
         let upstream = Upstream::new(EngineAddress::Socket(self.socket.clone()), &limits(), &self.tasks);
-        let seal = Seal::new(sealer, upstream, limits(), self.tasks.clone());
+        let seal = SealingProxy::new(sealer, upstream, limits(), self.tasks.clone());
         let clock = Arc::clone(&self.clock);
         let endpoint = Endpoint::open(listener, &server.identity, client, seal, clock)?;
         let ip = address.ip().to_string();
@@ -402,11 +403,11 @@ fn measure(runtime: &Runtime) -> Result<()> {
     drop(tasks.spawn("validator", keep(socket, notice)));
     let token = runtime.block_on(login(&address))?;
     let plain = |address| Upstream::new(address, &limits(), &tasks);
-    let socket = JobSocket::new(folder, ENGINE, Listener::Trusted)?;
+    let socket = JobSocket::new(folder, ENGINE, SocketOwner::Trusted)?;
     let direct = Target::Plain(plain(EngineAddress::Socket(socket)), None);
     let bearer = HeaderValue::try_from(format!("Bearer {token}"))?;
     let ours = Target::Plain(plain(EngineAddress::Address(address.parse()?)), Some(bearer));
-    let peer = Peer {
+    let peer = SealedPeer {
         address: nginx.address.clone(),
         certificate: read_identity(folder, "server")?.fingerprint(),
     };

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use muster_process::certificate;
-use muster_sealing_proxy::{Limits, Peer, SealedClient};
+use muster_response_proof::Limits;
+use muster_sealed_client::{SealedClient, SealedPeer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
@@ -32,7 +33,7 @@ async fn a_direct_job_on_a_port_of_its_loopback_serves_its_user_whatever_the_min
     wire.send(&lease.request(&job)).await;
     wire.expect("V0VolumesReadyRequest").await;
     let ready = wire.expect("V0StreamingJobReadyRequest").await;
-    let peer = Peer {
+    let peer = SealedPeer {
         address: format!("127.0.0.1:{}", ready["port"]),
         certificate: certificate::digest_of_pem(ready["public_key"].as_str().unwrap()).unwrap(),
     };

@@ -18,13 +18,14 @@ use muster_process::tls::TlsIdentity;
 use muster_process::{SharedClock, SystemClock, certificate};
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::{
-    Attestation, Bounds, Envelope, Ledger, ResponseProof, Sealable, SessionClose, StreamEnd,
+    Attestation, ClockTolerance, Envelope, Limits, ProofLedger, ResponseProof, Sealable, SessionClose,
+    StreamEnd,
 };
-use muster_sealing_proxy::{Asked, CheckedBody, Limits, Peer, SealedClient};
+use muster_sealed_client::{CheckedBody, SealedClient, SealedPeer, SentRequest};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: ClockTolerance = ClockTolerance {
     skew: Duration::from_secs(2),
 };
 
@@ -113,7 +114,7 @@ struct Session {
     wire: Wire,
     executor: Task<Result<(), Error>>,
     client: SealedClient,
-    ledger: Ledger,
+    ledger: ProofLedger,
     stated: Attestation,
     clock: SharedClock,
 }
@@ -132,7 +133,7 @@ async fn serve(lease: &Lease, job: &Job, own: &Client, offer: &Value) -> Session
     });
     wire.send(&answer).await;
     let ready = next(&mut wire, "V0StreamingJobReadyRequest").await;
-    let peer = Peer {
+    let peer = SealedPeer {
         address: format!("127.0.0.1:{}", ready["port"]),
         certificate: certificate::digest_of_pem(ready["public_key"].as_str().unwrap()).unwrap(),
     };
@@ -143,7 +144,7 @@ async fn serve(lease: &Lease, job: &Job, own: &Client, offer: &Value) -> Session
         wire,
         executor,
         client,
-        ledger: Ledger::open(&envelope).unwrap(),
+        ledger: ProofLedger::open(&envelope).unwrap(),
         stated,
         clock: Arc::new(SystemClock::new()),
     }
@@ -153,23 +154,23 @@ impl Session {
     /// Sends a request, and returns the body with the verdict on its proof.
     async fn ask(&mut self, path: &str, body: &str) -> (Bytes, ResponseProof) {
         let request = Request::post(path).body(Full::new(Bytes::copy_from_slice(body.as_bytes())));
-        let asked = Asked {
+        let asked = SentRequest {
             client_nonce: None,
             gateway_nonce: None,
             method: "POST".to_owned(),
             path: path.to_owned(),
-            input: Asked::input_of(self.stated.scheme, body.as_bytes()),
+            input: SentRequest::digest_body(self.stated.scheme, body.as_bytes()),
             at: self.clock.now(),
         };
         let response = self.client.send(request.unwrap()).await.unwrap();
         let (report, reported) = oneshot::channel();
         let clock = Arc::clone(&self.clock);
-        let body = CheckedBody::over(response, self.stated.scheme, clock, move |checked| {
+        let body = CheckedBody::wrap(response, self.stated.scheme, clock, move |checked| {
             let _ = report.send(checked);
         });
         let body = body.into_body().collect().await.unwrap().to_bytes();
         let checked = reported.await.unwrap();
-        let (proof, _) = checked.verdict(&asked, &mut self.ledger, BOUNDS).unwrap();
+        let (proof, _) = checked.check_proof(&asked, &mut self.ledger, BOUNDS).unwrap();
         (body, proof)
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use muster_gateway::Gateway;
 use muster_gateway::backend::StreamingJobOrder;
-use muster_gateway::sealed::Line;
 use muster_grading_runner::{Announcements, GradingBackend, GradingDeps, GradingRunner};
 use muster_protocol::{JobId, ValidatorKey};
+use muster_sealed_client::SealedSession;
 use muster_store::StoreError;
 
 use super::census::take_census;
@@ -49,7 +49,7 @@ impl GradingBackend for ValidatorGrading {
         Box::pin(take_census(&self.jobs.state, &self.jobs.drivers))
     }
 
-    fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
+    fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<SealedSession>>> {
         Box::pin(async move {
             match &self.gateway {
                 Some(gateway) => gateway.list_live_sessions().await,

@@ -105,23 +105,30 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-chain", "muster-process", "clocks and backoff come from the process"),
     arrow("muster-session-pool", "muster-response-proof", "the pool is told which proofs a session has given"),
     arrow("muster-session-pool", "muster-openai", "requests are refused in OpenAI's words and priced by their tokens"),
+    arrow("muster-response-proof", "muster-openai", "the scheme `text` hashes the text of OpenAI's requests and responses"),
     arrow("muster-sealing-proxy", "muster-response-proof", "the proxy signs response proofs"),
-    arrow("muster-sealing-proxy", "muster-openai", "the scheme `text` hashes the text of OpenAI's requests and responses"),
+    arrow("muster-sealing-proxy", "muster-openai", "errors of the proxy have the form that OpenAI's clients read"),
+    arrow("muster-sealed-client", "muster-response-proof", "the client checks response proofs"),
+    arrow("muster-sealed-client", "muster-openai", "only the bodies of event streams carry the proof in a line"),
+    arrow("muster-sealed-client", "muster-session-pool", "a session is opened if its attestation fits the whitelist's entry"),
     arrow("muster-gateway-client", "muster-openai", "tokens are counted and errors answered in OpenAI's words"),
     arrow("muster-gateway-client", "muster-response-proof", "a token for a gateway is one of the signed statements"),
-    arrow("muster-gateway-client", "muster-sealing-proxy", "the names of the headers that pass lie there"),
     arrow("muster-gateway", "muster-gateway-client", "keys, bodies and errors are read and answered alike at both ends"),
     arrow("muster-gateway", "muster-response-proof", "the gateway checks and keeps response proofs"),
     arrow("muster-gateway", "muster-openai", "the gateway counts tokens and refuses in OpenAI's words"),
     arrow("muster-gateway", "muster-session-pool", "the gateway carries out what the pool decides"),
-    arrow("muster-gateway", "muster-sealing-proxy", "the gateway's client side of a sealed session lies there"),
+    arrow("muster-gateway", "muster-sealed-client", "the gateway sends its clients' requests to sealed sessions"),
     arrow("muster-grading", "muster-hardware-proof", "a batch is made of hardware proofs"),
     arrow("muster-grading-runner", "muster-grading", "the runner carries out what a batch decides"),
     arrow("muster-grading-runner", "muster-hardware-proof", "the runner holds the verifier's conversations"),
 ];
 
 /// Dev-arrows that only tests need. An entry that no Cargo.toml uses is a fault.
-pub(super) const TEST_ARROWS: &[Arrow] = &[];
+#[rustfmt::skip]
+pub(super) const TEST_ARROWS: &[Arrow] = &[
+    arrow("muster-sealing-proxy", "muster-sealed-client", "the proxy is tested from its client's end"),
+    arrow("muster-gateway", "muster-sealing-proxy", "the gateway is tested against sealing proxies"),
+];
 
 /// The crates of ours that programs of their own may use.
 #[rustfmt::skip]
@@ -172,6 +179,7 @@ const NEVER: &[Never] = &[
     never("muster-openai",      NETWORK, "requests and responses are read as bytes, without a socket"),
     never("muster-session-pool", NETWORK, "the pool decides which session serves a request without a clock, a store or a socket"),
     never("muster-sealing-proxy", &["bollard*", "subxt*", "sqlx*"], "the data path holds no routing policy and no store"),
+    never("muster-sealed-client", &["bollard*", "subxt*", "sqlx*"], "a session's client knows neither a store nor an engine"),
     never("muster-gateway",     &["bollard*", "subxt*"], "a gateway knows sessions and clients, and neither a chain nor an engine"),
     never("muster-gateway-client", &["bollard*", "subxt*", "sqlx*", "hyper-util"], "a facilitator reaches gateways without serving one and without a store"),
     never("muster-hardware-proof", &["bollard*", "cust*", "cudarc", "tch", "subxt*", "sqlx*"], "challenges are verified without Docker and without CUDA"),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::backend::StreamingJobOrder;
-use muster_gateway::sealed::Line;
 use muster_grading::plan::{Announcement, BlockHash, SilentMiner};
 use muster_protocol::{JobId, ValidatorKey};
+use muster_sealed_client::SealedSession;
 
 /// The validator, as grading uses it.
 pub trait GradingBackend: Send + Sync + 'static {
@@ -20,7 +20,7 @@ pub trait GradingBackend: Send + Sync + 'static {
     fn collect_announcements(&self) -> BoxFuture<'_, Announcements>;
 
     /// The sessions that serve users of this validator at present.
-    fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<Line>>>;
+    fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<SealedSession>>>;
 
     /// Sends a job to the miner that its order names. News of the job follow after this has returned.
     fn begin_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>>;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_gateway::sealed::Line;
 use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
 use muster_grading::evidence::{BatchHead, ParticipantEvidence};
 use muster_grading::grade_spec::GradeSpec;
@@ -12,6 +11,7 @@ use muster_grading::judgement::Judgement;
 use muster_grading::plan::{BatchPlan, BlockHash, Participant, ServingSession, assign_sessions, draw_batch};
 use muster_grading::settlement::{Capacity, count_capacities, judge_silent_miner};
 use muster_protocol::ExecutorClass;
+use muster_sealed_client::SealedSession;
 use muster_store::StoreError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -29,7 +29,7 @@ struct BatchRun {
     plan: BatchPlan,
     batch: Batch,
     /// The sessions in which executors are challenged, by place.
-    sessions: BTreeMap<usize, Arc<Line>>,
+    sessions: BTreeMap<usize, Arc<SealedSession>>,
     started_at: Instant,
     lease_lifetime: Duration,
     /// The channel to the task of each executor, by place.
@@ -110,7 +110,7 @@ async fn build_head(
     (block, hash): (u64, BlockHash),
     announcements: Announcements,
     plan: &BatchPlan,
-    lines: &[Arc<Line>],
+    lines: &[Arc<SealedSession>],
 ) -> Result<BatchHead, StoreError> {
     Ok(BatchHead {
         validator: state.backend.validator_key(),
@@ -126,7 +126,7 @@ async fn build_head(
 }
 
 /// Describes a session in the form of the evidence.
-fn describe_session(line: &Line) -> ServingSession {
+fn describe_session(line: &SealedSession) -> ServingSession {
     ServingSession {
         miner: line.miner(),
         class: line.class(),
@@ -138,8 +138,8 @@ fn describe_session(line: &Line) -> ServingSession {
 fn match_sessions(
     participants: &[Participant],
     serving: &[ServingSession],
-    lines: &[Arc<Line>],
-) -> BTreeMap<usize, Arc<Line>> {
+    lines: &[Arc<SealedSession>],
+) -> BTreeMap<usize, Arc<SealedSession>> {
     let places = assign_sessions(participants, serving).into_iter();
     places
         .filter_map(|(place, job)| {
@@ -163,7 +163,7 @@ impl BatchRun {
     fn new(
         state: &Arc<RunnerState>,
         plan: BatchPlan,
-        sessions: BTreeMap<usize, Arc<Line>>,
+        sessions: BTreeMap<usize, Arc<SealedSession>>,
         reports: mpsc::UnboundedSender<(usize, RunReport)>,
     ) -> Self {
         let started_at = Instant::now();

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_gateway::backend::{JobNews, StreamingJobOrder};
-use muster_gateway::sealed::{Line, Opening};
 use muster_grading::batch::BatchEvent;
 use muster_grading::evidence::ProofEvidence;
 use muster_grading::grade_spec::GradeSpec;
@@ -17,6 +16,7 @@ use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
 use muster_hardware_proof::{InstructionSet, ProofVerdict};
 use muster_process::certificate;
 use muster_protocol::JobId;
+use muster_sealed_client::{SealedSession, SessionParameters};
 use muster_session_pool::Service;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -77,7 +77,7 @@ pub(crate) struct ExecutorRun {
     pub(crate) participant: Participant,
     pub(crate) grade_spec: GradeSpec,
     /// The session in which the executor is challenged, if it serves one. It is not leased then.
-    pub(crate) session: Option<Arc<Line>>,
+    pub(crate) session: Option<Arc<SealedSession>>,
     /// The start of the batch, to which the times in the evidence are relative.
     pub(crate) batch_started_at: Instant,
     /// The time after which the lease ends.
@@ -90,7 +90,7 @@ impl ExecutorRun {
     pub(crate) async fn run(self, mut commands: mpsc::UnboundedReceiver<RunCommand>) {
         if let Some(line) = self.session.clone() {
             tokio::select! {
-                ready = line.stand_by(GRADER_START_LIMIT) => self.run_in_session(&line, ready, &mut commands).await,
+                ready = line.start_grader(GRADER_START_LIMIT) => self.run_in_session(&line, ready, &mut commands).await,
                 _ = commands.recv() => {}
             }
             return;
@@ -106,7 +106,7 @@ impl ExecutorRun {
         match leased {
             Ok(line) => {
                 if let Some(job) = *job.lock() {
-                    self.report(RunReport::Session(job, line.attestation.clone()));
+                    self.report(RunReport::Session(job, line.attestation().to_owned()));
                 }
                 self.report(RunReport::Event(BatchEvent::Ready));
                 let transport = SessionTransport {
@@ -124,11 +124,11 @@ impl ExecutorRun {
     /// Challenges the executor in the session that it serves.
     async fn run_in_session(
         &self,
-        line: &Line,
+        line: &SealedSession,
         ready: Result<(), String>,
         commands: &mut mpsc::UnboundedReceiver<RunCommand>,
     ) {
-        self.report(RunReport::Session(line.job(), line.attestation.clone()));
+        self.report(RunReport::Session(line.job(), line.attestation().to_owned()));
         match ready {
             Ok(()) => self.report(RunReport::Event(BatchEvent::Ready)),
             Err(_) if line.is_ending() => {
@@ -159,7 +159,10 @@ impl ExecutorRun {
 
     /// Leases the executor. A miner that has none free is asked again for a while, because its work may be about to
     /// end.
-    async fn lease(&self, job: &Mutex<Option<JobId>>) -> (Result<Line, Absence>, mpsc::Receiver<JobNews>) {
+    async fn lease(
+        &self,
+        job: &Mutex<Option<JobId>>,
+    ) -> (Result<SealedSession, Absence>, mpsc::Receiver<JobNews>) {
         let mut pauses = LEASE_RETRY_PAUSES.into_iter();
         loop {
             let id = JobId::from_uuid(Uuid::new_v4());
@@ -183,7 +186,7 @@ impl ExecutorRun {
         job: JobId,
         news: mpsc::Sender<JobNews>,
         incoming_news: &mut mpsc::Receiver<JobNews>,
-    ) -> Result<Line, Absence> {
+    ) -> Result<SealedSession, Absence> {
         let void = |why: &dyn std::fmt::Display| Absence::Void {
             said: why.to_string(),
         };
@@ -215,7 +218,7 @@ impl ExecutorRun {
             }
             None => return Err(void(&"its job was forgotten")),
         };
-        let opening = Opening {
+        let opening = SessionParameters {
             me: state.backend.validator_key(),
             job,
             service: &service,
@@ -225,7 +228,7 @@ impl ExecutorRun {
             clock: &state.clock,
             tasks: &state.tasks,
         };
-        let opened = Line::open(&opening, miner, *ready).await;
+        let opened = SealedSession::open(&opening, miner, *ready).await;
         opened.map_err(|why| Absence::NotReady {
             said: sanitize_words(&why),
         })
@@ -274,7 +277,7 @@ impl ExecutorRun {
                     return;
                 }
                 () = tokio::time::sleep(HEALTH_INTERVAL), if under_way.is_none() => {
-                    if let Err(why) = transport.line.health().await {
+                    if let Err(why) = transport.line.check_health().await {
                         tracing::info!(place = self.place, why, "an executor at the barrier is not healthy");
                     }
                 }

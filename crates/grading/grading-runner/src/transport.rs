@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use http::Method;
 use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt as _;
-use muster_gateway::sealed::{Line, Question, draw};
 use muster_process::error::Causes;
+use muster_sealed_client::{SealedRequest, SealedSession, draw_nonce};
 use tokio::time::Instant;
 
 /// The number of bytes that are read of an error response.
@@ -42,7 +42,7 @@ pub trait Transport: Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct SessionTransport<'a> {
     /// The sealed session with the executor.
-    pub line: &'a Line,
+    pub line: &'a SealedSession,
     /// The path at which the executor takes challenges.
     pub path: &'static str,
 }
@@ -68,19 +68,19 @@ async fn send_through(
     begun: Box<dyn FnOnce(Instant) -> usize + Send + '_>,
 ) -> Result<TransportReply, String> {
     let line = way.line;
-    let question = Question {
+    let question = SealedRequest {
         method: Method::POST,
         path: way.path.to_owned(),
         body: message,
         client: None,
         client_nonce: None,
-        gateway_nonce: draw().map_err(|error| error.to_string())?,
+        gateway_nonce: draw_nonce().map_err(|error| error.to_string())?,
     };
     // Drops the time that an earlier question left.
-    let _ = line.first_byte_sent();
+    let _ = line.take_first_write();
     let handed_over = Instant::now();
-    let answer = line.ask(&question).await;
-    let most = begun(line.first_byte_sent().unwrap_or(handed_over));
+    let answer = line.send(&question).await;
+    let most = begun(line.take_first_write().unwrap_or(handed_over));
     let answer = answer.map_err(|error| Causes(&error).to_string())?;
     let status = answer.response.status();
     let length = answer.response.headers().get(CONTENT_LENGTH);
@@ -120,10 +120,10 @@ async fn send_through(
     drop(body);
     // The clock has stopped with the last byte, so checking the signature costs the executor no time.
     let seen = answer
-        .seen
+        .received
         .await
         .map_err(|_| "its answer was not seen to end".to_owned())?;
-    let verdict = tokio::time::timeout(SEAL_TIMEOUT, line.verdict(&seen, &answer.asked)).await;
+    let verdict = tokio::time::timeout(SEAL_TIMEOUT, line.check_proof(&seen, &answer.sent)).await;
     let verdict = verdict.map_err(|_| "nobody signed its answer".to_owned())?;
     let (_, envelope) = verdict.map_err(|unproven| format!("its answer is not sealed: {unproven}"))?;
     Ok(TransportReply::Message(bytes, arrived, Some(envelope.to_text())))

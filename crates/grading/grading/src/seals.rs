@@ -6,7 +6,7 @@
 
 use muster_hardware_proof::Evidence;
 use muster_protocol::{Digest, Hotkey, JobId, Signature, ValidatorKey};
-use muster_response_proof::{Attestation, ChunkTree, Envelope, Ledger, ResponseProof};
+use muster_response_proof::{Attestation, ChunkTree, Envelope, ProofLedger, ResponseProof};
 
 use crate::evidence::ParticipantEvidence;
 use crate::plan::Participant;
@@ -117,8 +117,8 @@ fn check_answers(
     // A session in use has answered other requests before.
     let first = seals.iter().min_by_key(|(_, _, _, stated)| stated.sequence);
     let opened = match first {
-        Some((_, _, _, first)) => Ledger::after(attestation, first.sequence, first.previous),
-        None => Ledger::open(attestation),
+        Some((_, _, _, first)) => ProofLedger::after(attestation, first.sequence, first.previous),
+        None => ProofLedger::open(attestation),
     };
     let mut ledger = opened.map_err(|error| format!("its attestation cannot be read: {error}"))?;
     let path = if asked.session.is_some() {

@@ -18,8 +18,8 @@ use muster_openai::{OpenAiError, TokenMeter, TokenUsage};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, ValidatorKey};
+use muster_response_proof::headers::{CLIENT_NONCE, PROOF, remove_hop_by_hop};
 use muster_response_proof::{Envelope, GatewayToken};
-use muster_sealing_proxy::headers::{CLIENT_NONCE, PROOF, end_to_end};
 
 /// How long a token is valid. It is made for one request and must outlast its upload only.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(120);
@@ -126,7 +126,7 @@ impl GatewayClient {
         })?;
         let (mut head, body) = Response::<reqwest::Body>::from(response).into_parts();
         let proof = head.headers.remove(PROOF);
-        end_to_end(&mut head.headers);
+        remove_hop_by_hop(&mut head.headers);
         if let Some(proof) = proof {
             head.headers.insert(PROOF, proof);
         }

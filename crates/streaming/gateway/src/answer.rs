@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use muster_openai::{BodyKind, OpenAiError};
-use muster_response_proof::Nonce;
+use muster_response_proof::RequestNonce;
 
 /// The header with the id under which a client finds the proof of its answer later.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -26,7 +26,7 @@ pub(crate) fn is_event_stream(content_type: Option<&str>) -> bool {
 }
 
 /// The value of [`REQUEST_ID`].
-pub(crate) fn request_id(nonce: &Nonce) -> HeaderValue {
+pub(crate) fn request_id(nonce: &RequestNonce) -> HeaderValue {
     // Hex digits are always a valid header value.
     HeaderValue::from_str(&nonce.hex()).unwrap_or_else(|_| HeaderValue::from_static(""))
 }

@@ -16,12 +16,12 @@ use tokio::sync::Semaphore;
 
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
-use crate::line::Line;
 use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
 use crate::store::GatewayStore;
 use crate::{dispatcher, routes};
+use muster_sealed_client::SealedSession;
 
 /// Why a gateway does not open.
 #[derive(Debug, thiserror::Error)]
@@ -137,7 +137,7 @@ impl Gateway {
     }
 
     /// The sessions that take requests; empty once the gateway has stopped.
-    pub fn list_live_sessions(&self) -> BoxFuture<'_, Vec<Arc<Line>>> {
+    pub fn list_live_sessions(&self) -> BoxFuture<'_, Vec<Arc<SealedSession>>> {
         Box::pin(self.state.scheduler.list_live_sessions())
     }
 

@@ -16,7 +16,6 @@ mod auth;
 pub mod backend;
 mod dispatcher;
 mod gateway;
-mod line;
 pub mod proof_record;
 mod proof_view;
 mod relay;
@@ -35,8 +34,3 @@ pub use gateway::{Gateway, GatewayDeps, GatewayError};
 pub use proof_view::ProofView;
 pub use scheduler::{ModelStatus, SessionStatus};
 pub use settings::Settings;
-
-/// One sealed session, without a gateway.
-pub mod sealed {
-    pub use crate::line::{Answer, Line, Opening, Question, Report, draw};
-}

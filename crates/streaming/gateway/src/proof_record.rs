@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use muster_process::SharedClock;
 use muster_response_proof::{
-    Attestation, Bounds, Envelope, EnvelopeError, Forgery, LayoutError, Ledger, ResponseProof,
+    Attestation, ClockTolerance, Envelope, EnvelopeError, Forgery, LayoutError, ProofLedger, ResponseProof,
 };
-use muster_sealing_proxy::{Asked, Checked};
+use muster_sealed_client::{ReceivedResponse, SentRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::proof_view::ProofView;
@@ -90,13 +90,13 @@ impl ProofRecord {
             return Err(InvalidRecord::Mismatch("answer"));
         }
         // The proof is judged alone. Only the validator can see whether an earlier proof of the session is missing.
-        let mut ledger = Ledger::after(&attestation, proof.sequence, proof.previous)?;
+        let mut ledger = ProofLedger::after(&attestation, proof.sequence, proof.previous)?;
         let (asked, checked) = match &self.transcript {
             Some(transcript) => transcript.observe(&proof, clock).await?,
             None => assume_stated(&proof),
         };
-        let bounds = Bounds { skew: SKEW };
-        let proof = checked.judge(&envelope, &asked, &mut ledger, bounds)?;
+        let bounds = ClockTolerance { skew: SKEW };
+        let proof = checked.check_other_proof(&envelope, &asked, &mut ledger, bounds)?;
         Ok(VerifiedRecord {
             proof,
             attestation: stated,
@@ -106,8 +106,8 @@ impl ProofRecord {
 }
 
 /// The observation that the proof itself states. Without a transcript it lets everything else be judged.
-fn assume_stated(proof: &ResponseProof) -> (Asked, Checked) {
-    let asked = Asked {
+fn assume_stated(proof: &ResponseProof) -> (SentRequest, ReceivedResponse) {
+    let asked = SentRequest {
         client_nonce: proof.client_nonce,
         gateway_nonce: proof.gateway_nonce,
         method: proof.method.to_string(),
@@ -115,11 +115,11 @@ fn assume_stated(proof: &ResponseProof) -> (Asked, Checked) {
         input: proof.input,
         at: proof.from,
     };
-    let checked = Checked {
+    let checked = ReceivedResponse {
         proof: None,
         status: proof.status,
         content_type: proof.content_type.as_ref().map(ToString::to_string),
-        body: muster_sealing_proxy::digest::BodyDigest {
+        body: muster_response_proof::BodyDigest {
             digest: proof.output,
             chunks: proof.chunks,
             bytes: proof.output_bytes,
@@ -140,7 +140,7 @@ mod tests {
     use muster_openai::TokenUsage;
     use muster_process::TestClock;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-    use muster_response_proof::{ChunkTree, HashScheme, Nonce, Price, SessionId, StreamEnd, Text};
+    use muster_response_proof::{ChunkTree, HashScheme, Price, RequestNonce, SessionId, StreamEnd, Text};
     use uuid::Uuid;
 
     use super::*;
@@ -200,7 +200,7 @@ mod tests {
             client: None,
             attestation: attested,
             client_nonce: None,
-            gateway_nonce: Some(Nonce::from_bytes([7; 32])),
+            gateway_nonce: Some(RequestNonce::from_bytes([7; 32])),
             method: Text::new("POST").unwrap(),
             path: Text::new("/v1/chat/completions").unwrap(),
             status: 200,
@@ -222,7 +222,7 @@ mod tests {
     fn transcript(proof: &str) -> Transcript {
         let mut response = b": muster-wait\n: muster-wait\n".to_vec();
         response.extend_from_slice(BODY);
-        response.extend_from_slice(&muster_sealing_proxy::comment::proof_line(proof));
+        response.extend_from_slice(&muster_response_proof::comment::proof_line(proof));
         Transcript {
             method: "POST".to_owned(),
             path: "/v1/chat/completions".to_owned(),
@@ -244,7 +244,7 @@ mod tests {
         let sealed = Envelope::new(&proof, |bytes| keys.session.sign(bytes)).to_text();
         ProofRecord {
             view: ProofView {
-                id: Nonce::from_bytes([7; 32]).hex(),
+                id: RequestNonce::from_bytes([7; 32]).hex(),
                 verdict: "proven".to_owned(),
                 model: "m".to_owned(),
                 miner: attestation.miner,

@@ -16,18 +16,18 @@ use http_body_util::BodyExt as _;
 use muster_openai::OpenAiError;
 use muster_process::error::Causes;
 use muster_response_proof::StreamEnd;
-use muster_sealing_proxy::headers::{PROOF, end_to_end};
-use muster_sealing_proxy::{Arriving, CheckedBody};
+use muster_response_proof::headers::{PROOF, remove_hop_by_hop};
+use muster_sealed_client::{CheckedBody, ResponseBody};
 use muster_session_pool::SessionNumber;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::answer::{AnswerPart, REQUEST_ID, is_event_stream, request_id};
-use crate::line::{Answer, Line, Question, Report};
 use crate::request::RelayedRequest;
 use crate::scheduler::{SessionAssignment, StreamRequest};
 use crate::settlement::{AnswerObservation, ObservedEnd};
 use crate::state::GatewayState;
+use muster_sealed_client::{ResponseReport, SealedRequest, SealedResponse, SealedSession};
 
 /// Grace period before aborting an answer in flight from a session that is presumed dead.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
@@ -44,7 +44,7 @@ enum AttemptOutcome {
     Finished,
 }
 
-type AnswerBody = CheckedBody<Arriving, Report>;
+type AnswerBody = CheckedBody<ResponseBody, ResponseReport>;
 /// The next frame of an answer's body; `None` at its end.
 type NextFrame = Option<Result<Frame<Bytes>, <AnswerBody as Body>::Error>>;
 
@@ -121,7 +121,7 @@ struct Attempt<'a> {
     request: &'a RelayedRequest,
     client: &'a PartSender,
     session: SessionNumber,
-    line: &'a Line,
+    line: &'a SealedSession,
 }
 
 /// The head of an answer, as the client gets it.
@@ -134,12 +134,12 @@ struct AnswerHead {
 impl Attempt<'_> {
     async fn run(mut self) -> AttemptOutcome {
         // The session is not closed before the answer is settled.
-        let _passing = self.line.passing();
+        let _passing = self.line.track_response();
         let asked_at = self.state.clock.now();
-        let Answer {
-            asked,
+        let SealedResponse {
+            sent: asked,
             response,
-            seen,
+            received: seen,
         } = match self.ask().await {
             Ok(answer) => answer,
             Err(outcome) => return outcome,
@@ -183,8 +183,8 @@ impl Attempt<'_> {
     }
 
     /// Sends the request and waits for the answer's head.
-    async fn ask(&mut self) -> Result<Answer, AttemptOutcome> {
-        let question = Question {
+    async fn ask(&mut self) -> Result<SealedResponse, AttemptOutcome> {
+        let question = SealedRequest {
             method: Method::POST,
             path: self.request.path.to_owned(),
             body: self.request.body.clone(),
@@ -194,7 +194,7 @@ impl Attempt<'_> {
         };
         let answer = tokio::select! {
             biased;
-            answer = timeout(self.silence_limit(), self.line.ask(&question)) => answer,
+            answer = timeout(self.silence_limit(), self.line.send(&question)) => answer,
             assignment = self.stream.next_assignment() => return Err(AttemptOutcome::Reassigned(assignment)),
             // Nothing of the answer was seen here. The session signs it all the same.
             () = self.client.closed() => return Err(AttemptOutcome::Finished),
@@ -202,7 +202,7 @@ impl Attempt<'_> {
         match answer {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
-                tracing::info!(session = %self.line.session, error = %Causes(&error), "a session did not answer");
+                tracing::info!(session = %self.line.id(), error = %Causes(&error), "a session did not answer");
                 Err(AttemptOutcome::Failed)
             }
             Err(_) => Err(AttemptOutcome::Failed),
@@ -220,7 +220,7 @@ impl Attempt<'_> {
         let content_type = content_type
             .and_then(|kind| kind.to_str().ok())
             .map(str::to_owned);
-        end_to_end(&mut head.headers);
+        remove_hop_by_hop(&mut head.headers);
         if let Some(proof) = proof {
             head.headers.insert(PROOF, proof);
         }
@@ -292,7 +292,7 @@ impl Attempt<'_> {
                 () = self.client.closed() => return Err(StreamEnd::ClientGone),
                 assignment = self.stream.next_assignment(), if !*is_presumed_dead => {
                     // The report of its death may be wrong: an answer that still arrives goes on.
-                    tracing::info!(session = %self.line.session, ?assignment,
+                    tracing::info!(session = %self.line.id(), ?assignment,
                         "a session is presumed dead in the middle of an answer");
                     *is_presumed_dead = true;
                 }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use muster_openai::OpenAiError;
 use muster_protocol::Digest;
-use muster_response_proof::Nonce;
-use muster_sealing_proxy::headers::CLIENT_NONCE;
+use muster_response_proof::RequestNonce;
+use muster_response_proof::headers::CLIENT_NONCE;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -15,9 +15,9 @@ pub(crate) struct RelayedRequest {
     pub(crate) path: &'static str,
     pub(crate) body: Bytes,
     pub(crate) client: Digest,
-    pub(crate) client_nonce: Option<Nonce>,
+    pub(crate) client_nonce: Option<RequestNonce>,
     /// Drawn by the gateway; also the id of the answer's proof.
-    pub(crate) nonce: Nonce,
+    pub(crate) nonce: RequestNonce,
 }
 
 /// The parameters of a request that a gateway reads. The engine judges all others.
@@ -55,11 +55,11 @@ pub(crate) fn read_parameters(body: &[u8]) -> Result<(String, bool), OpenAiError
 ///
 /// # Errors
 /// The header is not 64 hex digits.
-pub(crate) fn read_client_nonce(headers: &HeaderMap) -> Result<Option<Nonce>, OpenAiError> {
+pub(crate) fn read_client_nonce(headers: &HeaderMap) -> Result<Option<RequestNonce>, OpenAiError> {
     let Some(value) = headers.get(CLIENT_NONCE) else {
         return Ok(None);
     };
-    let nonce = value.to_str().ok().and_then(Nonce::from_hex);
+    let nonce = value.to_str().ok().and_then(RequestNonce::from_hex);
     nonce.map(Some).ok_or(OpenAiError::BadParameter {
         parameter: "muster-client-nonce",
         message: "the header muster-client-nonce must be 64 hex digits".to_owned(),

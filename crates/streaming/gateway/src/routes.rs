@@ -17,12 +17,12 @@ use tokio::sync::mpsc;
 
 use crate::answer::request_id;
 use crate::auth::ClientPseudonym;
-use crate::line::draw;
 use crate::proof_view::ProofView;
 use crate::relay;
 use crate::reply::reply;
 use crate::request::{RelayedRequest, read_client_nonce, read_parameters};
 use crate::state::GatewayState;
+use muster_sealed_client::draw_nonce;
 
 /// Parts of an answer that may wait for a client that reads slowly. It holds up its own session's connection and no
 /// other.
@@ -105,7 +105,7 @@ async fn try_ask(
         .iter()
         .position(|service| service.model == model)
         .ok_or_else(|| OpenAiError::UnknownModel(shorten(&model)))?;
-    let nonce = draw().map_err(|error| OpenAiError::Internal(error.to_string()))?;
+    let nonce = draw_nonce().map_err(|error| OpenAiError::Internal(error.to_string()))?;
     let request = RelayedRequest {
         path,
         body,

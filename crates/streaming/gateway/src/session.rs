@@ -10,10 +10,10 @@ use muster_session_pool::Event;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::{JobNews, StreamingJobOrder};
-use crate::line::{Line, Opening};
 use crate::scheduler::{SchedulerCommand, SessionEnd, SessionStart};
 use crate::state::GatewayState;
 use crate::store::SessionRow;
+use muster_sealed_client::{SealedSession, SessionParameters};
 
 /// News of one job that may wait to be received.
 const NEWS_CAPACITY: usize = 8;
@@ -42,7 +42,7 @@ async fn live(state: &GatewayState, start: &SessionStart) -> Event {
         let reason = format!("the store does not accept it: {error}");
         return Event::Unusable(start.session, reason);
     }
-    tracing::info!(session = %line.session, model = start.service.model, miner = %line.miner, job = %start.job,
+    tracing::info!(session = %line.id(), model = start.service.model, miner = %line.miner(), job = %start.job,
         attempt = %line.attempt(), address = line.address(), "a session serves");
     let command = SchedulerCommand::AddSession(start.pool, start.session, Arc::clone(&line));
     state.scheduler.send(command);
@@ -54,7 +54,7 @@ async fn bring_up(
     start: &SessionStart,
     sender: mpsc::Sender<JobNews>,
     news: &mut mpsc::Receiver<JobNews>,
-) -> Result<Line, String> {
+) -> Result<SealedSession, String> {
     let names = ["muster-gateway".to_owned()];
     let made = certificate::make_self_signed(&names).map_err(|error| error.to_string())?;
     let lifetime = Duration::from_secs(state.settings.session_s);
@@ -73,7 +73,7 @@ async fn bring_up(
         Some(JobNews::Ended(reason)) => Err(reason),
         Some(JobNews::Closed(_)) => Err("its session was closed before it served".to_owned()),
         Some(JobNews::Ready { miner, ready }) => {
-            let opening = Opening {
+            let opening = SessionParameters {
                 me: state.backend.validator(),
                 job: start.job,
                 service: &start.service,
@@ -83,19 +83,19 @@ async fn bring_up(
                 clock: &state.clock,
                 tasks: &state.tasks,
             };
-            Line::open(&opening, miner, *ready).await
+            SealedSession::open(&opening, miner, *ready).await
         }
     }
 }
 
-async fn record_opening(state: &GatewayState, line: &Line) -> Result<(), StoreError> {
+async fn record_opening(state: &GatewayState, line: &SealedSession) -> Result<(), StoreError> {
     let row = SessionRow {
-        session: line.session,
-        job: line.job,
-        miner: line.miner,
-        model: line.service.model.clone(),
+        session: line.id(),
+        job: line.job(),
+        miner: line.miner(),
+        model: line.service().model.clone(),
         address: line.address().to_owned(),
-        attestation: line.attestation.clone(),
+        attestation: line.attestation().to_owned(),
         opened_at: state.clock.now(),
         closed_at: None,
         closed_because: None,
@@ -109,7 +109,7 @@ async fn record_opening(state: &GatewayState, line: &Line) -> Result<(), StoreEr
 async fn watch(
     state: &GatewayState,
     start: &SessionStart,
-    line: &Line,
+    line: &SealedSession,
     news: &mut mpsc::Receiver<JobNews>,
 ) -> Event {
     let interval = Duration::from_secs(state.settings.health_s);
@@ -118,14 +118,14 @@ async fn watch(
             received = news.recv() => match received {
                 // The session closed without being asked: its time is over, or its program ended. The end of its job
                 // follows.
-                Some(JobNews::Closed(statement)) => line.heard(statement),
+                Some(JobNews::Closed(statement)) => line.set_close_from_miner(statement),
                 // A second `Ready` means that the job moved: the session that was attested is no longer at its address.
                 None | Some(JobNews::Ended(_) | JobNews::Ready { .. }) => return Event::Died(start.session),
             },
             () = state.clock.sleep(interval) => {
-                let health = line.health().await;
+                let health = line.check_health().await;
                 if let Err(reason) = &health {
-                    tracing::warn!(session = %line.session, reason, "a session failed a health check");
+                    tracing::warn!(session = %line.id(), reason, "a session failed a health check");
                 }
                 state.scheduler.report(start.pool, Event::Health(start.session, health.is_ok()));
             }
@@ -140,19 +140,19 @@ pub(crate) async fn close(state: &GatewayState, end: SessionEnd) {
     if let Some(line) = end.line {
         // A session that is presumed dead may be alive, and closing it would cut the answers that still arrive.
         tokio::select! {
-            () = line.quiet() => {}
-            () = state.clock.sleep_until(line.until) => {}
+            () = line.wait_idle() => {}
+            () = state.clock.sleep_until(line.not_after()) => {}
             () = state.tasks.token().cancelled_owned() => {}
         }
         let (statement, fault) = line.close().await;
         is_closed = statement.is_some();
         if let Some(fault) = &fault {
-            tracing::warn!(session = %line.session, miner = %line.miner, fault, "a session did not close correctly");
+            tracing::warn!(session = %line.id(), miner = %line.miner(), fault, "a session did not close correctly");
         }
         let stored = state
             .store
             .close_session(
-                line.session,
+                line.id(),
                 end.reason.text(),
                 statement.as_deref(),
                 fault.as_deref(),

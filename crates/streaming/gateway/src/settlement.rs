@@ -4,14 +4,14 @@ use bytes::Bytes;
 use http::StatusCode;
 use muster_openai::TokenMeter;
 use muster_protocol::{Digest, Timestamp};
-use muster_response_proof::{Nonce, StreamEnd};
-use muster_sealing_proxy::{Asked, Checked, Unproven};
+use muster_response_proof::{RequestNonce, StreamEnd};
+use muster_sealed_client::{ProofError, ReceivedResponse, SentRequest};
 use tokio::sync::oneshot;
 
-use crate::line::Line;
 use crate::request::RelayedRequest;
 use crate::state::GatewayState;
 use crate::store::{ResponseRow, SampledPair};
+use muster_sealed_client::SealedSession;
 
 /// Bytes of the largest answer that is kept as a sample.
 const MAX_SAMPLE: usize = 2 * 1024 * 1024;
@@ -60,25 +60,25 @@ impl AnswerObservation {
     pub(crate) async fn settle(
         mut self,
         state: &GatewayState,
-        line: &Line,
+        line: &SealedSession,
         request: &RelayedRequest,
-        asked: &Asked,
-        seen: oneshot::Receiver<Checked>,
+        asked: &SentRequest,
+        seen: oneshot::Receiver<ReceivedResponse>,
         observed: ObservedEnd,
     ) {
         let judged = JudgedAnswer::judge(line, asked, seen, observed.end).await;
         let is_proven = judged.sequence.is_some();
         let usage = self.meter.usage();
         let earned = if is_proven && observed.status.is_success() {
-            line.service.cost(usage)
+            line.service().cost(usage)
         } else {
             0
         };
         let row = ResponseRow {
             id: request.nonce.hex(),
-            session: line.session,
+            session: line.id(),
             client: request.client,
-            model: line.service.model.clone(),
+            model: line.service().model.clone(),
             asked_at: observed.asked_at,
             first_byte_at: self.first_byte_at,
             ended_at: state.clock.now(),
@@ -116,15 +116,15 @@ struct JudgedAnswer {
 
 impl JudgedAnswer {
     async fn judge(
-        line: &Line,
-        asked: &Asked,
-        seen: oneshot::Receiver<Checked>,
+        line: &SealedSession,
+        asked: &SentRequest,
+        seen: oneshot::Receiver<ReceivedResponse>,
         end: Option<StreamEnd>,
     ) -> Self {
         let checked = seen.await.ok();
         let verdict = match &checked {
-            Some(checked) => line.verdict(checked, asked).await,
-            None => Err(Unproven::Absent),
+            Some(checked) => line.check_proof(checked, asked).await,
+            None => Err(ProofError::Absent),
         };
         match verdict {
             Ok((stated, envelope)) => Self {
@@ -134,7 +134,7 @@ impl JudgedAnswer {
                 sequence: Some(stated.sequence),
             },
             Err(unproven) => {
-                tracing::warn!(session = %line.session, miner = %line.miner, %unproven, "an answer is not proven");
+                tracing::warn!(session = %line.id(), miner = %line.miner(), %unproven, "an answer is not proven");
                 let arrived = checked.and_then(|checked| checked.proof).and_then(Result::ok);
                 Self {
                     end: end.unwrap_or(StreamEnd::Completed).name(),
@@ -167,7 +167,7 @@ fn measure(row: &ResponseRow) {
 }
 
 /// Whether an answer is drawn as a sample. The gateway drew the nonce, so neither client nor miner can foresee it.
-fn is_sampled(nonce: &Nonce, percent: u8) -> bool {
+fn is_sampled(nonce: &RequestNonce, percent: u8) -> bool {
     let [first, second, ..] = Digest::of(nonce.as_bytes()).as_bytes().to_owned();
     u16::from_be_bytes([first, second]) % 100 < u16::from(percent)
 }
@@ -183,7 +183,7 @@ mod tests {
                 .filter(|seed| {
                     let mut bytes = [0; 32];
                     bytes[..4].copy_from_slice(&seed.to_be_bytes());
-                    is_sampled(&Nonce::from_bytes(bytes), percent)
+                    is_sampled(&RequestNonce::from_bytes(bytes), percent)
                 })
                 .count()
         };

@@ -10,8 +10,8 @@ use http::{HeaderValue, Response};
 use http_body_util::{BodyExt as _, Full};
 use muster_process::SharedClock;
 use muster_protocol::Timestamp;
-use muster_response_proof::{Nonce, ResponseProof};
-use muster_sealing_proxy::{Asked, Checked, CheckedBody};
+use muster_response_proof::{RequestNonce, ResponseProof};
+use muster_sealed_client::{CheckedBody, ReceivedResponse, SentRequest};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -49,20 +49,20 @@ impl Transcript {
         &self,
         proof: &ResponseProof,
         clock: SharedClock,
-    ) -> Result<(Asked, Checked), UnreadableTranscript> {
+    ) -> Result<(SentRequest, ReceivedResponse), UnreadableTranscript> {
         let read = |text: &str, what| STANDARD.decode(text).map_err(|_| UnreadableTranscript(what));
         let request = read(&self.request, "request")?;
         let response = read(&self.response, "response")?;
         let client_nonce = match &self.client_nonce {
             None => None,
-            Some(text) => Some(Nonce::from_hex(text).ok_or(UnreadableTranscript("nonce"))?),
+            Some(text) => Some(RequestNonce::from_hex(text).ok_or(UnreadableTranscript("nonce"))?),
         };
-        let asked = Asked {
+        let asked = SentRequest {
             client_nonce,
             gateway_nonce: proof.gateway_nonce,
             method: self.method.clone(),
             path: self.path.clone(),
-            input: Asked::input_of(proof.scheme, &request),
+            input: SentRequest::digest_body(proof.scheme, &request),
             at: self.asked_at,
         };
         let mut answer = Response::new(Full::new(Bytes::from(response)));
@@ -76,10 +76,10 @@ impl Transcript {
         }
         let observed = Arc::new(Mutex::new(None));
         let sink = Arc::clone(&observed);
-        let report = move |checked: Checked| {
+        let report = move |checked: ReceivedResponse| {
             *sink.lock() = Some(checked);
         };
-        let passing = CheckedBody::over(answer, proof.scheme, clock, report);
+        let passing = CheckedBody::wrap(answer, proof.scheme, clock, report);
         // A body in memory cannot break off.
         let _ = passing.into_body().collect().await;
         let checked = observed.lock().take();

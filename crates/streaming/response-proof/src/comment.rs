@@ -1,8 +1,9 @@
 //! Muster's comment lines in an event stream, found while the stream passes, wherever the network cuts it.
 //!
-//! A comment line of an event stream begins with a colon, and its readers ignore it. Lines that begin with [`PREFIX`] are
-//! Muster's: the sealing proxy removes such lines from the engine's response, so that a reader may trust that the line with
-//! the proof is the proxy's. While it is not clear whether a line begins with the prefix, at most eight bytes are held back.
+//! A comment line of an event stream begins with a colon, and its readers ignore it. Lines that begin with [`PREFIX`]
+//! are Muster's: the sealing proxy removes such lines from the engine's response, so that a reader may trust that the
+//! line with the proof is the proxy's. While it is not clear whether a line begins with the prefix, at most eight bytes
+//! are held back.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -85,7 +86,13 @@ impl CommentScanner {
         }
     }
 
-    fn scan_start(&mut self, held: usize, rest: &[u8], at: usize, each: &mut impl FnMut(StreamPart)) -> usize {
+    fn scan_start(
+        &mut self,
+        held: usize,
+        rest: &[u8],
+        at: usize,
+        each: &mut impl FnMut(StreamPart),
+    ) -> usize {
         let wanted = PREFIX.get(held..).unwrap_or_default();
         let same = rest.iter().zip(wanted).take_while(|(a, b)| a == b).count();
         if same == wanted.len() {
@@ -103,8 +110,15 @@ impl CommentScanner {
         at
     }
 
-    /// Scans the body from `from` on, up to the next comment line of Muster's or the end. The search for one begins at `at`.
-    fn scan_body(&mut self, input: &[u8], from: usize, mut at: usize, each: &mut impl FnMut(StreamPart)) -> usize {
+    /// Scans the body from `from` on, up to the next comment line of Muster's or the end. The search for one begins at
+    /// `at`.
+    fn scan_body(
+        &mut self,
+        input: &[u8],
+        from: usize,
+        mut at: usize,
+        each: &mut impl FnMut(StreamPart),
+    ) -> usize {
         while let Some(found) = input.get(at..).and_then(|rest| FINDER.find(rest)) {
             let place = at + found;
             if place > from && ends_line(input, place) {
@@ -158,8 +172,8 @@ fn ends_line(input: &[u8], place: usize) -> bool {
     matches!(before, Some(b'\n' | b'\r'))
 }
 
-/// The end of a sealed event stream: a line feed, so that a line that the engine left open ends, and the line with the proof.
-/// The line feed does not belong to the body.
+/// The end of a sealed event stream: a line feed, so that a line that the engine left open ends, and the line with the
+/// proof. The line feed does not belong to the body.
 pub fn proof_line(proof: &str) -> Bytes {
     let mut line = Vec::with_capacity(proof.len() + 24);
     line.push(b'\n');
@@ -171,8 +185,8 @@ pub fn proof_line(proof: &str) -> Bytes {
     line.into()
 }
 
-/// A comment line with another name, for a gateway that passes a sealed stream on: `wait` while a session starts, for example.
-/// It is not signed. It may be inserted where a line begins.
+/// A comment line with another name, for a gateway that passes a sealed stream on: `wait` while a session starts, for
+/// example. It is not signed. It may be inserted where a line begins.
 pub fn comment_line(name: &str) -> Bytes {
     let mut line = PREFIX.to_vec();
     line.extend(name.bytes().filter(|byte| !matches!(byte, b'\n' | b'\r')));
@@ -306,7 +320,10 @@ mod tests {
         assert_eq!(proof_of(b"proofs x"), None);
         assert_eq!(proof_of(b"wait"), None);
         let (body, comments, _) = scanned([&comment_line("wait\nx")[..]]);
-        assert_eq!((body.as_slice(), comments[0].as_slice()), (&b""[..], &b"waitx"[..]));
+        assert_eq!(
+            (body.as_slice(), comments[0].as_slice()),
+            (&b""[..], &b"waitx"[..])
+        );
     }
 
     /// Bytes that are likely to resemble the prefix.

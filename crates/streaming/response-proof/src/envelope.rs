@@ -38,7 +38,8 @@ pub enum EnvelopeError {
     Layout(#[from] LayoutError),
 }
 
-/// A statement as it arrived, with a signature that was not checked yet. The bytes are kept because they are the signed ones.
+/// A statement as it arrived, with a signature that was not checked yet. The bytes are kept because they are the signed
+/// ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope<T> {
     bytes: Vec<u8>,

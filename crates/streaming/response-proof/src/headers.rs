@@ -56,14 +56,18 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Removes headers with Muster's prefix.
 pub fn remove_muster_headers(headers: &mut HeaderMap) {
-    let names: Vec<HeaderName> = headers.keys().filter(|name| is_muster_header(name)).cloned().collect();
+    let names: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_muster_header(name))
+        .cloned()
+        .collect();
     for name in names {
         headers.remove(name);
     }
 }
 
-/// Prepares a request's headers for the engine. The response must not be compressed, as a compressed one has no room for the
-/// comment line with the proof.
+/// Prepares a request's headers for the engine. The response must not be compressed, as a compressed one has no room
+/// for the comment line with the proof.
 pub fn prepare_for_engine(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
     for name in [EXPECT, ACCEPT_ENCODING, CONTENT_LENGTH] {
@@ -112,8 +116,8 @@ pub fn body_kind(headers: &HeaderMap) -> BodyKind {
     }
 }
 
-/// The content type as it is signed. A value that does not fit into a statement is removed from the headers, so that both
-/// ends agree that there is none.
+/// The content type as it is signed. A value that does not fit into a statement is removed from the headers, so that
+/// both ends agree that there is none.
 pub fn take_signed_content_type(headers: &mut HeaderMap) -> Option<Text> {
     let text = content_type(headers).and_then(|value| Text::new(value).ok());
     if text.is_none() {
@@ -175,7 +179,10 @@ mod tests {
     #[test]
     fn a_type_that_cannot_be_signed_is_not_sent() {
         let mut headers = map(&[("content-type", "text/plain")]);
-        assert_eq!(take_signed_content_type(&mut headers).unwrap().as_str(), "text/plain");
+        assert_eq!(
+            take_signed_content_type(&mut headers).unwrap().as_str(),
+            "text/plain"
+        );
         let long = "x".repeat(MAX_TEXT + 1);
         headers.insert(CONTENT_TYPE, long.parse().unwrap());
         assert_eq!(take_signed_content_type(&mut headers), None);

@@ -1,4 +1,5 @@
-//! The proofs of a session as their receiver checks them: each against the observed exchange, and all of them as one chain.
+//! The proofs of a session as their receiver checks them: each against the observed exchange, and all of them as one
+//! chain.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +15,8 @@ use crate::layout::{LayoutError, RequestNonce};
 use crate::proof::ResponseProof;
 use crate::scheme::HashScheme;
 
-/// The furthest that a proof's number may be ahead of the next expected one: as many responses may be under way at once.
+/// The furthest that a proof's number may be ahead of the next expected one: as many responses may be under way at
+/// once.
 const WINDOW: u64 = 4096;
 
 /// Why a proof is rejected. Each kind of forgery has a variant of its own.
@@ -141,8 +143,8 @@ impl ProofLedger {
         })
     }
 
-    /// A ledger for a checker that sees one response of a session and none before it: the next proof has the number `next` and
-    /// refers to the digest `last`.
+    /// A ledger for a checker that sees one response of a session and none before it: the next proof has the number
+    /// `next` and refers to the digest `last`.
     ///
     /// # Errors
     /// The attestation cannot be read.
@@ -159,7 +161,8 @@ impl ProofLedger {
         &self.attestation
     }
 
-    /// Checks a proof against the observed exchange and adds it to the chain. `is_signed` says whether a key signed bytes.
+    /// Checks a proof against the observed exchange and adds it to the chain. `is_signed` says whether a key signed
+    /// bytes.
     ///
     /// # Errors
     /// The first check that fails. The ledger is then unchanged.
@@ -177,8 +180,8 @@ impl ProofLedger {
         Ok(stated)
     }
 
-    /// Adds a proof to the chain whose response was not observed, because its client went away before the response came. Its
-    /// statements about that response cannot be checked.
+    /// Adds a proof to the chain whose response was not observed, because its client went away before the response
+    /// came. Its statements about that response cannot be checked.
     ///
     /// # Errors
     /// The first check that fails. The ledger is then unchanged.
@@ -352,7 +355,11 @@ fn check_exchange(stated: &ResponseProof, seen: &ObservedExchange<'_>) -> Result
     }
 }
 
-fn check_times(stated: &ResponseProof, seen: &ObservedExchange<'_>, tolerance: ClockTolerance) -> Result<(), Forgery> {
+fn check_times(
+    stated: &ResponseProof,
+    seen: &ObservedExchange<'_>,
+    tolerance: ClockTolerance,
+) -> Result<(), Forgery> {
     let first = stated.first_byte.unwrap_or(stated.from);
     if stated.from > first || first > stated.to {
         return Err(Forgery::Backwards);
@@ -366,8 +373,8 @@ fn check_times(stated: &ResponseProof, seen: &ObservedExchange<'_>, tolerance: C
     Ok(())
 }
 
-/// Whether two content types are the same. Parameters of an event stream do not count: a gateway whose client waits for a
-/// session sends its own head before it knows the session's.
+/// Whether two content types are the same. Parameters of an event stream do not count: a gateway whose client waits for
+/// a session sends its own head before it knows the session's.
 fn is_same_type(stated: Option<&str>, seen: Option<&str>) -> bool {
     stated == seen || (is_event_stream(stated) && is_event_stream(seen))
 }

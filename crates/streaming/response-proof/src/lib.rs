@@ -1,12 +1,12 @@
 //! Signed statements about streaming sessions, and the form in which HTTP carries them. Pure: no IO, no keys, no clock.
 //!
-//! A miner *attests* a session: an [`Attestation`] says that a key and two certificates stand for one container. The session
-//! key then signs one [`ResponseProof`] for each response, numbered and chained, and at the end a [`SessionClose`] with the
-//! last number. `docs/protocol.md` specifies the bytes. A [`ProofLedger`] checks them; the caller supplies the function that
-//! checks signatures.
+//! A miner *attests* a session: an [`Attestation`] says that a key and two certificates stand for one container. The
+//! session key then signs one [`ResponseProof`] for each response, numbered and chained, and at the end a
+//! [`SessionClose`] with the last number. `docs/protocol.md` specifies the bytes. A [`ProofLedger`] checks them; the
+//! caller supplies the function that checks signatures.
 //!
-//! The executor's proxy and the gateway's client share the form on the wire: [`headers`], the [`comment`] line at the end of
-//! an event stream, the digests of bodies ([`body_digest`]), the paths of [`well_known`], and [`limits`].
+//! The executor's proxy and the gateway's client share the form on the wire: [`headers`], the [`comment`] line at the
+//! end of an event stream, the digests of bodies ([`body_digest`]), the paths of [`well_known`], and [`limits`].
 
 mod attestation;
 pub mod body_digest;

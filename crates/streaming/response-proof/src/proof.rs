@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::attestation::SessionId;
 use crate::envelope::Sealable;
-use crate::layout::{LayoutError, RequestNonce, Reader, Text, Writer};
+use crate::layout::{LayoutError, Reader, RequestNonce, Text, Writer};
 use crate::scheme::{HashScheme, StreamEnd};
 
 /// Digests and numbers of tokens, if the engine reports them.

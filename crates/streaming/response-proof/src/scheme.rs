@@ -8,8 +8,8 @@ pub enum HashScheme {
     /// The bytes of the HTTP bodies, without the comment line that carries the proof.
     #[default]
     RawHttp,
-    /// The text of the request and of the response, without the JSON around it: for engines whose bodies hold ids and times
-    /// that differ when a request is repeated.
+    /// The text of the request and of the response, without the JSON around it: for engines whose bodies hold ids and
+    /// times that differ when a request is repeated.
     Text,
 }
 

@@ -10,7 +10,8 @@ use crate::layout::{LayoutError, Reader, Writer};
 /// The longest validity of a token. It is short so that a stolen token is worth little.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(300);
 
-/// A statement signed by the facilitator's hotkey, for one request or for the requests of one client within a few minutes.
+/// A statement signed by the facilitator's hotkey, for one request or for the requests of one client within a few
+/// minutes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayToken {
     /// The facilitator that signs the token.
@@ -43,11 +44,17 @@ pub enum TokenRejection {
 }
 
 impl GatewayToken {
-    /// Checks audience and validity. The caller checks the signature, and whether the facilitator may vouch for clients.
+    /// Checks audience and validity. The caller checks the signature, and whether the facilitator may vouch for
+    /// clients.
     ///
     /// # Errors
     /// The token was made for another validator, or is not valid now.
-    pub fn judge(&self, audience: ValidatorKey, now: Timestamp, skew: Duration) -> Result<(), TokenRejection> {
+    pub fn judge(
+        &self,
+        audience: ValidatorKey,
+        now: Timestamp,
+        skew: Duration,
+    ) -> Result<(), TokenRejection> {
         if self.audience != audience {
             return Err(TokenRejection::Audience);
         }

@@ -1,8 +1,8 @@
 //! The Merkle root over the chunks of a response, by which the holder of its beginning can check that beginning.
 //!
-//! The tree is that of RFC 6962: a leaf is SHA-256 of the byte 0 and the chunk, a node is SHA-256 of the byte 1 and its two
-//! children, and of n leaves the largest power of two below n stands in the left subtree. Chunks have [`CHUNK`] bytes, the
-//! last one fewer. An empty response has no leaf.
+//! The tree is that of RFC 6962: a leaf is SHA-256 of the byte 0 and the chunk, a node is SHA-256 of the byte 1 and its
+//! two children, and of n leaves the largest power of two below n stands in the left subtree. Chunks have [`CHUNK`]
+//! bytes, the last one fewer. An empty response has no leaf.
 
 use muster_protocol::Digest;
 use sha2::{Digest as _, Sha256};
@@ -73,8 +73,8 @@ pub struct OutputPrefix<'a> {
 }
 
 impl OutputPrefix<'_> {
-    /// The root that the whole response must have if this is its beginning. The bytes of a chunk that is held in part are not
-    /// covered: at most [`CHUNK`] - 1.
+    /// The root that the whole response must have if this is its beginning. The bytes of a chunk that is held in part
+    /// are not covered: at most [`CHUNK`] - 1.
     pub fn root(&self) -> Digest {
         let whole = self.bytes.chunks_exact(CHUNK).map(hash_chunk);
         root_of(whole.chain(self.rest.iter().copied()))

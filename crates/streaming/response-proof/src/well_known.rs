@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// The prefix of all these paths.
 pub const PREFIX: &str = "/.well-known/muster/";
-/// The path of the grader beside the engine: a GET starts it, a POST is passed on to it. Its responses are signed as the
-/// engine's are.
+/// The path of the grader beside the engine: a GET starts it, a POST is passed on to it. Its responses are signed as
+/// the engine's are.
 pub const GRADE_PATH: &str = "/.well-known/muster/grade";
 /// The most proofs in one answer.
 pub const MAX_PROOFS: usize = 256;
@@ -15,8 +15,8 @@ pub const MAX_PROOFS: usize = 256;
 pub struct ProofListing {
     /// The number that the session's next response will have.
     pub next: u64,
-    /// Proofs with the number N and later ones, in order. They are fewer than exist if there are more than [`MAX_PROOFS`], or
-    /// if the oldest are no longer kept.
+    /// Proofs with the number N and later ones, in order. They are fewer than exist if there are more than
+    /// [`MAX_PROOFS`], or if the oldest are no longer kept.
     pub proofs: Vec<NumberedProof>,
 }
 

@@ -12,9 +12,9 @@ use muster_protocol::{
     AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Signature, Timestamp, ValidatorKey,
 };
 use muster_response_proof::{
-    Attestation, ClockTolerance, ChunkTree, EngineFacts, Envelope, EnvelopeError, ObservedExchange, Forgery, HashScheme,
-    LayoutError, ProofLedger, RequestNonce, Price, ResponseProof, Sealable, SessionClose, SessionId, StreamEnd, Text,
-    TokenFacts,
+    Attestation, ChunkTree, ClockTolerance, EngineFacts, Envelope, EnvelopeError, Forgery, HashScheme,
+    LayoutError, ObservedExchange, Price, ProofLedger, RequestNonce, ResponseProof, Sealable, SessionClose,
+    SessionId, StreamEnd, Text, TokenFacts,
 };
 use proptest::prelude::*;
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! The body of a response on its way to its reader: it is hashed, and its proof is found.
 //!
 //! [`CheckedBody`] passes the body on unchanged. Once the response is over or its reader has gone, it reports a
-//! [`ReceivedResponse`], exactly once, which [`ReceivedResponse::check_proof`] compares with the session's ledger. The two
-//! steps are apart because a proof that did not arrive with the response may still be fetched.
+//! [`ReceivedResponse`], exactly once, which [`ReceivedResponse::check_proof`] compares with the session's ledger. The
+//! two steps are apart because a proof that did not arrive with the response may still be fetched.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,17 +18,17 @@ use muster_response_proof::body_digest::digest_input;
 use muster_response_proof::comment::{CommentScanner, MAX_LINE, PREFIX, StreamPart, proof_of};
 use muster_response_proof::headers::{PROOF, body_kind, content_type};
 use muster_response_proof::{
-    BodyDigest, BodyHasher, ClockTolerance, Envelope, EnvelopeError, Forgery, HashScheme, ObservedExchange, ProofLedger,
-    RequestNonce, ResponseProof,
+    BodyDigest, BodyHasher, ClockTolerance, Envelope, EnvelopeError, Forgery, HashScheme, ObservedExchange,
+    ProofLedger, RequestNonce, ResponseProof,
 };
 
 /// A request as it was sent, kept until its response is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentRequest {
     /// The nonce that the client drew, if it sent one.
-    pub client_nonce: Option<Nonce>,
+    pub client_nonce: Option<RequestNonce>,
     /// The nonce that the gateway drew.
-    pub gateway_nonce: Option<Nonce>,
+    pub gateway_nonce: Option<RequestNonce>,
     /// The request's method.
     pub method: String,
     /// Path and query of the request.
@@ -201,7 +201,7 @@ impl<F: FnOnce(ReceivedResponse)> ResponseObserver<F> {
             self.hash.update(data);
             return;
         };
-        let Lines { scanner, line, feed } = lines;
+        let CommentLines { scanner, line, feed } = lines;
         let (hash, proof) = (&mut self.hash, &mut self.proof);
         scanner.scan(data, |piece| match piece {
             StreamPart::Held(length) => {

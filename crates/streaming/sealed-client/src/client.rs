@@ -1,7 +1,7 @@
 //! Connections to one sealed endpoint, whose certificate is known.
 //!
-//! It speaks HTTP/1.1 with one response at a time on a connection, so that a slow reader holds up its own connection only. On
-//! one shared HTTP/2 connection it would hold up the others.
+//! It speaks HTTP/1.1 with one response at a time on a connection, so that a slow reader holds up its own connection
+//! only. On one shared HTTP/2 connection it would hold up the others.
 
 use std::fmt;
 use std::io;
@@ -116,8 +116,8 @@ impl SealedClient {
         &self.peer
     }
 
-    /// The time at which the first byte since the last call was written to a socket, not counting the handshake. For a caller
-    /// that sends one request at a time and measures how long the response takes.
+    /// The time at which the first byte since the last call was written to a socket, not counting the handshake. For a
+    /// caller that sends one request at a time and measures how long the response takes.
     pub fn take_first_write(&self) -> Option<Instant> {
         self.first_write.take()
     }
@@ -126,7 +126,10 @@ impl SealedClient {
     ///
     /// # Errors
     /// No connection can be made, or it breaks.
-    pub async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Response<ResponseBody>, ClientError> {
+    pub async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<ResponseBody>, ClientError> {
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_static("sealed"));
         // The proof of a streamed response may then come as a trailer.
@@ -147,14 +150,15 @@ impl SealedClient {
         Ok(Envelope::from_text(&text)?)
     }
 
-    /// Fetches proofs from the number `from` on, as many as the endpoint sends at once. Returns them with the number that the
-    /// session's next response will have.
+    /// Fetches proofs from the number `from` on, as many as the endpoint sends at once. Returns them with the number
+    /// that the session's next response will have.
     ///
     /// # Errors
     /// The proofs do not arrive, or one of them cannot be read.
     pub async fn fetch_proofs(&self, from: u64) -> Result<(Vec<Envelope<ResponseProof>>, u64), ClientError> {
         let text = self.fetch(Method::GET, &format!("proofs?from={from}")).await?;
-        let listing: ProofListing = serde_json::from_str(&text).map_err(|_| ClientError::NoDocument("proofs"))?;
+        let listing: ProofListing =
+            serde_json::from_str(&text).map_err(|_| ClientError::NoDocument("proofs"))?;
         let proofs = listing
             .proofs
             .iter()
@@ -162,8 +166,8 @@ impl SealedClient {
         Ok((proofs.collect::<Result<_, _>>()?, listing.next))
     }
 
-    /// Closes the session. Its closing statement arrives once all responses under way are signed, together with the proofs from
-    /// the number `from` on, as no proof can be fetched afterwards.
+    /// Closes the session. Its closing statement arrives once all responses under way are signed, together with the
+    /// proofs from the number `from` on, as no proof can be fetched afterwards.
     ///
     /// # Errors
     /// The statement does not arrive, or cannot be read.

@@ -17,10 +17,10 @@ use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, MinerKey, Timesta
 use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
 use muster_response_proof::well_known::GRADE_PATH;
 use muster_response_proof::{
-    ClockTolerance, Envelope, Forgery, HashScheme, Limits, Price, ProofLedger, RequestNonce, ResponseProof, SessionId,
+    ClockTolerance, Envelope, Forgery, HashScheme, Limits, ProofLedger, RequestNonce, ResponseProof,
+    SessionId,
 };
-use muster_session_pool::Service;
-use muster_session_pool::whitelist::Expected;
+use muster_session_pool::{OrderedSession, Service};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -30,8 +30,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::checked_body::{CheckedBody, ProofError, ReceivedResponse, SentRequest};
 use crate::client::{ClientError, SealedClient, SealedPeer};
 
-/// Pauses before each search for a proof that did not come with its response: the session signs once it has noticed that its
-/// client is gone.
+/// Pauses before each search for a proof that did not come with its response: the session signs once it has noticed
+/// that its client is gone.
 const SEARCH_PAUSES: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(400),
@@ -124,8 +124,8 @@ pub struct SessionParameters<'a> {
 }
 
 impl SealedSession {
-    /// Connects to the address that a miner reports for its job, and opens a session if everything that the miner attests is
-    /// what was ordered and the service is healthy.
+    /// Connects to the address that a miner reports for its job, and opens a session if everything that the miner
+    /// attests is what was ordered and the service is healthy.
     ///
     /// # Errors
     /// The reason why there is no session, in words for logs and for clients that wait.
@@ -140,13 +140,8 @@ impl SealedSession {
         let attempt = ready.job_uuid;
         let peer = peer_of(ready)?;
         let server_certificate = peer.certificate;
-        let client = SealedClient::new(
-            peer,
-            parameters.identity,
-            &Limits::default(),
-            parameters.tasks,
-        )
-        .map_err(|error| format!("this gateway's own certificate cannot be used: {error}"))?;
+        let client = SealedClient::new(peer, parameters.identity, &Limits::default(), parameters.tasks)
+            .map_err(|error| format!("this gateway's own certificate cannot be used: {error}"))?;
         let envelope = client
             .fetch_attestation()
             .await
@@ -155,7 +150,7 @@ impl SealedSession {
         if !muster_identity::verify(&stated.miner.0, envelope.signed_bytes(), envelope.signature()) {
             return Err("the miner named in the attestation did not sign it".to_owned());
         }
-        let expected = Expected {
+        let ordered = OrderedSession {
             miner,
             audience: parameters.me,
             job: parameters.job,
@@ -164,7 +159,8 @@ impl SealedSession {
             server_certificate,
             service: parameters.service,
         };
-        Service::judge(&stated, &expected, parameters.clock.now(), parameters.skew)
+        ordered
+            .check_attestation(&stated, parameters.clock.now(), parameters.skew)
             .map_err(|mismatch| mismatch.to_string())?;
         let session = Self {
             id: stated.session,
@@ -215,11 +211,6 @@ impl SealedSession {
     /// The kind of executor on which the session runs.
     pub const fn class(&self) -> ExecutorClass {
         self.service.class
-    }
-
-    /// The price of the session.
-    pub const fn price(&self) -> Price {
-        self.service.price()
     }
 
     /// The miner's attestation: the text form of the envelope.
@@ -361,8 +352,8 @@ impl SealedSession {
         self.check_path(&self.service.health, HEALTH_TIMEOUT).await
     }
 
-    /// Starts the grader beside the engine and waits until it is healthy. Sessions on executors of a class that is graded have
-    /// one.
+    /// Starts the grader beside the engine and waits until it is healthy. Sessions on executors of a class that is
+    /// graded have one.
     ///
     /// # Errors
     /// The grader does not start within `limit`, or its answer is not proven.
@@ -413,16 +404,16 @@ impl SealedSession {
         self.proofs().close_from_miner = Some(close);
     }
 
-    /// Closes the session. Returns the text form of its closing statement, if there is one, and the fault that the statement
-    /// shows, if any.
+    /// Closes the session. Returns the text form of its closing statement, if there is one, and the fault that the
+    /// statement shows, if any.
     pub async fn close(&self) -> (Option<String>, Option<String>) {
         let proven = self.proofs().ledger.proven();
         match self.client.close(proven).await {
             Ok(closing) => {
                 let ledger = &mut self.proofs().ledger;
                 for proof in &closing.proofs {
-                    // Proofs of responses whose clients went away. A known or forged one is not added; a missing one shows as
-                    // a gap in the next check.
+                    // Proofs of responses whose clients went away. A known or forged one is not added; a missing one
+                    // shows as a gap in the next check.
                     let _ = ledger.accept_unseen(proof, muster_identity::verify);
                 }
                 let fault = ledger.close(&closing.close, muster_identity::verify).err();
@@ -444,12 +435,17 @@ impl SealedSession {
         }
     }
 
-    /// Checks a closing statement that came from the miner. Proofs of responses that have just ended are checked a moment
-    /// later, so a gap counts only if it stays.
+    /// Checks a closing statement that came from the miner. Proofs of responses that have just ended are checked a
+    /// moment later, so a gap counts only if it stays.
     async fn close_by_statement(&self, text: String) -> (Option<String>, Option<String>) {
         let close = match Envelope::from_text(&text) {
             Ok(close) => close,
-            Err(error) => return (None, Some(format!("its closing statement cannot be read: {error}"))),
+            Err(error) => {
+                return (
+                    None,
+                    Some(format!("its closing statement cannot be read: {error}")),
+                );
+            }
         };
         let mut pauses = SEARCH_PAUSES.into_iter();
         loop {

@@ -1,7 +1,7 @@
 //! Reads a request: checks its head and collects its body within limits.
 //!
-//! The body is held until it is whole. The engine therefore gets one request whose length the proxy has counted, so that no
-//! second request can be smuggled in it, and the digest of the input exists before the engine gets the request.
+//! The body is held until it is whole. The engine therefore gets one request whose length the proxy has counted, so
+//! that no second request can be smuggled in it, and the digest of the input exists before the engine gets the request.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING};
@@ -107,7 +107,9 @@ mod tests {
 
     use super::*;
 
-    fn head(build: impl FnOnce(http::request::Builder) -> http::request::Builder) -> Result<RequestFacts, RequestRejection> {
+    fn head(
+        build: impl FnOnce(http::request::Builder) -> http::request::Builder,
+    ) -> Result<RequestFacts, RequestRejection> {
         let request = build(Request::builder().uri("/v1/x?y=1")).body(()).unwrap();
         read_head(&request.into_parts().0, Timestamp::from_secs(1))
     }
@@ -146,7 +148,10 @@ mod tests {
         assert_eq!(asked.gateway_nonce, None);
         for bad in ["", "0a", &"0g".repeat(32)] {
             let refused = head(|builder| builder.header(GATEWAY_NONCE, bad));
-            assert!(matches!(refused.unwrap_err(), RequestRejection::Nonce(_)), "{bad}");
+            assert!(
+                matches!(refused.unwrap_err(), RequestRejection::Nonce(_)),
+                "{bad}"
+            );
         }
         let twice = head(|builder| {
             builder

@@ -1,7 +1,8 @@
 //! Connections to a port inside a job's network namespace, for images that listen on their loopback only.
 //!
-//! A thread that enters a namespace stays in it, so each connection is made by a thread of its own, which then ends. Entering
-//! needs `CAP_SYS_ADMIN`. The namespace has a loopback and no other interface, so the thread reaches nothing else.
+//! A thread that enters a namespace stays in it, so each connection is made by a thread of its own, which then ends.
+//! Entering needs `CAP_SYS_ADMIN`. The namespace has a loopback and no other interface, so the thread reaches nothing
+//! else.
 
 use std::fs::File;
 use std::io;
@@ -61,8 +62,8 @@ fn dial(port: u16, limit: Duration) -> io::Result<BlockingStream> {
 mod tests {
     use super::*;
 
-    /// As root, the test enters the namespace in which it is; otherwise the system refuses. The executor's tests, which have
-    /// containers, enter another namespace.
+    /// As root, the test enters the namespace in which it is; otherwise the system refuses. The executor's tests, which
+    /// have containers, enter another namespace.
     #[tokio::test]
     async fn a_port_of_a_namespace_is_reached_and_this_thread_stays_where_it_was() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

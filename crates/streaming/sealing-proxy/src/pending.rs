@@ -10,8 +10,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::signer::{ProofSigner, RequestFacts, ResponseFacts};
 
-/// A response between its request's head and its signature. If it is dropped before its end, it is signed as left by its
-/// client, or as cut by the session's close: nothing else drops it.
+/// A response between its request's head and its signature. If it is dropped before its end, it is signed as left by
+/// its client, or as cut by the session's close: nothing else drops it.
 pub(crate) struct PendingResponse {
     signer: Arc<ProofSigner>,
     facts: ResponseFacts,
@@ -65,7 +65,8 @@ impl PendingResponse {
         self.facts.input = input;
     }
 
-    /// Ends and signs the response. Returns the proof's text form, unless it was signed before or the session is closed.
+    /// Ends and signs the response. Returns the proof's text form, unless it was signed before or the session is
+    /// closed.
     pub(crate) fn finish(&mut self, end: StreamEnd) -> Option<Arc<str>> {
         if std::mem::replace(&mut self.is_signed, true) {
             return None;

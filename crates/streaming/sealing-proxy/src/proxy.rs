@@ -18,9 +18,10 @@ use muster_process::Tasks;
 use muster_process::error::Causes;
 use muster_response_proof::body_digest::digest_input;
 use muster_response_proof::headers::{
-    PROOF, body_kind, prepare_for_engine, remove_hop_by_hop, take_signed_content_type, takes_trailers, upgrades_to,
+    PROOF, body_kind, prepare_for_engine, remove_hop_by_hop, take_signed_content_type, takes_trailers,
+    upgrades_to,
 };
-use muster_response_proof::limits::{MAX_HELD_BACK, Limits};
+use muster_response_proof::limits::{Limits, MAX_HELD_BACK};
 use muster_response_proof::well_known::{GRADE_PATH, PREFIX};
 use muster_response_proof::{StreamEnd, Text};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -38,7 +39,7 @@ use crate::{intake, upgrade, well_known};
 const MAX_CO_GRADER_REQUESTS: usize = 2;
 
 /// The grader beside the engine. Its responses are signed by the session as the engine's are.
-pub trait CoGrader: Send + Sync {
+pub trait GraderBackend: Send + Sync {
     /// Starts the grader if it is not running, and returns the connections to it. On failure, the reason in words.
     fn start(&self) -> BoxFuture<'_, Result<Upstream, String>>;
 
@@ -50,7 +51,7 @@ pub trait CoGrader: Send + Sync {
 pub struct SealingProxy {
     signer: Arc<ProofSigner>,
     upstream: Upstream,
-    co_grader: Option<Arc<dyn CoGrader>>,
+    co_grader: Option<Arc<dyn GraderBackend>>,
     co_grader_permits: Arc<Semaphore>,
     limits: Limits,
     permits: Arc<Semaphore>,
@@ -84,14 +85,14 @@ struct AcceptedRequest {
 impl SealingProxy {
     /// A proxy in front of this engine.
     pub fn new(signer: Arc<ProofSigner>, upstream: Upstream, limits: Limits, tasks: Tasks) -> Arc<Self> {
-        Self::with_co_grader(signer, upstream, None, limits, tasks)
+        Self::with_grader(signer, upstream, None, limits, tasks)
     }
 
     /// A proxy in front of this engine and of the grader beside it, if there is one.
-    pub fn with_co_grader(
+    pub fn with_grader(
         signer: Arc<ProofSigner>,
         upstream: Upstream,
-        co_grader: Option<Arc<dyn CoGrader>>,
+        co_grader: Option<Arc<dyn GraderBackend>>,
         limits: Limits,
         tasks: Tasks,
     ) -> Arc<Self> {
@@ -140,7 +141,11 @@ impl SealingProxy {
         }
     }
 
-    async fn respond<B>(&self, request: Request<B>, http2: bool) -> Result<Response<SealedBody>, RequestRejection>
+    async fn respond<B>(
+        &self,
+        request: Request<B>,
+        http2: bool,
+    ) -> Result<Response<SealedBody>, RequestRejection>
     where
         B: Body<Data = Bytes> + Unpin,
     {
@@ -201,8 +206,8 @@ impl SealingProxy {
         })
     }
 
-    /// Passes a request to the grader beside the engine. The grader has permits of its own, so that users who fill the engine's
-    /// do not keep it from answering.
+    /// Passes a request to the grader beside the engine. The grader has permits of its own, so that users who fill the
+    /// engine's do not keep it from answering.
     async fn respond_by_co_grader<B>(
         &self,
         mut head: Parts,
@@ -242,7 +247,10 @@ impl SealingProxy {
             response,
             client,
         } = accepted;
-        match self.send(upstream, Request::from_parts(head, Full::new(body))).await {
+        match self
+            .send(upstream, Request::from_parts(head, Full::new(body)))
+            .await
+        {
             Ok(answered) => self.pass_response(answered, response, client).await,
             Err(failure) => self.sign_failure(response, &failure),
         }
@@ -334,7 +342,8 @@ impl SealingProxy {
         let events = kind == BodyKind::Events;
         response.set_head(head.status.as_u16(), content_type, kind);
         if events || (client.trailers && !client.http2) {
-            // The line with the proof makes the body longer, and over HTTP/1.1 only a body of unknown length has trailers.
+            // The line with the proof makes the body longer, and over HTTP/1.1 only a body of unknown length has
+            // trailers.
             head.headers.remove(CONTENT_LENGTH);
         }
         if client.trailers {
@@ -420,8 +429,9 @@ impl SealingProxy {
         failed
     }
 
-    /// Ends the session. Responses under way have as long as `grace` to be sent and signed; the others are signed as they are
-    /// when their connections are dropped. Returns whether none is left. The caller then calls [`ProofSigner::close`].
+    /// Ends the session. Responses under way have as long as `grace` to be sent and signed; the others are signed as
+    /// they are when their connections are dropped. Returns whether none is left. The caller then calls
+    /// [`ProofSigner::close`].
     pub async fn drain(&self, grace: Duration) -> bool {
         self.signer.begin_close();
         timeout(grace, self.signer.wait_drained()).await.is_ok()

@@ -1,7 +1,7 @@
 //! The body of a streamed response: passed on as it arrives, hashed, and signed when it ends, however it ends.
 //!
-//! Nothing is read ahead: the engine's next bytes are read only when the client's connection has taken the last ones. At most
-//! one piece of the engine's waits here, cut only around Muster's comment lines.
+//! Nothing is read ahead: the engine's next bytes are read only when the client's connection has taken the last ones.
+//! At most one piece of the engine's waits here, cut only around Muster's comment lines.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -411,7 +411,11 @@ mod tests {
         assert_eq!((signed.len(), signed[0].end), (1, StreamEnd::SessionClosed));
         let close = signer.close().statement().unwrap();
         assert_eq!(close.responses, 1);
-        assert_eq!(signer.close(), signer.closed().unwrap(), "there is one closing statement");
+        assert_eq!(
+            signer.close(),
+            signer.closed().unwrap(),
+            "there is one closing statement"
+        );
         drop(begin(&signer));
         assert_eq!(proofs(&signer).len(), 1, "nothing is signed after it");
     }

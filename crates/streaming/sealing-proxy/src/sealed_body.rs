@@ -58,8 +58,8 @@ impl SealedBody {
         matches!(self.0, Kind::Streamed(_))
     }
 
-    /// A streamed body on one of several streams of a connection. If its client takes nothing for as long as `stall`, it ends as
-    /// if the client had gone.
+    /// A streamed body on one of several streams of a connection. If its client takes nothing for as long as `stall`,
+    /// it ends as if the client had gone.
     pub(crate) fn multiplexed(relay: Relay<ResponseBody>, stall: Duration, tasks: &Tasks) -> Self {
         let watched = WatchedRelay {
             relay: Some(Box::new(relay)),
@@ -124,7 +124,10 @@ impl Body for SealedBody {
     type Data = Bytes;
     type Error = ClientStalled;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientStalled>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientStalled>>> {
         match &mut self.get_mut().0 {
             Kind::Whole(whole) => Pin::new(whole).poll_frame(cx).map_err(|never| match never {}),
             Kind::Streamed(relay) => Pin::new(&mut **relay)

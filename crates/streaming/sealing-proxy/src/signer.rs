@@ -8,7 +8,8 @@ use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::{
-    Attestation, BodyDigest, Envelope, HashScheme, LayoutError, RequestNonce, ResponseProof, SessionClose, StreamEnd, Text,
+    Attestation, BodyDigest, Envelope, HashScheme, LayoutError, RequestNonce, ResponseProof, SessionClose,
+    StreamEnd, Text,
 };
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
@@ -264,6 +265,11 @@ impl ProofSigner {
 
 impl fmt::Debug for ProofSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ProofSigner({}, {} signed)", self.stated.session, self.signed())
+        write!(
+            f,
+            "ProofSigner({}, {} signed)",
+            self.stated.session,
+            self.signed()
+        )
     }
 }

@@ -1,9 +1,9 @@
 //! A job's Unix socket, opened without trusting the job.
 //!
-//! The socket's folder is shared with the container, which may put anything in the socket's place: for example a link to the
-//! socket of the container engine, which controls the machine. So no path that the job made is resolved. The folder is opened,
-//! then the one name in it, both without following links. The opened file must be a socket, that very inode is connected to,
-//! and the listening process must belong to the job's container.
+//! The socket's folder is shared with the container, which may put anything in the socket's place: for example a link
+//! to the socket of the container engine, which controls the machine. So no path that the job made is resolved. The
+//! folder is opened, then the one name in it, both without following links. The opened file must be a socket, that very
+//! inode is connected to, and the listening process must belong to the job's container.
 
 use std::fmt;
 use std::io;
@@ -62,9 +62,7 @@ pub enum SocketError {
     #[error("no process listens on the job's socket")]
     Connect(#[source] io::Error),
     /// The listening process does not belong to the job's container.
-    #[error(
-        "process {pid} listens on the job's socket, but is not in the job's container"
-    )]
+    #[error("process {pid} listens on the job's socket, but is not in the job's container")]
     Stranger {
         /// The listening process; 0 if it is not known.
         pid: i32,
@@ -161,8 +159,8 @@ impl fmt::Display for JobSocket {
     }
 }
 
-/// Whether a process with these control groups belongs to the container: the id is a component of a path, or stands in one
-/// as systemd wraps it.
+/// Whether a process with these control groups belongs to the container: the id is a component of a path, or stands in
+/// one as systemd wraps it.
 fn in_container(groups: &str, id: &str) -> bool {
     let names_it = |component: &str| {
         component == id

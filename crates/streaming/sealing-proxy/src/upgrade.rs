@@ -1,7 +1,7 @@
 //! WebSockets: both directions pass as bytes, each is hashed, and the two are signed as one exchange at the end.
 //!
-//! The input is what the client sent after the upgrade, the output is what the engine sent; frames are not read. The client
-//! fetches the proof from `/.well-known/muster/proofs`, as nothing may be inserted between a WebSocket's bytes.
+//! The input is what the client sent after the upgrade, the output is what the engine sent; frames are not read. The
+//! client fetches the proof from `/.well-known/muster/proofs`, as nothing may be inserted between a WebSocket's bytes.
 
 use std::io;
 use std::pin::pin;
@@ -79,7 +79,12 @@ pub(crate) async fn answer(
 }
 
 /// Passes bytes both ways until one side ends.
-async fn join(client: Upgraded, (engine, first): (ByteStream, Bytes), response: PendingResponse, limits: &Limits) {
+async fn join(
+    client: Upgraded,
+    (engine, first): (ByteStream, Bytes),
+    response: PendingResponse,
+    limits: &Limits,
+) {
     let (from_client, to_client) = tokio::io::split(TokioIo::new(client));
     let (from_engine, to_engine) = tokio::io::split(engine);
     let from_engine = first.as_ref().chain(from_engine);
@@ -138,7 +143,12 @@ enum BrokenSide {
 }
 
 /// Copies one direction to its end. `each` gets every piece before it is written.
-async fn copy<R, W>(mut from: R, mut to: W, limits: &Limits, mut each: impl FnMut(&[u8])) -> Result<(), BrokenSide>
+async fn copy<R, W>(
+    mut from: R,
+    mut to: W,
+    limits: &Limits,
+    mut each: impl FnMut(&[u8]),
+) -> Result<(), BrokenSide>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,

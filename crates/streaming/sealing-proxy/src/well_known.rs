@@ -36,7 +36,8 @@ pub(crate) async fn answer(
     }
 }
 
-/// The closing statement, then one line for each proof from the requested number on, as nothing can be fetched afterwards.
+/// The closing statement, then one line for each proof from the requested number on, as nothing can be fetched
+/// afterwards.
 fn close_document(signer: &ProofSigner, query: Option<&str>) -> String {
     let mut text = signer.close().to_text();
     let kept = read_from(query).map(|from| signer.proofs(from, MAX_PROOFS).proofs);

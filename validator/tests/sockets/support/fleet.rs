@@ -21,7 +21,9 @@ use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, StreamingJobReady, ToMiner};
 use muster_protocol::{AttemptId, JobId, MinerKey, ReceiptPayload, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
-use muster_sealing_proxy::{Beside, Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream};
+use muster_sealing_proxy::{
+    Endpoint, EngineAddress, GraderBackend, Limits, ProofSigner, SealingProxy, Upstream,
+};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
@@ -215,7 +217,7 @@ impl Fleet {
             not_after: now.plus(std::time::Duration::from_secs(3_600)),
         };
         let envelope = Envelope::new(&stated, |bytes| fleet_state.miner.sign(bytes));
-        let sealer = Sealer::new(key, envelope, Arc::clone(&fleet_state.clock)).unwrap();
+        let sealer = ProofSigner::new(key, envelope, Arc::clone(&fleet_state.clock)).unwrap();
         let limits = Limits::default();
         let prover = self.prover(job, behaviour, seen).await;
         // Terms with a grader mean a session that serves a model.
@@ -223,10 +225,10 @@ impl Fleet {
             None => (prover, None),
             Some(_) => (
                 self.engine().await,
-                Some(Arc::new(ProverBeside(prover)) as Arc<dyn Beside>),
+                Some(Arc::new(ProverBeside(prover)) as Arc<dyn GraderBackend>),
             ),
         };
-        let seal = Seal::with(sealer, upstream, beside, limits, fleet_state.tasks.clone());
+        let seal = SealingProxy::with_grader(sealer, upstream, beside, limits, fleet_state.tasks.clone());
         let endpoint = Endpoint::open(
             listener,
             &server.identity,
@@ -349,12 +351,12 @@ async fn grade(State(prover_state): State<Arc<ProverState>>, message: Bytes) -> 
 /// A prover beside an engine.
 struct ProverBeside(Upstream);
 
-impl Beside for ProverBeside {
-    fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>> {
+impl GraderBackend for ProverBeside {
+    fn start(&self) -> BoxFuture<'_, Result<Upstream, String>> {
         Box::pin(ready(Ok(self.0.clone())))
     }
 
-    fn path(&self, method: &axum::http::Method) -> axum::http::uri::PathAndQuery {
+    fn path_for(&self, method: &axum::http::Method) -> axum::http::uri::PathAndQuery {
         let path = if method == axum::http::Method::GET {
             "/health"
         } else {

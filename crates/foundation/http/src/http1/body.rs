@@ -1,7 +1,8 @@
 //! The body of a response as it arrives.
 //!
-//! The reader's poll reads the connection itself and gets everything that one read brought as one piece. So what a peer sends
-//! at once is passed on at once, a small piece does not wait for the next one, and nothing is read before it is asked for.
+//! The reader's poll reads the connection itself and gets everything that one read brought as one piece. So what a peer
+//! sends at once is passed on at once, a small piece does not wait for the next one, and nothing is read before it is
+//! asked for.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -130,8 +131,8 @@ impl Exchange {
         response.map(|()| body)
     }
 
-    /// Writes as much as the peer takes now. Reading does not wait for it: a response may arrive before the whole request is
-    /// sent.
+    /// Writes as much as the peer takes now. Reading does not wait for it: a response may arrive before the whole
+    /// request is sent.
     fn send(&mut self, cx: &mut Context<'_>) {
         while self.needs_flush && self.write_error.is_none() {
             let connection = Pin::new(&mut self.connection);
@@ -266,10 +267,7 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.data.is_empty()
-            && self.error.is_none()
-            && self.framing.is_over()
-            && !self.framing.has_trailers()
+        self.data.is_empty() && self.error.is_none() && self.framing.is_over() && !self.framing.has_trailers()
     }
 
     fn size_hint(&self) -> SizeHint {

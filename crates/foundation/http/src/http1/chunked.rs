@@ -1,9 +1,9 @@
 //! A server's response of unknown length, written with little memory.
 //!
-//! hyper reads requests and writes short responses. Its connection keeps a buffer for reading and one for writing, 8 KiB each,
-//! for as long as it lives. For a stream that mostly waits, that is more than everything else that belongs to it. So the reader
-//! of a connection's requests lets go of it when a response is a stream, [`write_response`] writes the stream, and the reader
-//! takes the connection up again.
+//! hyper reads requests and writes short responses. Its connection keeps a buffer for reading and one for writing, 8
+//! KiB each, for as long as it lives. For a stream that mostly waits, that is more than everything else that belongs to
+//! it. So the reader of a connection's requests lets go of it when a response is a stream, [`write_response`] writes
+//! the stream, and the reader takes the connection up again.
 
 use std::io::{self, Write as _};
 use std::mem::MaybeUninit;
@@ -30,7 +30,8 @@ const MAX_UNREAD: usize = 512;
 /// An error of a body, as this module passes it on.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Whether the response to this request may be written here, and if so, whether its client wants to use the connection again.
+/// Whether the response to this request may be written here, and if so, whether its client wants to use the connection
+/// again.
 pub fn keep_alive<B>(request: &Request<B>) -> Option<bool> {
     let is_eligible = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
     is_eligible.then(|| !says_close(request.headers()))

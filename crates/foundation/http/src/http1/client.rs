@@ -1,7 +1,7 @@
 //! A client of one peer: one request at a time on each connection, and connections kept for the next request.
 //!
-//! No task and no channel stands between a connection and the reader of its response, and there is no buffer while nothing
-//! arrives; see [`super::body`].
+//! No task and no channel stands between a connection and the reader of its response, and there is no buffer while
+//! nothing arrives; see [`super::body`].
 
 use std::fmt;
 use std::future::Future;
@@ -49,8 +49,8 @@ impl Http1Client {
         }
     }
 
-    /// Sends a request over an idle connection or a new one, and waits for the response's head. Dropping the future closes
-    /// the connection.
+    /// Sends a request over an idle connection or a new one, and waits for the response's head. Dropping the future
+    /// closes the connection.
     ///
     /// # Errors
     /// No connection can be made, or it breaks before the response's head is complete.
@@ -81,7 +81,9 @@ impl Http1Client {
             match answered {
                 Err(_) if is_reused && is_untouched => {}
                 Err(broken) => return Err(SendError::Broken(broken)),
-                Ok((head, rest)) => return Ok(exchange.into_response(head, &rest, Arc::downgrade(&self.pool))),
+                Ok((head, rest)) => {
+                    return Ok(exchange.into_response(head, &rest, Arc::downgrade(&self.pool)));
+                }
             }
         }
     }
@@ -150,7 +152,10 @@ mod tests {
         }
 
         /// Asks over a new connection, and answers with `text`.
-        async fn new_connection(&self, text: &str) -> (Result<Response<ResponseBody>, SendError<()>>, DuplexStream) {
+        async fn new_connection(
+            &self,
+            text: &str,
+        ) -> (Result<Response<ResponseBody>, SendError<()>>, DuplexStream) {
             tokio::join!(self.ask(), async {
                 let mut far = self.far().await;
                 hear(&mut far).await;
@@ -239,7 +244,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connections_that_nobody_asks_are_closed() {
         let rig = rig();
-        let (_, mut far) = rig.new_connection("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        let (_, mut far) = rig
+            .new_connection("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .await;
         let started = Instant::now();
         assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
         assert_eq!(started.elapsed(), Duration::from_secs(60));
@@ -284,7 +291,9 @@ mod tests {
         });
         assert!(matches!(
             asked.0,
-            Err(SendError::Broken(BodyError::Malformed(MalformedResponse::TooLong)))
+            Err(SendError::Broken(BodyError::Malformed(
+                MalformedResponse::TooLong
+            )))
         ));
     }
 }

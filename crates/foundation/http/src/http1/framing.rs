@@ -1,7 +1,7 @@
 //! Framing of HTTP/1.1 bodies: which of the bytes that arrive are the body's. No IO.
 //!
-//! All bytes of one read are taken at once, and the body's are handed on as one piece. A chunk's size must be plain hexadecimal
-//! digits: a hostile peer could otherwise make two readers see two bodies.
+//! All bytes of one read are taken at once, and the body's are handed on as one piece. A chunk's size must be plain
+//! hexadecimal digits: a hostile peer could otherwise make two readers see two bodies.
 
 use bytes::{BufMut as _, BytesMut};
 use http::HeaderMap;
@@ -56,8 +56,8 @@ enum ChunkPosition {
 // === impl Framing ===
 
 impl Framing {
-    /// Takes the next bytes of the connection and appends those of the body to `to`. Returns how many bytes belonged to the
-    /// body or its framing: fewer than all only if the body is over.
+    /// Takes the next bytes of the connection and appends those of the body to `to`. Returns how many bytes belonged to
+    /// the body or its framing: fewer than all only if the body is over.
     pub(super) fn read(&mut self, input: &[u8], to: &mut BytesMut) -> Result<usize, MalformedResponse> {
         match self {
             Self::Over => Ok(0),
@@ -159,14 +159,20 @@ impl Chunks {
                 }
                 continue;
             }
-            self.framing_left = self.framing_left.checked_sub(1).ok_or(MalformedResponse::TooLong)?;
+            self.framing_left = self
+                .framing_left
+                .checked_sub(1)
+                .ok_or(MalformedResponse::TooLong)?;
             at += 1;
             if let ChunkPosition::Trailers(lines) = &mut self.position {
                 lines.push(byte);
                 if byte != b'\n' {
                     // The rest of the line, or of the input.
                     let more = memchr(b'\n', rest).unwrap_or(rest.len());
-                    self.framing_left = self.framing_left.checked_sub(more).ok_or(MalformedResponse::TooLong)?;
+                    self.framing_left = self
+                        .framing_left
+                        .checked_sub(more)
+                        .ok_or(MalformedResponse::TooLong)?;
                     lines.extend_from_slice(rest.get(..more).unwrap_or_default());
                     at += more;
                 } else if lines == b"\r\n" || lines.ends_with(b"\r\n\r\n") {
@@ -183,7 +189,9 @@ impl Chunks {
     /// Takes one byte of framing.
     fn step(&mut self, byte: u8) -> Result<(), MalformedResponse> {
         self.position = match (&self.position, byte) {
-            (ChunkPosition::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if *digits < MAX_DIGITS => {
+            (ChunkPosition::Size { size, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+                if *digits < MAX_DIGITS =>
+            {
                 let digit = char::from(byte).to_digit(16).unwrap_or_default();
                 ChunkPosition::Size {
                     size: size << 4 | u64::from(digit),
@@ -191,9 +199,13 @@ impl Chunks {
                 }
             }
             (ChunkPosition::Size { size, digits: 1.. }, b'\r') => ChunkPosition::SizeEnd { size: *size },
-            (ChunkPosition::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => ChunkPosition::Extension { size: *size },
+            (ChunkPosition::Size { size, digits: 1.. }, b';' | b' ' | b'\t') => {
+                ChunkPosition::Extension { size: *size }
+            }
             (ChunkPosition::Extension { size }, b'\r') => ChunkPosition::SizeEnd { size: *size },
-            (ChunkPosition::Extension { size }, byte) if byte != b'\n' => ChunkPosition::Extension { size: *size },
+            (ChunkPosition::Extension { size }, byte) if byte != b'\n' => {
+                ChunkPosition::Extension { size: *size }
+            }
             (ChunkPosition::SizeEnd { size: 0 }, b'\n') => ChunkPosition::Trailers(Vec::new()),
             (ChunkPosition::SizeEnd { size }, b'\n') => ChunkPosition::Data(*size),
             (ChunkPosition::DataReturn, b'\r') => ChunkPosition::DataEnd,
@@ -287,9 +299,15 @@ mod tests {
             );
         }
         let endless = [b"5;".to_vec(), vec![b'x'; MAX_HEAD]].concat();
-        assert_eq!(body(chunked(), [&endless[..]]).unwrap_err(), MalformedResponse::TooLong);
+        assert_eq!(
+            body(chunked(), [&endless[..]]).unwrap_err(),
+            MalformedResponse::TooLong
+        );
         let endless = [b"0\r\nx: ".to_vec(), vec![b'x'; MAX_HEAD]].concat();
-        assert_eq!(body(chunked(), [&endless[..]]).unwrap_err(), MalformedResponse::TooLong);
+        assert_eq!(
+            body(chunked(), [&endless[..]]).unwrap_err(),
+            MalformedResponse::TooLong
+        );
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! Heads of HTTP/1.1: a request's is written, a response's is read. No IO.
 //!
-//! The peer may be hostile. A response that two readers could understand in two ways is refused: a head with two lengths, a
-//! transfer coding that is not exactly `chunked`, a length that is not plain digits.
+//! The peer may be hostile. A response that two readers could understand in two ways is refused: a head with two
+//! lengths, a transfer coding that is not exactly `chunked`, a length that is not plain digits.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -119,8 +119,8 @@ pub(super) fn read_head(
         if !is_http11 || !is_chunked(&headers) {
             return Err(MalformedResponse::Length);
         }
-        // The coding takes precedence over a length (RFC 9112, 6.3). A peer that sends both may disagree with us about where
-        // the next response begins, so the connection is not used again.
+        // The coding takes precedence over a length (RFC 9112, 6.3). A peer that sends both may disagree with us about
+        // where the next response begins, so the connection is not used again.
         keep_alive &= headers.remove(CONTENT_LENGTH).is_none();
         Framing::Chunked(Chunks::default())
     } else {
@@ -183,8 +183,8 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, MalformedResponse>
 // === impl HeadReader ===
 
 impl HeadReader {
-    /// Takes what one read brought. Returns the response's head and the bytes after it once the head is complete; interim
-    /// heads are skipped.
+    /// Takes what one read brought. Returns the response's head and the bytes after it once the head is complete;
+    /// interim heads are skipped.
     pub(super) fn read(
         &mut self,
         piece: &[u8],
@@ -332,7 +332,10 @@ mod tests {
                 "HTTP/1.1 200 OK\r\ncontent-length: ten\r\n\r\n",
                 MalformedResponse::Length,
             ),
-            ("HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n", MalformedResponse::Length),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n",
+                MalformedResponse::Length,
+            ),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\n",
                 MalformedResponse::Length,

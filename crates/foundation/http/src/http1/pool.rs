@@ -89,8 +89,8 @@ impl ConnectionPool {
         self.idle.lock().connections.len()
     }
 
-    /// Closes the connections that have been idle for too long. Returns the time until the next one will have been; `None` if
-    /// none is left.
+    /// Closes the connections that have been idle for too long. Returns the time until the next one will have been;
+    /// `None` if none is left.
     fn prune(&self) -> Option<Duration> {
         let (mut idle, now) = (self.idle.lock(), Instant::now());
         while let Some((_, since)) = idle.connections.front() {
@@ -132,4 +132,3 @@ fn is_quiet(connection: &mut ByteStream) -> bool {
         .poll_read(&mut cx, &mut ReadBuf::new(&mut byte))
         .is_pending()
 }
-

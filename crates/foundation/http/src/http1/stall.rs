@@ -12,8 +12,8 @@ use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A connection of which a write fails if the peer takes nothing for as long as a limit: such a peer has gone, whatever TCP
-/// says.
+/// A connection of which a write fails if the peer takes nothing for as long as a limit: such a peer has gone, whatever
+/// TCP says.
 pub struct StallTimeout<T> {
     io: T,
     limit: Duration,

@@ -10,7 +10,7 @@ use muster_session_pool::{Event, RequestNumber, SessionNumber};
 use tokio::sync::{mpsc, oneshot};
 
 use super::model_pool::ModelStatus;
-use crate::line::Line;
+use muster_sealed_client::SealedSession;
 
 /// Time after which a client may retry if the gateway is stopping.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) enum SessionAssignment {
     /// This session serves the request.
-    Assigned(SessionNumber, Arc<Line>),
+    Assigned(SessionNumber, Arc<SealedSession>),
     /// No session will serve it.
     Refused(OpenAiError),
     /// The session that serves the request is presumed dead, and its answer has begun.
@@ -38,9 +38,9 @@ pub(crate) enum SchedulerCommand {
     /// Take an event of the pool into account.
     Apply(usize, Event),
     /// Let a session that was checked serve.
-    AddSession(usize, SessionNumber, Arc<Line>),
+    AddSession(usize, SessionNumber, Arc<SealedSession>),
     ListModels(oneshot::Sender<Vec<ModelStatus>>),
-    ListLiveSessions(oneshot::Sender<Vec<Arc<Line>>>),
+    ListLiveSessions(oneshot::Sender<Vec<Arc<SealedSession>>>),
 }
 
 /// Sends commands to the scheduler. Clones reach the same one.
@@ -101,7 +101,7 @@ impl SchedulerHandle {
     }
 
     /// The sessions that take requests; empty once the gateway has stopped.
-    pub(crate) async fn list_live_sessions(&self) -> Vec<Arc<Line>> {
+    pub(crate) async fn list_live_sessions(&self) -> Vec<Arc<SealedSession>> {
         let (reply, listed) = oneshot::channel();
         self.send(SchedulerCommand::ListLiveSessions(reply));
         listed.await.unwrap_or_default()

@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub(crate) use self::handle::{SchedulerCommand, SchedulerHandle, SessionAssignment, StreamRequest};
 use self::model_pool::{ModelPool, OpenSession};
 pub use self::model_pool::{ModelStatus, SessionStatus};
-use crate::line::Line;
+use muster_sealed_client::SealedSession;
 
 /// A session to be started.
 pub(crate) struct SessionStart {
@@ -31,7 +31,7 @@ pub(crate) struct SessionStart {
 pub(crate) struct SessionEnd {
     pub(crate) job: JobId,
     /// `None` if the session was not ready yet.
-    pub(crate) line: Option<Arc<Line>>,
+    pub(crate) line: Option<Arc<SealedSession>>,
     pub(crate) reason: CloseReason,
 }
 
@@ -86,7 +86,7 @@ impl SessionScheduler {
             }
             SchedulerCommand::Apply(pool, event) => self.apply_report(pool, event, now),
             SchedulerCommand::AddSession(pool, session, line) => {
-                let until = line.until;
+                let until = line.not_after();
                 let Some(open) = self.open_session(pool, session) else {
                     return Vec::new();
                 };
@@ -213,7 +213,7 @@ impl SessionScheduler {
 impl SessionEnd {
     fn new(open: OpenSession, reason: CloseReason) -> Self {
         if let Some(line) = open.line.as_ref().filter(|_| !reason.is_session_fault()) {
-            line.end();
+            line.mark_ending();
         }
         Self {
             job: open.job,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use super::handle::SessionAssignment;
-use crate::line::Line;
+use muster_sealed_client::SealedSession;
 
 /// The status of one model.
 #[derive(Clone, Debug, Serialize)]
@@ -61,7 +61,7 @@ pub(super) struct ModelPool {
 pub(super) struct OpenSession {
     pub(super) job: JobId,
     /// `None` until the session is ready.
-    pub(super) line: Option<Arc<Line>>,
+    pub(super) line: Option<Arc<SealedSession>>,
     /// Dropping it ends the task that watches the session.
     pub(super) _watched: oneshot::Sender<()>,
 }
@@ -92,7 +92,7 @@ impl ModelPool {
         }
     }
 
-    pub(super) fn live_sessions(&self) -> impl Iterator<Item = Arc<Line>> {
+    pub(super) fn live_sessions(&self) -> impl Iterator<Item = Arc<SealedSession>> {
         let live = self
             .sessions
             .iter()
@@ -113,11 +113,11 @@ impl ModelPool {
             trouble: self.pool.last_failure().to_owned(),
             sessions: lines
                 .map(|line| SessionStatus {
-                    session: line.session.to_string(),
-                    job: line.job,
-                    miner: line.miner,
+                    session: line.id().to_string(),
+                    job: line.job(),
+                    miner: line.miner(),
                     address: line.address().to_owned(),
-                    until: line.until,
+                    until: line.not_after(),
                 })
                 .collect(),
         }

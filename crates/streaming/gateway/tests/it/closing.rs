@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_gateway::sealed::Line;
+use muster_sealed_client::SealedSession;
 
 use crate::rig::{World, until};
 
@@ -71,7 +71,7 @@ async fn the_close_statement_of_a_session_that_closed_by_itself_comes_from_its_m
 }
 
 /// The live sessions after one answer.
-async fn serving(world: &World) -> Vec<Arc<Line>> {
+async fn serving(world: &World) -> Vec<Arc<SealedSession>> {
     world.pace().words.send_replace(usize::MAX);
     let answer = world.chat(1, false).send().await.unwrap();
     assert_eq!(answer.status(), 200);

@@ -13,8 +13,8 @@ use muster_process::{SharedClock, Tasks, certificate};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, SessionId, Text};
-use muster_sealing_proxy::socket::{JobSocket, Listener};
-use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, Seal, Sealer, Upstream};
+use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
+use muster_sealing_proxy::{Endpoint, EngineAddress, Limits, ProofSigner, SealingProxy, Upstream};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
@@ -188,16 +188,16 @@ impl Subnet {
             miner()
         };
         let envelope = Envelope::new(&attestation, |bytes| signer.sign(bytes));
-        let socket = JobSocket::new(self.engine.folder(), "http.sock", Listener::Trusted).unwrap();
+        let socket = JobSocket::new(self.engine.folder(), "http.sock", SocketOwner::Trusted).unwrap();
         let limits = Limits::default();
         let endpoint = if fate == JobFate::CannotSeal {
             let tls = muster_process::tls::server(&server.identity).unwrap();
             tasks.spawn("plain proxy", serve_unsealed(listener, Arc::new(tls)));
             None
         } else {
-            let sealer = Sealer::new(session, envelope, Arc::clone(&clock)).unwrap();
+            let sealer = ProofSigner::new(session, envelope, Arc::clone(&clock)).unwrap();
             let upstream = Upstream::new(EngineAddress::Socket(socket), &limits, tasks);
-            let seal = Seal::new(sealer, upstream, limits, tasks.clone());
+            let seal = SealingProxy::new(sealer, upstream, limits, tasks.clone());
             Some(Endpoint::open(listener, &server.identity, client, seal, clock).unwrap())
         };
         let by = if fate == JobFate::Unsigned {
@@ -223,12 +223,12 @@ impl Subnet {
         let seals: Vec<_> = {
             let running = self.running.lock().unwrap();
             let endpoints = running.values().filter_map(|running| running.endpoint.as_ref());
-            endpoints.map(|endpoint| Arc::clone(endpoint.seal())).collect()
+            endpoints.map(|endpoint| Arc::clone(endpoint.proxy())).collect()
         };
         for seal in seals {
             let request = http::Request::get("/health").body(http_body_util::Full::<Bytes>::default());
             let answered = seal.answer(request.unwrap()).await;
-            assert_eq!((answered.status().as_u16(), seal.sealer().under_way()), (200, 0));
+            assert_eq!((answered.status().as_u16(), seal.signer().under_way()), (200, 0));
         }
     }
 
@@ -237,7 +237,7 @@ impl Subnet {
         let running: Vec<_> = self.running.lock().unwrap().drain().collect();
         for (_, mut running) in running {
             let endpoint = running.endpoint.take().unwrap();
-            let sealer = Arc::clone(endpoint.seal().sealer());
+            let sealer = Arc::clone(endpoint.proxy().signer());
             endpoint.close(Duration::from_secs(1)).await;
             running.tasks.shutdown();
             let close = change(sealer.close().to_text());
@@ -251,7 +251,7 @@ impl Subnet {
     pub(crate) fn signed(&self) -> u64 {
         let running = self.running.lock().unwrap();
         let endpoints = running.values().filter_map(|running| running.endpoint.as_ref());
-        endpoints.map(|endpoint| endpoint.seal().sealer().signed()).sum()
+        endpoints.map(|endpoint| endpoint.proxy().signer().signed()).sum()
     }
 
     /// Falsely reports that every session's machine is gone.

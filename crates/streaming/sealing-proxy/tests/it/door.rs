@@ -1,4 +1,4 @@
-//! Who gets in, and what of a request does.
+//! The clients and the parts of a request that the endpoint accepts.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -15,8 +15,10 @@ use muster_process::tls::{TlsIdentity, client};
 use muster_process::{Tasks, certificate};
 use muster_protocol::Digest;
 use muster_response_proof::StreamEnd;
-use muster_sealing_proxy::headers::PROOF;
-use muster_sealing_proxy::{BESIDE, Beside, ClientError, Limits, Peer, SealedClient, Upstream};
+use muster_response_proof::headers::PROOF;
+use muster_response_proof::well_known::GRADE_PATH;
+use muster_sealed_client::{ClientError, SealedClient, SealedPeer};
+use muster_sealing_proxy::{GraderBackend, Limits, Upstream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -34,7 +36,7 @@ fn hello(tasks: &Tasks) -> Engine {
     })
 }
 
-/// A connection of its own, whatever is said over it.
+/// A TLS connection to the endpoint.
 pub(crate) async fn tls(
     rig: &Rig,
     identity: &TlsIdentity,
@@ -47,12 +49,12 @@ pub(crate) async fn tls(
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
-/// Says bytes and reads until the other side hangs up.
+/// Sends bytes and reads until the endpoint closes the connection.
 async fn say(rig: &Rig, bytes: &[u8]) -> String {
     let mut tls = tls(rig, &rig.identity, &[]).await.unwrap();
     tls.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
-    // A hang-up without TLS's own goodbye is one, too.
+    // A connection that is closed without a TLS alert counts as well.
     let _ = timeout(DEADLINE, tls.read_to_end(&mut answer)).await.unwrap();
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -63,7 +65,7 @@ async fn only_the_one_certificate_gets_in_and_only_the_one_answers() {
     let engine = hello(&tasks);
     let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
     assert_eq!(rig.ask(Request::get("/"), "").await.body, "hello");
-    // Another client, whose certificate is as good as any.
+    // A client with another valid certificate.
     let other = certificate::make_self_signed(&["client".to_owned()])
         .unwrap()
         .identity;
@@ -73,11 +75,11 @@ async fn only_the_one_certificate_gets_in_and_only_the_one_answers() {
         .send(Request::get("/").body(Full::default()).unwrap())
         .await;
     assert!(refused.is_err());
-    // None at all.
+    // A client that closes without a request.
     let mut nobody = tls(&rig, &rig.identity, &[]).await.unwrap();
     nobody.shutdown().await.unwrap();
-    // Another server.
-    let peer = Peer {
+    // A server with another certificate.
+    let peer = SealedPeer {
         certificate: Digest::of(b"another"),
         ..rig.client.peer().clone()
     };
@@ -123,7 +125,7 @@ async fn http_2_streams_side_by_side_and_proves_each() {
     });
     let answers = futures_util::future::join_all(asking).await;
     for (checked, asked) in answers {
-        let (proof, _) = checked.verdict(&asked, &mut ledger, BOUNDS).unwrap();
+        let (proof, _) = checked.check_proof(&asked, &mut ledger, BOUNDS).unwrap();
         assert_eq!((proof.end, proof.output_bytes), (StreamEnd::Completed, 90));
     }
     assert!(ledger.missing().is_empty());
@@ -154,10 +156,10 @@ async fn a_stream_of_many_that_its_client_takes_nothing_of_loses_its_place() {
     tasks.spawn("h2", connection);
     let request = Request::get("https://localhost/").body(Full::<Bytes>::default());
     let unread = sender.send_request(request.unwrap()).await.unwrap();
-    // It is there, and waits for its client.
+    // The response waits for its client.
     until("a proof", || (!rig.signed().is_empty()).then_some(())).await;
     until("its place is free", || {
-        (rig.seal.sealer().under_way() == 0).then_some(())
+        (rig.proxy.signer().under_way() == 0).then_some(())
     })
     .await;
     assert_eq!(rig.ends(), [StreamEnd::ClientGone]);
@@ -187,8 +189,8 @@ async fn a_request_with_two_lengths_reaches_nobody() {
         assert_eq!(said.matches("HTTP/1.1 ").count(), 1, "{lengths}: {said}");
     }
     assert_eq!(engine.heard(), Vec::<String>::new());
-    // An encoding overrides a length: the body ends where the encoding says, and so does the connection. What was hidden
-    // behind it is nobody's request.
+    // A transfer coding overrides a length: the body ends where the coding says, and the connection is closed. The hidden
+    // request is not read.
     for lengths in [
         "content-length: 41\r\ntransfer-encoding: chunked\r\n",
         "transfer-encoding: chunked\r\ncontent-length: 41\r\n",
@@ -303,7 +305,7 @@ async fn a_request_too_many_is_told_to_come_back_and_a_connection_too_many_is_hu
     let refused = rig.ask(Request::get("/"), "").await;
     assert_eq!(refused.head.status, 503);
     assert_eq!(refused.head.headers["retry-after"], "1");
-    // Both places are taken, by the stream and by the connection that waits for the next request.
+    // Both connections are taken, by the stream and by the one that waits for the next request.
     let hung_up = async {
         loop {
             let mut third = TcpStream::connect(rig.address).await.unwrap();
@@ -316,32 +318,32 @@ async fn a_request_too_many_is_told_to_come_back_and_a_connection_too_many_is_hu
     timeout(DEADLINE, hung_up).await.unwrap();
     drop(first);
     until("the stream's place is free", || {
-        (rig.seal.sealer().under_way() == 0).then_some(())
+        (rig.proxy.signer().under_way() == 0).then_some(())
     })
     .await;
 }
 
-/// Whoever stands beside an engine; brought up `ups` times.
-struct Stands {
+/// A grader beside an engine, which was started `ups` times.
+struct TestGrader {
     upstream: Option<Upstream>,
     ups: AtomicUsize,
 }
 
-impl Beside for Stands {
-    fn upstream(&self) -> BoxFuture<'_, Result<Upstream, String>> {
+impl GraderBackend for TestGrader {
+    fn start(&self) -> BoxFuture<'_, Result<Upstream, String>> {
         self.ups.fetch_add(1, Ordering::Relaxed);
         Box::pin(ready(
             self.upstream.clone().ok_or_else(|| "it is not there".to_owned()),
         ))
     }
 
-    fn path(&self, method: &Method) -> PathAndQuery {
+    fn path_for(&self, method: &Method) -> PathAndQuery {
         PathAndQuery::from_static(if method == Method::GET { "/how" } else { "/what" })
     }
 }
 
 #[tokio::test]
-async fn whoever_stands_beside_the_engine_is_asked_under_one_path_and_its_answers_are_signed() {
+async fn a_grader_beside_the_engine_is_reached_by_one_path_and_its_responses_are_signed() {
     let tasks = Tasks::new();
     let engine = hello(&tasks);
     let other = Engine::new(&tasks, |mut stream| async move {
@@ -350,7 +352,7 @@ async fn whoever_stands_beside_the_engine_is_asked_under_one_path_and_its_answer
     });
     let limits = Limits::default();
     let upstream = Upstream::new(other.address(), &limits, &tasks);
-    let beside = Arc::new(Stands {
+    let beside = Arc::new(TestGrader {
         upstream: Some(upstream),
         ups: AtomicUsize::new(0),
     });
@@ -363,34 +365,34 @@ async fn whoever_stands_beside_the_engine_is_asked_under_one_path_and_its_answer
     .await;
     let mut ledger = rig.ledger();
     for (number, (request, body, line)) in [
-        (Request::get(BESIDE), "", "GET /how HTTP/1.1"),
-        (Request::post(BESIDE), "question", "POST /what HTTP/1.1"),
+        (Request::get(GRADE_PATH), "", "GET /how HTTP/1.1"),
+        (Request::post(GRADE_PATH), "question", "POST /what HTTP/1.1"),
     ]
     .into_iter()
     .enumerate()
     {
         let told = rig.ask(request, body).await;
         assert_eq!((told.head.status.as_u16(), &told.body[..]), (200, &b"beside"[..]));
-        // What is signed is the path that was asked for.
+        // The requested path is signed.
         let proof = told.proven(&mut ledger);
-        assert_eq!((proof.path.as_str(), proof.sequence), (BESIDE, number as u64));
+        assert_eq!((proof.path.as_str(), proof.sequence), (GRADE_PATH, number as u64));
         assert!(other.heard()[number].starts_with(line), "{:?}", other.heard());
     }
     assert!(engine.heard().is_empty(), "the engine was not asked");
     assert_eq!(beside.ups.load(Ordering::Relaxed), 2);
-    // The engine's own paths are the engine's.
+    // Other paths go to the engine.
     let told = rig.ask(Request::get("/v1/grade"), "").await;
     assert_eq!((&told.body[..], other.heard().len()), (&b"hello"[..], 2));
 }
 
 #[tokio::test]
-async fn where_nobody_stands_beside_the_engine_there_is_nothing_and_who_does_not_come_is_signed_for() {
+async fn without_a_grader_the_path_is_unknown_and_a_grader_that_does_not_start_is_signed_as_failed() {
     let tasks = Tasks::new();
     let engine = hello(&tasks);
     let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
     let told = rig
         .client
-        .send(Request::post(BESIDE).body(Full::default()).unwrap())
+        .send(Request::post(GRADE_PATH).body(Full::default()).unwrap())
         .await
         .unwrap();
     assert_eq!(
@@ -398,12 +400,12 @@ async fn where_nobody_stands_beside_the_engine_there_is_nothing_and_who_does_not
         (404, false)
     );
 
-    let absent = Arc::new(Stands {
+    let absent = Arc::new(TestGrader {
         upstream: None,
         ups: AtomicUsize::new(0),
     });
     let rig = Rig::with(tasks.clone(), engine.address(), Some(absent), Kind::default()).await;
-    let told = rig.ask(Request::post(BESIDE), "question").await;
+    let told = rig.ask(Request::post(GRADE_PATH), "question").await;
     let proof = told.proven(&mut rig.ledger());
     assert_eq!(
         (told.head.status.as_u16(), proof.end),

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use muster_process::Tasks;
 use muster_protocol::Digest;
 use muster_response_proof::StreamEnd;
-use muster_sealing_proxy::headers::PROOF;
+use muster_response_proof::headers::PROOF;
 use muster_sealing_proxy::{EngineAddress, Limits};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
@@ -144,7 +144,7 @@ async fn an_engine_may_answer_before_it_has_read() {
     let tasks = Tasks::new();
     let engine = Engine::reading(&tasks, false, |mut stream| async move {
         stream.write_all(whole("already").as_bytes()).await.unwrap();
-        // Its client is still writing; a reset would take the answer back.
+        // The proxy is still writing; a reset would discard the response.
         let mut rest = tokio::io::sink();
         let _ = tokio::io::copy(&mut stream, &mut rest).await;
     });
@@ -163,7 +163,7 @@ async fn a_socket_that_became_a_link_leads_nowhere() {
     });
     let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
     assert_eq!(rig.ask(get(), "").await.body, "hello");
-    // What the job must not reach: say, the engine that runs it.
+    // A socket that the job must not reach, such as the container engine's.
     let elsewhere = tempfile::tempdir().unwrap();
     let secret = elsewhere.path().join("docker.sock");
     let listener = UnixListener::bind(&secret).unwrap();
@@ -217,7 +217,7 @@ async fn a_flood_waits_for_its_reader_and_hurts_nobody() {
     let (report, reported) = oneshot::channel();
     let mut body = rig.checked(response, report).into_body();
     body.frame().await.unwrap().unwrap();
-    // Until the engine is held up: two looks some requests apart see the same count.
+    // Waits until the engine is held up: the count does not change any more.
     let beside = Rig::new(tasks, other.address(), Kind::default()).await;
     let mut before = 0;
     loop {
@@ -230,7 +230,7 @@ async fn a_flood_waits_for_its_reader_and_hurts_nobody() {
         }
         before = now;
     }
-    // What the kernel's buffers hold, on two connections, and a little of ours.
+    // The kernel's buffers of two connections, and a little more for the proxy.
     assert!(
         before < FLOOD / 3,
         "{before} bytes were taken from the engine for a reader who takes none"
@@ -239,7 +239,7 @@ async fn a_flood_waits_for_its_reader_and_hurts_nobody() {
         frame.unwrap();
     }
     let checked = reported.await.unwrap();
-    let (proof, _) = checked.verdict(&asked, &mut rig.ledger(), BOUNDS).unwrap();
+    let (proof, _) = checked.check_proof(&asked, &mut rig.ledger(), BOUNDS).unwrap();
     assert_eq!((proof.output_bytes, proof.end), (FLOOD, StreamEnd::Completed));
 }
 
@@ -261,7 +261,7 @@ async fn an_answer_that_never_ends_ends_at_the_bound() {
     let proof = told.proven(&mut rig.ledger());
     assert_eq!((proof.end, proof.output_bytes), (StreamEnd::Oversize, 100_003));
     until("the engine let go", || {
-        (rig.seal.sealer().under_way() == 0).then_some(())
+        (rig.proxy.signer().under_way() == 0).then_some(())
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Every way in which an answer can be altered on its way, each refused for its own reason.
+//! Every way in which a response can be altered on its way. Each is rejected for its own reason.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use muster_process::Tasks;
-use muster_response_proof::{Forgery, Ledger, Nonce};
-use muster_sealing_proxy::headers::{CLIENT_NONCE, GATEWAY_NONCE};
-use muster_sealing_proxy::{Asked, Unproven};
+use muster_response_proof::headers::{CLIENT_NONCE, GATEWAY_NONCE};
+use muster_response_proof::{Forgery, ProofLedger, RequestNonce};
+use muster_sealed_client::{ProofError, SentRequest};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 
-use crate::rig::{BOUNDS, EVENTS, Engine, Kind, Rig, Told, chunk};
+use crate::rig::{BOUNDS, EVENTS, Engine, Kind, ProvenAnswer, Rig, chunk};
 
 async fn engine(tasks: &Tasks) -> Engine {
     Engine::new(tasks, |mut stream| async move {
@@ -22,21 +22,21 @@ async fn engine(tasks: &Tasks) -> Engine {
     })
 }
 
-async fn told(rig: &Rig) -> Told {
+async fn told(rig: &Rig) -> ProvenAnswer {
     let request = Request::post("/v1/chat/completions")
         .header(CLIENT_NONCE, "ab".repeat(32))
         .header(GATEWAY_NONCE, "cd".repeat(32));
     rig.ask(request, "{}").await
 }
 
-/// What arrived, as somebody on the way would hand it on.
-struct Handed {
+/// A response as an intermediary would pass it on.
+struct AlteredAnswer {
     response: Response<Bytes>,
-    asked: Asked,
+    asked: SentRequest,
 }
 
-impl Handed {
-    fn of(told: &Told) -> Self {
+impl AlteredAnswer {
+    fn of(told: &ProvenAnswer) -> Self {
         let mut response = Response::new(told.body.clone());
         *response.status_mut() = told.head.status;
         *response.headers_mut() = told.head.headers.clone();
@@ -52,24 +52,24 @@ impl Handed {
         *self.response.body_mut() = body.replace(from, to).into();
     }
 
-    async fn verdict(self, rig: &Rig, ledger: &mut Ledger) -> Result<(), Unproven> {
+    async fn verdict(self, rig: &Rig, ledger: &mut ProofLedger) -> Result<(), ProofError> {
         let (report, reported) = oneshot::channel();
         let passing = rig.checked(self.response.map(Full::new), report);
         passing.into_body().collect().await.unwrap();
         let checked = reported.await.unwrap();
-        checked.verdict(&self.asked, ledger, BOUNDS).map(|_| ())
+        checked.check_proof(&self.asked, ledger, BOUNDS).map(|_| ())
     }
 }
 
-type Alter = fn(&mut Handed);
+type Alter = fn(&mut AlteredAnswer);
 
 #[tokio::test]
-async fn whatever_is_altered_on_the_way_is_refused_for_its_own_reason() {
+async fn every_alteration_is_rejected_for_its_own_reason() {
     let tasks = Tasks::new();
     let engine = engine(&tasks).await;
     let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
     let genuine = told(&rig).await;
-    Handed::of(&genuine)
+    AlteredAnswer::of(&genuine)
         .verdict(&rig, &mut rig.ledger())
         .await
         .unwrap();
@@ -104,7 +104,7 @@ async fn whatever_is_altered_on_the_way_is_refused_for_its_own_reason() {
         ),
         (
             "another client's nonce",
-            |handed| handed.asked.client_nonce = Some(Nonce::from_bytes([1; 32])),
+            |handed| handed.asked.client_nonce = Some(RequestNonce::from_bytes([1; 32])),
             Forgery::Nonce,
         ),
         (
@@ -145,14 +145,14 @@ async fn whatever_is_altered_on_the_way_is_refused_for_its_own_reason() {
         ),
     ];
     for (name, alter, expected) in table {
-        let mut handed = Handed::of(&genuine);
+        let mut handed = AlteredAnswer::of(&genuine);
         alter(&mut handed);
         let refused = handed.verdict(&rig, &mut rig.ledger()).await.unwrap_err();
         match (&refused, &expected) {
-            (Unproven::Forged(Forgery::Clock(off)), Forgery::Clock(_)) => {
+            (ProofError::Forged(Forgery::Clock(off)), Forgery::Clock(_)) => {
                 assert!(*off > Duration::from_secs(3_000), "{name}: {off:?}");
             }
-            _ => assert_eq!(refused, Unproven::Forged(expected), "{name}"),
+            _ => assert_eq!(refused, ProofError::Forged(expected), "{name}"),
         }
     }
 }
@@ -163,13 +163,16 @@ async fn a_proof_that_is_missing_or_nonsense_is_said_to_be_so() {
     let engine = engine(&tasks).await;
     let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
     let genuine = told(&rig).await;
-    let mut cut = Handed::of(&genuine);
+    let mut cut = AlteredAnswer::of(&genuine);
     *cut.response.body_mut() = Bytes::copy_from_slice(genuine.engines());
-    assert_eq!(cut.verdict(&rig, &mut rig.ledger()).await, Err(Unproven::Absent));
-    let mut nonsense = Handed::of(&genuine);
+    assert_eq!(
+        cut.verdict(&rig, &mut rig.ledger()).await,
+        Err(ProofError::Absent)
+    );
+    let mut nonsense = AlteredAnswer::of(&genuine);
     *nonsense.response.body_mut() = [genuine.engines(), b"\n: muster-proof ???\n"].concat().into();
     let refused = nonsense.verdict(&rig, &mut rig.ledger()).await;
-    assert!(matches!(refused, Err(Unproven::Unreadable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(ProofError::Unreadable(_))), "{refused:?}");
 }
 
 #[tokio::test]
@@ -179,11 +182,14 @@ async fn proofs_of_other_times_and_sessions_are_worth_nothing_here() {
     let rig = Rig::new(tasks.clone(), engine.address(), Kind::default()).await;
     let mut ledger = rig.ledger();
     let (first, second) = (told(&rig).await, told(&rig).await);
-    // Replayed: the first one's proof for both.
-    Handed::of(&first).verdict(&rig, &mut ledger).await.unwrap();
-    let replayed = Handed::of(&first).verdict(&rig, &mut ledger).await;
-    assert_eq!(replayed, Err(Unproven::Forged(Forgery::Replayed(0))));
-    // Of another job, signed by the same key.
+    // A replay: the proof of the first response for both.
+    AlteredAnswer::of(&first)
+        .verdict(&rig, &mut ledger)
+        .await
+        .unwrap();
+    let replayed = AlteredAnswer::of(&first).verdict(&rig, &mut ledger).await;
+    assert_eq!(replayed, Err(ProofError::Forged(Forgery::Replayed(0))));
+    // A proof of another job, signed by the same key.
     let elsewhere = Rig::new(
         tasks.clone(),
         engine.address(),
@@ -194,9 +200,9 @@ async fn proofs_of_other_times_and_sessions_are_worth_nothing_here() {
     )
     .await;
     let foreign = told(&elsewhere).await;
-    let crossed = Handed::of(&foreign).verdict(&rig, &mut ledger).await;
-    assert_eq!(crossed, Err(Unproven::Forged(Forgery::Attestation)));
-    // After the time that the miner attested.
+    let crossed = AlteredAnswer::of(&foreign).verdict(&rig, &mut ledger).await;
+    assert_eq!(crossed, Err(ProofError::Forged(Forgery::Attestation)));
+    // A response after the validity that the miner attested.
     let expired = Rig::new(
         tasks,
         engine.address(),
@@ -207,14 +213,17 @@ async fn proofs_of_other_times_and_sessions_are_worth_nothing_here() {
     )
     .await;
     let late = told(&expired).await.verdict(&mut expired.ledger()).unwrap_err();
-    assert_eq!(late, Unproven::Forged(Forgery::Expired));
-    // A response that was never shown is missed at the close.
+    assert_eq!(late, ProofError::Forged(Forgery::Expired));
+    // An unproven response is found at the close.
     let close = rig.client.close(0).await.unwrap().close;
     assert_eq!(
         ledger.close(&close, muster_identity::verify),
         Err(Forgery::Gap(1))
     );
-    Handed::of(&second).verdict(&rig, &mut ledger).await.unwrap();
+    AlteredAnswer::of(&second)
+        .verdict(&rig, &mut ledger)
+        .await
+        .unwrap();
     ledger.close(&close, muster_identity::verify).unwrap();
 }
 
@@ -224,7 +233,7 @@ async fn lines_of_ours_that_a_gateway_puts_in_are_no_part_of_what_was_signed() {
     let engine = engine(&tasks).await;
     let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
     let genuine = told(&rig).await;
-    let mut handed = Handed::of(&genuine);
+    let mut handed = AlteredAnswer::of(&genuine);
     let waiting = b": muster-wait\n: muster-wait\n".as_slice();
     *handed.response.body_mut() = [waiting, &genuine.body].concat().into();
     handed.verdict(&rig, &mut rig.ledger()).await.unwrap();

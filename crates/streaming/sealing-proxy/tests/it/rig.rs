@@ -1,4 +1,5 @@
-//! A session from end to end: an engine that a test writes byte by byte, the seal in front of it, a pinned client.
+//! A session from end to end: an engine that a test writes byte by byte, the sealing proxy in front of it, and a
+//! client.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,13 +16,15 @@ use muster_process::tls::TlsIdentity;
 use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{
-    Attestation, Bounds, Envelope, HashScheme, Ledger, Nonce, Price, ResponseProof, SessionId, StreamEnd,
-    Text,
+    Attestation, ClockTolerance, Envelope, HashScheme, Price, ProofLedger, RequestNonce, ResponseProof,
+    SessionId, StreamEnd, Text,
 };
-use muster_sealing_proxy::socket::{JobSocket, Listener};
+use muster_sealed_client::{
+    CheckedBody, ProofError, ReceivedResponse, SealedClient, SealedPeer, SentRequest,
+};
+use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{
-    Asked, Beside, Checked, CheckedBody, Endpoint, EngineAddress, Limits, Peer, Seal, SealedClient, Sealer,
-    Unproven, Upstream,
+    Endpoint, EngineAddress, GraderBackend, Limits, ProofSigner, SealingProxy, Upstream,
 };
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -29,13 +32,13 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-pub(crate) const BOUNDS: Bounds = Bounds {
+pub(crate) const BOUNDS: ClockTolerance = ClockTolerance {
     skew: Duration::from_secs(5),
 };
-/// No test waits longer for anything.
+/// The longest time that a test waits for one event.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Waits for a condition that something else brings about.
+/// Waits until a condition holds.
 pub(crate) async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let waiting = async {
         loop {
@@ -50,14 +53,14 @@ pub(crate) async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T
         .unwrap_or_else(|_| panic!("never came: {what}"))
 }
 
-/// An engine on a Unix socket. What it has read of each request is kept.
+/// An engine on a Unix socket that keeps the requests that it has read.
 pub(crate) struct Engine {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) heard: Arc<Mutex<Vec<String>>>,
 }
 
 impl Engine {
-    /// Each request is read whole, then answered by `talk`; when that returns, the engine hangs up.
+    /// Reads each request whole and answers it by `talk`. The engine then closes the connection.
     pub(crate) fn new<F, Fut>(tasks: &Tasks, talk: F) -> Self
     where
         F: Fn(UnixStream) -> Fut + Send + Sync + 'static,
@@ -66,7 +69,7 @@ impl Engine {
         Self::reading(tasks, true, talk)
     }
 
-    /// The same, but for one that may answer before it has read anything.
+    /// The same, for an engine that answers before it has read anything unless `reads`.
     pub(crate) fn reading<F, Fut>(tasks: &Tasks, reads: bool, talk: F) -> Self
     where
         F: Fn(UnixStream) -> Fut + Send + Sync + 'static,
@@ -99,7 +102,7 @@ impl Engine {
     }
 
     pub(crate) fn address(&self) -> EngineAddress {
-        let socket = JobSocket::new(self.folder.path(), "engine.sock", Listener::Trusted);
+        let socket = JobSocket::new(self.folder.path(), "engine.sock", SocketOwner::Trusted);
         EngineAddress::Socket(socket.unwrap())
     }
 
@@ -108,7 +111,7 @@ impl Engine {
     }
 }
 
-/// One request with its body.
+/// Reads one request with its body.
 pub(crate) async fn request(stream: &mut UnixStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -129,25 +132,25 @@ pub(crate) async fn request(stream: &mut UnixStream) -> Option<String> {
     }
 }
 
-/// The session.
+/// A session with its client.
 pub(crate) struct Rig {
     pub(crate) clock: SharedClock,
-    pub(crate) seal: Arc<Seal>,
+    pub(crate) proxy: Arc<SealingProxy>,
     pub(crate) endpoint: Option<Endpoint>,
     pub(crate) address: SocketAddr,
     pub(crate) client: SealedClient,
-    /// The client's.
+    /// The certificate and the key of the client.
     pub(crate) identity: TlsIdentity,
     pub(crate) server: Digest,
 }
 
-/// What is special about a session.
+/// The parameters of a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) limits: Limits,
     pub(crate) scheme: HashScheme,
     pub(crate) job: u128,
-    /// Seconds from now.
+    /// The validity of the attestation in seconds from now.
     pub(crate) valid: i64,
 }
 
@@ -194,14 +197,14 @@ pub(crate) fn attestation(
     }
 }
 
-/// An answer, with what its checker saw.
-pub(crate) struct Told {
+/// A response with its report.
+pub(crate) struct ProvenAnswer {
     pub(crate) head: Parts,
-    /// Our line included.
+    /// The body with the line that carries the proof.
     pub(crate) body: Bytes,
     pub(crate) trailers: Option<HeaderMap>,
-    pub(crate) checked: Checked,
-    pub(crate) asked: Asked,
+    pub(crate) received: ReceivedResponse,
+    pub(crate) asked: SentRequest,
 }
 
 impl Rig {
@@ -209,11 +212,11 @@ impl Rig {
         Self::with(tasks, engine, None, kind).await
     }
 
-    /// Likewise, with somebody beside the engine.
+    /// The same, with a grader beside the engine.
     pub(crate) async fn with(
         tasks: Tasks,
         engine: EngineAddress,
-        beside: Option<Arc<dyn Beside>>,
+        co_grader: Option<Arc<dyn GraderBackend>>,
         kind: Kind,
     ) -> Self {
         let clock: SharedClock = Arc::new(SystemClock::new());
@@ -222,27 +225,27 @@ impl Rig {
         let (server_digest, client_digest) = (server.identity.fingerprint(), own.identity.fingerprint());
         let stated = attestation(&key(), clock.now(), &kind, server_digest, client_digest);
         let envelope = Envelope::new(&stated, |bytes| Keypair::from_seed([8; 32]).sign(bytes));
-        let sealer = Sealer::new(key(), envelope, Arc::clone(&clock)).unwrap();
+        let signer = ProofSigner::new(key(), envelope, Arc::clone(&clock)).unwrap();
         let upstream = Upstream::new(engine, &kind.limits, &tasks);
-        let seal = Seal::with(sealer, upstream, beside, kind.limits, tasks.clone());
+        let proxy = SealingProxy::with_grader(signer, upstream, co_grader, kind.limits, tasks.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::open(
             listener,
             &server.identity,
             client_digest,
-            Arc::clone(&seal),
+            Arc::clone(&proxy),
             Arc::clone(&clock),
         )
         .unwrap();
         let address = endpoint.address();
-        let peer = Peer {
+        let peer = SealedPeer {
             address: address.to_string(),
             certificate: server_digest,
         };
         let client = SealedClient::new(peer, &own.identity, &kind.limits, &tasks).unwrap();
         Self {
             clock,
-            seal,
+            proxy,
             endpoint: Some(endpoint),
             address,
             client,
@@ -252,47 +255,47 @@ impl Rig {
     }
 
     pub(crate) fn scheme(&self) -> HashScheme {
-        self.seal.sealer().scheme()
+        self.proxy.signer().scheme()
     }
 
-    pub(crate) fn ledger(&self) -> Ledger {
-        Ledger::open(self.seal.sealer().attestation()).unwrap()
+    pub(crate) fn ledger(&self) -> ProofLedger {
+        ProofLedger::open(self.proxy.signer().attestation()).unwrap()
     }
 
-    /// What will be compared with the proof of this request.
-    pub(crate) fn asked(&self, request: &Request<Full<Bytes>>, body: &[u8]) -> Asked {
+    /// The request as it will be compared with its proof.
+    pub(crate) fn asked(&self, request: &Request<Full<Bytes>>, body: &[u8]) -> SentRequest {
         let nonce = |name: &str| {
             let value = request.headers().get(name)?.to_str().ok()?;
-            Nonce::from_hex(value)
+            RequestNonce::from_hex(value)
         };
-        Asked {
+        SentRequest {
             client_nonce: nonce("muster-client-nonce"),
             gateway_nonce: nonce("muster-gateway-nonce"),
             method: request.method().to_string(),
             path: request.uri().to_string(),
-            input: Asked::input_of(self.scheme(), body),
+            input: SentRequest::digest_body(self.scheme(), body),
             at: self.clock.now(),
         }
     }
 
-    pub(crate) async fn ask(&self, request: http::request::Builder, body: &'static str) -> Told {
+    pub(crate) async fn ask(&self, request: http::request::Builder, body: &'static str) -> ProvenAnswer {
         timeout(DEADLINE, self.ask_at_length(request, body))
             .await
             .unwrap()
     }
 
-    async fn ask_at_length(&self, request: http::request::Builder, body: &'static str) -> Told {
+    async fn ask_at_length(&self, request: http::request::Builder, body: &'static str) -> ProvenAnswer {
         let request = request.body(Full::new(Bytes::from(body))).unwrap();
         let asked = self.asked(&request, body.as_bytes());
         let response = self.client.send(request).await.unwrap();
         let (report, reported) = oneshot::channel();
         let (head, body) = self.checked(response, report).into_parts();
         let collected = body.collect().await.unwrap();
-        Told {
+        ProvenAnswer {
             head,
             trailers: collected.trailers().cloned(),
             body: collected.to_bytes(),
-            checked: reported.await.unwrap(),
+            received: reported.await.unwrap(),
             asked,
         }
     }
@@ -300,19 +303,19 @@ impl Rig {
     pub(crate) fn checked<B>(
         &self,
         response: http::Response<B>,
-        report: oneshot::Sender<Checked>,
-    ) -> http::Response<CheckedBody<B, impl FnOnce(Checked) + use<B>>>
+        report: oneshot::Sender<ReceivedResponse>,
+    ) -> http::Response<CheckedBody<B, impl FnOnce(ReceivedResponse) + use<B>>>
     where
         B: http_body::Body<Data = Bytes> + Unpin,
     {
-        CheckedBody::over(response, self.scheme(), Arc::clone(&self.clock), move |checked| {
+        CheckedBody::wrap(response, self.scheme(), Arc::clone(&self.clock), move |checked| {
             let _ = report.send(checked);
         })
     }
 
-    /// Proofs that the session keeps, as it signed them.
+    /// The proofs that the session keeps.
     pub(crate) fn signed(&self) -> Vec<ResponseProof> {
-        let kept = self.seal.sealer().proofs(0, 1_000).proofs;
+        let kept = self.proxy.signer().proofs(0, 1_000).proofs;
         let read = |(_, text): &(u64, Arc<str>)| Envelope::from_text(text).unwrap().statement().unwrap();
         kept.iter().map(read).collect()
     }
@@ -322,19 +325,19 @@ impl Rig {
     }
 }
 
-impl Told {
-    /// The proof, which must be good.
-    pub(crate) fn proven(&self, ledger: &mut Ledger) -> ResponseProof {
+impl ProvenAnswer {
+    /// The proof, which must be valid.
+    pub(crate) fn proven(&self, ledger: &mut ProofLedger) -> ResponseProof {
         self.verdict(ledger)
             .unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    pub(crate) fn verdict(&self, ledger: &mut Ledger) -> Result<ResponseProof, Unproven> {
-        let (proof, _) = self.checked.verdict(&self.asked, ledger, BOUNDS)?;
+    pub(crate) fn verdict(&self, ledger: &mut ProofLedger) -> Result<ResponseProof, ProofError> {
+        let (proof, _) = self.received.check_proof(&self.asked, ledger, BOUNDS)?;
         Ok(proof)
     }
 
-    /// The body without our line.
+    /// The body without the line that carries the proof.
     pub(crate) fn engines(&self) -> &[u8] {
         let line = b"\n: muster-proof ";
         let at = self.body.windows(line.len()).position(|window| window == line);
@@ -342,17 +345,17 @@ impl Told {
     }
 }
 
-impl std::fmt::Debug for Told {
+impl std::fmt::Debug for ProvenAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}, {:?}", self.head, self.checked)
+        write!(f, "{:?}, {:?}", self.head, self.received)
     }
 }
 
-/// The head of a stream of events in chunks.
+/// The head of a chunked event stream.
 pub(crate) const EVENTS: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// A chunk.
+/// One chunk with its framing.
 pub(crate) fn chunk(bytes: &[u8]) -> Vec<u8> {
     let mut chunk = format!("{:x}\r\n", bytes.len()).into_bytes();
     chunk.extend_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Answers that stream, as they should and as an engine likes.
+//! Streamed responses, of honest engines and of engines that end in other ways.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use http::Request;
 use http_body_util::BodyExt;
 use muster_process::Tasks;
 use muster_protocol::Digest;
+use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, PROOF};
 use muster_response_proof::{Forgery, HashScheme, StreamEnd};
-use muster_sealing_proxy::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, PROOF};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::timeout;
@@ -46,7 +46,7 @@ async fn events_pass_one_by_one_and_the_last_line_and_the_trailer_prove_them() {
     for number in 0..20 {
         let event = format!("data: {{\"number\":{number}}}\n\n");
         say.send(chunk(event.as_bytes())).await.unwrap();
-        // The next one is not said before this one has come.
+        // The next event is not sent before this one has arrived.
         let frame = timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), event);
     }
@@ -57,7 +57,7 @@ async fn events_pass_one_by_one_and_the_last_line_and_the_trailer_prove_them() {
     let proof = trailers.get(PROOF).unwrap().to_str().unwrap();
     assert_eq!(line, format!("\n: muster-proof {proof}\n"));
     let checked = reported.await.unwrap();
-    let (proof, _) = checked.verdict(&asked, &mut rig.ledger(), BOUNDS).unwrap();
+    let (proof, _) = checked.check_proof(&asked, &mut rig.ledger(), BOUNDS).unwrap();
     assert_eq!(proof.client_nonce.unwrap().hex(), nonce);
     assert_eq!(proof.client.unwrap().hex(), "ef".repeat(32));
     assert_eq!(proof.end, StreamEnd::Completed);
@@ -93,7 +93,7 @@ async fn requests_that_come_while_a_stream_flows_are_answered_behind_it_on_the_s
     let ask = |name: &str, more: &str| {
         format!("POST /{name} HTTP/1.1\r\nhost: x\r\n{more}content-length: 2\r\n\r\n{{}}")
     };
-    // The second comes with the first, the third in two pieces while the first streams.
+    // The second request comes with the first, the third in two pieces while the first response streams.
     let third = ask("c", "connection: close\r\n");
     let (half, rest) = third.split_at(20);
     let together = format!("{}{}{half}", ask("a", "te: trailers\r\n"), ask("b", ""));
@@ -186,7 +186,7 @@ async fn an_answer_that_ends_within_a_line_ends_there() {
     let proof = told.proven(&mut rig.ledger());
     assert_eq!(proof.output, Digest::of(b"data: 1\n\ndata: {\"cut"));
     assert_eq!(proof.output_bytes, 20);
-    // No empty line after what was cut: no reader takes it for an event.
+    // No empty line follows the cut event, so that no reader takes it for a whole one.
     assert!(!told.body[20..].windows(2).any(|window| window == b"\n\n"));
 }
 
@@ -213,7 +213,7 @@ async fn a_client_that_vanishes_leaves_one_proof_of_what_it_was_sent_and_the_eng
         async move {
             stream.write_all(EVENTS.as_bytes()).await.unwrap();
             stream.write_all(&chunk(b"data: 1\n\n")).await.unwrap();
-            // It would go on for ever.
+            // The stream would not end by itself.
             let mut nothing = [0; 1];
             let read = stream.read(&mut nothing).await;
             gone.send(read.unwrap_or(0)).await.unwrap();
@@ -231,10 +231,10 @@ async fn a_client_that_vanishes_leaves_one_proof_of_what_it_was_sent_and_the_eng
     drop(body);
     assert_eq!(timeout(DEADLINE, hung_up.recv()).await.unwrap(), Some(0));
     until("a proof", || (!rig.signed().is_empty()).then_some(())).await;
-    until("the end", || (rig.seal.sealer().under_way() == 0).then_some(())).await;
+    until("the end", || (rig.proxy.signer().under_way() == 0).then_some(())).await;
     assert_eq!(rig.ends(), [StreamEnd::ClientGone]);
     assert_eq!(rig.signed()[0].output, Digest::of(b"data: 1\n\n"));
-    // The proof is fetched, and agrees with the beginning that was seen.
+    // The proof is fetched, and agrees with the beginning that was received.
     let checked = reported.await.unwrap();
     assert!(!checked.whole && checked.proof.is_none());
     let (proofs, next) = rig.client.proofs(0).await.unwrap();
@@ -255,14 +255,14 @@ async fn a_session_that_is_closed_ends_what_is_under_way_and_says_its_last_word(
     let rig = Rig::new(tasks, engine.address(), Kind::default()).await;
     let mut ledger = rig.ledger();
     let (told, last) = tokio::join!(rig.ask(post(), "{}"), async {
-        until("a stream", || (rig.seal.sealer().under_way() == 1).then_some(())).await;
+        until("a stream", || (rig.proxy.signer().under_way() == 1).then_some(())).await;
         timeout(DEADLINE, rig.client.close(0)).await.unwrap().unwrap()
     });
     let proof = told.proven(&mut ledger);
     assert_eq!(proof.end, StreamEnd::SessionClosed);
     let stated = ledger.close(&last.close, muster_identity::verify).unwrap();
     assert_eq!(stated.responses, 1);
-    // Whoever did not stay for the answer has its proof with the last word.
+    // The proof of a response whose client went away comes with the closing statement.
     let mut absent = rig.ledger();
     let [unseen] = last.proofs.as_slice() else {
         panic!("{last:?}");
@@ -275,12 +275,12 @@ async fn a_session_that_is_closed_ends_what_is_under_way_and_says_its_last_word(
     assert_eq!(absent.close(&last.close, muster_identity::verify), Ok(stated));
     let refused = rig.ask(post(), "{}").await;
     assert_eq!(refused.head.status, 503);
-    assert!(refused.checked.proof.is_none(), "the engine was not asked");
+    assert!(refused.received.proof.is_none(), "the engine was not asked");
     let again = rig.client.close(1).await.unwrap();
     assert_eq!((again.close, again.proofs.len()), (last.close, 0));
     assert_eq!(
         rig.client.attestation().await.unwrap(),
-        *rig.seal.sealer().attestation()
+        *rig.proxy.signer().attestation()
     );
 }
 
@@ -299,7 +299,7 @@ async fn an_endpoint_that_closes_signs_for_clients_that_do_not_listen() {
     let closing = endpoint.close(std::time::Duration::from_millis(50));
     timeout(DEADLINE, closing).await.unwrap();
     assert_eq!(rig.ends(), [StreamEnd::SessionClosed]);
-    assert_eq!(rig.seal.sealer().close().statement().unwrap().responses, 1);
+    assert_eq!(rig.proxy.signer().close().statement().unwrap().responses, 1);
     drop(unread);
 }
 

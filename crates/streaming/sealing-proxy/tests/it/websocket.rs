@@ -1,4 +1,4 @@
-//! WebSockets through the seal.
+//! WebSockets through the sealing proxy.
 
 use futures_util::{SinkExt, StreamExt};
 use http::Request;
@@ -30,7 +30,7 @@ async fn messages_pass_both_ways_and_are_signed_as_one_exchange() {
     let socket = muster_sealing_proxy::socket::JobSocket::new(
         folder.path(),
         "engine.sock",
-        muster_sealing_proxy::socket::Listener::Trusted,
+        muster_sealing_proxy::socket::SocketOwner::Trusted,
     );
     let address = muster_sealing_proxy::EngineAddress::Socket(socket.unwrap());
     let rig = Rig::new(tasks, address, Kind::default()).await;
@@ -44,12 +44,12 @@ async fn messages_pass_both_ways_and_are_signed_as_one_exchange() {
         assert_eq!(back.into_text().unwrap().as_str(), text);
     }
     socket.close(None).await.unwrap();
-    until("a proof", || (rig.seal.sealer().signed() == 1).then_some(())).await;
+    until("a proof", || (rig.proxy.signer().signed() == 1).then_some(())).await;
     let (proofs, _) = rig.client.proofs(0).await.unwrap();
     let proof = proofs.first().map(Envelope::statement).unwrap().unwrap();
     assert_eq!((proof.status, proof.path.as_str()), (101, "/talk"));
     assert!(matches!(proof.end, StreamEnd::Completed | StreamEnd::ClientGone));
-    // Fifty frames of 9 or 10 bytes with two bytes of head each; a goodbye may follow.
+    // Fifty frames of 9 or 10 bytes with a head of two bytes each; a close frame may follow.
     let said = 10 * (9 + 2) + 40 * (10 + 2);
     assert!(
         (said..said + 20).contains(&proof.output_bytes),
