@@ -3,7 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "what these helpers cannot do is the test's failure, on its line"
+    reason = "a helper that fails is a failure of its test"
 )]
 
 use std::time::Duration;

@@ -349,11 +349,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(59)).await;
         engine.send(Ok(Bytes::from_static(b": must"))).await.unwrap();
         let started = Instant::now();
-        assert_eq!(
-            data(&mut relay).await,
-            ": must",
-            "what was held back comes at the end"
-        );
+        assert_eq!(data(&mut relay).await, ": must", "the held bytes come at the end");
         assert_eq!(started.elapsed(), Duration::from_secs(60));
         let line = data(&mut relay).await;
         let text = proof_of(line.strip_prefix(b"\n: muster-".as_slice()).unwrap()).unwrap();

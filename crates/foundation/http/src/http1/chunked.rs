@@ -205,7 +205,7 @@ fn announced_trailers(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Ready once the client has gone. What it sends while its response is being written is kept as unread.
+/// Ready once the client has gone. Bytes that it sends while its response is being written are kept as unread.
 fn poll_client_gone<T>(io: &mut StallTimeout<T>, cx: &mut Context<'_>) -> Poll<io::Error>
 where
     T: Read + Write + Unpin,

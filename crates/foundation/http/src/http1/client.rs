@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// One request.
+    /// Reads one request, whose body is `ask`.
     async fn hear(far: &mut DuplexStream) {
         let mut heard = Vec::new();
         while !heard.ends_with(b"ask") {

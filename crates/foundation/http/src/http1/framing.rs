@@ -21,7 +21,7 @@ pub(super) enum Framing {
     Chunked(Chunks),
     /// Everything until the peer closes the connection.
     UntilClose,
-    /// Nothing more.
+    /// The body is over.
     Over,
 }
 

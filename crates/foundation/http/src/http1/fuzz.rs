@@ -90,7 +90,7 @@ fn mutate(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// What a reader makes of a response whose connection is closed after it.
+/// A response as it was read, if the connection is closed after it.
 #[derive(Debug, PartialEq, Eq)]
 struct Reading {
     status: u16,

@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "what these helpers cannot do is the test's failure, on its line"
+    reason = "a helper that fails is a failure of its test"
 )]
 
 mod door;

@@ -237,10 +237,10 @@ async fn a_client_that_vanishes_leaves_one_proof_of_what_it_was_sent_and_the_eng
     // The proof is fetched, and agrees with the beginning that was received.
     let checked = reported.await.unwrap();
     assert!(!checked.whole && checked.proof.is_none());
-    let (proofs, next) = rig.client.proofs(0).await.unwrap();
+    let (proofs, next) = rig.client.fetch_proofs(0).await.unwrap();
     assert_eq!((proofs.len(), next), (1, 1));
     checked
-        .judge(&proofs[0], &asked, &mut rig.ledger(), BOUNDS)
+        .check_other_proof(&proofs[0], &asked, &mut rig.ledger(), BOUNDS)
         .unwrap();
 }
 
@@ -279,7 +279,7 @@ async fn a_session_that_is_closed_ends_what_is_under_way_and_says_its_last_word(
     let again = rig.client.close(1).await.unwrap();
     assert_eq!((again.close, again.proofs.len()), (last.close, 0));
     assert_eq!(
-        rig.client.attestation().await.unwrap(),
+        rig.client.fetch_attestation().await.unwrap(),
         *rig.proxy.signer().attestation()
     );
 }

@@ -45,7 +45,7 @@ async fn messages_pass_both_ways_and_are_signed_as_one_exchange() {
     }
     socket.close(None).await.unwrap();
     until("a proof", || (rig.proxy.signer().signed() == 1).then_some(())).await;
-    let (proofs, _) = rig.client.proofs(0).await.unwrap();
+    let (proofs, _) = rig.client.fetch_proofs(0).await.unwrap();
     let proof = proofs.first().map(Envelope::statement).unwrap().unwrap();
     assert_eq!((proof.status, proof.path.as_str()), (101, "/talk"));
     assert!(matches!(proof.end, StreamEnd::Completed | StreamEnd::ClientGone));
