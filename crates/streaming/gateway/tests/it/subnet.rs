@@ -197,8 +197,8 @@ impl Subnet {
         } else {
             let sealer = ProofSigner::new(session, envelope, Arc::clone(&clock)).unwrap();
             let upstream = Upstream::new(EngineAddress::Socket(socket), &limits, tasks);
-            let seal = SealingProxy::new(sealer, upstream, limits, tasks.clone());
-            Some(Endpoint::open(listener, &server.identity, client, seal, clock).unwrap())
+            let proxy = SealingProxy::new(sealer, upstream, limits, tasks.clone());
+            Some(Endpoint::open(listener, &server.identity, client, proxy, clock).unwrap())
         };
         let by = if fate == JobFate::Unsigned {
             Keypair::generate()
