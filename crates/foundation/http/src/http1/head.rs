@@ -374,7 +374,7 @@ mod tests {
             // At most a line's end is looked at again.
             assert!(reader.searched + 2 >= reader.received.len(), "{at}");
         }
-        let (head, rest) = heads
+        let (head, rest) = reader
             .read(&text.as_bytes()[body - 1..], &Method::GET)
             .unwrap()
             .unwrap();
