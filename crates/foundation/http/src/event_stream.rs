@@ -18,15 +18,16 @@ pub fn is_event_stream(content_type: Option<&str>) -> bool {
     content_type.is_some_and(|value| media_type(value).eq_ignore_ascii_case(EVENT_STREAM))
 }
 
-/// The data of a line of an event stream; `None` for comments and other fields. A space after the colon is left in place.
+/// The data of a line of an event stream; `None` for comments and other fields. A space after the colon is left in
+/// place.
 pub fn data(line: &[u8]) -> Option<&[u8]> {
     line.strip_prefix(b"data:")
 }
 
 /// Splits bytes that arrive in pieces into lines, which end with a line feed or a carriage return.
 ///
-/// A line feed after a carriage return ends an empty line, which no reader of `data:` lines notices. At most the longest
-/// allowed line is held in memory; a longer line is left out.
+/// A line feed after a carriage return ends an empty line, which no reader of `data:` lines notices. At most the
+/// longest allowed line is held in memory; a longer line is left out.
 #[derive(Clone, Debug)]
 pub struct LineSplitter {
     max_line: usize,

@@ -11,7 +11,7 @@
 //! * There is no `AUTOINCREMENT`: ids are our own, or `COALESCE(MAX(seq), 0) + 1` inside the transaction that inserts.
 //! * An expression whose type only its parameter decides needs `CAST($1 AS BIGINT)` or `CAST($1 AS TEXT)`.
 //!
-//! # Transactions
+//! # Transactions and connections
 //!
 //! [`begin`] opens one that may read and then write. On SQLite it takes the write lock at once, so it runs alone. On
 //! PostgreSQL others run beside it at READ COMMITTED: never read a value, compute, and write it back, but put the
