@@ -1,11 +1,12 @@
-//! Packs static programs and texts into an image that any Docker engine loads, without a registry and without an engine:
+//! Packs static programs and texts into an image that any Docker engine loads, without a registry or an engine:
 //!
 //! ```sh
 //! cargo run -p muster-containers --example pack -- TAG OUT.tar /path/in/image=FILE [/other=FILE ...] [-- ARGUMENT ...]
 //! ```
 //!
-//! The first file is the program; other files are executable if they are so here (a loader, for one). What stands after `--` are
-//! the program's arguments where a job gives none. Prints the image's id, which depends on the content alone.
+//! The first file is the program. The others (a loader, for example) are executable if they are executable on disk.
+//! The arguments after `--` are the program's default arguments, which a job's own arguments replace. Prints the
+//! image's id, which depends on the content alone.
 #![expect(clippy::print_stdout, reason = "the id is what was asked for")]
 
 use anyhow::{Context as _, bail};
@@ -16,10 +17,10 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does what the arguments say; gives the image's id.
+/// Writes the archive that the arguments describe and returns the image's id.
 ///
 /// # Errors
-/// Arguments that make no image, or a file that cannot be read or written.
+/// The arguments describe no image, or a file cannot be read or written.
 pub(crate) fn pack(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<String> {
     let (Some(tag), Some(out)) = (arguments.next(), arguments.next()) else {
         bail!("usage: pack TAG OUT.tar /path/in/image=FILE [...] [-- ARGUMENT ...]");

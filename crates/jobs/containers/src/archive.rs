@@ -12,49 +12,49 @@ use serde::Deserialize;
 use serde_json::json;
 use tar::{EntryType, Header};
 
-/// No document inside an archive is larger than this.
+/// Upper bound on the size of one document inside an archive, in bytes.
 const MAX_DOCUMENT: u64 = 4 * 1024 * 1024;
 const MANIFEST: &str = "manifest.json";
 
 /// An archive that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// A path that cannot stand in an image.
+    /// A path of [`ImageContent::files`] is relative, or has components such as `..`.
     #[error("image content: {0:?} is not an absolute path of plain components")]
     Path(String),
-    /// Reading failed, or it is no tar archive.
+    /// The file cannot be read, or is no tar archive.
     #[error("image archive: cannot be read; is it an uncompressed tar as `docker save` writes it?")]
     Io(#[from] io::Error),
-    /// A tar archive without the documents of an image.
+    /// The tar archive lacks the documents of an image.
     #[error("image archive: {0}")]
     Malformed(String),
 }
 
-/// A file of an image.
+/// A file in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
     /// Absolute path in the image.
     pub path: String,
     /// Permission bits, for example `0o755` for a program.
     pub mode: u32,
-    /// Its content.
+    /// The bytes of the file.
     pub contents: Vec<u8>,
 }
 
-/// What goes into an image: static programs and texts, one layer.
+/// The content of an image: static programs and texts in one layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageContent {
-    /// The name it will have, for example `muster/hello:latest`.
+    /// The name that the image gets, for example `muster/hello:latest`.
     pub tag: String,
-    /// Its files; folders above them are made.
+    /// The files. The folders above them are created.
     pub files: Vec<ImageFile>,
-    /// Program and first arguments.
+    /// The program and its first arguments.
     pub entrypoint: Vec<String>,
-    /// Arguments where a job gives none.
+    /// The default arguments, which a job's own arguments replace.
     pub command: Vec<String>,
-    /// `NAME=value`.
+    /// Environment variables, each as `NAME=value`.
     pub environment: Vec<String>,
-    /// Who runs it: empty for root, else `name` or `uid:gid`.
+    /// The user that runs the program: empty for root, else `name` or `uid:gid`.
     pub user: String,
 }
 
@@ -70,19 +70,19 @@ pub struct ImageArchive {
 /// An image inside an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchivedImage {
-    /// Its id, computed from its config here.
+    /// The image's id, computed from its config document.
     pub id: ImageId,
-    /// Its names.
+    /// The tags that the archive's manifest gives the image.
     pub tags: Vec<String>,
 }
 
 // === impl ImageArchive ===
 
 impl ImageArchive {
-    /// Writes the archive for this machine's architecture.
+    /// Builds the archive for this machine's architecture.
     ///
     /// # Errors
-    /// A path in `content` that is not absolute or not plain.
+    /// A path in `content` is relative or has components such as `..`.
     pub fn new(content: &ImageContent) -> Result<Self, ArchiveError> {
         let layer = write_layer(&content.files)?;
         let diff_id = Digest::of(&layer);
@@ -111,10 +111,10 @@ impl std::fmt::Debug for ImageArchive {
     }
 }
 
-/// The images in an archive on disk, each with the id its own config gives it.
+/// The images in an archive on disk, each with the id computed from its config document.
 ///
 /// # Errors
-/// A file that cannot be read, is compressed, or lacks the documents of an image.
+/// The file cannot be read, is compressed, or lacks the documents of an image.
 pub fn images_in(path: &Path) -> Result<Vec<ArchivedImage>, ArchiveError> {
     let manifest = documents(path, |name| name == MANIFEST)?;
     let manifest = manifest
@@ -134,11 +134,11 @@ pub fn images_in(path: &Path) -> Result<Vec<ArchivedImage>, ArchiveError> {
     entries.into_iter().map(image).collect()
 }
 
-/// Copies an archive without the names of its images. What names images otherwise (`repositories`, the index of an OCI
-/// layout) is left out; a link that could put a name back is refused.
+/// Copies an archive without the names of its images. The other documents that name images (`repositories`, the index
+/// of an OCI layout) are left out, and a link that could restore a name is refused.
 ///
 /// # Errors
-/// No archive, or one that hides its names behind links.
+/// The input is no image archive, or it hides its names behind links.
 pub(crate) fn without_tags(archive: impl Read, copy: impl io::Write) -> Result<(), ArchiveError> {
     let mut copy = tar::Builder::new(copy);
     let mut archive = tar::Archive::new(archive);
@@ -167,7 +167,7 @@ pub(crate) fn without_tags(archive: impl Read, copy: impl io::Write) -> Result<(
             let path = entry.path()?.into_owned();
             copy.append_data(&mut header, path, &mut entry)?;
         } else if kind.is_file() && leaf(&name).as_deref() == Some(MANIFEST) {
-            // Of all that names images it alone goes on.
+            // The manifest is the only document with names that is copied.
             if entry.size() > MAX_DOCUMENT {
                 return Err(ArchiveError::Malformed(format!(
                     "{name:?} is larger than {MAX_DOCUMENT} bytes"
@@ -276,7 +276,7 @@ fn append_file(
     Ok(())
 }
 
-/// Owner root, time zero: nothing in an archive depends on when, where or by whom it was written.
+/// Owner root, time zero: an archive does not depend on the time, the machine or the user that wrote it.
 fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -369,7 +369,7 @@ mod tests {
             let (mut header, path) = (entry.header().clone(), entry.path().unwrap().into_owned());
             tar.append_data(&mut header, path, &mut entry).unwrap();
         }
-        // Every other way of naming, the second manifest being the one that would count.
+        // All other documents that name an image; a second manifest would override the first.
         for (path, text) in [
             ("repositories", "{\"helper\": {\"latest\": \"0\"}}"),
             (
@@ -429,7 +429,7 @@ mod tests {
         );
     }
 
-    /// One to four injuries: a flipped byte, a cut, a truncation, a repetition.
+    /// Damages the bytes one to four times: a flipped byte, a cut, a truncation or a repetition.
     fn damaged(mut bytes: Vec<u8>, injuries: &[(u8, u16, u8)]) -> Vec<u8> {
         for &(kind, place, value) in injuries {
             let at = usize::from(place) * bytes.len() / (usize::from(u16::MAX) + 1);

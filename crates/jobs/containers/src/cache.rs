@@ -1,4 +1,4 @@
-//! What goes when images take too much room: the oldest first, never one that is in use, never one that is not ours.
+//! Removes unused images when they take too much disk: the longest unused first, never one in use or of another owner.
 
 use std::time::Duration;
 
@@ -13,42 +13,42 @@ use crate::engine::{Engine, EngineError, failed};
 use crate::images::ImageSettings;
 use crate::lease::{self, LeaseError, Removal};
 
-/// What is known of an image that executors have used.
+/// An image that executors have used and the engine still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Which.
+    /// The image's id.
     pub image: ImageId,
-    /// Bytes that it takes; layers it shares with another count for both.
+    /// Size in bytes; layers shared between images count for each of them.
     pub size: u64,
-    /// Its last use.
+    /// The last time an executor used the image.
     pub last: Timestamp,
 }
 
-/// What was done.
+/// The result of one collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Images removed.
+    /// Number of images removed.
     pub removed: usize,
-    /// Images that should go and stay: in use, or somebody else has a name for them.
+    /// Number of overdue images that were not removed: they are in use, or have a name that no executor gave them.
     pub kept: usize,
 }
 
-/// Why nothing could be done.
+/// The reason for which no collection took place.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The engine does not answer.
+    /// The engine failed.
     #[error("unused images cannot be removed")]
     Engine(#[from] EngineError),
     /// The record of used images cannot be read.
     #[error("unused images cannot be found")]
     Leases(#[from] LeaseError),
-    /// This process is ending.
+    /// The process is shutting down.
     #[error("removing unused images was interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
 }
 
-/// The images that should go, the longest unused first: those unused for longer than `age`, then as many more as brings
-/// the rest under `bytes`.
+/// Chooses the images to remove, the longest unused first: those unused for longer than `age`, then as many more as it
+/// takes to bring the rest under `bytes`.
 pub fn overdue(held: &[Held], age: Duration, bytes: u64, now: Timestamp) -> Vec<ImageId> {
     let mut oldest_first = held.to_vec();
     oldest_first.sort_by_key(|held| (held.last, held.image));
@@ -63,8 +63,8 @@ pub fn overdue(held: &[Held], age: Duration, bytes: u64, now: Timestamp) -> Vec<
     going
 }
 
-/// Removes images that executors of this machine have not used for long, or that take more room than they may. Safe at
-/// any time and beside other executors: one that is leased or in a container stays.
+/// Removes images that the executors of this machine have not used for long, or that exceed the configured total size.
+/// Safe at any time and beside other executors: an image that is leased or that a container uses stays.
 ///
 /// # Errors
 /// The engine or the record of uses cannot be used at all.
@@ -84,7 +84,7 @@ pub async fn collect(
                 last: used.last,
             }),
             None => {
-                // Somebody removed it by other means.
+                // The image was removed by other means.
                 if let Some(removal) = right_to_remove(settings, used.image).await? {
                     removal.done();
                 }
@@ -113,10 +113,10 @@ pub async fn collect(
     Ok(collected)
 }
 
-/// Collects unless an executor of this machine has begun to less than `every` ago. `None` if it is not due.
+/// Collects unless an executor of this machine began a collection less than `every` ago. `None` if none is due.
 ///
 /// # Errors
-/// As for [`collect`].
+/// Same as [`collect`].
 pub async fn collect_if_due(
     engine: &Engine,
     settings: &ImageSettings,
@@ -136,7 +136,8 @@ async fn right_to_remove(settings: &ImageSettings, image: ImageId) -> Result<Opt
     Ok(spawn_blocking(move || Removal::of(&folder, image)).await??)
 }
 
-/// Whether it is gone. It stays where it has a name that no executor gave it, and where a container is made of it.
+/// Removes an image; returns whether it is gone. An image stays if it has a name that no executor gave it, or if a
+/// container uses it.
 async fn remove(engine: &Engine, image: ImageId, removal: Removal) -> Result<bool, EngineError> {
     let names = engine.names_of(image).await?;
     let foreign = names.iter().find(|name| {
@@ -145,10 +146,10 @@ async fn remove(engine: &Engine, image: ImageId, removal: Removal) -> Result<boo
         })
     });
     if let Some(name) = foreign {
-        tracing::debug!(%image, name, "an unused image has a name that is not ours; it stays");
+        tracing::debug!(%image, name, "an unused image stays because an executor did not give it all of its names");
         return Ok(false);
     }
-    // The last name takes the image with it; one without a name goes by its id.
+    // Removing the last name removes the image; an image without names is removed by its id.
     for name in names.iter().cloned().chain([image.to_string()]) {
         match engine.forget(&name).await {
             Ok(()) => {}
@@ -164,10 +165,10 @@ async fn remove(engine: &Engine, image: ImageId, removal: Removal) -> Result<boo
 }
 
 impl Engine {
-    /// The tags of an image.
+    /// The tags of an image; none if the engine does not have the image.
     ///
     /// # Errors
-    /// The engine's. An image that is not there has none.
+    /// The engine failed.
     pub async fn names_of(&self, image: ImageId) -> Result<Vec<String>, EngineError> {
         match self.docker().inspect_image(&image.to_string()).await {
             Ok(found) => Ok(found.repo_tags.unwrap_or_default()),
@@ -176,11 +177,11 @@ impl Engine {
         }
     }
 
-    /// Takes a name from an image, and with its last name the image, unless a container is made of it. One that is not
-    /// there is no error.
+    /// Removes a name from an image; removing the last name removes the image, unless a container uses it. A missing
+    /// image is no error.
     ///
     /// # Errors
-    /// The engine's; [`EngineError::refusal`] where the image is in use.
+    /// The engine failed; [`EngineError::refusal`] is set if the image is in use.
     pub async fn forget(&self, name: &str) -> Result<(), EngineError> {
         let options = RemoveImageOptions::default();
         match self.docker().remove_image(name, Some(options), None).await {
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(going(hour, 49), [a.image, b.image]);
         assert_eq!(going(hour, 0), [a.image, b.image, c.image]);
         assert_eq!(overdue(&[], hour, 0, now), []);
-        // A clock that went back ages nothing.
+        // A clock that was set back makes no image overdue.
         assert_eq!(overdue(&[c], Duration::ZERO, 60, Timestamp::from_secs(10)), []);
     }
 

@@ -1,7 +1,8 @@
-//! Who an executor is to a registry: the operator's own table first, then a file as `docker login` writes it.
+//! The credentials of an executor at registries: the operator's own table first, then a file written by `docker
+//! login`.
 //!
-//! Programs that a `docker login` file names (`credHelpers`, `credsStore`) are not started: an executor stands next to
-//! untrusted code, and what it runs is its operator's choice alone.
+//! The helper programs that such a file names (`credHelpers`, `credsStore`) are not started: an executor runs next to
+//! untrusted code, and its operator alone chooses the programs that it runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +13,14 @@ use base64::engine::general_purpose::STANDARD;
 use bollard::auth::DockerCredentials;
 use serde::Deserialize;
 
-/// No file of credentials is larger.
+/// Upper bound on the size of a credentials file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// A name and password at a registry, as the operator writes them.
+/// A username and password at a registry, set by the operator.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Login {
-    /// Who.
+    /// The name of the account at the registry.
     pub username: String,
     /// The password, or a token in its place.
     pub password: String,
@@ -28,15 +29,15 @@ pub struct Login {
 /// A file of credentials that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("the registry credentials in {path} cannot be read; check docker_config")]
     Unreadable {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// It is not what `docker login` writes.
+    /// The file is not in the format of `docker login`.
     #[error("the registry credentials in {0} are not what `docker login` writes; check docker_config")]
     Malformed(PathBuf),
 }
@@ -64,7 +65,7 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// As the engine wants it.
+    /// The login in the form of the engine's API.
     pub(crate) fn at(&self, registry: &str) -> DockerCredentials {
         DockerCredentials {
             username: Some(self.username.clone()),
@@ -75,10 +76,11 @@ impl Login {
     }
 }
 
-/// What a file of `docker login` holds for `registry`; `None` if it holds nothing for it, or there is no such file.
+/// The credentials that a file written by `docker login` holds for `registry`; `None` if it holds none, or if there is
+/// no such file.
 ///
 /// # Errors
-/// A file that is there and cannot be used.
+/// The file exists but cannot be used.
 pub fn from_file(path: &Path, registry: &str) -> Result<Option<DockerCredentials>, CredentialsError> {
     let unreadable = |source| CredentialsError::Unreadable {
         path: path.to_owned(),
@@ -95,7 +97,7 @@ pub fn from_file(path: &Path, registry: &str) -> Result<Option<DockerCredentials
     in_document(&bytes, registry).ok_or_else(|| CredentialsError::Malformed(path.to_owned()))
 }
 
-/// `None`: it cannot be read.
+/// The outer `None` means that the document cannot be read.
 fn in_document(bytes: &[u8], registry: &str) -> Option<Option<DockerCredentials>> {
     let file: File = serde_json::from_slice(bytes).ok()?;
     let Some(entry) = file
@@ -116,7 +118,7 @@ fn in_document(bytes: &[u8], registry: &str) -> Option<Option<DockerCredentials>
         }));
     }
     if entry.auth.is_empty() {
-        // The password lies with a helper program.
+        // A helper program holds the password.
         return Some(None);
     }
     let pair = String::from_utf8(STANDARD.decode(entry.auth).ok()?).ok()?;
@@ -128,7 +130,7 @@ fn in_document(bytes: &[u8], registry: &str) -> Option<Option<DockerCredentials>
     }))
 }
 
-/// Keys are hosts, or addresses such as `https://index.docker.io/v1/`.
+/// The host of a key, which is a host or an address such as `https://index.docker.io/v1/`.
 fn host_of(key: &str) -> &str {
     let key = key
         .strip_prefix("https://")

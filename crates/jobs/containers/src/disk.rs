@@ -1,4 +1,4 @@
-//! What a job has written, and how more than its bound is noticed.
+//! Measures the disk space that a job uses, and reports when it exceeds its bound.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,14 +11,14 @@ use muster_process::error::Causes;
 
 use crate::engine::{Engine, EngineError, failed};
 
-/// A walk through a job's folders gives up here: that many files are over any limit.
+/// Upper bound on the number of files that one measurement visits. A job with more files is over any limit.
 const MAX_WALKED: u64 = 5_000_000;
-/// How often the job's folders are measured, at most.
+/// Shortest interval between two measurements of a job's folders.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
-/// Measuring may take this part of the time, however many files there are.
+/// Measuring takes at most one part in this many of the time, however many files there are.
 const WATCH_SHARE: u32 = 20;
 
-/// Ends when `folder` has grown by more than `limit` bytes.
+/// Completes when `folder` has grown by more than `limit` bytes.
 pub async fn watch(folder: PathBuf, limit: u64, clock: SharedClock) {
     let start = measure(&folder).await;
     let mut pause = WATCH_EVERY;
@@ -32,9 +32,9 @@ pub async fn watch(folder: PathBuf, limit: u64, clock: SharedClock) {
     }
 }
 
-/// Ends when the container `name` has written more than `limit` bytes into its own root. The engine, which adds the files
-/// of the layer up, is asked at most once in twenty times as long as its answer takes. A container that is gone has
-/// written nothing.
+/// Completes when the container `name` has written more than `limit` bytes into its own root. The engine adds up the
+/// files of the layer for each answer, so the pause between two requests is at least 20 times the duration of the
+/// answer. A container that is gone counts as having written nothing.
 pub async fn watch_root(engine: Engine, name: String, limit: u64, clock: SharedClock) {
     let mut pause = WATCH_EVERY;
     loop {
@@ -44,7 +44,7 @@ pub async fn watch_root(engine: Engine, name: String, limit: u64, clock: SharedC
             Ok(bytes) if bytes > limit => return,
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(container = name, error = %Causes(&error), "its root could not be measured")
+                tracing::debug!(container = name, error = %Causes(&error), "the container's root could not be measured")
             }
         }
         pause = WATCH_EVERY.max(clock.now().since(began) * WATCH_SHARE);
@@ -61,10 +61,10 @@ async fn measure(folder: &Path) -> u64 {
 }
 
 impl Engine {
-    /// Bytes that a container has written into its own root.
+    /// The number of bytes that a container has written into its own root.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn written(&self, name: &str) -> Result<u64, EngineError> {
         let options = InspectContainerOptions { size: true };
         let found = self
@@ -77,7 +77,7 @@ impl Engine {
     }
 }
 
-/// Bytes on disk under `folder`. What cannot be looked at, because it vanishes meanwhile, counts nothing; no link is
+/// The number of bytes on disk under `folder`. Files that vanish during the walk count nothing, and links are not
 /// followed. Blocks.
 pub fn used(folder: &Path) -> u64 {
     let mut folders = vec![folder.to_owned()];
@@ -89,7 +89,7 @@ pub fn used(folder: &Path) -> u64 {
             if walked > MAX_WALKED {
                 return u64::MAX;
             }
-            // Sparse files count what they occupy.
+            // Sparse files count the blocks they occupy.
             bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
             if metadata.is_dir() {
                 folders.push(entry.path());

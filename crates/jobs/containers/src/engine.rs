@@ -1,4 +1,4 @@
-//! The Docker engine, as far as an executor needs it. Every call names what it was doing when it fails.
+//! The client of the Docker engine, as far as an executor needs one. Each error names the operation that failed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,49 +24,49 @@ use tokio_util::io::{ReaderStream, SyncIoBridge};
 
 use crate::archive::{ArchiveError, without_tags};
 
-/// A large image takes its time; nothing else does.
+/// Timeout of loading an image archive: a large image takes minutes, longer than the client library's default.
 const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
-/// How to get an engine, as on the page of E0001.
+/// Commands that install an engine, the same as on the page of E0001.
 const HOW_TO_GET_ONE: &str = "sudo apt-get install -y docker.io containerd runc iptables; \
     sudo systemctl start docker (without systemd: sudo dockerd &); sudo usermod -aG docker \"$USER\", then log in again";
 
-/// What the engine could not do.
+/// A failed operation of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// It does not answer.
+    /// The engine does not answer.
     #[error("no docker engine answers at {address}; to get one: {HOW_TO_GET_ONE}")]
     Unreachable {
-        /// Where it was looked for.
+        /// The address that was tried.
         address: String,
-        /// Why not.
+        /// The client library's error.
         source: ApiError,
     },
-    /// It answered, but not with what was asked for.
+    /// The engine refused the request or failed at it.
     #[error("the docker engine could not {operation}")]
     Failed {
-        /// What was asked for.
+        /// The operation, to complete the sentence "the docker engine could not …".
         operation: &'static str,
-        /// Its answer.
+        /// The engine's answer, or the client library's error.
         source: ApiError,
     },
-    /// An archive that cannot be read.
+    /// An image archive cannot be read.
     #[error("image archive {path} cannot be loaded")]
     Archive {
-        /// Where it should be.
+        /// Path of the archive, as configured.
         path: String,
-        /// Why not.
+        /// The failure of reading the file or of parsing its documents.
         source: ArchiveError,
     },
-    /// It ended the connection in the middle of an answer.
+    /// The engine closed the connection in the middle of an answer.
     #[error("the docker engine hung up when asked to {0}")]
     HungUp(&'static str),
-    /// An answer that lacks what the API promises.
+    /// The answer lacks something that the API promises.
     #[error("the docker engine answered without {0}")]
     Incomplete(&'static str),
 }
 
 impl EngineError {
-    /// The engine's own words where it refused the request itself (4xx): usually the fault of what was asked.
+    /// The engine's message if it refused the request itself (4xx), which usually is a fault of the request.
     pub fn refusal(&self) -> Option<&str> {
         match self {
             Self::Failed {
@@ -101,26 +101,26 @@ pub struct Engine {
 /// An image that the engine has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalImage {
-    /// Its id by the engine.
+    /// The image's id.
     pub id: ImageId,
-    /// Who runs it; empty for root.
+    /// The user that runs the program; empty for root.
     pub user: String,
-    /// `NAME=value`.
+    /// The image's environment variables, each as `NAME=value`.
     pub environment: Vec<String>,
-    /// Folders it declares as volumes.
+    /// Paths that the image declares as volumes.
     pub volumes: Vec<String>,
-    /// The program that it always starts, with its first arguments.
+    /// The program that the image starts, with its first arguments.
     pub entrypoint: Vec<String>,
-    /// The arguments that a job's own replace.
+    /// The default arguments, which a job's own arguments replace.
     pub command: Vec<String>,
-    /// The digests it has in registries, as `registry/repository@sha256:…`.
+    /// The image's digests in registries, each as `registry/repository@sha256:…`.
     pub manifests: Vec<String>,
-    /// Bytes that it takes.
+    /// Size in bytes.
     pub size: u64,
 }
 
 impl LocalImage {
-    /// An image of which nothing but the id is known: run by root, no variables, no volumes.
+    /// An image of which only the id is known: its user is root, and it has no variables and no volumes.
     pub fn default_for(id: ImageId) -> Self {
         Self {
             id,
@@ -135,27 +135,27 @@ impl LocalImage {
     }
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// The engine's own name for it.
+    /// The id that the engine gave it.
     pub id: String,
-    /// Its first process, as this machine counts them.
+    /// The id of its first process in the host's process namespace.
     pub pid: i32,
 }
 
-/// How a container ended.
+/// The end of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Exit code; 128 + signal if it was killed.
     pub code: i64,
-    /// The kernel killed it for using too much memory.
+    /// Whether the kernel killed it for using too much memory.
     pub oom_killed: bool,
 }
 
-/// What a container prints, as it comes: stdout and stderr apart.
+/// The output of a container as it arrives, stdout and stderr apart.
 pub type OutputStream = BoxStream<'static, Result<LogOutput, ApiError>>;
-/// Where a container reads from.
+/// The standard input of a container.
 pub type InputSink = Pin<Box<dyn AsyncWrite + Send>>;
 
 impl Engine {
@@ -163,7 +163,7 @@ impl Engine {
     /// the usual socket.
     ///
     /// # Errors
-    /// [`EngineError::Unreachable`], with the commands that get one.
+    /// [`EngineError::Unreachable`], whose text has the commands that install an engine.
     pub async fn connect(address: &str) -> Result<Self, EngineError> {
         let named = match address {
             "" => std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".to_owned()),
@@ -186,15 +186,15 @@ impl Engine {
         &self.docker
     }
 
-    /// The engine's own version, for example `20.10.24`.
+    /// The version of the engine, for example `20.10.24`.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Whether it still answers.
+    /// Checks that the engine still answers.
     ///
     /// # Errors
-    /// It does not.
+    /// The engine does not answer.
     pub async fn ping(&self) -> Result<(), EngineError> {
         self.docker
             .ping()
@@ -203,13 +203,13 @@ impl Engine {
             .map_err(failed("answer a ping"))
     }
 
-    /// An image by name or `sha256:` id; `None` if the engine does not have it.
+    /// Looks up an image by name or `sha256:` id; `None` if the engine does not have it.
     ///
     /// # Errors
-    /// Anything but a plain "no such image".
+    /// The engine failed with anything but "no such image".
     pub async fn image(&self, name: &str) -> Result<Option<LocalImage>, EngineError> {
         if !is_image_name(name) {
-            // Such a text would be part of the request's path.
+            // Any other text could change the path of the request.
             return Ok(None);
         }
         let found = match self.docker.inspect_image(name).await {
@@ -240,7 +240,7 @@ impl Engine {
     /// Loads an archive from memory, for example one written by [`crate::archive`].
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn load(&self, archive: impl Into<Bytes>) -> Result<(), EngineError> {
         let docker = self.docker.clone().with_timeout(LOAD_LIMIT);
         let answers = docker.import_image(ImportImageOptions::default(), body_full(archive.into()), None);
@@ -250,11 +250,11 @@ impl Engine {
             .map_err(failed("load an image archive"))
     }
 
-    /// Loads an archive from disk without holding it in memory, and without its tags: they could give a name that others
-    /// use to another image.
+    /// Streams an archive from disk into the engine without its tags, which could rename an image that other programs
+    /// on the machine use.
     ///
     /// # Errors
-    /// The file's or the engine's.
+    /// The file cannot be read, or the engine failed.
     pub async fn load_untagged(&self, path: &Path) -> Result<(), EngineError> {
         let unreadable = |source| EngineError::Archive {
             path: path.display().to_string(),
@@ -270,7 +270,7 @@ impl Engine {
         let loaded = answers.try_for_each(|_| async { Ok(()) }).await;
         match rewriting.await {
             Ok(Ok(())) => loaded.map_err(failed("load an image archive")),
-            // The engine hung up first: its own reason says more.
+            // The engine closed the connection first: its own error has the reason.
             Ok(Err(ArchiveError::Io(error))) if error.kind() == std::io::ErrorKind::BrokenPipe => {
                 loaded.map_err(failed("load an image archive"))
             }
@@ -282,7 +282,7 @@ impl Engine {
     /// Creates a container.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<(), EngineError> {
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
@@ -294,15 +294,19 @@ impl Engine {
             .await
             .map_err(failed("create a container"))?;
         for warning in created.warnings {
-            tracing::warn!(container = name, warning, "the engine warns");
+            tracing::warn!(
+                container = name,
+                warning,
+                "the engine gave a warning about a new container"
+            );
         }
         Ok(())
     }
 
-    /// What the container prints from its start on. To be called before [`Engine::start`].
+    /// The output of a container from its start on. Call it before [`Engine::start`].
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn attach(&self, name: &str) -> Result<OutputStream, EngineError> {
         let options = AttachContainerOptions {
             stdout: true,
@@ -316,10 +320,10 @@ impl Engine {
         Ok(output.boxed())
     }
 
-    /// Likewise, with its standard input.
+    /// The same as [`Engine::attach`], with the container's standard input.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn attach_with_input(&self, name: &str) -> Result<(OutputStream, InputSink), EngineError> {
         let options = AttachContainerOptions {
             stdin: true,
@@ -333,10 +337,10 @@ impl Engine {
         Ok((output.boxed(), input))
     }
 
-    /// Starts it.
+    /// Starts a container.
     ///
     /// # Errors
-    /// The engine's; [`EngineError::refusal`] where the image's program cannot be run.
+    /// The engine failed; [`EngineError::refusal`] is set if the image's program cannot be run.
     pub async fn start(&self, name: &str) -> Result<(), EngineError> {
         self.docker
             .start_container(name, None)
@@ -344,10 +348,10 @@ impl Engine {
             .map_err(failed("start a container"))
     }
 
-    /// Waits until it ends. Another exit code than 0 is a result like any other.
+    /// Waits until a container ends and returns its exit code, which may be any number.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn wait(&self, name: &str) -> Result<i64, EngineError> {
         let mut answers = Box::pin(self.docker.wait_container(name, None::<WaitContainerOptions>));
         match answers.next().await {
@@ -358,10 +362,10 @@ impl Engine {
         }
     }
 
-    /// How it ended, once it has.
+    /// How a container ended. Call it once [`Engine::wait`] has returned.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn ended(&self, name: &str) -> Result<Ended, EngineError> {
         let inspected = self
             .docker
@@ -377,10 +381,10 @@ impl Engine {
         })
     }
 
-    /// Which container of this name runs now, if one does.
+    /// The running container of this name, if there is one.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn running(&self, name: &str) -> Result<Option<Running>, EngineError> {
         let inspected = match self.docker.inspect_container(name, None).await {
             Ok(inspected) => inspected,
@@ -399,10 +403,10 @@ impl Engine {
         })
     }
 
-    /// Asks it to end and kills it after `grace`. A container that is gone or has ended is no error.
+    /// Asks a container to end and kills it after `grace`. A container that is gone or has ended is no error.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn stop(&self, name: &str, grace: Duration) -> Result<(), EngineError> {
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
         let options = StopContainerOptions {
@@ -415,10 +419,10 @@ impl Engine {
         )
     }
 
-    /// Kills and removes it with the volumes it made. A container that is gone is no error.
+    /// Kills and removes a container and its anonymous volumes. A container that is gone is no error.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn remove(&self, name: &str) -> Result<(), EngineError> {
         let options = RemoveContainerOptions {
             v: true,
@@ -431,11 +435,11 @@ impl Engine {
         )
     }
 
-    /// A tar archive of what lies at `path` in a container, running or not; `None` if nothing does. Reading stops once
-    /// more than `limit` bytes have come, so that an answer longer than that is cut somewhere.
+    /// A tar archive of the files at `path` in a container, running or not; `None` if there are none. Reading stops
+    /// once more than `limit` bytes have come, so a longer archive is truncated.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn archive_of(
         &self,
         name: &str,
@@ -463,7 +467,7 @@ impl Engine {
     /// Names of all containers, running or not, that carry `label` (`name` or `name=value`).
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine failed.
     pub async fn labelled(&self, label: &str) -> Result<Vec<String>, EngineError> {
         let filters = HashMap::from([("label".to_owned(), vec![label.to_owned()])]);
         let options = ListContainersOptions {
@@ -485,8 +489,8 @@ impl Engine {
     }
 }
 
-/// The engine reads credentials in the alphabet of base64 that is made for addresses, the client library writes them in
-/// the other: a password would be lost wherever the two differ.
+/// Re-encodes the credentials of a request: the engine reads them in the URL-safe alphabet of base64, but the client
+/// library writes the standard one. A password whose encodings differ would be misread.
 fn in_the_engines_alphabet(mut request: BollardRequest) -> BollardRequest {
     if let Some(credentials) = request.headers_mut().get_mut("X-Registry-Auth") {
         let translated: Vec<u8> = credentials
@@ -505,7 +509,7 @@ fn in_the_engines_alphabet(mut request: BollardRequest) -> BollardRequest {
     request
 }
 
-/// Whether a text can be the name or id of an image. Narrower than the engine's own grammar in length only.
+/// Whether a text can be the name or id of an image. Stricter than the engine's own grammar only in the length.
 pub fn is_image_name(text: &str) -> bool {
     let ordinary = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:@".contains(&byte);
     (1..=512).contains(&text.len())
@@ -519,7 +523,7 @@ pub(crate) fn failed(operation: &'static str) -> impl FnOnce(ApiError) -> Engine
 
 fn absent_is_fine(answer: Result<(), ApiError>, operation: &'static str) -> Result<(), EngineError> {
     match answer {
-        // 304: it has ended already; 404: there is none; 409: its removal is already under way.
+        // 304: the container has ended already; 404: there is none; 409: its removal is already under way.
         Ok(())
         | Err(ApiError::DockerResponseServerError {
             status_code: 304 | 404 | 409,

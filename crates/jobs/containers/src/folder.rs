@@ -1,8 +1,8 @@
-//! Folders that belong to living processes, and how those of dead ones are told from them.
+//! Folders that belong to living processes, and how those of dead processes are found.
 //!
-//! For as long as its process lives an executor holds a lock on its job's folder, and the kernel takes the lock away
-//! however that process ends: a folder of ours whose lock can be had is nobody's ([`abandoned`]). Folders are locked
-//! themselves, not a file in them, so that the lock outlasts their contents while they are removed.
+//! An executor holds a lock on its job's folder for as long as its process lives, and the kernel releases the lock
+//! however that process ends. A folder of an executor whose lock is free is therefore abandoned ([`abandoned`]). The
+//! lock is on the folder itself, not on a file in it, so it outlasts the contents while they are removed.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
@@ -12,23 +12,23 @@ use std::path::{Path, PathBuf};
 use muster_protocol::AttemptId;
 use tempfile::TempDir;
 
-/// A folder of one attempt that is ours while this lives. Dropping it removes the folder; [`Claimed::remove`] also says
-/// if that failed.
+/// The locked folder of one attempt. Dropping it removes the folder; [`Claimed::remove`] also returns an error if the
+/// removal failed.
 #[derive(Debug)]
 pub struct Claimed {
     root: TempDir,
-    /// Goes last: until the folder is removed it is ours.
+    /// Dropped last: the folder stays locked until it is removed.
     _lock: File,
 }
 
-/// The folder of a job whose executor is dead. It belongs to whoever holds this: nobody else finds it abandoned.
+/// The folder of a job whose executor is dead, locked so that no other process finds it abandoned.
 #[derive(Debug)]
 pub struct Abandoned {
     path: PathBuf,
     _lock: File,
 }
 
-/// Folders that cannot be made or removed.
+/// A folder cannot be created or removed.
 #[derive(Debug, thiserror::Error)]
 #[error("the job's folder in {path} cannot be {operation}; work_dir must be writable by the executor")]
 pub struct FolderError {
@@ -40,17 +40,18 @@ pub struct FolderError {
 // === impl Claimed ===
 
 impl Claimed {
-    /// Makes a folder for an attempt under `work_dir` that nobody else may enter. Its path is its one spelling.
+    /// Creates a folder for an attempt under `work_dir`, with access for this user alone. Its path is canonical.
     ///
     /// # Errors
-    /// The disk is full or not ours.
+    /// The disk is full, or `work_dir` is not writable.
     pub fn new(work_dir: &Path, attempt: AttemptId) -> Result<Self, FolderError> {
         let failed = |source| FolderError::new(work_dir, "made", source);
-        // Other users of this machine do not come in, while the engine mounts what lies inside.
+        // The mode keeps other users of this machine out; the engine, which mounts the folders inside, is not
+        // affected.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700);
         private.create(work_dir).map_err(failed)?;
-        // One spelling: it is also the label by which the job's container is found.
+        // The container's label holds the path, so the path must have one spelling only.
         let work_dir = &work_dir.canonicalize().map_err(failed)?;
         let gate = gate(work_dir).map_err(failed)?;
         let root = tempfile::Builder::new()
@@ -64,12 +65,12 @@ impl Claimed {
         Ok(Self { root, _lock: lock })
     }
 
-    /// Where it is.
+    /// The canonical path of the folder.
     pub fn path(&self) -> &Path {
         self.root.path()
     }
 
-    /// Removes everything. A container that still runs must be gone first.
+    /// Removes the folder and everything in it. The job's container must be gone first.
     ///
     /// # Errors
     /// Something is left, for example files of another user where the executor is not root.
@@ -80,7 +81,7 @@ impl Claimed {
             .map_err(|source| FolderError::new(&path, "removed", source))
     }
 
-    /// Gives everything up as it stands, as if this process were killed: the next [`abandoned`] finds it.
+    /// Releases the lock and keeps the files, as if this process were killed: the next [`abandoned`] finds the folder.
     pub fn leave(self) {
         let path = self.root.keep();
         tracing::debug!(path = %path.display(), "left for the next executor");
@@ -88,7 +89,7 @@ impl Claimed {
 }
 
 impl FolderError {
-    /// What could not be done to a job's folder.
+    /// An operation on the folder at `path` that failed.
     pub fn new(path: &Path, operation: &'static str, source: io::Error) -> Self {
         Self {
             path: path.to_owned(),
@@ -101,15 +102,15 @@ impl FolderError {
 // === impl Abandoned ===
 
 impl Abandoned {
-    /// The folder, as its container's label names it.
+    /// The path of the folder, equal to the label of its container.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it. Its container must be gone first.
+    /// Removes the folder. Its container must be gone first.
     ///
     /// # Errors
-    /// As for [`Claimed::remove`].
+    /// Same as for [`Claimed::remove`].
     pub fn remove(self) -> Result<(), FolderError> {
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FolderError {
@@ -122,11 +123,11 @@ impl Abandoned {
     }
 }
 
-/// The folders in `work_dir` that dead executors left. Only what [`Claimed::new`] could have made there is looked at,
-/// and only what this user may open. Blocks, but never for long.
+/// Finds the folders in `work_dir` that dead executors left, and locks them. Considers only folders whose names
+/// [`Claimed::new`] could have given and that this user may open. Blocks, but never for long.
 ///
 /// # Errors
-/// `work_dir` cannot be read. That there is none is no error.
+/// `work_dir` cannot be read. A missing `work_dir` is no error.
 pub fn abandoned(work_dir: &Path) -> Result<Vec<Abandoned>, FolderError> {
     found_abandoned(work_dir).map_err(|source| FolderError {
         path: work_dir.to_owned(),
@@ -140,7 +141,7 @@ fn found_abandoned(work_dir: &Path) -> io::Result<Vec<Abandoned>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
         found => found?,
     };
-    // No folder is between being made and being locked now.
+    // The gate excludes folders that are created but not yet locked.
     let _gate = gate(&work_dir)?;
     let mut found = Vec::new();
     for entry in fs::read_dir(&work_dir)? {
@@ -149,7 +150,7 @@ fn found_abandoned(work_dir: &Path) -> io::Result<Vec<Abandoned>> {
             continue;
         }
         let path = entry.path();
-        // Another user's, or removed meanwhile.
+        // The folder belongs to another user, or was removed meanwhile.
         let Ok(lock) = File::open(&path) else { continue };
         match lock.try_lock() {
             Ok(()) => found.push(Abandoned { path, _lock: lock }),
@@ -160,13 +161,14 @@ fn found_abandoned(work_dir: &Path) -> io::Result<Vec<Abandoned>> {
     Ok(found)
 }
 
-/// `{attempt}-…`, as [`Claimed::new`] names folders.
+/// Whether a name has the form `{attempt}-…` that [`Claimed::new`] gives.
 fn is_ours(name: &str) -> bool {
     let attempt = name.rsplit_once('-').map(|(attempt, _)| attempt);
     attempt.is_some_and(|attempt| attempt.parse::<AttemptId>().is_ok())
 }
 
-/// Held only while folders are made or judged, never while work is done.
+/// Locks `work_dir` against the creation of folders. Held only while folders are created or examined, never during
+/// other work.
 fn gate(work_dir: &Path) -> io::Result<File> {
     let gate = File::open(work_dir)?;
     gate.lock()?;
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(found.iter().map(Abandoned::path).collect::<Vec<_>>(), [&root]);
         assert!(
             abandoned(work_dir).unwrap().is_empty(),
-            "it is ours to remove now"
+            "its lock is free, so it can be removed now"
         );
         found.pop().unwrap().remove().unwrap();
         assert!(!root.exists() && alive.path().exists());

@@ -1,15 +1,15 @@
-//! A GPU belongs to one job at a time, whatever executor of the machine runs it.
+//! Exclusive claims on GPUs, shared by all executors of a machine.
 //!
-//! Each UUID has a file in a folder that the machine's executors share, and who holds the lock on it has the GPU. The
-//! kernel takes the lock away with the process. A GPU that a job left in a bad state has a second file, which says how, and is
-//! nobody's until an operator has looked at it and removed that file.
+//! Each UUID has a file in a folder that the machine's executors share, and the lock on that file is the claim on the
+//! GPU. The kernel releases the lock when the process ends. A GPU that a job left in a bad state has a second file
+//! with the reason: it cannot be claimed until an operator has looked at it and removed that file.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// GPUs that nobody else has while this lives.
+/// A claim on GPUs, released on drop.
 #[derive(Debug)]
 pub struct GpuClaim {
     folder: PathBuf,
@@ -17,50 +17,50 @@ pub struct GpuClaim {
     locks: Vec<File>,
 }
 
-/// GPUs that cannot be had.
+/// A failed claim.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// Another job has one of them.
+    /// Another job holds one of the GPUs.
     #[error("the GPU {0} is in use by another job of this machine")]
     Busy(String),
-    /// Other jobs have too many of them.
+    /// Fewer GPUs are free than are wanted.
     #[error("{wanted} GPUs are wanted, and only {free} of this machine's are free{}", quarantine_note(*quarantined))]
     TooFew {
-        /// So many are wanted.
+        /// Number of GPUs that the job needs.
         wanted: usize,
-        /// So many could have been had.
+        /// Number of GPUs that were free.
         free: usize,
-        /// So many are in quarantine.
+        /// Number of GPUs in quarantine.
         quarantined: usize,
     },
-    /// A job left it in a bad state.
+    /// A job left the GPU in a bad state.
     #[error("the GPU {uuid} is in quarantine: {reason}. Look at it, reset it if need be, and remove {path}")]
     Quarantined {
-        /// Which.
+        /// The GPU's UUID.
         uuid: String,
-        /// What was seen.
+        /// The reason that the quarantining executor recorded.
         reason: String,
-        /// The file that says so.
+        /// The quarantine file, which an operator removes.
         path: PathBuf,
     },
-    /// No UUID of a GPU.
-    #[error("{0:?} is no UUID of a GPU; `nvidia-smi -L` lists them")]
+    /// The text is no UUID of a GPU.
+    #[error("{0:?} is not the UUID of a GPU; `nvidia-smi -L` lists them")]
     Uuid(String),
-    /// The folder of claims.
-    #[error("the claims on GPUs in {path} cannot be kept; the folder must be writable by the executor")]
+    /// The folder of claims cannot be used.
+    #[error("the claims on GPUs cannot be recorded in {path}; the folder must be writable by the executor")]
     Folder {
-        /// Where.
+        /// Path of the folder or the file.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
 impl GpuClaim {
-    /// Claims all of them or none.
+    /// Claims all of the GPUs or none.
     ///
     /// # Errors
-    /// One is in use, or is none.
+    /// A GPU is in use or in quarantine, or a text is not a UUID.
     pub fn take(folder: &Path, uuids: &[String]) -> Result<Self, GpuError> {
         let mut claim = Self::none(folder);
         for uuid in sorted(uuids) {
@@ -76,10 +76,10 @@ impl GpuClaim {
         Ok(claim)
     }
 
-    /// Claims `wanted` of them, whichever are free.
+    /// Claims any `wanted` of the GPUs that are free.
     ///
     /// # Errors
-    /// Fewer are free, or one is none.
+    /// Fewer are free, or a text is not a UUID.
     pub fn take_any(folder: &Path, uuids: &[String], wanted: usize) -> Result<Self, GpuError> {
         let mut claim = Self::none(folder);
         let mut out = 0;
@@ -107,7 +107,7 @@ impl GpuClaim {
         Ok(claim)
     }
 
-    /// Takes one of them out of use: nobody gets it again until the file that says `reason` is removed.
+    /// Puts a claimed GPU into quarantine: it cannot be claimed until the file with `reason` is removed.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -132,7 +132,7 @@ impl GpuClaim {
         self.locks.push(lock);
     }
 
-    /// Which, for [`crate::sandbox::Gpus::These`].
+    /// The UUIDs of the claimed GPUs, for [`crate::sandbox::Gpus::These`].
     pub fn uuids(&self) -> &[String] {
         &self.uuids
     }
@@ -149,7 +149,7 @@ fn quarantine_file(folder: &Path, uuid: &str) -> PathBuf {
     folder.join(format!("{uuid}.quarantine"))
 }
 
-/// Why a GPU is out of use, if it is.
+/// The reason for the quarantine of a GPU, if it is in quarantine.
 fn quarantined(folder: &Path, uuid: &str) -> Result<Option<String>, GpuError> {
     let path = quarantine_file(folder, uuid);
     match std::fs::read_to_string(&path) {
@@ -159,7 +159,7 @@ fn quarantined(folder: &Path, uuid: &str) -> Result<Option<String>, GpuError> {
     }
 }
 
-/// In one order, so that two who want the same GPUs do not each get half.
+/// Sorts the UUIDs, so that two processes that want the same GPUs do not each claim half of them.
 fn sorted(uuids: &[String]) -> Vec<String> {
     let mut sorted = uuids.to_vec();
     sorted.sort();
@@ -167,7 +167,7 @@ fn sorted(uuids: &[String]) -> Vec<String> {
     sorted
 }
 
-/// The lock on one GPU; `None` if somebody else has it.
+/// The lock on one GPU; `None` if another process holds it.
 fn lock_of(folder: &Path, uuid: &str) -> Result<Option<File>, GpuError> {
     if !is_uuid(uuid) {
         return Err(GpuError::Uuid(uuid.chars().take(100).collect()));
@@ -194,7 +194,7 @@ fn lock_of(folder: &Path, uuid: &str) -> Result<Option<File>, GpuError> {
     }
 }
 
-/// `GPU-` or, for a slice of one, `MIG-`, then letters, digits and dashes.
+/// Whether a text is `GPU-` or, for a slice of a GPU, `MIG-`, then letters, digits and dashes.
 pub fn is_uuid(text: &str) -> bool {
     let rest = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
     rest.is_some_and(|rest| {

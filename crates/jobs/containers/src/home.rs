@@ -1,6 +1,7 @@
-//! Whether the home folder of an image's user may be scratch space: not where the image keeps something there.
+//! Decides whether scratch space may cover the home folder of an image's user: only if the image keeps no files there.
 //!
-//! An image cannot be looked into, a container can: one is created, never started, and removed again.
+//! The engine's API cannot list the files of an image, only those of a container. So a container is created, never
+//! started, and removed again.
 
 use std::collections::HashMap;
 
@@ -9,17 +10,18 @@ use bollard::models::ContainerCreateBody;
 use crate::engine::{Engine, EngineError, LocalImage};
 use crate::sandbox::home_of;
 
-/// What a distribution puts into every home for login shells. A job does not miss it.
+/// Files that a distribution puts into every home for login shells. A job does not need them.
 const SHELL_FILES: [&str; 5] = [".bashrc", ".profile", ".bash_profile", ".bash_logout", ".cshrc"];
-/// A home whose archive is larger keeps something.
+/// Upper bound on the archive of a home that is examined, in bytes. A larger one counts as not empty.
 const LOOKED_AT: usize = 256 * 1024;
 
-/// The home folder of the image's user if the image keeps nothing there, so that scratch space may cover it.
+/// The home folder of the image's user if the image keeps no files there, so that scratch space may cover it.
 ///
-/// `name` is for the container that looks; by its `labels` it is found where this process could not remove it.
+/// `name` is the name of the container that is created to look into the image. Its `labels` let a later process find
+/// it if this process cannot remove it.
 ///
 /// # Errors
-/// The engine's.
+/// The engine failed.
 pub async fn bare_home(
     engine: &Engine,
     image: &LocalImage,
@@ -31,7 +33,7 @@ pub async fn bare_home(
     };
     let body = ContainerCreateBody {
         image: Some(image.id.to_string()),
-        // An image without a program of its own cannot be created without one either. It is never started.
+        // An image without a program cannot be turned into a container without a command. The command is never run.
         entrypoint: Some(vec!["look".to_owned()]),
         labels: Some(labels),
         network_disabled: Some(true),
@@ -44,13 +46,13 @@ pub async fn bare_home(
     if !bare {
         tracing::info!(
             home,
-            "the image keeps files in its home folder; it stays as it is, read-only"
+            "the image keeps files in its home folder, so the folder stays read-only"
         );
     }
     Ok(bare.then_some(home))
 }
 
-/// Whether an archive of a home holds nothing but folders and shell files. What cannot be read holds something.
+/// Whether an archive of a home holds only folders and shell files. An unreadable archive counts as not empty.
 fn is_bare(archive: &[u8]) -> bool {
     let mut archive = tar::Archive::new(archive);
     let Ok(mut entries) = archive.entries() else {

@@ -1,4 +1,4 @@
-//! Getting a job's image: the engine has it, an archive that the operator named holds it, or a registry gives it.
+//! Provides a job's image: from the engine, from an archive that the operator configured, or from a registry.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,64 +21,64 @@ use crate::lease::{Lease, LeaseError};
 use crate::pull::{Progress, PullError, pull};
 use crate::reference::{ImageName, Pin, Reference, ReferenceError};
 
-/// An image that was removed between its arrival and its lease is fetched again so often.
+/// Upper bound on the number of fetches of an image that is removed between its arrival and its lease.
 const ATTEMPTS: usize = 3;
 
-/// Where images come from and how long they stay.
+/// Sources of images and how long images are kept; set by the operator.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImageSettings {
-    /// Archives to load from where an image is missing.
+    /// Paths of archives to load from if an image is missing.
     pub preload: Vec<PathBuf>,
-    /// Names of images that a standing executor has at hand before any job asks, and never removes.
+    /// Names of images that a persistent executor fetches before any job asks, and keeps.
     pub prefetch: Vec<String>,
     /// Whether missing images may be pulled from registries.
     pub pull: bool,
-    /// Who this executor is to a registry, by the registry's host.
+    /// The executor's logins, by the registry's host.
     pub registries: IndexMap<String, Login>,
-    /// A file of `docker login` for the others; empty for none.
+    /// Path of a file written by `docker login`, for all other registries; empty for none.
     pub docker_config: PathBuf,
-    /// Where the executors of this machine record which images they use.
+    /// Folder in which the executors of this machine record the images that they use.
     pub cache_dir: PathBuf,
-    /// Images unused for so many days go.
+    /// Images unused for longer than this many days are removed.
     pub keep_days: u64,
-    /// Used images may take so many MiB together.
+    /// Upper bound on the total size of used images, in MiB.
     pub keep_mib: u64,
 }
 
-/// An image that is there, and stays while this lives.
+/// An image that the engine has and that is not removed while this value lives.
 #[derive(Debug)]
 pub struct Resolved {
-    /// The image.
+    /// The image's properties.
     pub image: LocalImage,
-    /// The digest of its manifest in the registry that the name leads to; `None` for one that never came from there.
+    /// The digest of its manifest in the registry that the name leads to; `None` if the image never came from there.
     pub manifest: Option<Digest>,
-    /// Keeps it from being removed.
+    /// The lease, which keeps the image from being removed.
     pub lease: Lease,
 }
 
-/// Why an image cannot be had.
+/// The reason for which an image is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// The text names no image.
+    /// The text is not the name of an image.
     #[error(transparent)]
     Name(#[from] ReferenceError),
-    /// It is not here and may not be fetched, or is an id, which no registry knows.
+    /// The image is missing and may not be pulled, or was named by id, which no registry can resolve.
     #[error("the image {0} is neither on this executor nor in an archive it may load")]
     Missing(String),
-    /// The registry did not give it.
+    /// The pull failed.
     #[error(transparent)]
     Pull(#[from] PullError),
     /// The operator's credentials cannot be read.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// The engine.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The record of uses.
+    /// The record of used images failed.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// This process is ending.
+    /// The process is shutting down.
     #[error("getting the image was interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
 }
@@ -101,7 +101,7 @@ impl Default for ImageSettings {
 }
 
 impl ImageSettings {
-    /// The defaults as an operator's file shows them, for a table `[images]`.
+    /// The defaults with their comments, for the table `[images]` of an operator's configuration file.
     pub const COMMENTED: &'static str = r#"# Archives (as `docker save` writes them) to load where a job's image is missing. Their tags are not taken over.
 preload = []
 # Names of images that a persistent executor pulls before any job asks for them, and keeps.
@@ -123,7 +123,7 @@ keep_mib = 204800
 # password = "a token that may read packages"
 "#;
 
-    /// Everything that is wrong with it. `table` is its name in the configuration.
+    /// All mistakes in the settings. `table` is the name of the table in the configuration.
     pub fn problems(&self, table: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         if !self.cache_dir.is_absolute() {
@@ -148,7 +148,7 @@ keep_mib = 204800
         self.keep_mib.saturating_mul(1 << 20)
     }
 
-    /// Who we are to a registry; `None` for nobody in particular.
+    /// The login at a registry; `None` for anonymous access.
     fn credentials(&self, registry: &str) -> Result<Option<DockerCredentials>, CredentialsError> {
         match self.registries.get(registry) {
             Some(login) => Ok(Some(login.at(registry))),
@@ -161,7 +161,7 @@ keep_mib = 204800
 // === impl ImageError ===
 
 impl ImageError {
-    /// Whether asking again may help. A pull has been tried often enough when it fails.
+    /// Whether a retry may help. A failed pull has been retried already.
     pub fn is_recoverable(&self) -> bool {
         match self {
             Self::Engine(error) => error.is_recoverable(),
@@ -174,11 +174,11 @@ impl ImageError {
         }
     }
 
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Name(_) | Self::Missing(_) | Self::Pull(PullError::NotFound { .. }) => Fault::User,
-            // Which of them is at fault cannot be told; the user can choose an image that everybody may have.
+            // The fault may be the operator's or the user's; the user can choose a public image.
             Self::Pull(PullError::Unauthorised { .. }) => Fault::User,
             Self::Pull(PullError::Interrupted { .. } | PullError::BadDigest { .. }) => Fault::Network,
             Self::Pull(PullError::DiskFull { .. })
@@ -209,11 +209,11 @@ impl Coded for ImageError {
     }
 }
 
-/// Has the image at hand and leases it. Pulling takes as long as it takes: the caller's stage clock bounds it by dropping
-/// this future, and what has been pulled by then stays with the engine.
+/// Makes an image available and leases it. A pull has no time limit of its own: the caller limits it by dropping this
+/// future, and the layers that have arrived by then stay with the engine.
 ///
 /// # Errors
-/// It cannot be had; [`ImageError::fault`] says by whose fault.
+/// The image is not available; [`ImageError::fault`] returns the party at fault.
 pub async fn ensure(
     engine: &Engine,
     settings: &ImageSettings,
@@ -226,7 +226,7 @@ pub async fn ensure(
         let image = obtain(engine, settings, &wanted, progress, clock).await?;
         let id = image.id;
         let lease = leased(settings, id, wanted.to_string(), clock).await?;
-        // Between its arrival and its lease another executor may have removed it.
+        // Another executor may have removed the image between its arrival and its lease.
         if let Some(image) = engine.image(&id.to_string()).await? {
             let manifest = manifest_of(&image, &wanted);
             return Ok(Resolved {
@@ -239,11 +239,11 @@ pub async fn ensure(
     Err(ImageError::Missing(wanted.to_string()))
 }
 
-/// Has every image of the operator's archives and of his list at hand, so that no job waits for one, and leases them all.
-/// An archive that cannot be read, and an image that cannot be had, is logged and passed over.
+/// Makes every image of the operator's archives and `prefetch` list available, so that no job waits for one, and
+/// leases them all. Logs and skips an archive that cannot be read and an image that is not available.
 ///
 /// # Errors
-/// The engine's, or those of the record of uses.
+/// The engine or the record of used images failed.
 pub async fn preload(
     engine: &Engine,
     settings: &ImageSettings,
@@ -265,7 +265,7 @@ pub async fn preload(
         match ensure(engine, settings, name, &unwatched, clock).await {
             Ok(resolved) => held.push(resolved.lease),
             Err(error) => {
-                tracing::warn!(image = name, error = %Causes(&error), "an image of `prefetch` is not at hand");
+                tracing::warn!(image = name, error = %Causes(&error), "an image of `prefetch` is not available");
             }
         }
     }
@@ -282,11 +282,11 @@ async fn leased(
     Ok(spawn_blocking(move || Lease::take(&folder, id, &label, &clock)).await??)
 }
 
-/// Finds an image by name or id; loads the first of `archives` that holds it if the engine does not have it, without the
-/// tags that the archive brings. `None` if it is in neither.
+/// Finds an image by name or id. If the engine does not have it, loads the first of `archives` that holds it, without
+/// the archive's tags. `None` if neither has it.
 ///
 /// # Errors
-/// The engine's. An archive that cannot be read is passed over and logged.
+/// The engine failed. An archive that cannot be read is logged and skipped.
 pub async fn find_or_load(
     engine: &Engine,
     name: &str,
@@ -300,7 +300,7 @@ pub async fn find_or_load(
         let Some(meant) = images.iter().find(|image| is_meant(image, name)) else {
             continue;
         };
-        // Its name stays with the archive: only its content says what it is.
+        // The archive's tag is not loaded: the image is addressed by its id.
         let id = meant.id.to_string();
         if let Some(image) = engine.image(&id).await? {
             return Ok(Some(image));
@@ -331,15 +331,15 @@ async fn obtain(
     };
     let (settings, registry) = (settings.clone(), reference.registry.clone());
     let credentials = spawn_blocking(move || settings.credentials(&registry)).await??;
-    tracing::info!(image = label, "pulling");
+    tracing::info!(image = label, "pulling an image");
     pull(engine, reference, credentials, progress, clock).await?;
     let pulled = engine.image(&label).await?;
-    // Removed again by somebody who does not know of leases.
-    let words = "it came and is gone again".to_owned();
+    // Removed again by a program that does not respect leases.
+    let words = "the image was removed right after it had arrived".to_owned();
     pulled.ok_or(ImageError::Pull(PullError::Interrupted { image: label, words }))
 }
 
-/// The digest under which the registry of the name knows the image.
+/// The digest of the image's manifest in the registry of the name.
 fn manifest_of(image: &LocalImage, wanted: &ImageName) -> Option<Digest> {
     let ImageName::Registry(wanted) = wanted else {
         return None;
@@ -362,7 +362,7 @@ async fn listed(archive: &Path) -> Vec<ArchivedImage> {
         Ok(Ok(images)) => images,
         Ok(Err(error)) => {
             let error: ArchiveError = error;
-            tracing::warn!(archive = %archive.display(), error = %Causes(&error), "a preload archive is passed over");
+            tracing::warn!(archive = %archive.display(), error = %Causes(&error), "a preload archive is skipped");
             vec![]
         }
         Err(error) => {

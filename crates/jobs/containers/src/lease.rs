@@ -1,10 +1,10 @@
-//! Who on this machine uses which image, and when it was last used: one small file per image in a folder that all
-//! executors of the machine share.
+//! Records the use of images on this machine: one small file per image, in a folder that all executors of the machine
+//! share.
 //!
-//! A lease is a shared lock on the image's file, so any number of executors may hold one and the kernel ends it with the
-//! process. An image may be removed by whoever gets the exclusive lock. The file's time is the last use; its content is
-//! the names under which executors got the image, for an image that has other names belongs to somebody else, too. Images
-//! without a file are not ours at all.
+//! A lease is a shared lock on the image's file: any number of executors may hold one, and the kernel releases it when
+//! the process ends. The holder of the exclusive lock may remove the image. The file's modification time is the time
+//! of the last use. Its content is the names under which executors got the image: an image with any other name also
+//! belongs to another program. Images without a file are never removed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -16,13 +16,14 @@ use std::time::Duration;
 use muster_process::SharedClock;
 use muster_protocol::{Digest, ImageId, Timestamp};
 
-/// No more names are added to a longer file: that an image has a name nobody knows only makes it stay.
+/// Upper bound on the size of a file of names, in bytes. A name that is missing from it only keeps the image from
+/// being removed.
 const MAX_NAMES: u64 = 64 * 1024;
 const SUFFIX: &str = ".image";
-/// Its time is the beginning of the last round of collection.
+/// The file whose modification time is the beginning of the last collection.
 const ROUND: &str = "collected";
 
-/// Keeps an image from being removed for as long as it lives.
+/// Keeps an image from being removed while this value lives.
 #[derive(Debug)]
 pub struct Lease {
     image: ImageId,
@@ -30,7 +31,7 @@ pub struct Lease {
     clock: SharedClock,
 }
 
-/// The right to remove an image: nobody uses it, and nobody can begin to.
+/// The right to remove an image: the exclusive lock, under which no lease exists and none can begin.
 #[derive(Debug)]
 pub struct Removal {
     path: PathBuf,
@@ -41,15 +42,15 @@ pub struct Removal {
 /// An image that executors of this machine have used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// Which.
+    /// The image's id.
     pub image: ImageId,
-    /// When a lease of it last began or ended.
+    /// The time at which a lease of it last began or ended.
     pub last: Timestamp,
 }
 
 /// The folder of leases cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("the record of used images in {path} cannot be kept; cache_dir must be writable by the executor")]
+#[error("the use of images cannot be recorded in {path}; cache_dir must be writable by the executor")]
 pub struct LeaseError {
     path: PathBuf,
     source: io::Error,
@@ -58,10 +59,10 @@ pub struct LeaseError {
 // === impl Lease ===
 
 impl Lease {
-    /// Takes part in using an image and remembers the name it was got by.
+    /// Leases an image and records the name under which it was got.
     ///
     /// # Errors
-    /// The disk is full or not ours.
+    /// The disk is full, or the folder is not writable.
     pub fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> Result<Self, LeaseError> {
         take(folder, image, name, clock).map_err(|source| LeaseError {
             path: folder.to_owned(),
@@ -69,7 +70,7 @@ impl Lease {
         })
     }
 
-    /// Which image.
+    /// The id of the leased image.
     pub fn image(&self) -> ImageId {
         self.image
     }
@@ -77,7 +78,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A lost time makes the image look older than it is, no more.
+        // Without the new time the image only looks older than it is.
         let _ = touch(&self.file, self.clock.now());
     }
 }
@@ -94,10 +95,10 @@ fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> io::R
             .open(&path)?;
         file.lock_shared()?;
         if !is_still(&file, &path)? {
-            // It was removed between being opened and being locked.
+            // The file was removed between being opened and being locked.
             continue;
         }
-        // Two who add the same name at once write it twice, which does no harm; appending is one step.
+        // Two processes that add the same name at once write it twice, which does no harm: one append is atomic.
         if !read_names(&file)?.contains(name) && file.metadata()?.len() < MAX_NAMES {
             (&file).write_all(format!("{name}\n").as_bytes())?;
         }
@@ -110,10 +111,10 @@ fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> io::R
     }
 }
 
-/// Every image that was ever leased here and not removed.
+/// All images that were leased here and not removed.
 ///
 /// # Errors
-/// The folder cannot be read. That there is none is no error.
+/// The folder cannot be read. A missing folder is no error.
 pub fn used(folder: &Path) -> Result<Vec<Used>, LeaseError> {
     let listed = || -> io::Result<Vec<Used>> {
         let entries = match fs::read_dir(folder) {
@@ -142,10 +143,10 @@ pub fn used(folder: &Path) -> Result<Vec<Used>, LeaseError> {
     })
 }
 
-/// Whether a round of collection is due, which then counts as begun. One executor of the machine gets to do it.
+/// Whether a collection is due. If so, it counts as begun, so that only one executor of the machine collects.
 ///
 /// # Errors
-/// The disk.
+/// The disk failed.
 pub(crate) fn begin_round(folder: &Path, every: Duration, now: Timestamp) -> Result<bool, LeaseError> {
     let begun = || -> io::Result<bool> {
         let mut private = DirBuilder::new();
@@ -159,7 +160,7 @@ pub(crate) fn begin_round(folder: &Path, every: Duration, now: Timestamp) -> Res
             Err(TryLockError::Error(error)) => return Err(error),
         }
         let last = Timestamp::from_secs(file.metadata()?.mtime());
-        // A time that lies ahead is of a clock that was wrong.
+        // A time in the future was written under a wrong clock.
         let due = first || now < last || now.since(last) >= every;
         if due {
             touch(&file, now)?;
@@ -175,10 +176,10 @@ pub(crate) fn begin_round(folder: &Path, every: Duration, now: Timestamp) -> Res
 // === impl Removal ===
 
 impl Removal {
-    /// The right to remove an image; `None` while anybody uses it.
+    /// Takes the right to remove an image; `None` while a process uses it.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk failed.
     pub fn of(folder: &Path, image: ImageId) -> Result<Option<Self>, LeaseError> {
         let path = path_of(folder, image);
         let locked = || -> io::Result<Option<Self>> {
@@ -207,12 +208,12 @@ impl Removal {
         })
     }
 
-    /// The names under which executors got it.
+    /// The names under which executors got the image.
     pub fn names(&self) -> &BTreeSet<String> {
         &self.names
     }
 
-    /// The image is gone: so is its record.
+    /// Removes the record after the image has been removed.
     pub fn done(self) {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(%error, path = %self.path.display(), "the record of a removed image stays");

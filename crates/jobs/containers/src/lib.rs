@@ -1,8 +1,8 @@
-//! Containers on a Docker engine: images by content, the sandbox, and what is left behind.
+//! Containers on a Docker engine: images by content, the sandbox, and the removal of abandoned containers.
 //!
-//! Reading order: [`engine`] (the API, each call naming what it did), [`archive`] and [`images`] (what a job runs),
-//! [`sandbox`] (what it may do, pure), [`home`] and [`disk`] (what it may write), [`folder`] and [`reap`](mod@reap) (whose
-//! it is, and what goes when nobody's).
+//! Reading order: [`engine`] (the API), [`archive`] and [`images`] (the programs of jobs), [`sandbox`] (a job's
+//! permissions, a pure function), [`home`] and [`disk`] (the places a job may write to), [`folder`] and
+//! [`reap`](mod@reap) (the owners of folders, and the removal of folders whose owner is dead).
 
 pub mod archive;
 pub mod cache;

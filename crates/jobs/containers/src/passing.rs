@@ -1,4 +1,4 @@
-//! Which failures of an engine pass: what is worth trying again, and what would only fail again.
+//! Tells temporary failures of an engine, which are worth a retry, from permanent ones.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -8,8 +8,8 @@ use bollard::errors::Error as ApiError;
 use crate::EngineError;
 
 impl EngineError {
-    /// Whether the same request may well succeed in a while: the engine was not there, or had trouble of its own. What it
-    /// refused it will refuse again.
+    /// Whether the same request may succeed later: the engine was not reachable, or had an internal failure. A refused
+    /// request would be refused again.
     pub fn is_recoverable(&self) -> bool {
         match self {
             Self::Unreachable { source, .. } | Self::Failed { source, .. } => is_passing(source),
@@ -26,14 +26,14 @@ fn is_passing(error: &ApiError) -> bool {
     matches!(error, ApiError::RequestTimeoutError) || lost_connection(error)
 }
 
-/// A full disk does not empty itself.
+/// Whether the disk is full, which a retry does not change.
 fn is_full(error: &ApiError) -> bool {
     error.to_string().contains("no space left")
 }
 
-/// A connection that broke. A socket that was never there is no engine to wait for.
+/// Whether a connection broke. A socket that does not exist does not count: no engine is expected to appear there.
 fn lost_connection(error: &ApiError) -> bool {
-    // This one is transparent: it does not name what it carries as its source.
+    // This error is transparent: its `source` skips the error that it carries.
     let mut cause: Option<&(dyn Error + 'static)> = if let ApiError::IOError { err } = error {
         Some(err)
     } else {

@@ -1,4 +1,4 @@
-//! Pulling an image through the engine: progress, what a failure means, and when to try again.
+//! Pulls an image through the engine: progress, the meaning of failures, and retries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use muster_process::backoff::Backoff;
 use crate::engine::{Engine, EngineError, failed};
 use crate::reference::{Pin, Reference};
 
-/// Told, as often as something arrives, how many bytes have come and how many are known to come.
+/// Called whenever bytes arrive, with the bytes received and the total as far as it is known.
 pub type Progress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
-/// A pull of which nothing has been heard for so long has died. The engine itself waits up to half a minute between two
-/// of its own tries for a layer.
+/// A pull without any message for this long counts as dead. The engine itself waits up to half a minute between two
+/// attempts at a layer.
 const SILENCE: Duration = Duration::from_secs(180);
 
-/// Why an image did not come.
+/// The reason for which a pull failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PullError {
     /// The registry refuses this executor.
@@ -30,49 +30,49 @@ pub enum PullError {
         "the registry refuses to give {image} to this executor ({words}); its operator must add or correct the registry's credentials, or the user must choose a public image"
     )]
     Unauthorised {
-        /// What was asked for.
+        /// The image's name as the job gave it.
         image: String,
-        /// The registry's words.
+        /// The registry's message, cut to a bounded length.
         words: String,
     },
-    /// There is no such image.
+    /// The registry has no such image.
     #[error(
         "the registry has no {image} for this machine ({words}); the user must check name, tag and platform"
     )]
     NotFound {
-        /// What was asked for.
+        /// The image's name as the job gave it.
         image: String,
-        /// The registry's words.
+        /// The registry's message, cut to a bounded length.
         words: String,
     },
-    /// What came is not what its digest says.
-    #[error("what the registry sent for {image} does not have the digest it should ({words})")]
+    /// The content does not match its digest.
+    #[error("the registry sent content for {image} that does not match its digest ({words})")]
     BadDigest {
-        /// What was asked for.
+        /// The image's name as the job gave it.
         image: String,
-        /// The engine's words.
+        /// The engine's message, cut to a bounded length.
         words: String,
     },
     /// The engine's disk is full.
     #[error("the engine's disk has no room for {image} ({words}); its operator must free some")]
     DiskFull {
-        /// What was asked for.
+        /// The image's name as the job gave it.
         image: String,
-        /// The engine's words.
+        /// The engine's message, cut to a bounded length.
         words: String,
     },
-    /// It may work another time: the network, a registry in trouble, the engine restarting.
+    /// A failure that may be temporary: the network, the registry or the engine.
     #[error("{image} could not be pulled ({words})")]
     Interrupted {
-        /// What was asked for.
+        /// The image's name as the job gave it.
         image: String,
-        /// Somebody's words.
+        /// The message of the registry or the engine, cut to a bounded length.
         words: String,
     },
 }
 
 impl PullError {
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub const fn is_recoverable(&self) -> bool {
         match self {
             Self::Interrupted { .. } => true,
@@ -84,8 +84,8 @@ impl PullError {
     }
 }
 
-/// Pulls `reference`, trying again after failures that may pass. Dropping the future ends the pull; layers that are
-/// complete stay with the engine for the next one.
+/// Pulls `reference`, with retries after failures that may be temporary. Dropping the future ends the pull; complete
+/// layers stay with the engine for the next one.
 ///
 /// # Errors
 /// The last failure.
@@ -106,7 +106,7 @@ pub async fn pull(
         let Some(pause) = pauses.next().filter(|_| error.is_recoverable()) else {
             return Err(error);
         };
-        tracing::warn!(%error, ?pause, "cannot pull an image; trying again");
+        tracing::warn!(%error, ?pause, "cannot pull an image; retrying");
         clock.sleep(pause).await;
     }
 }
@@ -129,10 +129,10 @@ impl Engine {
         self.docker().create_image(Some(options), None, credentials)
     }
 
-    /// Gives an image another name and sends it to that name's registry.
+    /// Gives an image another name and pushes it to that name's registry.
     ///
     /// # Errors
-    /// The engine's or the registry's.
+    /// The engine or the registry failed.
     pub async fn push(
         &self,
         image: &str,
@@ -180,7 +180,7 @@ async fn drain(
             biased;
             answer = answers.next() => answer,
             () = clock.sleep(SILENCE) => {
-                return Err(judge(reference, None, "nothing was heard of it for three minutes"));
+                return Err(judge(reference, None, "the engine reported no progress for three minutes"));
             }
         };
         match answer {
@@ -203,8 +203,8 @@ async fn drain(
     }
 }
 
-/// What somebody's words mean. Registries and engines answer in prose: these are the phrases of the distribution
-/// protocol's error codes and of the kernel, which do not change between versions.
+/// Classifies a message. Registries and engines answer in prose; these phrases are the error codes of the distribution
+/// protocol and of the kernel, which do not change between versions.
 fn judge(reference: &Reference, status: Option<u16>, words: &str) -> PullError {
     let image = reference.to_string();
     let said = words.to_ascii_lowercase();
@@ -242,15 +242,15 @@ fn judge(reference: &Reference, status: Option<u16>, words: &str) -> PullError {
     }
 }
 
-/// Bytes of each layer that is on its way.
+/// Bytes received and total of each layer in transit.
 #[derive(Default)]
 struct Layers(HashMap<String, (u64, Option<u64>)>);
 
 impl Layers {
-    /// More layers than this are not counted: an image has at most 127.
+    /// Upper bound on the number of layers that are counted; an image has at most 127.
     const MOST: usize = 1_024;
 
-    /// Whether the answer was about bytes.
+    /// Records a message of the engine; returns whether it was about bytes.
     fn note(&mut self, info: &CreateImageInfo) -> bool {
         let (Some(layer), Some(status)) = (&info.id, &info.status) else {
             return false;
@@ -275,7 +275,7 @@ impl Layers {
         }
     }
 
-    /// The total grows while layers begin.
+    /// The sums over all layers. The total grows while layers begin.
     fn sum(&self) -> (u64, Option<u64>) {
         let done = self
             .0
@@ -356,7 +356,10 @@ mod tests {
             assert_eq!(kind(status, words), expected, "{words}");
         }
         let long = judge(&reference, None, &"x".repeat(10_000));
-        assert!(long.to_string().len() < 700, "nobody's prose fills a log");
+        assert!(
+            long.to_string().len() < 700,
+            "the message is cut to a bounded length"
+        );
     }
 
     #[test]
@@ -376,7 +379,7 @@ mod tests {
         assert!(layers.note(&info("a", "Download complete", None, None)));
         assert!(
             !layers.note(&info("c", "Pull complete", None, None)),
-            "it was there already"
+            "a layer that was present already"
         );
         assert_eq!(layers.sum(), (15, None));
         assert!(layers.note(&info("b", "Downloading", Some(-1), Some(-1))));

@@ -1,13 +1,13 @@
-//! What killed executors leave behind, and how the next one removes it.
+//! Removes the containers and folders that killed executors left behind.
 //!
 //! An executor that is killed cannot remove its container. The engine bounds a container's processors, memory and
-//! processes but not its life, so it runs on until the next executor of the same `work_dir` starts, or until a supervisor
-//! calls [`reap`]. Whoever keeps executors should call it when one of them has died.
+//! processes but not its lifetime. The container runs on until the next executor of the same `work_dir` starts, or
+//! until a supervisor calls [`reap`]. A supervisor of executors should call it when one of them has died.
 //!
-//! Several executors share a machine and several operators may share an engine. What is removed is therefore found from
-//! the folders in `work_dir`, never from the engine's list: a folder of ours whose lock can be had has no living owner
-//! ([`crate::folder::abandoned`]), and the containers whose label names exactly that folder were its owner's. A
-//! container whose folder is in another place, in use, or gone is left alone.
+//! Several executors share a machine, and several operators may share an engine. The containers to remove are
+//! therefore found from the folders in `work_dir`, never from the engine's list: a folder whose lock is free has no
+//! living owner ([`crate::folder::abandoned`]), and the containers whose label names exactly that folder were its
+//! owner's. A container whose folder is in another place, in use, or gone is left alone.
 
 use std::path::{Path, PathBuf};
 
@@ -18,41 +18,41 @@ use crate::engine::{Engine, EngineError};
 use crate::folder::{Abandoned, FolderError, abandoned};
 use crate::sandbox::LABEL_EXECUTOR;
 
-/// What was done about dead executors.
+/// The result of one run of [`reap`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// Folders removed.
+    /// Number of folders removed.
     pub folders: usize,
-    /// Containers removed.
+    /// Number of containers removed.
     pub containers: usize,
-    /// Folders that are still there, with their containers or files. The log says why.
+    /// Number of folders that could not be removed, with their containers or files. The log has the reasons.
     pub left: usize,
 }
 
-/// Why nothing could be done.
+/// The reason for which nothing could be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReapError {
-    /// The engine does not answer.
-    #[error("what dead executors left cannot be removed")]
+    /// The engine failed.
+    #[error("the containers of dead executors cannot be removed")]
     Engine(#[from] EngineError),
-    /// The folders cannot be looked at.
-    #[error("what dead executors left cannot be found")]
+    /// The folders cannot be read.
+    #[error("the folders of dead executors cannot be found")]
     WorkDir(#[from] FolderError),
-    /// This process is ending.
-    #[error("removing what dead executors left was interrupted")]
+    /// The process is shutting down.
+    #[error("the removal of dead executors' containers was interrupted")]
     Interrupted(#[from] JoinError),
 }
 
-/// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time, beside
-/// running executors and beside another call of itself.
+/// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time,
+/// beside running executors and beside another call of itself.
 ///
 /// # Errors
-/// The engine or `work_dir` cannot be used at all; what cannot be removed is counted in [`Reaped::left`].
+/// The engine or `work_dir` cannot be used at all. Single failures are counted in [`Reaped::left`].
 pub async fn reap(engine: &Engine, work_dir: &Path) -> Result<Reaped, ReapError> {
     let work_dir = PathBuf::from(work_dir);
     let mut reaped = Reaped::default();
     let mut emptied = Vec::new();
-    // Containers first, all of them: they hold memory, processors and GPUs, folders only hold disk.
+    // All containers first: they hold memory, processors and GPUs, while folders only hold disk.
     for folder in spawn_blocking(move || abandoned(&work_dir)).await?? {
         match containers_of(engine, &folder).await {
             Ok(removed) => {
@@ -79,7 +79,7 @@ pub async fn reap(engine: &Engine, work_dir: &Path) -> Result<Reaped, ReapError>
             containers = reaped.containers,
             folders = reaped.folders,
             left = reaped.left,
-            "removed what dead executors left"
+            "removed the containers and folders of dead executors"
         );
     }
     Ok(reaped)

@@ -1,46 +1,46 @@
-//! The name of an image as a user writes it: an id, or a place in a registry with a tag or a digest.
+//! Parses the name of an image as a user writes it: an id, or a repository in a registry with a tag or a digest.
 
 use std::fmt;
 use std::str::FromStr;
 
 use muster_protocol::{Digest, ImageId};
 
-/// Where Docker looks for names without a registry.
+/// The registry of names without one, which is Docker's default.
 const HUB: &str = "docker.io";
 
-/// A text that names no image: its user's mistake.
+/// A text that is not the name of an image: the user's mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no image name; write registry/repository:tag, registry/repository@sha256:… or an image id sha256:…"
+    "{0:?} is not the name of an image; write registry/repository:tag, registry/repository@sha256:… or an image id sha256:…"
 )]
 pub struct ReferenceError(String);
 
-/// An image's name, understood.
+/// A parsed image name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ImageName {
-    /// The digest of its config: it can be held, never pulled.
+    /// The digest of the image's config. Such an image must be present: it cannot be pulled.
     Id(ImageId),
-    /// A place in a registry.
+    /// A repository in a registry, with a tag or digest.
     Registry(Reference),
 }
 
-/// A place in a registry. Its text form is what the engine's API takes.
+/// A repository in a registry, with a tag or digest. Its text form is the one of the engine's API.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// Host, with its port if it has one; `docker.io` where none was written.
+    /// Host of the registry, with its port if it has one; `docker.io` if the user wrote none.
     pub registry: String,
-    /// Path inside it, for example `library/alpine`.
+    /// Path in the registry, for example `library/alpine`.
     pub repository: String,
-    /// Which one of the repository.
+    /// Tag or digest in the repository.
     pub pin: Pin,
 }
 
-/// Which image of a repository.
+/// Selects one image of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pin {
-    /// The one a name points to now.
+    /// The image that a tag points to now.
     Tag(String),
-    /// The one whose manifest has this digest.
+    /// The image whose manifest has this digest.
     Digest(Digest),
 }
 
@@ -69,12 +69,12 @@ impl fmt::Display for ImageName {
 // === impl Reference ===
 
 impl Reference {
-    /// Registry and repository, without tag or digest; the engine lists digests under it.
+    /// Registry and repository without tag or digest; the engine lists digests under it.
     pub fn place(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 
-    /// The same repository, another image of it.
+    /// The same repository with another tag or digest.
     pub fn at(&self, pin: Pin) -> Self {
         Self { pin, ..self.clone() }
     }
@@ -116,7 +116,7 @@ impl FromStr for Reference {
         } else {
             repository.to_owned()
         };
-        // Where both are written the digest decides, as it does for every other client.
+        // If both are present the digest decides, as in every other client.
         let pin = digest.map_or_else(|| Pin::Tag(tag.unwrap_or("latest").to_owned()), Pin::Digest);
         Ok(Self {
             registry: registry.to_owned(),
@@ -145,7 +145,7 @@ fn is_host(text: &str) -> bool {
             .all(|label| !label.is_empty() && label.bytes().all(ordinary))
 }
 
-/// Lower case, digits, and separators that neither begin nor end it.
+/// Whether a text is lower-case letters, digits, and separators that neither begin nor end it.
 fn is_component(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
     let edge = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();

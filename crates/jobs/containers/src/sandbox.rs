@@ -1,17 +1,17 @@
-//! From what a job asks for to the container that holds it: a pure function, so that what a job may do can be read in one
-//! place.
+//! Builds a job's container from the job's requirements: a pure function, so that all permissions of a job can be read
+//! in one place.
 //!
-//! What a job gets: no network but its own loopback, no capability, no new privileges, a read-only root, tmpfs where
-//! programs expect to write, bounded memory, processors and processes, no devices, the system calls of `seccomp.json`.
-//! What it shares with the machine: the folders it is given, and GPUs for GPU classes.
+//! A job has no network but its own loopback, no capability, no new privileges, a read-only root, tmpfs for scratch
+//! space, bounded memory, processors and processes, no devices, and the system calls of `seccomp.json`. It shares with
+//! the machine only the folders that are bound into it, and GPUs for GPU classes.
 //!
-//! A tmpfs hides what the image has at its place. `/tmp`, `/var/tmp`, `/run` and the folders that an image declares as
-//! volumes always start empty. The home folder of the image's user starts empty only where the image keeps nothing in it
-//! (see [`crate::home`]); where it keeps anything, say a model in `~/.cache`, the job finds that there and cannot write
-//! beside it. Such a job points its programs elsewhere, for example with `HOME=/tmp`.
+//! A tmpfs hides the image's files at its path. `/tmp`, `/var/tmp`, `/run` and the folders that an image declares as
+//! volumes always start empty. The home folder of the image's user starts empty only if the image keeps no files in it
+//! (see [`crate::home`]). If it keeps any, for example a model in `~/.cache`, the job can read them and cannot write
+//! beside them. Such a job points its programs elsewhere, for example with `HOME=/tmp`.
 //!
-//! A class may give organic jobs a root they can write: a layer of the engine that goes with the container, whose size
-//! [`crate::disk::watch_root`] bounds. Whitelisted images run as a fixed user who is nobody on the machine.
+//! A class may give organic jobs a writable root: a layer of the engine that is removed with the container, whose size
+//! [`crate::disk::watch_root`] bounds. Whitelisted images run as a fixed user that owns nothing on the machine.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,130 +25,130 @@ use serde::Deserialize;
 
 use crate::engine::LocalImage;
 
-/// The label that names the attempt a container serves.
+/// The label with the attempt that a container serves.
 pub const LABEL_ATTEMPT: &str = "muster.attempt";
-/// The label every container of an executor carries; its value is the folder of the job.
+/// The label that every container of an executor carries; its value is the path of the job's folder.
 pub const LABEL_EXECUTOR: &str = "muster.executor";
 
 /// The system calls a job may make, in the structure that Docker documents for `--security-opt seccomp=`.
 const SECCOMP: &str = include_str!("../seccomp.json");
 /// User and group of whitelisted images.
 const NOBODY: &str = "65532:65532";
-/// Where programs expect to be able to write.
+/// Scratch folders, which programs expect to be writable.
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
-/// Folders that must not be covered by a mount of the job's choosing.
+/// Folders that a mount chosen by the job must not cover.
 const SYSTEM: [&str; 9] = [
     "/proc", "/sys", "/dev", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc",
 ];
 
-/// Why a job cannot be put into a container: its user's fault.
+/// A job that cannot be put into a container: its user's fault.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SandboxError {
-    /// A folder that cannot be mounted.
+    /// The job's `artifacts_dir` cannot be mounted.
     #[error(
         "artifacts_dir {0:?} must be an absolute path of plain components outside the system's own folders"
     )]
     ArtifactsDir(String),
-    /// A name that cannot stand in an environment.
+    /// A variable's name or value is not possible in an environment.
     #[error(
         "the environment variable {0:?} has a name that is empty or holds '=' or NUL, or a value that holds NUL"
     )]
     Environment(String),
 }
 
-/// What one job may use, in the engine's units.
+/// The resource limits of one job, in the engine's units; computed by the executor from the job's class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Billionths of a processor.
+    /// Processor time, in billionths of a processor.
     pub nano_cpus: i64,
-    /// Bytes, tmpfs and shared memory included.
+    /// Memory in bytes, tmpfs and shared memory included.
     pub memory: i64,
-    /// Bytes.
+    /// Shared memory, in bytes.
     pub shm: i64,
-    /// Bytes, each.
+    /// Size of each tmpfs, in bytes.
     pub tmpfs: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: i64,
-    /// Bytes.
+    /// Disk space, in bytes.
     pub disk: u64,
 }
 
-/// A folder or file of the machine that a job sees.
+/// A folder or file of the machine that is mounted into a job's container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Where it is on the engine's machine.
+    /// Absolute path on the engine's machine.
     pub source: PathBuf,
-    /// Where the job finds it.
+    /// Absolute path in the container.
     pub target: String,
-    /// Whether the job may change it.
+    /// Whether the job may write to it.
     pub writable: bool,
 }
 
-/// Who runs the job's program.
+/// The user that runs the job's program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunAs {
-    /// Who the image says: root, as often as not, without any of root's powers.
+    /// The image's user: often root, but without root's capabilities.
     #[default]
     Image,
-    /// A user and group that nobody else has; for whitelisted images.
+    /// A user and group without any files or processes on the machine; for whitelisted images.
     Nobody,
 }
 
-/// Whether the job may write where the image lies.
+/// Whether the job may write to the root of its container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// It may not.
+    /// The root is read-only.
     ReadOnly,
-    /// It may, into a layer that goes with the container. Its size must be watched.
+    /// The root is a layer that is removed with the container. Its size must be watched.
     Writable,
 }
 
-/// Which of the machine's GPUs a job gets.
+/// The GPUs of the machine that a job gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gpus<'a> {
-    /// None.
+    /// The job gets no GPU.
     None,
-    /// All that the engine finds.
+    /// All GPUs that the engine finds.
     All,
-    /// Those with these UUIDs, `GPU-…` as the driver writes them, and no other device node.
+    /// The GPUs with these UUIDs (`GPU-…` as the driver writes them), and no other device node.
     These(&'a [String]),
 }
 
-/// Everything a job's container is made of.
+/// All properties of a job's container.
 #[derive(Clone, Debug)]
 pub struct Sandbox<'a> {
-    /// The image, by content: a tag may change under a running job.
+    /// The image, by id, because a tag may change while the job runs.
     pub image: &'a LocalImage,
-    /// Arguments; `None` leaves the image's own in force.
+    /// The job's arguments; `None` for the image's default arguments.
     pub command: Option<Vec<String>>,
     /// Names and values of the job's variables.
     pub environment: Vec<(&'a str, &'a str)>,
-    /// What it shares with the machine.
+    /// The folders and files that the job shares with the machine.
     pub binds: Vec<Bind>,
-    /// By which it is found again.
+    /// The labels by which the executor finds the container again.
     pub labels: HashMap<String, String>,
-    /// The home folder of the image's user, if the image keeps nothing there.
+    /// The home folder of the image's user, if the image keeps no files there.
     pub bare_home: Option<&'a str>,
-    /// What it may use.
+    /// The resource limits.
     pub allowance: Allowance,
     /// The OCI runtime; empty for the engine's default.
     pub runtime: &'a str,
-    /// Which GPUs it gets.
+    /// The GPUs that the job gets.
     pub gpus: Gpus<'a>,
-    /// Who runs its program.
+    /// The user that runs the job's program.
     pub run_as: RunAs,
-    /// Whether it may write into its root.
+    /// Whether the root is writable.
     pub root: Root,
 }
 
 // === impl Sandbox ===
 
 impl Sandbox<'_> {
-    /// The container.
+    /// The request that creates the container.
     ///
     /// # Errors
-    /// What the job asks for cannot be put into one.
+    /// The job's `artifacts_dir` or a variable is not possible in a container.
     pub fn container(&self) -> Result<ContainerCreateBody, SandboxError> {
         Ok(ContainerCreateBody {
             image: Some(self.image.id.to_string()),
@@ -163,7 +163,7 @@ impl Sandbox<'_> {
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             network_disabled: Some(true),
-            // A health check would be a second program, started by the engine for as long as the job runs.
+            // A health check would be a second program, which the engine starts again and again while the job runs.
             healthcheck: Some(HealthConfig {
                 test: Some(vec!["NONE".to_owned()]),
                 ..HealthConfig::default()
@@ -188,13 +188,13 @@ impl Sandbox<'_> {
             tmpfs: Some(self.scratch()),
             mounts: Some(self.binds.iter().map(mount).collect()),
             memory: Some(limits.memory),
-            // The same number: no swap.
+            // The same number as the memory: no swap.
             memory_swap: Some(limits.memory),
             nano_cpus: Some(limits.nano_cpus),
             pids_limit: Some(limits.pids),
             shm_size: Some(limits.shm.min(limits.memory)),
             ulimits: Some(vec![no_core_dumps()]),
-            // Output is taken from the attached streams; the engine keeps no copy that could fill the disk.
+            // The output comes from the attached streams; a copy kept by the engine could fill the disk.
             log_config: Some(HostConfigLogConfig {
                 typ: Some("none".to_owned()),
                 config: None,
@@ -205,8 +205,8 @@ impl Sandbox<'_> {
         }
     }
 
-    /// The variables, in the engine's form. Next to a GPU those go that the toolkit's hook or the loader would obey: the
-    /// user's are dropped, the image's are taken away by a name without a value.
+    /// The variables in the engine's form. Variables that steer the GPU toolkit's hook or the loader are taken out
+    /// beside a GPU: the user's are dropped, the image's are unset by a name without a value.
     fn environment(&self) -> Result<Vec<String>, SandboxError> {
         let gpu = self.gpus != Gpus::None;
         let kept: Vec<_> = self
@@ -226,14 +226,14 @@ impl Sandbox<'_> {
         }
         let home = |(name, _): &(&str, &str)| *name == "HOME";
         if self.run_as == RunAs::Nobody && !self.environment.iter().any(home) {
-            // The image's home, if there is one, belongs to the image's user.
+            // The image's home folder, if there is one, belongs to the image's user.
             lines.push("HOME=/tmp".to_owned());
         }
         Ok(lines)
     }
 
-    /// By UUID the engine's hook makes the nodes of these GPUs and no others. The `nvidia` runtime is not used: it would
-    /// ask the job's variables what to make.
+    /// The request for GPUs. Given UUIDs, the engine's hook makes the nodes of these GPUs and no others. The `nvidia`
+    /// runtime is not used: it would take the devices from the job's variables.
     fn device_request(&self) -> Option<DeviceRequest> {
         let (count, device_ids) = match self.gpus {
             Gpus::None => return None,
@@ -249,11 +249,11 @@ impl Sandbox<'_> {
         })
     }
 
-    /// tmpfs by path. Counted as the job's memory.
+    /// Options of the tmpfs mounts by path. They count as the job's memory.
     fn scratch(&self) -> HashMap<String, String> {
         let options = format!("rw,exec,nosuid,nodev,mode=1777,size={}", self.allowance.tmpfs);
         let taken = |path: &str| self.binds.iter().any(|bind| bind.target == path);
-        // A volume that the image declares would be an unbounded folder on the engine's disk.
+        // Without a tmpfs, a volume that the image declares would be an unbounded folder on the engine's disk.
         let declared = self
             .image
             .volumes
@@ -272,7 +272,7 @@ impl Sandbox<'_> {
     }
 }
 
-/// By which a job's container is found again: its attempt and its folder.
+/// The labels by which a job's container is found again: its attempt and its folder.
 pub fn labels(attempt: AttemptId, folder: &Path) -> HashMap<String, String> {
     HashMap::from([
         (LABEL_ATTEMPT.to_owned(), attempt.to_string()),
@@ -280,7 +280,7 @@ pub fn labels(attempt: AttemptId, folder: &Path) -> HashMap<String, String> {
     ])
 }
 
-/// The home folder of the image's user, as far as it can be told without looking into the image.
+/// The home folder of the image's user, as far as it is known without reading the image's files.
 pub fn home_of(image: &LocalImage) -> Option<String> {
     let declared = image
         .environment
@@ -301,7 +301,7 @@ pub fn home_of(image: &LocalImage) -> Option<String> {
     (plain && !is_system(&home)).then_some(home)
 }
 
-/// Whether a path lies in one of the folders that a system is made of, which no job may cover.
+/// Whether a path lies in one of the system's folders, which no job may cover.
 pub fn is_system(path: &str) -> bool {
     SYSTEM.iter().any(|folder| {
         path.strip_prefix(folder)
@@ -339,7 +339,7 @@ fn no_core_dumps() -> ResourcesUlimits {
     }
 }
 
-/// Variables that the container toolkit or the loader of programs takes orders from.
+/// Whether a variable steers the container toolkit or the dynamic loader.
 fn steers_gpus(name: &str) -> bool {
     name.starts_with("NVIDIA_") || name.starts_with("CUDA_MPS_") || matches!(name, "LD_PRELOAD" | "LD_AUDIT")
 }

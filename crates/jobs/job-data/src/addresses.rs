@@ -1,8 +1,8 @@
-//! Which addresses a job's data may come from and go to. Pure.
+//! Decides which addresses a job's data may come from and go to. Pure.
 //!
-//! A job names URLs, and the executor that fetches them stands inside somebody's network: without these rules a job could
-//! read the metadata service of a cloud or a neighbour's database. Only addresses that the whole Internet can reach are
-//! permitted; an operator may name others.
+//! A job names URLs, and the executor that fetches them is inside its operator's network: without these rules a job
+//! could read the metadata service of a cloud or a neighbour's database. Only addresses on the public Internet are
+//! permitted; an operator may permit others.
 //!
 //! Ranges: IANA's registries of special-purpose addresses (RFC 6890 and its successors).
 
@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// IPv4 that is not reachable by everybody: this network, private, shared (CGNAT), loopback, link-local with the metadata
+/// IPv4 networks that are not public: this network, private, shared (CGNAT), loopback, link-local with the metadata
 /// services, protocol assignments, documentation, 6to4 relays, benchmarks, multicast, reserved with broadcast.
 const NOT_PUBLIC_V4: [Ipv4Net; 15] = [
     v4([0, 0, 0, 0], 8),
@@ -29,9 +29,10 @@ const NOT_PUBLIC_V4: [Ipv4Net; 15] = [
     v4([224, 0, 0, 0], 4),
     v4([240, 0, 0, 0], 4),
 ];
-/// All that is assigned for the Internet; loopback, link-local, unique local and multicast lie outside.
+/// The network of all assigned Internet addresses; loopback, link-local, unique local and multicast lie outside.
 const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
-/// Inside of it: protocol assignments with Teredo and ORCHID, documentation twice, 6to4.
+/// Networks inside it that are not public: protocol assignments with Teredo and ORCHID, documentation (two networks),
+/// 6to4.
 const NOT_PUBLIC_V6: [Ipv6Net; 4] = [
     v6([0x2001, 0, 0], 23),
     v6([0x2001, 0x0db8, 0], 32),
@@ -51,7 +52,7 @@ const fn v6(head: [u16; 3], prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0), prefix)
 }
 
-/// What an operator permits beyond the public Internet.
+/// The exceptions that an operator permits beyond the public Internet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressRules {
     hosts: Vec<String>,
@@ -70,7 +71,7 @@ impl AddressRules {
     /// Reads the operator's list: host names, addresses with or without a port, networks in CIDR form.
     ///
     /// # Errors
-    /// The first entry that is none of them.
+    /// The first entry that has none of these forms.
     pub fn parse(entries: &[String]) -> Result<Self, RuleError> {
         let mut rules = Self::default();
         for entry in entries {
@@ -95,7 +96,7 @@ impl AddressRules {
         self.hosts.iter().any(|named| named == host)
     }
 
-    /// Whether a connection to `address` and `port` under the name `host` is permitted.
+    /// Whether a job may connect to `address` and `port` under the name `host`.
     pub fn permit(&self, host: &str, address: IpAddr, port: u16) -> bool {
         let address = address.to_canonical();
         is_public(address)
@@ -113,7 +114,7 @@ fn is_host(text: &str) -> bool {
         && text.bytes().any(|c| c.is_ascii_alphabetic())
 }
 
-/// Whether the whole Internet can reach the address. One that carries an IPv4 address is judged by that.
+/// Whether an address is on the public Internet. An IPv6 address that carries an IPv4 address counts as that address.
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => !NOT_PUBLIC_V4.iter().any(|net| net.contains(&address)),

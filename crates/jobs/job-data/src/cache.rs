@@ -1,13 +1,13 @@
-//! Inputs that are kept for the next job, named by their digest; one folder for all executors of a machine.
+//! Caches inputs for later jobs by their digest, in one folder for all executors of a machine.
 //!
 //! ```text
-//! blobs/<sha256>     content; whoever uses one holds a shared lock on it, whoever removes one needs the exclusive lock
-//! urls/<sha256>      which content a URL had, and under which entity tag: JSON
-//! incoming/*         what is being fetched, under a shared lock of its process
+//! blobs/<sha256>     content; a reader holds a shared lock on the file, a removal needs the exclusive lock
+//! urls/<sha256>      the digest and the entity tag of a URL's content: JSON
+//! incoming/*         downloads in progress, each under a shared lock of its process
 //! ```
 //!
-//! The kernel takes locks away however a process ends, so nothing of a dead one is in use. Content is hashed again each
-//! time it is used: a torn write or a bad disk shows, and is fetched again. Everything here blocks.
+//! The kernel releases the locks of a process however it ends, so a dead process keeps nothing in use. Content is
+//! hashed again for each use: a damaged file is noticed and fetched again. Everything here blocks.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -23,55 +23,55 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
 
-/// An entry of the index is never larger.
+/// Upper bound on the size of one index entry, in bytes.
 const MAX_INDEX: u64 = 4_096;
-/// A file that nobody holds is nobody's only when its maker had the time to take it.
+/// A file younger than this may not be locked by its creator yet, so it is not removed as abandoned.
 const JUST_MADE: Duration = Duration::from_secs(600);
 const BLOCK: usize = 256 * 1024;
 
-/// How much is kept and for how long.
+/// Upper bounds on the cache, set by the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Bytes of all content together. What is in use stays even above it.
+    /// Total size of all content, in bytes. Content in use is not removed even above it.
     pub bytes: u64,
-    /// Since it was last used.
+    /// Longest time since the last use.
     pub age: Duration,
 }
 
-/// The kept inputs of a machine.
+/// The cached inputs of a machine.
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
     limits: CacheLimits,
 }
 
-/// Content in use: it is not removed while this lives.
+/// Content in use, which is not removed while this value lives.
 #[derive(Debug)]
 pub struct Held {
-    /// Open at its beginning, with the lock.
+    /// The locked file, positioned at its beginning.
     pub(crate) file: File,
     pub(crate) len: u64,
 }
 
-/// What a URL had when it was last fetched.
+/// The content that a URL had when it was last fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Known {
     pub(crate) etag: String,
     pub(crate) sha256: Digest,
 }
 
-/// A file on its way in.
+/// A download in progress.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) file: NamedTempFile,
 }
 
-/// What a collection removed.
+/// The result of one collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Files.
+    /// Number of files removed.
     pub removed: usize,
-    /// Their bytes.
+    /// Their total size in bytes.
     pub bytes: u64,
 }
 
@@ -82,7 +82,7 @@ struct Blob {
 }
 
 impl Held {
-    /// A file that is not kept: it is gone when it has been used.
+    /// A file outside the cache, which is deleted after its use.
     pub(crate) fn own(file: NamedTempFile, len: u64) -> io::Result<Self> {
         let mut file = file.into_file();
         file.seek(SeekFrom::Start(0))?;
@@ -91,10 +91,10 @@ impl Held {
 }
 
 impl Cache {
-    /// Makes the folders. Other users of this machine do not come in.
+    /// Opens the cache and creates its folders, with access for this user alone.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk failed.
     pub fn open(root: &Path, limits: CacheLimits) -> io::Result<Self> {
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700);
@@ -107,7 +107,8 @@ impl Cache {
         })
     }
 
-    /// Whether content of this length is kept at all: what would fill half of the cache would only drive out the rest.
+    /// Whether content of this length is cached. Content above half of the cache's size is not: it would evict most of
+    /// the rest.
     pub(crate) fn keeps(&self, len: u64) -> bool {
         len <= self.limits.bytes / 2
     }
@@ -118,7 +119,7 @@ impl Cache {
         Ok(Incoming { file })
     }
 
-    /// What is known of a URL.
+    /// The recorded content of a URL.
     pub(crate) fn known(&self, resource: &str) -> Option<Known> {
         let mut text = Vec::new();
         let file = File::open(self.index(resource)).ok()?;
@@ -126,7 +127,7 @@ impl Cache {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Takes content into use, if it is there and is what its name says.
+    /// Locks content for use, if it is present and matches its digest.
     pub(crate) fn hold(&self, sha256: Digest) -> io::Result<Option<Held>> {
         let path = self.blob(sha256);
         let mut file = match File::open(&path) {
@@ -134,18 +135,18 @@ impl Cache {
             opened => opened?,
         };
         file.lock_shared()?;
-        // Between opening and locking it may have been removed.
+        // The file may have been removed between opening and locking.
         if !is_at(&file, &path) {
             return Ok(None);
         }
         let (len, found) = hash(&mut file)?;
         if found != sha256 {
-            tracing::warn!(path = %path.display(), "kept content is damaged and is fetched again");
+            tracing::warn!(path = %path.display(), "a cached input is damaged and is fetched again");
             fs::remove_file(&path)?;
             return Ok(None);
         }
         file.seek(SeekFrom::Start(0))?;
-        // When it was last used decides what goes first. Not worth failing for.
+        // The last use decides the order of removal. A failure to record it is not worth an error.
         let _ = utimensat(
             AT_FDCWD,
             &path,
@@ -156,7 +157,7 @@ impl Cache {
         Ok(Some(Held { file, len }))
     }
 
-    /// Keeps what has arrived, and what URL it came from.
+    /// Adds a download to the cache, and records its URL.
     pub(crate) fn insert(
         &self,
         incoming: Incoming,
@@ -164,10 +165,10 @@ impl Cache {
         resource: Option<(&str, &str)>,
     ) -> io::Result<Held> {
         let len = incoming.file.as_file().metadata()?.len();
-        // The lock is on the file, not on its name, so it is never free to be removed in between.
+        // The lock is on the file, not on its name, so the file is locked throughout the rename.
         let file = match incoming.file.persist_noclobber(self.blob(sha256)) {
             Ok(file) => file,
-            // Somebody else fetched it at the same time: ours is as good, and vanishes when it has been used.
+            // Another process fetched the same content at the same time: this copy is used once and deleted.
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => error.file.into_file(),
             Err(error) => return Err(error.error),
         };
@@ -185,8 +186,8 @@ impl Cache {
         Ok(Held { file, len })
     }
 
-    /// Removes what has not been used for too long, then the longest unused until the rest is small enough, then what
-    /// dead processes left and what URLs are known of content that is gone. Nothing in use is removed.
+    /// Removes content that has not been used for too long, then the longest unused until the rest is small enough,
+    /// then the downloads of dead processes and the index entries of removed content. Content in use is not removed.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -252,7 +253,7 @@ fn listed(folder: &Path) -> io::Result<Vec<Blob>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        // What vanishes meanwhile was removed by another process.
+        // The file was removed by another process.
         let Ok(metadata) = entry.metadata() else { continue };
         found.push(Blob {
             path: entry.path(),
@@ -263,7 +264,7 @@ fn listed(folder: &Path) -> io::Result<Vec<Blob>> {
     Ok(found)
 }
 
-/// Removes a file unless somebody holds it.
+/// Removes a file unless a process has it locked.
 fn remove_unused(path: &Path) -> io::Result<bool> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -305,7 +306,8 @@ mod tests {
         content
     }
 
-    /// Seconds after the epoch of the test, which is when it runs: files get their times from the kernel.
+    /// Sets the time of last use. The seconds count from the time at which the test runs, because the kernel sets the
+    /// times of files.
     fn used(cache: &Cache, content: &[u8], secs: u64) {
         let file = File::options()
             .write(true)

@@ -1,4 +1,4 @@
-//! Why bytes did not come or go: what failed, whose fault it is, and its page.
+//! The errors of transfers: the operation that failed, the party at fault, and the page of the error code.
 
 use std::io;
 
@@ -9,101 +9,103 @@ use reqwest::StatusCode;
 
 use crate::target::TargetError;
 
-/// A request, or the body that came of it, failed.
+/// A request or the transfer of its body failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The URL, or one that it redirects to, may not be reached by jobs.
+    /// Jobs may not reach the address in the URL, or one that it redirects to.
     #[error("the address is refused; jobs may reach public addresses only")]
     Refused(#[from] TargetError),
-    /// A name that leads into somebody's network.
+    /// A name that only resolves to addresses outside the public Internet.
     #[error("{host} has no address on the public Internet, and jobs may reach no other")]
     NotPublic {
-        /// The name.
+        /// The host in the URL.
         host: String,
     },
-    /// A name that nobody knows.
+    /// A name that does not resolve.
     #[error("{host} cannot be resolved; check the name in the URL")]
     Unresolved {
-        /// The name.
+        /// The host in the URL.
         host: String,
-        /// The resolver's reason.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// The server says no.
+    /// The server answered with an error status.
     #[error("{shown} answers {status}{detail}; {}", advice(*.status))]
     Status {
         /// The URL without its query.
         shown: String,
-        /// The answer.
+        /// The status of the answer.
         status: StatusCode,
-        /// What the server says about it, if it says it in a way that can be repeated; begins with a space.
+        /// The error that the server names in a header or body, cleaned and shortened; empty, or begins with a space.
         detail: String,
     },
-    /// The server does not answer, or not to the end, however often it is asked.
+    /// The server did not answer, or broke off, in every try.
     #[error("{shown} cannot be reached: {what} ({tries} tries)")]
     Unreachable {
         /// The URL without its query.
         shown: String,
-        /// How the last try ended.
+        /// The failure of the last try.
         what: String,
-        /// How often it was tried.
+        /// Number of tries.
         tries: u32,
     },
-    /// A server that sends its visitors around.
+    /// Too many redirects.
     #[error("{shown} redirects more than {limit} times")]
     Redirects {
         /// The first URL without its query.
         shown: String,
-        /// How often is allowed.
+        /// The allowed number of redirects.
         limit: usize,
     },
-    /// An upload that is redirected where it cannot be followed.
-    #[error("{shown} redirects an upload with {status} to another place; sign the URL of that place instead")]
+    /// An upload that is redirected by another status or to another host than can be followed.
+    #[error(
+        "{shown} redirects an upload with {status} to an address that cannot be followed; sign the URL of that address instead"
+    )]
     Moved {
         /// The URL without its query.
         shown: String,
-        /// The answer.
+        /// The status of the answer.
         status: StatusCode,
     },
-    /// A body that is packed although nobody asked for it.
-    #[error("{shown} sends its content encoded as {encoding}, although it was asked for as it is")]
+    /// The server sent a content encoding that was not requested.
+    #[error("{shown} sends its content encoded as {encoding}, although no encoding was requested")]
     Encoded {
         /// The URL without its query.
         shown: String,
-        /// The header.
+        /// The value of the header `Content-Encoding`.
         encoding: String,
     },
-    /// More bytes than are allowed.
+    /// The body exceeds the limit.
     #[error("{shown} has more than the {limit} bytes that are allowed")]
     TooLarge {
         /// The URL without its query.
         shown: String,
-        /// How many are allowed.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// Other bytes than were promised.
-    #[error("{shown} is not what it should be: {what}")]
+    /// The content differs from the promised length or digest.
+    #[error("{shown} does not have the expected content: {what}")]
     Mismatch {
         /// The URL without its query.
         shown: String,
-        /// Which promise is broken.
+        /// The difference in words: the expected and the actual length or digest.
         what: String,
     },
     /// A header of the job that cannot be sent.
     #[error("the header {name:?} {reason}")]
     Header {
-        /// Its name, shortened.
+        /// Name of the header, shortened.
         name: String,
-        /// What is wrong with it.
+        /// The mistake in the header.
         reason: &'static str,
     },
-    /// The time is over, or the job was called off.
-    #[error("the transfer was called off")]
+    /// The time limit has passed, or the job was cancelled.
+    #[error("the transfer was cancelled")]
     CalledOff,
-    /// This machine's disk.
-    #[error("data cannot be kept on this machine")]
+    /// This machine's disk failed.
+    #[error("the data cannot be stored on this machine")]
     Disk(#[source] io::Error),
-    /// This machine cannot even ask.
+    /// No TLS client can be made on this machine.
     #[error("this machine cannot make requests; check its certificates")]
     Client(#[source] reqwest::Error),
 }
@@ -113,12 +115,12 @@ fn advice(status: StatusCode) -> &'static str {
         401 | 403 => "check that the URL's signature or the token is valid and has not expired",
         404 | 410 => "check the URL",
         411 | 413 | 400 => "check what the URL was signed for",
-        _ => "it will not answer better by being asked again",
+        _ => "a retry will not help",
     }
 }
 
 impl HttpError {
-    /// Whose it is.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Refused(_)
@@ -136,7 +138,7 @@ impl HttpError {
         }
     }
 
-    /// Its page where it concerns an input.
+    /// The error code where the failure concerns an input.
     pub(crate) fn input_code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused(_) | Self::NotPublic { .. } => Some(ErrorCode::AddressRefused),
@@ -150,7 +152,7 @@ impl HttpError {
         }
     }
 
-    /// Its page where it concerns an output.
+    /// The error code where the failure concerns an output.
     pub(crate) fn output_code(&self) -> Option<ErrorCode> {
         match self {
             Self::Refused(_) | Self::NotPublic { .. } => Some(ErrorCode::AddressRefused),
@@ -167,102 +169,102 @@ impl HttpError {
     }
 }
 
-/// Why inputs could not be put in place.
+/// The inputs of a job could not be put in place.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The offer and the job both brought inputs.
+    /// Both the offer and the request have a volume.
     #[error("the job's volume was sent twice, with the offer and with the request")]
     Twice,
-    /// Not base64.
+    /// The contents are not base64.
     #[error("volume {index}: the contents are not base64")]
     Base64 {
         /// Position among the job's volumes, from 0.
         index: usize,
-        /// Where it goes wrong.
+        /// The decoder's error.
         source: base64::DecodeError,
     },
-    /// Not a zip archive, or one that is damaged or encrypted.
+    /// The contents are not a zip archive, or it is damaged or encrypted.
     #[error("volume {index}: the archive cannot be read")]
     Zip {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The reader's error.
         source: zip::result::ZipError,
     },
-    /// An archive that is made to do harm.
+    /// A malicious archive.
     #[error("volume {index}: the archive {reason}")]
     Hostile {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
-        /// What it does.
+        /// The forbidden property.
         reason: &'static str,
     },
-    /// A name that does not belong inside a folder.
+    /// A name that leads outside the folder or is not a valid path.
     #[error("volume {index}: {name:?} {reason}")]
     Name {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
-        /// The entry, shortened.
+        /// Name of the entry, shortened.
         name: String,
-        /// What is wrong with it.
+        /// The mistake in the name.
         reason: &'static str,
     },
-    /// Too many entries in all volumes together.
+    /// All volumes together have too many entries.
     #[error("volume {index}: more than {limit} files and folders")]
     TooMany {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
-        /// How many are allowed.
+        /// The allowed number of entries.
         limit: usize,
     },
-    /// Too many bytes in all volumes together, counted as they were unpacked.
+    /// All volumes together have too many bytes, counted as they were unpacked.
     #[error("volume {index}: more than {limit} bytes unpacked")]
     TooLarge {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
-        /// How many are allowed.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// It cannot be fetched.
+    /// The volume cannot be fetched.
     #[error("volume {index} cannot be fetched")]
     Fetch {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
-        /// Why.
+        /// The failure of the request.
         source: HttpError,
     },
-    /// The hub answers what it should not.
+    /// The Hugging Face hub's answer is malformed.
     #[error("volume {index}: the hub's answer cannot be used: {reason}")]
     Hub {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The mistake in the answer.
         reason: String,
     },
-    /// A repository, its kind or its revision is not written as the hub writes them.
-    #[error("volume {index}: {what} is not written as the hub writes one")]
+    /// A repository, its type or its revision is not in the form that the Hugging Face hub uses.
+    #[error("volume {index}: {what} is not in the form that the hub uses")]
     Repository {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
-        /// Which part.
+        /// The malformed part.
         what: &'static str,
     },
-    /// Patterns that no file of the repository matches.
+    /// No file of the repository matches the patterns.
     #[error("volume {index}: no file of the repository matches allow_patterns")]
     NothingMatches {
-        /// Position among the job's volumes.
+        /// Position among the job's volumes, from 0.
         index: usize,
     },
-    /// The time allowed for inputs is over, or the job was called off.
-    #[error("putting inputs in place was called off")]
+    /// The time limit for inputs has passed, or the job was cancelled.
+    #[error("the transfer of inputs was cancelled")]
     CalledOff,
-    /// This machine's disk.
+    /// This machine's disk failed.
     #[error("the inputs cannot be written on this machine")]
     Disk(#[source] io::Error),
 }
 
 impl VolumeError {
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Twice
@@ -319,57 +321,57 @@ impl Coded for VolumeError {
     }
 }
 
-/// Why an output was not handed over.
+/// An output could not be uploaded.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
-    /// The job made no such file.
+    /// The job did not write the file.
     #[error("the job left no file {name:?} in /output")]
     Missing {
-        /// As the upload names it, shortened.
+        /// Path of the output as the upload has it, shortened.
         name: String,
     },
-    /// It is something else than a file in a folder.
+    /// The output is not a regular file, or its path is not valid.
     #[error("the output {name:?} {reason}")]
     Name {
-        /// As the upload names it, shortened.
+        /// Path of the output as the upload has it, shortened.
         name: String,
-        /// What is wrong with it.
+        /// The mistake, as a predicate whose subject is the name.
         reason: &'static str,
     },
-    /// Too many bytes.
+    /// The output exceeds the limit.
     #[error("the output {name:?} has more than the {limit} bytes that may be uploaded")]
     TooLarge {
-        /// As the upload names it, shortened.
+        /// Path of the output as the upload has it, shortened.
         name: String,
-        /// How many are allowed.
+        /// The limit in bytes.
         limit: u64,
     },
     /// Too many files or uploads.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// Of what.
+        /// The counted thing: files or uploads.
         what: &'static str,
-        /// How many are allowed.
+        /// The allowed number.
         limit: usize,
     },
-    /// The server did not take it.
+    /// The server did not accept the output.
     #[error("the output {name:?} cannot be uploaded")]
     Send {
-        /// As the result would name it, shortened.
+        /// Name of the output in the job's result, shortened.
         name: String,
-        /// Why.
+        /// The failure of the request.
         source: HttpError,
     },
-    /// The time is over, or the job was called off.
-    #[error("uploading was called off")]
+    /// The time limit has passed, or the job was cancelled.
+    #[error("the upload was cancelled")]
     CalledOff,
-    /// This machine's disk.
+    /// This machine's disk failed.
     #[error("the outputs cannot be read or packed on this machine")]
     Disk(#[source] io::Error),
 }
 
 impl UploadError {
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Missing { .. } | Self::Name { .. } | Self::TooLarge { .. } | Self::TooMany { .. } => {

@@ -1,5 +1,5 @@
-//! One file from one URL: redirects checked, bytes bounded and hashed, a broken connection continued, a passing failure
-//! tried again.
+//! Downloads one file from one URL: checks redirects, bounds and hashes the bytes, continues a broken transfer, and
+//! retries after a temporary failure.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::sink::{Digests, Flow, Sink};
 use crate::target::Target;
 
 const MAX_REDIRECTS: usize = 10;
-/// At least so many bytes must come in each span of [`crate::Pace::stall`], or the server is as good as dead.
+/// Least number of bytes that must arrive in each span of [`crate::Pace::stall`]; otherwise the try fails.
 const LEAST: u64 = 32 * 1024;
-/// How often somebody is told of progress, in bytes.
+/// Number of bytes between two reports of progress.
 const TOLD_EVERY: u64 = 8 << 20;
-/// How much of a small answer is read.
+/// Upper bound on the error name that is repeated from a header, in bytes.
 const MAX_TOLD: usize = 128;
 
-/// Called as bytes arrive: how many so far, and of how many if the server says so.
+/// Called as bytes arrive, with the bytes received and the total if the server has said it.
 pub type Progress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
-/// What is to be fetched.
+/// A request for a file.
 pub(crate) struct Want {
     pub(crate) target: Target,
-    /// Credentials, for the target's own origin and no other.
+    /// Credentials, sent to the target's own origin only.
     pub(crate) authorization: Option<HeaderValue>,
-    /// At most so many bytes.
+    /// Upper bound on the size, in bytes.
     pub(crate) limit: u64,
-    /// What it must be.
+    /// The expected content.
     pub(crate) promise: Promise,
-    /// Not wanted if it is still this.
+    /// The entity tag of a cached copy: the file is not wanted if it still has this tag.
     pub(crate) unless: Option<String>,
 }
 
-/// What is known of a file beforehand.
+/// The properties of a file that are known before it is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Promise {
     pub(crate) len: Option<u64>,
@@ -50,20 +50,20 @@ pub(crate) struct Promise {
     pub(crate) git: Option<[u8; 20]>,
 }
 
-/// What came of it.
+/// The result of a download.
 #[derive(Debug)]
 pub(crate) enum Got {
-    /// It is in the file.
+    /// The content is in the file.
     Content { digests: Digests, etag: Option<String> },
-    /// It is still what was known.
+    /// The file still has the entity tag of the cached copy.
     Unchanged,
 }
 
-/// How a try ended badly.
+/// The failure of one try.
 enum Flaw {
-    /// It may go better.
+    /// A retry may help.
     Passing { what: String, asked: Option<Duration> },
-    /// It will not.
+    /// A retry will not help.
     Final(HttpError),
 }
 
@@ -73,26 +73,26 @@ impl From<HttpError> for Flaw {
     }
 }
 
-/// A download across its tries.
+/// The state of a download across its tries.
 struct Download<'a> {
     http: &'a Http,
     want: &'a Want,
-    /// Where the bytes are between two tries.
+    /// Holds the received bytes between two tries.
     sink: Option<Sink>,
-    /// Promises that the rest belongs to the bytes that came.
+    /// The strong entity tag that guarantees that the rest belongs to the received bytes.
     tag: Option<String>,
-    /// The whole length, as far as a server said it.
+    /// The total length, if a server has said it.
     total: Option<u64>,
-    /// The server has shown that it cannot continue.
+    /// The server has shown that it cannot continue a transfer.
     whole_only: bool,
     progress: &'a Progress,
     told: u64,
 }
 
-/// Fetches into an empty file.
+/// Downloads into an empty file.
 ///
 /// # Errors
-/// As [`HttpError`] says. The file then holds anything.
+/// Any [`HttpError`]. The content of the file is then undefined.
 pub(crate) async fn fetch(
     http: &Http,
     want: &Want,
@@ -137,7 +137,7 @@ impl Download<'_> {
                     tries: retries.tries().saturating_add(1),
                 });
             };
-            tracing::info!(what, kept = self.kept(), pause = ?pause, "a transfer is tried again");
+            tracing::info!(what, kept = self.kept(), pause = ?pause, "a download failed; retrying");
             sleep(pause).await;
         }
     }
@@ -150,7 +150,7 @@ impl Download<'_> {
         self.tag.is_some() && !self.whole_only
     }
 
-    /// One request with its redirects, and the body.
+    /// Makes one request with its redirects, and reads the body.
     async fn once(&mut self) -> Result<Got, Flaw> {
         let resume = (self.kept() > 0 && self.can_continue()).then(|| self.kept());
         let (from, answer) = self.ask(resume).await?;
@@ -163,11 +163,11 @@ impl Download<'_> {
             (StatusCode::PARTIAL_CONTENT, Some(kept)) => {
                 if !self.continues(&answer, kept) {
                     self.whole_only = true;
-                    return Err(passing("it sent another part of the file than it was asked for"));
+                    return Err(passing("it sent another part of the file than the one requested"));
                 }
                 self.body(&from, answer).await
             }
-            // Everything had arrived when the connection broke, or the file is another one now.
+            // Either all bytes had arrived when the connection broke, or the file has changed.
             (StatusCode::RANGE_NOT_SATISFIABLE, Some(_)) => {
                 self.whole_only = true;
                 Err(passing("it cannot continue where it broke off"))
@@ -193,7 +193,7 @@ impl Download<'_> {
         for _ in 0..=MAX_REDIRECTS {
             let client = match self.http.client(&target).await {
                 Err(HttpError::Unresolved { host, source }) => {
-                    // A resolver may be away for a moment; a name that does not exist stays unknown.
+                    // A resolver may be away for a moment, but a name that does not exist stays unknown.
                     return Err(if source.kind() == std::io::ErrorKind::TimedOut {
                         passing("its name was not resolved in time")
                     } else {
@@ -204,7 +204,7 @@ impl Download<'_> {
             };
             let mut request = client
                 .get(target.url().clone())
-                // Packed content would have to be unpacked here, by a size that nobody bounds.
+                // Encoded content would have to be decoded here, to a size that nothing bounds.
                 .header(header::ACCEPT_ENCODING, "identity");
             let home = target.same_origin(&self.want.target);
             if let Some(authorization) = self.want.authorization.as_ref().filter(|_| home) {
@@ -232,7 +232,7 @@ impl Download<'_> {
         }))
     }
 
-    /// A whole answer: what came before is forgotten.
+    /// Starts with a complete answer: the bytes received before are discarded.
     fn begin(&mut self, answer: &Response) -> Result<(), Flaw> {
         if let Some(sink) = &mut self.sink {
             sink.restart().map_err(HttpError::Disk)?;
@@ -260,7 +260,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Whether a partial answer is the part that is missing, of the same file.
+    /// Whether a partial answer is the missing part of the same file.
     fn continues(&self, answer: &Response, kept: u64) -> bool {
         let headers = answer.headers();
         let same = text_of(headers, &header::ETAG).is_none_or(|tag| Some(tag) == self.tag.as_deref());
@@ -327,7 +327,7 @@ impl Download<'_> {
                 return Err(self.mismatch(format!("it has more than {total} bytes")).into());
             }
             if !flow.push(piece).await {
-                // The writer knows why.
+                // The writer failed and returns the reason itself.
                 return Ok(());
             }
             seen = seen.saturating_add(more);
@@ -378,14 +378,14 @@ pub(crate) fn text_of<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> 
     headers.get(name)?.to_str().ok()
 }
 
-/// What the hub says about a refusal: `RepoNotFound`, `GatedRepo` and the like.
+/// The error that the hub names in a header, such as `RepoNotFound` or `GatedRepo`.
 pub(crate) fn detail(headers: &HeaderMap) -> String {
     let said = headers.get("x-error-code").and_then(|value| value.to_str().ok());
     let plain = said.filter(|said| said.len() <= MAX_TOLD && said.bytes().all(|c| c.is_ascii_alphanumeric()));
     plain.map(|said| format!(" ({said})")).unwrap_or_default()
 }
 
-/// A failure of the connection in words, without the URL, which may hold a signature.
+/// Describes a failure of the connection without the URL, which may hold a signature.
 pub(crate) fn causes(error: &reqwest::Error) -> String {
     let mut deepest: &dyn std::error::Error = error;
     while let Some(cause) = deepest.source() {

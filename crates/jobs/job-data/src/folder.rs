@@ -1,5 +1,6 @@
-//! Reads what a job left, which may be anything. A folder is a handle, files are opened below it step by step, no link is
-//! followed, and what is opened is looked at again: a file that is swapped meanwhile leads nowhere else.
+//! Reads the output folder of a job, which may hold anything. The folder is a handle, files are opened below it
+//! component by component, and no link is followed. The type of a file is checked after it is opened, so a job cannot
+//! swap it for a link.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,26 +12,26 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-/// Folders inside one another.
+/// Upper bound on the depth of folders.
 const MAX_DEPTH: usize = 64;
-/// How many things that are left out are named.
+/// Upper bound on the number of omitted files that are named.
 const MAX_NAMED: usize = 20;
 
-/// A folder that is open.
+/// A handle of an open folder.
 #[derive(Debug)]
 pub(crate) struct Folder(OwnedFd);
 
-/// What stands under a name.
+/// The object under a name.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// A regular file, open for reading, and its length.
+    /// A regular file, open for reading, and its length in bytes.
     File(File, u64),
     Nothing,
     /// A folder, a link, a device, or a path through a link.
     Else,
 }
 
-/// What a walk left out.
+/// The files that a walk left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Omitted {
     pub(crate) named: Vec<String>,
@@ -46,7 +47,7 @@ impl Omitted {
         }
     }
 
-    /// A line for people, if anything was left out.
+    /// A line for people, if any file was left out.
     pub(crate) fn notice(&self) -> Option<String> {
         let more = match self.more {
             0 => String::new(),
@@ -54,7 +55,7 @@ impl Omitted {
         };
         (!self.named.is_empty()).then(|| {
             let named = self.named.join(", ");
-            format!("muster: not in the uploaded archive, since they are no regular files: {named}{more}")
+            format!("muster: not in the uploaded archive, since they are not regular files: {named}{more}")
         })
     }
 }
@@ -86,7 +87,8 @@ impl Folder {
         Ok(Found::Else)
     }
 
-    /// Visits every regular file below, folders in the order of their names. What is neither file nor folder is left out.
+    /// Visits every regular file below the folder, in the order of their names. Other objects are left out and
+    /// recorded.
     pub(crate) fn walk<E: From<io::Error>>(
         &self,
         visit: &mut impl FnMut(&Path, File, u64) -> Result<(), E>,
@@ -102,12 +104,12 @@ fn folder_flags() -> OFlag {
 }
 
 fn file_at(folder: &OwnedFd, name: &OsStr) -> io::Result<Found> {
-    // Not blocking: a fifo would wait for somebody to write.
+    // Non-blocking, because opening a fifo would wait for a writer.
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let file = match openat(folder, name, flags, Mode::empty()) {
         Ok(opened) => File::from(opened),
         Err(Errno::ENOENT) => return Ok(Found::Nothing),
-        // A link, a socket.
+        // A link or a socket.
         Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV) => return Ok(Found::Else),
         Err(error) => return Err(error.into()),
     };
@@ -126,7 +128,7 @@ fn walk<E: From<io::Error>>(
     visit: &mut impl FnMut(&Path, File, u64) -> Result<(), E>,
     omitted: &mut Omitted,
 ) -> Result<(), E> {
-    // The handle itself, by the only way the standard library lists one.
+    // The standard library can list an open folder only through this path.
     let listing = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())).map_err(E::from)?;
     let mut entries = Vec::new();
     for entry in listing {
@@ -238,7 +240,7 @@ mod tests {
                 let outcome = folder.walk::<io::Error>(&mut |path, _, _| {
                     panic!("{} was visited through a link", path.display());
                 });
-                // What vanishes between listing and opening is an error of that moment.
+                // A file that vanishes between listing and opening causes an error, which is correct.
                 assert!(outcome.is_ok() || outcome.unwrap_err().kind() == io::ErrorKind::NotFound);
             }
         });

@@ -1,13 +1,13 @@
-//! A form with one file, as browsers and S3 know it (RFC 7578): fields in their order, the file last. Pure.
+//! Builds a form with one file, as browsers and S3 use it (RFC 7578): the fields in their order, the file last. Pure.
 //!
-//! The length of everything but the file is known before the file is sent: S3 takes no body without a length.
+//! The length of everything but the file is known before the file is sent: S3 accepts no body without a length.
 
 use indexmap::IndexMap;
 
-/// What S3 allows is less.
+/// Upper bound on the total size of the fields, in bytes. S3's own limit is lower.
 const MAX_FIELDS_BYTES: usize = 256 << 10;
 
-/// What surrounds the file.
+/// The bytes before and after the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) content_type: String,
@@ -15,7 +15,7 @@ pub(crate) struct Form {
     pub(crate) after: Vec<u8>,
 }
 
-/// `boundary` must not occur in the file: draw it.
+/// `boundary` must not occur in the file, so the caller draws it at random.
 pub(crate) fn form(
     fields: Option<&IndexMap<String, String>>,
     file_name: &str,
@@ -48,7 +48,7 @@ pub(crate) fn form(
     })
 }
 
-/// As browsers do: what would end the name is escaped.
+/// Escapes the characters that would end the quoted name, as browsers do.
 fn quoted(name: &str) -> String {
     name.chars()
         .map(|letter| match letter {

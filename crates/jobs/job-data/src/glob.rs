@@ -1,11 +1,13 @@
-//! Patterns as Python's `fnmatch` reads them, which the hub's own client uses: `*` crosses folders. Pure.
+//! Matches patterns as Python's `fnmatch` does, which the hub's own client uses: `*` crosses folders. Pure.
 
-/// Whether the whole of `name` matches. `*`, `?`, `[a-z]`, `[!a-z]`; everything else is itself.
+/// Whether the whole of `name` matches. `*`, `?`, `[a-z]` and `[!a-z]` are special; all other characters stand for
+/// themselves.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     let (mut at, mut in_name) = (0, 0);
-    // Where the last star stands and what it has swallowed: going back to it is enough, so that time is bounded by the product.
+    // The position of the last star and of the end of its match. Going back to the last star is enough, so the time is
+    // bounded by the product of both lengths.
     let mut star: Option<(usize, usize)> = None;
     while let Some(&letter) = name.get(in_name) {
         match pattern.get(at) {
@@ -31,20 +33,20 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     pattern.iter().skip(at).all(|left| *left == '*')
 }
 
-/// Whether the single-letter pattern at `at` takes `letter`; where the pattern goes on.
+/// Whether the single-character pattern at `at` matches `letter`; returns the position after the pattern.
 fn one(pattern: &[char], at: usize, letter: char) -> Option<usize> {
     match pattern.get(at)? {
         '?' => Some(at + 1),
         '[' => match set(pattern, at + 1) {
             Some((members, negated, next)) => (holds(members, letter) != negated).then_some(next),
-            // Never closed: a bracket like any other letter.
+            // A bracket without an end is an ordinary character.
             None => (letter == '[').then_some(at + 1),
         },
         exact => (*exact == letter).then_some(at + 1),
     }
 }
 
-/// The members of a set, whether it is a `[!…]`, and where the pattern goes on.
+/// The members of a set, whether it is a `[!…]`, and the position after it.
 fn set(pattern: &[char], start: usize) -> Option<(&[char], bool, usize)> {
     let negated = pattern.get(start) == Some(&'!');
     let first = start + usize::from(negated);

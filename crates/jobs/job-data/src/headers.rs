@@ -1,18 +1,18 @@
-//! What servers say in headers, read without trust. Pure.
+//! Parses the headers of untrusted servers. Pure.
 
 use std::time::Duration;
 
-/// No server makes us wait longer.
+/// Upper bound on the pause that a server can ask for.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// An entity tag that promises equal bytes: quoted, not weak, not too long to be sent back.
+/// A strong entity tag, which guarantees equal bytes; `None` if it is weak, unquoted or too long to be sent back.
 pub(crate) fn strong_etag(value: &str) -> Option<&str> {
     let inner = value.strip_prefix('"')?.strip_suffix('"')?;
     let plain = inner.bytes().all(|c| matches!(c, 0x21 | 0x23..=0x7E));
     (plain && !inner.is_empty() && value.len() <= 512).then_some(value)
 }
 
-/// `Retry-After` in seconds; a date is not understood, and nobody makes us wait for long.
+/// `Retry-After` in seconds, up to [`LONGEST_PAUSE`]. `None` for a date.
 pub(crate) fn retry_after(value: &str) -> Option<Duration> {
     number(value.trim()).map(|secs| Duration::from_secs(secs).min(LONGEST_PAUSE))
 }
@@ -37,7 +37,7 @@ pub(crate) fn next_link(value: &str) -> Option<&str> {
     }
 }
 
-/// Digits only: `parse` would take a sign too.
+/// Parses digits only; `parse` would accept a sign too.
 fn number(text: &str) -> Option<u64> {
     text.bytes()
         .all(|c| c.is_ascii_digit())

@@ -1,7 +1,7 @@
-//! One request to one place: a name is resolved once, its addresses are judged, and connections go to those and no others.
+//! Makes one request to one host: resolves the name once, checks its addresses, and connects only to those.
 //!
-//! Nothing is followed, nothing is decoded, no proxy of the environment is asked. Who wants a redirect followed asks again
-//! with a target that was checked again.
+//! Does not follow redirects, decode bodies, or use a proxy of the environment. To follow a redirect, the caller makes
+//! a new request with the new target, which is checked again.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,18 +25,18 @@ use crate::target::{Target, TargetError};
 
 const RESOLVE_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// A name has no use for more.
+/// Upper bound on the number of addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 16;
-/// Places of one job that are remembered.
+/// Upper bound on the number of hosts of one job that are remembered.
 const MAX_PLACES: usize = 256;
 
-/// Finds the addresses of a name.
+/// Resolves host names.
 pub trait Lookup: Send + Sync {
     /// All addresses of `host`, each with `port`.
     fn lookup(&self, host: String, port: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>>;
 }
 
-/// The operating system's resolver.
+/// The resolver of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemLookup;
 
@@ -49,7 +49,7 @@ impl Lookup for SystemLookup {
     }
 }
 
-/// Makes requests for one job. What a name stands for is asked once in its life.
+/// Makes the requests of one job. Each name is resolved once in the life of this value.
 pub struct Http {
     rules: Arc<AddressRules>,
     lookup: Arc<dyn Lookup>,
@@ -65,7 +65,7 @@ impl fmt::Debug for Http {
     }
 }
 
-/// Answers nobody: names are resolved before a client is made, and no other name is asked for.
+/// A resolver that always fails: names are resolved before a client is made.
 struct Nowhere;
 
 impl Resolve for Nowhere {
@@ -76,12 +76,12 @@ impl Resolve for Nowhere {
 }
 
 impl Http {
-    /// Requests under an operator's rules.
+    /// Makes requests under an operator's rules.
     pub fn new(rules: Arc<AddressRules>) -> Self {
         Self::with_lookup(rules, Arc::new(SystemLookup))
     }
 
-    /// With another patience than the usual.
+    /// Replaces the default timeouts and pauses.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { pace, ..self }
@@ -91,7 +91,7 @@ impl Http {
         self.pace
     }
 
-    /// With another resolver than the system's.
+    /// Uses another resolver than the system's.
     pub fn with_lookup(rules: Arc<AddressRules>, lookup: Arc<dyn Lookup>) -> Self {
         Self {
             rules,
@@ -105,14 +105,14 @@ impl Http {
         Target::parse(url, &self.rules)
     }
 
-    /// A client whose connections reach nothing but the permitted addresses of this target.
+    /// A client whose connections can only reach the permitted addresses of this target.
     pub(crate) async fn client(&self, target: &Target) -> Result<Client, HttpError> {
         let place = (target.host().to_owned(), target.port());
         if let Some(client) = self.places().get(&place) {
             return Ok(client.clone());
         }
         let addresses = match target.address() {
-            // Judged when the URL was read.
+            // The address was checked when the URL was parsed.
             Some(address) => vec![SocketAddr::new(address, target.port())],
             None => self.resolve(target).await?,
         };
@@ -121,7 +121,7 @@ impl Http {
         if places.len() >= MAX_PLACES {
             places.clear();
         }
-        // Of two that asked at once the first decides.
+        // If two requests resolved the name at once, the first result is used.
         Ok(places.entry(place).or_insert(client).clone())
     }
 
@@ -148,7 +148,7 @@ impl Http {
         Ok(permitted)
     }
 
-    /// Where an answer redirects to, checked; `None` if it does not redirect.
+    /// The checked target of a redirect; `None` if the answer is not a redirect.
     pub(crate) fn redirect(&self, from: &Target, answer: &Response) -> Result<Option<Target>, HttpError> {
         if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -158,7 +158,7 @@ impl Http {
             return Err(HttpError::Status {
                 shown: from.shown(),
                 status: answer.status(),
-                detail: " without saying where to".to_owned(),
+                detail: " without a valid location".to_owned(),
             });
         };
         Ok(Some(from.redirected(location, &self.rules)?))
@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// Says another address each time it is asked.
+    /// A resolver that returns another address for each query.
     #[derive(Default)]
     struct Rebinding(AtomicUsize);
 

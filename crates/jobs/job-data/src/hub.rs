@@ -1,4 +1,4 @@
-//! Snapshots of the Hugging Face hub: which files a revision has, and where each is. The files are fetched like any other.
+//! Lists the snapshots of the Hugging Face hub: the files of a revision and their URLs, which `fetch` downloads.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,43 +17,43 @@ use crate::hub_json::{HubFile, commit, files, is_repo, is_revision, patterns, wa
 use crate::retry::{Retries, is_passing};
 use crate::target::Target;
 
-/// A page of a listing holds a thousand entries.
+/// Upper bound on the size of one answer, in bytes. A page of a listing holds a thousand entries.
 const MAX_ANSWER: usize = 8 << 20;
 const MAX_PAGES: usize = 1_000;
 const MAX_REDIRECTS: usize = 5;
-/// Characters that have a meaning in a URL's path, beside those that the parser escapes by itself.
+/// Characters with a meaning in a URL's path, beside those that the parser escapes itself.
 const ESCAPED: &[char] = &['%', '?', '#', '\\'];
 
-/// The files of a snapshot that are wanted, with where they are.
+/// The wanted files of a snapshot and their URLs.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) files: Vec<(Target, HubFile)>,
     pub(crate) authorization: Option<HeaderValue>,
 }
 
-/// Asks the hub about one volume.
+/// The client of the hub for one volume.
 pub(crate) struct Hub<'a> {
     pub(crate) http: &'a Http,
-    /// `https://huggingface.co`.
+    /// The hub's base URL, for example `https://huggingface.co`.
     pub(crate) endpoint: &'a str,
-    /// For volumes without a token of their own.
+    /// The operator's token, for volumes without a token of their own.
     pub(crate) token: &'a str,
-    /// The volume's position.
+    /// Position of the volume among the job's volumes, from 0.
     pub(crate) index: usize,
-    /// Files at most.
+    /// Upper bound on the number of files.
     pub(crate) max_files: usize,
     pub(crate) called_off: &'a CancellationToken,
 }
 
 impl Hub<'_> {
-    /// What a volume consists of.
+    /// Lists the files of a volume.
     ///
     /// # Errors
-    /// It is not written as the hub writes it, or the hub refuses it or answers nonsense.
+    /// The volume is malformed, or the hub refuses the request or gives a malformed answer.
     pub(crate) async fn snapshot(&self, volume: &HuggingfaceVolume) -> Result<Snapshot, VolumeError> {
         let index = self.index;
         let unwritten = |what| VolumeError::Repository { index, what };
-        // What the hub's API and the URLs of its files put before a repository.
+        // The prefix of a repository in the hub's API and in the URLs of its files.
         let (kind, prefix) = match volume.repo_type.as_deref() {
             None | Some("model") => ("models", ""),
             Some("dataset") => ("datasets", "datasets/"),
@@ -137,7 +137,7 @@ impl Hub<'_> {
         }
     }
 
-    /// A small answer, and the path of the page after it.
+    /// Makes a request; returns the answer and the path of the next page.
     async fn ask(
         &self,
         path: &str,
@@ -190,7 +190,7 @@ impl Hub<'_> {
             let mut request = client
                 .get(at.url().clone())
                 .header(header::ACCEPT_ENCODING, "identity");
-            // A repository that was renamed redirects within the hub; a token never leaves it.
+            // A renamed repository redirects within the hub. The token is only sent to the hub's own origin.
             if let Some(authorization) = authorization.filter(|_| at.same_origin(target)) {
                 request = request.header(header::AUTHORIZATION, authorization);
             }
@@ -236,7 +236,7 @@ impl Hub<'_> {
         }))
     }
 
-    /// The path of the next page, which must be the hub's own: a token goes with it.
+    /// The path of the next page, which must be on the hub itself because the token is sent with it.
     fn next_page(&self, at: &Target, link: Option<&str>) -> Result<Option<String>, VolumeError> {
         let Some(link) = link.and_then(next_link) else {
             return Ok(None);
@@ -247,7 +247,7 @@ impl Hub<'_> {
             .map_err(|_| self.nonsense("its next page is not a URL".to_owned()))?;
         let endpoint = Url::parse(self.endpoint).map_err(|error| self.nonsense(error.to_string()))?;
         if joined.origin() != endpoint.origin() {
-            return Err(self.nonsense("its next page lies elsewhere".to_owned()));
+            return Err(self.nonsense("its next page is on another server".to_owned()));
         }
         let query = joined
             .query()
@@ -262,7 +262,8 @@ enum Answer {
     Passing(String, Option<Duration>),
 }
 
-/// A name inside a URL's path: what would end the path or be read as an escape is escaped. `/` too if it is one part.
+/// Escapes a name inside a URL's path: all characters that end the path or begin an escape, and `/` if the name is one
+/// part.
 fn escaped(name: &str, one_part: bool) -> String {
     let mut out = String::with_capacity(name.len());
     for letter in name.chars() {

@@ -1,9 +1,9 @@
-//! What the hub's API answers, read without trust: the commit of a revision, the files of a commit. Pure.
+//! Parses the untrusted answers of the hub's API: the commit of a revision, the files of a commit. Pure.
 //!
-//! `GET /api/{models,datasets,spaces}/{repo}/revision/{revision}` answers an object whose `sha` is the commit.
-//! `GET …/tree/{commit}?recursive=true` answers pages of entries `{type, path, size, oid, lfs: {oid, size}}`: `oid` is git's
-//! name of the blob, `lfs.oid` the SHA-256 of a large file, for which `size` is its own length too. Checked against the
-//! Python client `huggingface_hub`, which reads the same fields.
+//! `GET /api/{models,datasets,spaces}/{repo}/revision/{revision}` answers an object whose `sha` is the commit. `GET
+//! …/tree/{commit}?recursive=true` answers pages of entries `{type, path, size, oid, lfs: {oid, size}}`: `oid` is
+//! git's name of the blob; `lfs.oid` is the SHA-256 of a large file, for which `size` is its own length too. Checked
+//! against the Python client `huggingface_hub`, which reads the same fields.
 
 use muster_protocol::Digest;
 use muster_protocol::volume::Patterns;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::fetch::Promise;
 use crate::glob;
 
-/// Patterns of one volume, and letters of one pattern.
+/// Upper bound on the number of patterns of one volume, and on the characters of one pattern.
 const MAX_PATTERNS: usize = 1_000;
 const MAX_PATTERN: usize = 1_024;
 
@@ -48,7 +48,7 @@ struct Lfs {
     size: u64,
 }
 
-/// The commit of a revision.
+/// Parses the commit of a revision.
 pub(crate) fn commit(text: &[u8]) -> Result<String, String> {
     let revision: Revision = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let plain =
@@ -60,7 +60,7 @@ pub(crate) fn commit(text: &[u8]) -> Result<String, String> {
     }
 }
 
-/// The files of one page.
+/// Parses the files of one page.
 pub(crate) fn files(text: &[u8]) -> Result<Vec<HubFile>, String> {
     let entries: Vec<Entry> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let files = entries.into_iter().filter(|entry| entry.kind == "file");
@@ -100,7 +100,7 @@ impl Entry {
     }
 }
 
-/// The patterns of a volume as the Python client takes them: a folder means everything below it.
+/// The patterns of a volume as the Python client reads them: a folder stands for everything below it.
 pub(crate) fn patterns(patterns: Option<&Patterns>) -> Result<Option<Vec<String>>, &'static str> {
     let listed = match patterns {
         None => return Ok(None),
@@ -120,12 +120,12 @@ pub(crate) fn patterns(patterns: Option<&Patterns>) -> Result<Option<Vec<String>
     Ok(Some(listed.iter().map(below).collect()))
 }
 
-/// Whether a file is wanted.
+/// Whether the patterns select a file.
 pub(crate) fn wanted(patterns: Option<&[String]>, path: &str) -> bool {
     patterns.is_none_or(|patterns| patterns.iter().any(|pattern| glob::matches(pattern, path)))
 }
 
-/// A repository's name: one or two parts of letters, digits, `-`, `_`, `.`.
+/// Whether a text is a repository's name: one or two parts of letters, digits, `-`, `_`, `.`.
 pub(crate) fn is_repo(text: &str) -> bool {
     let parts: Vec<_> = text.split('/').collect();
     let plain = |part: &&str| {
@@ -140,7 +140,7 @@ pub(crate) fn is_repo(text: &str) -> bool {
     (1..=2).contains(&parts.len()) && parts.iter().all(plain)
 }
 
-/// A branch, tag or commit.
+/// Whether a text is the name of a branch, tag or commit.
 pub(crate) fn is_revision(text: &str) -> bool {
     (1..=255).contains(&text.len())
         && !text.contains("..")

@@ -1,8 +1,8 @@
-//! A job's data in and out: volumes, uploads, and the addresses they may reach.
+//! Transfers a job's inputs and outputs: volumes, uploads, and the addresses they may reach.
 //!
-//! Reading order: [`addresses`] and [`target`] (what may be reached, pure), [`http`] (one request to a pinned address),
-//! `fetch` (one file to the end), [`unpack`] (what archives may do), [`volumes`] (inputs), [`cache`] (inputs that are kept),
-//! `hub` (snapshots of repositories), [`uploads`] (outputs).
+//! Reading order: [`addresses`] and [`target`] (permitted addresses and URLs, pure), [`http`] (one request to a pinned
+//! address), `fetch` (a download with its retries), [`unpack`] (safe archives), [`volumes`] (inputs), [`cache`]
+//! (cached inputs), `hub` (snapshots of repositories), [`uploads`] (outputs).
 
 pub mod addresses;
 pub mod cache;

@@ -1,4 +1,4 @@
-//! Damage for parsers to survive: a fixed sequence from a seed, the same on every machine and in every run.
+//! Damages inputs for tests of parsers: a fixed sequence from a seed, the same on every machine and in every run.
 
 /// Makes damaged variants of well-formed inputs.
 pub(crate) struct Mutator {
@@ -10,7 +10,7 @@ impl Mutator {
         Self { state: seed }
     }
 
-    /// One of `samples` with one to four injuries. Pieces of other samples end up in it too.
+    /// One of `samples`, damaged one to four times. Parts of other samples may be inserted.
     pub(crate) fn next_from(&mut self, samples: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = samples[self.below(samples.len())].clone();
         for _ in 0..=self.below(4) {
@@ -29,7 +29,7 @@ impl Mutator {
         bytes
     }
 
-    /// From 0 to `end`, without it; 0 if there is nothing below.
+    /// A number from 0 up to but not including `end`; 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         // SplitMix64.
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -54,7 +54,7 @@ impl Mutator {
         }
     }
 
-    /// With the numbers that lengths and offsets break at.
+    /// Overwrites bytes with boundary values of lengths and offsets.
     fn overwrite(&mut self, bytes: &mut [u8]) {
         let value = [0, 1, 0x7F, 0x80, 0xFE, 0xFF, b'.', b'/'][self.below(8)];
         let piece = self.piece(bytes);
@@ -75,7 +75,7 @@ impl Mutator {
     fn splice(&mut self, bytes: &mut Vec<u8>, other: &[u8]) {
         let (from, into) = (self.below(other.len() + 1), self.below(bytes.len() + 1));
         if self.below(2) == 0 {
-            // The end of another one.
+            // The end of another sample.
             bytes.truncate(into);
             bytes.extend_from_slice(&other[from..]);
         } else {

@@ -1,14 +1,14 @@
-//! Names that stay inside a folder. Pure.
+//! Checks names that must stay inside a folder. Pure.
 
 use std::path::PathBuf;
 
 const MAX_COMPONENT: usize = 255;
 const MAX_PATH: usize = 1_024;
 const MAX_DEPTH: usize = 64;
-/// How much of a name an error repeats.
+/// Upper bound on the characters of a name in an error.
 const MAX_SHOWN: usize = 120;
 
-/// A relative path of ordinary names, or why it is none.
+/// A relative path of ordinary names, or the reason why the name is not one.
 pub(crate) fn plain_path(name: &str) -> Result<PathBuf, &'static str> {
     if name.starts_with('/') {
         return Err("is an absolute path");
@@ -24,7 +24,7 @@ pub(crate) fn plain_path(name: &str) -> Result<PathBuf, &'static str> {
     }
     let parts: Vec<&str> = name.split('/').collect();
     if parts.len() > MAX_DEPTH {
-        return Err("lies more than 64 folders deep");
+        return Err("is more than 64 folders deep");
     }
     for part in &parts {
         match *part {
@@ -37,7 +37,7 @@ pub(crate) fn plain_path(name: &str) -> Result<PathBuf, &'static str> {
     Ok(parts.iter().collect())
 }
 
-/// Where a volume goes: a plain path, or nothing for the root.
+/// The path of a volume: a plain path, or nothing for the root.
 pub(crate) fn base_path(name: Option<&str>) -> Result<PathBuf, &'static str> {
     match name.map(|path| path.trim_end_matches('/')) {
         // A path of slashes alone is absolute.
@@ -47,7 +47,7 @@ pub(crate) fn base_path(name: Option<&str>) -> Result<PathBuf, &'static str> {
     }
 }
 
-/// A stranger's name for a message.
+/// An untrusted name, cleaned and shortened for a message.
 pub(crate) fn shown(name: &str) -> String {
     name.chars().take(MAX_SHOWN).collect()
 }

@@ -1,32 +1,33 @@
-//! What servers answered to uploads, as a job's result tells it: `{"headers": {…}, "body": "…"}` as a JSON text for each,
-//! bounded so that a result still fits into its frame. Pure.
+//! Formats the servers' answers to uploads for a job's result: `{"headers": {…}, "body": "…"}` as a JSON text for
+//! each, bounded so that the result still fits into its frame. Pure.
 
 use indexmap::IndexMap;
 use muster_protocol::canonical::ascii_literal;
 
-/// Bytes of all results together in the frame, where each is a JSON text inside a JSON text.
+/// Upper bound on all results in the frame, where each is a JSON text inside a JSON text, in bytes.
 pub const MAX_RESULTS: usize = 4 << 20;
-/// Of one answer's body; ComputeHorde keeps up to ten megabytes, which do not fit into a frame for many uploads.
+/// Upper bound on one answer's body, in bytes. ComputeHorde's limit of ten megabytes would not fit into a frame for
+/// many uploads.
 pub(crate) const MAX_BODY: usize = 256 << 10;
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER: usize = 4 << 10;
 
-/// A server's answer.
+/// A server's answer to an upload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Lower-case names, in order; a repeated one appears once, its values joined.
+    /// Lower-case names in order; a repeated header appears once with its values joined.
     pub(crate) headers: IndexMap<String, String>,
     pub(crate) body: Vec<u8>,
 }
 
-/// The text of each result. What does not fit keeps its headers, then nothing.
+/// The text of each result. An answer that does not fit loses its body first, then its headers.
 pub(crate) fn texts(answers: Vec<(String, Answer)>) -> IndexMap<String, String> {
     let mut left = MAX_RESULTS;
     let mut results = IndexMap::new();
     for (key, answer) in answers {
         let named = in_frame(&key);
         let none = IndexMap::new();
-        // A body is never shorter in the frame, so one that cannot fit is not even written.
+        // A body is never shorter in the frame, so one that cannot fit is not even formatted.
         let bodies = [
             Some(answer.body.as_slice()).filter(|body| body.len() < left),
             Some(&[]),
@@ -43,7 +44,7 @@ pub(crate) fn texts(answers: Vec<(String, Answer)>) -> IndexMap<String, String> 
     results
 }
 
-/// As Python's `json.dumps` writes it.
+/// Formats as Python's `json.dumps` does.
 fn text(headers: &IndexMap<String, String>, body: &str) -> String {
     let headers: Vec<_> = headers
         .iter()
@@ -58,7 +59,7 @@ fn text(headers: &IndexMap<String, String>, body: &str) -> String {
     )
 }
 
-/// Bytes of a text inside a frame, with its quotes and separators. It may be overestimated.
+/// Upper bound on the bytes of a text inside a frame, with its quotes and separators.
 fn in_frame(text: &str) -> usize {
     let of = |letter: char| match letter {
         '"' | '\\' => 2,
@@ -115,7 +116,7 @@ mod tests {
         let results = texts(many);
         assert_eq!(results.len(), 100);
         let frame = serde_json::to_string(&results).unwrap();
-        // Empty ones may be a little beyond what is counted.
+        // Empty results may exceed the counted size a little.
         assert!(frame.len() <= MAX_RESULTS + 10_000, "{}", frame.len());
         assert!(results["file-0"].contains("\\u0001"), "the first is whole");
         assert!(

@@ -1,23 +1,23 @@
-//! When a transfer that failed for a reason that may pass is tried again. Pure.
+//! Decides when a transfer is retried after a temporary failure. Pure.
 
 use std::time::Duration;
 
 use muster_process::Backoff;
 use reqwest::StatusCode;
 
-/// A server that lets through a little each time is not tried for ever.
+/// Upper bound on the number of tries, against a server that sends a little in each.
 const MOST_TRIES: u32 = 64;
-/// A try that brings so many bytes that need not be fetched again begins the schedule anew.
+/// Number of new bytes in one try that restarts the schedule of pauses.
 pub(crate) const PROGRESS: u64 = 1 << 20;
 
-/// How long a transfer waits for whatever it waits for. The defaults are what jobs get; tests are less patient.
+/// The timeouts and pauses of a transfer. Jobs get the defaults; tests use shorter ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The first pause before another try; the further ones double.
+    /// The pause before the first retry; each later pause is twice as long.
     pub first_pause: Duration,
-    /// From a request to the head of its answer.
+    /// Timeout from a request to the head of its answer.
     pub head: Duration,
-    /// In such a span a download must bring at least 32 KiB, and an upload must get on at all.
+    /// Span in which a download must receive at least 32 KiB and an upload must send something.
     pub stall: Duration,
 }
 
@@ -31,7 +31,7 @@ impl Default for Pace {
     }
 }
 
-/// How often and how soon.
+/// The schedule of retries of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retries {
     backoff: Backoff,
@@ -51,7 +51,7 @@ impl Retries {
         }
     }
 
-    /// The pause before the next try, at least what the server asked for; `None` when it is over.
+    /// The pause before the next try, at least as long as the server asked for; `None` after the last try.
     pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
         if self.step >= Backoff::OUTAGE_RETRIES {
             return None;
@@ -62,18 +62,18 @@ impl Retries {
         (self.tries < MOST_TRIES).then(|| asked.map_or(pause, |asked| pause.max(asked)))
     }
 
-    /// The last try came a good way.
+    /// Restarts the schedule, because the last try made progress.
     pub(crate) fn advanced(&mut self) {
         self.step = 0;
     }
 
-    /// How often it was tried again.
+    /// Number of tries so far.
     pub(crate) fn tries(&self) -> u32 {
         self.tries
     }
 }
 
-/// Whether a server may answer better in a moment.
+/// Whether a status means a temporary failure.
 pub(crate) fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }

@@ -1,4 +1,4 @@
-//! One output to one place, tried again where that may help. The file is read anew for each try and never held in memory.
+//! Sends one output to one URL, with retries. The file is read again for each try and never held in memory.
 
 use std::fs::File;
 use std::io;
@@ -29,35 +29,35 @@ const BLOCK: usize = 256 * 1024;
 const MAX_REDIRECTS: usize = 5;
 const MAX_HEADERS: usize = 64;
 
-/// Something to be sent.
+/// One output with the request that carries it, reusable over all tries.
 pub(crate) struct Parcel {
     pub(crate) method: Method,
     pub(crate) target: Target,
-    /// In the order the job gave.
+    /// The job's headers, in its order.
     pub(crate) headers: HeaderMap,
     pub(crate) before: Bytes,
     pub(crate) file: Arc<File>,
-    /// Of the file.
+    /// Length of the file in bytes.
     pub(crate) len: u64,
     pub(crate) after: Bytes,
-    /// Who is told how much of it has gone.
+    /// Receives the number of bytes sent.
     pub(crate) gone: Arc<Gone>,
 }
 
-/// How far the outputs of a job are together.
+/// The progress of all outputs of a job.
 pub(crate) struct Tally {
-    /// Of each, how many bytes have gone and how many it has; `None` until it is opened.
+    /// Bytes sent and length of each output; `None` until it is opened.
     parcels: Mutex<Vec<Option<(u64, u64)>>>,
     progress: Progress,
 }
 
-/// One output's part of a [`Tally`].
+/// The progress of one output in a [`Tally`].
 pub(crate) struct Gone {
     index: usize,
     tally: Arc<Tally>,
 }
 
-/// How a try ended badly.
+/// The failure of one try.
 enum Flaw {
     Passing(String, Option<Duration>),
     Final(HttpError),
@@ -80,7 +80,7 @@ impl Gone {
         }
     }
 
-    /// So many bytes of it have gone. Fewer than before where it is sent again.
+    /// Records the bytes sent. The number falls when a retry begins.
     fn are(&self, sent: u64, len: u64) {
         let mut parcels = self.tally.parcels.lock();
         if let Some(parcel) = parcels.get_mut(self.index) {
@@ -93,7 +93,7 @@ impl Gone {
     }
 }
 
-/// The headers that a job signed. What belongs to the connection is not the job's to set.
+/// The headers that a job signed. A job may not set the headers that belong to the connection.
 pub(crate) fn signed_headers(
     headers: Option<&IndexMap<String, String>>,
     target: &Target,
@@ -118,7 +118,7 @@ pub(crate) fn signed_headers(
                     return Err(refused("names another host than the URL"));
                 }
             }
-            // Ours says the same, or the signature is for another file.
+            // The client sends the same length itself, unless the signature is for another file.
             "content-length" => {}
             "connection" | "transfer-encoding" | "te" | "trailer" | "upgrade" | "expect" | "keep-alive" => {
                 return Err(refused("belongs to the connection and cannot be set by a job"));
@@ -134,10 +134,10 @@ pub(crate) fn signed_headers(
     Ok(checked)
 }
 
-/// Sends it until it is taken, or it is clear that it will not be.
+/// Sends until the server accepts the file or a retry cannot help.
 ///
 /// # Errors
-/// As [`HttpError`] says.
+/// Any [`HttpError`].
 pub(crate) async fn send(http: &Http, parcel: &Parcel) -> Result<Answer, HttpError> {
     let mut retries = Retries::new(http.pace());
     loop {
@@ -153,7 +153,7 @@ pub(crate) async fn send(http: &Http, parcel: &Parcel) -> Result<Answer, HttpErr
                 tries: retries.tries().saturating_add(1),
             });
         };
-        tracing::info!(what, pause = ?pause, "an upload is tried again");
+        tracing::info!(what, pause = ?pause, "an upload failed; retrying");
         sleep(pause).await;
     }
 }
@@ -164,7 +164,7 @@ async fn once(http: &Http, parcel: &Parcel) -> Result<Answer, Flaw> {
         let answer = deliver(http, parcel, &target).await?;
         let status = answer.status();
         if let Some(next) = http.redirect(&target, &answer).map_err(Flaw::Final)? {
-            // Another method would lose the body, another host would get what was signed for this one.
+            // Another method would lose the body; another host would get a request that was signed for this one.
             if !matches!(status.as_u16(), 307 | 308) || next.host() != target.host() {
                 let shown = target.shown();
                 return Err(Flaw::Final(HttpError::Moved { shown, status }));
@@ -254,7 +254,7 @@ fn content(
     })
 }
 
-/// Headers and the beginning of the body. The upload is done: what breaks here breaks nothing.
+/// The headers and the beginning of the body. The upload is complete, so a failure here is ignored.
 async fn body(mut answer: Response, stall: Duration) -> Answer {
     let mut headers: IndexMap<String, String> = IndexMap::new();
     for (name, value) in answer.headers() {
@@ -278,7 +278,7 @@ async fn body(mut answer: Response, stall: Duration) -> Answer {
     Answer { headers, body }
 }
 
-/// `SignatureDoesNotMatch`, `EntityTooLarge` and the like, out of the XML that S3 answers.
+/// The error code in S3's XML, such as `SignatureDoesNotMatch` or `EntityTooLarge`.
 fn s3_code(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body);
     let (_, after) = text.split_once("<Code>")?;
@@ -303,7 +303,7 @@ mod tests {
         one.are(5, 10);
         two.are(1, 100);
         one.are(10, 10);
-        // Sent again from its beginning.
+        // The output is sent again from its beginning.
         two.are(0, 100);
         assert_eq!(
             *told.lock(),

@@ -1,4 +1,4 @@
-//! What an operator decides about a job's data, as it stands in a configuration file.
+//! The operator's settings for the data of jobs, as they stand in a configuration file.
 
 use std::path::PathBuf;
 
@@ -14,17 +14,17 @@ use crate::target::Target;
 pub struct Settings {
     /// Hosts, addresses, addresses with a port, and networks that jobs may reach although they are not public.
     pub allow: Vec<String>,
-    /// Where inputs are kept for the next job; shared by all executors of this machine.
+    /// Absolute path of the cached inputs; shared by all executors of this machine.
     pub cache_dir: PathBuf,
-    /// How much is kept, in MiB; 0 keeps nothing.
+    /// Upper bound on the cached inputs, in MiB; 0 disables the cache.
     pub cache_mib: u64,
-    /// How long something unused is kept, in hours.
+    /// Longest time that an unused input is cached, in hours.
     pub cache_hours: u64,
-    /// The hub that `huggingface_volume` means.
+    /// Base URL of the hub of `huggingface_volume`.
     pub hub: String,
     /// The hub's token for volumes that bring none; empty for none.
     pub hub_token: String,
-    /// All outputs of a job together, in MiB.
+    /// Upper bound on all outputs of a job together, in MiB.
     pub max_upload_mib: u64,
 }
 
@@ -43,7 +43,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Everything that is wrong with it. `table` is its name in the configuration.
+    /// All mistakes in the settings. `table` is the name of the table in the configuration.
     pub fn problems(&self, table: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut check = |wrong: Option<String>, key: &str| {

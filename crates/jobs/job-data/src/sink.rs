@@ -1,4 +1,4 @@
-//! A file that bytes flow into, hashed on the way. Writing blocks, so it happens beside the connection.
+//! Writes a download to a file and hashes it on the way. Writing blocks, so it runs on a thread of its own.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -10,32 +10,32 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Pieces on their way to the disk. A piece is what one read of a socket brings, at most half a mebibyte.
+/// Upper bound on the chunks that wait for the disk. A chunk is one read of a socket, at most half a MiB.
 const PIECES: usize = 16;
 
-/// Where the bytes of one file go.
+/// The file of one download, with its digests so far.
 #[derive(Debug)]
 pub(crate) struct Sink {
     file: File,
     sha256: Sha256,
-    /// Of a git blob, if that is how the file is named.
+    /// The digest of a git blob, if git names the file.
     git: Option<Sha1>,
     /// The length that git puts before the content.
     git_len: Option<u64>,
     len: u64,
 }
 
-/// What arrived.
+/// The digests of the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digests {
     pub(crate) len: u64,
     pub(crate) sha256: Digest,
-    /// As git names it.
+    /// The SHA-1 of the git blob.
     pub(crate) git: Option<[u8; 20]>,
 }
 
 impl Sink {
-    /// Into an empty file. `git_len` is the promised length of a file that git names.
+    /// Writes into an empty file. `git_len` is the promised length of a file that git names.
     pub(crate) fn new(file: File, git_len: Option<u64>) -> Self {
         Self {
             file,
@@ -46,7 +46,7 @@ impl Sink {
         }
     }
 
-    /// Bytes that are kept.
+    /// Number of bytes written.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -61,7 +61,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Forgets everything that came.
+    /// Discards all bytes received so far.
     pub(crate) fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
@@ -71,7 +71,7 @@ impl Sink {
         Ok(())
     }
 
-    /// What it all came to.
+    /// The digests of all bytes received.
     pub(crate) fn digests(&self) -> Digests {
         Digests {
             len: self.len,
@@ -85,7 +85,7 @@ fn git_head(len: u64) -> Sha1 {
     Sha1::new_with_prefix(format!("blob {len}\0"))
 }
 
-/// A sink at work beside the connection.
+/// A sink that writes on a blocking thread.
 pub(crate) struct Flow {
     pieces: mpsc::Sender<Bytes>,
     writer: JoinHandle<(Sink, io::Result<()>)>,
@@ -105,7 +105,8 @@ impl Flow {
         Self { pieces, writer }
     }
 
-    /// Waits until there is room. Whether the writer still takes pieces; [`Flow::finish`] says why not.
+    /// Waits for room and queues a chunk. Returns false if the writer has failed; [`Flow::finish`] then returns its
+    /// error.
     pub(crate) async fn push(&self, piece: Bytes) -> bool {
         self.pieces.send(piece).await.is_ok()
     }
@@ -113,7 +114,7 @@ impl Flow {
     /// Waits until everything is written.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk failed.
     pub(crate) async fn finish(self) -> io::Result<Sink> {
         drop(self.pieces);
         let (sink, written) = self.writer.await.map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! A URL that a job may name, checked as far as text can be. Pure.
+//! Checks a URL of a job, as far as its text allows. Pure.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use url::{Host, Url};
 use crate::addresses::AddressRules;
 
 const MAX_URL: usize = 8_192;
-/// How much of a URL an error repeats.
+/// Upper bound on the characters of a URL in an error.
 const MAX_SHOWN: usize = 200;
 
-/// Where data is, or goes.
+/// A checked URL of an input or an output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Target {
     url: Url,
@@ -20,7 +20,7 @@ pub struct Target {
     address: Option<IpAddr>,
 }
 
-/// Why a URL is refused.
+/// A refused URL and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{shown}: {reason}")]
 pub struct TargetError {
@@ -55,10 +55,10 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Checks a URL as a job or a server wrote it.
+    /// Checks a URL of a job or a server.
     ///
     /// # Errors
-    /// It is not one, or one that jobs may not name.
+    /// The text is not a URL, or jobs may not use it.
     pub fn parse(text: &str, rules: &AddressRules) -> Result<Self, TargetError> {
         let refused = |reason| TargetError {
             shown: shortened(text.split(['?', '#']).next().unwrap_or_default()),
@@ -71,10 +71,10 @@ impl Target {
         Self::check(url, rules)
     }
 
-    /// Where a redirect leads; checked like the first URL, and never from https down to http.
+    /// The target of a redirect, checked like the first URL; never from https down to http.
     ///
     /// # Errors
-    /// As for [`Target::parse`].
+    /// Same as for [`Target::parse`].
     pub fn redirected(&self, location: &str, rules: &AddressRules) -> Result<Self, TargetError> {
         let refused = |reason| TargetError {
             shown: format!("a redirect from {}", self.shown()),
@@ -104,7 +104,7 @@ impl Target {
         }
         let (host, address) = match url.host() {
             Some(Host::Domain(name)) => (name.to_ascii_lowercase(), None),
-            // Whatever the notation, `0x7f.1` or `2130706433`: the parser has made an address of it.
+            // The parser has turned all notations, such as `0x7f.1` or `2130706433`, into an address.
             Some(Host::Ipv4(address)) => (address.to_string(), Some(IpAddr::V4(address))),
             Some(Host::Ipv6(address)) => (address.to_string(), Some(IpAddr::V6(address))),
             None => return Err(refused(Reason::NoHost)),
@@ -127,17 +127,17 @@ impl Target {
         })
     }
 
-    /// The whole URL. It may hold a signature: not for logs.
+    /// The whole URL. It may hold a signature, so it must not be logged.
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// Lower case, without brackets.
+    /// The host in lower case, without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Explicit or by scheme.
+    /// The explicit port, or the scheme's default.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -147,17 +147,17 @@ impl Target {
         self.address
     }
 
-    /// Whether credentials for one are meant for the other: same scheme, host and port.
+    /// Whether both have the same scheme, host and port, so that credentials for one may be sent to the other.
     pub fn same_origin(&self, other: &Self) -> bool {
         self.url.scheme() == other.url.scheme() && self.host == other.host && self.port == other.port
     }
 
-    /// Without the query, which may be a signature, and not too long: for messages and logs.
+    /// The URL without its query, which may be a signature, and shortened: for messages and logs.
     pub fn shown(&self) -> String {
         shown(&self.url)
     }
 
-    /// What a resource is called however the request for it is signed: the URL without its signature.
+    /// The URL without its signature: the name of the resource in the cache's index.
     pub(crate) fn resource(&self) -> String {
         let kept = self.url.query_pairs().filter(|(name, _)| {
             let signed = ["X-Amz-", "X-Goog-"].iter().any(|of| name.starts_with(of));

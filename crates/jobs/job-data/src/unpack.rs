@@ -1,5 +1,5 @@
-//! Puts files into a job's folder. Archives come from strangers: nothing is written outside the folder, nothing but plain
-//! files and folders is made. Everything here blocks.
+//! Writes files into a job's folder. Archives are untrusted: nothing is written outside the folder, and only plain
+//! files and folders are created. Everything here blocks.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -19,21 +19,21 @@ const BLOCK: usize = 256 * 1024;
 const KIND: u32 = 0o170_000;
 const FOLDER: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
-/// Data that packs better than this is nobody's data...
+/// Upper bound on the ratio of unpacked to packed size. Real data does not pack better.
 const MAX_RATIO: u64 = 250;
-/// ...once there is so much of it: small files of zeros are harmless.
+/// Unpacked size from which the ratio counts, in bytes: small files of zeros are harmless.
 const RATIO_FROM: u64 = 64 << 20;
 
-/// How much may be put in place.
+/// Upper bounds on the inputs of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnpackLimits {
-    /// Bytes of all files together.
+    /// Total size of all files, in bytes.
     pub bytes: u64,
-    /// Files and folders of all volumes together.
+    /// Number of files and folders of all volumes together.
     pub entries: usize,
 }
 
-/// No link to one either.
+/// Whether the path is an empty folder, not a link to one.
 fn is_empty_folder(path: &Path) -> bool {
     let folder = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
     folder && fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
@@ -46,13 +46,13 @@ pub(crate) struct Room {
     limits: UnpackLimits,
     bytes: u64,
     entries: usize,
-    /// Which volume is being put in place.
+    /// Position of the volume that is being unpacked, from 0.
     pub(crate) index: usize,
     called_off: CancellationToken,
 }
 
 impl Room {
-    /// Makes the folder.
+    /// Creates the folder.
     pub(crate) fn make(
         target: &Path,
         limits: UnpackLimits,
@@ -60,7 +60,7 @@ impl Room {
     ) -> Result<Self, VolumeError> {
         match fs::create_dir(target) {
             Ok(()) => {}
-            // Made ahead, for a container that has it mounted already.
+            // The folder was created before, for a container that has it mounted already.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_empty_folder(target) => {}
             Err(error) => return Err(VolumeError::Disk(error)),
         }
@@ -76,12 +76,12 @@ impl Room {
         Ok(room)
     }
 
-    /// Bytes that still have room.
+    /// Number of bytes that may still be written.
     pub(crate) fn left(&self) -> u64 {
         self.limits.bytes.saturating_sub(self.bytes)
     }
 
-    /// What it was made with.
+    /// The limits of this folder.
     pub(crate) fn limits(&self) -> UnpackLimits {
         self.limits
     }
@@ -122,7 +122,7 @@ impl Room {
         Ok(())
     }
 
-    /// Puts one file in place. Its path has been written by a stranger.
+    /// Copies one file into the folder. Its name is untrusted.
     pub(crate) fn single(&mut self, source: File, name: &str) -> Result<(), VolumeError> {
         let path = self.plain(name)?;
         self.count(1)?;
@@ -139,7 +139,7 @@ impl Room {
         )
     }
 
-    /// As [`Room::single`] for a file that is on this disk and nobody else's: it is moved.
+    /// The same as [`Room::single`] for a file on the same disk that nothing else uses: it is moved.
     pub(crate) fn adopt(&mut self, source: &Path, len: u64, name: &str) -> Result<(), VolumeError> {
         let path = self.plain(name)?;
         self.count(1)?;
@@ -201,7 +201,7 @@ impl Room {
             let Some(data) = block.get(..read).filter(|data| !data.is_empty()) else {
                 break;
             };
-            // What an archive says about its sizes is not believed; what comes out of it counts.
+            // The sizes in an archive's headers are not trusted; the unpacked bytes count.
             self.take(data.len() as u64)?;
             file.write_all(data).map_err(VolumeError::Disk)?;
         }
@@ -210,7 +210,7 @@ impl Room {
             .map_err(VolumeError::Disk)
     }
 
-    /// Makes the folders of a relative path, readable by whatever user the image runs as.
+    /// Creates the folders of a relative path, readable by any user that the image runs as.
     fn folders(&self, path: &Path) -> Result<(), VolumeError> {
         let mut full = self.target.clone();
         for part in path.components() {
@@ -227,7 +227,7 @@ impl Room {
         Ok(())
     }
 
-    /// Explicitly, whatever the process's umask is.
+    /// Sets the mode explicitly, because the process's umask may restrict it.
     fn folder_mode(&self, path: &Path) -> Result<(), VolumeError> {
         fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(VolumeError::Disk)
     }

@@ -1,4 +1,4 @@
-//! Hands a job's outputs over: single files and whole folders, in one request each, some at the same time.
+//! Uploads a job's outputs: single files and whole folders, each in one request, some at the same time.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -28,14 +28,14 @@ use crate::settings::Settings;
 use crate::target::Target;
 use crate::zipped::zip_folder;
 
-/// ComputeHorde's number.
+/// Number of uploads at the same time, the same as ComputeHorde's.
 const PARALLEL: usize = 3;
 const MAX_UPLOADS: usize = 1_000;
-/// What the whole folder is called, in results and in forms.
+/// The name of the whole folder in results and forms.
 const WHOLE: &str = "output.zip";
 const SYSTEM: &str = "system_output";
 
-/// Uploads under an operator's settings.
+/// Makes uploads under an operator's settings.
 #[derive(Clone)]
 pub struct Uploader {
     rules: Arc<AddressRules>,
@@ -44,22 +44,22 @@ pub struct Uploader {
     progress: Progress,
 }
 
-/// What came of a job's uploads.
+/// The result of a job's uploads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uploaded {
     /// By path, `output.zip` or `system_output`: the JSON text `{"headers": {…}, "body": "…"}` of the server's answer.
     pub results: IndexMap<String, String>,
-    /// Lines for the job's stderr about what was left out.
+    /// Lines for the job's stderr about files that were left out.
     pub notices: Vec<String>,
 }
 
-/// One request that is to be made.
+/// One request to be made.
 #[derive(Debug)]
 struct Plan {
     key: String,
     target: Target,
     headers: HeaderMap,
-    /// A form, with these fields; else the file is the body.
+    /// The fields of a form; `None` if the file is the body.
     form: Option<IndexMap<String, String>>,
     what: What,
 }
@@ -67,12 +67,12 @@ struct Plan {
 #[derive(Debug)]
 enum What {
     File(PathBuf),
-    /// Everything but these.
+    /// The whole folder without these files.
     Folder(Vec<PathBuf>),
 }
 
 impl Uploader {
-    /// Under an operator's settings.
+    /// Creates an uploader under an operator's settings.
     ///
     /// # Errors
     /// An entry of `allow` cannot be read.
@@ -85,22 +85,22 @@ impl Uploader {
         })
     }
 
-    /// Tells somebody, as they go, how many bytes of all outputs have gone, and of how many once that is known.
+    /// Reports progress: the bytes sent of all outputs, and their total once it is known.
     #[must_use]
     pub fn telling(self, progress: Progress) -> Self {
         Self { progress, ..self }
     }
 
-    /// With another patience than the usual.
+    /// Replaces the default timeouts and pauses.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { pace, ..self }
     }
 
-    /// Looks for what cannot succeed whatever the job does, so that it need not run for it.
+    /// Finds mistakes that no run of the job can mend, so that the job need not run.
     ///
     /// # Errors
-    /// A path that is none, a URL or a header that is refused.
+    /// A path is not valid, or a URL or a header is refused.
     pub fn check(&self, upload: &OutputUpload) -> Result<(), UploadError> {
         for plan in self.plans(upload)? {
             let name = file_name(&plan);
@@ -109,11 +109,11 @@ impl Uploader {
         Ok(())
     }
 
-    /// Sends everything that `upload` names below `output`. The folder above takes archives on their way. All are tried
-    /// even if one fails: what can be handed over is. Ends soon after it is called off.
+    /// Sends everything that `upload` names below `output`. Archives are packed in the parent folder of `output`. All
+    /// uploads are tried even if one fails. Ends soon after it is cancelled.
     ///
     /// # Errors
-    /// The first that failed, in the order of the job.
+    /// The first failure in the order of the job.
     pub async fn upload(
         &self,
         upload: &OutputUpload,
@@ -199,7 +199,7 @@ impl Uploader {
                     .iter()
                     .map(|upload| self.file(upload))
                     .collect::<Result<Vec<_>, _>>()?;
-                // What goes by itself does not go a second time.
+                // A file with an upload of its own is not packed into the archive.
                 let own = plans.iter().filter_map(|plan| match &plan.what {
                     What::File(path) => Some(path.clone()),
                     What::Folder(_) => None,
@@ -323,7 +323,7 @@ fn regular(folder: &Folder, path: &Path, key: &str, limit: u64) -> Result<(File,
         }),
         Found::File(file, len) => Ok((file, len)),
         Found::Nothing => Err(UploadError::Missing { name: shown(key) }),
-        Found::Else => Err(refused(key, "is no regular file; links are not followed")),
+        Found::Else => Err(refused(key, "is not a regular file; links are not followed")),
     }
 }
 
@@ -334,7 +334,7 @@ fn refused(name: &str, reason: &'static str) -> UploadError {
     }
 }
 
-/// What a form calls the file: its last component.
+/// The name of the file in a form: the last component of its path.
 fn file_name(plan: &Plan) -> String {
     match &plan.what {
         What::Folder(_) => WHOLE.to_owned(),

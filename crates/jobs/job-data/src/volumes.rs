@@ -1,5 +1,4 @@
-//! Puts a job's inputs in place: what comes inside the message, what is fetched, what is kept from an earlier job. What is
-//! refused leaves nothing behind.
+//! Puts a job's inputs in place: inline, downloaded and cached ones. A refused volume leaves no files behind.
 
 use std::fs::File;
 use std::io::Cursor;
@@ -31,12 +30,12 @@ use crate::target::Target;
 use crate::unpack::Room;
 pub use crate::unpack::UnpackLimits;
 
-/// Files of one repository that are fetched at the same time.
+/// Number of files of one repository that are fetched at the same time.
 const PARALLEL: usize = 4;
-/// Smaller files of a repository are not worth a place in the cache.
+/// Least size of a repository's file that is cached, in bytes.
 const KEPT_FROM: u64 = 1 << 20;
 
-/// Everything that putting inputs in place needs beside the inputs.
+/// The settings and limits for putting inputs in place.
 #[derive(Clone)]
 pub struct Fetcher {
     rules: Arc<AddressRules>,
@@ -48,26 +47,26 @@ pub struct Fetcher {
 
 /// A file that has arrived.
 enum Arrived {
-    /// Nobody else's: it may be moved.
+    /// A file outside the cache: it may be moved.
     Own(NamedTempFile, u64),
-    /// The cache's: it must be copied.
+    /// A cached file: it must be copied.
     Kept(Held),
 }
 
-/// Inputs on their way into one job's folder.
+/// The inputs that are being put into one job's folder.
 struct Placing<'a> {
     fetcher: &'a Fetcher,
     http: Http,
     cache: Option<Cache>,
-    /// On the same disk as the folder.
+    /// A folder for downloads, on the same disk as the job's folder.
     scratch: PathBuf,
     called_off: &'a CancellationToken,
 }
 
-/// The volume of a job: it comes with the offer or with the request.
+/// The volume of a job, which comes either with the offer or with the request.
 ///
 /// # Errors
-/// [`VolumeError::Twice`].
+/// [`VolumeError::Twice`] if both are given.
 pub fn only_one(offered: Option<Volume>, requested: Option<Volume>) -> Result<Vec<VolumePart>, VolumeError> {
     match (offered, requested) {
         (Some(_), Some(_)) => Err(VolumeError::Twice),
@@ -76,7 +75,7 @@ pub fn only_one(offered: Option<Volume>, requested: Option<Volume>) -> Result<Ve
 }
 
 impl Fetcher {
-    /// Under an operator's settings.
+    /// Creates a fetcher under an operator's settings.
     ///
     /// # Errors
     /// An entry of `allow` cannot be read.
@@ -90,13 +89,13 @@ impl Fetcher {
         })
     }
 
-    /// Tells somebody how many bytes of a file have come, every few megabytes.
+    /// Reports the bytes received of a file, every few megabytes.
     #[must_use]
     pub fn telling(self, progress: Progress) -> Self {
         Self { progress, ..self }
     }
 
-    /// With another patience than the usual.
+    /// Replaces the default timeouts and pauses.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         Self { pace, ..self }
@@ -110,11 +109,11 @@ impl Fetcher {
         &self.settings
     }
 
-    /// Makes `target` and puts every part into it. A later volume replaces files of an earlier one. The folder above
-    /// `target` takes what is on its way. Ends soon after it is called off.
+    /// Creates `target` and puts every part into it. A later volume replaces files of an earlier one. Downloads are
+    /// stored in the parent folder of `target` meanwhile. Ends soon after it is cancelled.
     ///
     /// # Errors
-    /// The first thing that is wrong; `target` is then gone again.
+    /// The first failure; `target` is removed again.
     pub async fn place(
         &self,
         parts: Vec<VolumePart>,
@@ -155,16 +154,16 @@ impl Fetcher {
             let now = self.clock.now();
             match blocking(move || cache.collect(now).map_err(VolumeError::Disk)).await {
                 Ok(collected) if collected.removed > 0 => {
-                    tracing::info!(?collected, "kept inputs were removed")
+                    tracing::info!(?collected, "cached inputs were removed")
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(%error, "kept inputs cannot be looked through"),
+                Err(error) => tracing::warn!(%error, "the cache of inputs cannot be read"),
             }
         }
         outcome
     }
 
-    /// A cache that cannot be used is done without.
+    /// The cache, if it can be used. A job runs without one otherwise.
     fn cache(&self, parts: &[VolumePart]) -> Option<Cache> {
         let fetched = parts.iter().any(|part| !matches!(part, VolumePart::Inline(_)));
         if self.settings.cache_mib == 0 || !fetched {
@@ -175,7 +174,7 @@ impl Fetcher {
             age: std::time::Duration::from_secs(self.settings.cache_hours.saturating_mul(3_600)),
         };
         Cache::open(&self.settings.cache_dir, limits)
-            .inspect_err(|error| tracing::warn!(%error, "inputs are not kept: cache_dir cannot be used"))
+            .inspect_err(|error| tracing::warn!(%error, "inputs are not cached: cache_dir cannot be used"))
             .ok()
     }
 }
@@ -230,7 +229,7 @@ impl Placing<'_> {
 
     async fn file(&self, room: Room, volume: SingleFileVolume) -> Result<Room, VolumeError> {
         let failed = VolumeError::fetch(room.index);
-        // Before anything is fetched for it.
+        // The path is checked before the download.
         plain_path(&volume.relative_path).map_err(|reason| room.name(&volume.relative_path, reason))?;
         let target = self
             .http
@@ -286,7 +285,7 @@ impl Placing<'_> {
         Ok(room)
     }
 
-    /// A file whose digest is known beforehand needs no request where it is kept.
+    /// Fetches a file of the hub. A cached file with a known digest needs no request.
     async fn hub_file(
         &self,
         target: Target,
@@ -313,7 +312,7 @@ impl Placing<'_> {
         self.fetched(want, cache, None).await
     }
 
-    /// A file by its URL: kept content is used if the server says that it is still the same.
+    /// Fetches a file by its URL. Cached content is used if the server says that it has not changed.
     async fn arrive(&self, target: Target, limit: u64) -> Result<Arrived, HttpError> {
         let resource = target.resource();
         let mut kept = None;
@@ -353,8 +352,10 @@ impl Placing<'_> {
     ) -> Result<Arrived, HttpError> {
         let (incoming, file) = self.incoming(cache).await?;
         match self.fetch(&want, file).await? {
-            // Nothing was known, so nothing can be unchanged.
-            Got::Unchanged => Err(HttpError::Disk(std::io::Error::other("nothing was kept"))),
+            // No entity tag was sent, so the server cannot answer that the file is unchanged.
+            Got::Unchanged => Err(HttpError::Disk(std::io::Error::other(
+                "the server answered that an uncached file is unchanged",
+            ))),
             Got::Content { digests, etag } => self.keep(incoming, digests, etag, resource).await,
         }
     }
@@ -388,7 +389,7 @@ impl Placing<'_> {
     ) -> Result<Arrived, HttpError> {
         disk(move || match incoming {
             OnItsWay::Own(file) => Ok(Arrived::Own(file, digests.len)),
-            // Without a strong tag nobody could say later that it is still the same.
+            // Without a strong entity tag a later job could not ask whether the file has changed.
             OnItsWay::Cached(incoming, cache) if cache.keeps(digests.len) => {
                 let named = resource.as_deref().zip(etag.as_deref());
                 if resource.is_some() && named.is_none() {

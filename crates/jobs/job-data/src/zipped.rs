@@ -15,17 +15,17 @@ use crate::names::shown;
 
 const BLOCK: usize = 256 * 1024;
 const MAX_FILES: usize = 100_000;
-/// From here on an entry needs the longer form of its lengths.
+/// Size from which an entry needs zip64, in bytes.
 const LARGE: u64 = 0xFFFF_0000;
 
-/// An archive that is written.
+/// A finished archive.
 #[derive(Debug)]
 pub(crate) struct Zipped {
     pub(crate) len: u64,
     pub(crate) omitted: Omitted,
 }
 
-/// A walk's failure: the disk's, or a bound.
+/// The failure of a walk: the disk's, or a bound.
 enum Stop {
     Disk(io::Error),
     Bound(UploadError),
@@ -37,7 +37,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Packs every regular file but those named. At most `limit` bytes unpacked.
+/// Packs every regular file except the named ones, up to `limit` unpacked bytes.
 pub(crate) fn zip_folder(
     folder: &Folder,
     without: &[PathBuf],
@@ -76,7 +76,7 @@ pub(crate) fn zip_folder(
             .unix_permissions(mode)
             .large_file(len >= LARGE);
         zip.start_file(name.as_ref(), options).map_err(io::Error::from)?;
-        // What is written to it from now on is not part of it.
+        // Bytes that are appended from now on are not part of the archive.
         let mut rest = file.take(len);
         loop {
             if called_off.is_cancelled() {

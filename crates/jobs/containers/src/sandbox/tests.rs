@@ -1,4 +1,4 @@
-//! What a job is given, read off the structure that the engine gets, and what the shipped profile lets it do.
+//! Checks the permissions of a job in the request that the engine gets, and the system calls of the shipped profile.
 
 use std::collections::BTreeSet;
 
@@ -123,7 +123,7 @@ fn sockets_are_of_four_families() {
         .collect();
     // AF_UNIX, AF_INET, AF_INET6, AF_NETLINK; so not AF_ALG (38), AF_VSOCK (40), AF_PACKET (17).
     assert_eq!(families, BTreeSet::from([1, 2, 10, 16]));
-    // The one call of 32-bit programs for all of them cannot be told apart by family.
+    // `socketcall`, the one call of 32-bit programs for all socket operations, cannot be filtered by family.
     assert!(about("socketcall").is_empty());
 }
 
@@ -174,7 +174,7 @@ fn beside_a_gpu_nobody_steers_the_toolkit_or_the_loader() {
         }
         .container()
         .unwrap();
-        // A name without a value is how the engine is told to take the image's variable away.
+        // A name without a value tells the engine to unset the image's variable.
         assert_eq!(body.env.unwrap(), ["A=b", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"]);
     }
     let body = sandbox(&image).container().unwrap();

@@ -9,7 +9,7 @@ use muster_protocol::ImageId;
 
 use crate::support::{clock, engine, image, unwatched};
 
-/// A cache in which nothing may stay.
+/// The settings of a cache in which no unused image may stay.
 fn greedy(folder: &Path, archive: Option<&Path>) -> ImageSettings {
     ImageSettings {
         cache_dir: folder.join("images"),
@@ -70,7 +70,7 @@ async fn an_image_that_somebody_else_has_a_name_for_stays() {
     let Some(engine) = engine().await else { return };
     let folder = tempfile::tempdir().unwrap();
     let (tag, archive) = image::unique(100).unwrap();
-    // It was here, under its owner's name, before an executor used it by its id.
+    // The image was here under its owner's name before an executor used it by its id.
     engine.load(archive.bytes).await.unwrap();
     let settings = greedy(folder.path(), None);
     let id = archive.id.to_string();
@@ -83,7 +83,7 @@ async fn an_image_that_somebody_else_has_a_name_for_stays() {
     assert_eq!(collect(&engine, &settings, &clock()).await.unwrap(), kept);
     assert!(there(&engine, archive.id).await);
     engine.forget(&tag).await.unwrap();
-    // Gone by other means: its record goes with the next collection.
+    // The image was removed by other means, so the next collection removes its record.
     assert_eq!(
         collect(&engine, &settings, &clock()).await.unwrap(),
         Collected::default()

@@ -24,7 +24,7 @@ fn labels() -> HashMap<String, String> {
     HashMap::from([(LABEL.to_owned(), String::new())])
 }
 
-/// Runs one command in the sandbox: its exit code and what it printed.
+/// Runs one command in the sandbox; returns its exit code and output.
 async fn run(
     engine: &Engine,
     image: &LocalImage,
@@ -59,7 +59,7 @@ async fn run(
     (code, String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Debian's static shell, alone in an image.
+/// An image with Debian's static shell alone.
 async fn shell(engine: &Engine, user: &str) -> Option<(String, LocalImage)> {
     if !have("busybox") {
         return None;

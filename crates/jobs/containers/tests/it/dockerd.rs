@@ -1,4 +1,4 @@
-//! An engine that dies and comes back, a disk that is full, another runtime: on engines of the tests' own.
+//! An engine that dies and comes back, a full disk, another runtime: each on an engine of the test's own.
 
 use std::collections::HashMap;
 use std::fs::Permissions;
@@ -26,7 +26,7 @@ fn listening(image: &str) -> ContainerCreateBody {
     }
 }
 
-/// A container from creation to removal; what it printed.
+/// Runs a container from creation to removal; returns its output.
 async fn run(engine: &Engine, name: &str, body: ContainerCreateBody) -> String {
     engine.create(name, body).await.unwrap();
     let mut output = engine.attach(name).await.unwrap();
@@ -58,7 +58,7 @@ async fn an_engine_that_was_killed_is_used_again_when_it_is_back() {
     assert!(gone.is_recoverable(), "{gone:?}");
     dockerd.revive().await.unwrap();
     engine.ping().await.unwrap();
-    // The engine ends what it does not know the state of; what is left of it can be removed as ever.
+    // The engine ends containers of unknown state; their remains can be removed as usual.
     assert_eq!(engine.labelled(LABEL).await.unwrap(), ["job"]);
     engine.remove("job").await.unwrap();
     let mut body = listening(&probe);
@@ -110,7 +110,7 @@ async fn a_full_disk_is_named_and_survived() {
         "{error:?}"
     );
 
-    // What fits still works.
+    // The engine still works.
     small_disk.ping().await.unwrap();
     let (_, small) = image::unique(1 << 20).unwrap();
     small_disk.load(small.bytes.clone()).await.unwrap();
@@ -165,7 +165,7 @@ async fn on_an_engine_that_maps_users_a_jobs_root_is_nobody_and_its_folders_are_
     let engine = dockerd.connect().await.unwrap();
     let archive = image::load_probe(&engine).await.unwrap();
     let image = engine.image(&archive.id.to_string()).await.unwrap().unwrap();
-    // As an executor makes them: nobody else comes in, and everybody may write where the job writes.
+    // The folders as an executor makes them: closed to other users outside, writable for everybody inside.
     let work = tempfile::tempdir().unwrap();
     let folder = work.path().join("output");
     std::fs::create_dir(&folder).unwrap();
@@ -209,7 +209,7 @@ async fn on_an_engine_that_maps_users_a_jobs_root_is_nobody_and_its_folders_are_
     let owner = std::fs::metadata(format!("/proc/{pid}")).unwrap().uid();
     engine.remove("mapped").await.unwrap();
     assert_eq!(owner, FIRST_MAPPED, "the container's root");
-    // Below a folder that only this machine's root may enter.
+    // The folder is below one that only this machine's root may enter.
     let mut filling = sandbox(["run", "disk"], "/tmp");
     filling.cmd.as_mut().unwrap().push("1".into());
     let said = run(&engine, "mapped", filling).await;

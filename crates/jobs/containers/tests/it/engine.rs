@@ -1,4 +1,4 @@
-//! The engine itself: archives of ours are what we say they are, and bring no names.
+//! The engine itself: our archives have the ids we computed, and bring no names.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ async fn a_loaded_archive_has_the_id_we_computed_and_no_name() {
         "its name stays with the archive"
     );
     assert!(engine.image(&archive.id.to_string()).await.unwrap().is_some());
-    // Found again by name, without being loaded again, though the engine does not know the name.
+    // The image is found by its archive's name without a second load, although the engine does not know the name.
     find_or_load(&engine, &tag, &[path]).await.unwrap().unwrap();
     engine.forget(&archive.id.to_string()).await.unwrap();
 }
@@ -65,7 +65,7 @@ async fn an_archive_cannot_take_the_name_of_an_image_that_others_use() {
     assert_eq!(
         collected,
         Collected { removed: 0, kept: 2 },
-        "what is preloaded is leased"
+        "preloaded images are leased"
     );
     let named = engine.image(&helper).await.unwrap().unwrap();
     assert_eq!(named.id, theirs.id, "the name still means what it meant");

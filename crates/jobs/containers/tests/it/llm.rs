@@ -1,4 +1,4 @@
-//! The reference engine for language models as a job's image: the program alone, its weights as a volume that it names by
+//! The reference engine for language models as a job's image: the program alone, its weights as a volume named by
 //! digest, no network, a socket in a folder of its own.
 
 use std::collections::HashMap;
@@ -30,8 +30,8 @@ const ALLOWANCE: Allowance = Allowance {
     disk: 8 << 20,
 };
 
-/// The static program, which `cargo xtask test` builds in a workspace of its own; `None`, with the reason on stderr, where
-/// nobody has.
+/// The static program, which `cargo xtask test` builds in a workspace of its own; `None`, with the reason on stderr,
+/// if it is not built.
 fn program() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("MUSTER_TEST_LLM") {
         return Some(named.into());
@@ -50,7 +50,7 @@ fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../images/llm/model")
 }
 
-/// The model's id, as the program itself computes it outside of any container.
+/// The model's id, as the program computes it outside of any container.
 fn id_of(program: &Path) -> anyhow::Result<String> {
     let output = Command::new(program)
         .arg("id")
@@ -70,7 +70,7 @@ async fn load(engine: &Engine, program: &Path) -> anyhow::Result<(String, LocalI
     let tag = format!("muster/engine-test-llm:{}", Uuid::new_v4());
     let folder = tempfile::tempdir()?;
     let (archive, mark) = (folder.path().join("llm.tar"), folder.path().join("mark"));
-    // Two runs of this test on one engine do not take each other's image away.
+    // The mark makes the image unique, so that two runs of this test on one engine do not remove each other's image.
     std::fs::write(&mark, &tag)?;
     let id = pack::pack(arguments(&[
         &tag,
@@ -161,7 +161,7 @@ async fn create(
     Ok(name)
 }
 
-/// Asks over the socket; the document that comes back.
+/// Makes a request over the socket; returns the document of the answer.
 async fn ask(socket: &Path, head: &str, body: &str) -> anyhow::Result<Value> {
     let mut stream = tokio::net::UnixStream::connect(socket).await?;
     let length = body.len();

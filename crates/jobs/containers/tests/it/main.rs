@@ -1,10 +1,10 @@
-//! The crate against real engines, real registries and a program that tries to break out.
+//! Tests of the crate against real engines, real registries and a program that tries to break out.
 
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::print_stderr,
-    reason = "what these helpers cannot do is the test's failure, on its line; what a machine lacks is said beside the skipped test"
+    reason = "a failed helper fails its test, on its line; a skipped test prints what the machine lacks"
 )]
 
 mod cache;

@@ -1,5 +1,5 @@
-//! What no job may do is tried inside the sandbox, where it must fail, and outside, where it must work: a probe that
-//! fails everywhere shows nothing. The table in docs/security.md is what [`write_the_report`] saw.
+//! Each forbidden action is tried inside the sandbox, where it must fail, and outside, where it must work: a probe
+//! that fails everywhere shows nothing. The table in docs/security.md is the output of [`write_the_report`].
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::support::{LABEL, engine, image, until};
 
 const MIB: i64 = 1 << 20;
-/// What a program needs to do outside what the probes try.
+/// The capabilities that a program needs outside to do what the probes try.
 const CAPABILITIES: [&str; 7] = [
     "SYS_ADMIN",
     "SYS_PTRACE",
@@ -27,12 +27,13 @@ const CAPABILITIES: [&str; 7] = [
     "SYSLOG",
     "SYS_MODULE",
 ];
-/// Billionths of a processor for the probe that asks for more of one: so few that a busy machine has three times as many.
+/// Processor time for the probe that asks for more of it, in billionths of a processor: so little that a busy machine
+/// has three times as much.
 const SLOW: i64 = 20_000_000;
 const BEGIN: &str = "<!-- probes -->\n";
 const END: &str = "<!-- end of probes -->";
 
-/// What a job of this test may use; the probes ask for more.
+/// The resource limits of a job of this test; the probes ask for more.
 const ALLOWANCE: Allowance = Allowance {
     nano_cpus: 1_000_000_000,
     memory: 64 * MIB,
@@ -48,7 +49,7 @@ struct Listed {
     tries: String,
 }
 
-/// What a probe said, or how it ended where it said nothing.
+/// The output of a probe, or how it ended without any.
 #[derive(Clone, Debug, Deserialize)]
 struct Said {
     worked: bool,
@@ -61,7 +62,7 @@ struct Seen {
     open: Said,
 }
 
-/// Things to reach, outside.
+/// The objects outside the sandbox that the probes try to reach.
 struct Targets {
     port: u16,
     dns: u16,
@@ -76,7 +77,7 @@ fn list(program: &Path) -> Vec<Listed> {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Why a probe may fail outside, too, on some machines: the reason the kernel gives there.
+/// The kernel's reason for which a probe may fail outside, too, on some machines.
 fn may_be_absent(name: &str, words: &str) -> Option<&'static str> {
     let has = |text: &str| words.contains(text);
     match name {
@@ -177,8 +178,8 @@ fn sealed_body(image: &LocalImage, name: &str, command: Vec<String>) -> Containe
     sandbox.container().unwrap()
 }
 
-/// The same program without any of it: with capabilities, every system call, in the machine's network, with the engine's socket at hand. The
-/// neighbour is reached from a bridge.
+/// The same program without any restriction: with capabilities, every system call, in the machine's network, with the
+/// engine's socket mounted. The neighbour is reached from a bridge.
 fn open_body(image: &LocalImage, name: &str, command: Vec<String>) -> ContainerCreateBody {
     let network = if name == "other-container" {
         "bridge"
@@ -198,7 +199,7 @@ fn open_body(image: &LocalImage, name: &str, command: Vec<String>) -> ContainerC
         attach_stderr: Some(true),
         labels: Some(HashMap::from([(LABEL.to_owned(), String::new())])),
         host_config: Some(HostConfig {
-            // Not `privileged`, which an engine that lacks any capability itself cannot give.
+            // Not `privileged`: an engine that lacks any capability itself cannot grant that.
             cap_add: Some(CAPABILITIES.map(str::to_owned).to_vec()),
             security_opt: Some(vec![
                 "seccomp=unconfined".to_owned(),
@@ -218,7 +219,7 @@ fn open_body(image: &LocalImage, name: &str, command: Vec<String>) -> ContainerC
     }
 }
 
-/// Runs a container to its end and removes it; what it said.
+/// Runs a container to its end and removes it; returns its output.
 async fn run(engine: &Engine, body: ContainerCreateBody) -> Said {
     let name = format!("muster-probe-{}", Uuid::new_v4());
     engine.create(&name, body).await.unwrap();
@@ -258,7 +259,8 @@ fn marked(mark: &str) -> Vec<i32> {
         .collect()
 }
 
-/// Left behind inside the sandbox: nothing may be. Outside, on the machine itself, it lives on until it is killed here.
+/// A probe that leaves a process behind. No process may stay inside the sandbox. Outside, on the machine itself, it
+/// lives on until the test kills it.
 async fn outlive(engine: &Engine, image: &LocalImage, program: &Path, probe: Listed) -> Seen {
     let mark = Uuid::new_v4().to_string();
     let command = |mark: &str| ["run", "outlive", mark].map(str::to_owned).to_vec();
@@ -315,7 +317,7 @@ async fn observe(engine: &Engine) -> Vec<Seen> {
             if open.worked || probe.name != "cpu" {
                 break;
             }
-            // All processors are busy with other things.
+            // All processors may have been busy, so the probe runs once more.
             open = run(engine, open_body(&image, &probe.name, command.clone())).await;
         }
         seen.push(Seen { probe, sealed, open });

@@ -1,4 +1,4 @@
-//! Images from a real registry: by tag and digest, with and without a password, over a wire that breaks.
+//! Images from a real registry: by tag and digest, with and without a password, over a connection that breaks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ fn login(password: &str) -> Login {
     }
 }
 
-/// Brings an image into a registry and out of the engine again. Returns its name there.
+/// Pushes an image to a registry and removes it from the engine. Returns its name there.
 async fn published(
     engine: &Engine,
     address: &str,
@@ -103,7 +103,7 @@ async fn an_image_comes_by_tag_and_by_digest_and_is_what_we_computed() {
         (archive.id, Some(manifest))
     );
     drop(registry);
-    // It is here now: the registry is not asked again.
+    // The engine has the image now: the registry is not asked again.
     ensure(&engine, &settings, &pinned, &unwatched(), &clock())
         .await
         .unwrap();
@@ -235,7 +235,7 @@ async fn a_registry_that_is_gone_for_a_moment_is_tried_again() {
     let (name, archive) = published(&engine, &registry.address(), 10, None).await;
     let name = name.replace(&registry.address(), &wire.address());
     let folder = tempfile::tempdir().unwrap();
-    // The engine knocks at two ports of the protocol, https and http, before it gives up.
+    // The engine tries two schemes, https and http, before it gives up.
     wire.refuse_next(3);
     let resolved = ensure(&engine, &settings(folder.path()), &name, &unwatched(), &clock())
         .await

@@ -1,4 +1,4 @@
-//! Ordinary archives arrive whole; hostile ones leave nothing.
+//! Ordinary archives arrive whole; malicious ones leave no files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ fn zipped(entries: &[(&str, &[u8])]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// A writer may tidy names up; a hostile archive is made by changing the bytes of a harmless one.
+/// Changes a name in the bytes of a harmless archive, because a writer might correct a malicious name.
 fn renamed(harmless: &str, hostile: &str) -> Vec<u8> {
     assert_eq!(harmless.len(), hostile.len());
     let mut bytes = zipped(&[(harmless, b"x")]);
@@ -91,7 +91,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Unpacks and returns what is there, having checked that a refusal leaves nothing.
+/// Unpacks and returns the files; checks that a refused archive leaves none.
 fn unpack(parts: &[VolumePart]) -> Result<BTreeMap<String, Vec<u8>>, VolumeError> {
     unpack_within(parts, LIMITS)
 }
@@ -249,7 +249,7 @@ fn a_bomb_is_counted_as_it_unpacks() {
         unpack(&[inline(&bomb, None)]),
         Err(VolumeError::TooLarge { limit: 1_048_576, .. })
     ));
-    // A lie about its size in both headers does not help.
+    // A false size in both headers does not help.
     let mut lying = bomb.clone();
     let size = (4_u32 << 20).to_le_bytes();
     let places: Vec<_> = bomb
@@ -303,7 +303,7 @@ fn what_is_no_archive_is_refused() {
             Err(VolumeError::Zip { .. })
         ));
     }
-    // Any single damaged byte: a clear error or the right content, never a panic, never anything outside.
+    // Any single damaged byte gives a clear error or the right content, never a panic or a file outside.
     for at in 0..good.len() {
         let mut damaged = good.clone();
         damaged[at] ^= 0xFF;

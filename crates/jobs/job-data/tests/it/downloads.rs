@@ -1,4 +1,4 @@
-//! Volumes from honest servers: whole, in several parts, continued, kept, redirected.
+//! Volumes from honest servers: complete, in several parts, continued, cached, redirected.
 
 use std::fs;
 
@@ -176,7 +176,7 @@ async fn what_is_still_the_same_is_not_fetched_again() {
     let server = Server::start(move |request, _| file(request, "\"v1\"", &sent)).await;
     let room = Room::new().keeping(64);
     for signature in ["a", "b", "c"] {
-        // Signed anew each time, as users do.
+        // The URL is signed anew each time, as users do.
         let url = server.url(&format!("/m?X-Amz-Signature={signature}"));
         let files = room.place(single(&url)).await.unwrap();
         assert!(files["data/model.bin"] == body);
@@ -187,7 +187,7 @@ async fn what_is_still_the_same_is_not_fetched_again() {
         .map(|r| r.header("if-none-match").map(str::to_owned))
         .collect();
     assert_eq!(tags, [None, Some("\"v1\"".to_owned()), Some("\"v1\"".to_owned())]);
-    // Damage to what is kept is noticed.
+    // Damage to cached content is noticed.
     let blob = fs::read_dir(room.path("kept/blobs"))
         .unwrap()
         .next()

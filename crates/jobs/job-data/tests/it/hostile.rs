@@ -1,4 +1,4 @@
-//! Servers and archives that mean harm: each is refused in bounded time and memory, and leaves nothing.
+//! Malicious servers and archives: each is refused in bounded time and memory, and leaves no files.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ async fn slow_bodies_and_silent_servers_are_given_up() {
 
 #[tokio::test]
 async fn packed_bodies_are_not_unpacked() {
-    // A gzip stream of which nobody asks what is inside.
+    // A gzip stream that is never decoded.
     let server =
         Server::start(|_, _| answer("200 OK", &[("Content-Encoding", "gzip")], b"\x1f\x8b\x08")).await;
     let error = small().place(single(&server.url("/"))).await.unwrap_err();
@@ -211,7 +211,7 @@ async fn without_permission_this_machine_is_out_of_reach_by_address_and_by_name(
 
 #[tokio::test]
 async fn no_proxy_of_the_environment_is_asked() {
-    // Whatever this process inherited: the server is reached directly.
+    // The proxy variables of this process are ignored: the server is reached directly.
     let server = Server::start(|_, _| answer("200 OK", &[], b"direct")).await;
     small().place(single(&server.url("/x"))).await.unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Snapshots from a server that speaks the hub's API, which the hub's own Python client confirms.
+//! Snapshots from a server that speaks the hub's API, checked with the hub's own Python client.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ async fn a_token_goes_to_the_hub_and_nowhere_else() {
     let text = muster_process::error::Causes(&error).to_string();
     assert_eq!(error.code(), Some(ErrorCode::InputDenied));
     assert!(text.contains("401 Unauthorized (GatedRepo)"), "{text}");
-    // Its own, inside a multi_volume too, or the operator's.
+    // The volume's own token, inside a multi_volume too, or the operator's.
     let own = json!({"volume_type": "multi_volume", "volumes": [volume(json!({"token": TOKEN}))]});
     assert!(room(&hub).place(own).await.unwrap() == expected(&gated));
     let mut with_token = room(&hub);
@@ -201,11 +201,11 @@ async fn a_listing_that_means_harm_is_refused() {
         let mut room = Room::new();
         room.settings.hub = server.url("");
         let error = room.place(volume(json!({}))).await.unwrap_err();
-        // A file of one byte is fetched before its name is looked at; its content is not what git calls so.
+        // A file of one byte is fetched before its name is checked; its content does not have the git name.
         let refused = [Some(code), Some(ErrorCode::InputMismatch)];
         assert!(refused.contains(&error.code()), "{error:?}");
     }
-    // Pages that lead elsewhere would take the token with them, and pages without end never stop.
+    // A next page on another server would get the token, and an endless list of pages must stop.
     for link in [
         "<http://169.254.169.254/>; rel=\"next\"",
         "</api/x/tree/again>; rel=\"next\"",
@@ -233,7 +233,7 @@ async fn a_listing_that_means_harm_is_refused() {
     }
 }
 
-/// The hub's own client finds the same files at this server that we find: so the server speaks its API.
+/// The hub's own client finds the same files at this server as our client: the server speaks the hub's API.
 #[tokio::test]
 async fn the_hubs_python_client_downloads_the_same() {
     let Ok(python) = std::env::var("MUSTER_TEST_HUB_PYTHON") else {

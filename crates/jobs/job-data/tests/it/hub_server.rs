@@ -1,5 +1,5 @@
-//! The part of the Hugging Face hub's HTTP API that downloads need, as its own Python client expects it: revisions, pages
-//! of a tree, files of git and large files behind a redirect to a store elsewhere.
+//! The part of the Hugging Face hub's HTTP API that downloads need, as its own Python client expects it: revisions,
+//! pages of a tree, files of git, and large files behind a redirect to a store on another host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::server::{Reply, Request, Server, Step, answer, file, head};
 
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 pub(crate) const TOKEN: &str = "hf_secret";
-/// Entries of a page; the hub has a thousand.
+/// Entries of a page; the real hub has a thousand.
 const PAGE: usize = 2;
 
-/// A repository, and whether it wants the token.
+/// A repository, and whether it requires the token.
 #[derive(Clone)]
 pub(crate) struct Repository {
-    /// `models`, `datasets`, `spaces`.
+    /// `models`, `datasets` or `spaces`.
     pub(crate) kind: &'static str,
     pub(crate) name: &'static str,
     pub(crate) gated: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Repository {
 pub(crate) struct File {
     pub(crate) content: Vec<u8>,
     pub(crate) lfs: bool,
-    /// What is handed out instead, by a hub that lies or a store that is damaged.
+    /// Content that is served instead of the file's own, by a lying hub or a damaged store.
     pub(crate) instead: Option<Vec<u8>>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn git(content: &[u8]) -> String {
     hex::encode(sha1.finalize())
 }
 
-/// The hub, and the store where its large files are.
+/// The hub, and the store with its large files.
 pub(crate) struct Hub {
     pub(crate) api: Server,
     pub(crate) store: Server,
@@ -107,7 +107,7 @@ impl Hub {
     pub(crate) async fn start(repository: Repository) -> Self {
         let repository = Arc::new(repository);
         let large = Arc::clone(&repository);
-        // The client asks whatever redirects to the same host again, as if it were the hub.
+        // The client sends the hub's requests also to a redirect on the same host, so the store needs another host.
         let store = Server::elsewhere(move |request, _| {
             let digest = request
                 .path

@@ -1,5 +1,4 @@
-//! S3, as a server that nobody here wrote speaks it (moto): presigned PUT and POST, and what was uploaded comes back as a
-//! volume.
+//! S3 as an independent server (moto) implements it: presigned PUT and POST, and a volume of the uploaded files.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -13,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::support::{Room, noise};
 
-/// Starts the server, makes a bucket, signs what it is asked to sign: a line of JSON in, a line out.
+/// Starts the server, creates a bucket, and signs requests: a line of JSON in, a line out.
 const SCRIPT: &str = r#"
 import json, sys, boto3
 from botocore.config import Config
@@ -41,7 +40,7 @@ for line in sys.stdin:
         answer = {"len": head["ContentLength"], "type": head["ContentType"], "meta": head["Metadata"]}
     print(json.dumps(answer), flush=True)
 "#;
-/// Python imports for a while where all processors are busy.
+/// Upper bound on the start: Python's imports take long while all processors are busy.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 struct S3 {
@@ -133,7 +132,7 @@ async fn presigned_uploads_arrive_and_come_back_as_volumes() {
     );
 
     for _ in 0..2 {
-        // Signed anew; the second time what is kept is used.
+        // The URL is signed anew; the second time the cached input is used.
         let file = s3.ask(json!({"do": "get", "key": "out/put.bin"})).await;
         let zip = s3.ask(json!({"do": "get", "key": "out/system.zip"})).await;
         let volume = json!({"volume_type": "multi_volume", "volumes": [

@@ -1,4 +1,4 @@
-//! A server that says and does exactly what a test wants, byte by byte; lies included.
+//! A server that sends exactly the bytes that a test wants, lies included.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -8,13 +8,13 @@ use muster_process::Tasks;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What was asked.
+/// A received request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// With its query.
+    /// The path with its query.
     pub(crate) path: String,
-    /// As they came, names in lower case.
+    /// The headers in the order of arrival, names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
@@ -26,11 +26,11 @@ impl Request {
     }
 }
 
-/// What a server does next.
+/// A step of an answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Bytes(Vec<u8>),
-    /// These bytes again and again, for as long as they are taken.
+    /// These bytes again and again, for as long as the client reads them.
     Endless(Vec<u8>),
     /// One byte, then a pause, and so on.
     Drip,
@@ -38,7 +38,7 @@ pub(crate) enum Step {
     Hang,
 }
 
-/// An answer; after its last step the connection is closed.
+/// An answer; the connection is closed after its last step.
 pub(crate) type Reply = Vec<Step>;
 
 /// An answer with a length.
@@ -56,7 +56,7 @@ pub(crate) fn head(status: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\n{lines}\r\n").into_bytes()
 }
 
-/// Serves whole files, in parts where parts are asked for, as honest servers do.
+/// Serves a whole file, or the requested range, as honest servers do.
 pub(crate) fn file(request: &Request, etag: &str, body: &[u8]) -> Reply {
     let total = body.len();
     if request.header("if-none-match") == Some(etag) {
@@ -92,7 +92,7 @@ pub(crate) fn file(request: &Request, etag: &str, body: &[u8]) -> Reply {
 
 type Handler = dyn Fn(&Request, usize) -> Reply + Send + Sync;
 
-/// A server on a free port; gone with this.
+/// A server on a free port that ends when this value is dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Request>>>,
@@ -106,17 +106,17 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// `handler` gets each request and how many came before it.
+    /// Starts a server. `handler` gets each request and the number of earlier ones.
     pub(crate) async fn start(handler: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_with(handler, "127.0.0.1", true).await
     }
 
-    /// One that answers before it has read what is sent to it.
+    /// Starts a server that answers before it has read the body.
     pub(crate) async fn rude(handler: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_with(handler, "127.0.0.1", false).await
     }
 
-    /// On another host than the others, as names go: all of 127.0.0.0/8 is this machine.
+    /// Starts a server on another host name than the others: all of 127.0.0.0/8 is this machine.
     pub(crate) async fn elsewhere(
         handler: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static,
     ) -> Self {
@@ -144,7 +144,7 @@ impl Server {
                 inner.spawn("connection", async move {
                     tokio::select! {
                         () = over.cancelled() => {}
-                        // A client may leave at any moment.
+                        // A client may close the connection at any time.
                         _ = serve(stream, &*handler, &log, reads_bodies) => {}
                     }
                 });
@@ -157,7 +157,7 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// Everything that was asked so far.
+    /// All requests so far.
     pub(crate) fn seen(&self) -> Vec<Request> {
         self.seen.lock().unwrap().clone()
     }
@@ -201,7 +201,7 @@ async fn serve(
                 stream.write_all(&bytes).await?;
             },
             Step::Drip => {
-                // Slowness is what is tested: no test waits for the end of it.
+                // The slowness is the subject of the test: no test waits for its end.
                 let mut drops = tokio::time::interval(Duration::from_millis(5));
                 loop {
                     drops.tick().await;

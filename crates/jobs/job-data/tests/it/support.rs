@@ -1,4 +1,4 @@
-//! A job's folder, and a fetcher and an uploader that reach this machine and nothing else.
+//! A job's folder, and a fetcher and an uploader that may only reach this machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) const LIMITS: UnpackLimits = UnpackLimits {
     entries: 1_000,
 };
 
-/// As patient as a test can be: the pauses between tries are 1, 2, 4, 8, 16 milliseconds.
+/// Short timeouts for tests: the pauses between tries are 1, 2, 4, 8, 16 milliseconds.
 pub(crate) const PACE: Pace = Pace {
     first_pause: Duration::from_millis(1),
     head: Duration::from_secs(20),
@@ -37,7 +37,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Loopback is permitted; nothing is kept.
+    /// Loopback is permitted; nothing is cached.
     pub(crate) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let settings = Settings {
@@ -63,7 +63,7 @@ impl Room {
         self.root.path().join(name)
     }
 
-    /// Puts a volume in place, which is written as the wire writes it; what is refused leaves nothing.
+    /// Puts a volume, given in its wire form, in place; checks that a refused one leaves no files.
     pub(crate) async fn place(&self, volume: Value) -> Result<BTreeMap<String, Vec<u8>>, VolumeError> {
         self.place_until(volume, &CancellationToken::new()).await
     }
@@ -146,7 +146,7 @@ pub(crate) fn zipped(entries: &[(&str, &[u8])]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// Bytes that do not pack, the same in every run.
+/// Incompressible bytes, the same in every run.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut bytes = Vec::with_capacity(len + 8);

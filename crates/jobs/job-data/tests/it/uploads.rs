@@ -1,4 +1,4 @@
-//! Uploads to servers that take them, refuse them, break off and redirect.
+//! Uploads to servers that accept them, refuse them, break off and redirect.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ fn unzipped(bytes: &[u8]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The parts of a form: the head of each and its content.
+/// The parts of a form: the head and the content of each.
 fn parts(request: &Request) -> Vec<(String, Vec<u8>)> {
     let kind = request.header("content-type").unwrap();
     let boundary = format!(
@@ -180,7 +180,7 @@ async fn an_upload_that_breaks_is_sent_again_from_its_beginning() {
 
 #[tokio::test]
 async fn a_server_that_does_not_listen_is_given_up() {
-    // It closes before it has read anything, so that the connection is reset under the upload.
+    // The server closes the connection before it has read anything, so the upload fails with a reset.
     let server = Server::rude(|_, _| vec![]).await;
     let content = noise(8_000_000);
     let error = Room::new()

@@ -1,7 +1,7 @@
-//! An engine of a test's own, with its own containerd, folders and socket, which may be killed and filled up.
+//! An engine of the test's own, with its own containerd, folders and socket, which may be killed and filled up.
 //!
-//! It lives in a network namespace of its own: a `dockerd` without a bridge begins by removing `docker0`, which belongs to
-//! the machine's engine.
+//! It runs in a network namespace of its own: a `dockerd` without a bridge begins by removing `docker0`, which belongs
+//! to the machine's engine.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::{have, until};
 
-/// Ends with everything it started.
+/// Dropping it ends the engine and everything it started.
 pub(crate) struct Dockerd {
     folder: TempDir,
     containerd: Child,
@@ -24,13 +24,13 @@ pub(crate) struct Dockerd {
 }
 
 impl Dockerd {
-    /// One whose images and containers have this many MiB on a disk of their own; `None`, with the reason on stderr,
-    /// where it cannot be had.
+    /// Starts an engine; `mebibytes` puts its images and containers on a disk of that size. `None`, with the reason on
+    /// stderr, if that is impossible here.
     pub(crate) async fn start(mebibytes: Option<u64>) -> anyhow::Result<Option<Self>> {
         Self::start_with(mebibytes, false).await
     }
 
-    /// One for whose containers user 0 is user [`FIRST_MAPPED`] of this machine.
+    /// Starts an engine for whose containers user 0 is user [`FIRST_MAPPED`] of this machine.
     pub(crate) async fn remapped() -> anyhow::Result<Option<Self>> {
         Self::start_with(None, true).await
     }
@@ -104,19 +104,19 @@ impl Dockerd {
         Ok(Engine::connect(&self.address()).await?)
     }
 
-    /// Whose network namespace it is.
+    /// The process whose network namespace the engine uses.
     pub(crate) fn pid(&self) -> u32 {
         self.dockerd.id()
     }
 
-    /// Killed, as by the kernel for its memory.
+    /// Kills the engine, as the kernel would for its memory use.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.dockerd.kill()?;
         self.dockerd.wait()?;
         Ok(())
     }
 
-    /// Started anew over what the killed one left.
+    /// Starts the engine again with the files of the killed one.
     pub(crate) async fn revive(&mut self) -> anyhow::Result<()> {
         let _ = std::fs::remove_file(self.folder.path().join("docker.pid"));
         self.dockerd = spawn(self.folder.path(), self.keeper.as_ref())?;
@@ -140,11 +140,12 @@ impl Dockerd {
 
 impl Drop for Dockerd {
     fn drop(&mut self) {
-        // Containers are gone by then: each test removes its own. Asked first, so that it lets go of its mounts.
+        // Each test has removed its containers by then. The engine is asked to end first, so that it releases its
+        // mounts.
         let pid = i32::try_from(self.dockerd.id()).unwrap_or_default();
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM);
         let _ = self.dockerd.wait();
-        // Where the test failed, containers run on; whoever watches them has our folder on its command line.
+        // After a failed test containers still run; their shims have the folder on their command line.
         for pid in processes_of(self.folder.path()) {
             let _ =
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
@@ -164,10 +165,10 @@ impl Drop for Dockerd {
     }
 }
 
-/// The first of the users that a mapping engine has for its containers.
+/// The first user id that a mapping engine has for its containers.
 pub(crate) const FIRST_MAPPED: u32 = 100_000;
 
-/// A mount namespace in which a user of Debian's has users of its own: `/etc/subuid` belongs to the machine.
+/// Makes a mount namespace in which a user has subordinate ids: `/etc/subuid` itself belongs to the machine.
 async fn keep(folder: &Path) -> anyhow::Result<Child> {
     let users = folder.join("users");
     std::fs::write(&users, format!("daemon:{FIRST_MAPPED}:65536\n"))?;
@@ -190,7 +191,7 @@ async fn keep(folder: &Path) -> anyhow::Result<Child> {
     Ok(keeper)
 }
 
-/// A program, in the namespaces of the keeper if there is one. It keeps its process id.
+/// A command for a program, in the namespaces of the keeper if there is one. It keeps its process id.
 fn inside(keeper: Option<&Child>, namespaces: &[&str], program: &str) -> Command {
     let Some(keeper) = keeper else {
         return Command::new(program);
@@ -246,7 +247,7 @@ fn spawn(folder: &Path, keeper: Option<&Child>) -> anyhow::Result<Child> {
         .context("dockerd does not start")
 }
 
-/// The shims of our containerd.
+/// The processes of the engine's containerd shims.
 fn processes_of(folder: &Path) -> Vec<i32> {
     let folder = folder.display().to_string();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -260,7 +261,7 @@ fn processes_of(folder: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// Innermost first.
+/// The mounts under a folder, innermost first.
 fn mounts_under(folder: &Path) -> Vec<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut found: Vec<PathBuf> = mounts

@@ -1,4 +1,4 @@
-//! Images of ours: small ones that nobody else has, and the probe.
+//! Images of the tests' own: small unique ones, and the probe.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::PATIENCE;
 
-/// An image that no other test and no other run has, of about this many bytes that cannot be compressed.
+/// An image that no other test and no other run has, of about this many incompressible bytes.
 pub(crate) fn unique(bytes: usize) -> anyhow::Result<(String, ImageArchive)> {
     let tag = format!("muster/engine-test:{}", Uuid::new_v4());
     let mut contents = Vec::with_capacity(bytes + 16);
@@ -31,7 +31,7 @@ pub(crate) fn unique(bytes: usize) -> anyhow::Result<(String, ImageArchive)> {
     Ok((tag, ImageArchive::new(&content)?))
 }
 
-/// The static probe, built from this checkout. Cargo itself sees to it that only the first call has anything to do.
+/// The static probe, built from this checkout. Cargo builds it in the first call only.
 pub(crate) fn probe_program() -> anyhow::Result<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()
@@ -57,7 +57,7 @@ pub(crate) fn probe_program() -> anyhow::Result<PathBuf> {
     Ok(target.join(triple).join("debug/probe"))
 }
 
-/// The image of the probe, loaded.
+/// Loads the image of the probe.
 pub(crate) async fn load_probe(engine: &Engine) -> anyhow::Result<ImageArchive> {
     let archive = tokio::task::spawn_blocking(|| -> anyhow::Result<ImageArchive> {
         let program = ImageFile {
@@ -78,8 +78,8 @@ pub(crate) async fn load_probe(engine: &Engine) -> anyhow::Result<ImageArchive> 
     Ok(archive)
 }
 
-/// Debian's Python and shell and a package installed by pip, run by root: made of this machine's own packages in seconds, and
-/// kept by the engine. `None`, with the reason on stderr, where it cannot be made.
+/// Debian's Python and shell and a package installed by pip, run by root: built from this machine's own packages in
+/// seconds, and kept by the engine. `None`, with the reason on stderr, if it cannot be built.
 pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_containers::LocalImage>> {
     let name = "muster/engine-test-python:2";
     if engine.image(name).await?.is_none() {
@@ -102,9 +102,9 @@ pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_cont
     Ok(engine.image(name).await?)
 }
 
-/// What Python, a shell and everyday commands need, by Debian's own account.
+/// The Debian packages of Python, a shell and everyday commands.
 const PACKAGES: [&str; 6] = ["base-files", "bash", "coreutils", "dash", "libgomp1", "python3"];
-/// Files that no package lists: those that installing made.
+/// Files that no package lists because the installation made them.
 const MADE: [&str; 9] = [
     "/bin",
     "/sbin",
@@ -179,7 +179,7 @@ fn python_root() -> anyhow::Result<Option<Vec<u8>>> {
     Ok(Some(std::fs::read(made)?))
 }
 
-/// Where a path leads once the folders above it are followed: Debian's packages still say `/lib` for `/usr/lib`.
+/// Resolves the links among the folders of a path: Debian's packages still say `/lib` for `/usr/lib`.
 fn real(path: &str) -> String {
     let path = Path::new(path);
     let above = path.parent().and_then(|above| above.canonicalize().ok());
@@ -189,7 +189,7 @@ fn real(path: &str) -> String {
     }
 }
 
-/// The packages and what they depend on, as far as it is installed.
+/// The packages and their installed dependencies.
 fn closure() -> anyhow::Result<BTreeSet<String>> {
     let known = output(Command::new("dpkg-query").args([
         "--show",

@@ -1,4 +1,4 @@
-//! What these tests share: an engine, programs of ours as images, registries, engines of their own.
+//! Helpers of these tests: an engine, our programs as images, registries, engines of the tests' own.
 
 pub(crate) mod dockerd;
 pub(crate) mod image;
@@ -14,10 +14,10 @@ use muster_process::{SharedClock, SystemClock};
 
 /// The label of every container that these tests make.
 pub(crate) const LABEL: &str = "muster.engine-test";
-/// Nothing takes longer, even where all processors are busy.
+/// Upper bound on every wait, even if all processors are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The engine of this machine; `None`, with the reason on stderr, where there is none.
+/// The engine of this machine; `None`, with the reason on stderr, if there is none.
 pub(crate) async fn engine() -> Option<Engine> {
     match Engine::connect("").await {
         Ok(engine) => Some(engine),
@@ -32,12 +32,12 @@ pub(crate) fn clock() -> SharedClock {
     Arc::new(SystemClock::new())
 }
 
-/// Nobody watches.
+/// A progress callback that does nothing.
 pub(crate) fn unwatched() -> Progress {
     Arc::new(|_, _| {})
 }
 
-/// Polls until `ready` says so, for as long as patience lasts.
+/// Polls until `ready` returns true or [`PATIENCE`] has passed.
 pub(crate) async fn until<F: Future<Output = bool>>(
     what: &str,
     mut ready: impl FnMut() -> F,
@@ -53,13 +53,13 @@ pub(crate) async fn until<F: Future<Output = bool>>(
     }
 }
 
-/// A port that nothing listened on a moment ago.
+/// A port that was free a moment ago.
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
     Ok(listener.local_addr()?.port())
 }
 
-/// Whether a program of Debian's is here; says what is skipped where it is not.
+/// Whether a Debian program is installed; prints a note about the skipped test if not.
 pub(crate) fn have(program: &str) -> bool {
     let found = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path)

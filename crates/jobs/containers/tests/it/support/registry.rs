@@ -1,4 +1,4 @@
-//! Debian's `docker-registry` on a free port of this machine, and a wire to it that can be cut.
+//! Debian's `docker-registry` on a free port of this machine, and a relay to it that can be cut.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -14,12 +14,12 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{free_port, until};
 
 pub(crate) const USER: &str = "muster";
-/// Its characters are those whose place in the engine's header differs between the two alphabets of base64.
+/// A password whose encodings differ between the two alphabets of base64.
 pub(crate) const PASSWORD: &str = "a?b~c>d";
 /// `htpasswd -nbB -C 5 muster 'a?b~c>d'`: the registry takes no other hash than bcrypt.
 const HTPASSWD: &str = "muster:$2y$05$Ji6fQNGtRa2c9FdY.Zb3kONIDn5n/WxoWIIKjZGV3KBELPFmbkO0K\n";
 
-/// A registry that ends with this.
+/// A registry that ends when this value is dropped.
 pub(crate) struct Registry {
     process: Child,
     port: u16,
@@ -63,8 +63,8 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Starts it once more in the network namespace of process `pid`, from where it could not be reached otherwise. Whether
-    /// it answers there cannot be seen from here.
+    /// Starts the registry again in the network namespace of process `pid`, which cannot reach it otherwise. This
+    /// process cannot check that it answers there.
     pub(crate) fn move_to(&mut self, pid: u32) -> anyhow::Result<()> {
         self.process.kill()?;
         self.process.wait()?;
@@ -78,7 +78,7 @@ impl Registry {
         Ok(())
     }
 
-    /// As names of its images begin.
+    /// The host and port at the beginning of its images' names.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -91,7 +91,7 @@ impl Drop for Registry {
     }
 }
 
-/// A wire to a registry.
+/// A relay to a registry.
 pub(crate) struct Wire {
     address: SocketAddr,
     state: Arc<State>,
@@ -100,16 +100,16 @@ pub(crate) struct Wire {
 
 #[derive(Default)]
 struct State {
-    /// So many connections are still refused.
+    /// Number of connections that are still refused.
     refuse: AtomicUsize,
-    /// After so many more bytes of answers everything is cut, once.
+    /// Number of bytes of answers after which all connections are cut, once.
     cut_after: AtomicI64,
     cuts: AtomicUsize,
     connections: AtomicUsize,
 }
 
 impl Wire {
-    /// One that works until it is told not to.
+    /// A relay that works until it is told to refuse or cut.
     pub(crate) async fn to(registry: &Registry) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -128,7 +128,7 @@ impl Wire {
                 }
                 let (target, shared) = (target.clone(), Arc::clone(&shared));
                 spawner.spawn("connection", async move {
-                    // Either side may hang up at any time.
+                    // Either side may close the connection at any time.
                     let _ = carry(near, &target, &shared).await;
                 });
             }
