@@ -17,14 +17,14 @@ pub struct Blocks {
     client: Arc<ChainClient>,
     stream: Option<BlockSubscription>,
     /// The endpoint that was followed last.
-    place: Option<usize>,
+    index: Option<usize>,
     height: BlockCounter,
 }
 
 /// A subscription at one endpoint.
 #[derive(Debug)]
 struct BlockSubscription {
-    place: usize,
+    index: usize,
     blocks: subxt::client::Blocks<SubstrateConfig>,
 }
 
@@ -37,7 +37,7 @@ impl ChainClient {
         let mut blocks = Blocks {
             client: Arc::clone(self),
             stream: None,
-            place: None,
+            index: None,
             height: BlockCounter::default(),
         };
         blocks.stream = Some(follow(self).await?);
@@ -61,35 +61,35 @@ impl Blocks {
             let Some(followed) = &mut self.stream else {
                 continue;
             };
-            let place = followed.place;
+            let index = followed.index;
             match timeout(self.client.endpoint.timeouts.stall, followed.blocks.next()).await {
                 Ok(Some(Ok(block))) => {
-                    let elsewhere = self.place.is_some_and(|last| last != place);
+                    let elsewhere = self.index.is_some_and(|last| last != index);
                     self.height.seen(block.number(), elsewhere);
                     if !elsewhere || self.height.told == Some(block.number()) || self.height.pending() {
-                        self.place = Some(place);
+                        self.index = Some(index);
                     }
                 }
                 Ok(Some(Err(error))) => {
                     tracing::warn!(%error, "lost the chain endpoint, connecting again");
                     self.stream = None;
-                    self.client.endpoint.report_lost(place).await;
+                    self.client.endpoint.report_lost(index).await;
                 }
                 Ok(None) => {
                     tracing::warn!("the chain endpoint ended the subscription, connecting again");
                     self.stream = None;
-                    self.client.endpoint.report_lost(place).await;
+                    self.client.endpoint.report_lost(index).await;
                 }
-                Err(_) => self.look_around(place).await?,
+                Err(_) => self.look_around(index).await?,
             }
         }
     }
 
     /// No block came for a long time: checks whether the subscription is dead, or another endpoint knows a newer block.
-    async fn look_around(&mut self, place: usize) -> Result<(), ChainError> {
+    async fn look_around(&mut self, index: usize) -> Result<(), ChainError> {
         let head = self.client.endpoint.head(DOING).await?;
         let seen = self.height.seen.unwrap_or(0);
-        if head.place != place || head.at.block_number() > seen {
+        if head.index != index || head.at.block_number() > seen {
             self.stream = None;
         }
         Ok(())
@@ -101,8 +101,8 @@ async fn follow(client: &ChainClient) -> Result<BlockSubscription, ChainError> {
     let endpoint = &client.endpoint;
     let subscribe = async |head: crate::endpoint::ChainHead| {
         let blocks = endpoint.read(&head, DOING, head.link.api.stream_blocks()).await?;
-        let place = head.place;
-        Ok(BlockSubscription { place, blocks })
+        let index = head.index;
+        Ok(BlockSubscription { index, blocks })
     };
     match subscribe(endpoint.head(DOING).await?).await {
         // The connection was lost meanwhile, so one more endpoint is tried.

@@ -50,7 +50,7 @@ pub(crate) type AtBlock = ClientAtBlock<SubstrateConfig, OnlineClientAtBlockImpl
 pub(crate) struct ChainHead {
     pub(crate) at: AtBlock,
     pub(crate) link: Link,
-    pub(crate) place: usize,
+    pub(crate) index: usize,
 }
 
 /// All endpoints of one chain.
@@ -101,8 +101,8 @@ impl Endpoint {
     }
 
     /// The address of an endpoint.
-    pub(crate) fn url(&self, place: usize) -> &str {
-        self.urls.get(place).map_or("", String::as_str)
+    pub(crate) fn url(&self, index: usize) -> &str {
+        self.urls.get(index).map_or("", String::as_str)
     }
 
     /// Whether there is no other endpoint.
@@ -115,10 +115,10 @@ impl Endpoint {
         let order = self.roster().order(self.clock.now());
         let mut failure = None;
         let mut stalled: Option<ChainHead> = None;
-        for place in order {
+        for index in order {
             // An endpoint that was lost just now may be back: the second try dials again, after a wait.
             for _ in 0..2 {
-                match self.head_of(place, doing).await {
+                match self.head_of(index, doing).await {
                     Ok((head, EndpointHealth::Good)) => return Ok(head),
                     Ok((head, EndpointHealth::Stalled)) => {
                         let better = stalled
@@ -145,12 +145,12 @@ impl Endpoint {
         if let Some(head) = stalled {
             if !self.is_only() {
                 tracing::warn!(
-                    url = self.url(head.place),
+                    url = self.url(head.index),
                     block = head.at.block_number(),
                     "no endpoint's head moves"
                 );
             }
-            self.roster().settle_for(head.place);
+            self.roster().settle_for(head.index);
             return Ok(head);
         }
         Err(failure
@@ -165,14 +165,14 @@ impl Endpoint {
         doing: &'static str,
         future: impl Future<Output = Result<T, E>>,
     ) -> Result<T, ChainError> {
-        let url = self.url(head.place);
+        let url = self.url(head.index);
         let done = match timeout(self.timeouts.read, future).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => name_failure(doing, url, error),
             Err(_) => no_answer(doing, url, None),
         };
         if done.is_unreachable() {
-            self.report_lost(head.place).await;
+            self.report_lost(head.index).await;
         }
         Err(done)
     }
@@ -195,48 +195,48 @@ impl Endpoint {
     }
 
     /// Notes that the endpoint did not answer: its connection is not used again.
-    pub(crate) async fn report_lost(&self, place: usize) {
-        if let Some(link) = self.links.get(place) {
+    pub(crate) async fn report_lost(&self, index: usize) {
+        if let Some(link) = self.links.get(index) {
             *link.lock().await = None;
         }
         self.roster()
-            .record_failure(place, self.clock.now(), random_jitter());
+            .record_failure(index, self.clock.now(), random_jitter());
     }
 
     async fn head_of(
         &self,
-        place: usize,
+        index: usize,
         doing: &'static str,
     ) -> Result<(ChainHead, EndpointHealth), ChainError> {
-        let link = self.link(place).await?;
-        let url = self.url(place);
+        let link = self.link(index).await?;
+        let url = self.url(index);
         let at = match timeout(self.timeouts.read, link.api.at_current_block()).await {
             Ok(Ok(at)) => at,
             Ok(Err(error)) => {
                 let error = name_failure(doing, url, error);
-                self.report_lost(place).await;
+                self.report_lost(index).await;
                 return Err(error);
             }
             Err(_) => {
-                self.report_lost(place).await;
+                self.report_lost(index).await;
                 return Err(no_answer(doing, url, None));
             }
         };
         let now = self.clock.now();
-        let health = self.roster().record_answer(place, at.block_number(), now);
-        Ok((ChainHead { at, link, place }, health))
+        let health = self.roster().record_answer(index, at.block_number(), now);
+        Ok((ChainHead { at, link, index }, health))
     }
 
     /// The connection to an endpoint, made if there is none. The wait between two tries is kept if it is short.
-    async fn link(&self, place: usize) -> Result<Link, ChainError> {
-        let (Some(slot), Some(url)) = (self.links.get(place), self.urls.get(place)) else {
+    async fn link(&self, index: usize) -> Result<Link, ChainError> {
+        let (Some(slot), Some(url)) = (self.links.get(index), self.urls.get(index)) else {
             return Err(no_answer("choose an endpoint", "", None));
         };
         let mut slot = slot.lock().await;
         if let Some(link) = &*slot {
             return Ok(link.clone());
         }
-        let wait = self.roster().wait_before_dial(place, self.clock.now());
+        let wait = self.roster().wait_before_dial(index, self.clock.now());
         if let Some(wait) = wait {
             self.clock.sleep(wait.min(self.timeouts.read)).await;
         }
@@ -245,26 +245,26 @@ impl Endpoint {
                 // Two first dials at the same time may find two chains: the first one decides.
                 let genesis = *self.genesis.get_or_init(|| link.api.genesis_hash());
                 if genesis != link.api.genesis_hash() {
-                    return Err(self.refuse(place, url, genesis, link.api.genesis_hash()));
+                    return Err(self.refuse(index, url, genesis, link.api.genesis_hash()));
                 }
                 *slot = Some(link.clone());
                 Ok(link)
             }
             Err(error @ ChainError::WrongChain { .. }) => {
                 tracing::error!(%error, "an endpoint is not used");
-                self.roster().record_foreign_chain(place, self.clock.now());
+                self.roster().record_foreign_chain(index, self.clock.now());
                 Err(error)
             }
             Err(error) => {
                 self.roster()
-                    .record_failure(place, self.clock.now(), random_jitter());
+                    .record_failure(index, self.clock.now(), random_jitter());
                 Err(error)
             }
         }
     }
 
-    fn refuse(&self, place: usize, url: &str, expected: H256, found: H256) -> ChainError {
-        self.roster().record_foreign_chain(place, self.clock.now());
+    fn refuse(&self, index: usize, url: &str, expected: H256, found: H256) -> ChainError {
+        self.roster().record_foreign_chain(index, self.clock.now());
         ChainError::WrongChain {
             url: url.to_owned(),
             expected: format!("{expected:?}"),

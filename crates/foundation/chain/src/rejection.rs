@@ -196,7 +196,7 @@ impl CallRejection {
             Self::NoSuchSubnet => "check the netuid",
             Self::InvalidAddress => "serve a public address and a port other than 0",
             Self::ServingTooFast => "try again after the subnet's serving rate limit",
-            Self::AlreadyRegistered => "nothing is to be done",
+            Self::AlreadyRegistered => "no action is needed",
             Self::RegistrationClosed => "try again in a later block",
             Self::BalanceTooLow => "the account needs more TAO",
             Self::BadSignature => "check that the address leads to the chain you mean",

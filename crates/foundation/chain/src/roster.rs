@@ -18,7 +18,7 @@ const BACKOFF: Backoff = Backoff {
 /// The state of every endpoint.
 #[derive(Debug)]
 pub(crate) struct EndpointRoster {
-    places: Vec<EndpointRecord>,
+    records: Vec<EndpointRecord>,
     current: usize,
     /// Time for which a head may stand still.
     stall: Duration,
@@ -46,7 +46,7 @@ pub(crate) enum EndpointHealth {
 impl EndpointRoster {
     pub(crate) fn new(count: usize, stall: Duration) -> Self {
         Self {
-            places: vec![EndpointRecord::default(); count],
+            records: vec![EndpointRecord::default(); count],
             current: 0,
             stall,
         }
@@ -55,13 +55,13 @@ impl EndpointRoster {
     /// The order in which to ask: the current endpoint if it is healthy, then endpoints that may be dialled now, then
     /// those whose head stands still, then those that wait, the soonest first.
     pub(crate) fn order(&self, now: Timestamp) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.places.len()).collect();
+        let mut order: Vec<usize> = (0..self.records.len()).collect();
         order.sort_by_key(|at| {
-            let place = self.places.get(*at);
-            let waits = place
-                .and_then(|place| place.retry_at)
+            let record = self.records.get(*at);
+            let waits = record
+                .and_then(|record| record.retry_at)
                 .filter(|retry| *retry > now);
-            let stalled = place.is_some_and(|place| place.stalled);
+            let stalled = record.is_some_and(|record| record.stalled);
             let rank = match (waits, stalled) {
                 (Some(_), _) => 3,
                 (None, true) => 2,
@@ -74,27 +74,27 @@ impl EndpointRoster {
 
     /// The time until this endpoint may be dialled; `None` if it may be dialled now.
     pub(crate) fn wait_before_dial(&self, at: usize, now: Timestamp) -> Option<Duration> {
-        let retry = self.places.get(at)?.retry_at?;
+        let retry = self.records.get(at)?.retry_at?;
         Some(retry.since(now)).filter(|wait| !wait.is_zero())
     }
 
     /// Notes that the endpoint answered with this head. A healthy one is asked first from now on.
     pub(crate) fn record_answer(&mut self, at: usize, head: u64, now: Timestamp) -> EndpointHealth {
         let stall = self.stall;
-        let Some(place) = self.places.get_mut(at) else {
+        let Some(record) = self.records.get_mut(at) else {
             return EndpointHealth::Good;
         };
-        place.failures = 0;
-        place.retry_at = None;
-        match place.head {
-            Some((known, since)) if head == known => place.stalled = now.since(since) >= stall,
+        record.failures = 0;
+        record.retry_at = None;
+        match record.head {
+            Some((known, since)) if head == known => record.stalled = now.since(since) >= stall,
             // The head may be lower: a restarted development chain moves as well.
             Some(_) | None => {
-                place.head = Some((head, now));
-                place.stalled = false;
+                record.head = Some((head, now));
+                record.stalled = false;
             }
         }
-        if place.stalled {
+        if record.stalled {
             return EndpointHealth::Stalled;
         }
         self.current = at;
@@ -108,17 +108,17 @@ impl EndpointRoster {
 
     /// Notes that the endpoint could not be dialled or did not answer in time.
     pub(crate) fn record_failure(&mut self, at: usize, now: Timestamp, jitter: u32) {
-        if let Some(place) = self.places.get_mut(at) {
-            place.retry_at = Some(now.plus(BACKOFF.delay(place.failures, jitter)));
-            place.failures = place.failures.saturating_add(1);
+        if let Some(record) = self.records.get_mut(at) {
+            record.retry_at = Some(now.plus(BACKOFF.delay(record.failures, jitter)));
+            record.failures = record.failures.saturating_add(1);
         }
     }
 
     /// Notes that the endpoint serves another chain: it is asked again only after the longest wait.
     pub(crate) fn record_foreign_chain(&mut self, at: usize, now: Timestamp) {
-        if let Some(place) = self.places.get_mut(at) {
-            place.failures = u32::MAX;
-            place.retry_at = Some(now.plus(BACKOFF.max));
+        if let Some(record) = self.records.get_mut(at) {
+            record.failures = u32::MAX;
+            record.retry_at = Some(now.plus(BACKOFF.max));
         }
     }
 }

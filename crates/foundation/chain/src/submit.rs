@@ -119,7 +119,7 @@ impl Endpoint {
                 }
             },
         };
-        self.report_lost(head.place).await;
+        self.report_lost(head.index).await;
         tracing::warn!(call = name, %hash, "lost sight of a call; looking for it in the finalised blocks");
         let search = self.search(name, hash, from);
         match timeout(self.timeouts.finality, search).await {

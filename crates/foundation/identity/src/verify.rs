@@ -111,9 +111,7 @@ pub enum VerifyError {
         key: Hotkey,
     },
     /// The receipt's time lies too far in the future.
-    #[error(
-        "a receipt of {written} lies more than an hour in the future; the clock of who wrote it is wrong"
-    )]
+    #[error("a receipt of {written} lies more than an hour in the future; its writer's clock is wrong")]
     Future {
         /// The receipt's own timestamp.
         written: Timestamp,

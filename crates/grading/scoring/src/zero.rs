@@ -40,16 +40,18 @@ impl fmt::Display for ZeroReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Myself => f.write_str("it is this validator"),
-            Self::NoReceipts => f.write_str("nobody paid it for a job in this cycle"),
+            Self::NoReceipts => f.write_str("no validator paid it for a job in this cycle"),
             Self::NothingCounts(reasons) => {
-                f.write_str("nothing that it did counts: ")?;
+                f.write_str("none of its work counts: ")?;
                 for (at, (reason, count)) in reasons.iter().enumerate() {
                     let comma = if at == 0 { "" } else { ", " };
                     write!(f, "{comma}{count} because {reason}")?;
                 }
                 Ok(())
             }
-            Self::WorthlessClass => f.write_str("the classes that it worked in weigh nothing in this subnet"),
+            Self::WorthlessClass => {
+                f.write_str("the classes that it worked in have no weight in this subnet")
+            }
             Self::TooSmall => f.write_str("its share is too small for the chain's weights"),
         }
     }

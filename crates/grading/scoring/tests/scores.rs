@@ -274,7 +274,7 @@ fn every_zero_has_its_reason() {
     );
     assert_eq!(
         told[2].1.to_string(),
-        "nothing that it did counts: 2 because it pays nothing"
+        "none of its work counts: 2 because it pays nothing"
     );
 }
 

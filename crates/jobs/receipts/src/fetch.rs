@@ -53,7 +53,7 @@ pub enum FetchError {
         status: u16,
     },
     /// The answer holds another range than was asked for, so its bytes cannot be placed.
-    #[error("the miner answers a range without saying which, or another than was asked for")]
+    #[error("the miner answers another range than was asked for, or does not name it")]
     Range,
     /// The compressed page is malformed, or is longer than any page once it is opened.
     #[error("the miner's compressed page cannot be opened")]

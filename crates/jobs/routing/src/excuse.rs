@@ -101,7 +101,10 @@ mod tests {
         assert!(is_excused(&rejection(Some(2)), &receipts, all));
         assert!(!is_excused(&rejection(Some(3)), &receipts, all));
         assert!(is_excused(&rejection(Some(0)), &[], all), "it has none");
-        assert!(is_excused(&rejection(None), &[], all), "nobody knows what it has");
+        assert!(
+            is_excused(&rejection(None), &[], all),
+            "its manifest is not known"
+        );
     }
 
     #[test]
@@ -117,7 +120,9 @@ mod tests {
             }),
             ("over", |r| r.timestamp = NOW(92)),
             ("of the future", |r| r.timestamp = NOW(106)),
-            ("of nobody's", |r| r.validator_hotkey = ValidatorKey(key(7))),
+            ("of an unknown validator", |r| {
+                r.validator_hotkey = ValidatorKey(key(7))
+            }),
         ];
         let counts = |validator| validator == ValidatorKey(key(2));
         for (what, spoil) in spoilt {
