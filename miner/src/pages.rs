@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use muster_http::range::RequestedRange;
 use muster_protocol::Timestamp;
-use muster_protocol::receipt::{PAGE_SECS, page_of};
+use muster_protocol::receipt::{PAGE_SECS, SERVED_SECS, page_of};
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
 use crate::store::PageLine;
 
-/// Pages are served for two days, as long as ComputeHorde's miners keep theirs.
-const KEEP_PAGES: i64 = 2 * 24 * 3600 / PAGE_SECS;
+/// The number of pages that are served beside the newest one.
+const KEEP_PAGES: i64 = SERVED_SECS / PAGE_SECS;
 
 /// A page file that cannot be written or read.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,8 @@
 //! The lease table's answers to validators.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
+use muster_protocol::receipt::MAX_AHEAD;
 use muster_protocol::wire::miner::{
     DeclineJob, ExecutorManifest, FromMiner, GenericError, InitialJobRequest, JobRequest, ToMiner,
 };
@@ -20,9 +20,6 @@ use crate::admission::{
     self, AdmissionDecision, AdmissionInputs, AdmissionRequest, AttemptHistory, OfferFlaw,
 };
 use crate::lease::{self, Lease};
-
-/// How far ahead of ours a validator's clock may be when it writes a started receipt: as far as any receipt's.
-const AHEAD: Duration = Duration::from_secs(3600);
 
 impl LeaseTable {
     pub(super) fn on_joined(
@@ -165,14 +162,14 @@ impl LeaseTable {
     }
 
     /// An attempt is forgotten after a while, and a receipt must have aged by then, or it would run the attempt again:
-    /// one that is taken `AHEAD` of its date is too old again within that while.
+    /// one that is taken `MAX_AHEAD` of its date is too old again within that while.
     fn check_age(&self, receipt: Receipt, now: Timestamp) -> Result<Receipt, OfferFlaw> {
         let written = receipt.payload.timestamp();
         let flaw = |why: &str| Err(OfferFlaw::Receipt(format!("the started receipt {why}")));
-        if written > now.plus(AHEAD) {
+        if written > now.plus(MAX_AHEAD) {
             return flaw("lies too far in the future");
         }
-        if written.plus(self.rules.memory) <= now.plus(AHEAD) {
+        if written.plus(self.rules.memory) <= now.plus(MAX_AHEAD) {
             return flaw("is too old to be taken");
         }
         Ok(receipt)

@@ -1,16 +1,11 @@
 //! Receipts: offered by a validator, countersigned by a miner, checked by any party.
 
-use std::time::Duration;
-
-use muster_protocol::receipt::{OfferedReceipt, Receipt};
+use muster_protocol::receipt::{MAX_AHEAD, OfferedReceipt, Receipt};
 use muster_protocol::{ReceiptPayload, Timestamp};
 
 use crate::key::Keypair;
 use crate::signed::Verified;
 use crate::verify::{Party, SignatureClaim, VerifyError, require, verify_batch};
-
-/// How far a receipt's time may lie ahead of our clock.
-const MAX_AHEAD: Duration = Duration::from_secs(3600);
 
 /// Signs a receipt as its validator, for the miner to countersign.
 ///

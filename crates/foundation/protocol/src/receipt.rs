@@ -1,6 +1,7 @@
 //! Receipts: statements about one attempt of a job that both its validator and its miner sign.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,12 @@ const MAX_SCORE_CHARS: usize = 256;
 
 /// Seconds of receipts in one page: a miner serves them as files named `{unix seconds / 300}.jsonl`.
 pub const PAGE_SECS: i64 = 300;
+
+/// Seconds for which miners serve their receipts: two days, as long as ComputeHorde's miners.
+pub const SERVED_SECS: i64 = 2 * 24 * 3600;
+
+/// How far a receipt's time may lie ahead of the reader's clock.
+pub const MAX_AHEAD: Duration = Duration::from_secs(3600);
 
 /// The number of the page that holds the receipts of this time.
 pub fn page_of(time: Timestamp) -> i64 {

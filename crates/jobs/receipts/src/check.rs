@@ -5,12 +5,13 @@ use std::fmt;
 use std::time::Duration;
 
 use muster_identity::{Party, Verified, VerifyError, verify_receipts};
+use muster_protocol::receipt::SERVED_SECS;
 use muster_protocol::{AttemptId, Digest, MinerKey, Receipt, ReceiptKind, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
-/// The age from which a receipt is rejected. Miners serve receipts for two days; this validator has forgotten older
-/// ones and would count them again.
-pub const MAX_AGE: Duration = Duration::from_secs(2 * 24 * 3600);
+/// The age from which a receipt is rejected: as long as miners serve theirs. This validator has forgotten older ones and
+/// would count them again.
+pub const MAX_AGE: Duration = Duration::from_secs(SERVED_SECS.unsigned_abs());
 
 /// The most characters of a rejected line that are kept.
 const MAX_EXAMPLE_CHARS: usize = 200;
