@@ -80,13 +80,13 @@ impl Blocks {
                     self.stream = None;
                     self.client.endpoint.report_lost(index).await;
                 }
-                Err(_) => self.look_around(index).await?,
+                Err(_) => self.check_subscription(index).await?,
             }
         }
     }
 
     /// No block came for a long time: checks whether the subscription is dead, or another endpoint knows a newer block.
-    async fn look_around(&mut self, index: usize) -> Result<(), ChainError> {
+    async fn check_subscription(&mut self, index: usize) -> Result<(), ChainError> {
         let head = self.client.endpoint.head(DOING).await?;
         let seen = self.height.seen.unwrap_or(0);
         if head.index != index || head.at.block_number() > seen {

@@ -162,7 +162,7 @@ pub fn assess_commit(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnC
     match hash {
         Some(hash) => {
             let Some(stored) = seen.commits.iter().find(|commit| commit.hash == hash) else {
-                return gone(pending, due, seen);
+                return assess_missing_commit(pending, due, seen);
             };
             match (seen.epoch, due) {
                 (Some(now), Some(due)) if now < due => CommitStatus::Wait,
@@ -178,7 +178,7 @@ pub fn assess_commit(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnC
             }
         }
         None => match (seen.epoch, due) {
-            (Some(now), Some(due)) if now >= due && in_force(pending, seen) => CommitStatus::Revealed,
+            (Some(now), Some(due)) if now >= due && is_in_force(pending, seen) => CommitStatus::Revealed,
             (Some(now), Some(due)) if now > due => CommitStatus::Lost(CommitLoss::Unopened),
             (Some(_), Some(_)) | (None, _) | (_, None) => CommitStatus::Wait,
         },
@@ -186,8 +186,8 @@ pub fn assess_commit(pending: &PendingReveal, hash: Option<[u8; 32]>, seen: &OnC
 }
 
 /// The status of a salted commit that the chain no longer stores: revealed, expired, or taken back.
-fn gone(pending: &PendingReveal, due: Option<u64>, seen: &OnChainWeights) -> CommitStatus {
-    if in_force(pending, seen) {
+fn assess_missing_commit(pending: &PendingReveal, due: Option<u64>, seen: &OnChainWeights) -> CommitStatus {
+    if is_in_force(pending, seen) {
         return CommitStatus::Revealed;
     }
     match (seen.epoch, due) {
@@ -196,7 +196,7 @@ fn gone(pending: &PendingReveal, due: Option<u64>, seen: &OnChainWeights) -> Com
     }
 }
 
-fn in_force(pending: &PendingReveal, seen: &OnChainWeights) -> bool {
+fn is_in_force(pending: &PendingReveal, seen: &OnChainWeights) -> bool {
     let row = |weights: &[(u16, u16)]| {
         let mut row: Vec<_> = weights
             .iter()

@@ -15,8 +15,8 @@ fn decode_anything(value: &Value) {
     let _ = Hyperparameters::from_value(value, None);
     let _ = weights_row(value);
     let _ = commitment::decode(value);
-    let _ = weights::beacon(value);
-    let _ = weights::commits(value);
+    let _ = weights::decode_beacon(value);
+    let _ = weights::decode_commits(value);
 }
 
 /// Any shape of a value, three levels deep, with the field names that the decoders look for.

@@ -96,16 +96,16 @@ impl Endpoint {
                 call: name,
                 cause: None,
             },
-            Ok(Err(error)) => unless_refused(refused_by_pool(name, error))?,
+            Ok(Err(error)) => unless_rejected(pool_error(name, error))?,
             Ok(Ok(progress)) => match timeout(self.timeouts.finality, progress.wait_for_finalized()).await {
                 Err(_) => ChainError::Unconfirmed {
                     call: name,
                     cause: None,
                 },
-                Ok(Err(error)) => unwatched(name, error),
+                Ok(Err(error)) => lost_progress(name, error),
                 Ok(Ok(in_block)) => {
                     let block = in_block.block_hash();
-                    match self.found_in(&head, name, hash, block).await {
+                    match self.find_in_block(&head, name, hash, block).await {
                         Ok(Some(done)) => return done,
                         Ok(None) => ChainError::Unconfirmed {
                             call: name,
@@ -121,7 +121,7 @@ impl Endpoint {
         };
         self.report_lost(head.index).await;
         tracing::warn!(call = name, %hash, "lost sight of a call; looking for it in the finalised blocks");
-        let search = self.search(name, hash, from);
+        let search = self.search_finalised(name, hash, from);
         match timeout(self.timeouts.finality, search).await {
             Ok(Ok(Some(done))) => done,
             Ok(Ok(None) | Err(_)) | Err(_) => Err(lost),
@@ -129,7 +129,7 @@ impl Endpoint {
     }
 
     /// Searches a call in the finalised blocks after `from`, until its signature has expired.
-    async fn search(
+    async fn search_finalised(
         &self,
         call: &'static str,
         hash: H256,
@@ -142,7 +142,7 @@ impl Endpoint {
             let last = head.at.block_number().min(from.saturating_add(MORTAL));
             while next <= last {
                 let at = self.read(&head, DOING, head.link.api.at_block(next)).await?;
-                if let Some(done) = self.look_in(&head, &at, call, hash).await? {
+                if let Some(done) = self.search_block(&head, &at, call, hash).await? {
                     return Ok(Some(done));
                 }
                 next = next.saturating_add(1);
@@ -157,7 +157,7 @@ impl Endpoint {
         }
     }
 
-    async fn found_in(
+    async fn find_in_block(
         &self,
         head: &ChainHead,
         call: &'static str,
@@ -167,11 +167,11 @@ impl Endpoint {
         let at = self
             .read(head, "read a block", head.link.api.at_block(block))
             .await?;
-        self.look_in(head, &at, call, hash).await
+        self.search_block(head, &at, call, hash).await
     }
 
     /// The fate of a call in this block; `None` if the block does not hold it.
-    async fn look_in(
+    async fn search_block(
         &self,
         head: &ChainHead,
         at: &AtBlock,
@@ -227,7 +227,7 @@ impl Endpoint {
 }
 
 /// A rejection is final; an unknown fate must be looked up.
-fn unless_refused(error: ChainError) -> Result<ChainError, ChainError> {
+fn unless_rejected(error: ChainError) -> Result<ChainError, ChainError> {
     if matches!(error, ChainError::Unconfirmed { .. }) {
         Ok(error)
     } else {
@@ -236,7 +236,7 @@ fn unless_refused(error: ChainError) -> Result<ChainError, ChainError> {
 }
 
 /// The meaning of an error of the submission itself.
-fn refused_by_pool(call: &'static str, error: ExtrinsicError) -> ChainError {
+fn pool_error(call: &'static str, error: ExtrinsicError) -> ChainError {
     if let ExtrinsicError::ErrorSubmittingTransaction(BackendError::Rpc(RpcError::ClientError(
         subxt::rpcs::Error::User(said),
     ))) = &error
@@ -254,7 +254,7 @@ fn refused_by_pool(call: &'static str, error: ExtrinsicError) -> ChainError {
 }
 
 /// A call that the pool accepted, and whose progress can no longer be watched.
-fn unwatched(call: &'static str, error: TransactionProgressError) -> ChainError {
+fn lost_progress(call: &'static str, error: TransactionProgressError) -> ChainError {
     // A pool's "dropped" or "invalid" concerns that pool only: another node may still include the call in a block.
     ChainError::Unconfirmed {
         call,

@@ -160,7 +160,7 @@ pub fn seal(beacon: &Beacon, round: u64, message: &[u8], seed: [u8; 32]) -> Resu
     sealed
         .serialize_compressed(&mut plain)
         .map_err(|_| TimelockError::Encrypt)?;
-    let framed = framed(&plain).ok_or(TimelockError::Encrypt)?;
+    let framed = insert_lengths(&plain).ok_or(TimelockError::Encrypt)?;
     if framed.len() > MAX_COMMIT {
         return Err(TimelockError::TooLong(framed.len()));
     }
@@ -174,7 +174,7 @@ pub fn seal(beacon: &Beacon, round: u64, message: &[u8], seed: [u8; 32]) -> Resu
 pub fn open(ciphertext: &[u8], signature: &[u8]) -> Result<Vec<u8>, TimelockError> {
     type Point = <TinyBLS381 as EngineBLS>::SignatureGroup;
     let point = Point::deserialize_compressed(signature).map_err(|_| TimelockError::Signature)?;
-    let plain = unframed(ciphertext).ok_or(TimelockError::Frame)?;
+    let plain = remove_lengths(ciphertext).ok_or(TimelockError::Frame)?;
     let sealed =
         TLECiphertext::<TinyBLS381>::deserialize_compressed(&*plain).map_err(|_| TimelockError::Frame)?;
     tld::<TinyBLS381, AESGCMBlockCipherProvider>(sealed, point).map_err(|_| TimelockError::Closed)
@@ -191,7 +191,7 @@ fn identity(round: u64) -> Identity {
 }
 
 /// Inserts the two lengths.
-fn framed(plain: &[u8]) -> Option<Vec<u8>> {
+fn insert_lengths(plain: &[u8]) -> Option<Vec<u8>> {
     let (u, rest) = plain.split_at_checked(U)?;
     let (v, rest) = rest.split_at_checked(HASH)?;
     let (w, rest) = rest.split_at_checked(HASH)?;
@@ -199,17 +199,17 @@ fn framed(plain: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Removes the two lengths, and checks every other length, because the decoder that follows allocates as stated.
-fn unframed(framed: &[u8]) -> Option<Vec<u8>> {
+fn remove_lengths(framed: &[u8]) -> Option<Vec<u8>> {
     if !(MIN_COMMIT..=MAX_COMMIT).contains(&framed.len()) {
         return None;
     }
     let (u, rest) = framed.split_at_checked(U)?;
-    let (v, rest) = sized(rest, HASH)?;
-    let (w, rest) = sized(rest, HASH)?;
-    let (body, suite) = measured(rest)?;
-    let (_, end) = measured(suite)?;
-    let (_ciphertext, nonce) = measured(body)?;
-    let (_, inner_end) = measured(nonce)?;
+    let (v, rest) = take_sized(rest, HASH)?;
+    let (w, rest) = take_sized(rest, HASH)?;
+    let (body, suite) = take_measured(rest)?;
+    let (_, end) = take_measured(suite)?;
+    let (_ciphertext, nonce) = take_measured(body)?;
+    let (_, inner_end) = take_measured(nonce)?;
     (end.is_empty() && inner_end.is_empty()).then(|| [u, v, w, rest].concat())
 }
 
@@ -218,12 +218,12 @@ fn hash_length() -> [u8; LENGTH] {
 }
 
 /// A field that states its length, which must be this one.
-fn sized(bytes: &[u8], length: usize) -> Option<(&[u8], &[u8])> {
-    measured(bytes).filter(|(field, _)| field.len() == length)
+fn take_sized(bytes: &[u8], length: usize) -> Option<(&[u8], &[u8])> {
+    take_measured(bytes).filter(|(field, _)| field.len() == length)
 }
 
 /// A field that states its length, and the bytes after it.
-fn measured(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+fn take_measured(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
 }

@@ -87,11 +87,11 @@ impl ChainClient {
                 // Where weights are set without a commit, the rest is not needed.
                 if hyperparameters.commit_reveal {
                     let period = hyperparameters.reveal_period;
-                    rules.schedule = self.schedule_at(&head, netuid, period).await?;
+                    rules.schedule = self.read_schedule_at(&head, netuid, period).await?;
                     let beacon = self
                         .read_storage_at(&head, DOING, "Drand", "BeaconConfig", vec![])
                         .await?;
-                    rules.beacon = beacon.as_ref().and_then(self::beacon);
+                    rules.beacon = beacon.as_ref().and_then(decode_beacon);
                     let round = self
                         .read_storage_at(&head, DOING, "Drand", "LastStoredRound", vec![])
                         .await?;
@@ -125,7 +125,7 @@ impl ChainClient {
                     .endpoint
                     .read(&head, DOING, head.link.api.at_block(block.0))
                     .await?;
-                self.epoch_at(&ChainHead { at, ..head }, netuid).await
+                self.read_epoch_at(&ChainHead { at, ..head }, netuid).await
             })
             .await;
         Ok(CommitPosition {
@@ -152,25 +152,27 @@ impl ChainClient {
                 let waiting = self
                     .read_storage_at(&head, DOING, SUBTENSOR, "WeightCommits", keys)
                     .await?;
-                let period = self.of_subnet(&head, DOING, "RevealPeriodEpochs", netuid).await?;
+                let period = self
+                    .read_of_subnet(&head, DOING, "RevealPeriodEpochs", netuid)
+                    .await?;
                 Ok(OnChainWeights {
                     block: head.at.block_number(),
-                    epoch: self.epoch_at(&head, netuid).await?,
+                    epoch: self.read_epoch_at(&head, netuid).await?,
                     reveal_period: period.unwrap_or(1),
-                    commits: waiting.as_ref().map(self::commits).unwrap_or_default(),
+                    commits: waiting.as_ref().map(decode_commits).unwrap_or_default(),
                     weights: self.weights_at(&head, netuid, uid).await?,
                 })
             })
             .await
     }
 
-    async fn epoch_at(&self, head: &ChainHead, netuid: Netuid) -> Result<Option<u64>, ChainError> {
-        self.of_subnet(head, "read the epoch", "SubnetEpochIndex", netuid)
+    async fn read_epoch_at(&self, head: &ChainHead, netuid: Netuid) -> Result<Option<u64>, ChainError> {
+        self.read_of_subnet(head, "read the epoch", "SubnetEpochIndex", netuid)
             .await
     }
 
     /// The subnet's epochs; `None` on a chain that does not record them.
-    async fn schedule_at(
+    async fn read_schedule_at(
         &self,
         head: &ChainHead,
         netuid: Netuid,
@@ -178,13 +180,13 @@ impl ChainClient {
     ) -> Result<Option<Schedule>, ChainError> {
         const DOING: &str = "read the epochs";
         let (Some(index), Some(last), Some(tempo)) = (
-            self.epoch_at(head, netuid).await?,
-            self.of_subnet(head, DOING, "LastEpochBlock", netuid).await?,
-            self.of_subnet(head, DOING, "Tempo", netuid).await?,
+            self.read_epoch_at(head, netuid).await?,
+            self.read_of_subnet(head, DOING, "LastEpochBlock", netuid).await?,
+            self.read_of_subnet(head, DOING, "Tempo", netuid).await?,
         ) else {
             return Ok(None);
         };
-        let pending: Option<u64> = self.of_subnet(head, DOING, "PendingEpochAt", netuid).await?;
+        let pending: Option<u64> = self.read_of_subnet(head, DOING, "PendingEpochAt", netuid).await?;
         let time = self
             .read_storage_at(head, DOING, "Timestamp", "Now", vec![])
             .await?;
@@ -246,7 +248,7 @@ impl ChainClient {
 
     /// A number that the chain stores for each subnet, with the chain's default; `None` on a chain that does not store
     /// it.
-    async fn of_subnet<N: TryFrom<u128>>(
+    async fn read_of_subnet<N: TryFrom<u128>>(
         &self,
         head: &ChainHead,
         doing: &'static str,
@@ -260,7 +262,7 @@ impl ChainClient {
 }
 
 /// The chain's beacon; `None` if its key is empty.
-pub(crate) fn beacon(config: &Value) -> Option<Beacon> {
+pub(crate) fn decode_beacon(config: &Value) -> Option<Beacon> {
     let public_key = field(config, "public_key").and_then(bytes)?;
     let beacon = Beacon {
         public_key,
@@ -271,7 +273,7 @@ pub(crate) fn beacon(config: &Value) -> Option<Beacon> {
 }
 
 /// Salted commits that wait. A commit that is not understood is left out: it cannot be one of ours.
-pub(crate) fn commits(queue: &Value) -> Vec<StoredCommit> {
+pub(crate) fn decode_commits(queue: &Value) -> Vec<StoredCommit> {
     let commit = |commit: &Value| match items(commit)? {
         [hash, _, first, last] => Some(StoredCommit {
             hash: bytes(hash)?.try_into().ok()?,

@@ -36,7 +36,7 @@ impl ChainClient {
         netuid: Netuid,
         at: SocketAddr,
     ) -> Result<AxonAnnouncement, ChainError> {
-        self.may_serve(key, netuid, at).await?;
+        self.check_serving(key, netuid, at).await?;
         if self.axon_of(netuid, &key.hotkey()).await? == Some(at) {
             return Ok(AxonAnnouncement::Before);
         }
@@ -59,7 +59,7 @@ impl ChainClient {
         if known.as_deref() == Some(certificate) {
             return self.serve_axon(key, netuid, at).await;
         }
-        self.may_serve(key, netuid, at).await?;
+        self.check_serving(key, netuid, at).await?;
         self.submit(key, calls::serve_axon_tls(netuid, at, certificate))
             .await?;
         Ok(AxonAnnouncement::Now)
@@ -70,7 +70,9 @@ impl ChainClient {
     /// # Errors
     /// No endpoint answers, or an answer is not understood.
     pub async fn axon_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Option<SocketAddr>, ChainError> {
-        let axon = self.of_hotkey("read an axon", "Axons", netuid, hotkey).await?;
+        let axon = self
+            .read_of_hotkey("read an axon", "Axons", netuid, hotkey)
+            .await?;
         Ok(axon.as_ref().and_then(axon_address))
     }
 
@@ -84,7 +86,7 @@ impl ChainClient {
         hotkey: &Hotkey,
     ) -> Result<Option<Vec<u8>>, ChainError> {
         let stored = self
-            .of_hotkey("read a certificate", "NeuronCertificates", netuid, hotkey)
+            .read_of_hotkey("read a certificate", "NeuronCertificates", netuid, hotkey)
             .await?;
         Ok(stored.as_ref().and_then(|stored| {
             let algorithm: u8 = field(stored, "algorithm").and_then(number)?;
@@ -94,7 +96,7 @@ impl ChainClient {
         }))
     }
 
-    async fn of_hotkey(
+    async fn read_of_hotkey(
         &self,
         doing: &'static str,
         entry: &'static str,
@@ -105,7 +107,7 @@ impl ChainClient {
         self.read_storage(doing, "SubtensorModule", entry, keys).await
     }
 
-    async fn may_serve(&self, key: &Keypair, netuid: Netuid, at: SocketAddr) -> Result<(), ChainError> {
+    async fn check_serving(&self, key: &Keypair, netuid: Netuid, at: SocketAddr) -> Result<(), ChainError> {
         if at.ip().is_unspecified() || at.port() == 0 {
             return Err(ChainError::Unroutable(at));
         }

@@ -159,12 +159,12 @@ pub fn check_receipts(
     let mut fresh = Vec::with_capacity(receipts.len());
     for receipt in receipts {
         match known.get(&key_of(&receipt)) {
-            Some(held) => judged.refused.push(again(&receipt, *held)),
+            Some(held) => judged.refused.push(reject_repeated(&receipt, *held)),
             None => fresh.push(receipt),
         }
     }
     let mut taken = BTreeMap::new();
-    let examples: Vec<_> = fresh.iter().map(in_short).collect();
+    let examples: Vec<_> = fresh.iter().map(describe).collect();
     for (answer, example) in verify_receipts(fresh, now).into_iter().zip(examples) {
         match answer {
             Err(error) => judged.refused.push(ReceiptRejection {
@@ -173,7 +173,7 @@ pub fn check_receipts(
             }),
             Ok(receipt) => match taken.entry(key_of(&receipt)) {
                 std::collections::btree_map::Entry::Occupied(held) => {
-                    judged.refused.push(again(&receipt, *held.get()));
+                    judged.refused.push(reject_repeated(&receipt, *held.get()));
                 }
                 std::collections::btree_map::Entry::Vacant(place) => {
                     place.insert(digest(&receipt));
@@ -190,7 +190,7 @@ pub fn digest(receipt: &Receipt) -> Digest {
     Digest::of(&receipt.payload.signed_bytes())
 }
 
-fn again(receipt: &Receipt, held: Digest) -> ReceiptRejection {
+fn reject_repeated(receipt: &Receipt, held: Digest) -> ReceiptRejection {
     let why = if digest(receipt) == held {
         RejectionReason::Repeated
     } else {
@@ -198,7 +198,7 @@ fn again(receipt: &Receipt, held: Digest) -> ReceiptRejection {
     };
     ReceiptRejection {
         why,
-        example: in_short(receipt),
+        example: describe(receipt),
     }
 }
 
@@ -226,7 +226,7 @@ fn example(line: &[u8]) -> String {
         .collect()
 }
 
-fn in_short(receipt: &Receipt) -> String {
+fn describe(receipt: &Receipt) -> String {
     let (validator, attempt, kind) = key_of(receipt);
     format!("{kind} of {attempt} by {validator}")
 }

@@ -90,15 +90,15 @@ impl Fetcher {
     /// The miner does not answer in time, or its answer is not one of a receipt page.
     pub async fn fetch(&self, address: SocketAddr, ask: PageRequest) -> Result<PagePiece, FetchError> {
         match ask.form {
-            PagePart::From(offset) => self.part(address, ask.page, offset, PATIENCE).await,
-            PagePart::Archive => match self.archive(address, ask.page).await? {
+            PagePart::From(offset) => self.fetch_part(address, ask.page, offset, PATIENCE).await,
+            PagePart::Archive => match self.fetch_archive(address, ask.page).await? {
                 Some(piece) => Ok(piece),
-                None => self.part(address, ask.page, 0, ARCHIVE_PATIENCE).await,
+                None => self.fetch_part(address, ask.page, 0, ARCHIVE_PATIENCE).await,
             },
         }
     }
 
-    async fn part(
+    async fn fetch_part(
         &self,
         address: SocketAddr,
         page: i64,
@@ -123,7 +123,7 @@ impl Fetcher {
             }
             // A miner without support for ranges sends the whole page each time.
             StatusCode::OK => offset,
-            StatusCode::PARTIAL_CONTENT if begins_at(&answer) == Some(offset) => 0,
+            StatusCode::PARTIAL_CONTENT if first_byte_of(&answer) == Some(offset) => 0,
             StatusCode::PARTIAL_CONTENT => return Err(FetchError::Range),
             status => {
                 return Err(FetchError::Status {
@@ -131,11 +131,11 @@ impl Fetcher {
                 });
             }
         };
-        body(answer, skip, MAX_PIECE).await.map_err(unreachable)
+        read_body(answer, skip, MAX_PIECE).await.map_err(unreachable)
     }
 
     /// The compressed page; `None` if the miner has none.
-    async fn archive(&self, address: SocketAddr, page: i64) -> Result<Option<PagePiece>, FetchError> {
+    async fn fetch_archive(&self, address: SocketAddr, page: i64) -> Result<Option<PagePiece>, FetchError> {
         let unreachable = |source| FetchError::Unreachable { address, source };
         let answer = self
             .client
@@ -147,23 +147,23 @@ impl Fetcher {
         if answer.status() != StatusCode::OK {
             return Ok(None);
         }
-        let packed = body(answer, 0, MAX_PIECE).await.map_err(unreachable)?;
+        let packed = read_body(answer, 0, MAX_PIECE).await.map_err(unreachable)?;
         if !packed.whole {
             // A page that is longer than a piece even when compressed is read in parts.
             return Ok(None);
         }
-        open(&packed.bytes).map(Some)
+        decompress(&packed.bytes).map(Some)
     }
 }
 
 /// The first byte of a partial answer, by its own header.
-fn begins_at(answer: &Response) -> Option<u64> {
+fn first_byte_of(answer: &Response) -> Option<u64> {
     let range = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?;
     Some(ContentRange::parse(range).ok()?.first)
 }
 
 /// Reads at most `most` bytes after the first `skip`.
-async fn body(mut answer: Response, skip: u64, most: usize) -> Result<PagePiece, reqwest::Error> {
+async fn read_body(mut answer: Response, skip: u64, most: usize) -> Result<PagePiece, reqwest::Error> {
     let mut skip = skip;
     let mut bytes = Vec::new();
     while let Some(chunk) = answer.chunk().await? {
@@ -180,7 +180,7 @@ async fn body(mut answer: Response, skip: u64, most: usize) -> Result<PagePiece,
 }
 
 /// Decompresses a page. The result is bounded, since a small archive may hold any amount.
-fn open(packed: &[u8]) -> Result<PagePiece, FetchError> {
+fn decompress(packed: &[u8]) -> Result<PagePiece, FetchError> {
     let mut bytes = Vec::new();
     let mut reader = MultiGzDecoder::new(packed).take(MAX_PAGE.saturating_add(1));
     reader.read_to_end(&mut bytes).map_err(FetchError::Archive)?;
@@ -207,15 +207,15 @@ mod tests {
 
     #[test]
     fn a_compressed_page_is_opened_up_to_its_bound() {
-        assert_eq!(open(&packed(b"a\nb\n")).unwrap().bytes, b"a\nb\n");
-        assert!(matches!(open(b"not gzip"), Err(FetchError::Archive(_))));
+        assert_eq!(decompress(&packed(b"a\nb\n")).unwrap().bytes, b"a\nb\n");
+        assert!(matches!(decompress(b"not gzip"), Err(FetchError::Archive(_))));
         let torn = packed(b"a\nb\n");
         assert!(matches!(
-            open(&torn[..torn.len() - 4]),
+            decompress(&torn[..torn.len() - 4]),
             Err(FetchError::Archive(_))
         ));
         let bomb = packed(&vec![b'x'; usize::try_from(MAX_PAGE).unwrap() + 2]);
         assert!(bomb.len() < MAX_PIECE);
-        assert!(matches!(open(&bomb), Err(FetchError::Archive(_))));
+        assert!(matches!(decompress(&bomb), Err(FetchError::Archive(_))));
     }
 }

@@ -231,7 +231,7 @@ pub fn route(
     let mut admitted = Vec::new();
     for neuron in neurons {
         let stats = stats_by_miner.get(&neuron.miner).unwrap_or(&unknown);
-        match consider(requirements, neuron, stats, policy) {
+        match check_exclusions(requirements, neuron, stats, policy) {
             Ok(address) => admitted.push((neuron, address, stats)),
             Err(reason) => route.excluded.push(ExcludedMiner {
                 uid: neuron.uid,
@@ -264,7 +264,7 @@ pub fn route(
 }
 
 /// Checks the reasons for an exclusion. Reasons that the miner can mend itself are reported first.
-fn consider(
+fn check_exclusions(
     requirements: &JobRequirements,
     neuron: &RoutableNeuron,
     stats: &MinerStats,
@@ -274,7 +274,7 @@ fn consider(
         return Err(Exclusion::OwnHotkey);
     }
     let address = neuron.axon.ok_or(Exclusion::NoAxon)?;
-    if !can_be_dialled(address) {
+    if !is_dialable(address) {
         return Err(Exclusion::BadAxon);
     }
     if policy.blacklist.contains(&neuron.miner) {
@@ -304,7 +304,7 @@ fn consider(
     Ok(address)
 }
 
-fn can_be_dialled(address: SocketAddr) -> bool {
+fn is_dialable(address: SocketAddr) -> bool {
     let broadcast = match address.ip() {
         IpAddr::V4(ip) => ip.is_broadcast(),
         IpAddr::V6(_) => false,

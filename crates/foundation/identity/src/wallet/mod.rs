@@ -61,7 +61,7 @@ impl WalletPath {
     /// # Errors
     /// A name is not a plain file name, or the home directory is unknown.
     pub fn hotkey_file(&self) -> Result<PathBuf, WalletError> {
-        plain(&self.hotkey)?;
+        check_name(&self.hotkey)?;
         Ok(self.folder()?.join("hotkeys").join(&self.hotkey))
     }
 
@@ -91,7 +91,7 @@ impl WalletPath {
     }
 
     fn folder(&self) -> Result<PathBuf, WalletError> {
-        plain(&self.name)?;
+        check_name(&self.name)?;
         let root = match (self.root.strip_prefix("~"), std::env::home_dir()) {
             (Ok(rest), Some(home)) => home.join(rest),
             (Ok(_), None) => return Err(WalletError::NoHome),
@@ -102,7 +102,7 @@ impl WalletPath {
 }
 
 /// Checks that a name does not lead out of its folder.
-fn plain(name: &str) -> Result<(), WalletError> {
+fn check_name(name: &str) -> Result<(), WalletError> {
     let path = Path::new(name);
     if path.file_name().is_some_and(|file| file == name) {
         Ok(())

@@ -137,7 +137,7 @@ impl Outcome {
                 | JobFailureReason::DownloadFailed
                 | JobFailureReason::UploadFailed => Fault::User,
             },
-            Self::HordeFailed(details) => claimed(details).unwrap_or_else(|| horde_fault(details)),
+            Self::HordeFailed(details) => claimed_fault(details).unwrap_or_else(|| horde_fault(details)),
         }
     }
 
@@ -145,7 +145,7 @@ impl Outcome {
     pub fn is_excuse(&self) -> bool {
         match self {
             Self::Completed(_) | Self::Rejected(_) | Self::Failed(_) => false,
-            Self::HordeFailed(details) => match claimed(details) {
+            Self::HordeFailed(details) => match claimed_fault(details) {
                 Some(Fault::User | Fault::Validator | Fault::Facilitator | Fault::Network) => true,
                 Some(Fault::Nobody | Fault::Executor | Fault::Miner) | None => false,
             },
@@ -154,7 +154,7 @@ impl Outcome {
 }
 
 /// The party that the miner's side blames, where its claim counts.
-fn claimed(details: &HordeFailureDetails) -> Option<Fault> {
+fn claimed_fault(details: &HordeFailureDetails) -> Option<Fault> {
     let heard = match details.reported_by {
         ParticipantType::Executor | ParticipantType::Miner | ParticipantType::Unknown => {
             says_nothing(details.reason)
