@@ -67,8 +67,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Serves a session on `listener`, with the certificate of `identity`, to the client whose certificate has the digest
-    /// `client` and to no other.
+    /// Serves a session on `listener`, with the certificate of `identity`, to the client whose certificate has the
+    /// digest `client` and to no other.
     ///
     /// # Errors
     /// The certificate does not fit its key, or the listener has no address.
@@ -111,8 +111,8 @@ impl Endpoint {
         &self.proxy
     }
 
-    /// Accepts no more connections, lets the open ones finish their responses for as long as `grace`, and then closes them.
-    /// Every response is signed when this returns.
+    /// Accepts no more connections, lets the open ones finish their responses for as long as `grace`, and then closes
+    /// them. Every response is signed when this returns.
     pub async fn close(self, grace: Duration) {
         self.retiring.cancel();
         self.proxy.drain(grace).await;
@@ -168,7 +168,8 @@ impl EndpointServer {
     async fn handshake(self, tcp: TcpStream, peer: SocketAddr) {
         let limit = self.proxy.limits().handshake;
         let handshake = self.tls.accept(tcp);
-        // State that a connection needs for a moment only is boxed, here and below: mostly it waits, and there are many.
+        // State that a connection needs for a moment only is boxed, here and below: mostly it waits, and there are
+        // many.
         let shaken = Box::pin(timeout(limit, handshake)).await;
         match shaken.map(|shaken| shaken.map(Box::new)) {
             Ok(Ok(tls)) => self.serve(tls, peer).await,

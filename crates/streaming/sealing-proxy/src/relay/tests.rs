@@ -1,3 +1,5 @@
+//! A relayed body: its pace, its ends and what is signed of it.
+
 use std::sync::Arc;
 
 use http_body_util::BodyExt;
