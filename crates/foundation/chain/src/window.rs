@@ -11,9 +11,9 @@
 //! closes = end - max(1, e div 24)
 //! ```
 //!
-//! The half and the margin are ComputeHorde's proportions (its margin is 15 of 361 blocks). On the public network, where
-//! the tempo is 360, weights are due in `[start + 180, start + 346)`; in a development subnet with a tempo of 20, in
-//! `[start + 10, start + 20)`.
+//! The half and the margin are ComputeHorde's proportions (its margin is 15 of 361 blocks). On the public network,
+//! where the tempo is 360, weights are due in `[start + 180, start + 346)`; in a development subnet with a tempo of
+//! 20, in `[start + 10, start + 20)`.
 
 use muster_protocol::{BlockNumber, Epoch};
 

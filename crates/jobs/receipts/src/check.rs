@@ -9,8 +9,8 @@ use muster_protocol::receipt::SERVED_SECS;
 use muster_protocol::{AttemptId, Digest, MinerKey, Receipt, ReceiptKind, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
-/// The age from which a receipt is rejected: as long as miners serve theirs. This validator has forgotten older ones and
-/// would count them again.
+/// The age from which a receipt is rejected: as long as miners serve theirs. This validator has forgotten older ones
+/// and would count them again.
 pub const MAX_AGE: Duration = Duration::from_secs(SERVED_SECS.unsigned_abs());
 
 /// The most characters of a rejected line that are kept.
