@@ -36,7 +36,7 @@ pub struct Config {
     /// The hotkeys that may create API keys for accounts without a hotkey, and read the whole audit log.
     pub administrators: Vec<UserKey>,
     /// The chain that validators' permits are read from.
-    pub chain: ChainConfig,
+    pub chain: PermitsConfig,
     /// The lifetimes of credentials and signatures.
     pub auth: AuthConfig,
     /// The file store.
@@ -80,7 +80,7 @@ pub struct LiveConfig {
 /// The chain that validators' permits are read from.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct ChainConfig {
+pub struct PermitsConfig {
     /// The endpoint. If it is empty, only the configured validators are served.
     pub url: String,
     /// The subnet's number on the chain.
@@ -113,7 +113,7 @@ impl Default for Config {
             validators: Vec::new(),
             users: None,
             administrators: Vec::new(),
-            chain: ChainConfig::default(),
+            chain: PermitsConfig::default(),
             auth: AuthConfig::default(),
             files: muster_file_store::Settings::default(),
             limits: LimitsConfig::default(),
@@ -154,7 +154,7 @@ impl LimitsConfig {
     }
 }
 
-impl Default for ChainConfig {
+impl Default for PermitsConfig {
     fn default() -> Self {
         Self {
             url: String::new(),

@@ -7,12 +7,13 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use muster_identity::{sign_facilitator_auth, verify_job};
 use muster_process::TestClock;
 use muster_protocol::JobStatus;
+use muster_protocol::wire::decode;
 use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, ToFacilitator};
-use muster_protocol::wire::{decode, encode};
 use muster_websocket::CloseCode;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
+use crate::computehorde::ComputeHordeValidator;
 use crate::facilitator::{Facilitator, SOON, key, until, validator_key};
 use crate::user::{User, job_for};
 use crate::validator::Validator;
@@ -219,7 +220,7 @@ async fn a_captured_greeting_is_worth_nothing_against_a_muster_validator() {
     validator.job().await;
 
     // The captured greeting is rejected.
-    let mut plain = Plain::dial(&facilitator).await;
+    let mut plain = ComputeHordeValidator::dial(&facilitator).await;
     assert_eq!(plain.greet("Validator").await, "auth.signature_invalid");
 
     // With Muster's header it is challenged, and another connection's answer to a challenge is not accepted.
@@ -246,10 +247,10 @@ async fn a_captured_greeting_is_worth_nothing_against_a_muster_validator() {
 async fn a_second_claim_takes_nothing_from_a_computehorde_validator_that_beats() {
     let clock = TestClock::default();
     let facilitator = Facilitator::start_with(Arc::new(clock.clone()), |_| {}).await;
-    let mut real = Plain::dial(&facilitator).await;
+    let mut real = ComputeHordeValidator::dial(&facilitator).await;
     assert_eq!(real.greet("Validator").await, "success");
     real.settle().await;
-    let mut copy = Plain::dial(&facilitator).await;
+    let mut copy = ComputeHordeValidator::dial(&facilitator).await;
     assert_eq!(copy.greet("Validator").await, "success");
     let user = User::login(&facilitator, "User").await;
     let body = job_for(validator_key("Validator"));
@@ -276,14 +277,14 @@ async fn a_second_claim_takes_nothing_from_a_computehorde_validator_that_beats()
 #[tokio::test]
 async fn a_strangers_first_frames_are_bounded_and_a_binary_one_is_answered() {
     let facilitator = Facilitator::start().await;
-    let mut stranger = Plain::dial(&facilitator).await;
+    let mut stranger = ComputeHordeValidator::dial(&facilitator).await;
     stranger.socket.send(Message::binary(vec![0])).await.unwrap();
     assert_eq!(stranger.next().await["errors"][0]["type"], "json_invalid");
     assert_eq!(stranger.greet("Validator").await, "success");
     stranger.socket.send(Message::binary(vec![0])).await.unwrap();
     assert_eq!(stranger.next().await["errors"][0]["type"], "json_invalid");
 
-    let mut long = Plain::dial(&facilitator).await;
+    let mut long = ComputeHordeValidator::dial(&facilitator).await;
     let frame = Message::text(format!("[{}0]", "0,".repeat(1 << 20)));
     drop(long.socket.send(frame).await);
     // The connection is cut off; the client sees a close frame or only the end.
@@ -347,7 +348,7 @@ async fn stopping_says_goodbye_to_validators() {
 #[tokio::test]
 async fn a_job_too_long_for_a_computehorde_validator_is_rejected_not_sent_for_ever() {
     let facilitator = Facilitator::start().await;
-    let mut socket = Plain::dial(&facilitator).await;
+    let mut socket = ComputeHordeValidator::dial(&facilitator).await;
     assert_eq!(socket.greet("Validator").await, "success");
 
     let user = User::login(&facilitator, "User").await;
@@ -376,63 +377,4 @@ async fn a_job_too_long_for_a_computehorde_validator_is_rejected_not_sent_for_ev
         .create(&job_for(validator_key("Validator")), facilitator.now_ns())
         .await;
     assert_eq!(socket.next().await["uuid"], json!(short.uuid));
-}
-
-type Raw = tokio_tungstenite::WebSocketStream<tokio_tungstenite::MaybeTlsStream<tokio::net::TcpStream>>;
-
-/// A ComputeHorde validator, or a third party with its greeting: it does not send Muster's header.
-struct Plain {
-    socket: Raw,
-}
-
-impl Plain {
-    async fn dial(facilitator: &Facilitator) -> Self {
-        let (socket, _) = tokio_tungstenite::connect_async(facilitator.socket_url())
-            .await
-            .unwrap();
-        Self { socket }
-    }
-
-    /// Sends the greeting of `//name`. Returns the type of the error, or `success`.
-    async fn greet(&mut self, name: &str) -> String {
-        let auth = ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(&key(name)));
-        self.send(&encode(&auth)).await;
-        self.answer().await
-    }
-
-    async fn report(&mut self, uuid: muster_protocol::JobId, status: &str) -> String {
-        let update =
-            json!({"message_type": "V0JobStatusUpdate", "uuid": uuid, "status": status, "metadata": null});
-        self.send(&update.to_string()).await;
-        self.answer().await
-    }
-
-    /// Sends a heartbeat, and waits until every earlier message has been handled.
-    async fn settle(&mut self) {
-        self.send(r#"{"message_type":"V0Heartbeat"}"#).await;
-        assert_eq!(self.greet("Nobody").await, "auth.already_authenticated");
-    }
-
-    async fn send(&mut self, frame: &str) {
-        self.socket.send(Message::text(frame)).await.unwrap();
-    }
-
-    async fn answer(&mut self) -> String {
-        let answer = self.next().await;
-        let kind = answer["errors"][0]["type"].as_str();
-        kind.or(answer["status"].as_str()).unwrap().to_owned()
-    }
-
-    async fn next(&mut self) -> Value {
-        loop {
-            let message = tokio::time::timeout(SOON, self.socket.next())
-                .await
-                .unwrap()
-                .unwrap()
-                .unwrap();
-            if let Message::Text(text) = message {
-                return serde_json::from_str(text.as_str()).unwrap();
-            }
-        }
-    }
 }

@@ -4,9 +4,9 @@
 //! database. A signed URL permits its holder to read or write one file until the URL expires. It needs no other
 //! credential, because executors fetch inputs and upload outputs.
 //!
-//! Reading order: [`grant`] (the permission of a URL), [`muster_http::range`] (the parts that a request names) and [`write_plan`]
-//! (the decision about a request to write) are pure; [`storage`] keeps bytes and [`catalogue`] metadata; [`service`]
-//! joins them; [`http`] answers the requests to signed URLs.
+//! Reading order: [`grant`] (the permission of a URL), [`muster_http::range`] (the parts that a request names) and
+//! [`write_plan`] (the decision about a request to write) are pure; [`storage`] keeps bytes and [`catalogue`] metadata;
+//! [`service`] joins them; [`http`] answers the requests to signed URLs.
 
 mod bucket;
 pub mod catalogue;

@@ -1,4 +1,4 @@
-//! Live output.
+//! Storing live output: only messages of the job's validator, within bounds.
 
 use super::*;
 
