@@ -10,7 +10,7 @@ use muster_protocol::{ErrorCode, ValidatorKey};
 
 use crate::cli::user::{Door, WalletName};
 use crate::failure::{Failure, Result};
-use crate::login::Remembered;
+use crate::saved_login::Remembered;
 use crate::up::state::Subnet;
 
 /// Everything that a user's command may know.

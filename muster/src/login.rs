@@ -1,101 +1,23 @@
 //! `muster login` and `muster keys`: who one is.
 
-use std::fs;
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::PathBuf;
+use std::io::Read as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use muster_client::Credential;
 use muster_identity::wallet::WalletPath;
 use muster_process::SharedClock;
-use muster_protocol::ValidatorKey;
 use muster_protocol::rest::{ApiKey, CreateKey};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::cli::{Keys, Login};
 use crate::door::{self, Target, failed};
 use crate::failure::{Failure, Result};
 use crate::print;
+use crate::saved_login::Remembered;
 
 /// Longer than any key.
 const MAX_KEY: u64 = 4_096;
-
-/// What `muster login` keeps: `login.toml` in this user's configuration folder, which nobody else may read.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Remembered {
-    /// URL, without a slash at the end.
-    pub(crate) facilitator: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) validator: Option<ValidatorKey>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) api_key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    /// Which wallet signs; its key stays in its own file.
-    pub(crate) wallet: Option<WalletPath>,
-}
-
-// === impl Remembered ===
-
-impl Remembered {
-    fn file() -> anyhow::Result<PathBuf> {
-        let own = std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty());
-        let folder = match own {
-            Some(folder) => PathBuf::from(folder),
-            None => {
-                PathBuf::from(std::env::var_os("HOME").context("neither XDG_CONFIG_HOME nor HOME is set")?)
-                    .join(".config")
-            }
-        };
-        Ok(folder.join("muster").join("login.toml"))
-    }
-
-    /// What was remembered; `None` if nothing was.
-    pub(crate) fn read() -> anyhow::Result<Option<Self>> {
-        // A user without a home has nothing remembered.
-        let Ok(file) = Self::file() else { return Ok(None) };
-        match fs::read_to_string(&file) {
-            Ok(text) => {
-                let known = toml::from_str(&text).with_context(|| {
-                    format!(
-                        "{} is damaged; `muster login --forget` removes it",
-                        file.display()
-                    )
-                })?;
-                Ok(Some(known))
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
-        }
-    }
-
-    /// Keeps it, in one step.
-    fn write(&self) -> anyhow::Result<PathBuf> {
-        let file = Self::file()?;
-        let folder = file.parent().context("no folder")?;
-        let mut make = fs::DirBuilder::new();
-        make.recursive(true).mode(0o700);
-        make.create(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
-        let mut new = tempfile::NamedTempFile::new_in(folder)?;
-        new.as_file().set_permissions(fs::Permissions::from_mode(0o600))?;
-        new.write_all(toml::to_string(self)?.as_bytes())?;
-        new.persist(&file)
-            .with_context(|| format!("cannot write {}", file.display()))?;
-        Ok(file)
-    }
-
-    fn forget() -> anyhow::Result<bool> {
-        let file = Self::file()?;
-        match fs::remove_file(&file) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error).with_context(|| format!("cannot remove {}", file.display())),
-        }
-    }
-}
 
 /// `muster login`.
 pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCode> {

@@ -14,6 +14,7 @@ mod login;
 mod proof;
 mod report;
 mod roles;
+mod saved_login;
 mod up;
 mod validator;
 mod wallet;

@@ -4,94 +4,94 @@ use serde::{Deserialize, Serialize};
 
 /// Everything. What was not asked is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub(crate) struct Facts {
     /// The Docker engine.
-    pub engine: Engine,
+    pub(crate) engine: Engine,
     /// The disk below a folder.
-    pub disk: Disk,
+    pub(crate) disk: Disk,
     /// Addresses on which roles listen.
-    pub ports: Vec<Port>,
+    pub(crate) ports: Vec<Port>,
     /// The clock.
-    pub clock: Clock,
+    pub(crate) clock: Clock,
     /// The chain, if one is known.
-    pub chain: Option<Remote>,
+    pub(crate) chain: Option<Remote>,
     /// The facilitator, if one is known.
-    pub facilitator: Option<Remote>,
+    pub(crate) facilitator: Option<Remote>,
     /// In whose name commands speak: words, or why there is nobody.
-    pub login: Login,
+    pub(crate) login: Login,
     /// Graphics processors.
-    pub gpu: Gpu,
+    pub(crate) gpu: Gpu,
 }
 
 /// The Docker engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Engine {
+pub(crate) struct Engine {
     /// Its version; absent if none answers.
-    pub version: Option<String>,
+    pub(crate) version: Option<String>,
     /// Why none answers.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// The disk below a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// The folder.
-    pub folder: String,
+    pub(crate) folder: String,
     /// Bytes that may still be written; absent if it cannot be found out.
-    pub free: Option<u64>,
+    pub(crate) free: Option<u64>,
     /// Why.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// An address on which a role listens by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Port {
+pub(crate) struct Port {
     /// The role.
-    pub role: String,
+    pub(crate) role: String,
     /// `127.0.0.1:8090`.
-    pub address: String,
+    pub(crate) address: String,
     /// Why it cannot be listened on; absent if it can.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// The clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Clock {
+pub(crate) struct Clock {
     /// Whether the system keeps it in step with others; absent if it does not say.
-    pub synchronised: Option<bool>,
+    pub(crate) synchronised: Option<bool>,
     /// Seconds by which it is ahead of the facilitator's, give or take one; absent if that was not asked.
-    pub ahead_s: Option<i64>,
+    pub(crate) ahead_s: Option<i64>,
 }
 
 /// Something at the other end of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remote {
+pub(crate) struct Remote {
     /// Its URL.
-    pub url: String,
+    pub(crate) url: String,
     /// What it says of itself; absent if it does not answer.
-    pub says: Option<String>,
+    pub(crate) says: Option<String>,
     /// Why it does not.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// In whose name commands speak.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Login {
+pub(crate) struct Login {
     /// A hotkey, or an API key; never the key itself.
-    pub whom: Option<String>,
+    pub(crate) whom: Option<String>,
     /// Why there is nobody.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// Graphics processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gpu {
+pub(crate) struct Gpu {
     /// The kernel has a device of NVIDIA's driver.
-    pub device: bool,
+    pub(crate) device: bool,
     /// One line each, as the driver's own tool says it.
-    pub found: Vec<String>,
+    pub(crate) found: Vec<String>,
     /// Why it says nothing.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
     /// The version of NVIDIA's container toolkit, by which containers get them.
-    pub toolkit: Option<String>,
+    pub(crate) toolkit: Option<String>,
 }

@@ -1,5 +1,8 @@
 //! `muster doctor`: gathers facts about this machine, has them judged, prints the verdicts.
 
+mod facts;
+mod verdict;
+
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,13 +10,12 @@ use std::time::Duration;
 
 use muster_chain::ChainClient;
 use muster_client::Credential;
-use muster_doctor::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
-use muster_doctor::verdict::worst;
-use muster_doctor::{Purpose, State, judge};
 use muster_process::SharedClock;
 use serde_json::json;
 use tokio::process::Command;
 
+use self::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
+use self::verdict::{Purpose, State, judge, worst};
 use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::door;

@@ -5,7 +5,7 @@ use std::fmt;
 use muster_protocol::ErrorCode;
 use serde::Serialize;
 
-use crate::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
+use super::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
 
 const GIB: u64 = 1024 * 1024 * 1024;
 /// Images and a job's data need more than this.
@@ -20,7 +20,7 @@ const LEAST_TOOLKIT: (u32, u32, u32) = (1, 17, 4);
 
 /// What the machine is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// The whole subnet on one machine.
     Up,
     /// Jobs are submitted from it.
@@ -36,7 +36,7 @@ pub enum Purpose {
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub(crate) enum State {
     /// As it should be.
     Fine,
     /// Good to know; nothing is wrong.
@@ -49,17 +49,17 @@ pub enum State {
 
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// What was looked at.
-    pub check: &'static str,
+    pub(crate) check: &'static str,
     /// How it is.
-    pub state: State,
+    pub(crate) state: State,
     /// In words.
-    pub says: String,
+    pub(crate) says: String,
     /// What to do; empty where there is nothing to do.
-    pub advice: String,
+    pub(crate) advice: String,
     /// The error that it would lead to, for `muster explain`.
-    pub code: Option<&'static str>,
+    pub(crate) code: Option<&'static str>,
 }
 
 // === impl Purpose, State, Verdict ===
@@ -116,7 +116,7 @@ impl Verdict {
 }
 
 /// Every verdict, in the order in which one would mend things.
-pub fn judge(facts: &Facts, purpose: Purpose) -> Vec<Verdict> {
+pub(crate) fn judge(facts: &Facts, purpose: Purpose) -> Vec<Verdict> {
     let mut verdicts = vec![
         engine(&facts.engine, purpose),
         disk(&facts.disk, purpose),
@@ -131,7 +131,7 @@ pub fn judge(facts: &Facts, purpose: Purpose) -> Vec<Verdict> {
 }
 
 /// The worst of them; fine if there are none.
-pub fn worst(verdicts: &[Verdict]) -> State {
+pub(crate) fn worst(verdicts: &[Verdict]) -> State {
     verdicts
         .iter()
         .map(|verdict| verdict.state)

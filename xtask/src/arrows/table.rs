@@ -189,7 +189,6 @@ const NEVER: &[Never] = &[
     never("muster-facilitator-core", NETWORK, "admission at the users' door is decided without a socket and without a store"),
     never("muster-file-store",  &["bollard*", "subxt*"], "files know no job, no engine and no chain"),
     never("muster-client",      &["bollard*", "subxt*", "sqlx*"], "a user's program needs no store, no engine and no chain"),
-    never("muster-doctor",      NETWORK, "verdicts are pure; the caller gathers the facts"),
     never("muster-executor",    &["muster-chain", "subxt*"], "the executor stands next to untrusted code and must not reach the chain"),
     never("muster-miner",       &["subxt*"], "the chain is reached through muster-chain"),
     never("muster-validator",   &["bollard*", "subxt*"], "containers are the executor's, the chain is reached through muster-chain"),
