@@ -1,4 +1,4 @@
-//! `muster chat`: a conversation with a model in the terminal, each answer with what its proof is worth.
+//! `muster chat`: a conversation with a model in the terminal, each answer with the check of its proof.
 
 use std::io::BufRead as _;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cli::Chat;
-use crate::door::{self, failed};
+use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 use crate::{print, proof};
 
@@ -27,18 +27,20 @@ const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
 
 /// One answer, for machines.
 #[derive(Debug, Serialize)]
-pub(crate) struct Answer {
-    /// What the model said.
+pub(crate) struct ChatAnswer {
+    /// The model's text.
     pub(crate) text: String,
-    /// `proven`, or why it is not.
+    /// `proven`, or the reason for which it is not.
     pub(crate) verdict: String,
-    /// Everything that is needed to check it again.
+    /// The record with which it can be checked again.
     pub(crate) record: ProofRecord,
 }
 
 /// Runs the command.
 pub(crate) async fn run(args: Chat, clock: SharedClock) -> Result<ExitCode> {
-    let client = door::open(&args.door)?.connect(clock.clone()).await?;
+    let client = facilitator_access::resolve(&args.door)?
+        .connect(clock.clone())
+        .await?;
     let model = match &args.model {
         Some(model) => model.clone(),
         None => first_model(&client).await?,
@@ -59,7 +61,7 @@ pub(crate) async fn run(args: Chat, clock: SharedClock) -> Result<ExitCode> {
     while let Some(line) = next {
         let line = line?;
         said.push(json!({ "role": "user", "content": line }));
-        let talk = Talk {
+        let talk = Conversation {
             client: &client,
             clock: &clock,
             model: &model,
@@ -88,7 +90,7 @@ pub(crate) async fn run(args: Chat, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn first_model(client: &Client) -> Result<String> {
-    let models = client.models().await.map_err(failed)?;
+    let models = client.models().await.map_err(client_failure)?;
     let first = models.first().and_then(|model| model.get("id")?.as_str());
     first.map(str::to_owned).ok_or_else(|| {
         Failure::usage(
@@ -111,8 +113,8 @@ fn read_line(quiet: bool) -> Option<Result<String>> {
     }
 }
 
-/// One conversation.
-pub(crate) struct Talk<'a> {
+/// A conversation with one model.
+pub(crate) struct Conversation<'a> {
     pub(crate) client: &'a Client,
     pub(crate) clock: &'a SharedClock,
     pub(crate) model: &'a str,
@@ -121,9 +123,9 @@ pub(crate) struct Talk<'a> {
     pub(crate) quiet: bool,
 }
 
-impl Talk<'_> {
+impl Conversation<'_> {
     /// Asks, prints the answer as it comes, and checks its proof.
-    pub(crate) async fn ask(&self, said: &[Value]) -> Result<Answer> {
+    pub(crate) async fn ask(&self, said: &[Value]) -> Result<ChatAnswer> {
         let body = serde_json::to_vec(&json!({
             "model": self.model, "messages": said, "stream": true, "max_tokens": self.max_tokens,
             "stream_options": { "include_usage": true },
@@ -133,7 +135,7 @@ impl Talk<'_> {
         let nonce = hex::encode(nonce);
         let asked_at = self.clock.now();
         let asked = self.client.ask_model(PATH, body.clone(), &nonce).await;
-        let mut response = asked.map_err(failed)?;
+        let mut response = asked.map_err(client_failure)?;
         let header = |name: &str| {
             let value = response.headers().get(name)?;
             value.to_str().ok().map(str::to_owned)
@@ -142,7 +144,7 @@ impl Talk<'_> {
             .ok_or_else(|| anyhow!("the answer has no id, so no proof can be asked for"))?;
         let content_type = header("content-type");
         let status = response.status().as_u16();
-        let (mut whole, mut reader) = (Vec::new(), Reader::default());
+        let (mut whole, mut reader) = (Vec::new(), WordReader::default());
         while let Some(piece) = response.chunk().await.context("the answer broke off")? {
             if whole.len().saturating_add(piece.len()) > MAX_ANSWER {
                 return Err(anyhow!("the answer is longer than {MAX_ANSWER} bytes").into());
@@ -180,7 +182,7 @@ impl Talk<'_> {
             Ok(_) => proof::PROVEN.to_owned(),
             Err(worthless) => format!("NOT PROVEN: {worthless}"),
         };
-        Ok(Answer {
+        Ok(ChatAnswer {
             text: reader.text,
             verdict,
             record,
@@ -193,7 +195,7 @@ impl Talk<'_> {
         loop {
             match self.client.proof(id).await {
                 Ok(view) => return Ok(view),
-                Err(error) if looks == 0 => return Err(failed(error)),
+                Err(error) if looks == 0 => return Err(client_failure(error)),
                 Err(_) => {
                     looks -= 1;
                     self.clock.sleep(PAUSE).await;
@@ -205,13 +207,13 @@ impl Talk<'_> {
 
 /// Reads the words out of a stream of events.
 #[derive(Debug, Default)]
-struct Reader {
+struct WordReader {
     line: Vec<u8>,
     text: String,
     error: Option<String>,
 }
 
-impl Reader {
+impl WordReader {
     /// The words that came with these bytes.
     fn read(&mut self, bytes: &[u8]) -> String {
         let mut words = String::new();
@@ -253,7 +255,7 @@ mod tests {
         );
         for cut in 0..stream.len() {
             let (head, tail) = stream.as_bytes().split_at(cut);
-            let mut reader = Reader::default();
+            let mut reader = WordReader::default();
             let words = reader.read(head) + &reader.read(tail);
             assert_eq!(
                 (words.as_str(), reader.text.as_str()),
@@ -261,7 +263,7 @@ mod tests {
                 "cut at {cut}"
             );
         }
-        let mut reader = Reader::default();
+        let mut reader = WordReader::default();
         reader.read(b"data: {\"error\":{\"message\":\"gone\"}}\n\n");
         assert_eq!(reader.error.as_deref(), Some("gone"));
     }

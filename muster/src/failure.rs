@@ -22,7 +22,7 @@ impl fmt::Display for Failure {
 /// The result of a command.
 pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 
-/// What `sysexits.h` calls a usage error: the configuration or the arguments are wrong.
+/// The exit code of a usage error in `sysexits.h`: the configuration or the arguments are wrong.
 const EXIT_USAGE: u8 = 64;
 
 impl Failure {

@@ -9,14 +9,14 @@ use serde_json::json;
 
 use crate::cli::Files;
 use crate::cli::user::{FileId, FilesGet, FilesLs, FilesPut};
-use crate::door::{self, failed};
+use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::live::Live;
+use crate::live::LiveDisplay;
 use crate::print;
 
 const PAGE: u32 = 100;
 
-/// Dispatches.
+/// Runs a subcommand of `muster files`.
 pub(crate) async fn run(command: Files, clock: SharedClock) -> Result<ExitCode> {
     match command {
         Files::Put(args) => put(args, clock).await?,
@@ -29,7 +29,9 @@ pub(crate) async fn run(command: Files, clock: SharedClock) -> Result<ExitCode> 
 }
 
 async fn put(args: FilesPut, clock: SharedClock) -> Result {
-    let client = door::open(&args.door)?.connect(clock.clone()).await?;
+    let client = facilitator_access::resolve(&args.door)?
+        .connect(clock.clone())
+        .await?;
     let own = args
         .file
         .file_name()
@@ -38,11 +40,11 @@ async fn put(args: FilesPut, clock: SharedClock) -> Result {
         .name
         .or(own)
         .ok_or_else(|| Failure::usage("give the file a name with --name"))?;
-    let live = Live::new(clock.now(), args.json);
+    let live = LiveDisplay::new(clock.now(), args.json);
     let sent = client
         .send_file(&args.file, &name, live.transfer(&name))
         .await
-        .map_err(failed)?;
+        .map_err(client_failure)?;
     if args.json {
         print::line(format_args!(
             "{}",
@@ -67,11 +69,14 @@ async fn put(args: FilesPut, clock: SharedClock) -> Result {
 }
 
 async fn ls(args: FilesLs, clock: SharedClock) -> Result {
-    let client = door::open(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
     let wanted = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let mut files = Vec::new();
     for page in 1.. {
-        let found = client.files(page, args.limit.min(PAGE)).await.map_err(failed)?;
+        let found = client
+            .files(page, args.limit.min(PAGE))
+            .await
+            .map_err(client_failure)?;
         files.extend(found.results);
         if found.next.is_none() || files.len() >= wanted {
             break;
@@ -106,8 +111,8 @@ fn state(file: &FileView) -> String {
 }
 
 async fn show(args: FileId, clock: SharedClock) -> Result {
-    let client = door::open(&args.door)?.connect(clock).await?;
-    let file = client.file(&args.id).await.map_err(failed)?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let file = client.file(&args.id).await.map_err(client_failure)?;
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&file)?));
         return Ok(());
@@ -127,19 +132,21 @@ async fn show(args: FileId, clock: SharedClock) -> Result {
 }
 
 async fn get(args: FilesGet, clock: SharedClock) -> Result {
-    let client = door::open(&args.door)?.connect(clock.clone()).await?;
-    let file = client.file(&args.id).await.map_err(failed)?;
-    // Whoever announced the file chose its name: only its last part is used.
+    let client = facilitator_access::resolve(&args.door)?
+        .connect(clock.clone())
+        .await?;
+    let file = client.file(&args.id).await.map_err(client_failure)?;
+    // The announcer of the file chose its name: only its last part is used.
     let own = Path::new(&file.name).file_name().map(PathBuf::from);
     let to = args
         .to
         .or(own)
         .ok_or_else(|| Failure::usage("the file's name is no name here: say where to write it with --to"))?;
-    let live = Live::new(clock.now(), args.json);
+    let live = LiveDisplay::new(clock.now(), args.json);
     let bytes = client
         .fetch_file(&file, &to, live.transfer(&file.name))
         .await
-        .map_err(failed)?;
+        .map_err(client_failure)?;
     if args.json {
         print::line(format_args!(
             "{}",
@@ -152,8 +159,8 @@ async fn get(args: FilesGet, clock: SharedClock) -> Result {
 }
 
 async fn rm(args: FileId, clock: SharedClock) -> Result {
-    let client = door::open(&args.door)?.connect(clock).await?;
-    client.delete_file(&args.id).await.map_err(failed)?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    client.delete_file(&args.id).await.map_err(client_failure)?;
     if args.json {
         print::line(format_args!("{}", json!({"deleted": args.id})));
     } else {

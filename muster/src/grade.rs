@@ -41,7 +41,7 @@ const BATCH_PATIENCE: Duration = Duration::from_secs(3_600);
 const MAX_FILE: u64 = 4 << 30;
 /// A class whose floor is this many times what a short probe showed is not tried in full.
 const HOPELESS: u64 = 2;
-/// What is proven here may take this much memory.
+/// The most memory that a proof on this machine may take.
 const CAPS: ProverLimits = ProverLimits {
     log2_n: 16,
     memory_bytes: 1 << 40,
@@ -49,7 +49,7 @@ const CAPS: ProverLimits = ProverLimits {
     read_bytes: 1 << 50,
 };
 
-/// What one executor of a batch came to, as a validator says it.
+/// The result of one executor in a batch, as a validator serves it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Graded {
     batch: String,
@@ -270,7 +270,7 @@ fn read(path: &Path) -> Result<BatchFile> {
 
 // This machine.
 
-/// What this machine comes to in one class.
+/// The result of this machine in one class.
 #[derive(Debug, Serialize)]
 struct Own {
     class: ExecutorClass,
@@ -355,7 +355,7 @@ async fn write_floors(path: PathBuf, class: ExecutorClass, args: GradeSelf) -> R
     let told = json!(runs);
     floors.add_runs(class, runs);
     let text = floors.to_text();
-    // What was measured may contradict what a file may hold: nobody is left with one that cannot be read.
+    // Measured rates may contradict the rules of a file: a file that cannot be read must not be written.
     ThresholdsFile::parse(&text).map_err(|error| anyhow!("{name} would not be usable: {error}"))?;
     let draft = path.with_extension("part");
     std::fs::write(&draft, text).with_context(|| format!("cannot write {}", draft.display()))?;

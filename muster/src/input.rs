@@ -24,7 +24,7 @@ pub(crate) struct Input {
     pub(crate) file: PathBuf,
 }
 
-/// What `--input` names.
+/// The source that `--input` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Named {
     /// A file of this machine.
@@ -111,7 +111,7 @@ pub(crate) fn pack(inputs: &[Input]) -> anyhow::Result<Option<VolumePart>> {
     }
     let mut packed = Cursor::new(Vec::new());
     zip(inputs, "", &mut packed, MAX_INLINE_BYTES).context(
-        "what travels inside a request is bounded: leave --via out, and larger inputs go through the file store",
+        "inputs inside a request are bounded: leave --via out, and larger inputs go through the file store",
     )?;
     let contents = base64::engine::general_purpose::STANDARD.encode(packed.into_inner());
     Ok(Some(VolumePart::Inline(InlineVolume {
@@ -179,7 +179,7 @@ fn tree(folder: &Path, under: &str, depth: usize, into: &mut Vec<Input>) -> anyh
     Ok(())
 }
 
-/// What a folder holds, by name.
+/// The entries of a folder, by name.
 fn entries(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let cannot = || format!("cannot list {}", folder.display());
     let mut found = Vec::new();

@@ -1,11 +1,11 @@
-//! A job while it runs, as a person watches it: its steps, bars for what takes long, and what it prints. What it prints is
-//! all that goes to stdout.
+//! A job while it runs, as a person watches it: its steps, bars for long operations, and its output. Only the output goes to
+//! stdout.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use muster_client::{News, Told};
+use muster_client::{News, TransferProgress};
 use muster_protocol::Timestamp;
 use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry};
 use muster_protocol::wire::executor::{LogStream, ProgressOf};
@@ -17,24 +17,24 @@ const TICK: Duration = Duration::from_millis(120);
 
 /// How much of one stream has been printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Printed {
-    last: Option<Piece>,
+struct PrintedOutput {
+    last: Option<PrintedPiece>,
     /// Pieces were missing.
     gap: bool,
 }
 
-/// What is known of a piece that was printed.
+/// A piece of output that was printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
+struct PrintedPiece {
     start: u64,
     end: u64,
     /// When the facilitator took it in: one that is sent again says the same.
     at: Timestamp,
 }
 
-/// What a piece of output is to one who has printed all before it.
+/// The position of a piece of output relative to the printed output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum LogPosition {
     Next,
     /// It was sent again after a reconnection.
     Again,
@@ -42,8 +42,8 @@ enum Place {
     Anew,
 }
 
-/// What is on the terminal.
-pub(crate) struct Live {
+/// The display on the terminal.
+pub(crate) struct LiveDisplay {
     begun: Timestamp,
     bars: MultiProgress,
     /// The spinner with the last status.
@@ -52,30 +52,30 @@ pub(crate) struct Live {
     under_way: Option<(ProgressOf, ProgressBar)>,
     /// Nothing but the end is wanted.
     quiet: bool,
-    stdout: Printed,
-    stderr: Printed,
+    stdout: PrintedOutput,
+    stderr: PrintedOutput,
 }
 
-// === impl Printed ===
+// === impl PrintedOutput ===
 
-impl Printed {
-    fn takes(&mut self, log: &LogEvent) -> Place {
+impl PrintedOutput {
+    fn takes(&mut self, log: &LogEvent) -> LogPosition {
         let place = match self.last {
-            Some(last) if log.offset <= last.start && log.at <= last.at => return Place::Again,
+            Some(last) if log.offset <= last.start && log.at <= last.at => return LogPosition::Again,
             Some(last) if log.offset <= last.start => {
                 self.gap = log.offset > 0;
-                Place::Anew
+                LogPosition::Anew
             }
             Some(last) => {
                 self.gap |= log.offset > last.end;
-                Place::Next
+                LogPosition::Next
             }
             None => {
                 self.gap |= log.offset > 0;
-                Place::Next
+                LogPosition::Next
             }
         };
-        self.last = Some(Piece {
+        self.last = Some(PrintedPiece {
             start: log.offset,
             end: log.offset.saturating_add(log.text.len() as u64),
             at: log.at,
@@ -83,9 +83,9 @@ impl Printed {
         place
     }
 
-    /// What of the whole text has not been printed yet.
+    /// The part of the whole text that has not been printed yet.
     fn rest(self, text: &str) -> &str {
-        let Some(Piece { end, .. }) = self.last else {
+        let Some(PrintedPiece { end, .. }) = self.last else {
             return text;
         };
         if self.gap {
@@ -96,9 +96,9 @@ impl Printed {
     }
 }
 
-// === impl Live ===
+// === impl LiveDisplay ===
 
-impl Live {
+impl LiveDisplay {
     /// Times count from `begun`.
     pub(crate) fn new(begun: Timestamp, quiet: bool) -> Self {
         let target = if quiet || !std::io::stderr().is_terminal() {
@@ -112,13 +112,13 @@ impl Live {
             stage: None,
             under_way: None,
             quiet,
-            stdout: Printed::default(),
-            stderr: Printed::default(),
+            stdout: PrintedOutput::default(),
+            stderr: PrintedOutput::default(),
         }
     }
 
     /// A bar for a transfer of a file of this machine.
-    pub(crate) fn transfer(&self, name: &str) -> impl FnMut(Told) + use<> {
+    pub(crate) fn transfer(&self, name: &str) -> impl FnMut(TransferProgress) + use<> {
         let bar = self.bars.add(bytes_bar(name.to_owned()));
         move |told| {
             bar.set_length(told.total);
@@ -197,9 +197,9 @@ impl Live {
             &mut self.stdout
         };
         match printed.takes(log) {
-            Place::Again => {}
-            Place::Next => self.put(beside, &log.text),
-            Place::Anew => {
+            LogPosition::Again => {}
+            LogPosition::Next => self.put(beside, &log.text),
+            LogPosition::Anew => {
                 self.say("  the job begins anew on another miner; what it printed before is no longer part of its result");
                 self.put(beside, &log.text);
             }
@@ -287,25 +287,25 @@ mod tests {
 
     #[test]
     fn every_piece_is_printed_once_and_the_rest_at_the_end() {
-        let mut printed = Printed::default();
+        let mut printed = PrintedOutput::default();
         assert_eq!(printed.rest("all"), "all");
-        assert_eq!(printed.takes(&log(0, "one ")), Place::Next);
-        assert_eq!(printed.takes(&log(4, "two ")), Place::Next);
-        assert_eq!(printed.takes(&log(4, "two ")), Place::Again);
+        assert_eq!(printed.takes(&log(0, "one ")), LogPosition::Next);
+        assert_eq!(printed.takes(&log(4, "two ")), LogPosition::Next);
+        assert_eq!(printed.takes(&log(4, "two ")), LogPosition::Again);
         assert_eq!(printed.rest("one two three"), "three");
         assert_eq!(printed.rest("one"), "", "a text that was cut");
         assert!(!printed.gap);
-        assert_eq!(printed.takes(&log(10, "four")), Place::Next);
+        assert_eq!(printed.takes(&log(10, "four")), LogPosition::Next);
         assert!(printed.gap);
         assert_eq!(printed.rest("one two three four five"), "");
     }
 
     #[test]
     fn another_attempts_output_begins_anew() {
-        let mut printed = Printed::default();
-        assert_eq!(printed.takes(&log(0, "one two ")), Place::Next);
-        assert_eq!(printed.takes(&log_at(9, 0, "one ")), Place::Anew);
-        assert_eq!(printed.takes(&log_at(10, 4, "two ")), Place::Next);
+        let mut printed = PrintedOutput::default();
+        assert_eq!(printed.takes(&log(0, "one two ")), LogPosition::Next);
+        assert_eq!(printed.takes(&log_at(9, 0, "one ")), LogPosition::Anew);
+        assert_eq!(printed.takes(&log_at(10, 4, "two ")), LogPosition::Next);
         assert_eq!(printed.rest("one two three"), "three");
     }
 

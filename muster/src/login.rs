@@ -11,10 +11,10 @@ use muster_protocol::rest::{ApiKey, CreateKey};
 use serde_json::json;
 
 use crate::cli::{Keys, Login};
-use crate::door::{self, Target, failed};
+use crate::facilitator_access::{self, FacilitatorAccess, client_failure};
 use crate::failure::{Failure, Result};
 use crate::print;
-use crate::saved_login::Remembered;
+use crate::saved_login::SavedLogin;
 
 /// Longer than any key.
 const MAX_KEY: u64 = 4_096;
@@ -22,7 +22,7 @@ const MAX_KEY: u64 = 4_096;
 /// `muster login`.
 pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCode> {
     if args.forget {
-        let was = Remembered::forget()?;
+        let was = SavedLogin::forget()?;
         if args.json {
             print::line(format_args!("{}", json!({"forgotten": was})));
         } else {
@@ -48,10 +48,10 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
         args.door.wallet.wallet = None;
         args.door.wallet.wallets = None;
     }
-    let target = door::open(&args.door)?;
+    let target = facilitator_access::resolve(&args.door)?;
     let client = target.connect(clock).await?;
     // A hotkey has logged in by now; a key is shown with the first request.
-    client.jobs(1, 1).await.map_err(failed)?;
+    client.jobs(1, 1).await.map_err(client_failure)?;
     let remembered = remember(&target);
     let file = remembered.write()?;
     let as_whom = match &target.credential {
@@ -78,7 +78,7 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-fn remember(target: &Target) -> Remembered {
+fn remember(target: &FacilitatorAccess) -> SavedLogin {
     let api_key = match &target.credential {
         Credential::Hotkey(_) => None,
         Credential::Key(key) => Some(key.clone()),
@@ -89,7 +89,7 @@ fn remember(target: &Target) -> Remembered {
         name: path.name.clone(),
         hotkey: path.hotkey.clone(),
     });
-    Remembered {
+    SavedLogin {
         facilitator: target.facilitator.clone(),
         validator: target.validator,
         api_key,
@@ -101,12 +101,12 @@ fn remember(target: &Target) -> Remembered {
 pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> {
     match command {
         Keys::New(args) => {
-            let client = door::open(&args.door)?.connect(clock).await?;
+            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
             let new = CreateKey {
                 name: args.name,
                 account: args.account,
             };
-            let made = client.create_key(&new).await.map_err(failed)?;
+            let made = client.create_key(&new).await.map_err(client_failure)?;
             if args.json {
                 print::line(format_args!("{}", serde_json::to_string(&made)?));
             } else {
@@ -118,8 +118,8 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
             }
         }
         Keys::Ls(args) => {
-            let client = door::open(&args.door)?.connect(clock).await?;
-            let keys = client.keys().await.map_err(failed)?;
+            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            let keys = client.keys().await.map_err(client_failure)?;
             if args.json {
                 print::line(format_args!("{}", serde_json::to_string(&keys)?));
             } else {
@@ -131,8 +131,8 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
             }
         }
         Keys::Rm(args) => {
-            let client = door::open(&args.door)?.connect(clock).await?;
-            client.revoke_key(&args.id).await.map_err(failed)?;
+            let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+            client.revoke_key(&args.id).await.map_err(client_failure)?;
             if args.json {
                 print::line(format_args!("{}", json!({"revoked": args.id})));
             } else {

@@ -3,7 +3,7 @@
 mod chat;
 mod cli;
 mod doctor;
-mod door;
+mod facilitator_access;
 mod failure;
 mod files;
 mod grade;

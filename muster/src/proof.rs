@@ -163,7 +163,7 @@ fn show(body: &Value) {
     let faults = rows(scored("faults"), &["attempt", "miner", "unproven", "fault"]);
     if !faults.is_empty() {
         print::raw("\nanswers that pay nothing:\n");
-        table(&["attempt", "miner", "answers", "what is wrong"], faults);
+        table(&["attempt", "miner", "answers", "defect"], faults);
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn job(view: &JobView) {
     result(view);
 }
 
-/// What the image's name stood for where the job ran.
+/// The image that the name stood for where the job ran.
 fn image(view: &JobView) -> Option<JobImage> {
     let metadata = view.status_history.last()?.metadata.as_ref()?;
     let image = metadata.miner_response.as_ref()?.extra.get("image")?;

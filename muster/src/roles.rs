@@ -52,7 +52,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
         return Ok(ExitCode::SUCCESS);
     };
     let roll = ExecutorRegistry::new(&config.standing.roll);
-    if args.enrol {
+    if args.enroll {
         return invite(&args, &config, &roll, &clock);
     }
     if args.executors {
@@ -68,7 +68,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     }
     if let Some(prefix) = &args.revoke {
         let (certificate, member) = roll.revoke(prefix).map_err(unusable)?;
-        print::raw(&format!("struck off: {} {}\n", certificate.hex(), member.name));
+        print::raw(&format!("removed: {} {}\n", certificate.hex(), member.name));
         return Ok(ExitCode::SUCCESS);
     }
     prepare("miner", &tasks, role.lifeline)?;
@@ -76,7 +76,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     finish(muster_miner::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
-/// Prints a token for one standing executor.
+/// Prints a token for one persistent executor.
 fn invite(
     args: &Miner,
     config: &muster_miner::Config,
@@ -85,7 +85,7 @@ fn invite(
 ) -> Result<ExitCode> {
     let Some(address) = config.standing.address() else {
         return Err(Failure::usage(
-            "this miner takes no standing executors: set standing.bind in its configuration",
+            "this miner takes no persistent executors: set standing.bind in its configuration",
         ));
     };
     let class = args.class.unwrap_or(config.executor.class);
@@ -109,9 +109,9 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
     };
     prepare("executor", &tasks, false)?;
     measure(args.metrics, &tasks, &clock).await?;
-    let ended = if let Some(invitation) = args.enrol {
+    let ended = if let Some(invitation) = args.enroll {
         muster_executor::persistent::enroll(&config, invitation, &args.name).await
-    } else if args.standing {
+    } else if args.persistent {
         muster_executor::persistent::serve(config, tasks.clone(), clock).await
     } else {
         let (Some(miner_address), Some(token)) = (args.miner_address, args.token) else {

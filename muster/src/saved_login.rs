@@ -10,9 +10,9 @@ use muster_identity::wallet::WalletPath;
 use muster_protocol::ValidatorKey;
 use serde::{Deserialize, Serialize};
 
-/// What `muster login` keeps: `login.toml` in this user's configuration folder, which nobody else may read.
+/// The saved login: `login.toml` in this user's configuration folder, readable by this user only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Remembered {
+pub(crate) struct SavedLogin {
     /// URL, without a slash at the end.
     pub(crate) facilitator: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -20,13 +20,13 @@ pub(crate) struct Remembered {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) api_key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    /// Which wallet signs; its key stays in its own file.
+    /// The wallet that signs; its key stays in its own file.
     pub(crate) wallet: Option<WalletPath>,
 }
 
-// === impl Remembered ===
+// === impl SavedLogin ===
 
-impl Remembered {
+impl SavedLogin {
     pub(crate) fn file() -> anyhow::Result<PathBuf> {
         let own = std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty());
         let folder = match own {
@@ -39,9 +39,9 @@ impl Remembered {
         Ok(folder.join("muster").join("login.toml"))
     }
 
-    /// What was remembered; `None` if nothing was.
+    /// The saved login; `None` if there is none.
     pub(crate) fn read() -> anyhow::Result<Option<Self>> {
-        // A user without a home has nothing remembered.
+        // A user without a home has no saved login.
         let Ok(file) = Self::file() else { return Ok(None) };
         match fs::read_to_string(&file) {
             Ok(text) => {
@@ -58,7 +58,7 @@ impl Remembered {
         }
     }
 
-    /// Keeps it, in one step.
+    /// Saves the login in one step.
     pub(crate) fn write(&self) -> anyhow::Result<PathBuf> {
         let file = Self::file()?;
         let folder = file.parent().context("no folder")?;

@@ -1,4 +1,4 @@
-//! What a validator says of itself at its `bind`; `muster route`: why a job went where it went, as its validator remembers.
+//! Reads a validator's state at its `bind`; `muster route` explains the choice of miners from it.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -22,15 +22,15 @@ use crate::up::state::Subnet;
 /// A validator answers from its own store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the validator says.
+/// The validator's answer.
 #[derive(Debug, Deserialize)]
-struct Explained {
+struct RouteExplanation {
     job: JobId,
-    routes: Vec<Kept>,
+    routes: Vec<StoredRoute>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Kept {
+struct StoredRoute {
     ordinal: u32,
     decided_at: Timestamp,
     #[serde(flatten)]
@@ -93,7 +93,7 @@ pub(crate) async fn ask(address: SocketAddr, path: &str) -> Result<Value> {
     Err(anyhow!("the validator at {address}: {error}").into())
 }
 
-fn text(explained: &Explained) -> String {
+fn text(explained: &RouteExplanation) -> String {
     let mut text = String::new();
     for kept in &explained.routes {
         let decision = &kept.decision;
@@ -121,7 +121,7 @@ fn text(explained: &Explained) -> String {
     text
 }
 
-/// What each would have cost; the cheapest was asked.
+/// The candidates with their costs; the cheapest was asked.
 fn candidates(candidates: &[Candidate]) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY);

@@ -10,9 +10,9 @@ use crate::cli::{Wallet, WalletArgs};
 use crate::failure::{Failure, Result};
 use crate::print;
 
-/// What may be shown of a wallet.
+/// The public part of a wallet.
 #[derive(Serialize)]
-struct Shown {
+struct WalletView {
     name: String,
     hotkey_name: String,
     hotkey: Hotkey,
@@ -20,7 +20,7 @@ struct Shown {
     path: String,
 }
 
-/// Dispatches.
+/// Runs a subcommand of `muster wallet`.
 pub(crate) fn run(command: Wallet) -> Result<ExitCode> {
     let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
     let args = match command {
@@ -38,7 +38,7 @@ pub(crate) fn run(command: Wallet) -> Result<ExitCode> {
     };
     let path = path(&args);
     let keys = wallet::read_public_keys(&path).map_err(unusable)?;
-    let shown = Shown {
+    let shown = WalletView {
         path: path.hotkey_file().map_err(unusable)?.display().to_string(),
         name: args.name,
         hotkey_name: args.hotkey,

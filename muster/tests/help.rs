@@ -1,4 +1,4 @@
-//! What the binary says of itself: every command explains itself, in lines that fit, with an example where one is needed.
+//! The help texts of the binary: every command explains itself, in lines that fit, with an example where one is needed.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -95,4 +95,32 @@ fn secrets_of_the_environment_are_not_shown() {
         .output()
         .unwrap();
     assert!(!String::from_utf8(called.stdout).unwrap().contains("verysecret"));
+}
+
+/// The file with all help texts. A change of a text shows in a review as a change of this file.
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/help.txt");
+
+#[test]
+fn help_texts_are_the_reviewed_ones() {
+    let text: String = COMMANDS
+        .iter()
+        .map(|command| {
+            format!(
+                "$ muster {} --help\n{}\n",
+                command.join(" "),
+                help(command).trim_end()
+            )
+        })
+        .collect();
+    if std::env::var_os("MUSTER_WRITE_GOLDEN").is_some() {
+        std::fs::write(GOLDEN, &text).unwrap();
+    }
+    let reviewed = std::fs::read_to_string(GOLDEN).unwrap();
+    for (made, kept) in text.lines().zip(reviewed.lines()) {
+        assert_eq!(
+            made, kept,
+            "MUSTER_WRITE_GOLDEN=1 writes the file anew; review its change"
+        );
+    }
+    assert_eq!(text.lines().count(), reviewed.lines().count());
 }

@@ -23,35 +23,35 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the whole subnet on this machine: chain, facilitator, validator, miner and executors.
     Up(Up),
-    /// The users' door: accounts, jobs, status.
+    /// Serves users: accounts, jobs, files, an OpenAI-compatible endpoint.
     Facilitator(Role),
     /// Routes jobs, signs receipts, sets weights.
     Validator(Role),
     /// Keeps executors and takes jobs from validators.
     Miner(Miner),
-    /// Runs jobs in sealed containers: one that a miner starts it for, or, standing, one after another.
+    /// Runs jobs in sealed containers: one for the miner that starts it or, persistent, one after another.
     Executor(Executor),
     /// Run jobs, follow them, fetch what they left.
     #[command(subcommand)]
     Job(Box<Job>),
-    /// Why a job went where it went.
+    /// Explain the choice of miners for a job.
     #[command(subcommand)]
     Route(Route),
-    /// Talk to a model; each answer is shown with what its proof is worth.
+    /// Talk to a model; each answer is shown with the check of its proof.
     Chat(Chat),
-    /// Proofs of what models answered.
+    /// Check proofs of models' answers.
     #[command(subcommand)]
     Proof(Proof),
     /// Streaming sessions of a validator's gateway.
     #[command(subcommand)]
     Session(Session),
-    /// What executors have proven, and why one is worth nothing.
+    /// Show the grades of executors, and the reason of every zero.
     #[command(subcommand)]
     Grade(Grade),
     /// Files in the facilitator's store: inputs and outputs of jobs.
     #[command(subcommand)]
     Files(Box<Files>),
-    /// Remember which facilitator to use, and as whom.
+    /// Remember the facilitator to use, and the identity.
     Login(Login),
     /// API keys, for programs and people without a hotkey.
     #[command(subcommand)]
@@ -65,7 +65,7 @@ pub(crate) enum Command {
     Wallet(Wallet),
     /// Explain an error code such as E0001.
     Explain {
-        /// The code.
+        /// The code, such as E0001.
         code: String,
     },
 }
@@ -85,9 +85,9 @@ pub(crate) struct Up {
     /// Executors that the miner may run at once.
     #[arg(long, default_value_t = 2)]
     pub(crate) executors: u32,
-    /// Let standing executors connect here too (see `muster executor --enrol`).
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) standing: Option<SocketAddr>,
+    /// Let persistent executors connect here too (see `muster executor --enroll`).
+    #[arg(long, alias = "standing", value_name = "ADDRESS")]
+    pub(crate) persistent: Option<SocketAddr>,
     /// Serve these models too: a TOML file of `[[services]]`, as in the validator's configuration.
     #[arg(long, value_name = "FILE")]
     pub(crate) services: Option<PathBuf>,
@@ -116,28 +116,28 @@ pub(crate) struct Role {
     pub(crate) lifeline: bool,
 }
 
-/// `muster miner`: runs, or does one thing to its roll of standing executors and stops.
+/// `muster miner`: runs, or changes its registry of persistent executors and stops.
 #[derive(Debug, Args)]
 pub(crate) struct Miner {
     #[command(flatten)]
     pub(crate) role: Role,
-    /// Print a token by which one executor can enrol as a standing one, and stop.
-    #[arg(long)]
-    pub(crate) enrol: bool,
-    /// With --enrol: the class of that executor; the configured one if it is not given.
-    #[arg(long, requires = "enrol")]
+    /// Print a token by which one executor can enroll as a persistent one, and stop.
+    #[arg(long, alias = "enrol")]
+    pub(crate) enroll: bool,
+    /// With --enroll: the class of that executor; the configured one if it is not given.
+    #[arg(long, requires = "enroll")]
     pub(crate) class: Option<ExecutorClass>,
-    /// With --enrol: jobs that it may run at once, at most.
-    #[arg(long, requires = "enrol", default_value_t = 1)]
+    /// With --enroll: the most jobs that it may run at once.
+    #[arg(long, requires = "enroll", default_value_t = 1)]
     pub(crate) capacity: u32,
-    /// With --enrol: seconds that the token is good for.
-    #[arg(long, requires = "enrol", default_value_t = 3600)]
+    /// With --enroll: seconds until the token expires.
+    #[arg(long, requires = "enroll", default_value_t = 3600)]
     pub(crate) lives: u64,
-    /// List the standing executors, and stop.
-    #[arg(long, conflicts_with = "enrol")]
+    /// List the persistent executors, and stop.
+    #[arg(long, conflicts_with = "enroll")]
     pub(crate) executors: bool,
-    /// Strike off the standing executor whose certificate's fingerprint begins like this, and stop.
-    #[arg(long, value_name = "FINGERPRINT", conflicts_with_all = ["enrol", "executors"])]
+    /// Remove the persistent executor whose certificate's fingerprint begins like this, and stop.
+    #[arg(long, value_name = "FINGERPRINT", conflicts_with_all = ["enroll", "executors"])]
     pub(crate) revoke: Option<String>,
 }
 
@@ -150,27 +150,27 @@ pub(crate) struct Executor {
     /// Print a commented configuration with every default, and stop.
     #[arg(long, conflicts_with = "config")]
     pub(crate) print_config: bool,
-    /// Enrol at a miner as a standing executor with the token that `muster miner --enrol` printed, and stop.
-    #[arg(long, value_name = "TOKEN")]
-    pub(crate) enrol: Option<Invitation>,
-    /// With --enrol: this executor's name, for people.
-    #[arg(long, requires = "enrol", default_value = "executor")]
+    /// Enroll at a miner as a persistent executor with the token that `muster miner --enroll` printed, and stop.
+    #[arg(long, alias = "enrol", value_name = "TOKEN")]
+    pub(crate) enroll: Option<Invitation>,
+    /// With --enroll: this executor's name, for people.
+    #[arg(long, requires = "enroll", default_value = "executor")]
     pub(crate) name: String,
     /// Stay connected to the miner it is enrolled at and take one job after another.
-    #[arg(long, alias = "persistent", conflicts_with = "enrol")]
-    pub(crate) standing: bool,
+    #[arg(long, alias = "standing", conflicts_with = "enroll")]
+    pub(crate) persistent: bool,
     /// Serve this machine's and this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
     /// The miner to dial, `ws://host:port`.
-    #[arg(long, env = "MINER_ADDRESS", required_unless_present_any = ["print_config", "enrol", "standing"])]
+    #[arg(long, env = "MINER_ADDRESS", required_unless_present_any = ["print_config", "enroll", "persistent"])]
     pub(crate) miner_address: Option<String>,
     /// The lease to serve.
     #[arg(
         long,
         env = "EXECUTOR_TOKEN",
         hide_env_values = true,
-        required_unless_present_any = ["print_config", "enrol", "standing"]
+        required_unless_present_any = ["print_config", "enroll", "persistent"]
     )]
     pub(crate) token: Option<ExecutorToken>,
 }
@@ -178,14 +178,14 @@ pub(crate) struct Executor {
 /// `muster route`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Route {
-    /// Show which miners could have been asked for each attempt of a job, what spoke against each, and why the others were not.
+    /// Show the candidates for each attempt of a job with their costs, and the reason for which each other miner was left out.
     Explain(RouteExplain),
 }
 
 /// `muster session`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Session {
-    /// How each model stands, and the newest sessions.
+    /// Show the state of each model, and the newest sessions.
     #[command(visible_alias = "list")]
     Ls(SessionLs),
 }
@@ -193,10 +193,10 @@ pub(crate) enum Session {
 /// `muster session ls`.
 #[derive(Debug, Args)]
 pub(crate) struct SessionLs {
-    /// How many.
+    /// The number of rows to show.
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) limit: u32,
-    /// Where the validator serves its state; the local subnet's by default.
+    /// The address at which the validator serves its state; the local subnet's by default.
     #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
     pub(crate) state: Option<SocketAddr>,
     /// The state folder of `muster up` to take the default from.
@@ -215,19 +215,19 @@ pub(crate) enum Grade {
     Own(GradeSelf),
     /// Have a validator challenge every executor now.
     Run(GradeRun),
-    /// The newest batches of a validator.
+    /// List the newest batches of a validator.
     #[command(visible_alias = "list")]
     Ls(GradeLs),
-    /// What a miner's executors came to, with every reason.
+    /// Show the results of a miner's executors, with every reason.
     Explain(GradeExplain),
-    /// Judge a batch again from its evidence, offline; ends with 1 if the evidence says otherwise than the validator.
+    /// Judge a batch again from its evidence, offline; ends with 1 if the evidence contradicts the validator.
     Replay(GradeReplay),
 }
 
-/// Which validator is asked.
+/// The validator to ask.
 #[derive(Debug, Args)]
 pub(crate) struct OfValidator {
-    /// Where the validator serves its state; the local subnet's by default.
+    /// The address at which the validator serves its state; the local subnet's by default.
     #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
     pub(crate) state: Option<SocketAddr>,
     /// The state folder of `muster up` to take the default from.
@@ -241,19 +241,19 @@ pub(crate) struct OfValidator {
 /// `muster grade self`.
 #[derive(Debug, Args)]
 pub(crate) struct GradeSelf {
-    /// Run the whole course of this class, however long it takes; otherwise of every class that a probe does not rule out.
+    /// Run all challenges of this class, however long they take; otherwise of every class that a probe does not rule out.
     #[arg(long)]
     pub(crate) class: Option<ExecutorClass>,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Put this machine's rates into a file of floors (a validator's `grading.floors`), which is made or added to.
+    /// Add this machine's rates to a file of thresholds (a validator's `grading.floors`), which is created if missing.
     #[arg(long, value_name = "FILE", requires = "class")]
     pub(crate) write_floors: Option<PathBuf>,
-    /// What this machine is called there; its host name if not given.
+    /// The machine's name in that file; its host name by default.
     #[arg(long, value_name = "NAME", requires = "write_floors")]
     pub(crate) machine: Option<String>,
-    /// How often the course is run for the file.
+    /// The number of runs for the file.
     #[arg(long, value_name = "RUNS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100), requires = "write_floors")]
     pub(crate) runs: u32,
 }
@@ -268,7 +268,7 @@ pub(crate) struct GradeRun {
 /// `muster grade ls`.
 #[derive(Debug, Args)]
 pub(crate) struct GradeLs {
-    /// How many.
+    /// The number of rows to show.
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) limit: u32,
     #[command(flatten)]
@@ -280,7 +280,7 @@ pub(crate) struct GradeLs {
 pub(crate) struct GradeExplain {
     /// The miner's hotkey.
     pub(crate) miner: MinerKey,
-    /// How many executors, those of the newest batch first.
+    /// The number of executors to show, those of the newest batch first.
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) limit: u32,
     /// Keep the evidence of the newest batch about this miner's executors in this file.
@@ -293,7 +293,7 @@ pub(crate) struct GradeExplain {
 /// `muster grade replay`.
 #[derive(Debug, Args)]
 pub(crate) struct GradeReplay {
-    /// What `muster grade explain --save` wrote.
+    /// The file that `muster grade explain --save` wrote.
     pub(crate) file: PathBuf,
     /// Print it as JSON.
     #[arg(long)]
@@ -303,9 +303,9 @@ pub(crate) struct GradeReplay {
 /// `muster route explain`.
 #[derive(Debug, Args)]
 pub(crate) struct RouteExplain {
-    /// The job.
+    /// The id of the job.
     pub(crate) job: JobId,
-    /// Where the validator that routed it serves its state; the local subnet's by default.
+    /// The state address of the validator that routed it; the local subnet's by default.
     #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
     pub(crate) state: Option<SocketAddr>,
     /// The state folder of `muster up` to take the default from.

@@ -10,19 +10,19 @@ use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
 /// `muster job`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Job {
-    /// Run a Docker image somewhere in the subnet. Waits, shows what it prints, and ends with its exit code.
+    /// Run a Docker image somewhere in the subnet. Waits, shows its output, and ends with its exit code.
     #[command(after_help = RUN_EXAMPLES)]
     Run(JobRun),
     /// List jobs, newest first.
     #[command(visible_alias = "list")]
     Ls(JobLs),
-    /// Show a job: its steps, its receipts, what failed and whose fault it was.
+    /// Show a job: its steps, its receipts, its failure and the party at fault.
     Show(JobShow),
-    /// Print what a job printed; with --follow, while it runs.
+    /// Print a job's output; with --follow, while it runs.
     Logs(JobLogs),
     /// Stop a job.
     Cancel(JobShow),
-    /// Fetch what a job left: its outputs in the file store and its artifacts.
+    /// Fetch a job's outputs from the file store, and its artifacts.
     Get(JobGet),
 }
 
@@ -34,17 +34,17 @@ const RUN_EXAMPLES: &str = "Examples:
 Inputs lie under /volume. What is left in /output is delivered where --output says, small files in /artifacts come back inside
 the result. There is no network in the container. Ctrl-C cancels the job.";
 
-/// Whom to talk to, and as whom. Defaults: the subnet that `muster up` runs in this folder, then `muster login`.
+/// The facilitator and the identity. Defaults: the subnet that `muster up` runs in this folder, then `muster login`.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Door {
+pub(crate) struct FacilitatorOptions {
     /// The state folder of `muster up` to take the defaults from.
-    #[arg(long, default_value = ".muster", help_heading = "Whom to talk to")]
+    #[arg(long, default_value = ".muster", help_heading = "Facilitator and identity")]
     pub(crate) dir: PathBuf,
     /// URL of the facilitator.
-    #[arg(long, env = "MUSTER_FACILITATOR", help_heading = "Whom to talk to")]
+    #[arg(long, env = "MUSTER_FACILITATOR", help_heading = "Facilitator and identity")]
     pub(crate) facilitator: Option<String>,
     /// ss58 address of the validator that is to route jobs.
-    #[arg(long, env = "MUSTER_VALIDATOR", help_heading = "Whom to talk to")]
+    #[arg(long, env = "MUSTER_VALIDATOR", help_heading = "Facilitator and identity")]
     pub(crate) validator: Option<ValidatorKey>,
     /// An API key; others can see it here, so better keep it in the environment.
     #[arg(
@@ -52,28 +52,28 @@ pub(crate) struct Door {
         env = "MUSTER_API_KEY",
         hide_env_values = true,
         value_name = "KEY",
-        help_heading = "Whom to talk to"
+        help_heading = "Facilitator and identity"
     )]
     pub(crate) api_key: Option<String>,
     #[command(flatten)]
     pub(crate) wallet: WalletName,
 }
 
-/// Which wallet.
+/// The wallet that signs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WalletName {
     /// The folder of wallets; ~/.bittensor/wallets where no local subnet names another.
-    #[arg(long, env = "MUSTER_WALLETS", help_heading = "Whom to talk to")]
+    #[arg(long, env = "MUSTER_WALLETS", help_heading = "Facilitator and identity")]
     pub(crate) wallets: Option<PathBuf>,
     /// Sign with the hotkey of this wallet; `user` in a local subnet.
-    #[arg(long, help_heading = "Whom to talk to")]
+    #[arg(long, help_heading = "Facilitator and identity")]
     pub(crate) wallet: Option<String>,
     /// The hotkey's name.
-    #[arg(long, default_value = "default", help_heading = "Whom to talk to")]
+    #[arg(long, default_value = "default", help_heading = "Facilitator and identity")]
     pub(crate) hotkey: String,
 }
 
-/// How the inputs of this machine travel.
+/// The way in which inputs of this machine travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Via {
     /// Up to 1 MiB inside the request, more through the file store.
@@ -113,10 +113,10 @@ pub(crate) struct JobRun {
     /// Folder in the container whose small files come back inside the result.
     #[arg(long, default_value = "/artifacts", value_name = "FOLDER")]
     pub(crate) artifacts: String,
-    /// Where to write what comes back. Outputs go to the current folder by default, artifacts nowhere.
+    /// The folder for outputs and artifacts. Outputs go to the current folder by default, artifacts nowhere.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) save: Option<PathBuf>,
-    /// How inputs of this machine travel.
+    /// The way in which inputs of this machine travel.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) via: Via,
     /// Do not wait: print the job's id.
@@ -126,7 +126,7 @@ pub(crate) struct JobRun {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
     /// The arguments of the image's entry point.
     #[arg(last = true)]
     pub(crate) command: Vec<String>,
@@ -135,32 +135,32 @@ pub(crate) struct JobRun {
 /// `muster job ls`.
 #[derive(Debug, Args)]
 pub(crate) struct JobLs {
-    /// How many.
+    /// The number of rows to show.
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
     /// Print them as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster job show` and `muster job cancel`.
 #[derive(Debug, Args)]
 pub(crate) struct JobShow {
-    /// The job.
+    /// The id of the job.
     pub(crate) id: JobId,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster job logs`.
 #[derive(Debug, Args)]
 pub(crate) struct JobLogs {
-    /// The job.
+    /// The id of the job.
     pub(crate) id: JobId,
     /// Go on until the job has ended; then end with its exit code. Ctrl-C leaves the job alone.
     #[arg(long, short = 'f')]
@@ -169,13 +169,13 @@ pub(crate) struct JobLogs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster job get`.
 #[derive(Debug, Args)]
 pub(crate) struct JobGet {
-    /// The job.
+    /// The id of the job.
     pub(crate) id: JobId,
     /// Where to write outputs and artifacts.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
@@ -184,13 +184,13 @@ pub(crate) struct JobGet {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster files`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Files {
-    /// Upload a file. What is there already is not sent again; an upload that broke off goes on.
+    /// Upload a file. Content that the store has is not sent again; an interrupted upload continues.
     Put(FilesPut),
     /// List files, newest first.
     #[command(visible_alias = "list")]
@@ -206,29 +206,29 @@ pub(crate) enum Files {
 /// `muster files put`.
 #[derive(Debug, Args)]
 pub(crate) struct FilesPut {
-    /// The file.
+    /// The file to upload.
     pub(crate) file: PathBuf,
-    /// What to call it; its own name by default.
+    /// The name in the store; its own name by default.
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster files ls`.
 #[derive(Debug, Args)]
 pub(crate) struct FilesLs {
-    /// How many.
+    /// The number of rows to show.
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
     /// Print them as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster files show` and `muster files rm`.
@@ -240,7 +240,7 @@ pub(crate) struct FileId {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster files get`.
@@ -255,7 +255,7 @@ pub(crate) struct FilesGet {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster chat`.
@@ -271,7 +271,7 @@ pub(crate) struct Chat {
     /// Ask this and end, instead of reading lines.
     #[arg(long, short = 'm', value_name = "TEXT")]
     pub(crate) message: Option<String>,
-    /// What the model is told first.
+    /// A system message before the conversation.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
     /// Tokens of an answer, at most.
@@ -284,7 +284,7 @@ pub(crate) struct Chat {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster proof`.
@@ -297,7 +297,7 @@ pub(crate) enum Proof {
 /// `muster proof verify`.
 #[derive(Debug, Args)]
 pub(crate) struct ProofVerify {
-    /// What `muster chat --save` wrote, or what the address /v1/proofs/ID answered.
+    /// The file that `muster chat --save` wrote, or the answer of /v1/proofs/ID.
     pub(crate) file: PathBuf,
     /// Print the verdict as JSON.
     #[arg(long)]
@@ -321,7 +321,7 @@ pub(crate) struct Login {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster keys`.
@@ -339,7 +339,7 @@ pub(crate) enum Keys {
 /// `muster keys new`.
 #[derive(Debug, Args)]
 pub(crate) struct KeyNew {
-    /// What to call it, for example after the program that will use it.
+    /// The key's name, for example the program that will use it.
     pub(crate) name: String,
     /// For an administrator: the account of somebody without a hotkey that the key is to open.
     #[arg(long)]
@@ -348,7 +348,7 @@ pub(crate) struct KeyNew {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster keys ls`.
@@ -358,7 +358,7 @@ pub(crate) struct KeyLs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster keys rm`.
@@ -370,10 +370,10 @@ pub(crate) struct KeyRm {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
-/// Whose needs this machine is held against.
+/// The purpose whose needs this machine is checked against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Who {
     /// All of them together, as `muster up` needs it.
@@ -382,16 +382,16 @@ pub(crate) enum Who {
     User,
     /// A miner with executors on this machine.
     Miner,
-    /// A validator.
+    /// A validator's machine.
     Validator,
-    /// A facilitator.
+    /// A facilitator's machine.
     Facilitator,
 }
 
 /// `muster doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// What this machine is for.
+    /// The purpose of this machine.
     #[arg(long = "for", value_enum, default_value = "up", value_name = "WHO")]
     pub(crate) who: Who,
     /// The folder whose disk is looked at.
@@ -404,14 +404,14 @@ pub(crate) struct Doctor {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster completions`.
 #[derive(Debug, Args)]
 #[command(after_help = "For bash, in ~/.bashrc: source <(muster completions bash)")]
 pub(crate) struct Completions {
-    /// The shell.
+    /// The shell to complete for.
     #[arg(value_enum)]
     pub(crate) shell: Shell,
 }
@@ -433,7 +433,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|_| format!("write 90, 90s, 15m, 2h or 1d instead of {text:?}"))?;
     match number.checked_mul(scale) {
         Some(secs) if secs > 0 => Ok(Duration::from_secs(secs)),
-        Some(_) | None => Err(format!("{text:?} is no time that anything could take")),
+        Some(_) | None => Err(format!("{text:?} is not a valid duration")),
     }
 }
 

@@ -1,62 +1,62 @@
-//! What was found out about a machine, without any opinion.
+//! MachineFacts about a machine, without any judgement.
 
 use serde::{Deserialize, Serialize};
 
-/// Everything. What was not asked is absent.
+/// All facts. A fact that was not gathered is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Facts {
+pub(crate) struct MachineFacts {
     /// The Docker engine.
-    pub(crate) engine: Engine,
+    pub(crate) engine: EngineFacts,
     /// The disk below a folder.
-    pub(crate) disk: Disk,
+    pub(crate) disk: DiskFacts,
     /// Addresses on which roles listen.
-    pub(crate) ports: Vec<Port>,
-    /// The clock.
-    pub(crate) clock: Clock,
+    pub(crate) ports: Vec<PortFacts>,
+    /// The state of the clock.
+    pub(crate) clock: ClockFacts,
     /// The chain, if one is known.
-    pub(crate) chain: Option<Remote>,
+    pub(crate) chain: Option<RemoteFacts>,
     /// The facilitator, if one is known.
-    pub(crate) facilitator: Option<Remote>,
-    /// In whose name commands speak: words, or why there is nobody.
-    pub(crate) login: Login,
-    /// Graphics processors.
-    pub(crate) gpu: Gpu,
+    pub(crate) facilitator: Option<RemoteFacts>,
+    /// The identity of the user's commands in words, or the reason for its absence.
+    pub(crate) login: LoginFacts,
+    /// The NVIDIA cards.
+    pub(crate) gpu: GpuFacts,
 }
 
 /// The Docker engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Engine {
-    /// Its version; absent if none answers.
+pub(crate) struct EngineFacts {
+    /// The engine's version; absent if none answers.
     pub(crate) version: Option<String>,
-    /// Why none answers.
+    /// The reason why none answers.
     pub(crate) error: Option<String>,
 }
 
 /// The disk below a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Disk {
-    /// The folder.
+pub(crate) struct DiskFacts {
+    /// The folder whose disk was checked.
     pub(crate) folder: String,
     /// Bytes that may still be written; absent if it cannot be found out.
     pub(crate) free: Option<u64>,
-    /// Why.
+    /// The reason why it cannot be found out.
     pub(crate) error: Option<String>,
 }
 
 /// An address on which a role listens by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Port {
-    /// The role.
+pub(crate) struct PortFacts {
+    /// The role that listens there by default.
     pub(crate) role: String,
-    /// `127.0.0.1:8090`.
+    /// The address, such as `127.0.0.1:8090`.
     pub(crate) address: String,
     /// Why it cannot be listened on; absent if it can.
     pub(crate) error: Option<String>,
 }
 
-/// The clock.
+/// The state of the machine's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Clock {
+pub(crate) struct ClockFacts {
     /// Whether the system keeps it in step with others; absent if it does not say.
     pub(crate) synchronised: Option<bool>,
     /// Seconds by which it is ahead of the facilitator's, give or take one; absent if that was not asked.
@@ -65,10 +65,10 @@ pub(crate) struct Clock {
 
 /// Something at the other end of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Remote {
-    /// Its URL.
+pub(crate) struct RemoteFacts {
+    /// The URL of the service.
     pub(crate) url: String,
-    /// What it says of itself; absent if it does not answer.
+    /// The service's own description; absent if it does not answer.
     pub(crate) says: Option<String>,
     /// Why it does not.
     pub(crate) error: Option<String>,
@@ -76,16 +76,16 @@ pub(crate) struct Remote {
 
 /// In whose name commands speak.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Login {
+pub(crate) struct LoginFacts {
     /// A hotkey, or an API key; never the key itself.
     pub(crate) whom: Option<String>,
     /// Why there is nobody.
     pub(crate) error: Option<String>,
 }
 
-/// Graphics processors.
+/// The NVIDIA cards, and the way of containers to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Gpu {
+pub(crate) struct GpuFacts {
     /// The kernel has a device of NVIDIA's driver.
     pub(crate) device: bool,
     /// One line each, as the driver's own tool says it.

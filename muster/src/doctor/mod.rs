@@ -14,16 +14,18 @@ use muster_process::SharedClock;
 use serde_json::json;
 use tokio::process::Command;
 
-use self::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
-use self::verdict::{Purpose, State, judge, worst};
+use self::facts::{
+    ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, RemoteFacts,
+};
+use self::verdict::{Purpose, Severity, judge, worst_severity};
 use crate::cli::Doctor;
 use crate::cli::user::Who;
-use crate::door;
+use crate::facilitator_access;
 use crate::failure::Result;
 use crate::print;
 use crate::up::state::Subnet;
 
-/// Nothing here may take longer: who asks a doctor is in trouble already.
+/// The time limit of each check, since its user is in trouble already.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Where the roles listen by default.
 const PORTS: [(&str, &str); 3] = [
@@ -44,7 +46,7 @@ pub(crate) async fn run(args: Doctor, clock: SharedClock) -> Result<ExitCode> {
     };
     let facts = gather(&args, purpose, &clock).await?;
     let verdicts = judge(&facts, purpose);
-    let ended = if worst(&verdicts) == State::Failure {
+    let ended = if worst_severity(&verdicts) == Severity::Failure {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
@@ -69,9 +71,9 @@ pub(crate) async fn run(args: Doctor, clock: SharedClock) -> Result<ExitCode> {
     Ok(ended)
 }
 
-async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<Facts> {
+async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<MachineFacts> {
     let subnet = Subnet::read(&args.door.dir)?;
-    let target = door::open(&args.door);
+    let target = facilitator_access::resolve(&args.door);
     let (url, login) = match &target {
         Ok(target) => {
             let whom = match &target.credential {
@@ -80,7 +82,7 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
             };
             (
                 Some(target.facilitator.clone()),
-                Login {
+                LoginFacts {
                     whom: Some(whom),
                     error: None,
                 },
@@ -88,7 +90,7 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         }
         Err(failure) => {
             let error = Some(failure.to_string());
-            (args.door.facilitator.clone(), Login { whom: None, error })
+            (args.door.facilitator.clone(), LoginFacts { whom: None, error })
         }
     };
     let chain = args
@@ -102,11 +104,11 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         synchronised(),
         gpu(),
     );
-    Ok(Facts {
+    Ok(MachineFacts {
         engine,
         disk: disk(&args.disk),
         ports: ports(purpose),
-        clock: Clock {
+        clock: ClockFacts {
             synchronised,
             ahead_s,
         },
@@ -123,27 +125,27 @@ fn words(error: impl Into<anyhow::Error>) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-async fn engine() -> Engine {
+async fn engine() -> EngineFacts {
     let asked = tokio::time::timeout(PATIENCE, muster_executor::engine::Engine::connect("")).await;
     match asked {
-        Ok(Ok(engine)) => Engine {
+        Ok(Ok(engine)) => EngineFacts {
             version: Some(engine.version().to_owned()),
             error: None,
         },
-        Ok(Err(error)) => Engine {
+        Ok(Err(error)) => EngineFacts {
             version: None,
             error: Some(words(error)),
         },
-        Err(_) => Engine {
+        Err(_) => EngineFacts {
             version: None,
             error: Some("it does not answer in time".to_owned()),
         },
     }
 }
 
-fn disk(folder: &Path) -> Disk {
+fn disk(folder: &Path) -> DiskFacts {
     let looked = nix::sys::statvfs::statvfs(folder);
-    Disk {
+    DiskFacts {
         folder: folder.display().to_string(),
         free: looked
             .as_ref()
@@ -153,7 +155,7 @@ fn disk(folder: &Path) -> Disk {
     }
 }
 
-fn ports(purpose: Purpose) -> Vec<Port> {
+fn ports(purpose: Purpose) -> Vec<PortFacts> {
     let needed = |role: &str| match purpose {
         Purpose::Up => true,
         Purpose::User => false,
@@ -164,7 +166,7 @@ fn ports(purpose: Purpose) -> Vec<Port> {
     PORTS
         .iter()
         .filter(|(role, _)| needed(role))
-        .map(|(role, address)| Port {
+        .map(|(role, address)| PortFacts {
             role: (*role).to_owned(),
             address: (*address).to_owned(),
             error: TcpListener::bind(address).err().map(|error| error.to_string()),
@@ -172,8 +174,8 @@ fn ports(purpose: Purpose) -> Vec<Port> {
         .collect()
 }
 
-/// What a facilitator says, and by how much this clock is ahead of its own.
-async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<Remote>, Option<i64>) {
+/// A facilitator's description, and the number of milliseconds by which this clock is ahead of its own.
+async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<RemoteFacts>, Option<i64>) {
     let Some(url) = url else { return (None, None) };
     let sent = clock.now();
     let asking = async {
@@ -191,7 +193,7 @@ async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<Remote
             let says = answer.text().await.unwrap_or_default();
             let says = Some(says.chars().take(200).collect());
             (
-                Some(Remote {
+                Some(RemoteFacts {
                     url,
                     says,
                     error: None,
@@ -202,7 +204,7 @@ async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<Remote
         Err(error) => {
             let error = Some(words(error.without_url()));
             (
-                Some(Remote {
+                Some(RemoteFacts {
                     url,
                     says: None,
                     error,
@@ -213,7 +215,7 @@ async fn facilitator(url: Option<String>, clock: &SharedClock) -> (Option<Remote
     }
 }
 
-async fn chain_at(url: Option<String>) -> Option<Remote> {
+async fn chain_at(url: Option<String>) -> Option<RemoteFacts> {
     let url = url?;
     let asking = async {
         let chain = ChainClient::connect(&url).await?;
@@ -224,11 +226,11 @@ async fn chain_at(url: Option<String>) -> Option<Remote> {
         Ok(Err(error)) => (None, Some(words(error))),
         Err(_) => (None, Some("it does not answer in time".to_owned())),
     };
-    Some(Remote { url, says, error })
+    Some(RemoteFacts { url, says, error })
 }
 
-/// What a tool prints; `None` where there is no such tool, or it fails.
-async fn told_by(program: &str, args: &[&str]) -> std::result::Result<String, String> {
+/// The output of a tool; an error where there is no such tool, or it fails.
+async fn run_program(program: &str, args: &[&str]) -> std::result::Result<String, String> {
     let asked = Command::new(program).args(args).kill_on_drop(true).output();
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(Ok(output)) if output.status.success() => {
@@ -246,7 +248,7 @@ async fn told_by(program: &str, args: &[&str]) -> std::result::Result<String, St
 
 /// Whether the system keeps the clock in step, where it says so.
 async fn synchronised() -> Option<bool> {
-    let asked = told_by("timedatectl", &["show", "--property=NTPSynchronized", "--value"]).await;
+    let asked = run_program("timedatectl", &["show", "--property=NTPSynchronized", "--value"]).await;
     match asked.as_deref() {
         Ok("yes") => Some(true),
         Ok("no") => Some(false),
@@ -254,18 +256,18 @@ async fn synchronised() -> Option<bool> {
     }
 }
 
-async fn gpu() -> Gpu {
+async fn gpu() -> GpuFacts {
     let device = Path::new(GPU_DEVICE).exists();
     let query = [
         "--query-gpu=name,driver_version,memory.total",
         "--format=csv,noheader",
     ];
     let (found, toolkit) = tokio::join!(
-        told_by("nvidia-smi", &query),
-        told_by("nvidia-ctk", &["--version"])
+        run_program("nvidia-smi", &query),
+        run_program("nvidia-ctk", &["--version"])
     );
     let lines = |text: &str| text.lines().map(str::to_owned).collect();
-    Gpu {
+    GpuFacts {
         device,
         found: found.as_deref().map(lines).unwrap_or_default(),
         error: found.err(),

@@ -1,16 +1,18 @@
-//! What facts mean for a purpose, and what to do. Pure.
+//! Verdicts over facts for a purpose, with advice. Pure.
 
 use std::fmt;
 
 use muster_protocol::ErrorCode;
 use serde::Serialize;
 
-use super::facts::{Clock, Disk, Engine, Facts, Gpu, Login, Port, Remote};
+use super::facts::{
+    ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, RemoteFacts,
+};
 
 const GIB: u64 = 1024 * 1024 * 1024;
 /// Images and a job's data need more than this.
 const DISK_FAILS: u64 = 2 * GIB;
-/// What an executor may let one job write is 20 GiB by default.
+/// An executor lets one job write 20 GiB by default.
 const DISK_WARNS: u64 = 30 * GIB;
 /// A greeting that is older than 10 seconds is refused by every peer.
 const CLOCK_FAILS_S: u64 = 10;
@@ -18,7 +20,7 @@ const CLOCK_WARNS_S: u64 = 3;
 /// The first toolkit without CVE-2025-23266 and its like; ComputeHorde's executors ask for the same.
 const LEAST_TOOLKIT: (u32, u32, u32) = (1, 17, 4);
 
-/// What the machine is for.
+/// The purpose of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The whole subnet on one machine.
@@ -27,16 +29,16 @@ pub(crate) enum Purpose {
     User,
     /// A miner with executors.
     Miner,
-    /// A validator.
+    /// A validator's machine.
     Validator,
-    /// A facilitator.
+    /// A facilitator's machine.
     Facilitator,
 }
 
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum State {
+pub(crate) enum Severity {
     /// As it should be.
     Fine,
     /// Good to know; nothing is wrong.
@@ -47,22 +49,22 @@ pub(crate) enum State {
     Failure,
 }
 
-/// One check.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Verdict {
-    /// What was looked at.
+    /// The name of the check.
     pub(crate) check: &'static str,
     /// How it is.
-    pub(crate) state: State,
-    /// In words.
+    pub(crate) state: Severity,
+    /// The finding in words.
     pub(crate) says: String,
-    /// What to do; empty where there is nothing to do.
+    /// The advice; empty where nothing needs doing.
     pub(crate) advice: String,
     /// The error that it would lead to, for `muster explain`.
     pub(crate) code: Option<&'static str>,
 }
 
-// === impl Purpose, State, Verdict ===
+// === impl Purpose, Severity, Verdict ===
 
 impl Purpose {
     const fn runs_jobs(self) -> bool {
@@ -78,7 +80,7 @@ impl Purpose {
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Fine => "ok",
@@ -90,7 +92,7 @@ impl fmt::Display for State {
 }
 
 impl Verdict {
-    fn new(check: &'static str, state: State, says: impl Into<String>) -> Self {
+    fn new(check: &'static str, state: Severity, says: impl Into<String>) -> Self {
         Self {
             check,
             state,
@@ -101,7 +103,7 @@ impl Verdict {
     }
 
     fn fine(check: &'static str, says: impl Into<String>) -> Self {
-        Self::new(check, State::Fine, says)
+        Self::new(check, Severity::Fine, says)
     }
 
     fn advising(mut self, advice: impl Into<String>) -> Self {
@@ -116,7 +118,7 @@ impl Verdict {
 }
 
 /// Every verdict, in the order in which one would mend things.
-pub(crate) fn judge(facts: &Facts, purpose: Purpose) -> Vec<Verdict> {
+pub(crate) fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
     let mut verdicts = vec![
         engine(&facts.engine, purpose),
         disk(&facts.disk, purpose),
@@ -130,16 +132,16 @@ pub(crate) fn judge(facts: &Facts, purpose: Purpose) -> Vec<Verdict> {
     verdicts
 }
 
-/// The worst of them; fine if there are none.
-pub(crate) fn worst(verdicts: &[Verdict]) -> State {
+/// The worst_severity of them; fine if there are none.
+pub(crate) fn worst_severity(verdicts: &[Verdict]) -> Severity {
     verdicts
         .iter()
         .map(|verdict| verdict.state)
         .max()
-        .unwrap_or(State::Fine)
+        .unwrap_or(Severity::Fine)
 }
 
-fn engine(engine: &Engine, purpose: Purpose) -> Verdict {
+fn engine(engine: &EngineFacts, purpose: Purpose) -> Verdict {
     const CHECK: &str = "engine";
     if let Some(version) = &engine.version {
         return Verdict::fine(CHECK, format!("Docker engine {version} answers"));
@@ -147,7 +149,7 @@ fn engine(engine: &Engine, purpose: Purpose) -> Verdict {
     let why = engine.error.as_deref().unwrap_or("it was not asked");
     if purpose.runs_jobs() {
         let says = format!("no Docker engine answers: {why}");
-        return Verdict::new(CHECK, State::Failure, says)
+        return Verdict::new(CHECK, Severity::Failure, says)
             .coded(ErrorCode::EngineUnreachable)
             .advising(
                 "install one (Debian: apt-get install docker.io), start it, and run as a user who may use its socket (group docker)",
@@ -155,19 +157,19 @@ fn engine(engine: &Engine, purpose: Purpose) -> Verdict {
     }
     Verdict::new(
         CHECK,
-        State::Note,
+        Severity::Note,
         "no Docker engine answers; this purpose needs none",
     )
 }
 
-fn disk(disk: &Disk, purpose: Purpose) -> Verdict {
+fn disk(disk: &DiskFacts, purpose: Purpose) -> Verdict {
     const CHECK: &str = "disk";
-    let Disk { folder, free, error } = disk;
+    let DiskFacts { folder, free, error } = disk;
     let Some(free) = *free else {
         let why = error.as_deref().unwrap_or("it was not asked");
         return Verdict::new(
             CHECK,
-            State::Warning,
+            Severity::Warning,
             format!("the disk of {folder} cannot be looked at: {why}"),
         )
         .advising("name a folder that exists: muster doctor --disk FOLDER");
@@ -175,9 +177,9 @@ fn disk(disk: &Disk, purpose: Purpose) -> Verdict {
     let says = format!("{} GiB are free below {folder}", free / GIB);
     let advice = "make room: `docker system prune` removes images and containers that nobody uses";
     if free < DISK_FAILS {
-        Verdict::new(CHECK, State::Failure, says).advising(advice)
+        Verdict::new(CHECK, Severity::Failure, says).advising(advice)
     } else if free < DISK_WARNS && purpose.runs_jobs() {
-        Verdict::new(CHECK, State::Warning, says).advising(format!(
+        Verdict::new(CHECK, Severity::Warning, says).advising(format!(
             "{advice}; or bound what a job may write (limits.disk_mib of the executor, 20 GiB by default)"
         ))
     } else {
@@ -185,7 +187,7 @@ fn disk(disk: &Disk, purpose: Purpose) -> Verdict {
     }
 }
 
-fn clock(clock: &Clock) -> Verdict {
+fn clock(clock: &ClockFacts) -> Verdict {
     const CHECK: &str = "clock";
     const ADVICE: &str = "let the system keep it: `timedatectl set-ntp true`, or install chrony";
     if let Some(ahead) = clock.ahead_s {
@@ -195,14 +197,14 @@ fn clock(clock: &Clock) -> Verdict {
         if by >= CLOCK_FAILS_S {
             return Verdict::new(
                 CHECK,
-                State::Failure,
+                Severity::Failure,
                 format!("{says}; signatures will be refused"),
             )
             .coded(ErrorCode::SignatureRefused)
             .advising(ADVICE);
         }
         if by >= CLOCK_WARNS_S {
-            return Verdict::new(CHECK, State::Warning, says).advising(ADVICE);
+            return Verdict::new(CHECK, Severity::Warning, says).advising(ADVICE);
         }
     }
     let compared = if clock.ahead_s.is_some() {
@@ -214,30 +216,34 @@ fn clock(clock: &Clock) -> Verdict {
         Some(true) => Verdict::fine(CHECK, format!("the system keeps the clock in step{compared}")),
         Some(false) if clock.ahead_s.is_none() => Verdict::new(
             CHECK,
-            State::Warning,
+            Severity::Warning,
             "the system does not keep the clock in step",
         )
         .advising(ADVICE),
         Some(false) => {
             let says = format!("the system does not keep the clock in step{compared}");
-            Verdict::new(CHECK, State::Note, says).advising(ADVICE)
+            Verdict::new(CHECK, Severity::Note, says).advising(ADVICE)
         }
         None if clock.ahead_s.is_some() => Verdict::fine(CHECK, "the clock agrees with the facilitator's"),
-        None => Verdict::new(CHECK, State::Note, "nothing here says whether the clock is right"),
+        None => Verdict::new(
+            CHECK,
+            Severity::Note,
+            "nothing here says whether the clock is right",
+        ),
     }
 }
 
-fn port(port: &Port, purpose: Purpose) -> Verdict {
+fn port(port: &PortFacts, purpose: Purpose) -> Verdict {
     const CHECK: &str = "ports";
-    let Port { role, address, error } = port;
+    let PortFacts { role, address, error } = port;
     let Some(why) = error else {
         return Verdict::fine(CHECK, format!("{address} is free for a {role}"));
     };
     let says = format!("{address}, where a {role} listens by default, cannot be listened on: {why}");
     // `muster up` takes free ports by itself.
     let state = match purpose {
-        Purpose::Up | Purpose::User => State::Note,
-        Purpose::Miner | Purpose::Validator | Purpose::Facilitator => State::Warning,
+        Purpose::Up | Purpose::User => Severity::Note,
+        Purpose::Miner | Purpose::Validator | Purpose::Facilitator => Severity::Warning,
     };
     Verdict::new(CHECK, state, says)
         .coded(ErrorCode::BindFailed)
@@ -246,7 +252,7 @@ fn port(port: &Port, purpose: Purpose) -> Verdict {
         ))
 }
 
-fn gpu(gpu: &Gpu, purpose: Purpose) -> Verdict {
+fn gpu(gpu: &GpuFacts, purpose: Purpose) -> Verdict {
     const CHECK: &str = "gpu";
     if !gpu.device && gpu.found.is_empty() {
         let says = if purpose.runs_jobs() {
@@ -254,15 +260,15 @@ fn gpu(gpu: &Gpu, purpose: Purpose) -> Verdict {
         } else {
             "no NVIDIA GPU; this purpose needs none"
         };
-        return Verdict::new(CHECK, State::Note, says);
+        return Verdict::new(CHECK, Severity::Note, says);
     }
     if gpu.found.is_empty() {
         let why = gpu.error.as_deref().unwrap_or("it names none");
         let says = format!("there is an NVIDIA device, but its driver does not say which: {why}");
         let state = if purpose.runs_jobs() {
-            State::Failure
+            Severity::Failure
         } else {
-            State::Note
+            Severity::Note
         };
         return Verdict::new(CHECK, state, says).advising(
             "`nvidia-smi` must list it; after an update of the driver the machine has to be started again",
@@ -277,7 +283,7 @@ fn gpu(gpu: &Gpu, purpose: Purpose) -> Verdict {
     match &gpu.toolkit {
         None => Verdict::new(
             CHECK,
-            State::Failure,
+            Severity::Failure,
             format!("{names}; but containers cannot get at it"),
         )
         .advising(advice),
@@ -288,11 +294,11 @@ fn gpu(gpu: &Gpu, purpose: Purpose) -> Verdict {
             Some(_) => {
                 let says =
                     format!("{names}; container toolkit {version} lets jobs break out of their container");
-                Verdict::new(CHECK, State::Failure, says).advising(advice)
+                Verdict::new(CHECK, Severity::Failure, says).advising(advice)
             }
             None => {
                 let says = format!("{names}; a container toolkit of unknown version ({version})");
-                Verdict::new(CHECK, State::Warning, says).advising(advice)
+                Verdict::new(CHECK, Severity::Warning, says).advising(advice)
             }
         },
     }
@@ -307,13 +313,13 @@ fn version_of(text: &str) -> Option<(u32, u32, u32)> {
     Some((numbers.next()??, numbers.next()??, numbers.next()??))
 }
 
-fn chain(chain: Option<&Remote>, purpose: Purpose) -> Verdict {
+fn chain(chain: Option<&RemoteFacts>, purpose: Purpose) -> Verdict {
     const CHECK: &str = "chain";
     let Some(chain) = chain else {
         let state = if purpose.needs_chain() {
-            State::Warning
+            Severity::Warning
         } else {
-            State::Note
+            Severity::Note
         };
         return Verdict::new(CHECK, state, "no chain is known")
             .advising("name one: muster doctor --chain ws://HOST:9944; `muster up` starts one of its own");
@@ -321,13 +327,13 @@ fn chain(chain: Option<&Remote>, purpose: Purpose) -> Verdict {
     remote(CHECK, chain, purpose.needs_chain(), ErrorCode::ChainUnreachable)
 }
 
-fn facilitator(facilitator: Option<&Remote>, purpose: Purpose) -> Verdict {
+fn facilitator(facilitator: Option<&RemoteFacts>, purpose: Purpose) -> Verdict {
     const CHECK: &str = "facilitator";
     let Some(facilitator) = facilitator else {
         let state = if purpose.submits_jobs() {
-            State::Warning
+            Severity::Warning
         } else {
-            State::Note
+            Severity::Note
         };
         return Verdict::new(CHECK, state, "no facilitator is known")
             .advising("`muster login --facilitator URL`, or `muster up` for one of your own");
@@ -336,28 +342,32 @@ fn facilitator(facilitator: Option<&Remote>, purpose: Purpose) -> Verdict {
     remote(CHECK, facilitator, needed, ErrorCode::FacilitatorUnreachable)
 }
 
-fn remote(check: &'static str, remote: &Remote, needed: bool, code: ErrorCode) -> Verdict {
-    let Remote { url, says, error } = remote;
+fn remote(check: &'static str, remote: &RemoteFacts, needed: bool, code: ErrorCode) -> Verdict {
+    let RemoteFacts { url, says, error } = remote;
     if let Some(says) = says {
         return Verdict::fine(check, format!("{url} answers: {says}"));
     }
     let why = error.as_deref().unwrap_or("it was not asked");
-    let state = if needed { State::Failure } else { State::Warning };
+    let state = if needed {
+        Severity::Failure
+    } else {
+        Severity::Warning
+    };
     Verdict::new(check, state, format!("{url} does not answer: {why}"))
         .coded(code)
         .advising("is it running, and does a firewall or a proxy stand between? Try it from another machine")
 }
 
-fn login(login: &Login, purpose: Purpose) -> Verdict {
+fn login(login: &LoginFacts, purpose: Purpose) -> Verdict {
     const CHECK: &str = "login";
     if let Some(whom) = &login.whom {
         return Verdict::fine(CHECK, format!("commands speak for {whom}"));
     }
     let why = login.error.as_deref().unwrap_or("nothing was looked for");
     let state = if purpose.submits_jobs() {
-        State::Failure
+        Severity::Failure
     } else {
-        State::Note
+        Severity::Note
     };
     Verdict::new(CHECK, state, format!("commands speak for nobody: {why}"))
         .coded(ErrorCode::NotLoggedIn)
@@ -376,40 +386,40 @@ mod tests {
         Purpose::Facilitator,
     ];
 
-    fn well() -> Facts {
+    fn well() -> MachineFacts {
         let remote = |url: &str| {
-            Some(Remote {
+            Some(RemoteFacts {
                 url: url.to_owned(),
                 says: Some("block 7".to_owned()),
                 error: None,
             })
         };
-        Facts {
-            engine: Engine {
+        MachineFacts {
+            engine: EngineFacts {
                 version: Some("27.0".to_owned()),
                 error: None,
             },
-            disk: Disk {
+            disk: DiskFacts {
                 folder: "/var/tmp".to_owned(),
                 free: Some(100 * GIB),
                 error: None,
             },
-            ports: vec![Port {
+            ports: vec![PortFacts {
                 role: "miner".to_owned(),
                 address: "127.0.0.1:8092".to_owned(),
                 error: None,
             }],
-            clock: Clock {
+            clock: ClockFacts {
                 synchronised: Some(true),
                 ahead_s: Some(0),
             },
             chain: remote("ws://c"),
             facilitator: remote("http://f"),
-            login: Login {
+            login: LoginFacts {
                 whom: Some("hotkey 5F…".to_owned()),
                 error: None,
             },
-            gpu: Gpu {
+            gpu: GpuFacts {
                 device: true,
                 found: vec!["H200, 580.1, 143771 MiB".to_owned()],
                 error: None,
@@ -418,7 +428,7 @@ mod tests {
         }
     }
 
-    fn state_of(facts: &Facts, purpose: Purpose, check: &str) -> State {
+    fn state_of(facts: &MachineFacts, purpose: Purpose, check: &str) -> Severity {
         let verdicts = judge(facts, purpose);
         verdicts
             .iter()
@@ -431,23 +441,27 @@ mod tests {
     fn a_machine_that_is_well_is_well_for_everything() {
         for purpose in ALL {
             let verdicts = judge(&well(), purpose);
-            assert_eq!(worst(&verdicts), State::Fine, "{purpose:?}: {verdicts:?}");
+            assert_eq!(
+                worst_severity(&verdicts),
+                Severity::Fine,
+                "{purpose:?}: {verdicts:?}"
+            );
         }
     }
 
     #[test]
     fn whatever_is_not_fine_says_what_to_do() {
-        let nothing = Facts {
-            ports: vec![Port {
+        let nothing = MachineFacts {
+            ports: vec![PortFacts {
                 role: "miner".to_owned(),
                 address: "127.0.0.1:8092".to_owned(),
                 error: Some("address in use".to_owned()),
             }],
-            ..Facts::default()
+            ..MachineFacts::default()
         };
         for purpose in ALL {
             for verdict in judge(&nothing, purpose) {
-                let told = !verdict.advice.is_empty() || verdict.state == State::Note;
+                let told = !verdict.advice.is_empty() || verdict.state == Severity::Note;
                 assert!(told && !verdict.says.is_empty(), "{purpose:?}: {verdict:?}");
             }
         }
@@ -456,15 +470,15 @@ mod tests {
     #[test]
     fn an_engine_is_needed_where_jobs_run() {
         let mut facts = well();
-        facts.engine = Engine {
+        facts.engine = EngineFacts {
             version: None,
             error: Some("no socket".to_owned()),
         };
         for (purpose, expected) in [
-            (Purpose::Up, State::Failure),
-            (Purpose::Miner, State::Failure),
-            (Purpose::User, State::Note),
-            (Purpose::Validator, State::Note),
+            (Purpose::Up, Severity::Failure),
+            (Purpose::Miner, Severity::Failure),
+            (Purpose::User, Severity::Note),
+            (Purpose::Validator, Severity::Note),
         ] {
             assert_eq!(state_of(&facts, purpose, "engine"), expected, "{purpose:?}");
         }
@@ -477,31 +491,31 @@ mod tests {
     fn a_disk_warns_before_it_fails() {
         let mut facts = well();
         for (free, expected) in [
-            (Some(GIB), State::Failure),
-            (Some(10 * GIB), State::Warning),
-            (Some(40 * GIB), State::Fine),
-            (None, State::Warning),
+            (Some(GIB), Severity::Failure),
+            (Some(10 * GIB), Severity::Warning),
+            (Some(40 * GIB), Severity::Fine),
+            (None, Severity::Warning),
         ] {
             facts.disk.free = free;
             assert_eq!(state_of(&facts, Purpose::Miner, "disk"), expected, "{free:?}");
         }
         facts.disk.free = Some(10 * GIB);
-        assert_eq!(state_of(&facts, Purpose::User, "disk"), State::Fine);
+        assert_eq!(state_of(&facts, Purpose::User, "disk"), Severity::Fine);
     }
 
     #[test]
     fn a_clock_that_is_ten_seconds_off_is_refused_by_everybody() {
         let mut facts = well();
         for (ahead, synchronised, expected) in [
-            (Some(10), Some(true), State::Failure),
-            (Some(-11), None, State::Failure),
-            (Some(4), Some(true), State::Warning),
-            (Some(-1), Some(false), State::Note),
-            (Some(1), None, State::Fine),
-            (None, Some(false), State::Warning),
-            (None, None, State::Note),
+            (Some(10), Some(true), Severity::Failure),
+            (Some(-11), None, Severity::Failure),
+            (Some(4), Some(true), Severity::Warning),
+            (Some(-1), Some(false), Severity::Note),
+            (Some(1), None, Severity::Fine),
+            (None, Some(false), Severity::Warning),
+            (None, None, Severity::Note),
         ] {
-            facts.clock = Clock {
+            facts.clock = ClockFacts {
                 synchronised,
                 ahead_s: ahead,
             };
@@ -517,27 +531,27 @@ mod tests {
     fn a_gpu_without_a_way_into_containers_is_a_failure_where_jobs_run() {
         let mut facts = well();
         for (toolkit, expected) in [
-            (Some("1.17.4"), State::Fine),
-            (Some("1.17.3-1"), State::Failure),
-            (Some("1.18.0~rc.1"), State::Fine),
-            (Some("unknown"), State::Warning),
-            (None, State::Failure),
+            (Some("1.17.4"), Severity::Fine),
+            (Some("1.17.3-1"), Severity::Failure),
+            (Some("1.18.0~rc.1"), Severity::Fine),
+            (Some("unknown"), Severity::Warning),
+            (None, Severity::Failure),
         ] {
             facts.gpu.toolkit = toolkit.map(str::to_owned);
             assert_eq!(state_of(&facts, Purpose::Miner, "gpu"), expected, "{toolkit:?}");
-            assert_eq!(state_of(&facts, Purpose::User, "gpu"), State::Fine);
+            assert_eq!(state_of(&facts, Purpose::User, "gpu"), Severity::Fine);
         }
         facts.gpu.found.clear();
-        assert_eq!(state_of(&facts, Purpose::Miner, "gpu"), State::Failure);
-        facts.gpu = Gpu::default();
-        assert_eq!(state_of(&facts, Purpose::Miner, "gpu"), State::Note);
+        assert_eq!(state_of(&facts, Purpose::Miner, "gpu"), Severity::Failure);
+        facts.gpu = GpuFacts::default();
+        assert_eq!(state_of(&facts, Purpose::Miner, "gpu"), Severity::Note);
     }
 
     #[test]
     fn what_is_far_away_must_answer_whoever_needs_it() {
         let mut facts = well();
         let silent = |url: &str| {
-            Some(Remote {
+            Some(RemoteFacts {
                 url: url.to_owned(),
                 says: None,
                 error: Some("refused".to_owned()),
@@ -545,20 +559,20 @@ mod tests {
         };
         facts.chain = silent("ws://c");
         facts.facilitator = silent("http://f");
-        facts.login = Login::default();
-        assert_eq!(state_of(&facts, Purpose::Miner, "chain"), State::Failure);
-        assert_eq!(state_of(&facts, Purpose::User, "chain"), State::Warning);
-        assert_eq!(state_of(&facts, Purpose::User, "facilitator"), State::Failure);
-        assert_eq!(state_of(&facts, Purpose::Miner, "facilitator"), State::Warning);
-        assert_eq!(state_of(&facts, Purpose::User, "login"), State::Failure);
-        assert_eq!(state_of(&facts, Purpose::Miner, "login"), State::Note);
+        facts.login = LoginFacts::default();
+        assert_eq!(state_of(&facts, Purpose::Miner, "chain"), Severity::Failure);
+        assert_eq!(state_of(&facts, Purpose::User, "chain"), Severity::Warning);
+        assert_eq!(state_of(&facts, Purpose::User, "facilitator"), Severity::Failure);
+        assert_eq!(state_of(&facts, Purpose::Miner, "facilitator"), Severity::Warning);
+        assert_eq!(state_of(&facts, Purpose::User, "login"), Severity::Failure);
+        assert_eq!(state_of(&facts, Purpose::Miner, "login"), Severity::Note);
         facts.chain = None;
-        assert_eq!(state_of(&facts, Purpose::Validator, "chain"), State::Warning);
+        assert_eq!(state_of(&facts, Purpose::Validator, "chain"), Severity::Warning);
     }
 
     #[test]
     fn a_verdict_in_json_has_its_words() {
-        let verdict = engine(&Engine::default(), Purpose::Up);
+        let verdict = engine(&EngineFacts::default(), Purpose::Up);
         let text = serde_json::to_value(&verdict).unwrap();
         assert_eq!(
             (&text["state"], &text["code"]),

@@ -18,14 +18,14 @@ use serde_json::json;
 
 use crate::cli::Job;
 use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow};
-use crate::door::{self, failed};
+use crate::facilitator_access::{self, client_failure};
 use crate::failure::Result;
-use crate::live::Live;
+use crate::live::LiveDisplay;
 use crate::{input, print, report};
 
 /// A job that is followed has no end that is known.
 const VERY_LONG: Duration = Duration::from_secs(30 * 86_400);
-/// What a command ends with that Ctrl-C ended, as shells say it.
+/// The exit code of a command that Ctrl-C ended, as shells use it.
 const EXIT_INTERRUPTED: u8 = 130;
 const PAGE: u32 = 100;
 
@@ -34,12 +34,12 @@ const PAGE: u32 = 100;
 pub(crate) struct Saved {
     /// In the container.
     from: String,
-    /// Here.
+    /// The path on this machine.
     to: PathBuf,
     bytes: u64,
 }
 
-/// Dispatches.
+/// Runs a subcommand of `muster job`.
 pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
     match command {
         Job::Run(args) => run::run(args, clock).await,
@@ -52,11 +52,14 @@ pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
-    let client = door::open(&args.door)?.connect(clock).await?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
     let mut jobs = Vec::new();
     let wanted = usize::try_from(args.limit).unwrap_or(usize::MAX);
     for page in 1.. {
-        let found = client.jobs(page, args.limit.min(PAGE)).await.map_err(failed)?;
+        let found = client
+            .jobs(page, args.limit.min(PAGE))
+            .await
+            .map_err(client_failure)?;
         jobs.extend(found.results);
         if found.next.is_none() || jobs.len() >= wanted {
             break;
@@ -86,8 +89,8 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn show(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
-    let client = door::open(&args.door)?.connect(clock).await?;
-    let view = client.job(args.id).await.map_err(failed)?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let view = client.job(args.id).await.map_err(client_failure)?;
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
     } else {
@@ -97,8 +100,10 @@ async fn show(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
-    let client = door::open(&args.door)?.connect(clock.clone()).await?;
-    let view = client.job(args.id).await.map_err(failed)?;
+    let client = facilitator_access::resolve(&args.door)?
+        .connect(clock.clone())
+        .await?;
+    let view = client.job(args.id).await.map_err(client_failure)?;
     if !args.follow || view.last_status().is_terminal() {
         if args.json {
             let (stdout, stderr) = (&view.stdout, &view.stderr);
@@ -113,7 +118,7 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
             ExitCode::SUCCESS
         });
     }
-    let mut live = Live::new(view.created_at, args.json);
+    let mut live = LiveDisplay::new(view.created_at, args.json);
     let deadline = clock.now().plus(VERY_LONG);
     let tell = |news: News| {
         if args.json {
@@ -123,7 +128,7 @@ async fn logs(args: JobLogs, clock: SharedClock) -> Result<ExitCode> {
         }
     };
     let view = tokio::select! {
-        view = client.follow(args.id, deadline, tell) => view.map_err(failed)?,
+        view = client.follow(args.id, deadline, tell) => view.map_err(client_failure)?,
         signal = shutdown::wait_for_signal() => {
             signal?;
             return Ok(ExitCode::from(EXIT_INTERRUPTED));
@@ -148,8 +153,8 @@ fn as_json(news: &News) -> serde_json::Value {
 }
 
 async fn cancel(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
-    let client = door::open(&args.door)?.connect(clock).await?;
-    let view = client.cancel(args.id).await.map_err(failed)?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let view = client.cancel(args.id).await.map_err(client_failure)?;
     let status = view.last_status();
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
@@ -162,8 +167,8 @@ async fn cancel(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
-    let client = door::open(&args.door)?.connect(clock).await?;
-    let view = client.job(args.id).await.map_err(failed)?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let view = client.job(args.id).await.map_err(client_failure)?;
     if !view.last_status().is_terminal() {
         let status = view.last_status();
         return Err(anyhow::anyhow!(
@@ -173,7 +178,7 @@ async fn get(args: JobGet, clock: SharedClock) -> Result<ExitCode> {
         )
         .into());
     }
-    let live = Live::new(view.created_at, args.json);
+    let live = LiveDisplay::new(view.created_at, args.json);
     let mut saved = save_outputs(&client, &view, &args.save, &live).await?;
     saved.extend(save_artifacts(&view, &args.save)?);
     if args.json {
@@ -192,7 +197,7 @@ pub(crate) async fn save_outputs(
     client: &Client,
     view: &JobView,
     folder: &Path,
-    live: &Live,
+    live: &LiveDisplay,
 ) -> Result<Vec<Saved>> {
     let mut saved = Vec::new();
     for upload in &view.uploads {
@@ -206,7 +211,7 @@ pub(crate) async fn save_outputs(
                 ));
                 continue;
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(client_failure(error)),
         };
         if !file.complete {
             live.say(&format!("  output {path} was not delivered"));
@@ -223,7 +228,7 @@ pub(crate) async fn save_outputs(
         let bytes = client
             .fetch_file(&file, &to, live.transfer(path))
             .await
-            .map_err(failed)?;
+            .map_err(client_failure)?;
         let from = format!("/output/{path}");
         saved.push(Saved { from, to, bytes });
     }
@@ -259,7 +264,7 @@ pub(crate) fn artifact(contents: &str) -> anyhow::Result<Vec<u8>> {
 }
 
 /// A line for each thing that was written.
-pub(crate) fn say_saved(live: &Live, saved: &[Saved]) {
+pub(crate) fn say_saved(live: &LiveDisplay, saved: &[Saved]) {
     for Saved { from, to, bytes } in saved {
         live.say(&format!("  {from} -> {} ({})", to.display(), print::size(*bytes)));
     }

@@ -15,15 +15,15 @@ use muster_protocol::{ErrorCode, JobId, ValidatorKey};
 
 use super::{EXIT_INTERRUPTED, exit_code, patience, save_artifacts, save_outputs, say_saved};
 use crate::cli::user::{JobRun, Via};
-use crate::door::{self, failed};
+use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 use crate::input::{self, Named};
-use crate::live::Live;
+use crate::live::LiveDisplay;
 use crate::print;
 
-/// What inputs and outputs are given where there is nothing to wait for.
+/// The time limit of inputs and outputs where there are none.
 const LEAST_TRANSFER: Duration = Duration::from_secs(30);
-/// What those are given whose size is not known.
+/// The time limit of inputs and outputs of unknown size.
 const UNKNOWN_TRANSFER: Duration = Duration::from_secs(300);
 /// Bytes that an executor fetches in a second, at the least.
 const SLOWEST: u64 = 4 * 1024 * 1024;
@@ -63,16 +63,16 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         .iter()
         .map(|text| variable(text))
         .collect::<Result<IndexMap<_, _>>>()?;
-    let target = door::open(&args.door)?;
+    let target = facilitator_access::resolve(&args.door)?;
     let router = target.router()?;
     let client = target.connect(clock.clone()).await?;
-    let mut live = Live::new(clock.now(), args.json || args.detach);
+    let mut live = LiveDisplay::new(clock.now(), args.json || args.detach);
 
     let prepared = async {
         let volumes = deliver(&client, &live, &inputs, args.via).await?;
         let uploads = places(&client, &outputs).await?;
         let job = request(router, &args, env, &inputs, volumes, uploads)?;
-        client.create(&job).await.map_err(failed)
+        client.create(&job).await.map_err(client_failure)
     };
     let created = tokio::select! {
         created = prepared => created?,
@@ -116,7 +116,7 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
 async fn wait(
     client: &Client,
     created: &JobView,
-    live: &mut Live,
+    live: &mut LiveDisplay,
     clock: &SharedClock,
 ) -> Result<(Waited, bool)> {
     let id = created.uuid;
@@ -130,7 +130,7 @@ async fn wait(
     let mut cancelled = false;
     loop {
         tokio::select! {
-            view = &mut followed => return Ok((Waited::Ended(Box::new(view.map_err(failed)?)), cancelled)),
+            view = &mut followed => return Ok((Waited::Ended(Box::new(view.map_err(client_failure)?)), cancelled)),
             signal = shutdown::wait_for_signal() => { signal?; }
         }
         if cancelled {
@@ -144,7 +144,7 @@ async fn wait(
         ));
         cancelled = true;
         let asked = tokio::select! {
-            view = &mut followed => return Ok((Waited::Ended(Box::new(view.map_err(failed)?)), true)),
+            view = &mut followed => return Ok((Waited::Ended(Box::new(view.map_err(client_failure)?)), true)),
             asked = client.cancel(id) => asked,
         };
         if let Err(error) = asked {
@@ -161,7 +161,7 @@ fn cannot_cancel(id: JobId, error: &ClientError) {
 }
 
 /// Brings the inputs of this machine on their way.
-async fn deliver(client: &Client, live: &Live, inputs: &[Named], via: Via) -> Result<Vec<VolumePart>> {
+async fn deliver(client: &Client, live: &LiveDisplay, inputs: &[Named], via: Via) -> Result<Vec<VolumePart>> {
     let sizes = inputs
         .iter()
         .map(Named::size)
@@ -238,7 +238,7 @@ fn no_store(error: ClientError) -> Failure {
             ),
         );
     }
-    failed(error)
+    client_failure(error)
 }
 
 /// The request that the user signs.

@@ -124,7 +124,7 @@ fn cargo(checkout: &Path, target: &Path) -> Command {
         .args(["build", "--quiet", "--target-dir"])
         .arg(target)
         .current_dir(checkout);
-    // What the cargo that runs us says of itself must not leak into another build: it would begin from nothing.
+    // The variables of the cargo that runs us must not leak into another build: it would begin from nothing.
     for (name, _) in std::env::vars_os().filter(|(name, _)| of_another_build(&name.to_string_lossy())) {
         command.env_remove(name);
     }

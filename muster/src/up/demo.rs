@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::plan::{DEMO_MODEL, Setup};
 use super::state::Subnet;
-use crate::door::failed;
+use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
 use crate::{chat, grade, input, job, print, proof, report};
 
@@ -25,7 +25,7 @@ const LICENCES: &str = "/usr/share/common-licenses";
 const ARTIFACT: &str = "/artifacts/words.json";
 /// How long the demo job may take altogether; it takes seconds.
 const JOB_PATIENCE: Duration = Duration::from_secs(120);
-/// What the demo model is told, and how many words it may say.
+/// The prompt of the demo model.
 const CHAT: &str = "every answer carries a signature";
 const CHAT_TOKENS: u32 = 10;
 /// How many words are shown.
@@ -35,41 +35,41 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Everything that happened, for machines.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    /// What happened when, in seconds since the start.
-    steps: Vec<Step>,
+pub(crate) struct DemoReport {
+    /// The steps with their times, in seconds since the start.
+    steps: Vec<DemoStep>,
     /// The job as its user sees it.
     job: JobView,
     /// The words of the licence texts: the job's result.
-    words: Words,
+    words: WordCount,
     /// Receipts with both signatures, checked.
     receipts: Vec<Receipt>,
     /// Two batches of known-answer proofs, the first with a cheat in it; judged again here from their evidence.
-    batches: [Batch; 2],
-    /// What the demo model answered, with its proof, checked.
-    chat: chat::Answer,
+    batches: [BatchReport; 2],
+    /// The demo model's answer with its proof, checked.
+    chat: chat::ChatAnswer,
     /// The weight that the validator set for the miner.
     weight: ChainWeight,
 }
 
-/// What the demo image's program writes.
+/// The output of the demo image's program.
 #[derive(Debug, Serialize, Deserialize)]
-struct Words {
+struct WordCount {
     files: u64,
     words: u64,
     distinct_words: u64,
-    top: Vec<Word>,
+    top: Vec<CountedWord>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Word {
+struct CountedWord {
     word: String,
     count: u64,
 }
 
-/// What a batch came to.
+/// The result of a batch.
 #[derive(Debug, Serialize)]
-struct Batch {
+struct BatchReport {
     executors: usize,
     cheating: usize,
     proven: usize,
@@ -78,7 +78,7 @@ struct Batch {
 }
 
 #[derive(Debug, Serialize)]
-struct Step {
+struct DemoStep {
     name: String,
     seconds: f64,
 }
@@ -94,14 +94,14 @@ struct ChainWeight {
 }
 
 /// Counts the steps and prints them as they happen.
-pub(crate) struct Diary {
+pub(crate) struct DemoSteps {
     begun: Timestamp,
     clock: SharedClock,
     quiet: bool,
-    steps: Vec<Step>,
+    steps: Vec<DemoStep>,
 }
 
-impl Diary {
+impl DemoSteps {
     /// Starts counting now.
     pub(crate) fn new(clock: SharedClock, quiet: bool) -> Self {
         Self {
@@ -122,27 +122,27 @@ impl Diary {
         if !self.quiet {
             print::line(format_args!("{seconds:>8.3} s  {name}"));
         }
-        self.steps.push(Step { name, seconds });
+        self.steps.push(DemoStep { name, seconds });
     }
 }
 
 /// Runs the demo job.
 pub(crate) async fn run(
-    mut diary: Diary,
+    mut diary: DemoSteps,
     setup: &Setup<'_>,
     netuid: Netuid,
     user: Keypair,
-) -> Result<Report> {
+) -> Result<DemoReport> {
     let (subnet, image) = (setup.subnet, setup.image);
     let clock = diary.clock.clone();
     let client = Client::connect(&subnet.facilitator_url(), Credential::hotkey(user), clock.clone())
         .await
-        .map_err(failed)?;
+        .map_err(client_failure)?;
     let texts = licence_texts();
     let request = request(subnet, image, texts)?;
     // Taken before the request leaves, so that no later step has an earlier time.
     let submitted = clock.now();
-    let created = client.create(&request).await.map_err(failed)?;
+    let created = client.create(&request).await.map_err(client_failure)?;
     diary.step_at(
         format!("job {} submitted: the words of {}", created.uuid, texts.display()),
         submitted,
@@ -154,7 +154,7 @@ pub(crate) async fn run(
             News::Log(_) | News::Progress(_) => {}
         })
         .await
-        .map_err(failed)?;
+        .map_err(client_failure)?;
     if job.last_status() != JobStatus::Completed {
         let reason = report::failure(&job).unwrap_or_default();
         return Err(anyhow::anyhow!("the demo job did not succeed: {reason}").into());
@@ -181,7 +181,7 @@ pub(crate) async fn run(
         "weight {} of miner uid {} set by validator uid {} on netuid {}",
         weight.weight, weight.miner_uid, weight.validator_uid, weight.netuid
     ));
-    Ok(Report {
+    Ok(DemoReport {
         steps: diary.steps,
         job,
         words,
@@ -194,7 +194,7 @@ pub(crate) async fn run(
 
 /// Every executor is challenged at one instant, one of them cheating if there are two. The validator gets no hint;
 /// what it says is judged again here from its evidence.
-async fn batch(diary: &mut Diary, setup: &Setup<'_>, cheating: bool) -> Result<Batch> {
+async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Result<BatchReport> {
     let cheating = cheating && setup.executors > 1;
     if cheating {
         std::fs::write(setup.layout.cheat_flag(), "").context("cannot let an executor cheat")?;
@@ -219,7 +219,7 @@ async fn batch(diary: &mut Diary, setup: &Setup<'_>, cheating: bool) -> Result<B
     if proven != expected || u32::try_from(all) != Ok(setup.executors) {
         return Err(anyhow::anyhow!("of {all} executors, {who}, {proven} were proven: {zeros}").into());
     }
-    Ok(Batch {
+    Ok(BatchReport {
         executors: all,
         cheating: usize::from(cheating),
         proven,
@@ -228,8 +228,8 @@ async fn batch(diary: &mut Diary, setup: &Setup<'_>, cheating: bool) -> Result<B
 }
 
 /// One answer of the demo model, streamed through the whole path, and its proof checked here.
-async fn talk(client: &Client, clock: &SharedClock) -> Result<chat::Answer> {
-    let talk = chat::Talk {
+async fn talk(client: &Client, clock: &SharedClock) -> Result<chat::ChatAnswer> {
+    let talk = chat::Conversation {
         client,
         clock,
         model: DEMO_MODEL,
@@ -277,12 +277,12 @@ fn request(subnet: &Subnet, image: ImageId, folder: &Path) -> anyhow::Result<Cre
     })
 }
 
-fn words(job: &JobView) -> anyhow::Result<Words> {
+fn words(job: &JobView) -> anyhow::Result<WordCount> {
     let contents = job
         .artifacts
         .get(ARTIFACT)
         .with_context(|| format!("the job left no {ARTIFACT}"))?;
-    let words: Words =
+    let words: WordCount =
         serde_json::from_slice(&job::artifact(contents)?).context("words.json is no table of words")?;
     if words.top.is_empty() {
         bail!("the job counted no words");
@@ -290,14 +290,14 @@ fn words(job: &JobView) -> anyhow::Result<Words> {
     Ok(words)
 }
 
-fn describe(words: &Words) -> String {
+fn describe(words: &WordCount) -> String {
     let top: Vec<_> = words
         .top
         .iter()
         .take(SHOWN_WORDS)
         .map(|top| format!("{} {}", top.word, top.count))
         .collect();
-    let Words {
+    let WordCount {
         files,
         words,
         distinct_words,

@@ -17,7 +17,7 @@ use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId};
 
 use self::build::Programs;
-use self::demo::Diary;
+use self::demo::DemoSteps;
 use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
 use self::state::{Layout, Subnet};
 use self::supervise::{Program, Supervisor};
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the subnet and keeps it until Ctrl-C, or runs the demo job and stops.
 pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let mut diary = Diary::new(clock.clone(), args.json || !args.demo);
+    let mut diary = DemoSteps::new(clock.clone(), args.json || !args.demo);
     let engine = Engine::connect("")
         .await
         .map_err(|error| Failure::coded(error.code(), error))?;
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         layout: &layout,
         subnet: &subnet,
         executors: args.executors,
-        standing: args.standing,
+        standing: args.persistent,
         block_ms: args.block_ms,
         muster: std::env::current_exe().context("cannot find out where muster lies")?,
         user: &keys.user,
@@ -87,7 +87,7 @@ async fn serve(
     setup: &Setup<'_>,
     engine: &Engine,
     programs: &Programs,
-    mut diary: Diary,
+    mut diary: DemoSteps,
     keys: &Keys,
     args: &Up,
 ) -> Result<ExitCode> {

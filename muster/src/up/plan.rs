@@ -1,4 +1,4 @@
-//! What a local subnet consists of: wallets, addresses, the chain's genesis, and a configuration for each role.
+//! The plan of a local subnet: wallets, addresses, the chain's genesis, and a configuration for each role.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ impl Keys {
     }
 }
 
-/// Who listens where. An earlier run's addresses are kept while they are free, so that bookmarks hold.
+/// The addresses of all roles. An earlier run's addresses are kept while they are free, so that bookmarks hold.
 pub(crate) fn subnet(layout: &Layout, keys: &Keys, earlier: Option<&Subnet>) -> anyhow::Result<Subnet> {
     // Every listener is held until all are chosen, so that none is chosen twice.
     let mut held = Vec::new();
@@ -108,7 +108,7 @@ pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
     })
 }
 
-/// What the roles' configurations depend on.
+/// The facts that the roles' configurations depend on.
 pub(crate) struct Setup<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) subnet: &'a Subnet,
@@ -122,9 +122,9 @@ pub(crate) struct Setup<'a> {
     pub(crate) user: &'a Keypair,
     /// The demo image, which also serves the demo model.
     pub(crate) image: ImageId,
-    /// What is served besides the demo model.
+    /// The services besides the demo model.
     pub(crate) services: Vec<Value>,
-    /// The grader's.
+    /// The image of the grader.
     pub(crate) grader: ImageId,
     /// Whether an executor cheats once the flag of [`Layout::cheat_flag`] is there.
     pub(crate) may_cheat: bool,
@@ -139,7 +139,7 @@ pub(crate) fn services(file: &Path) -> anyhow::Result<Vec<Value>> {
     }
     let unreadable = || format!("cannot use the services in {}", file.display());
     let text = std::fs::read_to_string(file).with_context(unreadable)?;
-    // What they mean, and what is wrong with them, is the validator's to say.
+    // The validator checks their meaning and reports defects.
     let read: Whitelist = toml::from_str(&text).with_context(unreadable)?;
     Ok(read.services)
 }

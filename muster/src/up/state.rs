@@ -46,7 +46,7 @@ impl Layout {
         self.root.join("config/genesis.json")
     }
 
-    /// What a role keeps.
+    /// The path of a role's data.
     pub(crate) fn data(&self, name: &str) -> PathBuf {
         self.root.join("data").join(name)
     }
@@ -56,7 +56,7 @@ impl Layout {
         self.root.join("images").join(format!("{name}.tar"))
     }
 
-    /// What a role says.
+    /// The path of a role's log.
     pub(crate) fn log(&self, role: &str) -> PathBuf {
         self.root.join("logs").join(format!("{role}.log"))
     }
@@ -91,7 +91,7 @@ impl Layout {
     }
 }
 
-/// Who is in the subnet and where they listen. Users' commands read it.
+/// The keys and addresses of the subnet. Users' commands read this file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Subnet {
     /// The chain's JSON-RPC.
@@ -108,9 +108,9 @@ pub(crate) struct Subnet {
     pub(crate) metrics: Option<SocketAddr>,
     /// The miner's door.
     pub(crate) miner_address: SocketAddr,
-    /// Who routes.
+    /// The key of the validator.
     pub(crate) validator: ValidatorKey,
-    /// Who runs.
+    /// The key of the miner.
     pub(crate) miner: MinerKey,
     /// Wallets, the user's among them.
     pub(crate) wallets: PathBuf,
@@ -131,7 +131,7 @@ impl Subnet {
         format!("ws://{}", self.chain)
     }
 
-    /// What the last `muster up` in that folder wrote; `None` if there was none.
+    /// The file of the last `muster up` in that folder; `None` if there was none.
     pub(crate) fn read(root: &Path) -> anyhow::Result<Option<Self>> {
         let file = Self::file(root);
         match std::fs::read(&file) {

@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(15);
 /// Between two looks at something that is about to appear.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What to run.
+/// A program to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     /// The role's name: the prefix of its lines.

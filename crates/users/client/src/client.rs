@@ -40,11 +40,11 @@ pub struct Client {
     pub(crate) clock: SharedClock,
     base: String,
     credential: Credential,
-    /// What stands in `Authorization`.
+    /// The value of the header `Authorization`.
     bearer: Mutex<String>,
 }
 
-type Answer<T> = Result<T, ClientError>;
+type ClientResult<T> = Result<T, ClientError>;
 
 // === impl Credential ===
 
@@ -86,7 +86,7 @@ impl Client {
     ///
     /// # Errors
     /// The facilitator does not answer, or does not take the login.
-    pub async fn connect(base: &str, credential: Credential, clock: SharedClock) -> Answer<Self> {
+    pub async fn connect(base: &str, credential: Credential, clock: SharedClock) -> ClientResult<Self> {
         let base = base.trim_end_matches('/').to_owned();
         let unusable = |source| ClientError::Unreachable {
             base: base.clone(),
@@ -114,7 +114,7 @@ impl Client {
     }
 
     /// Gets a fresh token where there are tokens.
-    pub(crate) async fn renew(&self) -> Answer<()> {
+    pub(crate) async fn renew(&self) -> ClientResult<()> {
         let bearer = match &self.credential {
             Credential::Key(key) => {
                 let plain = !key.is_empty() && key.bytes().all(|c| c.is_ascii_graphic());
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Sends a request until there is an answer; one that must not be repeated is sent once.
-    async fn respond(&self, request: impl Fn() -> RequestBuilder, repeat: bool) -> Answer<Response> {
+    async fn respond(&self, request: impl Fn() -> RequestBuilder, repeat: bool) -> ClientResult<Response> {
         let mut pause = FIRST_PAUSE;
         let mut tries = if repeat { TRIES } else { 1 };
         loop {
@@ -171,7 +171,7 @@ impl Client {
     }
 
     /// As [`Self::respond`], with a fresh token where the last one has expired.
-    async fn authorised(&self, request: impl Fn() -> RequestBuilder, repeat: bool) -> Answer<Response> {
+    async fn authorised(&self, request: impl Fn() -> RequestBuilder, repeat: bool) -> ClientResult<Response> {
         match self.respond(&request, repeat).await {
             Err(ClientError::Unauthorised { .. }) if matches!(self.credential, Credential::Hotkey(_)) => {
                 self.renew().await?;
@@ -182,7 +182,7 @@ impl Client {
     }
 
     /// One request; a refusal becomes the reason that the facilitator gave.
-    pub(crate) async fn once(&self, request: RequestBuilder) -> Answer<Response> {
+    pub(crate) async fn once(&self, request: RequestBuilder) -> ClientResult<Response> {
         let base = || self.base.clone();
         let response = request.send().await.map_err(|source| ClientError::Unreachable {
             base: base(),
@@ -212,26 +212,26 @@ impl Client {
         &self,
         request: impl Fn() -> RequestBuilder,
         repeat: bool,
-    ) -> Answer<T> {
+    ) -> ClientResult<T> {
         self.read(self.authorised(request, repeat).await?).await
     }
 
-    async fn read<T: DeserializeOwned>(&self, response: Response) -> Answer<T> {
+    async fn read<T: DeserializeOwned>(&self, response: Response) -> ClientResult<T> {
         response.json().await.map_err(|source| ClientError::Unreadable {
             base: self.base.clone(),
             source,
         })
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Answer<T> {
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> ClientResult<T> {
         self.send(|| self.ask(Method::GET, path), true).await
     }
 
-    async fn post<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> Answer<T> {
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> ClientResult<T> {
         self.send(|| self.ask(Method::POST, path).json(body), false).await
     }
 
-    async fn delete(&self, path: &str) -> Answer<()> {
+    async fn delete(&self, path: &str) -> ClientResult<()> {
         let request = || self.ask(Method::DELETE, path);
         self.authorised(request, true).await.map(drop)
     }
@@ -243,7 +243,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn create(&self, job: &CreateJob) -> Answer<JobView> {
+    pub async fn create(&self, job: &CreateJob) -> ClientResult<JobView> {
         const PATH: &str = "/api/v1/job-docker/";
         let Credential::Hotkey(pair) = &self.credential else {
             // Without a signature this names the one job that the request makes, however often it is sent.
@@ -270,11 +270,11 @@ impl Client {
         self.send(request, true).await
     }
 
-    /// One job.
+    /// One job with its history.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn job(&self, id: JobId) -> Answer<JobView> {
+    pub async fn job(&self, id: JobId) -> ClientResult<JobView> {
         self.get(&format!("/api/v1/jobs/{id}/")).await
     }
 
@@ -282,7 +282,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn jobs(&self, page: u64, size: u32) -> Answer<JobPage> {
+    pub async fn jobs(&self, page: u64, size: u32) -> ClientResult<JobPage> {
         self.get(&format!("/api/v1/jobs/?page={page}&page_size={size}"))
             .await
     }
@@ -291,7 +291,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn cancel(&self, id: JobId) -> Answer<JobView> {
+    pub async fn cancel(&self, id: JobId) -> ClientResult<JobView> {
         let path = format!("/api/v1/jobs/{id}/cancel/");
         // To ask twice is to ask once.
         self.send(|| self.ask(Method::POST, &path), true).await
@@ -301,7 +301,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn create_key(&self, key: &CreateKey) -> Answer<ApiKey> {
+    pub async fn create_key(&self, key: &CreateKey) -> ClientResult<ApiKey> {
         self.post("/api/v1/keys/", key).await
     }
 
@@ -309,7 +309,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn keys(&self) -> Answer<Vec<ApiKey>> {
+    pub async fn keys(&self) -> ClientResult<Vec<ApiKey>> {
         let list: KeyList = self.get("/api/v1/keys/").await?;
         Ok(list.results)
     }
@@ -318,7 +318,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn revoke_key(&self, id: &str) -> Answer<()> {
+    pub async fn revoke_key(&self, id: &str) -> ClientResult<()> {
         self.delete(&format!("/api/v1/keys/{}/", segment(id))).await
     }
 
@@ -326,7 +326,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn models(&self) -> Answer<Vec<serde_json::Value>> {
+    pub async fn models(&self) -> ClientResult<Vec<serde_json::Value>> {
         let list: Models = self.get("/v1/models").await?;
         Ok(list.data)
     }
@@ -335,7 +335,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn ask_model(&self, path: &str, body: Vec<u8>, client_nonce: &str) -> Answer<Response> {
+    pub async fn ask_model(&self, path: &str, body: Vec<u8>, client_nonce: &str) -> ClientResult<Response> {
         let request = || {
             self.open(Method::POST, path)
                 .header("content-type", "application/json")
@@ -349,7 +349,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn proof<T: DeserializeOwned>(&self, id: &str) -> Answer<T> {
+    pub async fn proof<T: DeserializeOwned>(&self, id: &str) -> ClientResult<T> {
         self.get(&format!("/v1/proofs/{}", segment(id))).await
     }
 
@@ -357,7 +357,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn create_file(&self, file: &CreateFile) -> Answer<FileView> {
+    pub async fn create_file(&self, file: &CreateFile) -> ClientResult<FileView> {
         self.post("/api/v1/files/", file).await
     }
 
@@ -365,7 +365,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn file(&self, id: &str) -> Answer<FileView> {
+    pub async fn file(&self, id: &str) -> ClientResult<FileView> {
         self.get(&format!("/api/v1/files/{}/", segment(id))).await
     }
 
@@ -373,7 +373,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn files(&self, page: u64, size: u32) -> Answer<FilePage> {
+    pub async fn files(&self, page: u64, size: u32) -> ClientResult<FilePage> {
         self.get(&format!("/api/v1/files/?page={page}&page_size={size}"))
             .await
     }
@@ -382,7 +382,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn delete_file(&self, id: &str) -> Answer<()> {
+    pub async fn delete_file(&self, id: &str) -> ClientResult<()> {
         self.delete(&format!("/api/v1/files/{}/", segment(id))).await
     }
 }
@@ -392,7 +392,7 @@ struct Models {
     data: Vec<serde_json::Value>,
 }
 
-/// What a person typed, as one part of a path.
+/// A person's input, escaped as one part of a path.
 fn segment(id: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     id.chars().filter(|c| plain(*c)).take(64).collect()

@@ -1,4 +1,4 @@
-//! What can go wrong between a user and a facilitator, and what to do about it.
+//! Errors between a user and a facilitator, each with its remedy.
 
 use std::path::PathBuf;
 
@@ -12,43 +12,43 @@ pub enum ClientError {
     /// No answer, or one of a server that is not well. It may be well again in a moment.
     #[error("the facilitator at {base} does not answer")]
     Unreachable {
-        /// Its URL.
+        /// The facilitator's URL.
         base: String,
-        /// The reason.
+        /// The error of the HTTP library.
         source: reqwest::Error,
     },
     /// It is busy or broken.
     #[error("the facilitator at {base} cannot answer now ({status}): {reason}")]
     Unwell {
-        /// Its URL.
+        /// The facilitator's URL.
         base: String,
-        /// What it said.
+        /// The status of its answer.
         status: StatusCode,
-        /// In words.
+        /// Its reason in words.
         reason: String,
     },
     /// It does not take our key, token or signature.
     #[error("the facilitator refused the login ({status}): {reason}")]
     Unauthorised {
-        /// What it said.
+        /// The status of its answer.
         status: StatusCode,
-        /// In words.
+        /// Its reason in words.
         reason: String,
     },
     /// It will not do it.
     #[error("the facilitator refused ({status}): {reason}")]
     Refused {
-        /// What it said.
+        /// The status of its answer.
         status: StatusCode,
-        /// In words.
+        /// Its reason in words.
         reason: String,
     },
-    /// What it said makes no sense.
+    /// Its answer cannot be read.
     #[error("the answer of the facilitator at {base} cannot be read; is that a facilitator?")]
     Unreadable {
-        /// Its URL.
+        /// The facilitator's URL.
         base: String,
-        /// The reason.
+        /// The error of the HTTP library.
         source: reqwest::Error,
     },
     /// A key that no header can hold.
@@ -57,15 +57,15 @@ pub enum ClientError {
     /// A job that takes too long.
     #[error("job {job} did not end in time; it runs on, and `muster job logs {job} --follow` follows it")]
     TooLate {
-        /// Which.
+        /// The job that ended.
         job: JobId,
     },
     /// A file of this machine.
     #[error("cannot {operation} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// The operating system's reason.
         source: std::io::Error,
@@ -75,13 +75,13 @@ pub enum ClientError {
     Damaged {
         /// Which file of this machine.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect in words.
         what: String,
     },
     /// The connection of an upload or a download broke again and again.
     #[error("{what} broke off again and again; try again: it goes on at byte {offset}")]
     BrokeOff {
-        /// What.
+        /// The part that is too long.
         what: String,
         /// How far it came.
         offset: u64,

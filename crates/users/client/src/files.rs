@@ -32,8 +32,8 @@ const LOOK_SIZE: u32 = 100;
 
 /// How far a transfer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// Bytes.
+pub struct TransferProgress {
+    /// The bytes transferred so far.
     pub done: u64,
     /// Of so many.
     pub total: u64,
@@ -50,7 +50,7 @@ pub struct Sent {
 
 /// A file of this machine, read once.
 #[derive(Clone, Debug)]
-struct Local {
+struct LocalFile {
     path: PathBuf,
     size: u64,
     sha256: Digest,
@@ -68,9 +68,9 @@ impl Client {
         &self,
         path: &Path,
         name: &str,
-        mut tell: impl FnMut(Told),
+        mut tell: impl FnMut(TransferProgress),
     ) -> Result<Sent, ClientError> {
-        let local = Local::read(path).await?;
+        let local = LocalFile::read(path).await?;
         let file = match self.known(&local, name).await? {
             Some(known) if known.complete => {
                 let known_bytes = local.size;
@@ -96,7 +96,7 @@ impl Client {
     }
 
     /// A file of ours with that name and content, whole or begun.
-    async fn known(&self, local: &Local, name: &str) -> Result<Option<FileView>, ClientError> {
+    async fn known(&self, local: &LocalFile, name: &str) -> Result<Option<FileView>, ClientError> {
         let sha256 = local.sha256.hex();
         for page in 1..=LOOK_PAGES {
             let list = self.files(page, LOOK_SIZE).await?;
@@ -118,9 +118,9 @@ impl Client {
     /// Uploads what is missing; says how much was not.
     async fn push(
         &self,
-        local: &Local,
+        local: &LocalFile,
         file: &FileView,
-        tell: &mut impl FnMut(Told),
+        tell: &mut impl FnMut(TransferProgress),
     ) -> Result<u64, ClientError> {
         let mut at = self.offset(&file.upload_url).await?;
         let known = at;
@@ -186,10 +186,10 @@ impl Client {
     /// Sends everything from `at` on in one request.
     async fn part(
         &self,
-        local: &Local,
+        local: &LocalFile,
         upload_url: &str,
         at: u64,
-        tell: &mut impl FnMut(Told),
+        tell: &mut impl FnMut(TransferProgress),
     ) -> Result<(), ClientError> {
         let left = local.size.saturating_sub(at);
         let mut request = self
@@ -210,12 +210,12 @@ impl Client {
             tokio::select! {
                 answer = &mut sending => {
                     answer?;
-                    tell(Told { done: local.size, total: local.size });
+                    tell(TransferProgress { done: local.size, total: local.size });
                     return Ok(());
                 }
                 () = self.clock.sleep(TELL) => {
                     let (done, now) = (counter.load(Ordering::Relaxed), self.clock.now());
-                    tell(Told { done, total: local.size });
+                    tell(TransferProgress { done, total: local.size });
                     if done > last.0 {
                         last = (done, now);
                     } else if now.since(last.1) > STALL {
@@ -239,7 +239,7 @@ impl Client {
         &self,
         file: &FileView,
         to: &Path,
-        mut tell: impl FnMut(Told),
+        mut tell: impl FnMut(TransferProgress),
     ) -> Result<u64, ClientError> {
         let folder = match to.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -279,7 +279,9 @@ impl Client {
         if let Some(promised) = file.sha256.as_ref().filter(|promised| **promised != found) {
             return Err(ClientError::Damaged {
                 path: to.to_owned(),
-                what: format!("what came has sha256 {found} instead of {promised}; fetch it again"),
+                what: format!(
+                    "the received bytes have sha256 {found} instead of {promised}; fetch the file again"
+                ),
             });
         }
         kept.persist(to).map_err(|error| io("write", error.error))?;
@@ -293,7 +295,7 @@ impl Client {
         kept: &mut NamedTempFile,
         hasher: &mut Sha256,
         at: &mut u64,
-        tell: &mut impl FnMut(Told),
+        tell: &mut impl FnMut(TransferProgress),
     ) -> Result<(), ClientError> {
         let mut request = self.http.get(&file.download_url);
         if *at > 0 {
@@ -306,7 +308,7 @@ impl Client {
                 .as_file()
                 .set_len(0)
                 .and_then(|()| std::io::Seek::rewind(kept.as_file_mut()));
-            again.map_err(|source| unwritten(kept.path(), source))?;
+            again.map_err(|source| write_error(kept.path(), source))?;
             *hasher = Sha256::new();
             *at = 0;
         }
@@ -328,16 +330,16 @@ impl Client {
             })?;
             let Some(piece) = piece else { break };
             kept.write_all(&piece)
-                .map_err(|source| unwritten(kept.path(), source))?;
+                .map_err(|source| write_error(kept.path(), source))?;
             hasher.update(&piece);
             *at += piece.len() as u64;
-            tell(Told { done: *at, total });
+            tell(TransferProgress { done: *at, total });
         }
-        kept.flush().map_err(|source| unwritten(kept.path(), source))
+        kept.flush().map_err(|source| write_error(kept.path(), source))
     }
 }
 
-fn unwritten(path: &Path, source: std::io::Error) -> ClientError {
+fn write_error(path: &Path, source: std::io::Error) -> ClientError {
     ClientError::Io {
         operation: "write",
         path: path.to_owned(),
@@ -345,7 +347,7 @@ fn unwritten(path: &Path, source: std::io::Error) -> ClientError {
     }
 }
 
-impl Local {
+impl LocalFile {
     /// Measures and hashes a file.
     async fn read(path: &Path) -> Result<Self, ClientError> {
         let path = path.to_owned();

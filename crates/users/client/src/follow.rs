@@ -27,7 +27,7 @@ pub enum News {
 }
 
 /// How a stream of events ended.
-enum Streamed {
+enum StreamEnd {
     /// With a terminal status.
     Done,
     /// In any other way; it can be opened again.
@@ -36,15 +36,15 @@ enum Streamed {
     NoEvents,
 }
 
-/// What has been told already.
+/// The statuses that were reported already.
 #[derive(Default)]
-struct Seen {
+struct SeenStatuses {
     statuses: Vec<(JobStatus, Timestamp)>,
     /// From which the events go on.
     last_id: String,
 }
 
-impl Seen {
+impl SeenStatuses {
     /// Whether this status is told for the first time.
     fn first(&mut self, entry: &StatusEntry) -> bool {
         let key = (entry.status, entry.created_at);
@@ -69,13 +69,13 @@ impl Client {
         deadline: Timestamp,
         mut tell: impl FnMut(News),
     ) -> Result<JobView, ClientError> {
-        let mut seen = Seen::default();
+        let mut seen = SeenStatuses::default();
         let mut events = true;
         loop {
             if events {
                 match self.stream(id, deadline, &mut seen, &mut tell).await {
-                    Ok(Streamed::Done | Streamed::Broken) => {}
-                    Ok(Streamed::NoEvents) => events = false,
+                    Ok(StreamEnd::Done | StreamEnd::Broken) => {}
+                    Ok(StreamEnd::NoEvents) => events = false,
                     Err(failed) if failed.is_passing() => {}
                     Err(failed) => return Err(failed),
                 }
@@ -108,9 +108,9 @@ impl Client {
         &self,
         id: JobId,
         deadline: Timestamp,
-        seen: &mut Seen,
+        seen: &mut SeenStatuses,
         tell: &mut impl FnMut(News),
-    ) -> Result<Streamed, ClientError> {
+    ) -> Result<StreamEnd, ClientError> {
         let path = format!("/api/v1/jobs/{id}/events/");
         let request = || {
             let request = self
@@ -136,14 +136,14 @@ impl Client {
             )
         {
             // Whether it is the job or the address that is unknown, the job's own page says.
-            return Ok(Streamed::NoEvents);
+            return Ok(StreamEnd::NoEvents);
         }
         let mut stream = pin!(read_events(answer?, deadline, self.clock.clone()));
         loop {
             let event = match stream.next().await {
                 Some(Ok(event)) => event,
-                Some(Err(StreamFailure::TooLong)) => return Ok(Streamed::NoEvents),
-                Some(Err(StreamFailure::Broken)) | None => return Ok(Streamed::Broken),
+                Some(Err(StreamFailure::TooLong)) => return Ok(StreamEnd::NoEvents),
+                Some(Err(StreamFailure::Broken)) | None => return Ok(StreamEnd::Broken),
             };
             seen.last_id.clone_from(&event.id);
             match event.event.as_str() {
@@ -156,7 +156,7 @@ impl Client {
                         tell(News::Status(Box::new(entry)));
                     }
                     if done {
-                        return Ok(Streamed::Done);
+                        return Ok(StreamEnd::Done);
                     }
                 }
                 events::LOG => {

@@ -14,8 +14,8 @@
 //! # }
 //! ```
 //!
-//! Reading order: [`client`] (requests and who asks), [`follow`] (a job until it ends) over the response's events,
-//! [`files`] (uploads that go on where they broke off, downloads that are checked).
+//! Reading order: [`client`] (requests and identity), [`follow`] (a job until it ends) over the response's events,
+//! [`files`] (uploads that continue after a break, downloads that are checked).
 
 pub mod client;
 pub mod error;
@@ -25,5 +25,5 @@ pub mod follow;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;
-pub use files::{Sent, Told};
+pub use files::{Sent, TransferProgress};
 pub use follow::News;

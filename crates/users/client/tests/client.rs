@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 const JOB: &str = "11111111-2222-4333-8444-555555555555";
 const FILE: &str = "22222222-2222-4333-8444-555555555555";
 
-/// What a facilitator did, and what it is to do.
+/// The facilitator's script: its past and its next answers.
 #[derive(Default)]
 struct Script {
     base: Mutex<String>,
@@ -36,7 +36,7 @@ struct Script {
     logins: AtomicUsize,
     resumed_from: Mutex<Vec<String>>,
     events: bool,
-    /// What has been taken in of an upload.
+    /// The received bytes of an upload.
     taken: Mutex<Vec<u8>>,
     puts: AtomicUsize,
     content: Vec<u8>,
@@ -211,7 +211,7 @@ async fn give(State(script): Shared, headers: HeaderMap) -> Response {
     if number == 0 {
         let half = Bytes::copy_from_slice(&content[..content.len() / 2]);
         let broke = async {
-            // Whoever waits lets the first half out.
+            // A waiting client lets the first half out.
             tokio::task::yield_now().await;
             Err(std::io::Error::other("broke"))
         };

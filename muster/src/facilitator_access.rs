@@ -1,5 +1,5 @@
-//! Whom a user's command talks to, and as whom: its own options first, then the local subnet of this folder, then what
-//! `muster login` remembered.
+//! The facilitator and the identity of a user's command: its own options first, then the local subnet of this folder, then
+//! the saved login.
 
 use std::path::PathBuf;
 
@@ -8,49 +8,49 @@ use muster_identity::wallet::{self, WalletPath};
 use muster_process::{Coded as _, SharedClock};
 use muster_protocol::{ErrorCode, ValidatorKey};
 
-use crate::cli::user::{Door, WalletName};
+use crate::cli::user::{FacilitatorOptions, WalletName};
 use crate::failure::{Failure, Result};
-use crate::saved_login::Remembered;
+use crate::saved_login::SavedLogin;
 use crate::up::state::Subnet;
 
 /// Everything that a user's command may know.
-pub(crate) struct Target {
+pub(crate) struct FacilitatorAccess {
     /// URL of the facilitator.
     pub(crate) facilitator: String,
-    /// Who routes jobs, if anything says so.
+    /// The validator that routes jobs, if one is named anywhere.
     pub(crate) validator: Option<ValidatorKey>,
-    /// In whose name.
+    /// The credential of the user.
     pub(crate) credential: Credential,
     /// The wallet that it came from.
     pub(crate) wallet: Option<WalletPath>,
 }
 
 /// Puts the options together.
-pub(crate) fn open(door: &Door) -> Result<Target> {
-    let subnet = Subnet::read(&door.dir)?;
-    let remembered = Remembered::read()?;
-    let facilitator = door
+pub(crate) fn resolve(options: &FacilitatorOptions) -> Result<FacilitatorAccess> {
+    let subnet = Subnet::read(&options.dir)?;
+    let remembered = SavedLogin::read()?;
+    let facilitator = options
         .facilitator
         .clone()
         .or_else(|| subnet.as_ref().map(Subnet::facilitator_url))
         .or_else(|| remembered.as_ref().map(|known| known.facilitator.clone()))
         .ok_or_else(|| {
-            nobody(format_args!(
+            not_logged_in(format_args!(
                 "no facilitator: give --facilitator URL, log in with `muster login`, or run `muster up` here first ({} has no \
                  subnet)",
-                door.dir.display()
+                options.dir.display()
             ))
         })?;
     let facilitator = facilitator.trim_end_matches('/').to_owned();
-    // A key is shown to nobody but the facilitator that it was remembered for.
+    // A key is shown only to the facilitator that it was saved for.
     let remembered = remembered.filter(|known| known.facilitator == facilitator);
     let subnet = subnet.filter(|subnet| subnet.facilitator_url() == facilitator);
-    let validator = door
+    let validator = options
         .validator
         .or_else(|| subnet.as_ref().map(|subnet| subnet.validator))
         .or_else(|| remembered.as_ref().and_then(|known| known.validator));
-    let (credential, wallet) = credential(door, subnet.as_ref(), remembered.as_ref())?;
-    Ok(Target {
+    let (credential, wallet) = credential(options, subnet.as_ref(), remembered.as_ref())?;
+    Ok(FacilitatorAccess {
         facilitator,
         validator,
         credential,
@@ -58,15 +58,15 @@ pub(crate) fn open(door: &Door) -> Result<Target> {
     })
 }
 
-impl Target {
-    /// Connects.
+impl FacilitatorAccess {
+    /// Connects to the facilitator and logs in.
     pub(crate) async fn connect(&self, clock: SharedClock) -> Result<Client> {
         Client::connect(&self.facilitator, self.credential.clone(), clock)
             .await
-            .map_err(failed)
+            .map_err(client_failure)
     }
 
-    /// Who routes jobs; a job must name one.
+    /// The validator that routes jobs; a job must name one.
     pub(crate) fn router(&self) -> Result<ValidatorKey> {
         self.validator.ok_or_else(|| {
             Failure::usage(
@@ -78,33 +78,33 @@ impl Target {
 }
 
 /// A client's error with its code.
-pub(crate) fn failed(error: muster_client::ClientError) -> Failure {
+pub(crate) fn client_failure(error: muster_client::ClientError) -> Failure {
     Failure::coded(error.code(), error)
 }
 
-fn nobody(message: impl std::fmt::Display) -> Failure {
+fn not_logged_in(message: impl std::fmt::Display) -> Failure {
     Failure::new(ErrorCode::NotLoggedIn, anyhow::anyhow!("{message}"))
 }
 
 fn credential(
-    door: &Door,
+    options: &FacilitatorOptions,
     subnet: Option<&Subnet>,
-    remembered: Option<&Remembered>,
+    remembered: Option<&SavedLogin>,
 ) -> Result<(Credential, Option<WalletPath>)> {
     let signing = |path: WalletPath| {
         let pair =
             wallet::load_hotkey(&path).map_err(|error| Failure::new(ErrorCode::WalletUnusable, error))?;
         Ok((Credential::hotkey(pair), Some(path)))
     };
-    let named = door.wallet.wallet.is_some() || door.wallet.wallets.is_some();
+    let named = options.wallet.wallet.is_some() || options.wallet.wallets.is_some();
     if named {
-        return signing(wallet_path(&door.wallet, subnet));
+        return signing(wallet_path(&options.wallet, subnet));
     }
-    if let Some(key) = &door.api_key {
+    if let Some(key) = &options.api_key {
         return Ok((Credential::key(key.trim()), None));
     }
     if subnet.is_some() {
-        return signing(wallet_path(&door.wallet, subnet));
+        return signing(wallet_path(&options.wallet, subnet));
     }
     if let Some(known) = remembered {
         if let Some(key) = &known.api_key {
@@ -114,11 +114,11 @@ fn credential(
             return signing(wallet.clone());
         }
     }
-    let usual = wallet_path(&door.wallet, None);
+    let usual = wallet_path(&options.wallet, None);
     if usual.hotkey_file().is_ok_and(|file| file.exists()) {
         return signing(usual);
     }
-    Err(nobody(
+    Err(not_logged_in(
         "nobody is logged in: `muster login`, or set MUSTER_API_KEY, or name a wallet with --wallet",
     ))
 }
