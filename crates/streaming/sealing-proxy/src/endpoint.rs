@@ -225,12 +225,8 @@ impl EndpointServer {
                 return Ok(());
             };
             io = returned;
-            let StreamedResponse {
-                mut response,
-                keep_alive,
-            } = streamed;
-            self.insert_date(&mut response);
-            chunked::write_response(&mut io, response, keep_alive).await?;
+            let keep_alive = streamed.keep_alive;
+            self.write(&mut io, streamed).await?;
             if !keep_alive || self.retiring.is_cancelled() {
                 poll_fn(|cx| Pin::new(&mut io).poll_shutdown(cx)).await?;
                 return Ok(());
@@ -238,13 +234,24 @@ impl EndpointServer {
         }
     }
 
+    /// Writes a streamed response. The future is no `async fn`'s, which would hold the response twice.
+    fn write<'a>(
+        &self,
+        io: &'a mut TlsConnection,
+        streamed: StreamedResponse,
+    ) -> impl Future<Output = io::Result<()>> + use<'a> {
+        let response = self.add_date(streamed.response);
+        chunked::write_response(io, response, streamed.keep_alive)
+    }
+
     /// Adds a `Date`, as hyper does to the responses that it writes.
-    fn insert_date(&self, response: &mut Response<SealedBody>) {
+    fn add_date(&self, mut response: Response<SealedBody>) -> Response<SealedBody> {
         let now = self.clock.now().to_chrono();
         let date = now.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
         if let Ok(date) = HeaderValue::from_str(&date) {
             response.headers_mut().entry(DATE).or_insert(date);
         }
+        response
     }
 
     /// Reads requests and answers them until a response is to be streamed. `None` once the connection is over.

@@ -81,7 +81,7 @@ struct ChunkedWriter<B> {
     is_begun: bool,
     is_flushed: bool,
     /// The trailers that the head announces.
-    announced: Vec<HeaderName>,
+    announced: Box<[HeaderName]>,
 }
 
 impl<B> ChunkedWriter<B>
@@ -195,7 +195,7 @@ fn write_head(head: &Parts, keep_alive: bool, to: &mut Vec<u8>) {
     to.extend_from_slice(b"\r\n");
 }
 
-fn announced_trailers(headers: &HeaderMap) -> Vec<HeaderName> {
+fn announced_trailers(headers: &HeaderMap) -> Box<[HeaderName]> {
     headers
         .get_all(TRAILER)
         .iter()
