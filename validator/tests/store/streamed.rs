@@ -55,7 +55,7 @@ async fn a_session_is_taken_up_once_and_whole_where_its_attempts_receipt_is() {
         session(&store, &test.pool, 1, 17, "NULL").await;
         session(&store, &test.pool, 2, 18, "'two proofs are missing'").await;
         // A session without requests.
-        session(&store, &test.pool, 3, 18, "'it gave no last word'").await;
+        session(&store, &test.pool, 3, 18, "'it sent no closing statement'").await;
         for at in 0..3 {
             answer(&test.pool, 1, at, "proven", 11).await;
         }
