@@ -13,9 +13,9 @@ use futures_util::future::BoxFuture;
 use http::Method;
 use http::uri::PathAndQuery;
 use indexmap::IndexMap;
-use muster_containers::images::{Resolved, ensure};
-use muster_containers::pull::Progress;
-use muster_containers::sandbox::Allowance;
+use muster_containers::images::{LeasedImage, ensure};
+use muster_containers::pull::PullProgress;
+use muster_containers::sandbox::ResourceLimits;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::{GraderTerms, JobRequest, OptionsPreset};
@@ -25,7 +25,7 @@ use muster_sealing_proxy::{EngineAddress, GraderBackend, Limits, Upstream};
 use tokio::sync::Mutex;
 
 use crate::config::{Config, Policy};
-use crate::engine::Engine;
+use crate::engine::ContainerEngine;
 use crate::sandbox::{JobContainer, JobFolders};
 
 /// The path at which a grader takes challenges.
@@ -46,7 +46,7 @@ const SCRATCH: i64 = 16 << 20;
 
 /// The facts with which a co-grader is started.
 pub(crate) struct CoGraderSpec {
-    pub(crate) engine: Engine,
+    pub(crate) engine: ContainerEngine,
     pub(crate) config: Arc<Config>,
     pub(crate) terms: GraderTerms,
     pub(crate) attempt: AttemptId,
@@ -79,7 +79,7 @@ enum CoGraderState {
         /// The engine's id of its container.
         id: String,
         /// Keeps the image on this machine.
-        _image: Box<Resolved>,
+        _image: Box<LeasedImage>,
     },
     /// The session is over: the grader does not start again.
     Closed,
@@ -169,7 +169,7 @@ impl Inner {
                 let running = self
                     .spec
                     .engine
-                    .running(&grader_container(&self.spec.container))
+                    .find_running(&grader_container(&self.spec.container))
                     .await;
                 if matches!(running, Ok(Some(running)) if running.id == *id) {
                     return Ok(upstream.clone());
@@ -203,10 +203,10 @@ impl Inner {
 
     /// Starts a container and waits until the grader answers. Returns also the id of the container, and the image,
     /// which must stay on this machine.
-    async fn start(&self) -> Result<(Upstream, String, Resolved), String> {
+    async fn start(&self) -> Result<(Upstream, String, LeasedImage), String> {
         let spec = &self.spec;
         let describe = |error: &(dyn std::error::Error + 'static)| Causes(error).to_string();
-        let unwatched: Progress = Arc::new(|_, _| {});
+        let unwatched: PullProgress = Arc::new(|_, _| {});
         let image = ensure(
             &spec.engine,
             &spec.config.images,
@@ -253,7 +253,7 @@ impl Inner {
             .await
             .map_err(|error| describe(&error))?;
         let running = loop {
-            let running = spec.engine.running(&container).await;
+            let running = spec.engine.find_running(&container).await;
             if let Some(running) = running.map_err(|error| describe(&error))? {
                 break running;
             }
@@ -327,9 +327,9 @@ fn make_writable(folder: &PathBuf) -> io::Result<()> {
 
 /// The allowance of a grader, from that of its session. It shares all the session's processors, because challenges
 /// measure their speed.
-fn grader_allowance(session: Allowance) -> Allowance {
+fn grader_allowance(session: ResourceLimits) -> ResourceLimits {
     let scratch = session.shm.min(SCRATCH);
-    Allowance {
+    ResourceLimits {
         memory: (session.memory / MEMORY_DIVISOR)
             .max(LEAST_MEMORY)
             .min(session.memory),
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn it_takes_a_part_of_the_sessions_memory_and_all_of_its_processors() {
-        let session = Allowance {
+        let session = ResourceLimits {
             nano_cpus: 8_000_000_000,
             memory: 16 << 30,
             shm: 1 << 30,
@@ -356,7 +356,7 @@ mod tests {
         let got = grader_allowance(session);
         assert_eq!((got.memory, got.nano_cpus), (4 << 30, session.nano_cpus));
         assert!(got.shm + got.memory < session.memory);
-        let small = Allowance {
+        let small = ResourceLimits {
             memory: 256 << 20,
             ..session
         };

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt_state::{AttemptFailure, ProgramExit};
 use crate::capture::OutputCapture;
-use crate::engine::{Engine, EngineError};
+use crate::engine::{ContainerEngine, EngineError};
 use crate::images::engine_failed;
 use crate::retry;
 use crate::warm::AttachedContainer;
@@ -30,7 +30,7 @@ const NOT_EXECUTABLE: i64 = 126;
 /// # Errors
 /// The engine's failures. A failed program is a [`ProgramExit`].
 pub(crate) async fn run(
-    engine: Engine,
+    engine: ContainerEngine,
     name: String,
     body: ContainerCreateBody,
     capture: OutputCapture,
@@ -60,7 +60,7 @@ pub(crate) async fn run(
 
 /// Waits until a container ends, and finds out how it ended.
 async fn wait_for_end(
-    engine: &Engine,
+    engine: &ContainerEngine,
     name: &str,
     output: BoxStream<'_, Result<LogOutput, ApiError>>,
     capture: &OutputCapture,
@@ -83,7 +83,7 @@ async fn wait_for_end(
             message,
         ));
     }
-    let oom_killed = engine.ended(name).await.map_err(lost)?.oom_killed;
+    let oom_killed = engine.inspect_exit(name).await.map_err(lost)?.oom_killed;
     Ok(ProgramExit {
         code,
         oom_killed,
@@ -97,7 +97,7 @@ async fn wait_for_end(
 /// # Errors
 /// The engine's failures. A failed program is a [`ProgramExit`].
 pub(crate) async fn run_in_warm(
-    engine: Engine,
+    engine: ContainerEngine,
     warm: AttachedContainer,
     program: String,
     mark: String,
@@ -141,7 +141,7 @@ async fn write(input: &mut InputSink, program: &str) -> std::io::Result<()> {
 }
 
 /// The exit code, and whether the engine was away meanwhile: an engine may be restarted while its container runs on.
-async fn wait(engine: &Engine, name: &str, clock: &SharedClock) -> Result<(i64, bool), EngineError> {
+async fn wait(engine: &ContainerEngine, name: &str, clock: &SharedClock) -> Result<(i64, bool), EngineError> {
     let first = match engine.wait(name).await {
         Ok(code) => return Ok((code, false)),
         Err(error) => error,
@@ -157,11 +157,11 @@ async fn wait(engine: &Engine, name: &str, clock: &SharedClock) -> Result<(i64, 
 /// Judges a container that could not be started: a command that the image does not have is the user's mistake,
 /// everything else is a failure of this machine.
 async fn judge_failed_start(
-    engine: &Engine,
+    engine: &ContainerEngine,
     name: &str,
     error: &EngineError,
 ) -> Result<ProgramExit, AttemptFailure> {
-    let code = engine.ended(name).await.map(|ended| ended.code);
+    let code = engine.inspect_exit(name).await.map(|ended| ended.code);
     match (error.refusal(), code) {
         (Some(reason), Ok(code @ (NOT_FOUND | NOT_EXECUTABLE))) => Ok(ProgramExit {
             code,

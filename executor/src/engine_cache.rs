@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use muster_containers::{Engine, EngineError};
+use muster_containers::{ContainerEngine, EngineError};
 use muster_process::SharedClock;
 use muster_protocol::ImageId;
 use parking_lot::{Mutex, MutexGuard};
@@ -21,7 +21,7 @@ pub(crate) struct EngineCache(Arc<Mutex<CachedFacts>>);
 #[derive(Debug, Default)]
 struct CachedFacts {
     /// The engine that answered last.
-    engine: Option<Engine>,
+    engine: Option<ContainerEngine>,
     /// By the image's content, which does not change: the home folder that a tmpfs may cover, if there is one.
     homes: HashMap<ImageId, Option<String>>,
 }
@@ -31,20 +31,24 @@ impl EngineCache {
     ///
     /// # Errors
     /// No engine answers within the time that one takes to be restarted.
-    pub(crate) async fn engine(&self, address: &str, clock: &SharedClock) -> Result<Engine, EngineError> {
+    pub(crate) async fn engine(
+        &self,
+        address: &str,
+        clock: &SharedClock,
+    ) -> Result<ContainerEngine, EngineError> {
         let known = self.last_engine();
         if let Some(engine) = known
             && engine.ping().await.is_ok()
         {
             return Ok(engine);
         }
-        let engine = retry::retry(clock, "reach the engine", || Engine::connect(address)).await?;
+        let engine = retry::retry(clock, "reach the engine", || ContainerEngine::connect(address)).await?;
         self.lock().engine = Some(engine.clone());
         Ok(engine)
     }
 
     /// The engine that answered last, if one ever did.
-    pub(crate) fn last_engine(&self) -> Option<Engine> {
+    pub(crate) fn last_engine(&self) -> Option<ContainerEngine> {
         self.lock().engine.clone()
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_containers::cache::collect_if_due;
-use muster_containers::images::{ImageError, ImageSettings, Resolved, ensure};
+use muster_containers::images::{ImageError, ImageSettings, LeasedImage, ensure};
 use muster_containers::lease::Lease;
-use muster_containers::pull::Progress;
+use muster_containers::pull::PullProgress;
 use muster_process::error::Causes;
 use muster_process::{Coded, SharedClock};
 use muster_protocol::job::Fault;
@@ -16,7 +16,7 @@ use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 
 use crate::attempt_state::AttemptFailure;
 use crate::config::Config;
-use crate::engine::{Engine, EngineError};
+use crate::engine::{ContainerEngine, EngineError};
 use crate::engine_cache::EngineCache;
 use crate::retry;
 
@@ -28,12 +28,12 @@ pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// # Errors
 /// The image cannot be had. The failure says who is at fault and what to do about it.
 pub(crate) async fn prepare(
-    engine: &Engine,
+    engine: &ContainerEngine,
     settings: &ImageSettings,
     name: &str,
-    progress: &Progress,
+    progress: &PullProgress,
     clock: &SharedClock,
-) -> Result<Resolved, AttemptFailure> {
+) -> Result<LeasedImage, AttemptFailure> {
     let attempt = || ensure(engine, settings, name, progress, clock);
     let error = match retry::retry(clock, "get an image", attempt).await {
         Ok(resolved) => return Ok(resolved),
@@ -93,12 +93,12 @@ pub(crate) async fn fetch_listed(
 
 /// Fetches an image by its content, or by its name if that leads to the same content.
 async fn fetch(
-    engine: &Engine,
+    engine: &ContainerEngine,
     settings: &ImageSettings,
     listed: &ListedImage,
     clock: &SharedClock,
 ) -> Result<Lease, String> {
-    let unwatched: Progress = Arc::new(|_, _| {});
+    let unwatched: PullProgress = Arc::new(|_, _| {});
     let mut why = String::new();
     for name in std::iter::once(listed.image.to_string()).chain(listed.reference.clone()) {
         match ensure(engine, settings, &name, &unwatched, clock).await {

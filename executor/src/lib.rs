@@ -47,8 +47,10 @@ use tracing::Instrument;
 
 pub use config::Config;
 pub use error::Error;
-pub use muster_containers::reap::{ReapError, Reaped};
-pub use muster_containers::{Engine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine};
+pub use muster_containers::reap::{ReapError, ReapSummary};
+pub use muster_containers::{
+    ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine,
+};
 
 /// How long an executor may remove unused images after its job, before it ends.
 const COLLECT_LIMIT: Duration = Duration::from_secs(30);
@@ -119,8 +121,8 @@ async fn serve(
 /// while other executors run and while another call runs.
 ///
 /// # Errors
-/// The engine or `work_dir` cannot be used at all. A container that cannot be removed is counted in [`Reaped::left`].
-pub async fn reap(config: &Config) -> Result<Reaped, ReapError> {
-    let engine = Engine::connect(&config.engine).await?;
+/// The engine or `work_dir` cannot be used at all. A container that cannot be removed is counted in [`ReapSummary::left`].
+pub async fn reap(config: &Config) -> Result<ReapSummary, ReapError> {
+    let engine = ContainerEngine::connect(&config.engine).await?;
     muster_containers::reap(&engine, &config.work_dir).await
 }

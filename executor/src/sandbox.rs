@@ -136,7 +136,7 @@ impl JobContainer<'_> {
             runtime: self.runtime,
             gpus: match self.gpus {
                 [] => Gpus::None,
-                uuids => Gpus::These(uuids),
+                uuids => Gpus::Selected(uuids),
             },
             run_as: self.policy.run_as,
             root: self.policy.root,

@@ -33,7 +33,7 @@ use uuid::Uuid;
 use crate::attempt_state::{AttemptFailure, CLOSE_LIMIT};
 use crate::co_grader::CoGrader;
 use crate::config::StreamingSettings;
-use crate::engine::{Engine, Running};
+use crate::engine::{ContainerEngine, RunningContainer};
 use crate::images::engine_failed;
 use crate::lease_connection::Miner;
 
@@ -55,7 +55,7 @@ pub(crate) type Attester = (Sender<Miner>, oneshot::Receiver<SessionSealed>);
 
 /// The facts with which a session is opened.
 pub(crate) struct SessionSetup {
-    pub(crate) engine: Engine,
+    pub(crate) engine: ContainerEngine,
     /// The name of the job's container.
     pub(crate) container: String,
     /// The folder that the container shares for its socket.
@@ -166,10 +166,10 @@ async fn reach_program(setup: &SessionSetup, limits: &Limits) -> Result<Upstream
 }
 
 /// Waits until the container runs.
-async fn wait_until_running(setup: &SessionSetup) -> Result<Running, AttemptFailure> {
+async fn wait_until_running(setup: &SessionSetup) -> Result<RunningContainer, AttemptFailure> {
     let mut pause = FIRST_PAUSE;
     loop {
-        let running = setup.engine.running(&setup.container).await;
+        let running = setup.engine.find_running(&setup.container).await;
         if let Some(running) = running.map_err(|error| engine_failed(&error))? {
             return Ok(running);
         }
@@ -179,7 +179,10 @@ async fn wait_until_running(setup: &SessionSetup) -> Result<Running, AttemptFail
 }
 
 /// How the program is reached: at a socket in its folder, or at a port inside its network namespace.
-async fn find_address(setup: &SessionSetup, running: &Running) -> Result<EngineAddress, AttemptFailure> {
+async fn find_address(
+    setup: &SessionSetup,
+    running: &RunningContainer,
+) -> Result<EngineAddress, AttemptFailure> {
     let terms = setup.details.muster.as_ref();
     if let Some(name) = terms.and_then(|terms| terms.socket.as_deref()) {
         let listener = SocketOwner::Container(running.id.clone());
@@ -189,7 +192,7 @@ async fn find_address(setup: &SessionSetup, running: &Running) -> Result<EngineA
     let port = terms.and_then(|terms| terms.port).unwrap_or(PORT);
     let namespace = NetworkNamespace::of_process(running.pid).map_err(|error| unfit(&error))?;
     // The process id may have been reused since it was looked up: the container must still have it.
-    let now = setup.engine.running(&setup.container).await;
+    let now = setup.engine.find_running(&setup.container).await;
     if now.map_err(|error| engine_failed(&error))?.as_ref() != Some(running) {
         return Err(streaming_failed("the container ended before it answered"));
     }

@@ -6,10 +6,10 @@ mod collect;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_containers::home::bare_home;
-use muster_containers::images::Resolved;
+use muster_containers::home;
+use muster_containers::images::LeasedImage;
 use muster_containers::sandbox::RunAs;
-use muster_job_data::volumes::{UnpackLimits, only_one};
+use muster_job_data::volumes::{UnpackLimits, merge_volumes};
 use muster_job_data::{Fetcher, UploadError, Uploader, VolumeError};
 use muster_process::Coded;
 use muster_process::error::Causes;
@@ -25,7 +25,7 @@ pub(crate) use self::collect::{CollectedOutputs, collect_outputs};
 use crate::attempt_state::{AttemptFailure, StreamingMode};
 use crate::config::{Config, Policy};
 use crate::context::AttemptContext;
-use crate::engine::Engine;
+use crate::engine::ContainerEngine;
 use crate::gpu::ClaimedGpus;
 use crate::sandbox::{container_name, labels, wants_gpu};
 use crate::warm::{AttachedContainer, WarmContainer, WarmTemplate};
@@ -40,7 +40,7 @@ const REAP_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct PreparedImage {
     /// The name that the job gave it.
     pub(crate) name: String,
-    pub(crate) resolved: Resolved,
+    pub(crate) resolved: LeasedImage,
 }
 
 /// A job whose request is complete and whose image is there.
@@ -48,7 +48,7 @@ pub(crate) struct PreparedImage {
 pub(crate) struct RequestedJob {
     pub(crate) offer: Box<InitialJobRequest>,
     pub(crate) job: JobRequest,
-    pub(crate) engine: Engine,
+    pub(crate) engine: ContainerEngine,
     pub(crate) image: Box<PreparedImage>,
 }
 
@@ -118,7 +118,7 @@ impl PlacedJob {
             gpus.give_back(context.clock()).await;
         }
         if !container_gone {
-            self.workspace.leave();
+            self.workspace.abandon();
             return;
         }
         if let Err(error) = self.workspace.remove() {
@@ -145,7 +145,7 @@ pub(crate) fn streaming_mode(offer: &InitialJobRequest) -> Option<StreamingMode>
 pub(crate) async fn prepare_image(
     context: AttemptContext,
     image: Option<String>,
-) -> Result<(Engine, Option<Box<PreparedImage>>), AttemptFailure> {
+) -> Result<(ContainerEngine, Option<Box<PreparedImage>>), AttemptFailure> {
     let (config, clock) = (context.config(), context.clock());
     let engine = context
         .process
@@ -223,8 +223,8 @@ fn open_inputs(
     let transfer = context.config().transfer.clone();
     let fetcher = Fetcher::new(transfer, Arc::clone(context.clock()))
         .map_err(|error| unfit(&error))?
-        .telling(context.live.progress_sink(ProgressOf::Download));
-    let parts = only_one(request.offer.volume.clone(), request.job.volume.clone())
+        .with_progress(context.live.progress_sink(ProgressOf::Download));
+    let parts = merge_volumes(request.offer.volume.clone(), request.job.volume.clone())
         .map_err(|error| volume_failed(&error))?;
     Ok((fetcher, parts))
 }
@@ -291,7 +291,7 @@ async fn find_bare_home(
     }
     let name = format!("{}-look", container_name(&context.token));
     let labels = labels(context.attempt(), &workspace.folders().root);
-    let found = bare_home(&request.engine, image, &name, labels)
+    let found = home::find_bare_home(&request.engine, image, &name, labels)
         .await
         .map_err(|error| images::engine_failed(&error))?;
     context.process.cache.keep_home(image.id, found.clone());

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::engine::{Engine, OutputStream};
+use crate::engine::{ContainerEngine, OutputStream};
 use crate::workspace::Workspace;
 
 pub(crate) use self::template::{ContainerShape, WarmTemplate, encode_program};
@@ -52,7 +52,7 @@ pub(crate) struct AttachedContainer {
     pub(crate) name: String,
     pub(crate) output: OutputStream,
     pub(crate) input: InputSink,
-    engine: Engine,
+    engine: ContainerEngine,
     /// Keeps the image on this machine.
     _lease: Lease,
 }
@@ -136,7 +136,7 @@ impl WarmPool {
     }
 
     /// Makes one more container from a template in the background, if the pool has room for it.
-    pub(crate) fn replenish(&self, engine: &Engine, template: WarmTemplate) {
+    pub(crate) fn replenish(&self, engine: &ContainerEngine, template: WarmTemplate) {
         let mut state = self.state();
         let alike: Vec<_> = state
             .waiting
@@ -225,7 +225,7 @@ impl WarmPool {
         }
     }
 
-    async fn make(&self, engine: Engine, template: &WarmTemplate) -> Option<WarmContainer> {
+    async fn make(&self, engine: ContainerEngine, template: &WarmTemplate) -> Option<WarmContainer> {
         match self.try_make(engine, template).await {
             Ok(warm) => Some(warm),
             Err(reason) => {
@@ -235,10 +235,14 @@ impl WarmPool {
         }
     }
 
-    async fn try_make(&self, engine: Engine, template: &WarmTemplate) -> Result<WarmContainer, String> {
+    async fn try_make(
+        &self,
+        engine: ContainerEngine,
+        template: &WarmTemplate,
+    ) -> Result<WarmContainer, String> {
         let (config, clock) = (&self.0.config, &self.0.clock);
         let name = template.image().id.to_string();
-        let unwatched: muster_containers::pull::Progress = Arc::new(|_, _| {});
+        let unwatched: muster_containers::pull::PullProgress = Arc::new(|_, _| {});
         let resolved = ensure(&engine, &config.images, &name, &unwatched, clock)
             .await
             .map_err(|error| Causes(&error).to_string())?;
@@ -311,10 +315,10 @@ impl WarmContainer {
 
 /// Removes a container and its folders. If the container cannot be removed its folders stay, by which the next
 /// executor finds it.
-async fn remove(engine: &Engine, name: &str, workspace: Workspace) {
+async fn remove(engine: &ContainerEngine, name: &str, workspace: Workspace) {
     if let Err(error) = engine.remove(name).await {
         tracing::warn!(container = name, error = %Causes(&error), "a warm container was not removed");
-        return workspace.leave();
+        return workspace.abandon();
     }
     if let Err(error) = workspace.remove() {
         tracing::warn!(error = %Causes(&error), "folders of a warm container were not removed");

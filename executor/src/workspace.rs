@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use muster_containers::folder::Claimed;
+use muster_containers::folder::ClaimedFolder;
 pub use muster_containers::folder::FolderError as WorkspaceError;
 use muster_protocol::AttemptId;
 
@@ -14,7 +14,7 @@ use crate::sandbox::JobFolders;
 /// The folders of a job. Dropping this removes them; [`Workspace::remove`] also reports an error.
 #[derive(Debug)]
 pub struct Workspace {
-    root: Claimed,
+    root: ClaimedFolder,
     folders: JobFolders,
 }
 
@@ -25,7 +25,7 @@ impl Workspace {
     /// A folder cannot be made.
     pub fn new(work_dir: &Path, attempt: AttemptId) -> Result<Self, WorkspaceError> {
         let failed = |source| WorkspaceError::new(work_dir, "made", source);
-        let root = Claimed::new(work_dir, attempt)?;
+        let root = ClaimedFolder::new(work_dir, attempt)?;
         let folders = JobFolders::under(root.path());
         for folder in [&folders.output, &folders.specs, &folders.artifacts] {
             fs::create_dir(folder).map_err(failed)?;
@@ -86,8 +86,8 @@ impl Workspace {
     }
 
     /// Gives everything up as it stands, as if this process were killed: the next executor finds it.
-    pub fn leave(self) {
-        self.root.leave();
+    pub fn abandon(self) {
+        self.root.abandon();
     }
 }
 

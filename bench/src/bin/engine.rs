@@ -15,8 +15,8 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use muster_bench::{Direction, Report, Row, take_turns, timed};
 use muster_containers::images::{ImageSettings, ensure};
-use muster_containers::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
-use muster_containers::{Engine, ImageArchive, ImageContent, ImageFile, LocalImage};
+use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
+use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile, LocalImage};
 use muster_process::{SharedClock, SystemClock};
 use tokio::runtime::Runtime;
 
@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
         || milliseconds(&runtime, check(&engine, &settings, &id, &clock)),
         || milliseconds(&runtime, look(&docker, &id)),
     )?;
-    runtime.block_on(engine.forget(TAG))?;
+    runtime.block_on(engine.remove_tag(TAG))?;
     Report {
         rows: vec![
             Row::against(
@@ -68,8 +68,8 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// An image with nothing but Debian's static shell as `true`.
-async fn prepare() -> anyhow::Result<(Engine, Docker, LocalImage)> {
-    let engine = Engine::connect("").await?;
+async fn prepare() -> anyhow::Result<(ContainerEngine, Docker, LocalImage)> {
+    let engine = ContainerEngine::connect("").await?;
     let program = ImageFile {
         path: "/true".into(),
         mode: 0o755,
@@ -82,7 +82,10 @@ async fn prepare() -> anyhow::Result<(Engine, Docker, LocalImage)> {
         ..ImageContent::default()
     };
     engine.load(ImageArchive::new(&content)?.bytes).await?;
-    let image = engine.image(TAG).await?.context("the image was just loaded")?;
+    let image = engine
+        .find_image(TAG)
+        .await?
+        .context("the image was just loaded")?;
     Ok((
         engine,
         Docker::connect_with_defaults()?.negotiate_version().await?,
@@ -100,7 +103,7 @@ fn labels() -> HashMap<String, String> {
 }
 
 /// As an executor does it.
-async fn sealed(engine: &Engine, image: &LocalImage) -> anyhow::Result<()> {
+async fn sealed(engine: &ContainerEngine, image: &LocalImage) -> anyhow::Result<()> {
     let sandbox = Sandbox {
         image,
         command: None,
@@ -108,7 +111,7 @@ async fn sealed(engine: &Engine, image: &LocalImage) -> anyhow::Result<()> {
         binds: vec![],
         labels: labels(),
         bare_home: None,
-        allowance: Allowance {
+        allowance: ResourceLimits {
             nano_cpus: 1_000_000_000,
             memory: 256 << 20,
             shm: 64 << 20,
@@ -129,7 +132,7 @@ async fn sealed(engine: &Engine, image: &LocalImage) -> anyhow::Result<()> {
         while output.next().await.is_some() {}
     });
     anyhow::ensure!(code? == 0, "the program failed");
-    engine.ended(name).await?;
+    engine.inspect_exit(name).await?;
     engine.remove(name).await?;
     Ok(())
 }
@@ -163,7 +166,7 @@ async fn bare(docker: &Docker, image: &LocalImage) -> anyhow::Result<()> {
 }
 
 async fn check(
-    engine: &Engine,
+    engine: &ContainerEngine,
     settings: &ImageSettings,
     id: &str,
     clock: &SharedClock,

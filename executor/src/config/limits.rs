@@ -1,6 +1,6 @@
 //! The limits of one job on its machine.
 
-use muster_containers::sandbox::{Allowance, Root, RunAs};
+use muster_containers::sandbox::{ResourceLimits, Root, RunAs};
 use muster_process::config::Problem;
 use serde::Deserialize;
 
@@ -33,7 +33,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Resources that the job may use.
-    pub allowance: Allowance,
+    pub allowance: ResourceLimits,
     /// The user that runs the job's program.
     pub run_as: RunAs,
     /// Whether the job may write into its root file system.
@@ -110,7 +110,7 @@ impl Limits {
     }
 
     /// The limits in the engine's units. No job gets more processors than the machine has.
-    pub fn on(&self, machine: MachineSize) -> Allowance {
+    pub fn on(&self, machine: MachineSize) -> ResourceLimits {
         let share = machine.memory / 5 * 4;
         let memory = if self.memory_mib == 0 {
             share
@@ -129,7 +129,7 @@ impl Limits {
         } else {
             asked_nanos.min(machine_nanos)
         };
-        Allowance {
+        ResourceLimits {
             nano_cpus: signed(nanos),
             memory: signed(memory.max(Self::LEAST_MEMORY_MIB.saturating_mul(MIB))),
             shm: signed(self.shm_mib.saturating_mul(MIB)),

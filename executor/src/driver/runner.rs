@@ -23,7 +23,7 @@ use crate::capture::OutputCapture;
 use crate::co_grader::{CoGrader, CoGraderSpec};
 use crate::container;
 use crate::context::AttemptContext;
-use crate::engine::Engine;
+use crate::engine::ContainerEngine;
 use crate::gpu::ClaimedGpus;
 use crate::lease_connection::Miner;
 use crate::sandbox::{JobContainer, image_label};
@@ -38,7 +38,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) enum StepResult {
     /// The engine answers; the image is there, if one was named.
-    ImageReady(Engine, Option<Box<PreparedImage>>),
+    ImageReady(ContainerEngine, Option<Box<PreparedImage>>),
     /// Inputs are in place.
     Placed(Box<PlacedJob>),
     /// The program has ended.

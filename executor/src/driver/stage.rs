@@ -6,7 +6,7 @@ use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};
 use tokio::sync::oneshot;
 
-use crate::engine::Engine;
+use crate::engine::ContainerEngine;
 use crate::session::OpenSession;
 use crate::steps::{CollectedOutputs, PlacedJob, PreparedImage, RequestedJob};
 
@@ -28,7 +28,7 @@ pub(super) enum AttemptStage {
 /// An offer on an engine that answers.
 pub(super) struct PreparedOffer {
     pub(super) offer: Box<InitialJobRequest>,
-    pub(super) engine: Engine,
+    pub(super) engine: ContainerEngine,
     /// The image of the offer or of the request, if either named one.
     pub(super) image: Option<Box<PreparedImage>>,
 }
@@ -55,7 +55,7 @@ pub(super) enum SessionStage {
 
 impl AttemptStage {
     /// The stage after the engine answered.
-    pub(super) fn with_image(self, engine: Engine, image: Option<Box<PreparedImage>>) -> Self {
+    pub(super) fn with_image(self, engine: ContainerEngine, image: Option<Box<PreparedImage>>) -> Self {
         let offer = match self {
             Self::Offered(offer) => offer,
             Self::Prepared(prepared) => prepared.offer,
@@ -109,7 +109,7 @@ impl AttemptStage {
         self.request().is_some()
     }
 
-    pub(super) fn engine(&self) -> Option<&Engine> {
+    pub(super) fn engine(&self) -> Option<&ContainerEngine> {
         match self {
             Self::AwaitingOffer | Self::Offered(_) => None,
             Self::Prepared(prepared) => Some(&prepared.engine),

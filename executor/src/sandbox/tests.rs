@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_containers::sandbox::{Allowance, Root, RunAs, home_of};
+use muster_containers::sandbox::{ResourceLimits, Root, RunAs, home_folder};
 use muster_protocol::Digest;
 
 use indexmap::IndexMap;
@@ -31,7 +31,7 @@ fn image() -> LocalImage {
     LocalImage::default_for(ImageId(Digest::of(b"config")))
 }
 
-fn policy(allowance: Allowance) -> Policy {
+fn policy(allowance: ResourceLimits) -> Policy {
     Policy {
         allowance,
         run_as: RunAs::Image,
@@ -59,7 +59,7 @@ fn container_in(
         vec![]
     };
     let folders = JobFolders::under(Path::new("/work/job"));
-    let bare_home = home_of(image);
+    let bare_home = home_folder(image);
     JobContainer {
         job,
         image,
@@ -176,7 +176,7 @@ fn scratch_follows_the_image_and_gives_way_to_artifacts() {
             environment: vec![environment.into()],
             ..image()
         };
-        assert_eq!(home_of(&image), None, "{user} {environment}");
+        assert_eq!(home_folder(&image), None, "{user} {environment}");
     }
     let mut job = job();
     job.artifacts_dir = Some("/tmp".into());

@@ -38,7 +38,7 @@ pub(crate) async fn collect_outputs(
             link_printed(&folders);
             let uploader = Uploader::new(&config.transfer)
                 .map_err(|error| unfit(&error))?
-                .telling(context.live.progress_sink(ProgressOf::Upload));
+                .with_progress(context.live.progress_sink(ProgressOf::Upload));
             let uploading = uploader.upload(upload, &folders.output, &context.called_off);
             uploading.await.map_err(|error| upload_failed(&error))?
         }

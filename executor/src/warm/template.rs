@@ -143,7 +143,7 @@ pub(crate) fn encode_program(image: &LocalImage, body: &ContainerCreateBody, mar
 
 #[cfg(test)]
 mod tests {
-    use muster_containers::sandbox::{Allowance, Root, RunAs};
+    use muster_containers::sandbox::{ResourceLimits, Root, RunAs};
     use muster_protocol::wire::miner::OptionsPreset;
     use muster_protocol::{Digest, ExecutorClass, ImageId};
 
@@ -173,7 +173,7 @@ mod tests {
 
     fn policy() -> Policy {
         Policy {
-            allowance: Allowance {
+            allowance: ResourceLimits {
                 nano_cpus: 1,
                 memory: 2,
                 shm: 3,

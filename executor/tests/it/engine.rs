@@ -25,7 +25,7 @@ async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
     let archive = ImageArchive::new(&content).unwrap();
     engine.load(archive.bytes.clone()).await.unwrap();
     for name in [archive.id.to_string(), content.tag.clone()] {
-        let found = engine.image(&name).await.unwrap().unwrap();
+        let found = engine.find_image(&name).await.unwrap().unwrap();
         assert_eq!(found.id, archive.id, "{name}");
         assert_eq!(
             (found.user.as_str(), found.environment.as_slice()),
@@ -33,11 +33,14 @@ async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
         );
     }
     assert_eq!(
-        engine.image("muster/executor-archive-test:none").await.unwrap(),
+        engine
+            .find_image("muster/executor-archive-test:none")
+            .await
+            .unwrap(),
         None
     );
     crate::support::image::forget(&content.tag).await;
-    assert_eq!(engine.image("../version?x=").await.unwrap(), None);
+    assert_eq!(engine.find_image("../version?x=").await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! A job's image from a registry of the test's own: by tag, by digest, with a password, and without a good one.
 
 use bollard::auth::DockerCredentials;
-use muster_containers::credentials::Login;
-use muster_executor::{Engine, ImageArchive, ImageFile};
+use muster_containers::credentials::RegistryLogin;
+use muster_executor::{ContainerEngine, ImageArchive, ImageFile};
 use muster_protocol::ImageId;
 use serde_json::{Value, json};
 
@@ -14,7 +14,11 @@ use crate::support::{engine, have, image, until};
 
 /// Puts the demo program into an image for this test alone, in the registry and not in the engine. Returns its name
 /// there.
-async fn published(engine: &Engine, registry: &Registry, password: Option<&str>) -> (String, ImageArchive) {
+async fn published(
+    engine: &ContainerEngine,
+    registry: &Registry,
+    password: Option<&str>,
+) -> (String, ImageArchive) {
     let mark = uuid::Uuid::new_v4().to_string();
     let local = format!("muster/executor-registry-test:{mark}");
     // Large enough for the progress of a pull to be seen.
@@ -43,17 +47,17 @@ async fn published(engine: &Engine, registry: &Registry, password: Option<&str>)
         .await
         .unwrap();
     for name in [&local, &name] {
-        engine.forget(name).await.unwrap();
+        engine.remove_tag(name).await.unwrap();
     }
-    assert_eq!(engine.image(&archive.id.to_string()).await.unwrap(), None);
+    assert_eq!(engine.find_image(&archive.id.to_string()).await.unwrap(), None);
     (name, archive)
 }
 
-async fn forget(engine: &Engine, id: ImageId) {
-    for name in engine.names_of(id).await.unwrap() {
-        engine.forget(&name).await.unwrap();
+async fn forget(engine: &ContainerEngine, id: ImageId) {
+    for name in engine.list_tags(id).await.unwrap() {
+        engine.remove_tag(&name).await.unwrap();
     }
-    engine.forget(&id.to_string()).await.unwrap();
+    engine.remove_tag(&id.to_string()).await.unwrap();
 }
 
 /// Runs the job for a Muster miner and returns all messages.
@@ -123,7 +127,7 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
     lease.config.images.keep_mib = 0;
     let messages = run_job(&lease, &pinned).await;
     assert!(of(&messages, "V0JobFinishedRequest").is_some(), "{messages:#?}");
-    let left = engine.image(&archive.id.to_string()).await.unwrap();
+    let left = engine.find_image(&archive.id.to_string()).await.unwrap();
     assert_eq!(left, None, "an unused image makes room");
 }
 
@@ -143,12 +147,18 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
     let notice = json!({"message_type": "MusterWhitelist", "images": [listed(archive.id)]});
     connection.send(&notice).await;
     until("the image is kept", || async {
-        let used = muster_containers::lease::used(&of_place.config.images.cache_dir).unwrap();
+        let used = muster_containers::lease::list_uses(&of_place.config.images.cache_dir).unwrap();
         used.iter().any(|used| used.image == archive.id)
     })
     .await
     .unwrap();
-    assert!(engine.image(&archive.id.to_string()).await.unwrap().is_some());
+    assert!(
+        engine
+            .find_image(&archive.id.to_string())
+            .await
+            .unwrap()
+            .is_some()
+    );
     // No job has to wait for the image or for its lock.
     drop(registry);
     let lease = Lease::new();
@@ -202,8 +212,8 @@ async fn a_registry_that_wants_a_password_gets_the_operators_or_is_named() {
     forget(&engine, archive.id).await;
 }
 
-fn login(password: &str) -> Login {
-    Login {
+fn login(password: &str) -> RegistryLogin {
+    RegistryLogin {
         username: USER.to_owned(),
         password: password.to_owned(),
     }

@@ -7,13 +7,13 @@ use crate::support::miner::FakeMiner;
 use crate::support::{engine, image};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_executor::Engine;
+use muster_executor::ContainerEngine;
 use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use serde_json::{Value, json};
 
 /// Runs a job to its end and returns its last message.
-async fn last_message(engine: &Engine, lease: &Lease, job: &Job) -> Value {
+async fn last_message(engine: &ContainerEngine, lease: &Lease, job: &Job) -> Value {
     let miner = FakeMiner::start().await;
     let (executor, mut wire) = lease.start(&miner).await;
     lease.to_running(&mut wire, job).await;
@@ -26,7 +26,7 @@ async fn last_message(engine: &Engine, lease: &Lease, job: &Job) -> Value {
     last
 }
 
-async fn finished(engine: &Engine, lease: &Lease, job: &Job) -> Value {
+async fn finished(engine: &ContainerEngine, lease: &Lease, job: &Job) -> Value {
     let last = last_message(engine, lease, job).await;
     assert_eq!(last["message_type"], "V0JobFinishedRequest", "{last:#}");
     last

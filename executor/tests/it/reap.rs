@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use bollard::models::ContainerCreateBody;
-use muster_executor::Reaped;
+use muster_executor::ReapSummary;
 use muster_executor::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR};
 use muster_executor::workspace::Workspace;
-use muster_executor::{Config, Engine, Invocation, reap};
+use muster_executor::{Config, ContainerEngine, Invocation, reap};
 use muster_process::{SystemClock, Tasks};
 use muster_protocol::AttemptId;
 use uuid::Uuid;
@@ -22,7 +22,7 @@ use crate::support::miner::FakeMiner;
 use crate::support::{engine, image};
 
 /// A running container with the labels of the job in `folder`. Returns its name.
-async fn container(engine: &Engine, folder: &Path) -> String {
+async fn container(engine: &ContainerEngine, folder: &Path) -> String {
     let name = format!("muster-reap-test-{}", Uuid::new_v4());
     let body = ContainerCreateBody {
         image: Some(image::NAME.to_owned()),
@@ -39,9 +39,13 @@ async fn container(engine: &Engine, folder: &Path) -> String {
     name
 }
 
-async fn runs(engine: &Engine, name: &str, folder: &Path) -> bool {
+async fn runs(engine: &ContainerEngine, name: &str, folder: &Path) -> bool {
     let label = format!("{LABEL_EXECUTOR}={}", folder.display());
-    engine.labelled(&label).await.unwrap().contains(&name.to_owned())
+    engine
+        .list_labelled(&label)
+        .await
+        .unwrap()
+        .contains(&name.to_owned())
 }
 
 fn workspace(work_dir: &Path) -> Workspace {
@@ -64,8 +68,8 @@ async fn only_what_the_dead_left_in_this_place_is_removed() {
     for folder in &folders {
         names.push(container(&engine, folder).await);
     }
-    dead.leave();
-    foreign.leave();
+    dead.abandon();
+    foreign.abandon();
     removed.remove().unwrap();
 
     let (one, two) = tokio::join!(reap(&ours.config), reap(&ours.config));
@@ -76,7 +80,7 @@ async fn only_what_the_dead_left_in_this_place_is_removed() {
     assert!(of_alive.exists() && runs(&engine, &names[0], of_alive).await);
     assert!(of_foreign.exists() && runs(&engine, &names[2], of_foreign).await);
     assert!(runs(&engine, &names[3], of_removed).await);
-    assert_eq!(reap(&ours.config).await.unwrap(), Reaped::default());
+    assert_eq!(reap(&ours.config).await.unwrap(), ReapSummary::default());
 
     for name in names {
         engine.remove(&name).await.unwrap();
@@ -91,7 +95,7 @@ async fn an_executor_begins_by_removing_what_a_killed_one_left() {
     let dead = workspace(&lease.config.work_dir);
     let folder = dead.folders().root.clone();
     let name = container(&engine, &folder).await;
-    dead.leave();
+    dead.abandon();
     let (executor, mut wire) = lease.start(&miner).await;
     wire.send(&lease.offer(&Job::new(&["words"]))).await;
     wire.expect("V0ExecutorReadyRequest").await;
@@ -143,7 +147,7 @@ async fn a_killed_process_leaves_a_running_container_until_it_is_reaped() {
     lease.container_appears(&engine).await;
     assert_eq!(
         reap(&lease.config).await.unwrap(),
-        Reaped::default(),
+        ReapSummary::default(),
         "its process lives"
     );
     process.kill().unwrap();

@@ -175,7 +175,7 @@ impl Session {
     }
 
     /// The executor's message after the session is over.
-    async fn ends(mut self, lease: &Lease, engine: &muster_executor::Engine) -> SessionClose {
+    async fn ends(mut self, lease: &Lease, engine: &muster_executor::ContainerEngine) -> SessionClose {
         let closed = next(&mut self.wire, "MusterSessionClosed").await;
         next(&mut self.wire, "V0ExecutionDoneRequest").await;
         next(&mut self.wire, "V0JobFinishedRequest").await;

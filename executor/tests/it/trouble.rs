@@ -64,7 +64,7 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     lease.container_appears(&engine).await;
     let label = format!("muster.attempt={}", lease.token.attempt());
     until("the job runs", || async {
-        let names = engine.labelled(&label).await.unwrap();
+        let names = engine.list_labelled(&label).await.unwrap();
         running(&dockerd, names.first()).await
     })
     .await
@@ -131,7 +131,7 @@ async fn an_image_that_the_disk_has_no_room_for_is_named_and_the_next_job_runs()
     let name = format!("{}/muster/large:1", registry.address());
     outside.push(&tag, &name.parse().unwrap(), None).await.unwrap();
     for name in [&tag, &name] {
-        outside.forget(name).await.unwrap();
+        outside.remove_tag(name).await.unwrap();
     }
     registry.move_to(dockerd.pid()).unwrap();
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use muster_executor::{Engine, ImageContent, ImageFile};
+use muster_executor::{ContainerEngine, ImageContent, ImageFile};
 use serde_json::{Value, json};
 
 use crate::persistent::{EnrolledExecutor, ExecutorConnection};
@@ -17,17 +17,17 @@ fn warm_lease() -> Lease {
 }
 
 /// The names of the warm containers whose folders are in this one.
-async fn waiting(engine: &Engine, work_dir: &Path) -> Vec<String> {
+async fn waiting(engine: &ContainerEngine, work_dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for folder in std::fs::read_dir(work_dir).unwrap() {
         let label = format!("muster.executor={}", folder.unwrap().path().display());
-        names.extend(engine.labelled(&label).await.unwrap());
+        names.extend(engine.list_labelled(&label).await.unwrap());
     }
     names.retain(|name| name.starts_with("muster-warm-"));
     names
 }
 
-async fn one_waits(engine: &Engine, work_dir: &Path, but: &str) -> String {
+async fn one_waits(engine: &ContainerEngine, work_dir: &Path, but: &str) -> String {
     let found = std::cell::RefCell::new(String::new());
     until("a container waits", || async {
         let names = waiting(engine, work_dir).await;

@@ -115,7 +115,7 @@ impl std::fmt::Debug for ImageArchive {
 ///
 /// # Errors
 /// The file cannot be read, is compressed, or lacks the documents of an image.
-pub fn images_in(path: &Path) -> Result<Vec<ArchivedImage>, ArchiveError> {
+pub fn list_images(path: &Path) -> Result<Vec<ArchivedImage>, ArchiveError> {
     let manifest = documents(path, |name| name == MANIFEST)?;
     let manifest = manifest
         .get(MANIFEST)
@@ -356,7 +356,7 @@ mod tests {
             id: archive.id,
             tags: vec!["muster/test:1".into()],
         };
-        assert_eq!(images_in(&path).unwrap(), [held]);
+        assert_eq!(list_images(&path).unwrap(), [held]);
     }
 
     #[test]
@@ -415,16 +415,16 @@ mod tests {
     fn other_files_are_not_archives() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image.tar");
-        assert!(matches!(images_in(&path), Err(ArchiveError::Io(_))));
+        assert!(matches!(list_images(&path), Err(ArchiveError::Io(_))));
         for bytes in [&b""[..], b"hello", &[0x1f, 0x8b, 8, 0], &[7; 2048]] {
             std::fs::write(&path, bytes).unwrap();
-            images_in(&path).unwrap_err();
+            list_images(&path).unwrap_err();
         }
         let mut tar = tar::Builder::new(Vec::new());
         append_file(&mut tar, MANIFEST, 0o644, b"[{\"Config\":\"gone.json\"}]").unwrap();
         std::fs::write(&path, tar.into_inner().unwrap()).unwrap();
         assert_eq!(
-            images_in(&path).unwrap_err().to_string(),
+            list_images(&path).unwrap_err().to_string(),
             "image archive: lacks \"gone.json\""
         );
     }
@@ -461,7 +461,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("image.tar");
             std::fs::write(&path, damaged(ImageArchive::new(&content).unwrap().bytes, &injuries)).unwrap();
-            if let Ok(images) = images_in(&path) {
+            if let Ok(images) = list_images(&path) {
                 proptest::prop_assert!(images.len() <= 1);
             }
             proptest::prop_assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -9,13 +9,13 @@ use muster_process::error::Causes;
 use muster_protocol::{ImageId, Timestamp};
 use tokio::task::spawn_blocking;
 
-use crate::engine::{Engine, EngineError, failed};
+use crate::engine::{ContainerEngine, EngineError, operation_failed};
 use crate::images::ImageSettings;
-use crate::lease::{self, LeaseError, Removal};
+use crate::lease::{self, LeaseError, RemovalRight};
 
 /// An image that executors have used and the engine still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct CachedImage {
     /// The image's id.
     pub image: ImageId,
     /// Size in bytes; layers shared between images count for each of them.
@@ -26,7 +26,7 @@ pub struct Held {
 
 /// The result of one collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct ImageCollectionCounts {
     /// Number of images removed.
     pub removed: usize,
     /// Number of overdue images that were not removed: they are in use, or have a name that no executor gave them.
@@ -49,7 +49,7 @@ pub enum CacheError {
 
 /// Chooses the images to remove, the longest unused first: those unused for longer than `age`, then as many more as it
 /// takes to bring the rest under `bytes`.
-pub fn overdue(held: &[Held], age: Duration, bytes: u64, now: Timestamp) -> Vec<ImageId> {
+pub fn overdue(held: &[CachedImage], age: Duration, bytes: u64, now: Timestamp) -> Vec<ImageId> {
     let mut oldest_first = held.to_vec();
     oldest_first.sort_by_key(|held| (held.last, held.image));
     let mut left = held.iter().fold(0_u64, |sum, held| sum.saturating_add(held.size));
@@ -69,16 +69,16 @@ pub fn overdue(held: &[Held], age: Duration, bytes: u64, now: Timestamp) -> Vec<
 /// # Errors
 /// The engine or the record of uses cannot be used at all.
 pub async fn collect(
-    engine: &Engine,
+    engine: &ContainerEngine,
     settings: &ImageSettings,
     clock: &SharedClock,
-) -> Result<Collected, CacheError> {
+) -> Result<ImageCollectionCounts, CacheError> {
     let folder = settings.cache_dir.clone();
-    let used = spawn_blocking(move || lease::used(&folder)).await??;
+    let used = spawn_blocking(move || lease::list_uses(&folder)).await??;
     let mut held = Vec::new();
     for used in used {
-        match engine.image(&used.image.to_string()).await? {
-            Some(image) => held.push(Held {
+        match engine.find_image(&used.image.to_string()).await? {
+            Some(image) => held.push(CachedImage {
                 image: used.image,
                 size: image.size,
                 last: used.last,
@@ -86,13 +86,13 @@ pub async fn collect(
             None => {
                 // The image was removed by other means.
                 if let Some(removal) = right_to_remove(settings, used.image).await? {
-                    removal.done();
+                    removal.finish();
                 }
             }
         }
     }
-    let mut collected = Collected::default();
-    for image in overdue(&held, settings.keep(), settings.keep_bytes(), clock.now()) {
+    let mut collected = ImageCollectionCounts::default();
+    for image in overdue(&held, settings.max_age(), settings.max_bytes(), clock.now()) {
         let gone = match right_to_remove(settings, image).await? {
             Some(removal) => remove(engine, image, removal).await?,
             None => false,
@@ -103,7 +103,7 @@ pub async fn collect(
             collected.kept += 1;
         }
     }
-    if collected != Collected::default() {
+    if collected != ImageCollectionCounts::default() {
         tracing::info!(
             removed = collected.removed,
             kept = collected.kept,
@@ -118,32 +118,40 @@ pub async fn collect(
 /// # Errors
 /// Same as [`collect`].
 pub async fn collect_if_due(
-    engine: &Engine,
+    engine: &ContainerEngine,
     settings: &ImageSettings,
     every: Duration,
     clock: &SharedClock,
-) -> Result<Option<Collected>, CacheError> {
+) -> Result<Option<ImageCollectionCounts>, CacheError> {
     let (folder, now) = (settings.cache_dir.clone(), clock.now());
-    if spawn_blocking(move || lease::begin_round(&folder, every, now)).await?? {
+    if spawn_blocking(move || lease::begin_collection(&folder, every, now)).await?? {
         collect(engine, settings, clock).await.map(Some)
     } else {
         Ok(None)
     }
 }
 
-async fn right_to_remove(settings: &ImageSettings, image: ImageId) -> Result<Option<Removal>, CacheError> {
+async fn right_to_remove(
+    settings: &ImageSettings,
+    image: ImageId,
+) -> Result<Option<RemovalRight>, CacheError> {
     let folder = settings.cache_dir.clone();
-    Ok(spawn_blocking(move || Removal::of(&folder, image)).await??)
+    Ok(spawn_blocking(move || RemovalRight::take(&folder, image)).await??)
 }
 
 /// Removes an image; returns whether it is gone. An image stays if it has a name that no executor gave it, or if a
 /// container uses it.
-async fn remove(engine: &Engine, image: ImageId, removal: Removal) -> Result<bool, EngineError> {
-    let names = engine.names_of(image).await?;
+async fn remove(
+    engine: &ContainerEngine,
+    image: ImageId,
+    removal: RemovalRight,
+) -> Result<bool, EngineError> {
+    let names = engine.list_tags(image).await?;
     let foreign = names.iter().find(|name| {
-        name.parse().map_or(true, |name: crate::reference::Reference| {
-            !removal.names().contains(&name.to_string())
-        })
+        name.parse()
+            .map_or(true, |name: crate::reference::ImageReference| {
+                !removal.names().contains(&name.to_string())
+            })
     });
     if let Some(name) = foreign {
         tracing::debug!(%image, name, "an unused image stays because an executor did not give it all of its names");
@@ -151,7 +159,7 @@ async fn remove(engine: &Engine, image: ImageId, removal: Removal) -> Result<boo
     }
     // Removing the last name removes the image; an image without names is removed by its id.
     for name in names.iter().cloned().chain([image.to_string()]) {
-        match engine.forget(&name).await {
+        match engine.remove_tag(&name).await {
             Ok(()) => {}
             Err(error) if error.refusal().is_some() => {
                 tracing::debug!(%image, error = %Causes(&error), "an unused image stays");
@@ -160,20 +168,20 @@ async fn remove(engine: &Engine, image: ImageId, removal: Removal) -> Result<boo
             Err(error) => return Err(error),
         }
     }
-    removal.done();
+    removal.finish();
     Ok(true)
 }
 
-impl Engine {
+impl ContainerEngine {
     /// The tags of an image; none if the engine does not have the image.
     ///
     /// # Errors
     /// The engine failed.
-    pub async fn names_of(&self, image: ImageId) -> Result<Vec<String>, EngineError> {
+    pub async fn list_tags(&self, image: ImageId) -> Result<Vec<String>, EngineError> {
         match self.docker().inspect_image(&image.to_string()).await {
             Ok(found) => Ok(found.repo_tags.unwrap_or_default()),
             Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => Ok(vec![]),
-            Err(error) => Err(failed("look at an image")(error)),
+            Err(error) => Err(operation_failed("look at an image")(error)),
         }
     }
 
@@ -182,11 +190,11 @@ impl Engine {
     ///
     /// # Errors
     /// The engine failed; [`EngineError::refusal`] is set if the image is in use.
-    pub async fn forget(&self, name: &str) -> Result<(), EngineError> {
+    pub async fn remove_tag(&self, name: &str) -> Result<(), EngineError> {
         let options = RemoveImageOptions::default();
         match self.docker().remove_image(name, Some(options), None).await {
             Ok(_) | Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => Ok(()),
-            Err(error) => Err(failed("remove an image")(error)),
+            Err(error) => Err(operation_failed("remove an image")(error)),
         }
     }
 }
@@ -197,8 +205,8 @@ mod tests {
 
     use super::*;
 
-    fn held(name: &str, size: u64, last: i64) -> Held {
-        Held {
+    fn held(name: &str, size: u64, last: i64) -> CachedImage {
+        CachedImage {
             image: ImageId(Digest::of(name.as_bytes())),
             size,
             last: Timestamp::from_secs(last),
@@ -227,7 +235,7 @@ mod tests {
             sizes in proptest::collection::vec((0_u64..1_000, 0_i64..1_000), 0..20),
             age in 0_u64..1_000, bytes in 0_u64..5_000,
         ) {
-            let all: Vec<Held> = sizes.iter().enumerate()
+            let all: Vec<CachedImage> = sizes.iter().enumerate()
                 .map(|(number, (size, last))| held(&number.to_string(), *size, *last)).collect();
             let now = Timestamp::from_secs(1_000);
             let age = Duration::from_secs(age);

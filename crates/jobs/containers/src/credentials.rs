@@ -19,7 +19,7 @@ const MAX_FILE: u64 = 1024 * 1024;
 /// A username and password at a registry, set by the operator.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Login {
+pub struct RegistryLogin {
     /// The name of the account at the registry.
     pub username: String,
     /// The password, or a token in its place.
@@ -56,17 +56,17 @@ struct Entry {
     identitytoken: String,
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for RegistryLogin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login")
+        f.debug_struct("RegistryLogin")
             .field("username", &self.username)
             .finish_non_exhaustive()
     }
 }
 
-impl Login {
+impl RegistryLogin {
     /// The login in the form of the engine's API.
-    pub(crate) fn at(&self, registry: &str) -> DockerCredentials {
+    pub(crate) fn to_docker(&self, registry: &str) -> DockerCredentials {
         DockerCredentials {
             username: Some(self.username.clone()),
             password: Some(self.password.clone()),
@@ -81,7 +81,7 @@ impl Login {
 ///
 /// # Errors
 /// The file exists but cannot be used.
-pub fn from_file(path: &Path, registry: &str) -> Result<Option<DockerCredentials>, CredentialsError> {
+pub fn find_in_file(path: &Path, registry: &str) -> Result<Option<DockerCredentials>, CredentialsError> {
     let unreadable = |source| CredentialsError::Unreadable {
         path: path.to_owned(),
         source,
@@ -94,11 +94,11 @@ pub fn from_file(path: &Path, registry: &str) -> Result<Option<DockerCredentials
         Ok(_) => std::fs::read(path).map_err(unreadable)?,
         Err(error) => return Err(unreadable(error)),
     };
-    in_document(&bytes, registry).ok_or_else(|| CredentialsError::Malformed(path.to_owned()))
+    find_in_document(&bytes, registry).ok_or_else(|| CredentialsError::Malformed(path.to_owned()))
 }
 
 /// The outer `None` means that the document cannot be read.
-fn in_document(bytes: &[u8], registry: &str) -> Option<Option<DockerCredentials>> {
+fn find_in_document(bytes: &[u8], registry: &str) -> Option<Option<DockerCredentials>> {
     let file: File = serde_json::from_slice(bytes).ok()?;
     let Some(entry) = file
         .auths
@@ -152,22 +152,22 @@ mod tests {
             "https://index.docker.io/v1/": {"auth": "YTpiOmM="},
             "ghcr.io": {"auth": "", "identitytoken": "t"},
             "127.0.0.1:5000": {}}, "credsStore": "desktop"}"#;
-        let hub = in_document(document, "docker.io").unwrap().unwrap();
+        let hub = find_in_document(document, "docker.io").unwrap().unwrap();
         assert_eq!(
             (hub.username.as_deref(), hub.password.as_deref()),
             (Some("a"), Some("b:c"))
         );
-        let ghcr = in_document(document, "ghcr.io").unwrap().unwrap();
+        let ghcr = find_in_document(document, "ghcr.io").unwrap().unwrap();
         assert_eq!((ghcr.identitytoken.as_deref(), ghcr.password), (Some("t"), None));
-        assert_eq!(in_document(document, "127.0.0.1:5000"), Some(None));
-        assert_eq!(in_document(document, "elsewhere"), Some(None));
+        assert_eq!(find_in_document(document, "127.0.0.1:5000"), Some(None));
+        assert_eq!(find_in_document(document, "elsewhere"), Some(None));
     }
 
     #[test]
     fn damaged_files_are_named_and_missing_ones_hold_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.json");
-        assert_eq!(from_file(&path, "x").unwrap(), None);
+        assert_eq!(find_in_file(&path, "x").unwrap(), None);
         for bad in [
             &b""[..],
             b"7",
@@ -176,7 +176,7 @@ mod tests {
             br#"{"auths": {"x": {"auth": "bm9jb2xvbg=="}}, "more": 1}"#,
         ] {
             std::fs::write(&path, bad).unwrap();
-            let error = from_file(&path, "x").unwrap_err().to_string();
+            let error = find_in_file(&path, "x").unwrap_err().to_string();
             assert!(
                 error.contains("config.json") && error.contains("docker_config"),
                 "{error}"
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_password_is_not_printed() {
-        let login = Login {
+        let login = RegistryLogin {
             username: "u".into(),
             password: "secret".into(),
         };

@@ -9,7 +9,7 @@ use bollard::query_parameters::InspectContainerOptions;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 
-use crate::engine::{Engine, EngineError, failed};
+use crate::engine::{ContainerEngine, EngineError, operation_failed};
 
 /// Upper bound on the number of files that one measurement visits. A job with more files is over any limit.
 const MAX_WALKED: u64 = 5_000_000;
@@ -35,12 +35,12 @@ pub async fn watch(folder: PathBuf, limit: u64, clock: SharedClock) {
 /// Completes when the container `name` has written more than `limit` bytes into its own root. The engine adds up the
 /// files of the layer for each answer, so the pause between two requests is at least 20 times the duration of the
 /// answer. A container that is gone counts as having written nothing.
-pub async fn watch_root(engine: Engine, name: String, limit: u64, clock: SharedClock) {
+pub async fn watch_root(engine: ContainerEngine, name: String, limit: u64, clock: SharedClock) {
     let mut pause = WATCH_EVERY;
     loop {
         clock.sleep(pause).await;
         let began = clock.now();
-        match engine.written(&name).await {
+        match engine.measure_root(&name).await {
             Ok(bytes) if bytes > limit => return,
             Ok(_) => {}
             Err(error) => {
@@ -53,25 +53,25 @@ pub async fn watch_root(engine: Engine, name: String, limit: u64, clock: SharedC
 
 async fn measure(folder: &Path) -> u64 {
     let folder = folder.to_owned();
-    let measured = tokio::task::spawn_blocking(move || used(&folder)).await;
+    let measured = tokio::task::spawn_blocking(move || disk_usage(&folder)).await;
     measured.unwrap_or_else(|error| {
         tracing::error!(%error, "measuring the job's folders was interrupted");
         0
     })
 }
 
-impl Engine {
+impl ContainerEngine {
     /// The number of bytes that a container has written into its own root.
     ///
     /// # Errors
     /// The engine failed.
-    pub async fn written(&self, name: &str) -> Result<u64, EngineError> {
+    pub async fn measure_root(&self, name: &str) -> Result<u64, EngineError> {
         let options = InspectContainerOptions { size: true };
         let found = self
             .docker()
             .inspect_container(name, Some(options))
             .await
-            .map_err(failed("measure a container"))?;
+            .map_err(operation_failed("measure a container"))?;
         let bytes = found.size_rw.unwrap_or_default();
         Ok(u64::try_from(bytes).unwrap_or_default())
     }
@@ -79,7 +79,7 @@ impl Engine {
 
 /// The number of bytes on disk under `folder`. Files that vanish during the walk count nothing, and links are not
 /// followed. Blocks.
-pub fn used(folder: &Path) -> u64 {
+pub fn disk_usage(folder: &Path) -> u64 {
     let mut folders = vec![folder.to_owned()];
     let (mut bytes, mut walked) = (0_u64, 0_u64);
     while let Some(next) = folders.pop() {
@@ -109,8 +109,8 @@ mod tests {
         fs::create_dir(folder.path().join("sub")).unwrap();
         fs::write(folder.path().join("sub/file"), vec![1; 1 << 20]).unwrap();
         std::os::unix::fs::symlink("/", folder.path().join("root")).unwrap();
-        let bytes = used(folder.path());
+        let bytes = disk_usage(folder.path());
         assert!((1 << 20..2 << 20).contains(&bytes), "{bytes}");
-        assert_eq!(used(Path::new("/nonexistent")), 0);
+        assert_eq!(disk_usage(Path::new("/nonexistent")), 0);
     }
 }

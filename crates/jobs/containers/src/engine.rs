@@ -93,7 +93,7 @@ impl Coded for EngineError {
 
 /// A connection to an engine. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Engine {
+pub struct ContainerEngine {
     docker: Docker,
     version: String,
 }
@@ -137,7 +137,7 @@ impl LocalImage {
 
 /// A running container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningContainer {
     /// The id that the engine gave it.
     pub id: String,
     /// The id of its first process in the host's process namespace.
@@ -146,7 +146,7 @@ pub struct Running {
 
 /// The end of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct ContainerExit {
     /// Exit code; 128 + signal if it was killed.
     pub code: i64,
     /// Whether the kernel killed it for using too much memory.
@@ -158,7 +158,7 @@ pub type OutputStream = BoxStream<'static, Result<LogOutput, ApiError>>;
 /// The standard input of a container.
 pub type InputSink = Pin<Box<dyn AsyncWrite + Send>>;
 
-impl Engine {
+impl ContainerEngine {
     /// Connects and agrees on a version of the API. `address` is `unix://…` or `tcp://…`; empty for `DOCKER_HOST` or
     /// the usual socket.
     ///
@@ -175,7 +175,7 @@ impl Engine {
         };
         let docker = Docker::connect_with_host(&named)
             .map_err(unreachable)?
-            .with_request_modifier(in_the_engines_alphabet);
+            .with_request_modifier(reencode_credentials);
         let docker = docker.negotiate_version().await.map_err(unreachable)?;
         let version = docker.version().await.map_err(unreachable)?.version;
         let version = version.ok_or(EngineError::Incomplete("its version"))?;
@@ -200,14 +200,14 @@ impl Engine {
             .ping()
             .await
             .map(|_| ())
-            .map_err(failed("answer a ping"))
+            .map_err(operation_failed("answer a ping"))
     }
 
     /// Looks up an image by name or `sha256:` id; `None` if the engine does not have it.
     ///
     /// # Errors
     /// The engine failed with anything but "no such image".
-    pub async fn image(&self, name: &str) -> Result<Option<LocalImage>, EngineError> {
+    pub async fn find_image(&self, name: &str) -> Result<Option<LocalImage>, EngineError> {
         if !is_image_name(name) {
             // Any other text could change the path of the request.
             return Ok(None);
@@ -215,7 +215,7 @@ impl Engine {
         let found = match self.docker.inspect_image(name).await {
             Ok(found) => found,
             Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => return Ok(None),
-            Err(error) => return Err(failed("look for an image")(error)),
+            Err(error) => return Err(operation_failed("look for an image")(error)),
         };
         let id = found
             .id
@@ -247,7 +247,7 @@ impl Engine {
         answers
             .try_for_each(|_| async { Ok(()) })
             .await
-            .map_err(failed("load an image archive"))
+            .map_err(operation_failed("load an image archive"))
     }
 
     /// Streams an archive from disk into the engine without its tags, which could rename an image that other programs
@@ -269,10 +269,10 @@ impl Engine {
             docker.import_image_stream(ImportImageOptions::default(), ReaderStream::new(reader), None);
         let loaded = answers.try_for_each(|_| async { Ok(()) }).await;
         match rewriting.await {
-            Ok(Ok(())) => loaded.map_err(failed("load an image archive")),
+            Ok(Ok(())) => loaded.map_err(operation_failed("load an image archive")),
             // The engine closed the connection first: its own error has the reason.
             Ok(Err(ArchiveError::Io(error))) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-                loaded.map_err(failed("load an image archive"))
+                loaded.map_err(operation_failed("load an image archive"))
             }
             Ok(Err(error)) => Err(unreadable(error)),
             Err(_) => Err(EngineError::Incomplete("the whole archive")),
@@ -292,7 +292,7 @@ impl Engine {
             .docker
             .create_container(Some(options), body)
             .await
-            .map_err(failed("create a container"))?;
+            .map_err(operation_failed("create a container"))?;
         for warning in created.warnings {
             tracing::warn!(
                 container = name,
@@ -303,7 +303,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The output of a container from its start on. Call it before [`Engine::start`].
+    /// The output of a container from its start on. Call it before [`ContainerEngine::start`].
     ///
     /// # Errors
     /// The engine failed.
@@ -316,11 +316,11 @@ impl Engine {
         };
         let attached = self.docker.attach_container(name, Some(options)).await;
         let AttachContainerResults { output, input: _ } =
-            attached.map_err(failed("attach to a container"))?;
+            attached.map_err(operation_failed("attach to a container"))?;
         Ok(output.boxed())
     }
 
-    /// The same as [`Engine::attach`], with the container's standard input.
+    /// The same as [`ContainerEngine::attach`], with the container's standard input.
     ///
     /// # Errors
     /// The engine failed.
@@ -333,7 +333,8 @@ impl Engine {
             ..AttachContainerOptions::default()
         };
         let attached = self.docker.attach_container(name, Some(options)).await;
-        let AttachContainerResults { output, input } = attached.map_err(failed("attach to a container"))?;
+        let AttachContainerResults { output, input } =
+            attached.map_err(operation_failed("attach to a container"))?;
         Ok((output.boxed(), input))
     }
 
@@ -345,7 +346,7 @@ impl Engine {
         self.docker
             .start_container(name, None)
             .await
-            .map_err(failed("start a container"))
+            .map_err(operation_failed("start a container"))
     }
 
     /// Waits until a container ends and returns its exit code, which may be any number.
@@ -357,25 +358,25 @@ impl Engine {
         match answers.next().await {
             Some(Ok(ended)) => Ok(ended.status_code),
             Some(Err(ApiError::DockerContainerWaitError { code, .. })) => Ok(code),
-            Some(Err(error)) => Err(failed("wait for a container")(error)),
+            Some(Err(error)) => Err(operation_failed("wait for a container")(error)),
             None => Err(EngineError::HungUp("wait for a container")),
         }
     }
 
-    /// How a container ended. Call it once [`Engine::wait`] has returned.
+    /// How a container ended. Call it once [`ContainerEngine::wait`] has returned.
     ///
     /// # Errors
     /// The engine failed.
-    pub async fn ended(&self, name: &str) -> Result<Ended, EngineError> {
+    pub async fn inspect_exit(&self, name: &str) -> Result<ContainerExit, EngineError> {
         let inspected = self
             .docker
             .inspect_container(name, None)
             .await
-            .map_err(failed("inspect a container"))?;
+            .map_err(operation_failed("inspect a container"))?;
         let state = inspected
             .state
             .ok_or(EngineError::Incomplete("the container's state"))?;
-        Ok(Ended {
+        Ok(ContainerExit {
             code: state.exit_code.ok_or(EngineError::Incomplete("an exit code"))?,
             oom_killed: state.oom_killed.unwrap_or_default(),
         })
@@ -385,11 +386,11 @@ impl Engine {
     ///
     /// # Errors
     /// The engine failed.
-    pub async fn running(&self, name: &str) -> Result<Option<Running>, EngineError> {
+    pub async fn find_running(&self, name: &str) -> Result<Option<RunningContainer>, EngineError> {
         let inspected = match self.docker.inspect_container(name, None).await {
             Ok(inspected) => inspected,
             Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => return Ok(None),
-            Err(error) => return Err(failed("inspect a container")(error)),
+            Err(error) => return Err(operation_failed("inspect a container")(error)),
         };
         let state = inspected.state.unwrap_or_default();
         let pid = state
@@ -398,7 +399,7 @@ impl Engine {
             .filter(|pid| *pid > 0);
         let running = state.running.unwrap_or_default();
         Ok(match (inspected.id, pid) {
-            (Some(id), Some(pid)) if running => Some(Running { id, pid }),
+            (Some(id), Some(pid)) if running => Some(RunningContainer { id, pid }),
             (Some(_) | None, Some(_) | None) => None,
         })
     }
@@ -413,7 +414,7 @@ impl Engine {
             t: Some(seconds),
             ..StopContainerOptions::default()
         };
-        absent_is_fine(
+        ignore_absent(
             self.docker.stop_container(name, Some(options)).await,
             "stop a container",
         )
@@ -429,7 +430,7 @@ impl Engine {
             force: true,
             link: false,
         };
-        absent_is_fine(
+        ignore_absent(
             self.docker.remove_container(name, Some(options)).await,
             "remove a container",
         )
@@ -440,7 +441,7 @@ impl Engine {
     ///
     /// # Errors
     /// The engine failed.
-    pub async fn archive_of(
+    pub async fn read_archive(
         &self,
         name: &str,
         path: &str,
@@ -455,7 +456,7 @@ impl Engine {
             match piece {
                 Ok(piece) => archive.extend_from_slice(&piece),
                 Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => return Ok(None),
-                Err(error) => return Err(failed("read files of a container")(error)),
+                Err(error) => return Err(operation_failed("read files of a container")(error)),
             }
             if archive.len() > limit {
                 break;
@@ -468,7 +469,7 @@ impl Engine {
     ///
     /// # Errors
     /// The engine failed.
-    pub async fn labelled(&self, label: &str) -> Result<Vec<String>, EngineError> {
+    pub async fn list_labelled(&self, label: &str) -> Result<Vec<String>, EngineError> {
         let filters = HashMap::from([("label".to_owned(), vec![label.to_owned()])]);
         let options = ListContainersOptions {
             all: true,
@@ -479,7 +480,7 @@ impl Engine {
             .docker
             .list_containers(Some(options))
             .await
-            .map_err(failed("list containers"))?;
+            .map_err(operation_failed("list containers"))?;
         let names = found
             .into_iter()
             .filter_map(|container| container.names?.into_iter().next());
@@ -491,7 +492,7 @@ impl Engine {
 
 /// Re-encodes the credentials of a request: the engine reads them in the URL-safe alphabet of base64, but the client
 /// library writes the standard one. A password whose encodings differ would be misread.
-fn in_the_engines_alphabet(mut request: BollardRequest) -> BollardRequest {
+fn reencode_credentials(mut request: BollardRequest) -> BollardRequest {
     if let Some(credentials) = request.headers_mut().get_mut("X-Registry-Auth") {
         let translated: Vec<u8> = credentials
             .as_bytes()
@@ -517,11 +518,11 @@ pub fn is_image_name(text: &str) -> bool {
         && text.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-pub(crate) fn failed(operation: &'static str) -> impl FnOnce(ApiError) -> EngineError {
+pub(crate) fn operation_failed(operation: &'static str) -> impl FnOnce(ApiError) -> EngineError {
     move |source| EngineError::Failed { operation, source }
 }
 
-fn absent_is_fine(answer: Result<(), ApiError>, operation: &'static str) -> Result<(), EngineError> {
+fn ignore_absent(answer: Result<(), ApiError>, operation: &'static str) -> Result<(), EngineError> {
     match answer {
         // 304: the container has ended already; 404: there is none; 409: its removal is already under way.
         Ok(())
@@ -529,7 +530,7 @@ fn absent_is_fine(answer: Result<(), ApiError>, operation: &'static str) -> Resu
             status_code: 304 | 404 | 409,
             ..
         }) => Ok(()),
-        Err(error) => Err(failed(operation)(error)),
+        Err(error) => Err(operation_failed(operation)(error)),
     }
 }
 
@@ -568,7 +569,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_engine_that_is_not_there_says_how_to_get_one() {
-        let error = Engine::connect("unix:///nonexistent/docker.sock")
+        let error = ContainerEngine::connect("unix:///nonexistent/docker.sock")
             .await
             .unwrap_err();
         assert_eq!(error.code(), Some(ErrorCode::EngineUnreachable));

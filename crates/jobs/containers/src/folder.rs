@@ -1,7 +1,7 @@
 //! Folders that belong to living processes, and how those of dead processes are found.
 //!
 //! An executor holds a lock on its job's folder for as long as its process lives, and the kernel releases the lock
-//! however that process ends. A folder of an executor whose lock is free is therefore abandoned ([`abandoned`]). The
+//! however that process ends. A folder of an executor whose lock is free is therefore abandoned ([`find_abandoned`]). The
 //! lock is on the folder itself, not on a file in it, so it outlasts the contents while they are removed.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use muster_protocol::AttemptId;
 use tempfile::TempDir;
 
-/// The locked folder of one attempt. Dropping it removes the folder; [`Claimed::remove`] also returns an error if the
+/// The locked folder of one attempt. Dropping it removes the folder; [`ClaimedFolder::remove`] also returns an error if the
 /// removal failed.
 #[derive(Debug)]
-pub struct Claimed {
+pub struct ClaimedFolder {
     root: TempDir,
     /// Dropped last: the folder stays locked until it is removed.
     _lock: File,
@@ -23,7 +23,7 @@ pub struct Claimed {
 
 /// The folder of a job whose executor is dead, locked so that no other process finds it abandoned.
 #[derive(Debug)]
-pub struct Abandoned {
+pub struct AbandonedFolder {
     path: PathBuf,
     _lock: File,
 }
@@ -37,9 +37,9 @@ pub struct FolderError {
     source: io::Error,
 }
 
-// === impl Claimed ===
+// === impl ClaimedFolder ===
 
-impl Claimed {
+impl ClaimedFolder {
     /// Creates a folder for an attempt under `work_dir`, with access for this user alone. Its path is canonical.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Claimed {
         private.create(work_dir).map_err(failed)?;
         // The container's label holds the path, so the path must have one spelling only.
         let work_dir = &work_dir.canonicalize().map_err(failed)?;
-        let gate = gate(work_dir).map_err(failed)?;
+        let gate = lock_work_dir(work_dir).map_err(failed)?;
         let root = tempfile::Builder::new()
             .prefix(&format!("{attempt}-"))
             .permissions(Permissions::from_mode(0o700))
@@ -81,8 +81,8 @@ impl Claimed {
             .map_err(|source| FolderError::new(&path, "removed", source))
     }
 
-    /// Releases the lock and keeps the files, as if this process were killed: the next [`abandoned`] finds the folder.
-    pub fn leave(self) {
+    /// Releases the lock and keeps the files, as if this process were killed: the next [`find_abandoned`] finds the folder.
+    pub fn abandon(self) {
         let path = self.root.keep();
         tracing::debug!(path = %path.display(), "left for the next executor");
     }
@@ -99,9 +99,9 @@ impl FolderError {
     }
 }
 
-// === impl Abandoned ===
+// === impl AbandonedFolder ===
 
-impl Abandoned {
+impl AbandonedFolder {
     /// The path of the folder, equal to the label of its container.
     pub fn path(&self) -> &Path {
         &self.path
@@ -110,7 +110,7 @@ impl Abandoned {
     /// Removes the folder. Its container must be gone first.
     ///
     /// # Errors
-    /// Same as for [`Claimed::remove`].
+    /// Same as for [`ClaimedFolder::remove`].
     pub fn remove(self) -> Result<(), FolderError> {
         match fs::remove_dir_all(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FolderError {
@@ -124,25 +124,25 @@ impl Abandoned {
 }
 
 /// Finds the folders in `work_dir` that dead executors left, and locks them. Considers only folders whose names
-/// [`Claimed::new`] could have given and that this user may open. Blocks, but never for long.
+/// [`ClaimedFolder::new`] could have given and that this user may open. Blocks, but never for long.
 ///
 /// # Errors
 /// `work_dir` cannot be read. A missing `work_dir` is no error.
-pub fn abandoned(work_dir: &Path) -> Result<Vec<Abandoned>, FolderError> {
-    found_abandoned(work_dir).map_err(|source| FolderError {
+pub fn find_abandoned(work_dir: &Path) -> Result<Vec<AbandonedFolder>, FolderError> {
+    try_find_abandoned(work_dir).map_err(|source| FolderError {
         path: work_dir.to_owned(),
         operation: "looked for",
         source,
     })
 }
 
-fn found_abandoned(work_dir: &Path) -> io::Result<Vec<Abandoned>> {
+fn try_find_abandoned(work_dir: &Path) -> io::Result<Vec<AbandonedFolder>> {
     let work_dir = match work_dir.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
         found => found?,
     };
     // The gate excludes folders that are created but not yet locked.
-    let _gate = gate(&work_dir)?;
+    let _gate = lock_work_dir(&work_dir)?;
     let mut found = Vec::new();
     for entry in fs::read_dir(&work_dir)? {
         let entry = entry?;
@@ -153,7 +153,7 @@ fn found_abandoned(work_dir: &Path) -> io::Result<Vec<Abandoned>> {
         // The folder belongs to another user, or was removed meanwhile.
         let Ok(lock) = File::open(&path) else { continue };
         match lock.try_lock() {
-            Ok(()) => found.push(Abandoned { path, _lock: lock }),
+            Ok(()) => found.push(AbandonedFolder { path, _lock: lock }),
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
@@ -161,7 +161,7 @@ fn found_abandoned(work_dir: &Path) -> io::Result<Vec<Abandoned>> {
     Ok(found)
 }
 
-/// Whether a name has the form `{attempt}-…` that [`Claimed::new`] gives.
+/// Whether a name has the form `{attempt}-…` that [`ClaimedFolder::new`] gives.
 fn is_ours(name: &str) -> bool {
     let attempt = name.rsplit_once('-').map(|(attempt, _)| attempt);
     attempt.is_some_and(|attempt| attempt.parse::<AttemptId>().is_ok())
@@ -169,7 +169,7 @@ fn is_ours(name: &str) -> bool {
 
 /// Locks `work_dir` against the creation of folders. Held only while folders are created or examined, never during
 /// other work.
-fn gate(work_dir: &Path) -> io::Result<File> {
+fn lock_work_dir(work_dir: &Path) -> io::Result<File> {
     let gate = File::open(work_dir)?;
     gate.lock()?;
     Ok(gate)
@@ -187,20 +187,23 @@ mod tests {
     fn only_folders_of_the_dead_are_abandoned() {
         let parent = tempfile::tempdir().unwrap();
         let work_dir = parent.path();
-        assert!(abandoned(&work_dir.join("none")).unwrap().is_empty());
-        let alive = Claimed::new(work_dir, attempt()).unwrap();
-        let dead = Claimed::new(work_dir, attempt()).unwrap();
+        assert!(find_abandoned(&work_dir.join("none")).unwrap().is_empty());
+        let alive = ClaimedFolder::new(work_dir, attempt()).unwrap();
+        let dead = ClaimedFolder::new(work_dir, attempt()).unwrap();
         let root = dead.path().to_owned();
-        dead.leave();
+        dead.abandon();
         fs::create_dir(work_dir.join("somebody-else")).unwrap();
         fs::write(work_dir.join(format!("{}-file", attempt())), "").unwrap();
         let link = work_dir.join(format!("{}-link", attempt()));
         std::os::unix::fs::symlink(&root, link).unwrap();
 
-        let mut found = abandoned(work_dir).unwrap();
-        assert_eq!(found.iter().map(Abandoned::path).collect::<Vec<_>>(), [&root]);
+        let mut found = find_abandoned(work_dir).unwrap();
+        assert_eq!(
+            found.iter().map(AbandonedFolder::path).collect::<Vec<_>>(),
+            [&root]
+        );
         assert!(
-            abandoned(work_dir).unwrap().is_empty(),
+            find_abandoned(work_dir).unwrap().is_empty(),
             "its lock is free, so it can be removed now"
         );
         found.pop().unwrap().remove().unwrap();
@@ -212,6 +215,6 @@ mod tests {
     fn a_place_that_is_not_a_folder_is_an_error() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("file"), "").unwrap();
-        assert!(Claimed::new(&parent.path().join("file/x"), attempt()).is_err());
+        assert!(ClaimedFolder::new(&parent.path().join("file/x"), attempt()).is_err());
     }
 }

@@ -63,11 +63,11 @@ impl GpuClaim {
     /// A GPU is in use or in quarantine, or a text is not a UUID.
     pub fn take(folder: &Path, uuids: &[String]) -> Result<Self, GpuError> {
         let mut claim = Self::none(folder);
-        for uuid in sorted(uuids) {
-            let Some(lock) = lock_of(folder, &uuid)? else {
+        for uuid in sort_unique(uuids) {
+            let Some(lock) = try_lock(folder, &uuid)? else {
                 return Err(GpuError::Busy(uuid));
             };
-            if let Some(reason) = quarantined(folder, &uuid)? {
+            if let Some(reason) = read_quarantine(folder, &uuid)? {
                 let path = quarantine_file(folder, &uuid);
                 return Err(GpuError::Quarantined { uuid, reason, path });
             }
@@ -83,14 +83,14 @@ impl GpuClaim {
     pub fn take_any(folder: &Path, uuids: &[String], wanted: usize) -> Result<Self, GpuError> {
         let mut claim = Self::none(folder);
         let mut out = 0;
-        for uuid in sorted(uuids) {
+        for uuid in sort_unique(uuids) {
             if claim.uuids.len() == wanted {
                 break;
             }
-            let Some(lock) = lock_of(folder, &uuid)? else {
+            let Some(lock) = try_lock(folder, &uuid)? else {
                 continue;
             };
-            if quarantined(folder, &uuid)?.is_some() {
+            if read_quarantine(folder, &uuid)?.is_some() {
                 out += 1;
             } else {
                 claim.add(uuid, lock);
@@ -132,7 +132,7 @@ impl GpuClaim {
         self.locks.push(lock);
     }
 
-    /// The UUIDs of the claimed GPUs, for [`crate::sandbox::Gpus::These`].
+    /// The UUIDs of the claimed GPUs, for [`crate::sandbox::Gpus::Selected`].
     pub fn uuids(&self) -> &[String] {
         &self.uuids
     }
@@ -150,7 +150,7 @@ fn quarantine_file(folder: &Path, uuid: &str) -> PathBuf {
 }
 
 /// The reason for the quarantine of a GPU, if it is in quarantine.
-fn quarantined(folder: &Path, uuid: &str) -> Result<Option<String>, GpuError> {
+fn read_quarantine(folder: &Path, uuid: &str) -> Result<Option<String>, GpuError> {
     let path = quarantine_file(folder, uuid);
     match std::fs::read_to_string(&path) {
         Ok(reason) => Ok(Some(reason.trim().chars().take(1_000).collect())),
@@ -160,7 +160,7 @@ fn quarantined(folder: &Path, uuid: &str) -> Result<Option<String>, GpuError> {
 }
 
 /// Sorts the UUIDs, so that two processes that want the same GPUs do not each claim half of them.
-fn sorted(uuids: &[String]) -> Vec<String> {
+fn sort_unique(uuids: &[String]) -> Vec<String> {
     let mut sorted = uuids.to_vec();
     sorted.sort();
     sorted.dedup();
@@ -168,7 +168,7 @@ fn sorted(uuids: &[String]) -> Vec<String> {
 }
 
 /// The lock on one GPU; `None` if another process holds it.
-fn lock_of(folder: &Path, uuid: &str) -> Result<Option<File>, GpuError> {
+fn try_lock(folder: &Path, uuid: &str) -> Result<Option<File>, GpuError> {
     if !is_uuid(uuid) {
         return Err(GpuError::Uuid(uuid.chars().take(100).collect()));
     }

@@ -7,13 +7,13 @@ use std::collections::HashMap;
 
 use bollard::models::ContainerCreateBody;
 
-use crate::engine::{Engine, EngineError, LocalImage};
-use crate::sandbox::home_of;
+use crate::engine::{ContainerEngine, EngineError, LocalImage};
+use crate::sandbox::home_folder;
 
 /// Files that a distribution puts into every home for login shells. A job does not need them.
 const SHELL_FILES: [&str; 5] = [".bashrc", ".profile", ".bash_profile", ".bash_logout", ".cshrc"];
 /// Upper bound on the archive of a home that is examined, in bytes. A larger one counts as not empty.
-const LOOKED_AT: usize = 256 * 1024;
+const MAX_EXAMINED: usize = 256 * 1024;
 
 /// The home folder of the image's user if the image keeps no files there, so that scratch space may cover it.
 ///
@@ -22,13 +22,13 @@ const LOOKED_AT: usize = 256 * 1024;
 ///
 /// # Errors
 /// The engine failed.
-pub async fn bare_home(
-    engine: &Engine,
+pub async fn find_bare_home(
+    engine: &ContainerEngine,
     image: &LocalImage,
     name: &str,
     labels: HashMap<String, String>,
 ) -> Result<Option<String>, EngineError> {
-    let Some(home) = home_of(image) else {
+    let Some(home) = home_folder(image) else {
         return Ok(None);
     };
     let body = ContainerCreateBody {
@@ -40,9 +40,9 @@ pub async fn bare_home(
         ..ContainerCreateBody::default()
     };
     engine.create(name, body).await?;
-    let held = engine.archive_of(name, &home, LOOKED_AT).await;
+    let held = engine.read_archive(name, &home, MAX_EXAMINED).await;
     engine.remove(name).await?;
-    let bare = held?.is_none_or(|archive| archive.len() <= LOOKED_AT && is_bare(&archive));
+    let bare = held?.is_none_or(|archive| archive.len() <= MAX_EXAMINED && is_bare(&archive));
     if !bare {
         tracing::info!(
             home,

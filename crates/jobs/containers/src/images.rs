@@ -14,15 +14,15 @@ use muster_protocol::{Digest, ErrorCode, ImageId};
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
-use crate::archive::{ArchiveError, ArchivedImage, images_in};
-use crate::credentials::{self, CredentialsError, Login};
-use crate::engine::{Engine, EngineError, LocalImage};
+use crate::archive::{ArchiveError, ArchivedImage, list_images};
+use crate::credentials::{self, CredentialsError, RegistryLogin};
+use crate::engine::{ContainerEngine, EngineError, LocalImage};
 use crate::lease::{Lease, LeaseError};
-use crate::pull::{Progress, PullError, pull};
-use crate::reference::{ImageName, Pin, Reference, ReferenceError};
+use crate::pull::{PullError, PullProgress, pull};
+use crate::reference::{ImageName, ImageReference, Pin, ReferenceError};
 
 /// Upper bound on the number of fetches of an image that is removed between its arrival and its lease.
-const ATTEMPTS: usize = 3;
+const MAX_FETCHES: usize = 3;
 
 /// Sources of images and how long images are kept; set by the operator.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -35,7 +35,7 @@ pub struct ImageSettings {
     /// Whether missing images may be pulled from registries.
     pub pull: bool,
     /// The executor's logins, by the registry's host.
-    pub registries: IndexMap<String, Login>,
+    pub registries: IndexMap<String, RegistryLogin>,
     /// Path of a file written by `docker login`, for all other registries; empty for none.
     pub docker_config: PathBuf,
     /// Folder in which the executors of this machine record the images that they use.
@@ -48,7 +48,7 @@ pub struct ImageSettings {
 
 /// An image that the engine has and that is not removed while this value lives.
 #[derive(Debug)]
-pub struct Resolved {
+pub struct LeasedImage {
     /// The image's properties.
     pub image: LocalImage,
     /// The digest of its manifest in the registry that the name leads to; `None` if the image never came from there.
@@ -140,20 +140,20 @@ keep_mib = 204800
         problems
     }
 
-    pub(crate) const fn keep(&self) -> Duration {
+    pub(crate) const fn max_age(&self) -> Duration {
         Duration::from_secs(self.keep_days.saturating_mul(86_400))
     }
 
-    pub(crate) const fn keep_bytes(&self) -> u64 {
+    pub(crate) const fn max_bytes(&self) -> u64 {
         self.keep_mib.saturating_mul(1 << 20)
     }
 
     /// The login at a registry; `None` for anonymous access.
     fn credentials(&self, registry: &str) -> Result<Option<DockerCredentials>, CredentialsError> {
         match self.registries.get(registry) {
-            Some(login) => Ok(Some(login.at(registry))),
+            Some(login) => Ok(Some(login.to_docker(registry))),
             None if self.docker_config.as_os_str().is_empty() => Ok(None),
-            None => credentials::from_file(&self.docker_config, registry),
+            None => credentials::find_in_file(&self.docker_config, registry),
         }
     }
 }
@@ -215,21 +215,21 @@ impl Coded for ImageError {
 /// # Errors
 /// The image is not available; [`ImageError::fault`] returns the party at fault.
 pub async fn ensure(
-    engine: &Engine,
+    engine: &ContainerEngine,
     settings: &ImageSettings,
     name: &str,
-    progress: &Progress,
+    progress: &PullProgress,
     clock: &SharedClock,
-) -> Result<Resolved, ImageError> {
+) -> Result<LeasedImage, ImageError> {
     let wanted: ImageName = name.parse()?;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_FETCHES {
         let image = obtain(engine, settings, &wanted, progress, clock).await?;
         let id = image.id;
-        let lease = leased(settings, id, wanted.to_string(), clock).await?;
+        let lease = lease_image(settings, id, wanted.to_string(), clock).await?;
         // Another executor may have removed the image between its arrival and its lease.
-        if let Some(image) = engine.image(&id.to_string()).await? {
-            let manifest = manifest_of(&image, &wanted);
-            return Ok(Resolved {
+        if let Some(image) = engine.find_image(&id.to_string()).await? {
+            let manifest = find_manifest(&image, &wanted);
+            return Ok(LeasedImage {
                 image,
                 manifest,
                 lease,
@@ -245,22 +245,22 @@ pub async fn ensure(
 /// # Errors
 /// The engine or the record of used images failed.
 pub async fn preload(
-    engine: &Engine,
+    engine: &ContainerEngine,
     settings: &ImageSettings,
     clock: &SharedClock,
 ) -> Result<Vec<Lease>, ImageError> {
     let mut held = Vec::new();
     for archive in &settings.preload {
-        for image in listed(archive).await {
+        for image in list_archive(archive).await {
             let id = image.id;
-            if engine.image(&id.to_string()).await?.is_none() {
+            if engine.find_image(&id.to_string()).await?.is_none() {
                 tracing::info!(archive = %archive.display(), image = %id, "loading an image archive");
                 engine.load_untagged(archive).await?;
             }
-            held.push(leased(settings, id, id.to_string(), clock).await?);
+            held.push(lease_image(settings, id, id.to_string(), clock).await?);
         }
     }
-    let unwatched: Progress = Arc::new(|_, _| {});
+    let unwatched: PullProgress = Arc::new(|_, _| {});
     for name in &settings.prefetch {
         match ensure(engine, settings, name, &unwatched, clock).await {
             Ok(resolved) => held.push(resolved.lease),
@@ -272,7 +272,7 @@ pub async fn preload(
     Ok(held)
 }
 
-async fn leased(
+async fn lease_image(
     settings: &ImageSettings,
     id: ImageId,
     label: String,
@@ -288,26 +288,26 @@ async fn leased(
 /// # Errors
 /// The engine failed. An archive that cannot be read is logged and skipped.
 pub async fn find_or_load(
-    engine: &Engine,
+    engine: &ContainerEngine,
     name: &str,
     archives: &[PathBuf],
 ) -> Result<Option<LocalImage>, EngineError> {
-    if let Some(image) = engine.image(name).await? {
+    if let Some(image) = engine.find_image(name).await? {
         return Ok(Some(image));
     }
     for archive in archives {
-        let images = listed(archive).await;
-        let Some(meant) = images.iter().find(|image| is_meant(image, name)) else {
+        let images = list_archive(archive).await;
+        let Some(meant) = images.iter().find(|image| has_name(image, name)) else {
             continue;
         };
         // The archive's tag is not loaded: the image is addressed by its id.
         let id = meant.id.to_string();
-        if let Some(image) = engine.image(&id).await? {
+        if let Some(image) = engine.find_image(&id).await? {
             return Ok(Some(image));
         }
         tracing::info!(archive = %archive.display(), image = name, "loading an image archive");
         engine.load_untagged(archive).await?;
-        if let Some(image) = engine.image(&id).await? {
+        if let Some(image) = engine.find_image(&id).await? {
             return Ok(Some(image));
         }
     }
@@ -315,10 +315,10 @@ pub async fn find_or_load(
 }
 
 async fn obtain(
-    engine: &Engine,
+    engine: &ContainerEngine,
     settings: &ImageSettings,
     wanted: &ImageName,
-    progress: &Progress,
+    progress: &PullProgress,
     clock: &SharedClock,
 ) -> Result<LocalImage, ImageError> {
     let label = wanted.to_string();
@@ -333,14 +333,14 @@ async fn obtain(
     let credentials = spawn_blocking(move || settings.credentials(&registry)).await??;
     tracing::info!(image = label, "pulling an image");
     pull(engine, reference, credentials, progress, clock).await?;
-    let pulled = engine.image(&label).await?;
+    let pulled = engine.find_image(&label).await?;
     // Removed again by a program that does not respect leases.
     let words = "the image was removed right after it had arrived".to_owned();
     pulled.ok_or(ImageError::Pull(PullError::Interrupted { image: label, words }))
 }
 
 /// The digest of the image's manifest in the registry of the name.
-fn manifest_of(image: &LocalImage, wanted: &ImageName) -> Option<Digest> {
+fn find_manifest(image: &LocalImage, wanted: &ImageName) -> Option<Digest> {
     let ImageName::Registry(wanted) = wanted else {
         return None;
     };
@@ -348,17 +348,17 @@ fn manifest_of(image: &LocalImage, wanted: &ImageName) -> Option<Digest> {
         return Some(digest);
     }
     image.manifests.iter().find_map(|text| {
-        let known: Reference = text.parse().ok()?;
+        let known: ImageReference = text.parse().ok()?;
         match known.pin {
-            Pin::Digest(digest) if known.place() == wanted.place() => Some(digest),
+            Pin::Digest(digest) if known.repository_name() == wanted.repository_name() => Some(digest),
             Pin::Digest(_) | Pin::Tag(_) => None,
         }
     })
 }
 
-async fn listed(archive: &Path) -> Vec<ArchivedImage> {
+async fn list_archive(archive: &Path) -> Vec<ArchivedImage> {
     let path = archive.to_owned();
-    match spawn_blocking(move || images_in(&path)).await {
+    match spawn_blocking(move || list_images(&path)).await {
         Ok(Ok(images)) => images,
         Ok(Err(error)) => {
             let error: ArchiveError = error;
@@ -372,13 +372,13 @@ async fn listed(archive: &Path) -> Vec<ArchivedImage> {
     }
 }
 
-fn is_meant(image: &ArchivedImage, name: &str) -> bool {
+fn has_name(image: &ArchivedImage, name: &str) -> bool {
     match name.parse::<ImageName>() {
         Ok(ImageName::Id(id)) => id == image.id,
         Ok(ImageName::Registry(wanted)) => image
             .tags
             .iter()
-            .any(|tag| tag.parse::<Reference>().is_ok_and(|tag| tag == wanted)),
+            .any(|tag| tag.parse::<ImageReference>().is_ok_and(|tag| tag == wanted)),
         Err(_) => false,
     }
 }
@@ -403,11 +403,11 @@ mod tests {
             "library/alpine",
             "host:5000/a/b:1",
         ] {
-            assert!(is_meant(&image, name), "{name}");
+            assert!(has_name(&image, name), "{name}");
         }
         let other = ImageId(Digest::of(b"y")).to_string();
         for name in [&other, "alpine:3", "b:1", "host:5000/a/b", ""] {
-            assert!(!is_meant(&image, name), "{name}");
+            assert!(!has_name(&image, name), "{name}");
         }
     }
 
@@ -418,7 +418,7 @@ mod tests {
             manifests: vec![format!("other/a@{theirs}"), format!("host:5000/a@{ours}")],
             ..LocalImage::default_for(ImageId(Digest::of(b"x")))
         };
-        let of = |name: &str| manifest_of(&image, &name.parse().unwrap());
+        let of = |name: &str| find_manifest(&image, &name.parse().unwrap());
         assert_eq!(of("host:5000/a:1"), Some(ours));
         assert_eq!(of("docker.io/other/a"), Some(theirs));
         assert_eq!(of("third/a"), None);

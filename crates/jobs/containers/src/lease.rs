@@ -21,7 +21,7 @@ use muster_protocol::{Digest, ImageId, Timestamp};
 const MAX_NAMES: u64 = 64 * 1024;
 const SUFFIX: &str = ".image";
 /// The file whose modification time is the beginning of the last collection.
-const ROUND: &str = "collected";
+const COLLECTION_MARK: &str = "collected";
 
 /// Keeps an image from being removed while this value lives.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Lease {
 
 /// The right to remove an image: the exclusive lock, under which no lease exists and none can begin.
 #[derive(Debug)]
-pub struct Removal {
+pub struct RemovalRight {
     path: PathBuf,
     names: BTreeSet<String>,
     _lock: File,
@@ -41,7 +41,7 @@ pub struct Removal {
 
 /// An image that executors of this machine have used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Used {
+pub struct ImageUse {
     /// The image's id.
     pub image: ImageId,
     /// The time at which a lease of it last began or ended.
@@ -94,7 +94,7 @@ fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> io::R
             .read(true)
             .open(&path)?;
         file.lock_shared()?;
-        if !is_still(&file, &path)? {
+        if !is_same_file(&file, &path)? {
             // The file was removed between being opened and being locked.
             continue;
         }
@@ -115,8 +115,8 @@ fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> io::R
 ///
 /// # Errors
 /// The folder cannot be read. A missing folder is no error.
-pub fn used(folder: &Path) -> Result<Vec<Used>, LeaseError> {
-    let listed = || -> io::Result<Vec<Used>> {
+pub fn list_uses(folder: &Path) -> Result<Vec<ImageUse>, LeaseError> {
+    let listed = || -> io::Result<Vec<ImageUse>> {
         let entries = match fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
             entries => entries?,
@@ -130,7 +130,7 @@ pub fn used(folder: &Path) -> Result<Vec<Used>, LeaseError> {
             let (Some(digest), Ok(metadata)) = (digest, entry.metadata()) else {
                 continue;
             };
-            found.push(Used {
+            found.push(ImageUse {
                 image: ImageId(digest),
                 last: Timestamp::from_secs(metadata.mtime()),
             });
@@ -147,11 +147,11 @@ pub fn used(folder: &Path) -> Result<Vec<Used>, LeaseError> {
 ///
 /// # Errors
 /// The disk failed.
-pub(crate) fn begin_round(folder: &Path, every: Duration, now: Timestamp) -> Result<bool, LeaseError> {
+pub(crate) fn begin_collection(folder: &Path, every: Duration, now: Timestamp) -> Result<bool, LeaseError> {
     let begun = || -> io::Result<bool> {
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700).create(folder)?;
-        let path = folder.join(ROUND);
+        let path = folder.join(COLLECTION_MARK);
         let first = !path.exists();
         let file = OpenOptions::new().create(true).append(true).open(&path)?;
         match file.try_lock() {
@@ -173,14 +173,14 @@ pub(crate) fn begin_round(folder: &Path, every: Duration, now: Timestamp) -> Res
     })
 }
 
-// === impl Removal ===
+// === impl RemovalRight ===
 
-impl Removal {
+impl RemovalRight {
     /// Takes the right to remove an image; `None` while a process uses it.
     ///
     /// # Errors
     /// The disk failed.
-    pub fn of(folder: &Path, image: ImageId) -> Result<Option<Self>, LeaseError> {
+    pub fn take(folder: &Path, image: ImageId) -> Result<Option<Self>, LeaseError> {
         let path = path_of(folder, image);
         let locked = || -> io::Result<Option<Self>> {
             let file = match File::open(&path) {
@@ -192,7 +192,7 @@ impl Removal {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            if !is_still(&file, &path)? {
+            if !is_same_file(&file, &path)? {
                 return Ok(None);
             }
             let names = read_names(&file)?;
@@ -214,7 +214,7 @@ impl Removal {
     }
 
     /// Removes the record after the image has been removed.
-    pub fn done(self) {
+    pub fn finish(self) {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(%error, path = %self.path.display(), "the record of a removed image stays");
         }
@@ -226,7 +226,7 @@ fn path_of(folder: &Path, image: ImageId) -> PathBuf {
 }
 
 /// Whether the path still leads to the open file.
-fn is_still(file: &File, path: &Path) -> io::Result<bool> {
+fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
     let open = file.metadata()?;
     match fs::metadata(path) {
         Ok(there) => Ok((open.dev(), open.ino()) == (there.dev(), there.ino())),
@@ -265,28 +265,31 @@ mod tests {
         let test = Arc::new(TestClock::new(Timestamp::from_secs(1_000)));
         let clock: SharedClock = test.clone();
         let id = image("a");
-        assert!(Removal::of(folder, id).unwrap().is_none(), "never used: not ours");
+        assert!(
+            RemovalRight::take(folder, id).unwrap().is_none(),
+            "never used: not ours"
+        );
         let one = Lease::take(folder, id, "x/a:1", &clock).unwrap();
         let two = Lease::take(folder, id, "x/a:2", &clock).unwrap();
-        assert!(Removal::of(folder, id).unwrap().is_none());
+        assert!(RemovalRight::take(folder, id).unwrap().is_none());
         drop(one);
         test.advance(Duration::from_secs(50));
-        assert!(Removal::of(folder, id).unwrap().is_none());
+        assert!(RemovalRight::take(folder, id).unwrap().is_none());
         drop(two);
         assert_eq!(
-            used(folder).unwrap(),
-            [Used {
+            list_uses(folder).unwrap(),
+            [ImageUse {
                 image: id,
                 last: test.now()
             }]
         );
-        let removal = Removal::of(folder, id).unwrap().unwrap();
+        let removal = RemovalRight::take(folder, id).unwrap().unwrap();
         assert_eq!(
             removal.names().iter().map(String::as_str).collect::<Vec<_>>(),
             ["x/a:1", "x/a:2"]
         );
-        removal.done();
-        assert_eq!(used(folder).unwrap(), []);
+        removal.finish();
+        assert_eq!(list_uses(folder).unwrap(), []);
     }
 
     #[test]
@@ -299,15 +302,15 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..100 {
                         let lease = Lease::take(folder.path(), id, "n", &clock).unwrap();
-                        assert!(Removal::of(folder.path(), id).unwrap().is_none());
+                        assert!(RemovalRight::take(folder.path(), id).unwrap().is_none());
                         assert!(path_of(folder.path(), lease.image()).exists());
                     }
                 });
             }
             scope.spawn(|| {
                 for _ in 0..100 {
-                    if let Some(removal) = Removal::of(folder.path(), id).unwrap() {
-                        removal.done();
+                    if let Some(removal) = RemovalRight::take(folder.path(), id).unwrap() {
+                        removal.finish();
                     }
                 }
             });
@@ -319,7 +322,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let due = |now| {
             let hour = Duration::from_secs(3_600);
-            begin_round(&folder.path().join("new"), hour, Timestamp::from_secs(now)).unwrap()
+            begin_collection(&folder.path().join("new"), hour, Timestamp::from_secs(now)).unwrap()
         };
         assert!(due(10_000));
         assert!(!due(10_001) && !due(13_599));
@@ -330,11 +333,11 @@ mod tests {
     #[test]
     fn other_files_are_passed_over() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(used(&folder.path().join("none")).unwrap(), []);
+        assert_eq!(list_uses(&folder.path().join("none")).unwrap(), []);
         for name in ["x.image", "README", &format!("{}.other", image("c").0.hex())] {
             fs::write(folder.path().join(name), "x").unwrap();
         }
-        assert_eq!(used(folder.path()).unwrap(), []);
+        assert_eq!(list_uses(folder.path()).unwrap(), []);
         fs::write(folder.path().join("file"), "").unwrap();
         let clock: SharedClock = Arc::new(TestClock::new(Timestamp::from_secs(1)));
         assert!(Lease::take(&folder.path().join("file"), image("c"), "n", &clock).is_err());

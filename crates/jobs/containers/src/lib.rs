@@ -14,12 +14,12 @@ pub mod gpu;
 pub mod home;
 pub mod images;
 pub mod lease;
-mod passing;
 pub mod pull;
 pub mod reap;
 pub mod reference;
+mod retryable;
 pub mod sandbox;
 
 pub use archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
-pub use engine::{Engine, EngineError, LocalImage};
+pub use engine::{ContainerEngine, EngineError, LocalImage};
 pub use reap::reap;

@@ -12,11 +12,11 @@ use futures_util::{Stream, StreamExt};
 use muster_process::SharedClock;
 use muster_process::backoff::Backoff;
 
-use crate::engine::{Engine, EngineError, failed};
-use crate::reference::{Pin, Reference};
+use crate::engine::{ContainerEngine, EngineError, operation_failed};
+use crate::reference::{ImageReference, Pin};
 
 /// Called whenever bytes arrive, with the bytes received and the total as far as it is known.
-pub type Progress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
+pub type PullProgress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
 /// A pull without any message for this long counts as dead. The engine itself waits up to half a minute between two
 /// attempts at a layer.
@@ -90,10 +90,10 @@ impl PullError {
 /// # Errors
 /// The last failure.
 pub async fn pull(
-    engine: &Engine,
-    reference: &Reference,
+    engine: &ContainerEngine,
+    reference: &ImageReference,
     credentials: Option<DockerCredentials>,
-    progress: &Progress,
+    progress: &PullProgress,
     clock: &SharedClock,
 ) -> Result<(), PullError> {
     let mut pauses = Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES);
@@ -111,10 +111,10 @@ pub async fn pull(
     }
 }
 
-impl Engine {
+impl ContainerEngine {
     fn start_pull(
         &self,
-        reference: &Reference,
+        reference: &ImageReference,
         credentials: Option<DockerCredentials>,
     ) -> impl Stream<Item = Result<CreateImageInfo, ApiError>> + use<> {
         let tag = match &reference.pin {
@@ -122,7 +122,7 @@ impl Engine {
             Pin::Digest(digest) => digest.to_string(),
         };
         let options = CreateImageOptions {
-            from_image: Some(reference.place()),
+            from_image: Some(reference.repository_name()),
             tag: Some(tag),
             ..CreateImageOptions::default()
         };
@@ -136,13 +136,13 @@ impl Engine {
     pub async fn push(
         &self,
         image: &str,
-        target: &Reference,
+        target: &ImageReference,
         credentials: Option<DockerCredentials>,
     ) -> Result<(), EngineError> {
         let Pin::Tag(tag) = &target.pin else {
             return Err(EngineError::Incomplete("a tag to push to"));
         };
-        let place = target.place();
+        let place = target.repository_name();
         let named = TagImageOptions {
             repo: Some(place.clone()),
             tag: Some(tag.clone()),
@@ -150,17 +150,19 @@ impl Engine {
         self.docker()
             .tag_image(image, Some(named))
             .await
-            .map_err(failed("name an image"))?;
+            .map_err(operation_failed("name an image"))?;
         let options = PushImageOptions {
             tag: Some(tag.clone()),
             ..PushImageOptions::default()
         };
         let mut answers = Box::pin(self.docker().push_image(&place, Some(options), credentials));
         while let Some(answer) = answers.next().await {
-            let PushImageInfo { error_detail, .. } = answer.map_err(failed("push an image"))?;
+            let PushImageInfo { error_detail, .. } = answer.map_err(operation_failed("push an image"))?;
             if let Some(detail) = error_detail {
                 let error = detail.message.unwrap_or_default();
-                return Err(failed("push an image")(ApiError::DockerStreamError { error }));
+                return Err(operation_failed("push an image")(ApiError::DockerStreamError {
+                    error,
+                }));
             }
         }
         Ok(())
@@ -169,18 +171,18 @@ impl Engine {
 
 async fn drain(
     answers: impl Stream<Item = Result<CreateImageInfo, ApiError>>,
-    reference: &Reference,
-    progress: &Progress,
+    reference: &ImageReference,
+    progress: &PullProgress,
     clock: &SharedClock,
 ) -> Result<(), PullError> {
     let mut answers = Box::pin(answers);
-    let mut layers = Layers::default();
+    let mut layers = LayerProgress::default();
     loop {
         let answer = tokio::select! {
             biased;
             answer = answers.next() => answer,
             () = clock.sleep(SILENCE) => {
-                return Err(judge(reference, None, "the engine reported no progress for three minutes"));
+                return Err(classify_failure(reference, None, "the engine reported no progress for three minutes"));
             }
         };
         match answer {
@@ -188,24 +190,24 @@ async fn drain(
             Some(Ok(info)) => {
                 if let Some(detail) = &info.error_detail {
                     let words = detail.message.as_deref().unwrap_or("the engine gives no reason");
-                    return Err(judge(reference, None, words));
+                    return Err(classify_failure(reference, None, words));
                 }
-                if layers.note(&info) {
+                if layers.record(&info) {
                     let (done, total) = layers.sum();
                     progress(done, total);
                 }
             }
             Some(Err(ApiError::DockerResponseServerError { status_code, message })) => {
-                return Err(judge(reference, Some(status_code), &message));
+                return Err(classify_failure(reference, Some(status_code), &message));
             }
-            Some(Err(error)) => return Err(judge(reference, None, &error.to_string())),
+            Some(Err(error)) => return Err(classify_failure(reference, None, &error.to_string())),
         }
     }
 }
 
 /// Classifies a message. Registries and engines answer in prose; these phrases are the error codes of the distribution
 /// protocol and of the kernel, which do not change between versions.
-fn judge(reference: &Reference, status: Option<u16>, words: &str) -> PullError {
+fn classify_failure(reference: &ImageReference, status: Option<u16>, words: &str) -> PullError {
     let image = reference.to_string();
     let said = words.to_ascii_lowercase();
     let any = |phrases: &[&str]| phrases.iter().any(|phrase| said.contains(phrase));
@@ -244,21 +246,21 @@ fn judge(reference: &Reference, status: Option<u16>, words: &str) -> PullError {
 
 /// Bytes received and total of each layer in transit.
 #[derive(Default)]
-struct Layers(HashMap<String, (u64, Option<u64>)>);
+struct LayerProgress(HashMap<String, (u64, Option<u64>)>);
 
-impl Layers {
+impl LayerProgress {
     /// Upper bound on the number of layers that are counted; an image has at most 127.
-    const MOST: usize = 1_024;
+    const MAX_LAYERS: usize = 1_024;
 
     /// Records a message of the engine; returns whether it was about bytes.
-    fn note(&mut self, info: &CreateImageInfo) -> bool {
+    fn record(&mut self, info: &CreateImageInfo) -> bool {
         let (Some(layer), Some(status)) = (&info.id, &info.status) else {
             return false;
         };
         let detail = info.progress_detail.as_ref();
         let number = |given: Option<i64>| given.and_then(|given| u64::try_from(given).ok());
         match status.as_str() {
-            "Downloading" if self.0.len() < Self::MOST || self.0.contains_key(layer) => {
+            "Downloading" if self.0.len() < Self::MAX_LAYERS || self.0.contains_key(layer) => {
                 let current = number(detail.and_then(|detail| detail.current)).unwrap_or_default();
                 let total = number(detail.and_then(|detail| detail.total));
                 self.0.insert(layer.clone(), (current, total));
@@ -297,7 +299,7 @@ mod tests {
     #[test]
     fn words_of_registries_and_kernels_are_understood() {
         let reference = "ghcr.io/a/b:1".parse().unwrap();
-        let kind = |status, words: &str| match judge(&reference, status, words) {
+        let kind = |status, words: &str| match classify_failure(&reference, status, words) {
             PullError::Unauthorised { .. } => "unauthorised",
             PullError::NotFound { .. } => "not found",
             PullError::BadDigest { .. } => "bad digest",
@@ -355,7 +357,7 @@ mod tests {
         ] {
             assert_eq!(kind(status, words), expected, "{words}");
         }
-        let long = judge(&reference, None, &"x".repeat(10_000));
+        let long = classify_failure(&reference, None, &"x".repeat(10_000));
         assert!(
             long.to_string().len() < 700,
             "the message is cut to a bounded length"
@@ -370,27 +372,27 @@ mod tests {
             progress_detail: Some(ProgressDetail { current, total }),
             error_detail: None,
         };
-        let mut layers = Layers::default();
-        assert!(!layers.note(&info("a", "Pulling fs layer", None, None)));
-        assert!(layers.note(&info("a", "Downloading", Some(3), Some(10))));
+        let mut layers = LayerProgress::default();
+        assert!(!layers.record(&info("a", "Pulling fs layer", None, None)));
+        assert!(layers.record(&info("a", "Downloading", Some(3), Some(10))));
         assert_eq!(layers.sum(), (3, Some(10)));
-        assert!(layers.note(&info("b", "Downloading", Some(5), None)));
+        assert!(layers.record(&info("b", "Downloading", Some(5), None)));
         assert_eq!(layers.sum(), (8, None));
-        assert!(layers.note(&info("a", "Download complete", None, None)));
+        assert!(layers.record(&info("a", "Download complete", None, None)));
         assert!(
-            !layers.note(&info("c", "Pull complete", None, None)),
+            !layers.record(&info("c", "Pull complete", None, None)),
             "a layer that was present already"
         );
         assert_eq!(layers.sum(), (15, None));
-        assert!(layers.note(&info("b", "Downloading", Some(-1), Some(-1))));
+        assert!(layers.record(&info("b", "Downloading", Some(-1), Some(-1))));
         for number in 0..2_000 {
-            layers.note(&info(
+            layers.record(&info(
                 &number.to_string(),
                 "Downloading",
                 Some(i64::MAX),
                 Some(i64::MAX),
             ));
         }
-        assert!(layers.0.len() <= Layers::MOST);
+        assert!(layers.0.len() <= LayerProgress::MAX_LAYERS);
     }
 }

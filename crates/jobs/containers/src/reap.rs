@@ -6,7 +6,7 @@
 //!
 //! Several executors share a machine, and several operators may share an engine. The containers to remove are
 //! therefore found from the folders in `work_dir`, never from the engine's list: a folder whose lock is free has no
-//! living owner ([`crate::folder::abandoned`]), and the containers whose label names exactly that folder were its
+//! living owner ([`crate::folder::find_abandoned`]), and the containers whose label names exactly that folder were its
 //! owner's. A container whose folder is in another place, in use, or gone is left alone.
 
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use muster_process::error::Causes;
 use tokio::task::{JoinError, spawn_blocking};
 
-use crate::engine::{Engine, EngineError};
-use crate::folder::{Abandoned, FolderError, abandoned};
+use crate::engine::{ContainerEngine, EngineError};
+use crate::folder::{AbandonedFolder, FolderError, find_abandoned};
 use crate::sandbox::LABEL_EXECUTOR;
 
 /// The result of one run of [`reap`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reaped {
+pub struct ReapSummary {
     /// Number of folders removed.
     pub folders: usize,
     /// Number of containers removed.
@@ -47,13 +47,13 @@ pub enum ReapError {
 /// beside running executors and beside another call of itself.
 ///
 /// # Errors
-/// The engine or `work_dir` cannot be used at all. Single failures are counted in [`Reaped::left`].
-pub async fn reap(engine: &Engine, work_dir: &Path) -> Result<Reaped, ReapError> {
+/// The engine or `work_dir` cannot be used at all. Single failures are counted in [`ReapSummary::left`].
+pub async fn reap(engine: &ContainerEngine, work_dir: &Path) -> Result<ReapSummary, ReapError> {
     let work_dir = PathBuf::from(work_dir);
-    let mut reaped = Reaped::default();
+    let mut reaped = ReapSummary::default();
     let mut emptied = Vec::new();
     // All containers first: they hold memory, processors and GPUs, while folders only hold disk.
-    for folder in spawn_blocking(move || abandoned(&work_dir)).await?? {
+    for folder in spawn_blocking(move || find_abandoned(&work_dir)).await?? {
         match containers_of(engine, &folder).await {
             Ok(removed) => {
                 reaped.containers += removed;
@@ -74,7 +74,7 @@ pub async fn reap(engine: &Engine, work_dir: &Path) -> Result<Reaped, ReapError>
             }
         }
     }
-    if reaped != Reaped::default() {
+    if reaped != ReapSummary::default() {
         tracing::info!(
             containers = reaped.containers,
             folders = reaped.folders,
@@ -85,15 +85,15 @@ pub async fn reap(engine: &Engine, work_dir: &Path) -> Result<Reaped, ReapError>
     Ok(reaped)
 }
 
-async fn containers_of(engine: &Engine, folder: &Abandoned) -> Result<usize, EngineError> {
+async fn containers_of(engine: &ContainerEngine, folder: &AbandonedFolder) -> Result<usize, EngineError> {
     let label = format!("{LABEL_EXECUTOR}={}", folder.path().display());
-    let names = engine.labelled(&label).await?;
+    let names = engine.list_labelled(&label).await?;
     for name in &names {
         engine.remove(name).await?;
     }
     Ok(names.len())
 }
 
-fn remove_all(folders: Vec<Abandoned>) -> Vec<Result<(), FolderError>> {
-    folders.into_iter().map(Abandoned::remove).collect()
+fn remove_all(folders: Vec<AbandonedFolder>) -> Vec<Result<(), FolderError>> {
+    folders.into_iter().map(AbandonedFolder::remove).collect()
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use muster_protocol::{Digest, ImageId};
 
 /// The registry of names without one, which is Docker's default.
-const HUB: &str = "docker.io";
+const DEFAULT_REGISTRY: &str = "docker.io";
 
 /// A text that is not the name of an image: the user's mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,12 +21,12 @@ pub enum ImageName {
     /// The digest of the image's config. Such an image must be present: it cannot be pulled.
     Id(ImageId),
     /// A repository in a registry, with a tag or digest.
-    Registry(Reference),
+    Registry(ImageReference),
 }
 
 /// A repository in a registry, with a tag or digest. Its text form is the one of the engine's API.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Reference {
+pub struct ImageReference {
     /// Host of the registry, with its port if it has one; `docker.io` if the user wrote none.
     pub registry: String,
     /// Path in the registry, for example `library/alpine`.
@@ -66,21 +66,21 @@ impl fmt::Display for ImageName {
     }
 }
 
-// === impl Reference ===
+// === impl ImageReference ===
 
-impl Reference {
+impl ImageReference {
     /// Registry and repository without tag or digest; the engine lists digests under it.
-    pub fn place(&self) -> String {
+    pub fn repository_name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 
     /// The same repository with another tag or digest.
-    pub fn at(&self, pin: Pin) -> Self {
+    pub fn with_pin(&self, pin: Pin) -> Self {
         Self { pin, ..self.clone() }
     }
 }
 
-impl FromStr for Reference {
+impl FromStr for ImageReference {
     type Err = ReferenceError;
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
@@ -94,7 +94,7 @@ impl FromStr for Reference {
         };
         let (registry, path) = match name.split_once('/') {
             Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (host, path),
-            Some(_) | None => (HUB, name),
+            Some(_) | None => (DEFAULT_REGISTRY, name),
         };
         let (repository, tag) = match path.rsplit_once(':') {
             Some((repository, tag)) => (repository, Some(tag)),
@@ -108,10 +108,10 @@ impl FromStr for Reference {
             return Err(refused());
         }
         let registry = match registry {
-            "index.docker.io" | "registry-1.docker.io" => HUB,
+            "index.docker.io" | "registry-1.docker.io" => DEFAULT_REGISTRY,
             other => other,
         };
-        let repository = if registry == HUB && !repository.contains('/') {
+        let repository = if registry == DEFAULT_REGISTRY && !repository.contains('/') {
             format!("library/{repository}")
         } else {
             repository.to_owned()
@@ -126,7 +126,7 @@ impl FromStr for Reference {
     }
 }
 
-impl fmt::Display for Reference {
+impl fmt::Display for ImageReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pin {
             Pin::Tag(tag) => write!(f, "{}/{}:{tag}", self.registry, self.repository),

@@ -58,7 +58,7 @@ pub enum SandboxError {
 
 /// The resource limits of one job, in the engine's units; computed by the executor from the job's class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
+pub struct ResourceLimits {
     /// Processor time, in billionths of a processor.
     pub nano_cpus: i64,
     /// Memory in bytes, tmpfs and shared memory included.
@@ -112,7 +112,7 @@ pub enum Gpus<'a> {
     /// All GPUs that the engine finds.
     All,
     /// The GPUs with these UUIDs (`GPU-…` as the driver writes them), and no other device node.
-    These(&'a [String]),
+    Selected(&'a [String]),
 }
 
 /// All properties of a job's container.
@@ -131,7 +131,7 @@ pub struct Sandbox<'a> {
     /// The home folder of the image's user, if the image keeps no files there.
     pub bare_home: Option<&'a str>,
     /// The resource limits.
-    pub allowance: Allowance,
+    pub allowance: ResourceLimits,
     /// The OCI runtime; empty for the engine's default.
     pub runtime: &'a str,
     /// The GPUs that the job gets.
@@ -238,7 +238,7 @@ impl Sandbox<'_> {
         let (count, device_ids) = match self.gpus {
             Gpus::None => return None,
             Gpus::All => (Some(-1), None),
-            Gpus::These(uuids) => (None, Some(uuids.to_vec())),
+            Gpus::Selected(uuids) => (None, Some(uuids.to_vec())),
         };
         Some(DeviceRequest {
             driver: Some("nvidia".to_owned()),
@@ -281,7 +281,7 @@ pub fn labels(attempt: AttemptId, folder: &Path) -> HashMap<String, String> {
 }
 
 /// The home folder of the image's user, as far as it is known without reading the image's files.
-pub fn home_of(image: &LocalImage) -> Option<String> {
+pub fn home_folder(image: &LocalImage) -> Option<String> {
     let declared = image
         .environment
         .iter()

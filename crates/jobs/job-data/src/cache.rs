@@ -26,7 +26,7 @@ use tempfile::NamedTempFile;
 /// Upper bound on the size of one index entry, in bytes.
 const MAX_INDEX: u64 = 4_096;
 /// A file younger than this may not be locked by its creator yet, so it is not removed as abandoned.
-const JUST_MADE: Duration = Duration::from_secs(600);
+const MIN_ABANDONED_AGE: Duration = Duration::from_secs(600);
 const BLOCK: usize = 256 * 1024;
 
 /// Upper bounds on the cache, set by the operator.
@@ -47,7 +47,7 @@ pub struct Cache {
 
 /// Content in use, which is not removed while this value lives.
 #[derive(Debug)]
-pub struct Held {
+pub struct CachedFile {
     /// The locked file, positioned at its beginning.
     pub(crate) file: File,
     pub(crate) len: u64,
@@ -55,20 +55,20 @@ pub struct Held {
 
 /// The content that a URL had when it was last fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Known {
+pub(crate) struct CachedResource {
     pub(crate) etag: String,
     pub(crate) sha256: Digest,
 }
 
 /// A download in progress.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingFile {
     pub(crate) file: NamedTempFile,
 }
 
 /// The result of one collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Collected {
+pub struct InputCollectionCounts {
     /// Number of files removed.
     pub removed: usize,
     /// Their total size in bytes.
@@ -81,9 +81,9 @@ struct Blob {
     used: SystemTime,
 }
 
-impl Held {
+impl CachedFile {
     /// A file outside the cache, which is deleted after its use.
-    pub(crate) fn own(file: NamedTempFile, len: u64) -> io::Result<Self> {
+    pub(crate) fn uncached(file: NamedTempFile, len: u64) -> io::Result<Self> {
         let mut file = file.into_file();
         file.seek(SeekFrom::Start(0))?;
         Ok(Self { file, len })
@@ -109,18 +109,18 @@ impl Cache {
 
     /// Whether content of this length is cached. Content above half of the cache's size is not: it would evict most of
     /// the rest.
-    pub(crate) fn keeps(&self, len: u64) -> bool {
+    pub(crate) fn accepts(&self, len: u64) -> bool {
         len <= self.limits.bytes / 2
     }
 
-    pub(crate) fn incoming(&self) -> io::Result<Incoming> {
+    pub(crate) fn begin_download(&self) -> io::Result<IncomingFile> {
         let file = NamedTempFile::new_in(self.root.join("incoming"))?;
         file.as_file().lock_shared()?;
-        Ok(Incoming { file })
+        Ok(IncomingFile { file })
     }
 
     /// The recorded content of a URL.
-    pub(crate) fn known(&self, resource: &str) -> Option<Known> {
+    pub(crate) fn look_up(&self, resource: &str) -> Option<CachedResource> {
         let mut text = Vec::new();
         let file = File::open(self.index(resource)).ok()?;
         file.take(MAX_INDEX).read_to_end(&mut text).ok()?;
@@ -128,7 +128,7 @@ impl Cache {
     }
 
     /// Locks content for use, if it is present and matches its digest.
-    pub(crate) fn hold(&self, sha256: Digest) -> io::Result<Option<Held>> {
+    pub(crate) fn open_content(&self, sha256: Digest) -> io::Result<Option<CachedFile>> {
         let path = self.blob(sha256);
         let mut file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -154,16 +154,16 @@ impl Cache {
             &TimeSpec::UTIME_NOW,
             UtimensatFlags::NoFollowSymlink,
         );
-        Ok(Some(Held { file, len }))
+        Ok(Some(CachedFile { file, len }))
     }
 
     /// Adds a download to the cache, and records its URL.
     pub(crate) fn insert(
         &self,
-        incoming: Incoming,
+        incoming: IncomingFile,
         sha256: Digest,
         resource: Option<(&str, &str)>,
-    ) -> io::Result<Held> {
+    ) -> io::Result<CachedFile> {
         let len = incoming.file.as_file().metadata()?.len();
         // The lock is on the file, not on its name, so the file is locked throughout the rename.
         let file = match incoming.file.persist_noclobber(self.blob(sha256)) {
@@ -173,7 +173,7 @@ impl Cache {
             Err(error) => return Err(error.error),
         };
         if let Some((resource, etag)) = resource {
-            let known = Known {
+            let known = CachedResource {
                 etag: etag.to_owned(),
                 sha256,
             };
@@ -183,7 +183,7 @@ impl Cache {
         }
         let mut file = file;
         file.seek(SeekFrom::Start(0))?;
-        Ok(Held { file, len })
+        Ok(CachedFile { file, len })
     }
 
     /// Removes content that has not been used for too long, then the longest unused until the rest is small enough,
@@ -191,11 +191,11 @@ impl Cache {
     ///
     /// # Errors
     /// The folder cannot be read.
-    pub fn collect(&self, now: Timestamp) -> io::Result<Collected> {
+    pub fn collect(&self, now: Timestamp) -> io::Result<InputCollectionCounts> {
         let now = SystemTime::from(now.to_chrono());
         let age = |used: SystemTime| now.duration_since(used).unwrap_or_default();
-        let mut done = Collected::default();
-        let mut blobs = listed(&self.root.join("blobs"))?;
+        let mut done = InputCollectionCounts::default();
+        let mut blobs = list_files(&self.root.join("blobs"))?;
         blobs.sort_by_key(|blob| blob.used);
         let mut total = blobs.iter().map(|blob| blob.len).fold(0, u64::saturating_add);
         for blob in &blobs {
@@ -205,15 +205,15 @@ impl Cache {
                 done.bytes = done.bytes.saturating_add(blob.len);
             }
         }
-        for left in listed(&self.root.join("incoming"))? {
-            if age(left.used) > JUST_MADE {
+        for left in list_files(&self.root.join("incoming"))? {
+            if age(left.used) > MIN_ABANDONED_AGE {
                 remove_unused(&left.path)?;
             }
         }
-        for entry in listed(&self.root.join("urls"))? {
+        for entry in list_files(&self.root.join("urls"))? {
             let known = fs::read(&entry.path)
                 .ok()
-                .and_then(|text| serde_json::from_slice::<Known>(&text).ok());
+                .and_then(|text| serde_json::from_slice::<CachedResource>(&text).ok());
             if known.is_none_or(|known| !self.blob(known.sha256).exists()) {
                 remove_unused(&entry.path)?;
             }
@@ -249,7 +249,7 @@ fn hash(file: &mut File) -> io::Result<(u64, Digest)> {
     }
 }
 
-fn listed(folder: &Path) -> io::Result<Vec<Blob>> {
+fn list_files(folder: &Path) -> io::Result<Vec<Blob>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -294,13 +294,13 @@ mod tests {
         age: Duration::from_secs(3_600),
     };
 
-    fn keep(cache: &Cache, content: &[u8], url: Option<(&str, &str)>) -> Held {
-        let mut incoming = cache.incoming().unwrap();
+    fn keep(cache: &Cache, content: &[u8], url: Option<(&str, &str)>) -> CachedFile {
+        let mut incoming = cache.begin_download().unwrap();
         incoming.file.write_all(content).unwrap();
         cache.insert(incoming, Digest::of(content), url).unwrap()
     }
 
-    fn read(held: &mut Held) -> Vec<u8> {
+    fn read(held: &mut CachedFile) -> Vec<u8> {
         let mut content = Vec::new();
         held.file.read_to_end(&mut content).unwrap();
         content
@@ -325,14 +325,14 @@ mod tests {
             read(&mut keep(&cache, b"one", Some(("http://x/", "\"1\"")))),
             b"one"
         );
-        let known = cache.known("http://x/").unwrap();
+        let known = cache.look_up("http://x/").unwrap();
         assert_eq!((known.etag.as_str(), known.sha256), ("\"1\"", Digest::of(b"one")));
-        let mut held = cache.hold(known.sha256).unwrap().unwrap();
+        let mut held = cache.open_content(known.sha256).unwrap().unwrap();
         assert_eq!((read(&mut held), held.len), (b"one".to_vec(), 3));
-        assert!(cache.known("http://y/").is_none());
-        assert!(cache.hold(Digest::of(b"two")).unwrap().is_none());
+        assert!(cache.look_up("http://y/").is_none());
+        assert!(cache.open_content(Digest::of(b"two")).unwrap().is_none());
         keep(&cache, b"two", Some(("http://x/", "\"2\"")));
-        assert_eq!(cache.known("http://x/").unwrap().etag, "\"2\"");
+        assert_eq!(cache.look_up("http://x/").unwrap().etag, "\"2\"");
         let mode = fs::metadata(root.path().join("a/b/blobs")).unwrap().mode() & 0o777;
         assert_eq!(mode, 0o700);
         assert_eq!(fs::read_dir(root.path().join("a/b/incoming")).unwrap().count(), 0);
@@ -344,9 +344,9 @@ mod tests {
         let cache = Cache::open(root.path(), LIMITS).unwrap();
         drop(keep(&cache, b"content", None));
         fs::write(cache.blob(Digest::of(b"content")), b"c0ntent").unwrap();
-        assert!(cache.hold(Digest::of(b"content")).unwrap().is_none());
+        assert!(cache.open_content(Digest::of(b"content")).unwrap().is_none());
         keep(&cache, b"content", None);
-        assert!(cache.hold(Digest::of(b"content")).unwrap().is_some());
+        assert!(cache.open_content(Digest::of(b"content")).unwrap().is_some());
     }
 
     #[test]
@@ -360,13 +360,13 @@ mod tests {
             used(&cache, &content(letter), secs);
         }
         let other = Cache::open(root.path(), LIMITS).unwrap();
-        let mut in_use = other.hold(Digest::of(&content(b'a'))).unwrap().unwrap();
+        let mut in_use = other.open_content(Digest::of(&content(b'a'))).unwrap().unwrap();
         used(&cache, &content(b'a'), 10);
         // 160 bytes of 100: a is the oldest but in use, so b and c go.
         let collected = cache.collect(Timestamp::from_secs(50)).unwrap();
         assert_eq!(
             collected,
-            Collected {
+            InputCollectionCounts {
                 removed: 2,
                 bytes: 80
             }
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(read(&mut in_use), content(b'a'));
         let there = |letter| cache.blob(Digest::of(&content(letter))).exists();
         assert_eq!([b'a', b'b', b'c', b'd'].map(there), [true, false, false, true]);
-        assert!(cache.known("http://x/98").is_none() && cache.known("http://x/100").is_some());
+        assert!(cache.look_up("http://x/98").is_none() && cache.look_up("http://x/100").is_some());
         drop(in_use);
         // An hour later everything is too old.
         let collected = cache.collect(Timestamp::from_secs(40 + 3_601)).unwrap();
@@ -385,7 +385,7 @@ mod tests {
     fn leftovers_of_the_dead_go_and_those_of_the_living_stay() {
         let root = tempfile::tempdir().unwrap();
         let cache = Cache::open(root.path(), LIMITS).unwrap();
-        let living = cache.incoming().unwrap();
+        let living = cache.begin_download().unwrap();
         let dead = root.path().join("incoming/dead");
         fs::write(&dead, "half").unwrap();
         let later = Timestamp::from_secs(40_000_000_000);
@@ -414,7 +414,7 @@ mod tests {
             let cache = Cache::open(root.path(), limits).unwrap();
             for round in 0..60_u8 {
                 let content = vec![round % 5; 30];
-                let mut held = match cache.hold(Digest::of(&content)).unwrap() {
+                let mut held = match cache.open_content(Digest::of(&content)).unwrap() {
                     Some(held) => held,
                     None => keep(&cache, &content, Some(("http://x/", &format!("\"{worker}\"")))),
                 };

@@ -235,7 +235,7 @@ pub enum VolumeError {
     },
     /// The Hugging Face hub's answer is malformed.
     #[error("volume {index}: the hub's answer cannot be used: {reason}")]
-    Hub {
+    HubClient {
         /// Position among the job's volumes, from 0.
         index: usize,
         /// The mistake in the answer.
@@ -277,7 +277,7 @@ impl VolumeError {
             | Self::Repository { .. }
             | Self::NothingMatches { .. } => Fault::User,
             Self::Fetch { source, .. } => source.fault(),
-            Self::Hub { .. } => Fault::Network,
+            Self::HubClient { .. } => Fault::Network,
             Self::CalledOff | Self::Disk(_) => Fault::Executor,
         }
     }
@@ -315,7 +315,7 @@ impl Coded for VolumeError {
             | Self::Repository { .. }
             | Self::NothingMatches { .. } => Some(ErrorCode::VolumeRefused),
             Self::Fetch { source, .. } => source.input_code(),
-            Self::Hub { .. } => Some(ErrorCode::InputUnreachable),
+            Self::HubClient { .. } => Some(ErrorCode::InputUnreachable),
             Self::CalledOff | Self::Disk(_) => None,
         }
     }

@@ -13,38 +13,38 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::HttpError;
 use crate::headers::{retry_after, strong_etag};
-use crate::http::Http;
-use crate::retry::{PROGRESS, Retries, is_passing};
-use crate::sink::{Digests, Flow, Sink};
+use crate::http::PinnedClient;
+use crate::retry::{PROGRESS, Retries, is_retryable};
+use crate::sink::{Digests, FileWriter, HashingFile};
 use crate::target::Target;
 
 const MAX_REDIRECTS: usize = 10;
 /// Least number of bytes that must arrive in each span of [`crate::Pace::stall`]; otherwise the try fails.
-const LEAST: u64 = 32 * 1024;
+const MIN_STALL_BYTES: u64 = 32 * 1024;
 /// Number of bytes between two reports of progress.
-const TOLD_EVERY: u64 = 8 << 20;
+const REPORT_EVERY: u64 = 8 << 20;
 /// Upper bound on the error name that is repeated from a header, in bytes.
-const MAX_TOLD: usize = 128;
+const MAX_DETAIL: usize = 128;
 
 /// Called as bytes arrive, with the bytes received and the total if the server has said it.
-pub type Progress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
+pub type TransferProgress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
 
 /// A request for a file.
-pub(crate) struct Want {
+pub(crate) struct FetchRequest {
     pub(crate) target: Target,
     /// Credentials, sent to the target's own origin only.
     pub(crate) authorization: Option<HeaderValue>,
     /// Upper bound on the size, in bytes.
     pub(crate) limit: u64,
     /// The expected content.
-    pub(crate) promise: Promise,
+    pub(crate) promise: ExpectedContent,
     /// The entity tag of a cached copy: the file is not wanted if it still has this tag.
     pub(crate) unless: Option<String>,
 }
 
 /// The properties of a file that are known before it is fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Promise {
+pub(crate) struct ExpectedContent {
     pub(crate) len: Option<u64>,
     pub(crate) sha256: Option<muster_protocol::Digest>,
     pub(crate) git: Option<[u8; 20]>,
@@ -52,7 +52,7 @@ pub(crate) struct Promise {
 
 /// The result of a download.
 #[derive(Debug)]
-pub(crate) enum Got {
+pub(crate) enum FetchOutcome {
     /// The content is in the file.
     Content { digests: Digests, etag: Option<String> },
     /// The file still has the entity tag of the cached copy.
@@ -60,14 +60,14 @@ pub(crate) enum Got {
 }
 
 /// The failure of one try.
-enum Flaw {
+enum TryFailure {
     /// A retry may help.
-    Passing { what: String, asked: Option<Duration> },
+    Retryable { what: String, asked: Option<Duration> },
     /// A retry will not help.
     Final(HttpError),
 }
 
-impl From<HttpError> for Flaw {
+impl From<HttpError> for TryFailure {
     fn from(error: HttpError) -> Self {
         Self::Final(error)
     }
@@ -75,17 +75,17 @@ impl From<HttpError> for Flaw {
 
 /// The state of a download across its tries.
 struct Download<'a> {
-    http: &'a Http,
-    want: &'a Want,
+    http: &'a PinnedClient,
+    want: &'a FetchRequest,
     /// Holds the received bytes between two tries.
-    sink: Option<Sink>,
+    sink: Option<HashingFile>,
     /// The strong entity tag that guarantees that the rest belongs to the received bytes.
     tag: Option<String>,
     /// The total length, if a server has said it.
     total: Option<u64>,
     /// The server has shown that it cannot continue a transfer.
     whole_only: bool,
-    progress: &'a Progress,
+    progress: &'a TransferProgress,
     told: u64,
 }
 
@@ -94,16 +94,16 @@ struct Download<'a> {
 /// # Errors
 /// Any [`HttpError`]. The content of the file is then undefined.
 pub(crate) async fn fetch(
-    http: &Http,
-    want: &Want,
+    http: &PinnedClient,
+    want: &FetchRequest,
     file: File,
-    progress: &Progress,
+    progress: &TransferProgress,
     called_off: &CancellationToken,
-) -> Result<Got, HttpError> {
+) -> Result<FetchOutcome, HttpError> {
     let mut download = Download {
         http,
         want,
-        sink: Some(Sink::new(file, want.promise.git.and(want.promise.len))),
+        sink: Some(HashingFile::new(file, want.promise.git.and(want.promise.len))),
         tag: None,
         total: want.promise.len,
         whole_only: false,
@@ -113,22 +113,22 @@ pub(crate) async fn fetch(
     tokio::select! {
         biased;
         () = called_off.cancelled() => Err(HttpError::CalledOff),
-        got = download.until_it_ends() => got,
+        got = download.run() => got,
     }
 }
 
 impl Download<'_> {
-    async fn until_it_ends(&mut self) -> Result<Got, HttpError> {
+    async fn run(&mut self) -> Result<FetchOutcome, HttpError> {
         let mut retries = Retries::new(self.http.pace());
         loop {
             let before = self.kept();
-            let (what, asked) = match self.once().await {
+            let (what, asked) = match self.try_once().await {
                 Ok(got) => return Ok(got),
-                Err(Flaw::Final(error)) => return Err(error),
-                Err(Flaw::Passing { what, asked }) => (what, asked),
+                Err(TryFailure::Final(error)) => return Err(error),
+                Err(TryFailure::Retryable { what, asked }) => (what, asked),
             };
             if self.kept() >= before.saturating_add(PROGRESS) && self.can_continue() {
-                retries.advanced();
+                retries.restart();
             }
             let Some(pause) = retries.pause(asked) else {
                 return Err(HttpError::Unreachable {
@@ -143,7 +143,7 @@ impl Download<'_> {
     }
 
     fn kept(&self) -> u64 {
-        self.sink.as_ref().map_or(0, Sink::len)
+        self.sink.as_ref().map_or(0, HashingFile::len)
     }
 
     fn can_continue(&self) -> bool {
@@ -151,9 +151,9 @@ impl Download<'_> {
     }
 
     /// Makes one request with its redirects, and reads the body.
-    async fn once(&mut self) -> Result<Got, Flaw> {
+    async fn try_once(&mut self) -> Result<FetchOutcome, TryFailure> {
         let resume = (self.kept() > 0 && self.can_continue()).then(|| self.kept());
-        let (from, answer) = self.ask(resume).await?;
+        let (from, answer) = self.request(resume).await?;
         let status = answer.status();
         match (status, resume) {
             (StatusCode::OK, _) => {
@@ -163,24 +163,26 @@ impl Download<'_> {
             (StatusCode::PARTIAL_CONTENT, Some(kept)) => {
                 if !self.continues(&answer, kept) {
                     self.whole_only = true;
-                    return Err(passing("it sent another part of the file than the one requested"));
+                    return Err(retryable(
+                        "it sent another part of the file than the one requested",
+                    ));
                 }
                 self.body(&from, answer).await
             }
             // Either all bytes had arrived when the connection broke, or the file has changed.
             (StatusCode::RANGE_NOT_SATISFIABLE, Some(_)) => {
                 self.whole_only = true;
-                Err(passing("it cannot continue where it broke off"))
+                Err(retryable("it cannot continue where it broke off"))
             }
-            (StatusCode::NOT_MODIFIED, None) if self.want.unless.is_some() => Ok(Got::Unchanged),
-            (status, _) if is_passing(status) => {
-                let asked = text_of(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
-                Err(Flaw::Passing {
+            (StatusCode::NOT_MODIFIED, None) if self.want.unless.is_some() => Ok(FetchOutcome::Unchanged),
+            (status, _) if is_retryable(status) => {
+                let asked = header_text(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
+                Err(TryFailure::Retryable {
                     what: format!("it answered {status}"),
                     asked,
                 })
             }
-            (status, _) => Err(Flaw::Final(HttpError::Status {
+            (status, _) => Err(TryFailure::Final(HttpError::Status {
                 shown: from.shown(),
                 status,
                 detail: detail(answer.headers()),
@@ -188,14 +190,14 @@ impl Download<'_> {
         }
     }
 
-    async fn ask(&self, resume: Option<u64>) -> Result<(Target, Response), Flaw> {
+    async fn request(&self, resume: Option<u64>) -> Result<(Target, Response), TryFailure> {
         let mut target = self.want.target.clone();
         for _ in 0..=MAX_REDIRECTS {
             let client = match self.http.client(&target).await {
                 Err(HttpError::Unresolved { host, source }) => {
                     // A resolver may be away for a moment, but a name that does not exist stays unknown.
                     return Err(if source.kind() == std::io::ErrorKind::TimedOut {
-                        passing("its name was not resolved in time")
+                        retryable("its name was not resolved in time")
                     } else {
                         HttpError::Unresolved { host, source }.into()
                     });
@@ -219,30 +221,30 @@ impl Download<'_> {
             }
             let answer = timeout(self.http.pace().head, request.send())
                 .await
-                .map_err(|_| passing("it did not answer in time"))?
-                .map_err(|error| passing(&causes(&error)))?;
+                .map_err(|_| retryable("it did not answer in time"))?
+                .map_err(|error| retryable(&describe_failure(&error)))?;
             match self.http.redirect(&target, &answer)? {
                 None => return Ok((target, answer)),
                 Some(next) => target = next,
             }
         }
-        Err(Flaw::Final(HttpError::Redirects {
+        Err(TryFailure::Final(HttpError::Redirects {
             shown: self.want.target.shown(),
             limit: MAX_REDIRECTS,
         }))
     }
 
     /// Starts with a complete answer: the bytes received before are discarded.
-    fn begin(&mut self, answer: &Response) -> Result<(), Flaw> {
+    fn begin(&mut self, answer: &Response) -> Result<(), TryFailure> {
         if let Some(sink) = &mut self.sink {
             sink.restart().map_err(HttpError::Disk)?;
         }
         self.told = 0;
         let headers = answer.headers();
-        self.tag = text_of(headers, &header::ETAG)
+        self.tag = header_text(headers, &header::ETAG)
             .and_then(strong_etag)
             .map(str::to_owned);
-        if text_of(headers, &header::ACCEPT_RANGES).is_some_and(|ranges| ranges.trim() == "none") {
+        if header_text(headers, &header::ACCEPT_RANGES).is_some_and(|ranges| ranges.trim() == "none") {
             self.whole_only = true;
         }
         let said = answer.content_length();
@@ -263,8 +265,8 @@ impl Download<'_> {
     /// Whether a partial answer is the missing part of the same file.
     fn continues(&self, answer: &Response, kept: u64) -> bool {
         let headers = answer.headers();
-        let same = text_of(headers, &header::ETAG).is_none_or(|tag| Some(tag) == self.tag.as_deref());
-        let range = text_of(headers, &header::CONTENT_RANGE);
+        let same = header_text(headers, &header::ETAG).is_none_or(|tag| Some(tag) == self.tag.as_deref());
+        let range = header_text(headers, &header::CONTENT_RANGE);
         let range = range.and_then(|range| ContentRange::parse(range).ok());
         range.is_some_and(|range| {
             let whole = match (range.total, self.total) {
@@ -275,11 +277,11 @@ impl Download<'_> {
         })
     }
 
-    async fn body(&mut self, from: &Target, mut answer: Response) -> Result<Got, Flaw> {
-        if let Some(encoding) = text_of(answer.headers(), &header::CONTENT_ENCODING)
+    async fn body(&mut self, from: &Target, mut answer: Response) -> Result<FetchOutcome, TryFailure> {
+        if let Some(encoding) = header_text(answer.headers(), &header::CONTENT_ENCODING)
             && !encoding.eq_ignore_ascii_case("identity")
         {
-            return Err(Flaw::Final(HttpError::Encoded {
+            return Err(TryFailure::Final(HttpError::Encoded {
                 shown: from.shown(),
                 encoding: encoding.chars().take(40).collect(),
             }));
@@ -288,35 +290,40 @@ impl Download<'_> {
             return Err(HttpError::Disk(std::io::Error::other("the file is in use")).into());
         };
         let mut len = sink.len();
-        let flow = Flow::new(sink);
+        let flow = FileWriter::new(sink);
         let flaw = self.pump(&mut answer, &flow, &mut len).await;
         let sink = flow.finish().await.map_err(HttpError::Disk)?;
         let digests = sink.digests();
         self.sink = Some(sink);
         flaw?;
         if let Some(total) = self.total.filter(|total| *total != digests.len) {
-            return Err(passing(&format!(
+            return Err(retryable(&format!(
                 "it broke off after {} of {total} bytes",
                 digests.len
             )));
         }
         self.check(&digests)?;
         (self.progress)(digests.len, Some(digests.len));
-        Ok(Got::Content {
+        Ok(FetchOutcome::Content {
             digests,
             etag: self.tag.clone(),
         })
     }
 
-    async fn pump(&mut self, answer: &mut Response, flow: &Flow, len: &mut u64) -> Result<(), Flaw> {
+    async fn pump(
+        &mut self,
+        answer: &mut Response,
+        flow: &FileWriter,
+        len: &mut u64,
+    ) -> Result<(), TryFailure> {
         let stall = self.http.pace().stall;
         let mut window = Instant::now() + stall;
         let mut seen = 0_u64;
         loop {
             let piece = timeout_at(window, answer.chunk())
                 .await
-                .map_err(|_| passing(&format!("it sent {seen} bytes in {stall:?}")))?
-                .map_err(|error| passing(&causes(&error)))?;
+                .map_err(|_| retryable(&format!("it sent {seen} bytes in {stall:?}")))?
+                .map_err(|error| retryable(&describe_failure(&error)))?;
             let Some(piece) = piece else { return Ok(()) };
             let more = piece.len() as u64;
             *len = len.saturating_add(more);
@@ -331,10 +338,10 @@ impl Download<'_> {
                 return Ok(());
             }
             seen = seen.saturating_add(more);
-            if seen >= LEAST {
+            if seen >= MIN_STALL_BYTES {
                 (window, seen) = (Instant::now() + stall, 0);
             }
-            if *len >= self.told.saturating_add(TOLD_EVERY) {
+            if *len >= self.told.saturating_add(REPORT_EVERY) {
                 self.told = *len;
                 (self.progress)(*len, self.total);
             }
@@ -367,26 +374,27 @@ impl Download<'_> {
     }
 }
 
-fn passing(what: &str) -> Flaw {
-    Flaw::Passing {
+fn retryable(what: &str) -> TryFailure {
+    TryFailure::Retryable {
         what: what.to_owned(),
         asked: None,
     }
 }
 
-pub(crate) fn text_of<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Option<&'a str> {
+pub(crate) fn header_text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
 /// The error that the hub names in a header, such as `RepoNotFound` or `GatedRepo`.
 pub(crate) fn detail(headers: &HeaderMap) -> String {
     let said = headers.get("x-error-code").and_then(|value| value.to_str().ok());
-    let plain = said.filter(|said| said.len() <= MAX_TOLD && said.bytes().all(|c| c.is_ascii_alphanumeric()));
+    let plain =
+        said.filter(|said| said.len() <= MAX_DETAIL && said.bytes().all(|c| c.is_ascii_alphanumeric()));
     plain.map(|said| format!(" ({said})")).unwrap_or_default()
 }
 
 /// Describes a failure of the connection without the URL, which may hold a signature.
-pub(crate) fn causes(error: &reqwest::Error) -> String {
+pub(crate) fn describe_failure(error: &reqwest::Error) -> String {
     let mut deepest: &dyn std::error::Error = error;
     while let Some(cause) = deepest.source() {
         deepest = cause;
@@ -397,5 +405,5 @@ pub(crate) fn causes(error: &reqwest::Error) -> String {
     } else {
         "the connection broke"
     };
-    format!("{what}: {}", text.chars().take(MAX_TOLD).collect::<String>())
+    format!("{what}: {}", text.chars().take(MAX_DETAIL).collect::<String>())
 }

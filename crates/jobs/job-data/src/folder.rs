@@ -23,22 +23,22 @@ pub(crate) struct Folder(OwnedFd);
 
 /// The object under a name.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum FolderEntry {
     /// A regular file, open for reading, and its length in bytes.
     File(File, u64),
     Nothing,
     /// A folder, a link, a device, or a path through a link.
-    Else,
+    Other,
 }
 
 /// The files that a walk left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Omitted {
+pub(crate) struct OmittedFiles {
     pub(crate) named: Vec<String>,
     pub(crate) more: usize,
 }
 
-impl Omitted {
+impl OmittedFiles {
     fn add(&mut self, path: &Path) {
         if self.named.len() < MAX_NAMED {
             self.named.push(path.to_string_lossy().escape_debug().to_string());
@@ -66,12 +66,12 @@ impl Folder {
     }
 
     /// Opens the file at a relative path of ordinary names.
-    pub(crate) fn file(&self, relative: &Path) -> io::Result<Found> {
+    pub(crate) fn file(&self, relative: &Path) -> io::Result<FolderEntry> {
         let mut above: Option<OwnedFd> = None;
         let mut parts = relative.components().peekable();
         while let Some(part) = parts.next() {
             let Component::Normal(name) = part else {
-                return Ok(Found::Else);
+                return Ok(FolderEntry::Other);
             };
             let at = above.as_ref().unwrap_or(&self.0);
             if parts.peek().is_none() {
@@ -79,12 +79,12 @@ impl Folder {
             }
             match openat(at, name, folder_flags(), Mode::empty()) {
                 Ok(next) => above = Some(next),
-                Err(Errno::ENOENT) => return Ok(Found::Nothing),
-                Err(Errno::ELOOP | Errno::ENOTDIR) => return Ok(Found::Else),
+                Err(Errno::ENOENT) => return Ok(FolderEntry::Nothing),
+                Err(Errno::ELOOP | Errno::ENOTDIR) => return Ok(FolderEntry::Other),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Found::Else)
+        Ok(FolderEntry::Other)
     }
 
     /// Visits every regular file below the folder, in the order of their names. Other objects are left out and
@@ -92,8 +92,8 @@ impl Folder {
     pub(crate) fn walk<E: From<io::Error>>(
         &self,
         visit: &mut impl FnMut(&Path, File, u64) -> Result<(), E>,
-    ) -> Result<Omitted, E> {
-        let mut omitted = Omitted::default();
+    ) -> Result<OmittedFiles, E> {
+        let mut omitted = OmittedFiles::default();
         walk(&self.0, Path::new(""), 0, visit, &mut omitted)?;
         Ok(omitted)
     }
@@ -103,21 +103,21 @@ fn folder_flags() -> OFlag {
     OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
 
-fn file_at(folder: &OwnedFd, name: &OsStr) -> io::Result<Found> {
+fn file_at(folder: &OwnedFd, name: &OsStr) -> io::Result<FolderEntry> {
     // Non-blocking, because opening a fifo would wait for a writer.
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let file = match openat(folder, name, flags, Mode::empty()) {
         Ok(opened) => File::from(opened),
-        Err(Errno::ENOENT) => return Ok(Found::Nothing),
+        Err(Errno::ENOENT) => return Ok(FolderEntry::Nothing),
         // A link or a socket.
-        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV) => return Ok(Found::Else),
+        Err(Errno::ELOOP | Errno::ENXIO | Errno::ENODEV) => return Ok(FolderEntry::Other),
         Err(error) => return Err(error.into()),
     };
     let metadata = file.metadata()?;
     if metadata.is_file() {
-        Ok(Found::File(file, metadata.len()))
+        Ok(FolderEntry::File(file, metadata.len()))
     } else {
-        Ok(Found::Else)
+        Ok(FolderEntry::Other)
     }
 }
 
@@ -126,7 +126,7 @@ fn walk<E: From<io::Error>>(
     below: &Path,
     depth: usize,
     visit: &mut impl FnMut(&Path, File, u64) -> Result<(), E>,
-    omitted: &mut Omitted,
+    omitted: &mut OmittedFiles,
 ) -> Result<(), E> {
     // The standard library can list an open folder only through this path.
     let listing = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())).map_err(E::from)?;
@@ -148,9 +148,9 @@ fn walk<E: From<io::Error>>(
             }
         } else if kind.is_file() {
             match file_at(folder, &name).map_err(E::from)? {
-                Found::File(file, len) => visit(&path, file, len)?,
-                Found::Nothing => {}
-                Found::Else => omitted.add(&path),
+                FolderEntry::File(file, len) => visit(&path, file, len)?,
+                FolderEntry::Nothing => {}
+                FolderEntry::Other => omitted.add(&path),
             }
         } else {
             omitted.add(&path);
@@ -167,9 +167,9 @@ mod tests {
 
     fn kind(folder: &Folder, path: &str) -> &'static str {
         match folder.file(Path::new(path)).unwrap() {
-            Found::File(..) => "file",
-            Found::Nothing => "nothing",
-            Found::Else => "else",
+            FolderEntry::File(..) => "file",
+            FolderEntry::Nothing => "nothing",
+            FolderEntry::Other => "else",
         }
     }
 
@@ -236,7 +236,7 @@ mod tests {
             });
             while !swapping.is_finished() {
                 let found = folder.file(Path::new("sub/a")).unwrap();
-                assert!(!matches!(found, Found::File(..)), "a link was followed");
+                assert!(!matches!(found, FolderEntry::File(..)), "a link was followed");
                 let outcome = folder.walk::<io::Error>(&mut |path, _, _| {
                     panic!("{} was visited through a link", path.display());
                 });
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn countless_oddities_are_counted() {
-        let mut omitted = Omitted::default();
+        let mut omitted = OmittedFiles::default();
         assert_eq!(omitted.notice(), None);
         for number in 0..50 {
             omitted.add(Path::new(&format!("l{number}\n")));

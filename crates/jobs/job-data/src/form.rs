@@ -1,6 +1,8 @@
 //! Builds a form with one file, as browsers and S3 use it (RFC 7578): the fields in their order, the file last. Pure.
 //!
 //! The length of everything but the file is known before the file is sent: S3 accepts no body without a length.
+//!
+//! `reqwest::multipart` cannot write this form: it draws its own boundary, and keeps line breaks in file names.
 
 use indexmap::IndexMap;
 
@@ -9,22 +11,22 @@ const MAX_FIELDS_BYTES: usize = 256 << 10;
 
 /// The bytes before and after the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Form {
+pub(crate) struct FormEnvelope {
     pub(crate) content_type: String,
     pub(crate) before: Vec<u8>,
     pub(crate) after: Vec<u8>,
 }
 
 /// `boundary` must not occur in the file, so the caller draws it at random.
-pub(crate) fn form(
+pub(crate) fn build_form(
     fields: Option<&IndexMap<String, String>>,
     file_name: &str,
     boundary: [u8; 16],
-) -> Result<Form, &'static str> {
+) -> Result<FormEnvelope, &'static str> {
     let boundary = format!("muster-{}", hex::encode(boundary));
     let mut before = String::new();
     for (name, value) in fields.into_iter().flatten() {
-        let name = quoted(name);
+        let name = escape_name(name);
         before.push_str(&format!(
             "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
         ));
@@ -37,11 +39,11 @@ pub(crate) fn form(
     } else {
         "application/octet-stream"
     };
-    let name = quoted(file_name);
+    let name = escape_name(file_name);
     before.push_str(&format!(
         "--{boundary}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\nContent-Type: {kind}\r\n\r\n"
     ));
-    Ok(Form {
+    Ok(FormEnvelope {
         content_type: format!("multipart/form-data; boundary={boundary}"),
         before: before.into_bytes(),
         after: format!("\r\n--{boundary}--\r\n").into_bytes(),
@@ -49,7 +51,7 @@ pub(crate) fn form(
 }
 
 /// Escapes the characters that would end the quoted name, as browsers do.
-fn quoted(name: &str) -> String {
+fn escape_name(name: &str) -> String {
     name.chars()
         .map(|letter| match letter {
             '"' => "%22".to_owned(),
@@ -75,7 +77,7 @@ mod tests {
     #[test]
     fn byte_by_byte() {
         let fields = fields(&[("key", "a/${filename}"), ("policy", "eyJ=")]);
-        let form = form(Some(&fields), "output.zip", [0xab; 16]).unwrap();
+        let form = build_form(Some(&fields), "output.zip", [0xab; 16]).unwrap();
         let b = format!("muster-{}", "ab".repeat(16));
         assert_eq!(form.content_type, format!("multipart/form-data; boundary={b}"));
         assert_eq!(
@@ -93,7 +95,7 @@ mod tests {
     #[test]
     fn a_name_cannot_end_its_line() {
         let fields = fields(&[("a\"\r\nX: y", "v")]);
-        let form = form(Some(&fields), "b\"\r\nContent-Type: text/html", [0; 16]).unwrap();
+        let form = build_form(Some(&fields), "b\"\r\nContent-Type: text/html", [0; 16]).unwrap();
         let text = String::from_utf8(form.before).unwrap();
         assert!(text.contains("name=\"a%22%0D%0AX: y\"\r\n"), "{text}");
         assert!(
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn fields_are_bounded() {
         let large = fields(&[("a", &"x".repeat(300 << 10))]);
-        assert!(form(Some(&large), "f", [0; 16]).is_err());
+        assert!(build_form(Some(&large), "f", [0; 16]).is_err());
     }
 
     #[test]
@@ -114,7 +116,7 @@ mod tests {
         let mut mutator = Mutator::seeded(17);
         for _ in 0..5_000 {
             let name = String::from_utf8_lossy(&mutator.next_from(&samples)).into_owned();
-            let form = form(Some(&fields(&[(&name, "v")])), &name, [1; 16]).unwrap();
+            let form = build_form(Some(&fields(&[(&name, "v")])), &name, [1; 16]).unwrap();
             let text = String::from_utf8(form.before).unwrap();
             assert_eq!(text.matches("\r\n\r\n").count(), 2, "{name:?}");
             assert_eq!(text.matches("\r\nContent-").count(), 3, "{name:?}");

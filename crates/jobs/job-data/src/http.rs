@@ -28,10 +28,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Upper bound on the number of addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 16;
 /// Upper bound on the number of hosts of one job that are remembered.
-const MAX_PLACES: usize = 256;
+const MAX_HOSTS: usize = 256;
 
 /// Resolves host names.
-pub trait Lookup: Send + Sync {
+pub trait NameLookup: Send + Sync {
     /// All addresses of `host`, each with `port`.
     fn lookup(&self, host: String, port: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>>;
 }
@@ -40,7 +40,7 @@ pub trait Lookup: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemLookup;
 
-impl Lookup for SystemLookup {
+impl NameLookup for SystemLookup {
     fn lookup(&self, host: String, port: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
         Box::pin(async move {
             let found = tokio::net::lookup_host((host, port)).await?;
@@ -50,32 +50,32 @@ impl Lookup for SystemLookup {
 }
 
 /// Makes the requests of one job. Each name is resolved once in the life of this value.
-pub struct Http {
+pub struct PinnedClient {
     rules: Arc<AddressRules>,
-    lookup: Arc<dyn Lookup>,
+    lookup: Arc<dyn NameLookup>,
     pace: Pace,
     places: Mutex<HashMap<(String, u16), Client>>,
 }
 
-impl fmt::Debug for Http {
+impl fmt::Debug for PinnedClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http")
+        f.debug_struct("PinnedClient")
             .field("rules", &self.rules)
             .finish_non_exhaustive()
     }
 }
 
 /// A resolver that always fails: names are resolved before a client is made.
-struct Nowhere;
+struct FailingResolver;
 
-impl Resolve for Nowhere {
+impl Resolve for FailingResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let text = format!("{} was not resolved beforehand", name.as_str());
         Box::pin(async move { Err(io::Error::other(text).into()) })
     }
 }
 
-impl Http {
+impl PinnedClient {
     /// Makes requests under an operator's rules.
     pub fn new(rules: Arc<AddressRules>) -> Self {
         Self::with_lookup(rules, Arc::new(SystemLookup))
@@ -83,7 +83,7 @@ impl Http {
 
     /// Replaces the default timeouts and pauses.
     #[must_use]
-    pub fn paced(self, pace: Pace) -> Self {
+    pub fn with_pace(self, pace: Pace) -> Self {
         Self { pace, ..self }
     }
 
@@ -92,7 +92,7 @@ impl Http {
     }
 
     /// Uses another resolver than the system's.
-    pub fn with_lookup(rules: Arc<AddressRules>, lookup: Arc<dyn Lookup>) -> Self {
+    pub fn with_lookup(rules: Arc<AddressRules>, lookup: Arc<dyn NameLookup>) -> Self {
         Self {
             rules,
             lookup,
@@ -108,7 +108,7 @@ impl Http {
     /// A client whose connections can only reach the permitted addresses of this target.
     pub(crate) async fn client(&self, target: &Target) -> Result<Client, HttpError> {
         let place = (target.host().to_owned(), target.port());
-        if let Some(client) = self.places().get(&place) {
+        if let Some(client) = self.clients().get(&place) {
             return Ok(client.clone());
         }
         let addresses = match target.address() {
@@ -116,9 +116,9 @@ impl Http {
             Some(address) => vec![SocketAddr::new(address, target.port())],
             None => self.resolve(target).await?,
         };
-        let client = pinned(target.host(), &addresses).map_err(HttpError::Client)?;
-        let mut places = self.places();
-        if places.len() >= MAX_PLACES {
+        let client = build_client(target.host(), &addresses).map_err(HttpError::Client)?;
+        let mut places = self.clients();
+        if places.len() >= MAX_HOSTS {
             places.clear();
         }
         // If two requests resolved the name at once, the first result is used.
@@ -164,12 +164,12 @@ impl Http {
         Ok(Some(from.redirected(location, &self.rules)?))
     }
 
-    fn places(&self) -> parking_lot::MutexGuard<'_, HashMap<(String, u16), Client>> {
+    fn clients(&self) -> parking_lot::MutexGuard<'_, HashMap<(String, u16), Client>> {
         self.places.lock()
     }
 }
 
-fn pinned(host: &str, addresses: &[SocketAddr]) -> reqwest::Result<Client> {
+fn build_client(host: &str, addresses: &[SocketAddr]) -> reqwest::Result<Client> {
     tls::install_provider();
     Client::builder()
         .no_proxy()
@@ -178,7 +178,7 @@ fn pinned(host: &str, addresses: &[SocketAddr]) -> reqwest::Result<Client> {
         .http1_only()
         .connect_timeout(CONNECT_LIMIT)
         .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
-        .dns_resolver(Arc::new(Nowhere))
+        .dns_resolver(Arc::new(FailingResolver))
         .resolve_to_addrs(host, addresses)
         .build()
 }
@@ -193,7 +193,7 @@ mod tests {
     #[derive(Default)]
     struct Rebinding(AtomicUsize);
 
-    impl Lookup for Rebinding {
+    impl NameLookup for Rebinding {
         fn lookup(&self, _: String, port: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
             let asked = self.0.fetch_add(1, Ordering::SeqCst);
             let address = if asked == 0 { [1, 1, 1, 1] } else { [127, 0, 0, 1] };
@@ -203,7 +203,7 @@ mod tests {
 
     struct Fixed(Vec<SocketAddr>);
 
-    impl Lookup for Fixed {
+    impl NameLookup for Fixed {
         fn lookup(&self, _: String, _: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
             let found = self.0.clone();
             Box::pin(async move { Ok(found) })
@@ -213,7 +213,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_asked_for_once() {
         let lookup = Arc::new(Rebinding::default());
-        let http = Http::with_lookup(Arc::default(), Arc::<Rebinding>::clone(&lookup));
+        let http = PinnedClient::with_lookup(Arc::default(), Arc::<Rebinding>::clone(&lookup));
         let target = http.target("http://rebinding.example/").unwrap();
         for _ in 0..3 {
             http.client(&target).await.unwrap();
@@ -231,7 +231,7 @@ mod tests {
             "0.0.0.0:80",
         ] {
             let lookup = Arc::new(Fixed(vec![address.parse().unwrap()]));
-            let http = Http::with_lookup(Arc::default(), lookup);
+            let http = PinnedClient::with_lookup(Arc::default(), lookup);
             let target = http.target("http://inside.example/").unwrap();
             let error = http.client(&target).await.unwrap_err();
             assert!(matches!(error, HttpError::NotPublic { .. }), "{address}: {error}");
@@ -241,14 +241,14 @@ mod tests {
     #[tokio::test]
     async fn of_several_addresses_only_permitted_ones_are_used() {
         let found = ["10.0.0.1:80", "1.1.1.1:80", "[::1]:80"].map(|address| address.parse().unwrap());
-        let http = Http::with_lookup(Arc::default(), Arc::new(Fixed(found.to_vec())));
+        let http = PinnedClient::with_lookup(Arc::default(), Arc::new(Fixed(found.to_vec())));
         let target = http.target("http://both.example/").unwrap();
         assert_eq!(http.resolve(&target).await.unwrap(), [found[1]]);
     }
 
     #[tokio::test]
     async fn a_name_nobody_knows_is_said() {
-        let http = Http::with_lookup(Arc::default(), Arc::new(Fixed(vec![])));
+        let http = PinnedClient::with_lookup(Arc::default(), Arc::new(Fixed(vec![])));
         let target = http.target("http://nobody.example/").unwrap();
         let error = http.client(&target).await.unwrap_err();
         assert!(

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`addresses`] and [`target`] (permitted addresses and URLs, pure), [`http`] (one request to a pinned
 //! address), `fetch` (a download with its retries), [`unpack`] (safe archives), [`volumes`] (inputs), [`cache`]
-//! (cached inputs), `hub` (snapshots of repositories), [`uploads`] (outputs).
+//! (cached inputs), `huggingface` (snapshots of repositories), [`uploads`] (outputs).
 
 pub mod addresses;
 pub mod cache;
@@ -13,8 +13,8 @@ mod form;
 mod glob;
 mod headers;
 pub mod http;
-mod hub;
-mod hub_json;
+mod huggingface;
+mod huggingface_json;
 #[cfg(test)]
 mod mutation;
 mod names;
@@ -27,10 +27,10 @@ pub mod target;
 pub mod unpack;
 pub mod uploads;
 pub mod volumes;
-mod zipped;
+mod zip_output;
 
 pub use error::{HttpError, UploadError, VolumeError};
-pub use fetch::Progress;
+pub use fetch::TransferProgress;
 pub use retry::Pace;
 pub use settings::Settings;
 pub use uploads::{Uploaded, Uploader};

@@ -14,18 +14,18 @@ const MAX_HEADER: usize = 4 << 10;
 
 /// A server's answer to an upload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct UploadAnswer {
     /// Lower-case names in order; a repeated header appears once with its values joined.
     pub(crate) headers: IndexMap<String, String>,
     pub(crate) body: Vec<u8>,
 }
 
 /// The text of each result. An answer that does not fit loses its body first, then its headers.
-pub(crate) fn texts(answers: Vec<(String, Answer)>) -> IndexMap<String, String> {
+pub(crate) fn format_results(answers: Vec<(String, UploadAnswer)>) -> IndexMap<String, String> {
     let mut left = MAX_RESULTS;
     let mut results = IndexMap::new();
     for (key, answer) in answers {
-        let named = in_frame(&key);
+        let named = framed_len(&key);
         let none = IndexMap::new();
         // A body is never shorter in the frame, so one that cannot fit is not even formatted.
         let bodies = [
@@ -35,17 +35,17 @@ pub(crate) fn texts(answers: Vec<(String, Answer)>) -> IndexMap<String, String> 
         let chosen = bodies
             .into_iter()
             .flatten()
-            .map(|body| text(&answer.headers, &String::from_utf8_lossy(body)))
-            .find(|text| named + in_frame(text) <= left)
-            .unwrap_or_else(|| text(&none, ""));
-        left = left.saturating_sub(named + in_frame(&chosen));
+            .map(|body| format_result(&answer.headers, &String::from_utf8_lossy(body)))
+            .find(|text| named + framed_len(text) <= left)
+            .unwrap_or_else(|| format_result(&none, ""));
+        left = left.saturating_sub(named + framed_len(&chosen));
         results.insert(key, chosen);
     }
     results
 }
 
 /// Formats as Python's `json.dumps` does.
-fn text(headers: &IndexMap<String, String>, body: &str) -> String {
+fn format_result(headers: &IndexMap<String, String>, body: &str) -> String {
     let headers: Vec<_> = headers
         .iter()
         .take(MAX_HEADERS)
@@ -60,7 +60,7 @@ fn text(headers: &IndexMap<String, String>, body: &str) -> String {
 }
 
 /// Upper bound on the bytes of a text inside a frame, with its quotes and separators.
-fn in_frame(text: &str) -> usize {
+fn framed_len(text: &str) -> usize {
     let of = |letter: char| match letter {
         '"' | '\\' => 2,
         control if u32::from(control) < 0x20 => 6,
@@ -75,8 +75,8 @@ mod tests {
 
     use super::*;
 
-    fn answer(headers: &[(&str, &str)], body: &[u8]) -> Answer {
-        Answer {
+    fn answer(headers: &[(&str, &str)], body: &[u8]) -> UploadAnswer {
+        UploadAnswer {
             headers: headers
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn as_python_writes_it() {
-        let results = texts(vec![
+        let results = format_results(vec![
             ("o.bin".to_owned(), answer(&[], b"")),
             (
                 "p".to_owned(),
@@ -113,7 +113,7 @@ mod tests {
         let many: Vec<_> = (0..100)
             .map(|number| (format!("file-{number}"), answer(&[("h", &header)], &body)))
             .collect();
-        let results = texts(many);
+        let results = format_results(many);
         assert_eq!(results.len(), 100);
         let frame = serde_json::to_string(&results).unwrap();
         // Empty results may exceed the counted size a little.
@@ -130,9 +130,9 @@ mod tests {
     fn too_many_and_too_long_headers_are_left_out() {
         let mut headers = IndexMap::from([("long".to_owned(), "x".repeat(5_000))]);
         headers.extend((0..100).map(|number| (format!("h{number}"), String::new())));
-        let results = texts(vec![(
+        let results = format_results(vec![(
             "k".to_owned(),
-            Answer {
+            UploadAnswer {
                 headers,
                 body: vec![],
             },

@@ -63,7 +63,7 @@ impl Retries {
     }
 
     /// Restarts the schedule, because the last try made progress.
-    pub(crate) fn advanced(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.step = 0;
     }
 
@@ -74,7 +74,7 @@ impl Retries {
 }
 
 /// Whether a status means a temporary failure.
-pub(crate) fn is_passing(status: StatusCode) -> bool {
+pub(crate) fn is_retryable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }
 
@@ -110,7 +110,7 @@ mod tests {
         let mut retries = Retries::new(Pace::default());
         let mut tries = 0;
         while retries.pause(None).is_some() {
-            retries.advanced();
+            retries.restart();
             tries += 1;
         }
         assert_eq!(tries, MOST_TRIES - 1);
@@ -118,12 +118,12 @@ mod tests {
 
     #[test]
     fn some_answers_pass() {
-        let passing = |code| is_passing(StatusCode::from_u16(code).unwrap());
-        assert!([408, 425, 429, 500, 502, 503, 504].into_iter().all(passing));
+        let retryable = |code| is_retryable(StatusCode::from_u16(code).unwrap());
+        assert!([408, 425, 429, 500, 502, 503, 504].into_iter().all(retryable));
         assert!(
             ![400, 401, 403, 404, 410, 411, 413, 416, 501, 505, 507]
                 .into_iter()
-                .any(passing)
+                .any(retryable)
         );
     }
 }

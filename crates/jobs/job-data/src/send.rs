@@ -17,12 +17,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use crate::error::HttpError;
-use crate::fetch::{Progress, causes, text_of};
+use crate::fetch::{TransferProgress, describe_failure, header_text};
 use crate::headers::retry_after;
-use crate::http::Http;
+use crate::http::PinnedClient;
 use crate::names::shown;
-use crate::results::{Answer, MAX_BODY};
-use crate::retry::{Retries, is_passing};
+use crate::results::{MAX_BODY, UploadAnswer};
+use crate::retry::{Retries, is_retryable};
 use crate::target::Target;
 
 const BLOCK: usize = 256 * 1024;
@@ -30,7 +30,7 @@ const MAX_REDIRECTS: usize = 5;
 const MAX_HEADERS: usize = 64;
 
 /// One output with the request that carries it, reusable over all tries.
-pub(crate) struct Parcel {
+pub(crate) struct UploadRequest {
     pub(crate) method: Method,
     pub(crate) target: Target,
     /// The job's headers, in its order.
@@ -41,39 +41,39 @@ pub(crate) struct Parcel {
     pub(crate) len: u64,
     pub(crate) after: Bytes,
     /// Receives the number of bytes sent.
-    pub(crate) gone: Arc<Gone>,
+    pub(crate) progress: Arc<UploadProgress>,
 }
 
 /// The progress of all outputs of a job.
-pub(crate) struct Tally {
+pub(crate) struct UploadTally {
     /// Bytes sent and length of each output; `None` until it is opened.
-    parcels: Mutex<Vec<Option<(u64, u64)>>>,
-    progress: Progress,
+    uploads: Mutex<Vec<Option<(u64, u64)>>>,
+    progress: TransferProgress,
 }
 
-/// The progress of one output in a [`Tally`].
-pub(crate) struct Gone {
+/// The progress of one output in a [`UploadTally`].
+pub(crate) struct UploadProgress {
     index: usize,
-    tally: Arc<Tally>,
+    tally: Arc<UploadTally>,
 }
 
 /// The failure of one try.
-enum Flaw {
-    Passing(String, Option<Duration>),
+enum TryFailure {
+    Retryable(String, Option<Duration>),
     Final(HttpError),
 }
 
-impl Tally {
-    pub(crate) fn new(parcels: usize, progress: Progress) -> Self {
+impl UploadTally {
+    pub(crate) fn new(uploads: usize, progress: TransferProgress) -> Self {
         Self {
-            parcels: Mutex::new(vec![None; parcels]),
+            uploads: Mutex::new(vec![None; uploads]),
             progress,
         }
     }
 }
 
-impl Gone {
-    pub(crate) fn new(index: usize, tally: &Arc<Tally>) -> Self {
+impl UploadProgress {
+    pub(crate) fn new(index: usize, tally: &Arc<UploadTally>) -> Self {
         Self {
             index,
             tally: Arc::clone(tally),
@@ -81,14 +81,14 @@ impl Gone {
     }
 
     /// Records the bytes sent. The number falls when a retry begins.
-    fn are(&self, sent: u64, len: u64) {
-        let mut parcels = self.tally.parcels.lock();
-        if let Some(parcel) = parcels.get_mut(self.index) {
-            *parcel = Some((sent, len));
+    fn record(&self, sent: u64, len: u64) {
+        let mut uploads = self.tally.uploads.lock();
+        if let Some(upload) = uploads.get_mut(self.index) {
+            *upload = Some((sent, len));
         }
-        let done = parcels.iter().flatten().map(|(sent, _)| sent).sum();
-        let total = parcels.iter().map(|parcel| parcel.map(|(_, len)| len)).sum();
-        drop(parcels);
+        let done = uploads.iter().flatten().map(|(sent, _)| sent).sum();
+        let total = uploads.iter().map(|upload| upload.map(|(_, len)| len)).sum();
+        drop(uploads);
         (self.tally.progress)(done, total);
     }
 }
@@ -138,17 +138,17 @@ pub(crate) fn signed_headers(
 ///
 /// # Errors
 /// Any [`HttpError`].
-pub(crate) async fn send(http: &Http, parcel: &Parcel) -> Result<Answer, HttpError> {
+pub(crate) async fn send(http: &PinnedClient, upload: &UploadRequest) -> Result<UploadAnswer, HttpError> {
     let mut retries = Retries::new(http.pace());
     loop {
-        let (what, asked) = match once(http, parcel).await {
+        let (what, asked) = match try_once(http, upload).await {
             Ok(answer) => return Ok(answer),
-            Err(Flaw::Final(error)) => return Err(error),
-            Err(Flaw::Passing(what, asked)) => (what, asked),
+            Err(TryFailure::Final(error)) => return Err(error),
+            Err(TryFailure::Retryable(what, asked)) => (what, asked),
         };
         let Some(pause) = retries.pause(asked) else {
             return Err(HttpError::Unreachable {
-                shown: parcel.target.shown(),
+                shown: upload.target.shown(),
                 what,
                 tries: retries.tries().saturating_add(1),
             });
@@ -158,63 +158,69 @@ pub(crate) async fn send(http: &Http, parcel: &Parcel) -> Result<Answer, HttpErr
     }
 }
 
-async fn once(http: &Http, parcel: &Parcel) -> Result<Answer, Flaw> {
-    let mut target = parcel.target.clone();
+async fn try_once(http: &PinnedClient, upload: &UploadRequest) -> Result<UploadAnswer, TryFailure> {
+    let mut target = upload.target.clone();
     for _ in 0..=MAX_REDIRECTS {
-        let answer = deliver(http, parcel, &target).await?;
+        let answer = deliver(http, upload, &target).await?;
         let status = answer.status();
-        if let Some(next) = http.redirect(&target, &answer).map_err(Flaw::Final)? {
+        if let Some(next) = http.redirect(&target, &answer).map_err(TryFailure::Final)? {
             // Another method would lose the body; another host would get a request that was signed for this one.
             if !matches!(status.as_u16(), 307 | 308) || next.host() != target.host() {
                 let shown = target.shown();
-                return Err(Flaw::Final(HttpError::Moved { shown, status }));
+                return Err(TryFailure::Final(HttpError::Moved { shown, status }));
             }
             target = next;
             continue;
         }
-        if is_passing(status) {
-            let asked = text_of(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
-            return Err(Flaw::Passing(format!("it answered {status}"), asked));
+        if is_retryable(status) {
+            let asked = header_text(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
+            return Err(TryFailure::Retryable(format!("it answered {status}"), asked));
         }
         if !status.is_success() {
-            let detail = match s3_code(&body(answer, http.pace().stall).await.body) {
+            let detail = match s3_code(&read_answer(answer, http.pace().stall).await.body) {
                 Some(code) => format!(" ({code})"),
                 None => String::new(),
             };
             let shown = target.shown();
-            return Err(Flaw::Final(HttpError::Status {
+            return Err(TryFailure::Final(HttpError::Status {
                 shown,
                 status,
                 detail,
             }));
         }
-        return Ok(body(answer, http.pace().stall).await);
+        return Ok(read_answer(answer, http.pace().stall).await);
     }
-    Err(Flaw::Final(HttpError::Redirects {
-        shown: parcel.target.shown(),
+    Err(TryFailure::Final(HttpError::Redirects {
+        shown: upload.target.shown(),
         limit: MAX_REDIRECTS,
     }))
 }
 
-async fn deliver(http: &Http, parcel: &Parcel, target: &Target) -> Result<Response, Flaw> {
-    let client = http.client(target).await.map_err(Flaw::Final)?;
+async fn deliver(
+    http: &PinnedClient,
+    upload: &UploadRequest,
+    target: &Target,
+) -> Result<Response, TryFailure> {
+    let client = http.client(target).await.map_err(TryFailure::Final)?;
     let sent = Arc::new(AtomicU64::new(0));
-    let len = parcel.len + (parcel.before.len() + parcel.after.len()) as u64;
+    let len = upload.len + (upload.before.len() + upload.after.len()) as u64;
     let request = client
-        .request(parcel.method.clone(), target.url().clone())
-        .headers(parcel.headers.clone())
+        .request(upload.method.clone(), target.url().clone())
+        .headers(upload.headers.clone())
         .header(header::CONTENT_LENGTH, len)
-        .body(Body::wrap_stream(content(parcel, len, Arc::clone(&sent))));
+        .body(Body::wrap_stream(content(upload, len, Arc::clone(&sent))));
     let mut answering = std::pin::pin!(request.send());
     let mut before = 0;
     loop {
         match timeout(http.pace().stall, &mut answering).await {
-            Ok(answer) => return answer.map_err(|error| Flaw::Passing(causes(&error), None)),
+            Ok(answer) => {
+                return answer.map_err(|error| TryFailure::Retryable(describe_failure(&error), None));
+            }
             Err(_) => {
                 let now = sent.load(Ordering::Relaxed);
                 if now == before {
                     let what = format!("it stopped after {now} of {len} bytes");
-                    return Err(Flaw::Passing(what, None));
+                    return Err(TryFailure::Retryable(what, None));
                 }
                 before = now;
             }
@@ -223,12 +229,12 @@ async fn deliver(http: &Http, parcel: &Parcel, target: &Target) -> Result<Respon
 }
 
 fn content(
-    parcel: &Parcel,
+    upload: &UploadRequest,
     whole: u64,
     sent: Arc<AtomicU64>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
     let around = |bytes: &Bytes| stream::iter(Some(Ok(bytes.clone())).filter(|_| !bytes.is_empty()));
-    let file = (Arc::clone(&parcel.file), 0_u64, parcel.len);
+    let file = (Arc::clone(&upload.file), 0_u64, upload.len);
     let blocks = stream::try_unfold(file, |(file, at, len)| async move {
         let want = usize::try_from(len.saturating_sub(at))
             .unwrap_or(BLOCK)
@@ -245,17 +251,17 @@ fn content(
         .unwrap_or_else(|error| Err(io::Error::other(error)))?;
         Ok(Some((Bytes::from(block), (file, at + want as u64, len))))
     });
-    let pieces = around(&parcel.before).chain(blocks).chain(around(&parcel.after));
-    let gone = Arc::clone(&parcel.gone);
+    let pieces = around(&upload.before).chain(blocks).chain(around(&upload.after));
+    let progress = Arc::clone(&upload.progress);
     pieces.inspect(move |piece: &io::Result<Bytes>| {
         let len = piece.as_ref().map_or(0, Bytes::len) as u64;
         let before = sent.fetch_add(len, Ordering::Relaxed);
-        gone.are(before.saturating_add(len), whole);
+        progress.record(before.saturating_add(len), whole);
     })
 }
 
 /// The headers and the beginning of the body. The upload is complete, so a failure here is ignored.
-async fn body(mut answer: Response, stall: Duration) -> Answer {
+async fn read_answer(mut answer: Response, stall: Duration) -> UploadAnswer {
     let mut headers: IndexMap<String, String> = IndexMap::new();
     for (name, value) in answer.headers() {
         let value = String::from_utf8_lossy(value.as_bytes());
@@ -275,7 +281,7 @@ async fn body(mut answer: Response, stall: Duration) -> Answer {
         let room = MAX_BODY - body.len();
         body.extend_from_slice(piece.get(..room.min(piece.len())).unwrap_or_default());
     }
-    Answer { headers, body }
+    UploadAnswer { headers, body }
 }
 
 /// The error code in S3's XML, such as `SignatureDoesNotMatch` or `EntityTooLarge`.
@@ -294,17 +300,17 @@ mod tests {
     #[test]
     fn outputs_are_counted_together_and_their_sum_is_known_once_all_have_begun() {
         let told = Arc::new(Mutex::new(Vec::new()));
-        let progress: Progress = {
+        let progress: TransferProgress = {
             let told = Arc::clone(&told);
             Arc::new(move |done, total| told.lock().push((done, total)))
         };
-        let tally = Arc::new(Tally::new(2, progress));
-        let (one, two) = (Gone::new(0, &tally), Gone::new(1, &tally));
-        one.are(5, 10);
-        two.are(1, 100);
-        one.are(10, 10);
+        let tally = Arc::new(UploadTally::new(2, progress));
+        let (one, two) = (UploadProgress::new(0, &tally), UploadProgress::new(1, &tally));
+        one.record(5, 10);
+        two.record(1, 100);
+        one.record(10, 10);
         // The output is sent again from its beginning.
-        two.are(0, 100);
+        two.record(0, 100);
         assert_eq!(
             *told.lock(),
             [(5, None), (6, Some(110)), (11, Some(110)), (10, Some(110))]

@@ -11,11 +11,11 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Upper bound on the chunks that wait for the disk. A chunk is one read of a socket, at most half a MiB.
-const PIECES: usize = 16;
+const MAX_QUEUED_CHUNKS: usize = 16;
 
 /// The file of one download, with its digests so far.
 #[derive(Debug)]
-pub(crate) struct Sink {
+pub(crate) struct HashingFile {
     file: File,
     sha256: Sha256,
     /// The digest of a git blob, if git names the file.
@@ -34,7 +34,7 @@ pub(crate) struct Digests {
     pub(crate) git: Option<[u8; 20]>,
 }
 
-impl Sink {
+impl HashingFile {
     /// Writes into an empty file. `git_len` is the promised length of a file that git names.
     pub(crate) fn new(file: File, git_len: Option<u64>) -> Self {
         Self {
@@ -86,14 +86,14 @@ fn git_head(len: u64) -> Sha1 {
 }
 
 /// A sink that writes on a blocking thread.
-pub(crate) struct Flow {
+pub(crate) struct FileWriter {
     pieces: mpsc::Sender<Bytes>,
-    writer: JoinHandle<(Sink, io::Result<()>)>,
+    writer: JoinHandle<(HashingFile, io::Result<()>)>,
 }
 
-impl Flow {
-    pub(crate) fn new(mut sink: Sink) -> Self {
-        let (pieces, mut incoming) = mpsc::channel::<Bytes>(PIECES);
+impl FileWriter {
+    pub(crate) fn new(mut sink: HashingFile) -> Self {
+        let (pieces, mut incoming) = mpsc::channel::<Bytes>(MAX_QUEUED_CHUNKS);
         let writer = spawn_blocking(move || {
             while let Some(piece) = incoming.blocking_recv() {
                 if let Err(error) = sink.write(&piece) {
@@ -105,7 +105,7 @@ impl Flow {
         Self { pieces, writer }
     }
 
-    /// Waits for room and queues a chunk. Returns false if the writer has failed; [`Flow::finish`] then returns its
+    /// Waits for room and queues a chunk. Returns false if the writer has failed; [`FileWriter::finish`] then returns its
     /// error.
     pub(crate) async fn push(&self, piece: Bytes) -> bool {
         self.pieces.send(piece).await.is_ok()
@@ -115,7 +115,7 @@ impl Flow {
     ///
     /// # Errors
     /// The disk failed.
-    pub(crate) async fn finish(self) -> io::Result<Sink> {
+    pub(crate) async fn finish(self) -> io::Result<HashingFile> {
         drop(self.pieces);
         let (sink, written) = self.writer.await.map_err(io::Error::other)?;
         written.map(|()| sink)
@@ -129,10 +129,10 @@ mod tests {
     #[tokio::test]
     async fn what_flows_in_is_written_and_hashed() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut sink = Sink::new(file.reopen().unwrap(), Some(6));
+        let mut sink = HashingFile::new(file.reopen().unwrap(), Some(6));
         sink.write(b"wrong").unwrap();
         sink.restart().unwrap();
-        let flow = Flow::new(sink);
+        let flow = FileWriter::new(sink);
         for piece in [&b"hel"[..], b"", b"lo\n"] {
             assert!(flow.push(Bytes::from_static(piece)).await);
         }
@@ -151,7 +151,7 @@ mod tests {
     async fn a_disk_that_refuses_is_heard() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let read_only = File::open(file.path()).unwrap();
-        let flow = Flow::new(Sink::new(read_only, None));
+        let flow = FileWriter::new(HashingFile::new(read_only, None));
         flow.push(Bytes::from_static(b"x")).await;
         assert!(flow.finish().await.is_err());
     }

@@ -41,7 +41,7 @@ fn is_empty_folder(path: &Path) -> bool {
 
 /// The folder of a job's inputs while it is filled.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct InputFolder {
     target: PathBuf,
     limits: UnpackLimits,
     bytes: u64,
@@ -51,9 +51,9 @@ pub(crate) struct Room {
     called_off: CancellationToken,
 }
 
-impl Room {
+impl InputFolder {
     /// Creates the folder.
-    pub(crate) fn make(
+    pub(crate) fn create(
         target: &Path,
         limits: UnpackLimits,
         called_off: CancellationToken,
@@ -72,12 +72,12 @@ impl Room {
             index: 0,
             called_off,
         };
-        room.folder_mode(target)?;
+        room.set_folder_mode(target)?;
         Ok(room)
     }
 
     /// Number of bytes that may still be written.
-    pub(crate) fn left(&self) -> u64 {
+    pub(crate) fn remaining(&self) -> u64 {
         self.limits.bytes.saturating_sub(self.bytes)
     }
 
@@ -87,7 +87,7 @@ impl Room {
     }
 
     /// Unpacks an archive of `packed` bytes below `base`.
-    pub(crate) fn archive(
+    pub(crate) fn unpack_archive(
         &mut self,
         reader: impl Read + Seek,
         packed: u64,
@@ -96,10 +96,10 @@ impl Room {
         let index = self.index;
         let broken = |source| VolumeError::Zip { index, source };
         let hostile = |reason| VolumeError::Hostile { index, reason };
-        let base = base_path(base).map_err(|reason| self.name(base.unwrap_or_default(), reason))?;
-        self.folders(&base)?;
+        let base = base_path(base).map_err(|reason| self.name_error(base.unwrap_or_default(), reason))?;
+        self.create_folders(&base)?;
         let mut archive = ZipArchive::new(reader).map_err(broken)?;
-        self.count(archive.len())?;
+        self.count_entries(archive.len())?;
         if archive.has_duplicate_names() {
             return Err(hostile("names a file twice"));
         }
@@ -107,13 +107,13 @@ impl Room {
         for position in 0..archive.len() {
             let mut entry = archive.by_index(position).map_err(broken)?;
             let name = entry.name().map_err(broken)?.into_owned();
-            let path = base.join(self.plain(name.strip_suffix('/').unwrap_or(&name))?);
+            let path = base.join(self.check_name(name.strip_suffix('/').unwrap_or(&name))?);
             if self.is_folder(&entry, &name)? {
-                self.folders(&path)?;
+                self.create_folders(&path)?;
                 continue;
             }
             let executable = entry.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
-            self.file(&mut entry, &path, &name, executable, broken_read)?;
+            self.write_file(&mut entry, &path, &name, executable, broken_read)?;
             let unpacked = self.bytes.saturating_sub(before);
             if unpacked > RATIO_FROM && unpacked / MAX_RATIO > packed {
                 return Err(hostile("unpacks to more than 250 times its size"));
@@ -123,14 +123,14 @@ impl Room {
     }
 
     /// Copies one file into the folder. Its name is untrusted.
-    pub(crate) fn single(&mut self, source: File, name: &str) -> Result<(), VolumeError> {
-        let path = self.plain(name)?;
-        self.count(1)?;
+    pub(crate) fn copy_file(&mut self, source: File, name: &str) -> Result<(), VolumeError> {
+        let path = self.check_name(name)?;
+        self.count_entries(1)?;
         if let Some(above) = path.parent() {
-            self.folders(above)?;
+            self.create_folders(above)?;
         }
         let unreadable = |_: usize, error| VolumeError::Disk(error);
-        self.file(
+        self.write_file(
             &mut BufReader::with_capacity(BLOCK, source),
             &path,
             name,
@@ -139,17 +139,17 @@ impl Room {
         )
     }
 
-    /// The same as [`Room::single`] for a file on the same disk that nothing else uses: it is moved.
-    pub(crate) fn adopt(&mut self, source: &Path, len: u64, name: &str) -> Result<(), VolumeError> {
-        let path = self.plain(name)?;
-        self.count(1)?;
-        self.take(len)?;
+    /// The same as [`InputFolder::copy_file`] for a file on the same disk that nothing else uses: it is moved.
+    pub(crate) fn move_file(&mut self, source: &Path, len: u64, name: &str) -> Result<(), VolumeError> {
+        let path = self.check_name(name)?;
+        self.count_entries(1)?;
+        self.count_bytes(len)?;
         if let Some(above) = path.parent() {
-            self.folders(above)?;
+            self.create_folders(above)?;
         }
         let full = self.target.join(&path);
         if full.is_dir() {
-            return Err(self.name(name, "is a file here and a folder elsewhere"));
+            return Err(self.name_error(name, "is a file here and a folder elsewhere"));
         }
         fs::set_permissions(source, Permissions::from_mode(0o644)).map_err(VolumeError::Disk)?;
         fs::rename(source, full).map_err(VolumeError::Disk)
@@ -161,11 +161,11 @@ impl Room {
         match (name.ends_with('/'), kind) {
             (true, 0 | FOLDER) => Ok(true),
             (false, 0 | REGULAR) if !entry.is_symlink() => Ok(false),
-            _ => Err(self.name(name, "is neither a regular file nor a folder")),
+            _ => Err(self.name_error(name, "is neither a regular file nor a folder")),
         }
     }
 
-    fn file(
+    fn write_file(
         &mut self,
         source: &mut impl Read,
         path: &Path,
@@ -174,7 +174,7 @@ impl Room {
         unreadable: fn(usize, io::Error) -> VolumeError,
     ) -> Result<(), VolumeError> {
         if let Some(above) = path.parent() {
-            self.folders(above)?;
+            self.create_folders(above)?;
         }
         let full = self.target.join(path);
         let opened = OpenOptions::new()
@@ -186,7 +186,7 @@ impl Room {
         let mut file = match opened {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
-                return Err(self.name(name, "is a file here and a folder elsewhere"));
+                return Err(self.name_error(name, "is a file here and a folder elsewhere"));
             }
             Err(error) => return Err(VolumeError::Disk(error)),
         };
@@ -202,7 +202,7 @@ impl Room {
                 break;
             };
             // The sizes in an archive's headers are not trusted; the unpacked bytes count.
-            self.take(data.len() as u64)?;
+            self.count_bytes(data.len() as u64)?;
             file.write_all(data).map_err(VolumeError::Disk)?;
         }
         let mode = if executable { 0o755 } else { 0o644 };
@@ -211,15 +211,17 @@ impl Room {
     }
 
     /// Creates the folders of a relative path, readable by any user that the image runs as.
-    fn folders(&self, path: &Path) -> Result<(), VolumeError> {
+    fn create_folders(&self, path: &Path) -> Result<(), VolumeError> {
         let mut full = self.target.clone();
         for part in path.components() {
             full.push(part);
             match fs::create_dir(&full) {
-                Ok(()) => self.folder_mode(&full)?,
+                Ok(()) => self.set_folder_mode(&full)?,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && full.is_dir() => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    return Err(self.name(&path.to_string_lossy(), "is a folder here and a file elsewhere"));
+                    return Err(
+                        self.name_error(&path.to_string_lossy(), "is a folder here and a file elsewhere")
+                    );
                 }
                 Err(error) => return Err(VolumeError::Disk(error)),
             }
@@ -228,11 +230,11 @@ impl Room {
     }
 
     /// Sets the mode explicitly, because the process's umask may restrict it.
-    fn folder_mode(&self, path: &Path) -> Result<(), VolumeError> {
+    fn set_folder_mode(&self, path: &Path) -> Result<(), VolumeError> {
         fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(VolumeError::Disk)
     }
 
-    fn take(&mut self, more: u64) -> Result<(), VolumeError> {
+    fn count_bytes(&mut self, more: u64) -> Result<(), VolumeError> {
         self.bytes = self.bytes.saturating_add(more);
         if self.bytes > self.limits.bytes {
             return Err(VolumeError::TooLarge {
@@ -243,7 +245,7 @@ impl Room {
         Ok(())
     }
 
-    fn count(&mut self, more: usize) -> Result<(), VolumeError> {
+    fn count_entries(&mut self, more: usize) -> Result<(), VolumeError> {
         self.entries = self.entries.saturating_add(more);
         if self.entries > self.limits.entries {
             return Err(VolumeError::TooMany {
@@ -255,11 +257,11 @@ impl Room {
     }
 
     /// A relative path of ordinary names.
-    fn plain(&self, name: &str) -> Result<PathBuf, VolumeError> {
-        plain_path(name).map_err(|reason| self.name(name, reason))
+    fn check_name(&self, name: &str) -> Result<PathBuf, VolumeError> {
+        plain_path(name).map_err(|reason| self.name_error(name, reason))
     }
 
-    pub(crate) fn name(&self, name: &str, reason: &'static str) -> VolumeError {
+    pub(crate) fn name_error(&self, name: &str, reason: &'static str) -> VolumeError {
         VolumeError::Name {
             index: self.index,
             name: shown(name),

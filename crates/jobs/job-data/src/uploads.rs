@@ -16,20 +16,20 @@ use tokio_util::sync::CancellationToken;
 
 use crate::addresses::{AddressRules, RuleError};
 use crate::error::{HttpError, UploadError};
-use crate::fetch::Progress;
-use crate::folder::{Folder, Found};
-use crate::form::form;
-use crate::http::Http;
+use crate::fetch::TransferProgress;
+use crate::folder::{Folder, FolderEntry};
+use crate::form::build_form;
+use crate::http::PinnedClient;
 use crate::names::{plain_path, shown};
-use crate::results::{Answer, texts};
+use crate::results::{UploadAnswer, format_results};
 use crate::retry::Pace;
-use crate::send::{Gone, Parcel, Tally, send, signed_headers};
+use crate::send::{UploadProgress, UploadRequest, UploadTally, send, signed_headers};
 use crate::settings::Settings;
 use crate::target::Target;
-use crate::zipped::zip_folder;
+use crate::zip_output::zip_folder;
 
 /// Number of uploads at the same time, the same as ComputeHorde's.
-const PARALLEL: usize = 3;
+const MAX_PARALLEL: usize = 3;
 const MAX_UPLOADS: usize = 1_000;
 /// The name of the whole folder in results and forms.
 const WHOLE: &str = "output.zip";
@@ -41,7 +41,7 @@ pub struct Uploader {
     rules: Arc<AddressRules>,
     limit: u64,
     pace: Pace,
-    progress: Progress,
+    progress: TransferProgress,
 }
 
 /// The result of a job's uploads.
@@ -55,17 +55,17 @@ pub struct Uploaded {
 
 /// One request to be made.
 #[derive(Debug)]
-struct Plan {
+struct UploadPlan {
     key: String,
     target: Target,
     headers: HeaderMap,
     /// The fields of a form; `None` if the file is the body.
     form: Option<IndexMap<String, String>>,
-    what: What,
+    what: UploadSource,
 }
 
 #[derive(Debug)]
-enum What {
+enum UploadSource {
     File(PathBuf),
     /// The whole folder without these files.
     Folder(Vec<PathBuf>),
@@ -87,13 +87,13 @@ impl Uploader {
 
     /// Reports progress: the bytes sent of all outputs, and their total once it is known.
     #[must_use]
-    pub fn telling(self, progress: Progress) -> Self {
+    pub fn with_progress(self, progress: TransferProgress) -> Self {
         Self { progress, ..self }
     }
 
     /// Replaces the default timeouts and pauses.
     #[must_use]
-    pub fn paced(self, pace: Pace) -> Self {
+    pub fn with_pace(self, pace: Pace) -> Self {
         Self { pace, ..self }
     }
 
@@ -102,9 +102,9 @@ impl Uploader {
     /// # Errors
     /// A path is not valid, or a URL or a header is refused.
     pub fn check(&self, upload: &OutputUpload) -> Result<(), UploadError> {
-        for plan in self.plans(upload)? {
+        for plan in self.plan_all(upload)? {
             let name = file_name(&plan);
-            form(plan.form.as_ref(), &name, [0; 16]).map_err(|reason| refused(&plan.key, reason))?;
+            build_form(plan.form.as_ref(), &name, [0; 16]).map_err(|reason| refused(&plan.key, reason))?;
         }
         Ok(())
     }
@@ -133,24 +133,24 @@ impl Uploader {
         output: &Path,
         called_off: &CancellationToken,
     ) -> Result<Uploaded, UploadError> {
-        let plans = self.plans(upload)?;
-        let http = Http::new(Arc::clone(&self.rules)).paced(self.pace);
+        let plans = self.plan_all(upload)?;
+        let http = PinnedClient::new(Arc::clone(&self.rules)).with_pace(self.pace);
         let root = output.to_owned();
         let folder = Arc::new(blocking(move || Folder::open(&root).map_err(UploadError::Disk)).await?);
-        let tally = Arc::new(Tally::new(plans.len(), Arc::clone(&self.progress)));
+        let tally = Arc::new(UploadTally::new(plans.len(), Arc::clone(&self.progress)));
         let sending = plans.into_iter().enumerate().map(|(index, plan)| {
-            let gone = Arc::new(Gone::new(index, &tally));
-            one(
+            let progress = Arc::new(UploadProgress::new(index, &tally));
+            upload_one(
                 &http,
                 plan,
                 Arc::clone(&folder),
                 output,
                 self.limit,
-                gone,
+                progress,
                 called_off,
             )
         });
-        let outcomes: Vec<_> = stream::iter(sending).buffered(PARALLEL).collect().await;
+        let outcomes: Vec<_> = stream::iter(sending).buffered(MAX_PARALLEL).collect().await;
         let mut answers = Vec::new();
         let mut notices = Vec::new();
         for outcome in outcomes {
@@ -159,12 +159,12 @@ impl Uploader {
             notices.extend(notice);
         }
         Ok(Uploaded {
-            results: texts(answers),
+            results: format_results(answers),
             notices,
         })
     }
 
-    fn plans(&self, upload: &OutputUpload) -> Result<Vec<Plan>, UploadError> {
+    fn plan_all(&self, upload: &OutputUpload) -> Result<Vec<UploadPlan>, UploadError> {
         match upload {
             OutputUpload::ZipAndHttpPost(post) => {
                 let form = Some(post.form_fields.clone().unwrap_or_default());
@@ -173,7 +173,7 @@ impl Uploader {
                     &post.url,
                     None,
                     form,
-                    What::Folder(vec![]),
+                    UploadSource::Folder(vec![]),
                 )?])
             }
             OutputUpload::ZipAndHttpPut(put) => Ok(vec![self.plan(
@@ -181,7 +181,7 @@ impl Uploader {
                 &put.url,
                 None,
                 None,
-                What::Folder(vec![]),
+                UploadSource::Folder(vec![]),
             )?]),
             OutputUpload::SingleFilePost(post) => {
                 Ok(vec![self.file(&FileUpload::SingleFilePost(post.clone()))?])
@@ -201,10 +201,10 @@ impl Uploader {
                     .collect::<Result<Vec<_>, _>>()?;
                 // A file with an upload of its own is not packed into the archive.
                 let own = plans.iter().filter_map(|plan| match &plan.what {
-                    What::File(path) => Some(path.clone()),
-                    What::Folder(_) => None,
+                    UploadSource::File(path) => Some(path.clone()),
+                    UploadSource::Folder(_) => None,
                 });
-                let rest = What::Folder(own.collect());
+                let rest = UploadSource::Folder(own.collect());
                 match &multi.system_output {
                     None => {}
                     Some(ZipUpload::ZipAndHttpPost(post)) => {
@@ -220,7 +220,7 @@ impl Uploader {
         }
     }
 
-    fn file(&self, upload: &FileUpload) -> Result<Plan, UploadError> {
+    fn file(&self, upload: &FileUpload) -> Result<UploadPlan, UploadError> {
         let (path, url, headers, form) = match upload {
             FileUpload::SingleFilePost(post) => {
                 let form = Some(post.form_fields.clone().unwrap_or_default());
@@ -229,7 +229,7 @@ impl Uploader {
             FileUpload::SingleFilePut(put) => (&put.relative_path, &put.url, &put.signed_headers, None),
         };
         let plain = plain_path(path).map_err(|reason| refused(path, reason))?;
-        self.plan(path, url, headers.as_ref(), form, What::File(plain))
+        self.plan(path, url, headers.as_ref(), form, UploadSource::File(plain))
     }
 
     fn plan(
@@ -238,15 +238,15 @@ impl Uploader {
         url: &str,
         headers: Option<&IndexMap<String, String>>,
         form: Option<IndexMap<String, String>>,
-        what: What,
-    ) -> Result<Plan, UploadError> {
+        what: UploadSource,
+    ) -> Result<UploadPlan, UploadError> {
         let failed = |source| UploadError::Send {
             name: shown(key),
             source,
         };
         let target = Target::parse(url, &self.rules).map_err(|error| failed(error.into()))?;
         let headers = signed_headers(headers, &target).map_err(failed)?;
-        Ok(Plan {
+        Ok(UploadPlan {
             key: key.to_owned(),
             target,
             headers,
@@ -257,24 +257,24 @@ impl Uploader {
 }
 
 /// Opens or packs one output and sends it.
-async fn one(
-    http: &Http,
-    plan: Plan,
+async fn upload_one(
+    http: &PinnedClient,
+    plan: UploadPlan,
     folder: Arc<Folder>,
     output: &Path,
     limit: u64,
-    gone: Arc<Gone>,
+    progress: Arc<UploadProgress>,
     called_off: &CancellationToken,
-) -> Result<(String, Answer, Option<String>), UploadError> {
+) -> Result<(String, UploadAnswer, Option<String>), UploadError> {
     let name = file_name(&plan);
     let (key, scratch) = (plan.key.clone(), output.parent().unwrap_or(output).to_owned());
     let (what, token) = (plan.what, called_off.clone());
     let (file, len, notice) = blocking(move || match what {
-        What::File(path) => {
-            let (file, len) = regular(&folder, &path, &key, limit)?;
+        UploadSource::File(path) => {
+            let (file, len) = open_regular(&folder, &path, &key, limit)?;
             Ok((file, len, None))
         }
-        What::Folder(without) => {
+        UploadSource::Folder(without) => {
             let file = tempfile::tempfile_in(scratch).map_err(UploadError::Disk)?;
             let zipped = zip_folder(&folder, &without, &file, limit, &token)?;
             Ok((file, zipped.len, zipped.omitted.notice()))
@@ -285,7 +285,7 @@ async fn one(
         name: shown(&plan.key),
         source,
     };
-    let mut parcel = Parcel {
+    let mut request = UploadRequest {
         method: Method::PUT,
         target: plan.target,
         headers: plan.headers,
@@ -293,12 +293,12 @@ async fn one(
         file: Arc::new(file),
         len,
         after: Bytes::new(),
-        gone,
+        progress,
     };
     if let Some(fields) = plan.form {
         let mut boundary = [0; 16];
         getrandom::fill(&mut boundary).map_err(|error| UploadError::Disk(error.into()))?;
-        let form = form(Some(&fields), &name, boundary).map_err(|reason| refused(&plan.key, reason))?;
+        let form = build_form(Some(&fields), &name, boundary).map_err(|reason| refused(&plan.key, reason))?;
         let header = |_| HttpError::Header {
             name: "content-type".to_owned(),
             reason: "cannot be written",
@@ -306,24 +306,24 @@ async fn one(
         let content_type = HeaderValue::try_from(form.content_type)
             .map_err(header)
             .map_err(failed)?;
-        parcel.method = Method::POST;
-        parcel.headers.insert(CONTENT_TYPE, content_type);
-        parcel.before = form.before.into();
-        parcel.after = form.after.into();
+        request.method = Method::POST;
+        request.headers.insert(CONTENT_TYPE, content_type);
+        request.before = form.before.into();
+        request.after = form.after.into();
     }
-    let answer = send(http, &parcel).await.map_err(failed)?;
+    let answer = send(http, &request).await.map_err(failed)?;
     Ok((plan.key, answer, notice))
 }
 
-fn regular(folder: &Folder, path: &Path, key: &str, limit: u64) -> Result<(File, u64), UploadError> {
+fn open_regular(folder: &Folder, path: &Path, key: &str, limit: u64) -> Result<(File, u64), UploadError> {
     match folder.file(path).map_err(UploadError::Disk)? {
-        Found::File(_, len) if len > limit => Err(UploadError::TooLarge {
+        FolderEntry::File(_, len) if len > limit => Err(UploadError::TooLarge {
             name: shown(key),
             limit,
         }),
-        Found::File(file, len) => Ok((file, len)),
-        Found::Nothing => Err(UploadError::Missing { name: shown(key) }),
-        Found::Else => Err(refused(key, "is not a regular file; links are not followed")),
+        FolderEntry::File(file, len) => Ok((file, len)),
+        FolderEntry::Nothing => Err(UploadError::Missing { name: shown(key) }),
+        FolderEntry::Other => Err(refused(key, "is not a regular file; links are not followed")),
     }
 }
 
@@ -335,10 +335,10 @@ fn refused(name: &str, reason: &'static str) -> UploadError {
 }
 
 /// The name of the file in a form: the last component of its path.
-fn file_name(plan: &Plan) -> String {
+fn file_name(plan: &UploadPlan) -> String {
     match &plan.what {
-        What::Folder(_) => WHOLE.to_owned(),
-        What::File(path) => path
+        UploadSource::Folder(_) => WHOLE.to_owned(),
+        UploadSource::File(path) => path
             .file_name()
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default(),

@@ -17,23 +17,23 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::addresses::{AddressRules, RuleError};
-use crate::cache::{Cache, CacheLimits, Held, Incoming, Known};
+use crate::cache::{Cache, CacheLimits, CachedFile, CachedResource, IncomingFile};
 use crate::error::{HttpError, VolumeError};
-use crate::fetch::{Got, Progress, Promise, Want, fetch};
-use crate::http::Http;
-use crate::hub::Hub;
-use crate::hub_json::HubFile;
+use crate::fetch::{ExpectedContent, FetchOutcome, FetchRequest, TransferProgress, fetch};
+use crate::http::PinnedClient;
+use crate::huggingface::HubClient;
+use crate::huggingface_json::HubFile;
 use crate::names::plain_path;
 use crate::retry::Pace;
 use crate::settings::Settings;
 use crate::target::Target;
-use crate::unpack::Room;
+use crate::unpack::InputFolder;
 pub use crate::unpack::UnpackLimits;
 
 /// Number of files of one repository that are fetched at the same time.
-const PARALLEL: usize = 4;
+const MAX_PARALLEL: usize = 4;
 /// Least size of a repository's file that is cached, in bytes.
-const KEPT_FROM: u64 = 1 << 20;
+const MIN_CACHED: u64 = 1 << 20;
 
 /// The settings and limits for putting inputs in place.
 #[derive(Clone)]
@@ -41,22 +41,22 @@ pub struct Fetcher {
     rules: Arc<AddressRules>,
     settings: Arc<Settings>,
     clock: SharedClock,
-    progress: Progress,
+    progress: TransferProgress,
     pace: Pace,
 }
 
 /// A file that has arrived.
-enum Arrived {
+enum ArrivedFile {
     /// A file outside the cache: it may be moved.
     Own(NamedTempFile, u64),
     /// A cached file: it must be copied.
-    Kept(Held),
+    Kept(CachedFile),
 }
 
 /// The inputs that are being put into one job's folder.
-struct Placing<'a> {
+struct VolumePlacement<'a> {
     fetcher: &'a Fetcher,
-    http: Http,
+    http: PinnedClient,
     cache: Option<Cache>,
     /// A folder for downloads, on the same disk as the job's folder.
     scratch: PathBuf,
@@ -67,7 +67,10 @@ struct Placing<'a> {
 ///
 /// # Errors
 /// [`VolumeError::Twice`] if both are given.
-pub fn only_one(offered: Option<Volume>, requested: Option<Volume>) -> Result<Vec<VolumePart>, VolumeError> {
+pub fn merge_volumes(
+    offered: Option<Volume>,
+    requested: Option<Volume>,
+) -> Result<Vec<VolumePart>, VolumeError> {
     match (offered, requested) {
         (Some(_), Some(_)) => Err(VolumeError::Twice),
         (volume, None) | (None, volume) => Ok(volume.map(Volume::into_parts).unwrap_or_default()),
@@ -91,13 +94,13 @@ impl Fetcher {
 
     /// Reports the bytes received of a file, every few megabytes.
     #[must_use]
-    pub fn telling(self, progress: Progress) -> Self {
+    pub fn with_progress(self, progress: TransferProgress) -> Self {
         Self { progress, ..self }
     }
 
     /// Replaces the default timeouts and pauses.
     #[must_use]
-    pub fn paced(self, pace: Pace) -> Self {
+    pub fn with_pace(self, pace: Pace) -> Self {
         Self { pace, ..self }
     }
 
@@ -122,7 +125,7 @@ impl Fetcher {
         called_off: &CancellationToken,
     ) -> Result<(), VolumeError> {
         let (folder, token) = (target.to_owned(), called_off.clone());
-        let room = blocking(move || Room::make(&folder, limits, token)).await?;
+        let room = blocking(move || InputFolder::create(&folder, limits, token)).await?;
         let outcome = self.fill(room, parts, target, limits, called_off).await;
         if outcome.is_err() {
             let folder = target.to_owned();
@@ -136,16 +139,16 @@ impl Fetcher {
 
     async fn fill(
         &self,
-        room: Room,
+        room: InputFolder,
         parts: Vec<VolumePart>,
         target: &Path,
         limits: UnpackLimits,
         called_off: &CancellationToken,
     ) -> Result<(), VolumeError> {
-        let placing = Placing {
+        let placing = VolumePlacement {
             fetcher: self,
-            http: Http::new(self.rules()).paced(self.pace),
-            cache: self.cache(&parts),
+            http: PinnedClient::new(self.rules()).with_pace(self.pace),
+            cache: self.open_cache(&parts),
             scratch: target.parent().unwrap_or(target).to_owned(),
             called_off,
         };
@@ -164,7 +167,7 @@ impl Fetcher {
     }
 
     /// The cache, if it can be used. A job runs without one otherwise.
-    fn cache(&self, parts: &[VolumePart]) -> Option<Cache> {
+    fn open_cache(&self, parts: &[VolumePart]) -> Option<Cache> {
         let fetched = parts.iter().any(|part| !matches!(part, VolumePart::Inline(_)));
         if self.settings.cache_mib == 0 || !fetched {
             return None;
@@ -179,7 +182,7 @@ impl Fetcher {
     }
 }
 
-async fn inline(mut room: Room, volume: InlineVolume) -> Result<Room, VolumeError> {
+async fn place_inline(mut room: InputFolder, volume: InlineVolume) -> Result<InputFolder, VolumeError> {
     blocking(move || {
         let packed: String = volume.contents.split_ascii_whitespace().collect();
         let index = room.index;
@@ -187,67 +190,86 @@ async fn inline(mut room: Room, volume: InlineVolume) -> Result<Room, VolumeErro
             .decode(packed)
             .map_err(|source| VolumeError::Base64 { index, source })?;
         let len = bytes.len() as u64;
-        room.archive(Cursor::new(bytes), len, volume.relative_path.as_deref())?;
+        room.unpack_archive(Cursor::new(bytes), len, volume.relative_path.as_deref())?;
         Ok(room)
     })
     .await
 }
 
-impl Placing<'_> {
-    async fn all(&self, mut room: Room, parts: Vec<VolumePart>, max_files: usize) -> Result<(), VolumeError> {
+impl VolumePlacement<'_> {
+    async fn all(
+        &self,
+        mut room: InputFolder,
+        parts: Vec<VolumePart>,
+        max_files: usize,
+    ) -> Result<(), VolumeError> {
         for (index, part) in parts.into_iter().enumerate() {
             room.index = index;
             room = match part {
-                VolumePart::Inline(volume) => inline(room, volume).await,
-                VolumePart::ZipUrl(volume) => self.zip(room, volume).await,
-                VolumePart::SingleFile(volume) => self.file(room, volume).await,
-                VolumePart::HuggingfaceVolume(volume) => self.repository(room, volume, max_files).await,
+                VolumePart::Inline(volume) => place_inline(room, volume).await,
+                VolumePart::ZipUrl(volume) => self.place_zip(room, volume).await,
+                VolumePart::SingleFile(volume) => self.place_file(room, volume).await,
+                VolumePart::HuggingfaceVolume(volume) => self.place_repository(room, volume, max_files).await,
             }?;
         }
         Ok(())
     }
 
-    async fn zip(&self, mut room: Room, volume: ZipUrlVolume) -> Result<Room, VolumeError> {
+    async fn place_zip(
+        &self,
+        mut room: InputFolder,
+        volume: ZipUrlVolume,
+    ) -> Result<InputFolder, VolumeError> {
         let failed = VolumeError::fetch(room.index);
         let target = self
             .http
             .target(&volume.contents)
             .map_err(|error| failed(error.into()))?;
-        let arrived = self.arrive(target, room.left()).await.map_err(failed)?;
+        let arrived = self
+            .fetch_or_reuse(target, room.remaining())
+            .await
+            .map_err(failed)?;
         blocking(move || {
             let base = volume.relative_path.as_deref();
             match arrived {
-                Arrived::Own(file, len) => {
-                    room.archive(file.reopen().map_err(VolumeError::Disk)?, len, base)?
+                ArrivedFile::Own(file, len) => {
+                    room.unpack_archive(file.reopen().map_err(VolumeError::Disk)?, len, base)?
                 }
-                Arrived::Kept(held) => room.archive(&held.file, held.len, base)?,
+                ArrivedFile::Kept(held) => room.unpack_archive(&held.file, held.len, base)?,
             }
             Ok(room)
         })
         .await
     }
 
-    async fn file(&self, room: Room, volume: SingleFileVolume) -> Result<Room, VolumeError> {
+    async fn place_file(
+        &self,
+        room: InputFolder,
+        volume: SingleFileVolume,
+    ) -> Result<InputFolder, VolumeError> {
         let failed = VolumeError::fetch(room.index);
         // The path is checked before the download.
-        plain_path(&volume.relative_path).map_err(|reason| room.name(&volume.relative_path, reason))?;
+        plain_path(&volume.relative_path).map_err(|reason| room.name_error(&volume.relative_path, reason))?;
         let target = self
             .http
             .target(&volume.url)
             .map_err(|error| failed(error.into()))?;
-        let arrived = self.arrive(target, room.left()).await.map_err(failed)?;
-        put(room, arrived, volume.relative_path).await
+        let arrived = self
+            .fetch_or_reuse(target, room.remaining())
+            .await
+            .map_err(failed)?;
+        write_file(room, arrived, volume.relative_path).await
     }
 
-    async fn repository(
+    async fn place_repository(
         &self,
-        mut room: Room,
+        mut room: InputFolder,
         volume: HuggingfaceVolume,
         max_files: usize,
-    ) -> Result<Room, VolumeError> {
+    ) -> Result<InputFolder, VolumeError> {
         let index = room.index;
         let settings = self.fetcher.settings();
-        let hub = Hub {
+        let hub = HubClient {
             http: &self.http,
             endpoint: &settings.hub,
             token: &settings.hub_token,
@@ -256,15 +278,15 @@ impl Placing<'_> {
             called_off: self.called_off,
         };
         let base = volume.relative_path.as_deref();
-        let base =
-            crate::names::base_path(base).map_err(|reason| room.name(base.unwrap_or_default(), reason))?;
-        let snapshot = hub.snapshot(&volume).await?;
+        let base = crate::names::base_path(base)
+            .map_err(|reason| room.name_error(base.unwrap_or_default(), reason))?;
+        let snapshot = hub.list_snapshot(&volume).await?;
         let total = snapshot
             .files
             .iter()
             .map(|(_, file)| file.len)
             .fold(0, u64::saturating_add);
-        if total > room.left() {
+        if total > room.remaining() {
             let limit = room.limits().bytes;
             return Err(VolumeError::TooLarge { index, limit });
         }
@@ -275,12 +297,12 @@ impl Placing<'_> {
                 .map(|arrived| (file.path, arrived))
                 .map_err(VolumeError::fetch(index))
         });
-        let mut fetches = std::pin::pin!(stream::iter(fetches).buffer_unordered(PARALLEL));
+        let mut fetches = std::pin::pin!(stream::iter(fetches).buffer_unordered(MAX_PARALLEL));
         while let Some(fetched) = fetches.next().await {
             let (path, arrived) = fetched?;
-            plain_path(&path).map_err(|reason| room.name(&path, reason))?;
+            plain_path(&path).map_err(|reason| room.name_error(&path, reason))?;
             let path = base.join(path).to_string_lossy().into_owned();
-            room = put(room, arrived, path).await?;
+            room = write_file(room, arrived, path).await?;
         }
         Ok(room)
     }
@@ -291,18 +313,18 @@ impl Placing<'_> {
         target: Target,
         file: &HubFile,
         authorization: Option<&HeaderValue>,
-    ) -> Result<Arrived, HttpError> {
+    ) -> Result<ArrivedFile, HttpError> {
         let cache = self
             .cache
             .as_ref()
-            .filter(|cache| file.len >= KEPT_FROM && cache.keeps(file.len));
+            .filter(|cache| file.len >= MIN_CACHED && cache.accepts(file.len));
         let cache = cache.filter(|_| file.promise.sha256.is_some());
         if let (Some(cache), Some(sha256)) = (cache.cloned(), file.promise.sha256)
-            && let Some(held) = disk(move || cache.hold(sha256)).await?
+            && let Some(held) = disk(move || cache.open_content(sha256)).await?
         {
-            return Ok(Arrived::Kept(held));
+            return Ok(ArrivedFile::Kept(held));
         }
-        let want = Want {
+        let want = FetchRequest {
             target,
             authorization: authorization.cloned(),
             limit: file.len,
@@ -313,67 +335,69 @@ impl Placing<'_> {
     }
 
     /// Fetches a file by its URL. Cached content is used if the server says that it has not changed.
-    async fn arrive(&self, target: Target, limit: u64) -> Result<Arrived, HttpError> {
+    async fn fetch_or_reuse(&self, target: Target, limit: u64) -> Result<ArrivedFile, HttpError> {
         let resource = target.resource();
         let mut kept = None;
         if let Some(cache) = self.cache.clone() {
             let named = resource.clone();
             kept = disk(move || {
-                let Some(known) = cache.known(&named) else {
+                let Some(known) = cache.look_up(&named) else {
                     return Ok(None);
                 };
-                Ok(cache.hold(known.sha256)?.map(|held| (known, held)))
+                Ok(cache.open_content(known.sha256)?.map(|held| (known, held)))
             })
             .await?;
         }
-        let mut want = Want {
+        let mut want = FetchRequest {
             target,
             authorization: None,
             limit,
-            promise: Promise::default(),
+            promise: ExpectedContent::default(),
             unless: None,
         };
-        let Some((Known { etag, .. }, held)) = kept.filter(|(_, held)| held.len <= limit) else {
+        let Some((CachedResource { etag, .. }, held)) = kept.filter(|(_, held)| held.len <= limit) else {
             return self.fetched(want, self.cache.as_ref(), Some(resource)).await;
         };
         want.unless = Some(etag);
         let (incoming, file) = self.incoming(self.cache.as_ref()).await?;
         match self.fetch(&want, file).await? {
-            Got::Unchanged => Ok(Arrived::Kept(held)),
-            Got::Content { digests, etag } => self.keep(incoming, digests, etag, Some(resource)).await,
+            FetchOutcome::Unchanged => Ok(ArrivedFile::Kept(held)),
+            FetchOutcome::Content { digests, etag } => {
+                self.keep(incoming, digests, etag, Some(resource)).await
+            }
         }
     }
 
     async fn fetched(
         &self,
-        want: Want,
+        want: FetchRequest,
         cache: Option<&Cache>,
         resource: Option<String>,
-    ) -> Result<Arrived, HttpError> {
+    ) -> Result<ArrivedFile, HttpError> {
         let (incoming, file) = self.incoming(cache).await?;
         match self.fetch(&want, file).await? {
             // No entity tag was sent, so the server cannot answer that the file is unchanged.
-            Got::Unchanged => Err(HttpError::Disk(std::io::Error::other(
+            FetchOutcome::Unchanged => Err(HttpError::Disk(std::io::Error::other(
                 "the server answered that an uncached file is unchanged",
             ))),
-            Got::Content { digests, etag } => self.keep(incoming, digests, etag, resource).await,
+            FetchOutcome::Content { digests, etag } => self.keep(incoming, digests, etag, resource).await,
         }
     }
 
-    async fn fetch(&self, want: &Want, file: File) -> Result<Got, HttpError> {
+    async fn fetch(&self, want: &FetchRequest, file: File) -> Result<FetchOutcome, HttpError> {
         fetch(&self.http, want, file, &self.fetcher.progress, self.called_off).await
     }
 
-    async fn incoming(&self, cache: Option<&Cache>) -> Result<(OnItsWay, File), HttpError> {
+    async fn incoming(&self, cache: Option<&Cache>) -> Result<(PendingFile, File), HttpError> {
         let (cache, scratch) = (cache.cloned(), self.scratch.clone());
         disk(move || {
             let on_its_way = match cache {
-                Some(cache) => OnItsWay::Cached(cache.incoming()?, cache),
-                None => OnItsWay::Own(NamedTempFile::new_in(scratch)?),
+                Some(cache) => PendingFile::Cached(cache.begin_download()?, cache),
+                None => PendingFile::Own(NamedTempFile::new_in(scratch)?),
             };
             let file = match &on_its_way {
-                OnItsWay::Cached(incoming, _) => incoming.file.reopen()?,
-                OnItsWay::Own(file) => file.reopen()?,
+                PendingFile::Cached(incoming, _) => incoming.file.reopen()?,
+                PendingFile::Own(file) => file.reopen()?,
             };
             Ok((on_its_way, file))
         })
@@ -382,37 +406,49 @@ impl Placing<'_> {
 
     async fn keep(
         &self,
-        incoming: OnItsWay,
+        incoming: PendingFile,
         digests: crate::sink::Digests,
         etag: Option<String>,
         resource: Option<String>,
-    ) -> Result<Arrived, HttpError> {
+    ) -> Result<ArrivedFile, HttpError> {
         disk(move || match incoming {
-            OnItsWay::Own(file) => Ok(Arrived::Own(file, digests.len)),
+            PendingFile::Own(file) => Ok(ArrivedFile::Own(file, digests.len)),
             // Without a strong entity tag a later job could not ask whether the file has changed.
-            OnItsWay::Cached(incoming, cache) if cache.keeps(digests.len) => {
+            PendingFile::Cached(incoming, cache) if cache.accepts(digests.len) => {
                 let named = resource.as_deref().zip(etag.as_deref());
                 if resource.is_some() && named.is_none() {
-                    return Ok(Arrived::Kept(Held::own(incoming.file, digests.len)?));
+                    return Ok(ArrivedFile::Kept(CachedFile::uncached(
+                        incoming.file,
+                        digests.len,
+                    )?));
                 }
-                cache.insert(incoming, digests.sha256, named).map(Arrived::Kept)
+                cache
+                    .insert(incoming, digests.sha256, named)
+                    .map(ArrivedFile::Kept)
             }
-            OnItsWay::Cached(incoming, _) => Ok(Arrived::Kept(Held::own(incoming.file, digests.len)?)),
+            PendingFile::Cached(incoming, _) => Ok(ArrivedFile::Kept(CachedFile::uncached(
+                incoming.file,
+                digests.len,
+            )?)),
         })
         .await
     }
 }
 
-enum OnItsWay {
-    Cached(Incoming, Cache),
+enum PendingFile {
+    Cached(IncomingFile, Cache),
     Own(NamedTempFile),
 }
 
-async fn put(mut room: Room, arrived: Arrived, path: String) -> Result<Room, VolumeError> {
+async fn write_file(
+    mut room: InputFolder,
+    arrived: ArrivedFile,
+    path: String,
+) -> Result<InputFolder, VolumeError> {
     blocking(move || {
         match arrived {
-            Arrived::Own(file, len) => room.adopt(file.path(), len, &path)?,
-            Arrived::Kept(held) => room.single(held.file, &path)?,
+            ArrivedFile::Own(file, len) => room.move_file(file.path(), len, &path)?,
+            ArrivedFile::Kept(held) => room.copy_file(held.file, &path)?,
         }
         Ok(room)
     })

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bollard::query_parameters::RemoveImageOptions;
-use muster_executor::{Engine, ImageArchive, ImageContent, ImageFile};
+use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 
 /// The name of the image in the engine.
 pub(crate) const NAME: &str = "muster/executor-test:latest";
@@ -75,11 +75,11 @@ pub(crate) async fn forget(name: &str) {
 
 /// Loads the image into the engine. Loading it again changes nothing. The image of an earlier build is removed once
 /// it has lost its name.
-pub(crate) async fn load(engine: &Engine) -> ImageArchive {
+pub(crate) async fn load(engine: &ContainerEngine) -> ImageArchive {
     let archive = tokio::task::spawn_blocking(|| archive(NAME, vec![]))
         .await
         .unwrap();
-    let earlier = engine.image(NAME).await.unwrap().map(|image| image.id);
+    let earlier = engine.find_image(NAME).await.unwrap().map(|image| image.id);
     engine.load(archive.bytes.clone()).await.unwrap();
     if let Some(earlier) = earlier.filter(|id| *id != archive.id) {
         forget_nameless(&earlier.to_string()).await;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_executor::{Config, Engine, Error, Invocation, run};
+use muster_executor::{Config, ContainerEngine, Error, Invocation, run};
 use muster_process::task::Task;
 use muster_process::{SystemClock, Tasks};
 use muster_protocol::{AttemptId, ExecutorToken};
@@ -141,16 +141,16 @@ impl Lease {
     }
 
     /// Checks that nothing of the lease is left: no container, no folder.
-    pub(crate) async fn assert_clean(&self, engine: &Engine) {
+    pub(crate) async fn assert_clean(&self, engine: &ContainerEngine) {
         let label = format!("muster.attempt={}", self.token.attempt());
-        assert_eq!(engine.labelled(&label).await.unwrap(), Vec::<String>::new());
+        assert_eq!(engine.list_labelled(&label).await.unwrap(), Vec::<String>::new());
         assert_eq!(entries(self.work_dir.path()), Vec::<String>::new());
     }
 
     /// Waits until the engine has the job's container.
-    pub(crate) async fn container_appears(&self, engine: &Engine) {
+    pub(crate) async fn container_appears(&self, engine: &ContainerEngine) {
         let label = format!("muster.attempt={}", self.token.attempt());
-        while engine.labelled(&label).await.unwrap().is_empty() {
+        while engine.list_labelled(&label).await.unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
     }

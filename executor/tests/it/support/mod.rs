@@ -13,14 +13,14 @@ pub(crate) mod registry;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use muster_executor::Engine;
+use muster_executor::ContainerEngine;
 
 /// The limit of every wait; no wait takes so long even if all processors are busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The engine of this machine; `None`, with the reason on stderr, if there is none.
-pub(crate) async fn engine() -> Option<Engine> {
-    match Engine::connect("").await {
+pub(crate) async fn engine() -> Option<ContainerEngine> {
+    match ContainerEngine::connect("").await {
         Ok(engine) => Some(engine),
         Err(error) => {
             eprintln!("skipped: {error}");

@@ -148,7 +148,7 @@ fn sandbox(image: &LocalImage) -> Sandbox<'_> {
         binds: vec![],
         labels: HashMap::new(),
         bare_home: None,
-        allowance: Allowance {
+        allowance: ResourceLimits {
             nano_cpus: 1,
             memory: 2,
             shm: 3,
@@ -167,7 +167,7 @@ fn sandbox(image: &LocalImage) -> Sandbox<'_> {
 fn beside_a_gpu_nobody_steers_the_toolkit_or_the_loader() {
     let image = image();
     let uuids = ["GPU-8f6d4c1e-0000-4000-8000-000000000001".to_owned()];
-    for gpus in [Gpus::All, Gpus::These(&uuids)] {
+    for gpus in [Gpus::All, Gpus::Selected(&uuids)] {
         let body = Sandbox {
             gpus,
             ..sandbox(&image)
@@ -185,7 +185,7 @@ fn beside_a_gpu_nobody_steers_the_toolkit_or_the_loader() {
 fn gpus_are_given_by_uuid_without_devices_or_a_runtime_of_their_own() {
     let image = image();
     let uuids = ["GPU-1".to_owned(), "GPU-2".to_owned()];
-    let gpus = Gpus::These(&uuids);
+    let gpus = Gpus::Selected(&uuids);
     let host = Sandbox {
         gpus,
         ..sandbox(&image)

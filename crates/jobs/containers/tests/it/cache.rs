@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use muster_containers::Engine;
-use muster_containers::cache::{Collected, collect};
-use muster_containers::images::{ImageSettings, Resolved, ensure};
+use muster_containers::ContainerEngine;
+use muster_containers::cache::{ImageCollectionCounts, collect};
+use muster_containers::images::{ImageSettings, LeasedImage, ensure};
 use muster_protocol::ImageId;
 
 use crate::support::{clock, engine, image, unwatched};
@@ -19,7 +19,7 @@ fn greedy(folder: &Path, archive: Option<&Path>) -> ImageSettings {
     }
 }
 
-async fn used(engine: &Engine, folder: &Path, number: usize) -> (Resolved, ImageId) {
+async fn used(engine: &ContainerEngine, folder: &Path, number: usize) -> (LeasedImage, ImageId) {
     let (tag, archive) = image::unique(100).unwrap();
     let path = folder.join(format!("{number}.tar"));
     std::fs::write(&path, &archive.bytes).unwrap();
@@ -31,8 +31,8 @@ async fn used(engine: &Engine, folder: &Path, number: usize) -> (Resolved, Image
     (resolved, archive.id)
 }
 
-async fn there(engine: &Engine, id: ImageId) -> bool {
-    engine.image(&id.to_string()).await.unwrap().is_some()
+async fn there(engine: &ContainerEngine, id: ImageId) -> bool {
+    engine.find_image(&id.to_string()).await.unwrap().is_some()
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn unused_images_go_and_leased_ones_stay() {
     drop(unused);
     let settings = greedy(folder.path(), None);
     let collected = collect(&engine, &settings, &clock()).await.unwrap();
-    assert_eq!(collected, Collected { removed: 1, kept: 1 });
+    assert_eq!(collected, ImageCollectionCounts { removed: 1, kept: 1 });
     assert!(there(&engine, leased_id).await && !there(&engine, unused_id).await);
     assert!(
         there(&engine, strange.id).await,
@@ -55,14 +55,14 @@ async fn unused_images_go_and_leased_ones_stay() {
     drop(leased);
     assert_eq!(
         collect(&engine, &settings, &clock()).await.unwrap(),
-        Collected { removed: 1, kept: 0 }
+        ImageCollectionCounts { removed: 1, kept: 0 }
     );
     assert!(!there(&engine, leased_id).await);
     assert_eq!(
         collect(&engine, &settings, &clock()).await.unwrap(),
-        Collected::default()
+        ImageCollectionCounts::default()
     );
-    engine.forget(&strange_name).await.unwrap();
+    engine.remove_tag(&strange_name).await.unwrap();
 }
 
 #[tokio::test]
@@ -79,14 +79,14 @@ async fn an_image_that_somebody_else_has_a_name_for_stays() {
             .await
             .unwrap(),
     );
-    let kept = Collected { removed: 0, kept: 1 };
+    let kept = ImageCollectionCounts { removed: 0, kept: 1 };
     assert_eq!(collect(&engine, &settings, &clock()).await.unwrap(), kept);
     assert!(there(&engine, archive.id).await);
-    engine.forget(&tag).await.unwrap();
+    engine.remove_tag(&tag).await.unwrap();
     // The image was removed by other means, so the next collection removes its record.
     assert_eq!(
         collect(&engine, &settings, &clock()).await.unwrap(),
-        Collected::default()
+        ImageCollectionCounts::default()
     );
     assert_eq!(std::fs::read_dir(&settings.cache_dir).unwrap().count(), 0);
 }

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 
 use futures_util::StreamExt;
-use muster_containers::home::bare_home;
-use muster_containers::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
-use muster_containers::{Engine, ImageArchive, ImageContent, ImageFile, LocalImage};
+use muster_containers::home::find_bare_home;
+use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
+use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile, LocalImage};
 use uuid::Uuid;
 
 use crate::support::{LABEL, clock, engine, have, image};
 
-const ALLOWANCE: Allowance = Allowance {
+const ALLOWANCE: ResourceLimits = ResourceLimits {
     nano_cpus: 2_000_000_000,
     memory: 256 << 20,
     shm: 8 << 20,
@@ -26,14 +26,14 @@ fn labels() -> HashMap<String, String> {
 
 /// Runs one command in the sandbox; returns its exit code and output.
 async fn run(
-    engine: &Engine,
+    engine: &ContainerEngine,
     image: &LocalImage,
     command: &[&str],
     run_as: RunAs,
     root: Root,
 ) -> (i64, String) {
     let name = format!("muster-compatible-{}", Uuid::new_v4());
-    let home = bare_home(engine, image, &name, labels()).await.unwrap();
+    let home = find_bare_home(engine, image, &name, labels()).await.unwrap();
     let sandbox = Sandbox {
         image,
         command: Some(command.iter().map(|&word| word.to_owned()).collect()),
@@ -60,7 +60,7 @@ async fn run(
 }
 
 /// An image with Debian's static shell alone.
-async fn shell(engine: &Engine, user: &str) -> Option<(String, LocalImage)> {
+async fn shell(engine: &ContainerEngine, user: &str) -> Option<(String, LocalImage)> {
     if !have("busybox") {
         return None;
     }
@@ -89,7 +89,7 @@ async fn shell(engine: &Engine, user: &str) -> Option<(String, LocalImage)> {
     };
     let archive = ImageArchive::new(&content).unwrap();
     engine.load(archive.bytes).await.unwrap();
-    let image = engine.image(&tag).await.unwrap().unwrap();
+    let image = engine.find_image(&tag).await.unwrap().unwrap();
     Some((tag, image))
 }
 
@@ -121,7 +121,7 @@ async fn shell_scripts_of_any_user_write_where_scripts_write() {
         )
         .await;
         assert!(code != 0 && text.contains("Read-only"), "{text}");
-        engine.forget(&tag).await.unwrap();
+        engine.remove_tag(&tag).await.unwrap();
     }
 }
 
@@ -166,7 +166,7 @@ async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
         .await
         .expect("4 MiB are more than 3");
     engine.remove(&name).await.unwrap();
-    engine.forget(&tag).await.unwrap();
+    engine.remove_tag(&tag).await.unwrap();
 }
 
 #[tokio::test]

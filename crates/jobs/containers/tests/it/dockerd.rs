@@ -6,10 +6,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
-use muster_containers::Engine;
+use muster_containers::ContainerEngine;
 use muster_containers::images::{ImageError, ImageSettings, ensure};
 use muster_containers::pull::PullError;
-use muster_containers::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox};
+use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_protocol::job::Fault;
 
 use crate::support::dockerd::{Dockerd, FIRST_MAPPED};
@@ -27,7 +27,7 @@ fn listening(image: &str) -> ContainerCreateBody {
 }
 
 /// Runs a container from creation to removal; returns its output.
-async fn run(engine: &Engine, name: &str, body: ContainerCreateBody) -> String {
+async fn run(engine: &ContainerEngine, name: &str, body: ContainerCreateBody) -> String {
     engine.create(name, body).await.unwrap();
     let mut output = engine.attach(name).await.unwrap();
     engine.start(name).await.unwrap();
@@ -59,12 +59,12 @@ async fn an_engine_that_was_killed_is_used_again_when_it_is_back() {
     dockerd.revive().await.unwrap();
     engine.ping().await.unwrap();
     // The engine ends containers of unknown state; their remains can be removed as usual.
-    assert_eq!(engine.labelled(LABEL).await.unwrap(), ["job"]);
+    assert_eq!(engine.list_labelled(LABEL).await.unwrap(), ["job"]);
     engine.remove("job").await.unwrap();
     let mut body = listening(&probe);
     body.cmd = Some(vec!["list".into()]);
     assert!(run(&engine, "next", body).await.contains("host-loopback"));
-    assert_eq!(engine.labelled(LABEL).await.unwrap(), Vec::<String>::new());
+    assert_eq!(engine.list_labelled(LABEL).await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn a_full_disk_is_named_and_survived() {
     let name = format!("{}/muster/large:1", registry.address());
     outside.push(&tag, &name.parse().unwrap(), None).await.unwrap();
     for name in [&tag, &name] {
-        outside.forget(name).await.unwrap();
+        outside.remove_tag(name).await.unwrap();
     }
 
     registry.move_to(dockerd.pid()).unwrap();
@@ -115,7 +115,12 @@ async fn a_full_disk_is_named_and_survived() {
     let (_, small) = image::unique(1 << 20).unwrap();
     small_disk.load(small.bytes.clone()).await.unwrap();
     assert_eq!(
-        small_disk.image(&small.id.to_string()).await.unwrap().unwrap().id,
+        small_disk
+            .find_image(&small.id.to_string())
+            .await
+            .unwrap()
+            .unwrap()
+            .id,
         small.id
     );
 }
@@ -130,7 +135,7 @@ async fn the_sandbox_runs_in_gvisor_too() {
     };
     let engine = dockerd.connect().await.unwrap();
     let archive = image::load_probe(&engine).await.unwrap();
-    let image = engine.image(&archive.id.to_string()).await.unwrap().unwrap();
+    let image = engine.find_image(&archive.id.to_string()).await.unwrap().unwrap();
     for (probe, worked) in [("write-root", false), ("metadata", false), ("memory", true)] {
         let sandbox = Sandbox {
             image: &image,
@@ -139,7 +144,7 @@ async fn the_sandbox_runs_in_gvisor_too() {
             binds: vec![],
             labels: HashMap::from([(LABEL.to_owned(), String::new())]),
             bare_home: None,
-            allowance: Allowance {
+            allowance: ResourceLimits {
                 nano_cpus: 1_000_000_000,
                 memory: 256 << 20,
                 shm: 8 << 20,
@@ -164,7 +169,7 @@ async fn on_an_engine_that_maps_users_a_jobs_root_is_nobody_and_its_folders_are_
     };
     let engine = dockerd.connect().await.unwrap();
     let archive = image::load_probe(&engine).await.unwrap();
-    let image = engine.image(&archive.id.to_string()).await.unwrap().unwrap();
+    let image = engine.find_image(&archive.id.to_string()).await.unwrap().unwrap();
     // The folders as an executor makes them: closed to other users outside, writable for everybody inside.
     let work = tempfile::tempdir().unwrap();
     let folder = work.path().join("output");
@@ -184,7 +189,7 @@ async fn on_an_engine_that_maps_users_a_jobs_root_is_nobody_and_its_folders_are_
             binds: vec![bind(target)],
             labels: HashMap::from([(LABEL.to_owned(), String::new())]),
             bare_home: None,
-            allowance: Allowance {
+            allowance: ResourceLimits {
                 nano_cpus: 1_000_000_000,
                 memory: 256 << 20,
                 shm: 8 << 20,

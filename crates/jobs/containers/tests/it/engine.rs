@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use muster_containers::cache::{Collected, collect};
+use muster_containers::cache::{ImageCollectionCounts, collect};
 use muster_containers::images::{ImageSettings, find_or_load, preload};
 use muster_containers::lease::Lease;
 
@@ -25,16 +25,22 @@ async fn a_loaded_archive_has_the_id_we_computed_and_no_name() {
         .unwrap()
         .unwrap();
     assert_eq!(found.id, archive.id);
-    assert_eq!(engine.names_of(archive.id).await.unwrap(), Vec::<String>::new());
+    assert_eq!(engine.list_tags(archive.id).await.unwrap(), Vec::<String>::new());
     assert_eq!(
-        engine.image(&tag).await.unwrap(),
+        engine.find_image(&tag).await.unwrap(),
         None,
         "its name stays with the archive"
     );
-    assert!(engine.image(&archive.id.to_string()).await.unwrap().is_some());
+    assert!(
+        engine
+            .find_image(&archive.id.to_string())
+            .await
+            .unwrap()
+            .is_some()
+    );
     // The image is found by its archive's name without a second load, although the engine does not know the name.
     find_or_load(&engine, &tag, &[path]).await.unwrap().unwrap();
-    engine.forget(&archive.id.to_string()).await.unwrap();
+    engine.remove_tag(&archive.id.to_string()).await.unwrap();
 }
 
 #[tokio::test]
@@ -64,13 +70,13 @@ async fn an_archive_cannot_take_the_name_of_an_image_that_others_use() {
     let collected = collect(&engine, &settings, &clock()).await.unwrap();
     assert_eq!(
         collected,
-        Collected { removed: 0, kept: 2 },
+        ImageCollectionCounts { removed: 0, kept: 2 },
         "preloaded images are leased"
     );
-    let named = engine.image(&helper).await.unwrap().unwrap();
+    let named = engine.find_image(&helper).await.unwrap().unwrap();
     assert_eq!(named.id, theirs.id, "the name still means what it meant");
     for name in [helper, evil.id.to_string()] {
-        engine.forget(&name).await.unwrap();
+        engine.remove_tag(&name).await.unwrap();
     }
 }
 

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
-use muster_containers::archive::images_in;
-use muster_containers::sandbox::{Allowance, Bind, Gpus, Root, RunAs, Sandbox};
-use muster_containers::{Engine, LocalImage};
+use muster_containers::archive::list_images;
+use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
+use muster_containers::{ContainerEngine, LocalImage};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use uuid::Uuid;
@@ -21,7 +21,7 @@ use crate::support::{LABEL, engine, until};
 #[expect(dead_code, reason = "its main is for the command line")]
 mod pack;
 
-const ALLOWANCE: Allowance = Allowance {
+const ALLOWANCE: ResourceLimits = ResourceLimits {
     nano_cpus: 2_000_000_000,
     memory: 512 << 20,
     shm: 8 << 20,
@@ -66,7 +66,7 @@ fn id_of(program: &Path) -> anyhow::Result<String> {
 }
 
 /// Loads the image that the documented command writes.
-async fn load(engine: &Engine, program: &Path) -> anyhow::Result<(String, LocalImage)> {
+async fn load(engine: &ContainerEngine, program: &Path) -> anyhow::Result<(String, LocalImage)> {
     let tag = format!("muster/engine-test-llm:{}", Uuid::new_v4());
     let folder = tempfile::tempdir()?;
     let (archive, mark) = (folder.path().join("llm.tar"), folder.path().join("mark"));
@@ -83,7 +83,7 @@ async fn load(engine: &Engine, program: &Path) -> anyhow::Result<(String, LocalI
         "/socket/llm.sock",
     ]))?;
     engine.load(std::fs::read(&archive)?).await?;
-    let image = engine.image(&tag).await?.context("it was loaded")?;
+    let image = engine.find_image(&tag).await?.context("it was loaded")?;
     ensure!(image.id.to_string() == id, "its id is the one that was printed");
     Ok((tag, image))
 }
@@ -105,7 +105,7 @@ fn the_command_that_packs_names_the_content_and_nothing_else() {
     let packed = |tag: &str, file: &str, last: &str| {
         let (out, file) = (at(&format!("{tag}.tar")), format!("/program={}", at(file)));
         let id = pack::pack(arguments(&[&format!("x/{tag}:1"), &out, &file, "--", last])).unwrap();
-        let found = images_in(Path::new(&out)).unwrap();
+        let found = list_images(Path::new(&out)).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(
             found[0].id.to_string(),
@@ -137,7 +137,7 @@ fn bind(source: &Path, target: &str, writable: bool) -> Bind {
 }
 
 async fn create(
-    engine: &Engine,
+    engine: &ContainerEngine,
     image: &LocalImage,
     sockets: &Path,
     expected: &str,
@@ -212,7 +212,7 @@ async fn it_serves_and_scores_its_volume_without_a_network() {
             .all(|token| token["margin"].as_f64().unwrap() < 0.05)
     );
     engine.remove(&name).await.unwrap();
-    engine.forget(&tag).await.unwrap();
+    engine.remove_tag(&tag).await.unwrap();
 }
 
 #[tokio::test]
@@ -235,5 +235,5 @@ async fn it_does_not_serve_other_weights_than_it_was_told() {
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains("this is model"), "{text}");
     engine.remove(&name).await.unwrap();
-    engine.forget(&tag).await.unwrap();
+    engine.remove_tag(&tag).await.unwrap();
 }

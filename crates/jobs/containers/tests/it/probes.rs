@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use bollard::models::{ContainerCreateBody, DeviceMapping, HostConfig, Mount, MountType};
 use futures_util::StreamExt;
-use muster_containers::sandbox::{Allowance, Gpus, Root, RunAs, Sandbox};
-use muster_containers::{Engine, LocalImage};
+use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
+use muster_containers::{ContainerEngine, LocalImage};
 use muster_process::Tasks;
 use serde::Deserialize;
 use tokio::net::{TcpListener, UdpSocket};
@@ -34,7 +34,7 @@ const BEGIN: &str = "<!-- probes -->\n";
 const END: &str = "<!-- end of probes -->";
 
 /// The resource limits of a job of this test; the probes ask for more.
-const ALLOWANCE: Allowance = Allowance {
+const ALLOWANCE: ResourceLimits = ResourceLimits {
     nano_cpus: 1_000_000_000,
     memory: 64 * MIB,
     shm: 8 * MIB,
@@ -108,7 +108,7 @@ fn argument(name: &str, targets: &Targets, mark: &str) -> String {
 }
 
 impl Targets {
-    async fn new(engine: &Engine, image: &LocalImage) -> Self {
+    async fn new(engine: &ContainerEngine, image: &LocalImage) -> Self {
         let tasks = Tasks::new();
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -151,7 +151,7 @@ impl Targets {
         }
     }
 
-    async fn gone(self, engine: &Engine) {
+    async fn gone(self, engine: &ContainerEngine) {
         engine.remove(&self.neighbour).await.unwrap();
         self.tasks.shutdown();
     }
@@ -166,7 +166,7 @@ fn sealed_body(image: &LocalImage, name: &str, command: Vec<String>) -> Containe
         binds: vec![],
         labels: HashMap::from([(LABEL.to_owned(), String::new())]),
         bare_home: None,
-        allowance: Allowance {
+        allowance: ResourceLimits {
             nano_cpus,
             ..ALLOWANCE
         },
@@ -220,7 +220,7 @@ fn open_body(image: &LocalImage, name: &str, command: Vec<String>) -> ContainerC
 }
 
 /// Runs a container to its end and removes it; returns its output.
-async fn run(engine: &Engine, body: ContainerCreateBody) -> Said {
+async fn run(engine: &ContainerEngine, body: ContainerCreateBody) -> Said {
     let name = format!("muster-probe-{}", Uuid::new_v4());
     engine.create(&name, body).await.unwrap();
     let mut output = engine.attach(&name).await.unwrap();
@@ -230,7 +230,7 @@ async fn run(engine: &Engine, body: ContainerCreateBody) -> Said {
         text.extend_from_slice(&piece.into_bytes());
     }
     let code = engine.wait(&name).await.unwrap();
-    let ended = engine.ended(&name).await.unwrap();
+    let ended = engine.inspect_exit(&name).await.unwrap();
     engine.remove(&name).await.unwrap();
     serde_json::from_slice(&text).unwrap_or_else(|_| Said {
         worked: false,
@@ -261,7 +261,7 @@ fn marked(mark: &str) -> Vec<i32> {
 
 /// A probe that leaves a process behind. No process may stay inside the sandbox. Outside, on the machine itself, it
 /// lives on until the test kills it.
-async fn outlive(engine: &Engine, image: &LocalImage, program: &Path, probe: Listed) -> Seen {
+async fn outlive(engine: &ContainerEngine, image: &LocalImage, program: &Path, probe: Listed) -> Seen {
     let mark = Uuid::new_v4().to_string();
     let command = |mark: &str| ["run", "outlive", mark].map(str::to_owned).to_vec();
     let said = run(engine, sealed_body(image, &probe.name, command(&mark))).await;
@@ -295,9 +295,9 @@ async fn outlive(engine: &Engine, image: &LocalImage, program: &Path, probe: Lis
     Seen { probe, sealed, open }
 }
 
-async fn observe(engine: &Engine) -> Vec<Seen> {
+async fn observe(engine: &ContainerEngine) -> Vec<Seen> {
     let archive = image::load_probe(engine).await.unwrap();
-    let image = engine.image(&archive.id.to_string()).await.unwrap().unwrap();
+    let image = engine.find_image(&archive.id.to_string()).await.unwrap().unwrap();
     let program = tokio::task::spawn_blocking(image::probe_program)
         .await
         .unwrap()

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use muster_containers::credentials::Login;
+use muster_containers::credentials::RegistryLogin;
 use muster_containers::images::{ImageError, ImageSettings, ensure};
 use muster_containers::pull::PullError;
-use muster_containers::{Engine, ImageArchive};
+use muster_containers::{ContainerEngine, ImageArchive};
 use muster_process::Coded;
 use muster_protocol::job::Fault;
 use muster_protocol::{Digest, ErrorCode, ImageId};
@@ -21,8 +21,8 @@ fn settings(folder: &std::path::Path) -> ImageSettings {
     }
 }
 
-fn login(password: &str) -> Login {
-    Login {
+fn login(password: &str) -> RegistryLogin {
+    RegistryLogin {
         username: USER.into(),
         password: password.into(),
     }
@@ -30,10 +30,10 @@ fn login(password: &str) -> Login {
 
 /// Pushes an image to a registry and removes it from the engine. Returns its name there.
 async fn published(
-    engine: &Engine,
+    engine: &ContainerEngine,
     address: &str,
     bytes: usize,
-    who: Option<Login>,
+    who: Option<RegistryLogin>,
 ) -> (String, ImageArchive) {
     let (tag, archive) = image::unique(bytes).unwrap();
     engine.load(archive.bytes.clone()).await.unwrap();
@@ -49,17 +49,17 @@ async fn published(
         .await
         .unwrap();
     for name in [&tag, &name] {
-        engine.forget(name).await.unwrap();
+        engine.remove_tag(name).await.unwrap();
     }
-    assert_eq!(engine.image(&archive.id.to_string()).await.unwrap(), None);
+    assert_eq!(engine.find_image(&archive.id.to_string()).await.unwrap(), None);
     (name, archive)
 }
 
-async fn forget(engine: &Engine, id: ImageId) {
-    for name in engine.names_of(id).await.unwrap() {
-        engine.forget(&name).await.unwrap();
+async fn forget(engine: &ContainerEngine, id: ImageId) {
+    for name in engine.list_tags(id).await.unwrap() {
+        engine.remove_tag(&name).await.unwrap();
     }
-    engine.forget(&id.to_string()).await.unwrap();
+    engine.remove_tag(&id.to_string()).await.unwrap();
 }
 
 #[tokio::test]

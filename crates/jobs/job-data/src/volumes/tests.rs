@@ -144,7 +144,7 @@ fn several_volumes_share_one_folder_and_the_later_wins() {
     let volume = Volume::MultiVolume(MultiVolume {
         volumes: vec![inline(&first, None), inline(&second, Some("sub/"))],
     });
-    let files = unpack(&only_one(Some(volume), None).unwrap()).unwrap();
+    let files = unpack(&merge_volumes(Some(volume), None).unwrap()).unwrap();
     assert_eq!(files["sub/b"], b"2");
     assert_eq!(files.len(), 2);
     assert_eq!(unpack(&[]).unwrap().len(), 0);
@@ -353,9 +353,12 @@ fn a_volume_sent_twice_is_refused() {
             relative_path: None,
         }))
     };
-    assert!(matches!(only_one(volume(), volume()), Err(VolumeError::Twice)));
-    assert_eq!(only_one(None, volume()).unwrap().len(), 1);
-    assert_eq!(only_one(None, None).unwrap().len(), 0);
+    assert!(matches!(
+        merge_volumes(volume(), volume()),
+        Err(VolumeError::Twice)
+    ));
+    assert_eq!(merge_volumes(None, volume()).unwrap().len(), 1);
+    assert_eq!(merge_volumes(None, None).unwrap().len(), 0);
 }
 
 #[test]

@@ -6,9 +6,9 @@ mod downloads;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
-mod hub;
-#[cfg(test)]
 mod hub_server;
+#[cfg(test)]
+mod huggingface;
 #[cfg(test)]
 mod s3;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_job_data::volumes::{UnpackLimits, only_one};
+use muster_job_data::volumes::{UnpackLimits, merge_volumes};
 use muster_job_data::{Fetcher, Pace, Settings, UploadError, Uploaded, Uploader, VolumeError};
 use muster_process::SystemClock;
 use muster_protocol::{OutputUpload, Volume};
@@ -79,8 +79,8 @@ impl Room {
         let clock = Arc::new(SystemClock::default());
         let fetcher = Fetcher::new(self.settings.clone(), clock)
             .unwrap()
-            .paced(self.pace);
-        let parts = only_one(Some(volume), None).unwrap();
+            .with_pace(self.pace);
+        let parts = merge_volumes(Some(volume), None).unwrap();
         let outcome = fetcher.place(parts, &target, self.limits, called_off).await;
         let placed = outcome.map(|()| files(&target)).inspect_err(|error| {
             assert!(!target.exists(), "something is left after: {error}");
@@ -113,7 +113,7 @@ impl Room {
 
     pub(crate) async fn upload_from(&self, upload: Value, output: &Path) -> Result<Uploaded, UploadError> {
         let upload: OutputUpload = serde_json::from_value(upload).unwrap();
-        let uploader = Uploader::new(&self.settings).unwrap().paced(self.pace);
+        let uploader = Uploader::new(&self.settings).unwrap().with_pace(self.pace);
         uploader.upload(&upload, output, &CancellationToken::new()).await
     }
 }

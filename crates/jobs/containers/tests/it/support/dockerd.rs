@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
-use muster_containers::Engine;
+use muster_containers::ContainerEngine;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 
@@ -100,8 +100,8 @@ impl Dockerd {
         format!("unix://{}/docker.sock", self.folder.path().display())
     }
 
-    pub(crate) async fn connect(&self) -> anyhow::Result<Engine> {
-        Ok(Engine::connect(&self.address()).await?)
+    pub(crate) async fn connect(&self) -> anyhow::Result<ContainerEngine> {
+        Ok(ContainerEngine::connect(&self.address()).await?)
     }
 
     /// The process whose network namespace the engine uses.
@@ -126,7 +126,7 @@ impl Dockerd {
     async fn answers(&mut self) -> anyhow::Result<()> {
         let address = self.address();
         let up = until("dockerd answers", || async {
-            Engine::connect(&address).await.is_ok()
+            ContainerEngine::connect(&address).await.is_ok()
         })
         .await;
         if up.is_err() || self.dockerd.try_wait()?.is_some() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use muster_containers::{Engine, ImageArchive, ImageContent, ImageFile};
+use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 use uuid::Uuid;
 
 use super::PATIENCE;
@@ -58,7 +58,7 @@ pub(crate) fn probe_program() -> anyhow::Result<PathBuf> {
 }
 
 /// Loads the image of the probe.
-pub(crate) async fn load_probe(engine: &Engine) -> anyhow::Result<ImageArchive> {
+pub(crate) async fn load_probe(engine: &ContainerEngine) -> anyhow::Result<ImageArchive> {
     let archive = tokio::task::spawn_blocking(|| -> anyhow::Result<ImageArchive> {
         let program = ImageFile {
             path: "/probe".into(),
@@ -80,9 +80,11 @@ pub(crate) async fn load_probe(engine: &Engine) -> anyhow::Result<ImageArchive> 
 
 /// Debian's Python and shell and a package installed by pip, run by root: built from this machine's own packages in
 /// seconds, and kept by the engine. `None`, with the reason on stderr, if it cannot be built.
-pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_containers::LocalImage>> {
+pub(crate) async fn python(
+    engine: &ContainerEngine,
+) -> anyhow::Result<Option<muster_containers::LocalImage>> {
     let name = "muster/engine-test-python:2";
-    if engine.image(name).await?.is_none() {
+    if engine.find_image(name).await?.is_none() {
         let Some(archive) = tokio::task::spawn_blocking(python_root).await?? else {
             return Ok(None);
         };
@@ -99,7 +101,7 @@ pub(crate) async fn python(engine: &Engine) -> anyhow::Result<Option<muster_cont
             answer?;
         }
     }
-    Ok(engine.image(name).await?)
+    Ok(engine.find_image(name).await?)
 }
 
 /// The Debian packages of Python, a shell and everyday commands.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use muster_containers::Engine;
-use muster_containers::pull::Progress;
+use muster_containers::ContainerEngine;
+use muster_containers::pull::PullProgress;
 use muster_process::{SharedClock, SystemClock};
 
 /// The label of every container that these tests make.
@@ -18,8 +18,8 @@ pub(crate) const LABEL: &str = "muster.engine-test";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The engine of this machine; `None`, with the reason on stderr, if there is none.
-pub(crate) async fn engine() -> Option<Engine> {
-    match Engine::connect("").await {
+pub(crate) async fn engine() -> Option<ContainerEngine> {
+    match ContainerEngine::connect("").await {
         Ok(engine) => Some(engine),
         Err(error) => {
             eprintln!("skipped: {error}");
@@ -33,7 +33,7 @@ pub(crate) fn clock() -> SharedClock {
 }
 
 /// A progress callback that does nothing.
-pub(crate) fn unwatched() -> Progress {
+pub(crate) fn unwatched() -> PullProgress {
     Arc::new(|_, _| {})
 }
 

@@ -12,14 +12,14 @@ impl EngineError {
     /// request would be refused again.
     pub fn is_recoverable(&self) -> bool {
         match self {
-            Self::Unreachable { source, .. } | Self::Failed { source, .. } => is_passing(source),
+            Self::Unreachable { source, .. } | Self::Failed { source, .. } => is_temporary(source),
             Self::HungUp(_) => true,
             Self::Archive { .. } | Self::Incomplete(_) => false,
         }
     }
 }
 
-fn is_passing(error: &ApiError) -> bool {
+fn is_temporary(error: &ApiError) -> bool {
     if let ApiError::DockerResponseServerError { status_code, .. } = error {
         return *status_code >= 500 && !is_full(error);
     }

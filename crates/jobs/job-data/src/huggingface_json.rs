@@ -9,7 +9,7 @@ use muster_protocol::Digest;
 use muster_protocol::volume::Patterns;
 use serde::Deserialize;
 
-use crate::fetch::Promise;
+use crate::fetch::ExpectedContent;
 use crate::glob;
 
 /// Upper bound on the number of patterns of one volume, and on the characters of one pattern.
@@ -21,7 +21,7 @@ const MAX_PATTERN: usize = 1_024;
 pub(crate) struct HubFile {
     pub(crate) path: String,
     pub(crate) len: u64,
-    pub(crate) promise: Promise,
+    pub(crate) promise: ExpectedContent,
 }
 
 #[derive(Deserialize)]
@@ -75,7 +75,7 @@ impl Entry {
                 let sha256: Digest = format!("sha256:{digits}")
                     .parse()
                     .map_err(|_| "a large file has no SHA-256".to_owned())?;
-                Promise {
+                ExpectedContent {
                     len: Some(lfs.size),
                     sha256: Some(sha256),
                     git: None,
@@ -85,7 +85,7 @@ impl Entry {
                 let mut name = [0; 20];
                 let oid = self.oid.unwrap_or_default();
                 hex::decode_to_slice(oid, &mut name).map_err(|_| "a file has no git name".to_owned())?;
-                Promise {
+                ExpectedContent {
                     len: Some(self.size),
                     sha256: None,
                     git: Some(name),

@@ -10,7 +10,7 @@ use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use crate::error::UploadError;
-use crate::folder::{Folder, Omitted};
+use crate::folder::{Folder, OmittedFiles};
 use crate::names::shown;
 
 const BLOCK: usize = 256 * 1024;
@@ -20,9 +20,9 @@ const LARGE: u64 = 0xFFFF_0000;
 
 /// A finished archive.
 #[derive(Debug)]
-pub(crate) struct Zipped {
+pub(crate) struct PackedFolder {
     pub(crate) len: u64,
-    pub(crate) omitted: Omitted,
+    pub(crate) omitted: OmittedFiles,
 }
 
 /// The failure of a walk: the disk's, or a bound.
@@ -44,7 +44,7 @@ pub(crate) fn zip_folder(
     into: &File,
     limit: u64,
     called_off: &CancellationToken,
-) -> Result<Zipped, UploadError> {
+) -> Result<PackedFolder, UploadError> {
     let mut zip = ZipWriter::new(BufWriter::with_capacity(BLOCK, into));
     let (mut files, mut bytes) = (0_usize, 0_u64);
     let mut block = vec![0; BLOCK];
@@ -97,7 +97,7 @@ pub(crate) fn zip_folder(
     let mut writer = zip.finish().map_err(|error| UploadError::Disk(error.into()))?;
     writer.flush().map_err(UploadError::Disk)?;
     let len = into.metadata().map_err(UploadError::Disk)?.len();
-    Ok(Zipped { len, omitted })
+    Ok(PackedFolder { len, omitted })
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    fn packed(limit: u64) -> Result<(Vec<String>, Zipped), UploadError> {
+    fn packed(limit: u64) -> Result<(Vec<String>, PackedFolder), UploadError> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("sub")).unwrap();
         fs::write(root.path().join("sub/a.txt"), "A".repeat(1_000)).unwrap();

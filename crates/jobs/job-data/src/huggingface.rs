@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::error::{HttpError, VolumeError};
-use crate::fetch::{causes, detail, text_of};
+use crate::fetch::{describe_failure, detail, header_text};
 use crate::headers::{next_link, retry_after};
-use crate::http::Http;
-use crate::hub_json::{HubFile, commit, files, is_repo, is_revision, patterns, wanted};
-use crate::retry::{Retries, is_passing};
+use crate::http::PinnedClient;
+use crate::huggingface_json::{HubFile, commit, files, is_repo, is_revision, patterns, wanted};
+use crate::retry::{Retries, is_retryable};
 use crate::target::Target;
 
 /// Upper bound on the size of one answer, in bytes. A page of a listing holds a thousand entries.
@@ -26,14 +26,14 @@ const ESCAPED: &[char] = &['%', '?', '#', '\\'];
 
 /// The wanted files of a snapshot and their URLs.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct HubSnapshot {
     pub(crate) files: Vec<(Target, HubFile)>,
     pub(crate) authorization: Option<HeaderValue>,
 }
 
 /// The client of the hub for one volume.
-pub(crate) struct Hub<'a> {
-    pub(crate) http: &'a Http,
+pub(crate) struct HubClient<'a> {
+    pub(crate) http: &'a PinnedClient,
     /// The hub's base URL, for example `https://huggingface.co`.
     pub(crate) endpoint: &'a str,
     /// The operator's token, for volumes without a token of their own.
@@ -45,12 +45,12 @@ pub(crate) struct Hub<'a> {
     pub(crate) called_off: &'a CancellationToken,
 }
 
-impl Hub<'_> {
+impl HubClient<'_> {
     /// Lists the files of a volume.
     ///
     /// # Errors
     /// The volume is malformed, or the hub refuses the request or gives a malformed answer.
-    pub(crate) async fn snapshot(&self, volume: &HuggingfaceVolume) -> Result<Snapshot, VolumeError> {
+    pub(crate) async fn list_snapshot(&self, volume: &HuggingfaceVolume) -> Result<HubSnapshot, VolumeError> {
         let index = self.index;
         let unwritten = |what| VolumeError::Repository { index, what };
         // The prefix of a repository in the hub's API and in the URLs of its files.
@@ -63,15 +63,15 @@ impl Hub<'_> {
         let repo = Some(volume.repo_id.as_str()).filter(|repo| is_repo(repo));
         let repo = repo.ok_or(unwritten("repo_id"))?;
         let revision = Some(volume.revision.as_deref().unwrap_or("main")).filter(|name| is_revision(name));
-        let revision = escaped(revision.ok_or(unwritten("revision"))?, true);
+        let revision = escape(revision.ok_or(unwritten("revision"))?, true);
         let patterns = patterns(volume.allow_patterns.as_ref()).map_err(unwritten)?;
         let authorization = self.authorization(volume.token.as_deref())?;
         let authorization = authorization.as_ref();
 
         let answer = self
-            .ask(&format!("/api/{kind}/{repo}/revision/{revision}"), authorization)
+            .request(&format!("/api/{kind}/{repo}/revision/{revision}"), authorization)
             .await?;
-        let commit = commit(&answer.0).map_err(|reason| self.nonsense(reason))?;
+        let commit = commit(&answer.0).map_err(|reason| self.malformed_answer(reason))?;
         let mut wants = Vec::new();
         let mut seen = HashSet::new();
         let mut page = Some(format!(
@@ -79,16 +79,16 @@ impl Hub<'_> {
         ));
         for _ in 0..MAX_PAGES {
             let Some(path) = page.take() else { break };
-            let (text, next) = self.ask(&path, authorization).await?;
-            let listed = files(&text).map_err(|reason| self.nonsense(reason))?;
+            let (text, next) = self.request(&path, authorization).await?;
+            let listed = files(&text).map_err(|reason| self.malformed_answer(reason))?;
             for file in listed
                 .into_iter()
                 .filter(|file| wanted(patterns.as_deref(), &file.path))
             {
                 if !seen.insert(file.path.clone()) {
-                    return Err(self.nonsense("it lists a file twice".to_owned()));
+                    return Err(self.malformed_answer("it lists a file twice".to_owned()));
                 }
-                let path = escaped(&file.path, false);
+                let path = escape(&file.path, false);
                 let target = self.target(&format!("/{prefix}{repo}/resolve/{commit}/{path}"))?;
                 wants.push((target, file));
             }
@@ -99,12 +99,12 @@ impl Hub<'_> {
             page = next;
         }
         if page.is_some() {
-            return Err(self.nonsense(format!("its listing has more than {MAX_PAGES} pages")));
+            return Err(self.malformed_answer(format!("its listing has more than {MAX_PAGES} pages")));
         }
         if wants.is_empty() && patterns.is_some() {
             return Err(VolumeError::NothingMatches { index });
         }
-        Ok(Snapshot {
+        Ok(HubSnapshot {
             files: wants,
             authorization: authorization.cloned(),
         })
@@ -130,15 +130,15 @@ impl Hub<'_> {
         self.http.target(&url).map_err(refused)
     }
 
-    fn nonsense(&self, reason: String) -> VolumeError {
-        VolumeError::Hub {
+    fn malformed_answer(&self, reason: String) -> VolumeError {
+        VolumeError::HubClient {
             index: self.index,
             reason,
         }
     }
 
     /// Makes a request; returns the answer and the path of the next page.
-    async fn ask(
+    async fn request(
         &self,
         path: &str,
         authorization: Option<&HeaderValue>,
@@ -148,7 +148,7 @@ impl Hub<'_> {
         loop {
             let asking = timeout(
                 self.http.pace().head.saturating_mul(2),
-                self.once(&target, authorization),
+                self.try_once(&target, authorization),
             );
             let answered = tokio::select! {
                 biased;
@@ -156,8 +156,8 @@ impl Hub<'_> {
                 answered = asking => answered,
             };
             let (what, asked) = match answered {
-                Ok(Ok(Answer::Whole(text, next))) => return Ok((text, next)),
-                Ok(Ok(Answer::Passing(what, asked))) => (what, asked),
+                Ok(Ok(PageAnswer::Whole(text, next))) => return Ok((text, next)),
+                Ok(Ok(PageAnswer::Retryable(what, asked))) => (what, asked),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => ("it did not answer in time".to_owned(), None),
             };
@@ -178,11 +178,11 @@ impl Hub<'_> {
         }
     }
 
-    async fn once(
+    async fn try_once(
         &self,
         target: &Target,
         authorization: Option<&HeaderValue>,
-    ) -> Result<Answer, VolumeError> {
+    ) -> Result<PageAnswer, VolumeError> {
         let failed = VolumeError::fetch(self.index);
         let mut at = target.clone();
         for _ in 0..=MAX_REDIRECTS {
@@ -196,16 +196,16 @@ impl Hub<'_> {
             }
             let mut answer = match request.send().await {
                 Ok(answer) => answer,
-                Err(error) => return Ok(Answer::Passing(causes(&error), None)),
+                Err(error) => return Ok(PageAnswer::Retryable(describe_failure(&error), None)),
             };
             if let Some(next) = self.http.redirect(&at, &answer).map_err(&failed)? {
                 at = next;
                 continue;
             }
             let status = answer.status();
-            if is_passing(status) {
-                let asked = text_of(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
-                return Ok(Answer::Passing(format!("it answered {status}"), asked));
+            if is_retryable(status) {
+                let asked = header_text(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
+                return Ok(PageAnswer::Retryable(format!("it answered {status}"), asked));
             }
             if !status.is_success() {
                 let shown = at.shown();
@@ -216,16 +216,16 @@ impl Hub<'_> {
                     detail,
                 }));
             }
-            let next = self.next_page(&at, text_of(answer.headers(), &header::LINK))?;
+            let next = self.next_page(&at, header_text(answer.headers(), &header::LINK))?;
             let mut text = Vec::new();
             loop {
                 match answer.chunk().await {
-                    Ok(None) => return Ok(Answer::Whole(text, next)),
+                    Ok(None) => return Ok(PageAnswer::Whole(text, next)),
                     Ok(Some(piece)) if text.len() + piece.len() > MAX_ANSWER => {
-                        return Err(self.nonsense(format!("it has more than {MAX_ANSWER} bytes")));
+                        return Err(self.malformed_answer(format!("it has more than {MAX_ANSWER} bytes")));
                     }
                     Ok(Some(piece)) => text.extend_from_slice(&piece),
-                    Err(error) => return Ok(Answer::Passing(causes(&error), None)),
+                    Err(error) => return Ok(PageAnswer::Retryable(describe_failure(&error), None)),
                 }
             }
         }
@@ -244,10 +244,10 @@ impl Hub<'_> {
         let joined = at
             .url()
             .join(link)
-            .map_err(|_| self.nonsense("its next page is not a URL".to_owned()))?;
-        let endpoint = Url::parse(self.endpoint).map_err(|error| self.nonsense(error.to_string()))?;
+            .map_err(|_| self.malformed_answer("its next page is not a URL".to_owned()))?;
+        let endpoint = Url::parse(self.endpoint).map_err(|error| self.malformed_answer(error.to_string()))?;
         if joined.origin() != endpoint.origin() {
-            return Err(self.nonsense("its next page is on another server".to_owned()));
+            return Err(self.malformed_answer("its next page is on another server".to_owned()));
         }
         let query = joined
             .query()
@@ -257,14 +257,14 @@ impl Hub<'_> {
     }
 }
 
-enum Answer {
+enum PageAnswer {
     Whole(Vec<u8>, Option<String>),
-    Passing(String, Option<Duration>),
+    Retryable(String, Option<Duration>),
 }
 
 /// Escapes a name inside a URL's path: all characters that end the path or begin an escape, and `/` if the name is one
 /// part.
-fn escaped(name: &str, one_part: bool) -> String {
+fn escape(name: &str, one_part: bool) -> String {
     let mut out = String::with_capacity(name.len());
     for letter in name.chars() {
         if ESCAPED.contains(&letter) || (one_part && letter == '/') {
@@ -282,9 +282,9 @@ mod tests {
 
     #[test]
     fn names_keep_their_letters_in_a_url() {
-        assert_eq!(escaped("a b/c#d?e%2f", false), "a b/c%23d%3Fe%252f");
-        assert_eq!(escaped("refs/pr/1", true), "refs%2Fpr%2F1");
-        let url = Url::parse(&format!("http://x/{}", escaped("ä b?.txt", false))).unwrap();
+        assert_eq!(escape("a b/c#d?e%2f", false), "a b/c%23d%3Fe%252f");
+        assert_eq!(escape("refs/pr/1", true), "refs%2Fpr%2F1");
+        let url = Url::parse(&format!("http://x/{}", escape("ä b?.txt", false))).unwrap();
         assert_eq!(url.path(), "/%C3%A4%20b%3F.txt");
     }
 }
