@@ -121,7 +121,8 @@ async fn serve(
 /// while other executors run and while another call runs.
 ///
 /// # Errors
-/// The engine or `work_dir` cannot be used at all. A container that cannot be removed is counted in [`ReapSummary::left`].
+/// The engine or `work_dir` cannot be used at all. A container that cannot be removed is counted in
+/// [`ReapSummary::left`].
 pub async fn reap(config: &Config) -> Result<ReapSummary, ReapError> {
     let engine = ContainerEngine::connect(&config.engine).await?;
     muster_containers::reap(&engine, &config.work_dir).await

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use muster_executor::{Engine, ImageArchive, ImageContent, ImageFile};
+use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 use muster_protocol::ImageId;
 use serde::Deserialize;
 
@@ -23,7 +23,7 @@ const IMAGE: &str = "muster/shell-test:1";
 /// # Errors
 /// There is no engine, or no busybox on this machine.
 pub async fn shell_image(engine: &str) -> Result<&'static str> {
-    let engine = Engine::connect(engine).await?;
+    let engine = ContainerEngine::connect(engine).await?;
     let contents = std::fs::read(BUSYBOX).or_else(|_| std::fs::read("/usr/bin/busybox"));
     let archive = ImageArchive::new(&ImageContent {
         tag: IMAGE.to_owned(),
@@ -64,7 +64,7 @@ pub async fn llama_image(interpreter: &Path) -> Result<ImageId> {
     ensure!(listed.code == Some(0), "{listed:?}");
     let recipe: Recipe = serde_json::from_str(&listed.stdout)?;
     let archive = ImageArchive::new(&recipe.content("muster/llama-cpp-test:1")?)?;
-    Engine::connect("").await?.load(archive.bytes).await?;
+    ContainerEngine::connect("").await?.load(archive.bytes).await?;
     Ok(archive.id)
 }
 

@@ -126,7 +126,7 @@ fn words(error: impl Into<anyhow::Error>) -> String {
 }
 
 async fn engine() -> EngineFacts {
-    let asked = tokio::time::timeout(PATIENCE, muster_executor::engine::Engine::connect("")).await;
+    let asked = tokio::time::timeout(PATIENCE, muster_executor::engine::ContainerEngine::connect("")).await;
     match asked {
         Ok(Ok(engine)) => EngineFacts {
             version: Some(engine.version().to_owned()),

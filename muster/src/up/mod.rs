@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use muster_chain::ChainClient;
 use muster_executor::archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
-use muster_executor::engine::Engine;
+use muster_executor::engine::ContainerEngine;
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId};
 
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Starts the subnet and keeps it until Ctrl-C, or runs the demo job and stops.
 pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
     let mut diary = DemoSteps::new(clock.clone(), args.json || !args.demo);
-    let engine = Engine::connect("")
+    let engine = ContainerEngine::connect("")
         .await
         .map_err(|error| Failure::coded(error.code(), error))?;
     diary.step(format!("Docker engine {} answers", engine.version()));
@@ -85,7 +85,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
 async fn serve(
     supervisor: &mut Supervisor,
     setup: &Setup<'_>,
-    engine: &Engine,
+    engine: &ContainerEngine,
     programs: &Programs,
     mut diary: DemoSteps,
     keys: &Keys,
@@ -285,7 +285,7 @@ fn write_everything(setup: &Setup<'_>, keys: &Keys, tempo: u16) -> Result {
 
 /// Writes the archive of an image of ours and loads it, also where the engine has it: its name may have moved on.
 async fn load_image(
-    engine: &Engine,
+    engine: &ContainerEngine,
     layout: &Layout,
     name: &str,
     program: &std::path::Path,

@@ -1,8 +1,8 @@
 //! Folders that belong to living processes, and how those of dead processes are found.
 //!
 //! An executor holds a lock on its job's folder for as long as its process lives, and the kernel releases the lock
-//! however that process ends. A folder of an executor whose lock is free is therefore abandoned ([`find_abandoned`]). The
-//! lock is on the folder itself, not on a file in it, so it outlasts the contents while they are removed.
+//! however that process ends. A folder of an executor whose lock is free is therefore abandoned ([`find_abandoned`]).
+//! The lock is on the folder itself, not on a file in it, so it outlasts the contents while they are removed.
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use muster_protocol::AttemptId;
 use tempfile::TempDir;
 
-/// The locked folder of one attempt. Dropping it removes the folder; [`ClaimedFolder::remove`] also returns an error if the
-/// removal failed.
+/// The locked folder of one attempt. Dropping it removes the folder; [`ClaimedFolder::remove`] also returns an error
+/// if the removal failed.
 #[derive(Debug)]
 pub struct ClaimedFolder {
     root: TempDir,
@@ -81,7 +81,8 @@ impl ClaimedFolder {
             .map_err(|source| FolderError::new(&path, "removed", source))
     }
 
-    /// Releases the lock and keeps the files, as if this process were killed: the next [`find_abandoned`] finds the folder.
+    /// Releases the lock and keeps the files, as if this process were killed: the next [`find_abandoned`] finds the
+    /// folder.
     pub fn abandon(self) {
         let path = self.root.keep();
         tracing::debug!(path = %path.display(), "left for the next executor");

@@ -105,8 +105,8 @@ impl FileWriter {
         Self { pieces, writer }
     }
 
-    /// Waits for room and queues a chunk. Returns false if the writer has failed; [`FileWriter::finish`] then returns its
-    /// error.
+    /// Waits for room and queues a chunk. Returns false if the writer has failed; [`FileWriter::finish`] then returns
+    /// its error.
     pub(crate) async fn push(&self, piece: Bytes) -> bool {
         self.pieces.send(piece).await.is_ok()
     }
