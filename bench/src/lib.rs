@@ -1,8 +1,9 @@
 //! Speed as a ratio: ours and a peer's, in turns, in one run.
 //!
 //! A machine that others use too makes absolute times worthless and drifts while one measures. So both sides take turns
-//! (ours, peer, ours, peer, …), medians are compared, and the raw samples are kept. `cargo xtask bench` runs the programs
-//! below `src/bin/`, stores their [`Report`]s in `bench/results/` and writes the tables into `docs/performance.md`.
+//! (ours, peer, ours, peer, …), medians are compared, and the raw samples are kept. `cargo xtask bench` runs the
+//! programs below `src/bin/`, stores their [`Report`]s in `bench/results/` and writes the tables into
+//! `docs/performance.md`.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ pub struct Turns {
     pub peer: Vec<f64>,
 }
 
-/// Measures in turns: one round of each first, whose samples are dropped (caches, lazy set-up), then `rounds` that count.
+/// Measures in turns: one round of each first, whose samples are dropped (caches, lazy set-up), then `rounds` that
+/// count.
 ///
 /// # Errors
 /// The first error of either side.

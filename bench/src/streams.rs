@@ -32,7 +32,8 @@ const FILLING: &str = "abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopqrstu
 /// No client waits longer for a stream.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The parameters of a stream. On the wire: OpenAI's `max_tokens` and `seed`, so that it passes through anybody's gateway.
+/// The parameters of a stream. On the wire: OpenAI's `max_tokens` and `seed`, so that it passes through anybody's
+/// gateway.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamParameters {
     /// The number of events.

@@ -70,9 +70,9 @@ pub enum AdmissionDecision {
 
 /// Answers an offer.
 ///
-/// Defects of the offer are reported before a lack of executors, so that a forged offer learns nothing about the miner's
-/// load. A repetition comes before both limits, because a lost answer must be repeatable when the miner is
-/// full or about to stop.
+/// Defects of the offer are reported before a lack of executors, so that a forged offer learns nothing about the
+/// miner's load. A repetition comes before both limits, because a lost answer must be repeatable when the miner is full
+/// or about to stop.
 pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> AdmissionDecision {
     let decline = |reason, message: String| AdmissionDecision::Decline { reason, message };
     if !facts.served {

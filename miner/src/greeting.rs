@@ -72,8 +72,8 @@ pub enum NoSession {
     Left,
 }
 
-/// Waits for the greeting of a connection to the address of `claimed`: the first message. Nothing behind it is read until
-/// it has been checked.
+/// Waits for the greeting of a connection to the address of `claimed`: the first message. Nothing behind it is read
+/// until it has been checked.
 ///
 /// # Errors
 /// Each reason for which the connection does not become a session.

@@ -1,9 +1,9 @@
 //! The miner: admits jobs of validators, lends each an executor, and loses no result and no receipt.
 //!
-//! Read in this order: [`admission`], [`lease`] and [`lease_table`] decide, purely; [`dispatcher`] feeds them and carries
-//! out their effects; [`store`] and [`pages`] keep state; [`greeting`], [`validator_session`], [`executor_session`] and
-//! [`http`] talk; [`manager`] starts executors and [`persistent`] lends those that stay connected; [`chain`] knows the
-//! validators to serve.
+//! Read in this order: [`admission`], [`lease`] and [`lease_table`] decide, purely; [`dispatcher`] feeds them and
+//! carries out their effects; [`store`] and [`pages`] keep state; [`greeting`], [`validator_session`],
+//! [`executor_session`] and [`http`] talk; [`manager`] starts executors and [`persistent`] lends those that stay
+//! connected; [`chain`] knows the validators to serve.
 //!
 //! Absent on purpose: scoring, and any knowledge of what a job does.
 
@@ -152,7 +152,8 @@ pub async fn run_with(
     let pages = Pages::open(&config.receipts_dir, lines, now).await?;
     let (leases, pending) = LeaseTable::open(rules(&config), store.records().await?, now);
 
-    // Sessions outlive the call to stop, because they must learn the end of their leases. So they have their own spawner.
+    // Sessions outlive the call to stop, because they must learn the end of their leases. So they have their own
+    // spawner.
     let own = Tasks::new();
     let (inbox, events) = inbox();
     let served = ServedValidators::new(

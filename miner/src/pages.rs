@@ -29,7 +29,7 @@ pub struct PageError {
 /// The bytes of a page that a request gets.
 #[derive(Clone, Debug)]
 pub struct PageContent {
-    /// What the request's `Range` header asked for.
+    /// The range that the request's `Range` header asked for.
     pub range: RequestedRange,
     /// Bytes of the whole page.
     pub size: u64,

@@ -1,5 +1,5 @@
-//! The queues between sessions and dispatcher. Sessions wait where the dispatcher is behind; the dispatcher never waits for
-//! a peer.
+//! The queues between sessions and dispatcher. Sessions wait where the dispatcher is behind; the dispatcher never waits
+//! for a peer.
 
 use std::sync::Arc;
 

@@ -90,8 +90,8 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
     context.inbox.send(Event::Left(connection)).await;
 }
 
-/// Sends queued messages; messages that gathered go out together. It ends when the dispatcher has dropped the session and
-/// all messages are sent, or when the socket fails.
+/// Sends queued messages; messages that gathered go out together. It ends when the dispatcher has dropped the session
+/// and all messages are sent, or when the socket fails.
 async fn write(sender: &Sender<ValidatorPeer>, mut outgoings: OutgoingQueue, context: &MinerState) {
     while let Some(first) = outgoings.recv().await {
         let mut together = Vec::new();

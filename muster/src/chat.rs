@@ -189,7 +189,8 @@ impl Conversation<'_> {
         })
     }
 
-    /// The gateway keeps a proof before its client sees the answer's end; a client that stops at the last event is faster.
+    /// The gateway keeps a proof before its client sees the answer's end; a client that stops at the last event is
+    /// faster.
     async fn proof(&self, id: &str) -> Result<ProofView> {
         let mut looks = LOOKS;
         loop {

@@ -1,5 +1,5 @@
-//! The facilitator and the identity of a user's command: its own options first, then the local subnet of this folder, then
-//! the saved login.
+//! The facilitator and the identity of a user's command: its own options first, then the local subnet of this folder,
+//! then the saved login.
 
 use std::path::PathBuf;
 

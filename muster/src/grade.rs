@@ -1,5 +1,5 @@
-//! `muster grade`: what executors have proven, why one is worth nothing, and the validator's own checks on this machine or on a
-//! batch's file.
+//! `muster grade`: what executors have proven, why one is worth nothing, and the validator's own checks on this machine
+//! or on a batch's file.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -533,8 +533,8 @@ fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
 
 // The demonstration.
 
-/// Judges a batch again from its file, and says what came of it: how many are proven, and why each of the others is worth
-/// nothing.
+/// Judges a batch again from its file, and says what came of it: how many are proven, and why each of the others is
+/// worth nothing.
 pub(crate) fn told(file: &BatchFile) -> anyhow::Result<(usize, Vec<String>)> {
     let replayed = replay(file, InstructionSet::best(), &muster_identity::verify)
         .context("the validator's evidence cannot be read")?;

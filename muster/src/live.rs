@@ -1,5 +1,5 @@
-//! A job while it runs, as a person watches it: its steps, bars for long operations, and its output. Only the output goes to
-//! stdout.
+//! A job while it runs, as a person watches it: its steps, bars for long operations, and its output. Only the output
+//! goes to stdout.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;

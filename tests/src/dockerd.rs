@@ -68,8 +68,8 @@ impl Dockerd {
         }
         // The machine's own configuration must not speak to this one; its storage is slow and works everywhere.
         std::fs::write(at("daemon.json"), "{}")?;
-        // In a network of its own: an engine that is told to have no bridge removes the machine's. The shell becomes dockerd,
-        // so that its process id is dockerd's.
+        // In a network of its own: an engine that is told to have no bridge removes the machine's. The shell becomes
+        // dockerd, so that its process id is dockerd's.
         let daemon = Command::new("unshare")
             .args(["--net", "sh", "-c"])
             .args(["ip link set lo up; exec /usr/sbin/dockerd \"$@\"", "dockerd"])

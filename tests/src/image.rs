@@ -1,5 +1,5 @@
-//! Images that tests make of what lies on this machine: one of nothing but a shell, for jobs that tests write down as scripts, and one
-//! of an engine that nobody here wrote.
+//! Images that tests make of what lies on this machine: one of nothing but a shell, for jobs that tests write down as
+//! scripts, and one of an engine that nobody here wrote.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ pub const BUSYBOX: &str = "/bin/busybox";
 
 const IMAGE: &str = "muster/shell-test:1";
 
-/// Loads the image into the engine at `engine` (empty: this machine's) and returns its name. A job's arguments are the shell's:
-/// `["-c", "echo hello"]`.
+/// Loads the image into the engine at `engine` (empty: this machine's) and returns its name. A job's arguments are the
+/// shell's: `["-c", "echo hello"]`.
 ///
 /// # Errors
 /// There is no engine, or no busybox on this machine.
@@ -39,8 +39,8 @@ pub async fn shell_image(engine: &str) -> Result<&'static str> {
     Ok(IMAGE)
 }
 
-/// Puts llama.cpp's server, as this Python has it, and a small model into an image, loads that into this machine's engine, and returns its
-/// id. The image's one argument is the socket that the server is to listen on.
+/// Puts llama.cpp's server, as this Python has it, and a small model into an image, loads that into this machine's
+/// engine, and returns its id. The image's one argument is the socket that the server is to listen on.
 ///
 /// # Errors
 /// There is no engine, or the Python lacks `xllamacpp`, `gguf` or `safetensors`.

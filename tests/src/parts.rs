@@ -50,7 +50,8 @@ impl Role {
 /// The settings that differ from one test to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// Where the roles keep what they know; SQLite files in the subnet's folder if it is not set. `ROLE` in it stands for the role.
+    /// Where the roles keep what they know; SQLite files in the subnet's folder if it is not set. `ROLE` in it stands
+    /// for the role.
     pub store: Option<String>,
     /// The address the miner announces; its own if it is not set.
     pub miner_announces: Option<SocketAddr>,
@@ -323,8 +324,8 @@ impl Parts {
         Ok(())
     }
 
-    /// Starts every process that has ended, as a supervisor would. A process that does not come up is tried again at the next
-    /// call.
+    /// Starts every process that has ended, as a supervisor would. A process that does not come up is tried again at
+    /// the next call.
     ///
     /// # Errors
     /// It cannot be started at all.

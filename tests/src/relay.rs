@@ -1,5 +1,5 @@
-//! A relay between two roles, under a test's control: it passes websocket frames and HTTP requests on, and cuts, repeats,
-//! swaps or delays them on request.
+//! A relay between two roles, under a test's control: it passes websocket frames and HTTP requests on, and cuts,
+//! repeats, swaps or delays them on request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! A job's data through a whole subnet: inputs inline, from S3 and from the hub; outputs by PUT and POST to S3. The user is
-//! ComputeHorde's own SDK, S3 is moto.
+//! A job's data through a whole subnet: inputs inline, from S3 and from the hub; outputs by PUT and POST to S3. The
+//! user is ComputeHorde's own SDK, S3 is moto.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -1,4 +1,5 @@
-//! llama.cpp's server behind the seal: an engine that nobody here wrote, from its own wheel, in a container without network.
+//! llama.cpp's server behind the seal: an engine that nobody here wrote, from its own wheel, in a container without
+//! network.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

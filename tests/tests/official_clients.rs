@@ -1,5 +1,5 @@
-//! The official Bittensor clients, each in an environment of its own, do on our local chain what they do on the public one; and
-//! what they did is looked for in the chain's storage, without any client.
+//! The official Bittensor clients, each in an environment of its own, do on our local chain what they do on the public
+//! one; and what they did is looked for in the chain's storage, without any client.
 
 #![expect(
     clippy::unwrap_used,

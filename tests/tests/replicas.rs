@@ -1,4 +1,5 @@
-//! Two facilitators on one PostgreSQL, as real processes: one user and one validator notice nothing when either is killed.
+//! Two facilitators on one PostgreSQL, as real processes: one user and one validator notice nothing when either is
+//! killed.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

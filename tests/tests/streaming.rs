@@ -1,4 +1,5 @@
-//! Streaming through the whole path, as real processes: client, facilitator, gateway, seal, engine in a container without network.
+//! Streaming through the whole path, as real processes: client, facilitator, gateway, seal, engine in a container
+//! without network.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 

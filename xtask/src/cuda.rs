@@ -27,8 +27,8 @@ const COMPILER: [&str; 4] = [
     "nvidia-cuda-crt==13.0.88",
     "nvidia-cuda-runtime==13.0.96",
 ];
-/// No instruction of the kernels is younger, so that drivers from CUDA 11.1 on read it; the compiler itself writes 9.0. ptxas
-/// refuses what the version does not have.
+/// No instruction of the kernels is younger, so that drivers from CUDA 11.1 on read it; the compiler itself writes 9.0.
+/// ptxas refuses what the version does not have.
 const VERSION: &str = "7.1";
 /// The cards that the assembler reports on: A100, RTX 3090, RTX 4090, H100, B200, RTX 5090.
 const CARDS: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
@@ -127,7 +127,8 @@ fn finished(text: &str, digest: &str) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// Registers of each kernel, from what `ptxas -v` says. Memory in place of registers is an error: a kernel that spills is slow.
+/// Registers of each kernel, from what `ptxas -v` says. Memory in place of registers is an error: a kernel that spills
+/// is slow.
 fn registers(said: &str) -> anyhow::Result<Vec<(String, u32)>> {
     let mut found = Vec::new();
     let mut kernel = None;

@@ -1,7 +1,7 @@
 //! The repository's own commands: `cargo xtask arrows | tidy | test | bench | ptx`.
 //!
-//! The commands check the rules that a reviewer would otherwise have to remember. xtask uses none of our crates, so that it
-//! still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
+//! The commands check the rules that a reviewer would otherwise have to remember. xtask uses none of our crates, so
+//! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
 
 #![expect(
     clippy::print_stdout,

@@ -103,7 +103,8 @@ impl Workspace {
         cargo
     }
 
-    /// Cargo inside the workspace of the CUDA prover, which links with the libcuda below `libraries` and starts with it.
+    /// Cargo inside the workspace of the CUDA prover, which links with the libcuda below `libraries` and starts with
+    /// it.
     pub(crate) fn cuda_cargo(&self, libraries: &Path) -> Command {
         let mut cargo = self.cargo();
         cargo

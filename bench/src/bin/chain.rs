@@ -1,7 +1,8 @@
-//! The chain client: reading a subnet of 256 neurons against the official client, and how long weights take to be in force.
+//! The chain client: reading a subnet of 256 neurons against the official client, and how long weights take to be in
+//! force.
 //!
-//! It starts a devchain of its own (`MUSTER_DEVCHAIN_BIN`). The peer is measured only if `MUSTER_TEST_BITTENSOR_PYTHON` names
-//! a Python with bittensor 11.3.0.
+//! It starts a devchain of its own (`MUSTER_DEVCHAIN_BIN`). The peer is measured only if `MUSTER_TEST_BITTENSOR_PYTHON`
+//! names a Python with bittensor 11.3.0.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -164,36 +165,45 @@ async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: WeightsMethod
     let committed = client.submit_weights(key, netuid, &call).await?;
     if let Some(pending) = &mut pending {
         pending.committed = Some(committed);
-        let hash = pending.hash(&key.hotkey(), netuid);
-        loop {
-            blocks.next().await?;
-            match assess_commit(
-                pending,
-                hash,
-                &client.read_onchain_weights(netuid, &key.hotkey()).await?,
-            ) {
-                CommitStatus::Wait => {}
-                CommitStatus::Reveal => {
-                    let Revealer::Us { salt } = pending.by else {
-                        continue;
-                    };
-                    let call = WeightsCall::Reveal {
-                        weights: weights.clone(),
-                        salt,
-                        version_key: 0,
-                    };
-                    client.submit_weights(key, netuid, &call).await?;
-                }
-                CommitStatus::Revealed => break,
-                CommitStatus::Lost(loss) => anyhow::bail!(loss),
-            }
-        }
+        until_revealed(&client, key, netuid, pending, &weights).await?;
     }
     ensure!(
         client.weights_of(netuid, uid).await? == row,
         "the chain has other weights"
     );
     Ok((client.head().await?.0 - start.0) as f64)
+}
+
+/// Follows a commit until its weights are in force, and reveals them where the chain does not.
+async fn until_revealed(
+    client: &ChainClient,
+    key: &Keypair,
+    netuid: Netuid,
+    pending: &PendingReveal,
+    weights: &[(Uid, u16)],
+) -> anyhow::Result<()> {
+    let mut blocks = client.blocks().await?;
+    let hash = pending.hash(&key.hotkey(), netuid);
+    loop {
+        blocks.next().await?;
+        let shown = client.read_onchain_weights(netuid, &key.hotkey()).await?;
+        match assess_commit(pending, hash, &shown) {
+            CommitStatus::Wait => {}
+            CommitStatus::Reveal => {
+                let Revealer::Us { salt } = pending.by else {
+                    continue;
+                };
+                let call = WeightsCall::Reveal {
+                    weights: weights.to_vec(),
+                    salt,
+                    version_key: 0,
+                };
+                client.submit_weights(key, netuid, &call).await?;
+            }
+            CommitStatus::Revealed => return Ok(()),
+            CommitStatus::Lost(loss) => anyhow::bail!(loss),
+        }
+    }
 }
 
 /// A devchain with full subnets to read and two small ones to set weights in. It ends with this.

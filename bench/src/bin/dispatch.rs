@@ -1,11 +1,13 @@
-//! A job's way through a validator, from the frame that brings it to the offer on the wire, durable in between, against a task's
-//! way through Celery and Redis, once with a Redis that keeps nothing and once with one that flushes as ours does. Then what a
-//! thousand sessions of a validator cost a miner, and how often a miner and a validator wake up while nothing happens.
+//! A job's way through a validator, from the frame that brings it to the offer on the wire, durable in between, against
+//! a task's way through Celery and Redis, once with a Redis that keeps nothing and once with one that flushes as ours
+//! does. Then what a thousand sessions of a validator cost a miner, and how often a miner and a validator wake up while
+//! nothing happens.
 //!
-//! The validator is the real one with its store on disk, and another one with its store where a flush costs nothing; around each
-//! stand a facilitator and a miner that answer at once, and a chain that stands still. `MUSTER_BENCH_CELERY_PYTHON` names a Python
-//! with celery and redis (`bench/peers/celery_dispatch.py`); without it our figures stand alone. `MUSTER_BENCH_JOBS` (default 2000)
-//! is how many jobs are handed over at once, `MUSTER_BENCH_ROUNDS` (default 5) how many rounds there are.
+//! The validator is the real one with its store on disk, and another one with its store where a flush costs nothing;
+//! around each stand a facilitator and a miner that answer at once, and a chain that stands still.
+//! `MUSTER_BENCH_CELERY_PYTHON` names a Python with celery and redis (`bench/peers/celery_dispatch.py`); without it our
+//! figures stand alone. `MUSTER_BENCH_JOBS` (default 2000) is how many jobs are handed over at once,
+//! `MUSTER_BENCH_ROUNDS` (default 5) how many rounds there are.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -1,5 +1,5 @@
-//! The users' door: jobs made durable in a second and how long each takes, a list of 100,000 jobs, the memory of 1,000 idle
-//! watchers; on SQLite and on PostgreSQL, against a minimal FastAPI endpoint on the same PostgreSQL.
+//! The users' door: jobs made durable in a second and how long each takes, a list of 100,000 jobs, the memory of 1,000
+//! idle watchers; on SQLite and on PostgreSQL, against a minimal FastAPI endpoint on the same PostgreSQL.
 //!
 //! Wants `MUSTER_TEST_POSTGRES_URL`, and for the peer `MUSTER_BENCH_FASTAPI_PYTHON` (fastapi, uvicorn, asyncpg, uvloop,
 //! httptools). Each server is a process of its own; the load comes from this one. `MUSTER_BENCH_JOBS` and
@@ -96,98 +96,134 @@ async fn measure() -> anyhow::Result<()> {
         }
         Err(_) => notes.push("SQLite only: MUSTER_TEST_POSTGRES_URL is not set".to_owned()),
     }
-    let peer_name = if peer.is_some() { "FastAPI + asyncpg" } else { "" };
+    let contest = Contest { ours, peer };
     let mut report = Report::default();
+    report.rows.extend(contest.create(jobs).await?);
+    report.rows.extend(contest.list(listed).await?);
+    report.rows.extend(contest.watch(watchers).await?);
+    report.notes = notes;
+    report.print()
+}
 
-    // In turns: every store of ours, then the peer, and again.
-    let mut rates: Vec<Rates> = ours.iter().map(|_| Rates::default()).collect();
-    let mut theirs = Rates::default();
-    for round in 0..=ROUNDS {
-        for ((_, door), rates) in ours.iter().zip(&mut rates) {
-            let load = door.create(jobs).await?;
-            rates.take(round, &load);
-        }
-        if let Some(peer) = &peer {
-            theirs.take(round, &peer.create(jobs).await?);
+/// The stores of ours and the peer, measured in turns.
+struct Contest {
+    ours: Vec<(&'static str, DoorServer)>,
+    peer: Option<Peer>,
+}
+
+impl Contest {
+    /// The peer's name in the report; empty without one.
+    fn peer_name(&self) -> &'static str {
+        if self.peer.is_some() {
+            "FastAPI + asyncpg"
+        } else {
+            ""
         }
     }
-    for ((engine, _), rates) in ours.iter().zip(rates) {
-        let row = |what: &str, unit: &str, direction, ours: Vec<f64>, peer: &Vec<f64>| {
-            let turns = Turns {
-                ours,
-                peer: peer.clone(),
+
+    /// Rates and times of creating jobs.
+    async fn create(&self, jobs: usize) -> anyhow::Result<Vec<Row>> {
+        let (ours, peer, peer_name) = (&self.ours, &self.peer, self.peer_name());
+        let mut rows = Vec::new();
+        // In turns: every store of ours, then the peer, and again.
+        let mut rates: Vec<Rates> = ours.iter().map(|_| Rates::default()).collect();
+        let mut theirs = Rates::default();
+        for round in 0..=ROUNDS {
+            for ((_, door), rates) in ours.iter().zip(&mut rates) {
+                let load = door.create(jobs).await?;
+                rates.take(round, &load);
+            }
+            if let Some(peer) = peer {
+                theirs.take(round, &peer.create(jobs).await?);
+            }
+        }
+        for ((engine, _), rates) in ours.iter().zip(rates) {
+            let row = |what: &str, unit: &str, direction, ours: Vec<f64>, peer: &Vec<f64>| {
+                let turns = Turns {
+                    ours,
+                    peer: peer.clone(),
+                };
+                Row::against(&format!("{what}, {engine}"), unit, direction, peer_name, turns)
             };
-            Row::against(&format!("{what}, {engine}"), unit, direction, peer_name, turns)
-        };
-        let (higher, lower) = (Direction::HigherIsBetter, Direction::LowerIsBetter);
-        report.rows.push(row(
-            "jobs created, durable",
-            "1/s",
-            higher,
-            rates.rate,
-            &theirs.rate,
-        ));
-        report
-            .rows
-            .push(row("a job created, P50", "ms", lower, rates.p50, &theirs.p50));
-        report
-            .rows
-            .push(row("a job created, P99", "ms", lower, rates.p99, &theirs.p99));
+            let (higher, lower) = (Direction::HigherIsBetter, Direction::LowerIsBetter);
+            rows.push(row(
+                "jobs created, durable",
+                "1/s",
+                higher,
+                rates.rate,
+                &theirs.rate,
+            ));
+            rows.push(row("a job created, P50", "ms", lower, rates.p50, &theirs.p50));
+            rows.push(row("a job created, P99", "ms", lower, rates.p99, &theirs.p99));
+        }
+
+        Ok(rows)
     }
 
-    for (_, door) in &ours {
-        door.seed(listed).await?;
-    }
-    if let Some(peer) = &peer {
-        peer.seed(listed).await?;
-    }
-    for (what, page) in [("first", 1), ("last", listed.div_ceil(PAGE))] {
-        let mut samples: Vec<Vec<f64>> = ours.iter().map(|_| Vec::new()).collect();
-        let mut theirs = Vec::new();
-        for _ in 0..ROUNDS {
-            for ((_, door), samples) in ours.iter().zip(&mut samples) {
-                samples.push(door.page(page, listed).await?);
+    /// Times of the first and the last page of a long list.
+    async fn list(&self, listed: u64) -> anyhow::Result<Vec<Row>> {
+        let (ours, peer, peer_name) = (&self.ours, &self.peer, self.peer_name());
+        let mut rows = Vec::new();
+        for (_, door) in ours {
+            door.seed(listed).await?;
+        }
+        if let Some(peer) = peer {
+            peer.seed(listed).await?;
+        }
+        for (what, page) in [("first", 1), ("last", listed.div_ceil(PAGE))] {
+            let mut samples: Vec<Vec<f64>> = ours.iter().map(|_| Vec::new()).collect();
+            let mut theirs = Vec::new();
+            for _ in 0..ROUNDS {
+                for ((_, door), samples) in ours.iter().zip(&mut samples) {
+                    samples.push(door.page(page, listed).await?);
+                }
+                if let Some(peer) = peer {
+                    theirs.push(peer.page(page, listed).await?);
+                }
             }
-            if let Some(peer) = &peer {
-                theirs.push(peer.page(page, listed).await?);
+            for ((engine, _), ours) in ours.iter().zip(samples) {
+                let what = format!("the {what} page of {PAGE} in a list of {listed} jobs, {engine}");
+                let turns = Turns {
+                    ours,
+                    peer: theirs.clone(),
+                };
+                rows.push(Row::against(
+                    &what,
+                    "ms",
+                    Direction::LowerIsBetter,
+                    peer_name,
+                    turns,
+                ));
             }
         }
-        for ((engine, _), ours) in ours.iter().zip(samples) {
-            let what = format!("the {what} page of {PAGE} in a list of {listed} jobs, {engine}");
+
+        Ok(rows)
+    }
+
+    /// The memory of idle watchers of events.
+    async fn watch(&self, watchers: usize) -> anyhow::Result<Vec<Row>> {
+        let (ours, peer, peer_name) = (&self.ours, &self.peer, self.peer_name());
+        let mut rows = Vec::new();
+        let theirs = match peer {
+            Some(peer) => vec![peer.watch(watchers).await?],
+            None => Vec::new(),
+        };
+        for (engine, door) in ours {
+            let what = format!("memory of {watchers} idle watchers of events, {engine}");
             let turns = Turns {
-                ours,
+                ours: vec![door.watch(watchers).await?],
                 peer: theirs.clone(),
             };
-            report.rows.push(Row::against(
+            rows.push(Row::against(
                 &what,
-                "ms",
+                "MiB",
                 Direction::LowerIsBetter,
                 peer_name,
                 turns,
             ));
         }
+        Ok(rows)
     }
-
-    let theirs = match &peer {
-        Some(peer) => vec![peer.watch(watchers).await?],
-        None => Vec::new(),
-    };
-    for (engine, door) in &ours {
-        let what = format!("memory of {watchers} idle watchers of events, {engine}");
-        let turns = Turns {
-            ours: vec![door.watch(watchers).await?],
-            peer: theirs.clone(),
-        };
-        report.rows.push(Row::against(
-            &what,
-            "MiB",
-            Direction::LowerIsBetter,
-            peer_name,
-            turns,
-        ));
-    }
-    report.notes = notes;
-    report.print()
 }
 
 fn number(name: &str) -> Option<u64> {

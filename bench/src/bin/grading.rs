@@ -1,7 +1,7 @@
 //! Grading: how far the first bytes of a thousand challenges lie apart, and a whole batch of ten thousand executors.
 //!
-//! `MUSTER_BENCH_MINERS` (default 256) miners of 40 executors are in the batch. Both ends run on this machine, so the challenged share
-//! its cores with the validator.
+//! `MUSTER_BENCH_MINERS` (default 256) miners of 40 executors are in the batch. Both ends run on this machine, so the
+//! challenged share its cores with the validator.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -20,7 +20,7 @@ use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
 use muster_grading::evidence::ProofEvidence;
 use muster_grading::grade_spec::{GradeSpec, ProofShape, Trial};
 use muster_grading::judgement::Judgement;
-use muster_grading::plan::{Announcement, BatchBounds, draw_batch};
+use muster_grading::plan::{Announcement, BatchBounds, BatchPlan, draw_batch};
 use muster_grading::trial_result::TrialResult;
 use muster_grading_runner::conversation::TimedConversation;
 use muster_grading_runner::transport::{Transport, TransportReply};
@@ -297,51 +297,86 @@ enum ConversationOutcome {
     Judged(usize, TrialResult),
 }
 
-async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
-    let me = ValidatorKey(Hotkey::from_bytes([9; 32]));
-    let announced: Vec<_> = (0..miners)
-        .map(|number| {
-            let mut key = [0; 32];
-            let (head, _) = key.split_at_mut(4);
-            head.copy_from_slice(&number.to_le_bytes());
-            Announcement {
-                miner: MinerKey(Hotkey::from_bytes(key)),
-                class: CLASS,
-                count: OF_ONE,
+/// So many miners with `OF_ONE` executors each.
+fn announce(miners: u32) -> Vec<Announcement> {
+    let announcement = |number: u32| {
+        let mut key = [0; 32];
+        let (head, _) = key.split_at_mut(4);
+        head.copy_from_slice(&number.to_le_bytes());
+        Announcement {
+            miner: MinerKey(Hotkey::from_bytes(key)),
+            class: CLASS,
+            count: OF_ONE,
+        }
+    };
+    (0..miners).map(announcement).collect()
+}
+
+/// The tasks of one batch and the channel on which they report.
+struct BatchTasks {
+    tasks: Tasks,
+    executors: Vec<Arc<Honest>>,
+    judging: Arc<Semaphore>,
+    outcomes: mpsc::UnboundedSender<ConversationOutcome>,
+    /// Microseconds of verification, over all threads.
+    verifying: Arc<AtomicU64>,
+    /// Bytes of evidence.
+    stored: Arc<AtomicU64>,
+}
+
+impl BatchTasks {
+    /// Runs one conversation to its commitment.
+    fn spawn_conversation(&self, place: usize, mut conversation: TimedConversation) -> Result<()> {
+        let (executor, outcomes) = (line(&self.executors, place)?, self.outcomes.clone());
+        self.tasks.spawn("conversation", async move {
+            conversation.run_to_commitment(&*executor).await;
+            let _ = outcomes.send(ConversationOutcome::Committed(place, Box::new(conversation)));
+        });
+        Ok(())
+    }
+
+    /// Takes one opening and judges its evidence.
+    fn spawn_judge(&self, place: usize, trial: usize, conversation: TimedConversation) -> Result<()> {
+        let (executor, outcomes) = (line(&self.executors, place)?, self.outcomes.clone());
+        let judging = Arc::clone(&self.judging);
+        let (verifying, stored) = (Arc::clone(&self.verifying), Arc::clone(&self.stored));
+        self.tasks.spawn("judge", async move {
+            let Ok(_permit) = judging.acquire().await else {
+                return;
+            };
+            let (evidence, _) = conversation.take_opening(&*executor).await;
+            let judged = tokio::task::spawn_blocking(move || {
+                let (result, took) = muster_bench::timed(|| {
+                    TrialResult::from_evidence(trial, &evidence, None, InstructionSet::best())
+                });
+                let file = ProofEvidence::new(trial, 0, &evidence);
+                stored.fetch_add(file.evidence.len() as u64, Ordering::Relaxed);
+                (result, took)
+            });
+            if let Ok((result, took)) = judged.await {
+                let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+                verifying.fetch_add(took, Ordering::Relaxed);
+                let _ = outcomes.send(ConversationOutcome::Judged(place, result));
             }
-        })
-        .collect();
-    let (plan, drawing) =
-        muster_bench::timed(|| draw_batch(&[7; 32], me, &announced, BatchBounds::default()));
-    let course = course()?;
-    let all = plan.participants.len();
+        });
+        Ok(())
+    }
+}
+
+/// Carries a batch through all of its trials.
+async fn run_batch(
+    batch: &mut Batch,
+    plan: &BatchPlan,
+    spec: &GradeSpec,
+    tasks: &BatchTasks,
+    mut reported: mpsc::UnboundedReceiver<ConversationOutcome>,
+) -> Result<()> {
     let begun = Instant::now();
     let at = || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let mut batch = Batch::new(
-        plan.participants.clone(),
-        [course.clone()],
-        BatchRules { gather_us: 1 },
-        0,
-    );
-    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let proving = Arc::new(Semaphore::new(cores));
-    let judging = Arc::new(Semaphore::new(cores * 2));
-    let executors: Vec<_> = (0..all)
-        .map(|_| {
-            Arc::new(Honest {
-                said: Mutex::default(),
-                cores: Arc::clone(&proving),
-            })
-        })
-        .collect();
-    let (verifying, kept) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let tasks = Tasks::new();
-    let (telling, mut told) = mpsc::unbounded_channel();
     let mut conversations: BTreeMap<usize, (usize, TimedConversation)> = BTreeMap::new();
     let mut trial = 0;
     let mut actions = batch.tick(0);
-    let mut finished = false;
-    while !finished {
+    loop {
         let mut next = Vec::new();
         for action in actions {
             match action {
@@ -351,107 +386,81 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
                     }
                 }
                 BatchAction::Challenge {
-                    trial: which,
-                    participants: seats,
+                    trial: current,
+                    participants,
                     ..
                 } => {
-                    trial = which;
-                    for place in seats {
-                        let seat = plan.participants.get(place).context("a seat")?;
-                        let asked = course.trials.get(which).context("a trial")?;
-                        let conversation = TimedConversation::new(machine(plan.id, seat, asked)?);
-                        let (executor, telling) = (line(&executors, place)?, telling.clone());
-                        tasks.spawn("conversation", async move {
-                            let mut conversation = conversation;
-                            conversation.run_to_commitment(&*executor).await;
-                            let _ =
-                                telling.send(ConversationOutcome::Committed(place, Box::new(conversation)));
-                        });
+                    trial = current;
+                    for place in participants {
+                        let participant = plan.participants.get(place).context("a participant")?;
+                        let asked = spec.trials.get(trial).context("a trial")?;
+                        let conversation = TimedConversation::new(machine(plan.id, participant, asked)?);
+                        tasks.spawn_conversation(place, conversation)?;
                     }
                 }
                 BatchAction::Judge(places) => {
                     for place in places {
-                        let (which, conversation) = conversations.remove(&place).context("a conversation")?;
-                        let (executor, telling) = (line(&executors, place)?, telling.clone());
-                        let (judging, verifying, kept) =
-                            (Arc::clone(&judging), Arc::clone(&verifying), Arc::clone(&kept));
-                        tasks.spawn("judge", async move {
-                            let Ok(_permit) = judging.acquire().await else {
-                                return;
-                            };
-                            let (evidence, _) = conversation.take_opening(&*executor).await;
-                            let judged = tokio::task::spawn_blocking(move || {
-                                let (tried, took) = muster_bench::timed(|| {
-                                    TrialResult::from_evidence(which, &evidence, None, InstructionSet::best())
-                                });
-                                let file = ProofEvidence::new(which, 0, &evidence);
-                                kept.fetch_add(file.evidence.len() as u64, Ordering::Relaxed);
-                                (tried, took)
-                            });
-                            if let Ok((tried, took)) = judged.await {
-                                let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-                                verifying.fetch_add(took, Ordering::Relaxed);
-                                let _ = telling.send(ConversationOutcome::Judged(place, tried));
-                            }
-                        });
+                        let (trial, conversation) = conversations.remove(&place).context("a conversation")?;
+                        tasks.spawn_judge(place, trial, conversation)?;
                     }
                 }
                 BatchAction::Release(_) => {}
-                BatchAction::Finish => finished = true,
+                BatchAction::Finish => return Ok(()),
             }
         }
-        if next.is_empty() && !finished {
-            next = match told.recv().await.context("nobody is left")? {
+        if next.is_empty() {
+            next = match reported.recv().await.context("no task is left")? {
                 ConversationOutcome::Committed(place, conversation) => {
                     conversations.insert(place, (trial, *conversation));
                     batch.apply(place, BatchEvent::Committed, at())
                 }
-                ConversationOutcome::Judged(place, tried) => {
-                    batch.apply(place, BatchEvent::Judged(Box::new(tried)), at())
+                ConversationOutcome::Judged(place, result) => {
+                    batch.apply(place, BatchEvent::Judged(Box::new(result)), at())
                 }
             };
         }
         actions = next;
     }
-    let wall = begun.elapsed();
-    let ((judgements, _), settling) = {
-        let (judged, took) = muster_bench::timed(|| batch.judgements(&BTreeMap::new()));
-        (judged.context("not over")?, took)
+}
+
+async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
+    let me = ValidatorKey(Hotkey::from_bytes([9; 32]));
+    let announced = announce(miners);
+    let (plan, drawing) =
+        muster_bench::timed(|| draw_batch(&[7; 32], me, &announced, BatchBounds::default()));
+    let spec = course()?;
+    let all = plan.participants.len();
+    let rules = BatchRules { gather_us: 1 };
+    let mut batch = Batch::new(plan.participants.clone(), [spec.clone()], rules, 0);
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let proving = Arc::new(Semaphore::new(cores));
+    let honest = |_| {
+        Arc::new(Honest {
+            said: Mutex::default(),
+            cores: Arc::clone(&proving),
+        })
     };
-    let proven = judgements
-        .iter()
-        .filter(|judged| matches!(judged, Judgement::Proven { .. }));
-    if proven.count() != all {
+    let (outcomes, reported) = mpsc::unbounded_channel();
+    let tasks = BatchTasks {
+        tasks: Tasks::new(),
+        executors: (0..all).map(honest).collect(),
+        judging: Arc::new(Semaphore::new(cores * 2)),
+        outcomes,
+        verifying: Arc::default(),
+        stored: Arc::default(),
+    };
+    let begun = Instant::now();
+    run_batch(&mut batch, &plan, &spec, &tasks, reported).await?;
+    let wall = begun.elapsed();
+    let (judged, settling) = muster_bench::timed(|| batch.judgements(&BTreeMap::new()));
+    let (judgements, _) = judged.context("not over")?;
+    let is_proven = |judged: &&Judgement| matches!(judged, Judgement::Proven { .. });
+    if judgements.iter().filter(is_proven).count() != all {
         bail!("an honest executor did not pass");
     }
-    let verified = Duration::from_micros(verifying.load(Ordering::Relaxed));
-    let row =
-        |what: &str, unit: &str, sample: f64| Row::alone(what, unit, Direction::LowerIsBetter, vec![sample]);
-    let each = verified.as_secs_f64() * 1e3 / all as f64;
-    let rows = vec![
-        row(
-            "a batch, its executors proving on the same cores",
-            "s",
-            wall.as_secs_f64(),
-        ),
-        row(
-            "its verification, of all threads together",
-            "s",
-            verified.as_secs_f64(),
-        ),
-        row(
-            "verification of one executor: 256 entries and 128 steps",
-            "ms",
-            each,
-        ),
-        row(
-            "its plan and its judgements",
-            "ms",
-            (drawing + settling).as_secs_f64() * 1e3,
-        ),
-        row("memory at its peak, provers included", "MiB", peak_mib()?),
-    ];
-    let stored = kept.load(Ordering::Relaxed) as f64 / 1e6;
+    let verified = Duration::from_micros(tasks.verifying.load(Ordering::Relaxed));
+    let rows = batch_rows(wall, verified, drawing + settling, all)?;
+    let stored = tasks.stored.load(Ordering::Relaxed) as f64 / 1e6;
     let notes = vec![
         format!(
             "the barrier: {WAITING} sealed clients with a connection each, one endpoint, all in this process; {ROUNDS} rounds"
@@ -462,6 +471,29 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
         format!("evidence of the batch: {stored:.0} MB of text"),
     ];
     Ok((rows, notes))
+}
+
+/// The rows of a batch of `all` executors; `planning` is the time of its plan and its judgements.
+fn batch_rows(wall: Duration, verified: Duration, planning: Duration, all: usize) -> Result<Vec<Row>> {
+    let row =
+        |what: &str, unit: &str, sample: f64| Row::alone(what, unit, Direction::LowerIsBetter, vec![sample]);
+    let (wall, verified, planning) = (
+        wall.as_secs_f64(),
+        verified.as_secs_f64(),
+        planning.as_secs_f64() * 1e3,
+    );
+    let each = verified * 1e3 / all as f64;
+    Ok(vec![
+        row("a batch, its executors proving on the same cores", "s", wall),
+        row("its verification, of all threads together", "s", verified),
+        row(
+            "verification of one executor: 256 entries and 128 steps",
+            "ms",
+            each,
+        ),
+        row("its plan and its judgements", "ms", planning),
+        row("memory at its peak, provers included", "MiB", peak_mib()?),
+    ])
 }
 
 fn line(executors: &[Arc<Honest>], place: usize) -> Result<Arc<Honest>> {

@@ -1,9 +1,9 @@
-//! A trivial job on a standing executor, from its offer until the executor is free again, against the bare engine: create,
-//! start, wait, remove. Once with nothing made ahead, once with a container that waits. Then a thousand jobs in a row, and
-//! what they leave behind.
+//! A trivial job on a standing executor, from its offer until the executor is free again, against the bare engine:
+//! create, start, wait, remove. Once with nothing made ahead, once with a container that waits. Then a thousand jobs in
+//! a row, and what they leave behind.
 //!
-//! Wants an engine with the demo image (`muster up` loads it; `MUSTER_BENCH_IMAGE` names another that takes its words), and
-//! `muster-hold`, which it builds; `MUSTER_BENCH_JOBS` says how many in a row.
+//! Wants an engine with the demo image (`muster up` loads it; `MUSTER_BENCH_IMAGE` names another that takes its words),
+//! and `muster-hold`, which it builds; `MUSTER_BENCH_JOBS` says how many in a row.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

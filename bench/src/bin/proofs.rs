@@ -1,8 +1,8 @@
 //! Proofs of hardware: what a core checks, and the CPU prover's int8 product against oneDNN's.
 //!
-//! The peer is a program of its own (`bench/peers/onednn_int8.cpp`, the command that builds it is at its head), named by
-//! `MUSTER_BENCH_ONEDNN`; without it our products stand alone. Times are processor seconds of one thread, so that other
-//! work on the machine counts for less; pin both sides with `taskset`.
+//! The peer is a program of its own (`bench/peers/onednn_int8.cpp`, the command that builds it is at its head), named
+//! by `MUSTER_BENCH_ONEDNN`; without it our products stand alone. Times are processor seconds of one thread, so that
+//! other work on the machine counts for less; pin both sides with `taskset`.
 
 use std::{
     hint::black_box,

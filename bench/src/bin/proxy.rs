@@ -1,10 +1,11 @@
-//! The sealing proxy beside nginx: processor time of each relayed event, events in a second, what it adds to the first byte and
-//! to each event, memory of a stream that waits, two thousand streams at once. Both speak TLS 1.3 with the same certificate to
-//! the same client and HTTP/1.1 over a Unix socket to the same engine; ours also wants the client's certificate, hashes and signs.
+//! The sealing proxy beside nginx: processor time of each relayed event, events in a second, what it adds to the first
+//! byte and to each event, memory of a stream that waits, two thousand streams at once. Both speak TLS 1.3 with the
+//! same certificate to the same client and HTTP/1.1 over a Unix socket to the same engine; ours also wants the client's
+//! certificate, hashes and signs.
 //!
-//! The proxy under test has a core for itself, everything else the other. `MUSTER_BENCH_NGINX` names nginx (else the one on the
-//! path); `MUSTER_BENCH_LITELLM` a `litellm` command, for its time to the first byte; `MUSTER_BENCH_ROUNDS` (default 5) and
-//! `MUSTER_BENCH_STREAMS` (default 2000) make it small.
+//! The proxy under test has a core for itself, everything else the other. `MUSTER_BENCH_NGINX` names nginx (else the
+//! one on the path); `MUSTER_BENCH_LITELLM` a `litellm` command, for its time to the first byte; `MUSTER_BENCH_ROUNDS`
+//! (default 5) and `MUSTER_BENCH_STREAMS` (default 2000) make it small.
 
 use std::fs;
 use std::path::Path;
@@ -52,7 +53,8 @@ const CALM: StreamParameters = StreamParameters {
     pause_us: 10_000,
 };
 const CALM_STREAMS: usize = 16;
-/// One after another: an event, and a little later another one, so that the first byte does not wait for what follows the last.
+/// One after another: an event, and a little later another one, so that the first byte does not wait for what follows
+/// the last.
 const SHORT: StreamParameters = StreamParameters {
     events: 2,
     pause_us: 2_000,

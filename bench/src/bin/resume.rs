@@ -1,8 +1,8 @@
-//! Open jobs taken up again after `kill -9`: from the start of the process until every job has its driver back, with its
-//! attempt, its receipts and its deadline.
+//! Open jobs taken up again after `kill -9`: from the start of the process until every job has its driver back, with
+//! its attempt, its receipts and its deadline.
 //!
-//! `MUSTER_BENCH_OPEN` says how many jobs (100,000 unless it does). The miners of these jobs are not there: what is measured
-//! is the validator and its store, and it is killed again while it dials.
+//! `MUSTER_BENCH_OPEN` says how many jobs (100,000 unless it does). The miners of these jobs are not there: what is
+//! measured is the validator and its store, and it is killed again while it dials.
 
 use std::path::Path;
 use std::process::{Child, Command};

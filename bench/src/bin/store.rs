@@ -1,6 +1,7 @@
 //! Small durable writes of many tasks at once: sharing commits against a transaction each, on SQLite and on PostgreSQL.
 //!
-//! Wants `MUSTER_TEST_POSTGRES_URL` for PostgreSQL. `MUSTER_BENCH_WRITES` (default 2000) is how many writes there are in a round.
+//! Wants `MUSTER_TEST_POSTGRES_URL` for PostgreSQL. `MUSTER_BENCH_WRITES` (default 2000) is how many writes there are
+//! in a round.
 
 use anyhow::Context as _;
 use muster_bench::{Direction, Report, Row, take_turns};

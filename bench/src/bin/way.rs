@@ -1,8 +1,10 @@
-//! The whole way of a user's stream, beside one hop of nginx: client, facilitator's `/v1`, validator's gateway, sealed endpoint,
-//! engine. It measures the time that the way adds to the first byte and to each event, and the processor time of all hops per event.
+//! The whole way of a user's stream, beside one hop of nginx: client, facilitator's `/v1`, validator's gateway, sealed
+//! endpoint, engine. It measures the time that the way adds to the first byte and to each event, and the processor time
+//! of all hops per event.
 //!
-//! The facilitator is a process of its own, gateway and endpoint share one; the processes that pass streams on have a core for themselves, the
-//! engine and all clients the other. `MUSTER_BENCH_ROUNDS` (default 5) makes it small; `MUSTER_BENCH_NGINX` as for `proxy`.
+//! The facilitator is a process of its own, gateway and endpoint share one; the processes that pass streams on have a
+//! core for themselves, the engine and all clients the other. `MUSTER_BENCH_ROUNDS` (default 5) makes it small;
+//! `MUSTER_BENCH_NGINX` as for `proxy`.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +49,8 @@ use uuid::Uuid;
 /// The facilitator's key, for the gateway.
 const VOUCHES: &str = "facilitator.hotkey";
 const PATH: &str = "/v1/chat/completions";
-/// One after another: an event, and a little later another one, so that the first byte does not wait for what follows the last.
+/// One after another: an event, and a little later another one, so that the first byte does not wait for what follows
+/// the last.
 const SHORT: StreamParameters = StreamParameters {
     events: 2,
     pause_us: 2_000,

@@ -1,6 +1,6 @@
-//! `AdminUtils`: the public chain's calls that change hyperparameters while it runs. Only root calls them, through `Sudo`;
-//! the owners of subnets, who may call some of them there, do not exist here. One line of thought for each: who asks, which
-//! subnet, is the value possible, store it.
+//! `AdminUtils`: the public chain's calls that change hyperparameters while it runs. Only root calls them, through
+//! `Sudo`; the owners of subnets, who may call some of them there, do not exist here. One line of thought for each: who
+//! asks, which subnet, is the value possible, store it.
 
 #![allow(clippy::expect_used, reason = "FRAME's macros expand to `expect`")]
 

@@ -1,8 +1,9 @@
-//! `Drand`: a randomness beacon of the chain's own, in the place and the scheme of the one that the public chain listens to.
+//! `Drand`: a randomness beacon of the chain's own, in the place and the scheme of the one that the public chain
+//! listens to.
 //!
-//! Its secret is part of the genesis, so that everything which waits for a round can be tested without a network; whoever
-//! reads the specification can compute every pulse. A round's pulse is made when somebody asks for it whose time has come,
-//! and the latest are kept. [`pulse`] and [`sealed`] are the arithmetic.
+//! Its secret is part of the genesis, so that everything which waits for a round can be tested without a network;
+//! whoever reads the specification can compute every pulse. A round's pulse is made when somebody asks for it whose
+//! time has come, and the latest are kept. [`pulse`] and [`sealed`] are the arithmetic.
 
 #![allow(clippy::expect_used, reason = "FRAME's macros expand to `expect`")]
 
@@ -145,7 +146,8 @@ mod pallet {
 
     #[pallet::hooks]
     impl<T: Config> Hooks<BlockNumberFor<T>> for Pallet<T> {
-        /// The time is the last block's: a round is known once its time is in a block, as a pulse of the public beacon is.
+        /// The time is the last block's: a round is known once its time is in a block, as a pulse of the public beacon
+        /// is.
         fn on_initialize(_now: BlockNumberFor<T>) -> Weight {
             let config = BeaconConfig::<T>::get();
             let now = pallet_timestamp::Now::<T>::get().checked_div(1000).unwrap_or(0);

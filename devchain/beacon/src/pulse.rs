@@ -1,5 +1,5 @@
-//! Pulses: a BLS signature per round, in drand's scheme `bls-unchained-g1-rfc9380`. The message is the SHA-256 hash of the
-//! round as a big-endian integer, signatures are points of G1, the public key is one of G2.
+//! Pulses: a BLS signature per round, in drand's scheme `bls-unchained-g1-rfc9380`. The message is the SHA-256 hash of
+//! the round as a big-endian integer, signatures are points of G1, the public key is one of G2.
 
 use ark_bls12_381::{Bls12_381, Fr, G1Affine, G1Projective, G2Affine, G2Projective, g1};
 use ark_ec::hashing::HashToCurve;
@@ -22,7 +22,8 @@ pub const SIGNATURE: usize = 48;
 
 type Hasher = MapToCurveBasedHasher<G1Projective, DefaultFieldHasher<sha2::Sha256, 128>, WBMap<g1::Config>>;
 
-/// The point that a round signs and to which texts are encrypted. It is never `None`: the domain is a constant that fits.
+/// The point that a round signs and to which texts are encrypted. It is never `None`: the domain is a constant that
+/// fits.
 pub(crate) fn identity(round: u64) -> Option<G1Affine> {
     Hasher::new(DOMAIN)
         .ok()?

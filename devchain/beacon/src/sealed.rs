@@ -3,9 +3,9 @@
 //! `u (96) ‖ 32 as u64 ‖ v (32) ‖ 32 as u64 ‖ w (32) ‖ length ‖ body ‖ length ‖ name of the cipher`, where the body is
 //! `length ‖ ciphertext ‖ length ‖ nonce`, and lengths are little-endian u64.
 //!
-//! The key of the cipher is encrypted to the round's identity by Boneh and Franklin's scheme (FullIdent): `u = r·P`,
-//! `v = σ ⊕ H₂(e(Q, K)ʳ)`, `w = key ⊕ H₄(σ)`, `r = H₃(σ, key)`, every hash being SHA-256. The round's signature opens it, because
-//! `e(signature, u) = e(Q, K)ʳ`.
+//! The key of the cipher is encrypted to the round's identity by Boneh and Franklin's scheme (FullIdent): `u = r·P`, `v
+//! = σ ⊕ H₂(e(Q, K)ʳ)`, `w = key ⊕ H₄(σ)`, `r = H₃(σ, key)`, every hash being SHA-256. The round's signature opens it,
+//! because `e(signature, u) = e(Q, K)ʳ`.
 //!
 //! Everything comes from strangers. Every length is checked against what is there before anything is made of it.
 
@@ -182,8 +182,8 @@ mod tests {
         assert!(bytes.ends_with(CIPHER));
     }
 
-    /// Sealed by bittensor-drand's `encrypt_at_round(b"weights of a validator", 1000)`, to the public beacon; without the length
-    /// before and the round behind it, which that function adds.
+    /// Sealed by bittensor-drand's `encrypt_at_round(b"weights of a validator", 1000)`, to the public beacon; without
+    /// the length before and the round behind it, which that function adds.
     #[test]
     fn what_the_official_library_sealed_opens() {
         let sealed = crate::testing::bytes(include_str!("../tests/official.hex"));

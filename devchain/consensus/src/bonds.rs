@@ -1,5 +1,5 @@
-//! Bonds: a validator that weighed a neuron before the others did holds more of it, and earns more of its incentive. They are
-//! a moving average, so that they cannot be bought in one epoch.
+//! Bonds: a validator that weighed a neuron before the others did holds more of it, and earns more of its incentive.
+//! They are a moving average, so that they cannot be bought in one epoch.
 
 use crate::input::{Epoch, Row};
 use crate::{Matrix, Share, Shares, at, normalise_columns, of_parts, parts};
@@ -36,8 +36,8 @@ fn stored(epoch: &Epoch) -> Matrix {
     rows
 }
 
-/// The bonds that each validator's stake buys now: its weights, moved towards the clipped ones by the penalty, times its
-/// stake.
+/// The bonds that each validator's stake buys now: its weights, moved towards the clipped ones by the penalty, times
+/// its stake.
 fn bought(epoch: &Epoch, weights: &Matrix, clipped: &Matrix, voting: &[Share]) -> Matrix {
     let penalty = of_parts(epoch.rules.bonds_penalty);
     let cell = |((target, weight), (_, clipped)): (&(u16, Share), &(u16, Share)), stake: Share| {

@@ -3,8 +3,8 @@
 /// One, with 32 fractional bits.
 const ONE: u128 = 1 << 32;
 
-/// The factor per block, with 32 fractional bits, whose `half_life`-th power is a half: the largest one that does not exceed
-/// it. A half-life of 0 keeps everything.
+/// The factor per block, with 32 fractional bits, whose `half_life`-th power is a half: the largest one that does not
+/// exceed it. A half-life of 0 keeps everything.
 #[must_use]
 pub fn half_life_factor(half_life: u16) -> u128 {
     if half_life == 0 {

@@ -94,8 +94,8 @@ fn parts_of(shares: &[Share], uid: usize) -> u16 {
     shares.get(uid).copied().map_or(0, parts)
 }
 
-/// The shares in the validators' pay. Where no weight counts there are neither incentive nor dividends, and stake is paid:
-/// the voting stake, or all of it where no neuron votes.
+/// The shares in the validators' pay. Where no weight counts there are neither incentive nor dividends, and stake is
+/// paid: the voting stake, or all of it where no neuron votes.
 fn paid_validators(
     incentive: &[Share],
     dividends: &[Share],

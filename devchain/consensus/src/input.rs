@@ -1,6 +1,7 @@
 //! The input of an epoch.
 
-/// A row of weights or bonds: (uid, value). A weight's value is relative to the rest of its row, a bond's to its column.
+/// A row of weights or bonds: (uid, value). A weight's value is relative to the rest of its row, a bond's to its
+/// column.
 pub type Row = Vec<(u16, u16)>;
 
 /// One neuron before the epoch.
@@ -39,8 +40,8 @@ pub struct Rules {
     pub stake_threshold: u64,
 }
 
-/// A subnet, or one mechanism of it, at the beginning of an epoch. Rows that are missing are empty; entries for uids that do
-/// not exist are ignored.
+/// A subnet, or one mechanism of it, at the beginning of an epoch. Rows that are missing are empty; entries for uids
+/// that do not exist are ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Epoch {
     /// The neurons, by uid.

@@ -1,9 +1,10 @@
-//! How an epoch turns weights into pay: Yuma consensus, as Bittensor's subnets run it, in numbers that are the same on every
-//! machine.
+//! How an epoch turns weights into pay: Yuma consensus, as Bittensor's subnets run it, in numbers that are the same on
+//! every machine.
 //!
 //! Pure functions from what the chain stores to what it will store. The order of reading is the order of the data:
-//! [`input`] what an epoch begins with, `stake` who counts for how much, `weights` which of the weights count, `median` what
-//! the validators agree on, `bonds` what early agreement is worth, [`epoch`] all of it together, [`pay`] the money.
+//! [`input`] what an epoch begins with, `stake` who counts for how much, `weights` which of the weights count, `median`
+//! what the validators agree on, `bonds` what early agreement is worth, [`epoch`] all of it together, [`pay`] the
+//! money.
 //!
 //! Shares are binary fixed-point numbers with 32 fractional bits, the width that the public chain computes with; every
 //! multiplication and division rounds down. Money is whole numbers throughout and none of it is lost: see [`pay`].

@@ -2,8 +2,8 @@
 
 use crate::{Matrix, Share};
 
-/// The stake-weighted median of each column, with `majority` in the place of one half. Validators who gave a neuron nothing
-/// count with nothing.
+/// The stake-weighted median of each column, with `majority` in the place of one half. Validators who gave a neuron
+/// nothing count with nothing.
 pub(crate) fn consensus(weights: &Matrix, stake: &[Share], majority: Share) -> Vec<Share> {
     let everybody: Share = stake.iter().copied().sum();
     let minority = everybody.minus(majority);

@@ -1,8 +1,8 @@
 //! The money of an epoch, to the last unit.
 //!
-//! Half of it, rounded down, is the miners', the rest the validators'; where one side has no shares, the other has it all.
-//! Each half is divided by shares, rounding down; what rounding leaves goes to the largest share, of equal ones to the lowest
-//! uid. Where nobody has a share nothing is paid, and the whole amount waits for the next epoch.
+//! Half of it, rounded down, is the miners', the rest the validators'; where one side has no shares, the other has it
+//! all. Each half is divided by shares, rounding down; what rounding leaves goes to the largest share, of equal ones to
+//! the lowest uid. Where nobody has a share nothing is paid, and the whole amount waits for the next epoch.
 
 use crate::Share;
 use crate::epoch::{Outcome, some};

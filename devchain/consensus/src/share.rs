@@ -1,5 +1,5 @@
-//! A share: a number with 32 binary digits before the point and 32 behind it, the width that the public chain computes with.
-//! Everything rounds down, and stops at the bounds.
+//! A share: a number with 32 binary digits before the point and 32 behind it, the width that the public chain computes
+//! with. Everything rounds down, and stops at the bounds.
 
 use core::iter::Sum;
 

@@ -13,7 +13,8 @@ pub(crate) fn counted(epoch: &Epoch) -> Matrix {
     (0..).zip(&epoch.neurons).map(row).collect()
 }
 
-/// Whether a validator's weight for a target counts: not its own, and not one that it set before the target took its uid.
+/// Whether a validator's weight for a target counts: not its own, and not one that it set before the target took its
+/// uid.
 fn counts(epoch: &Epoch, uid: u16, validator: &Neuron, target: u16) -> bool {
     let Some(registered) = epoch
         .neurons

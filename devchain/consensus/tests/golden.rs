@@ -1,5 +1,5 @@
-//! Epochs against the independent reference in `python/reference.py`, which computes in exact fractions. The arithmetic here
-//! rounds down at 32 fractional bits in every step, so it may differ by the tolerances below.
+//! Epochs against the independent reference in `python/reference.py`, which computes in exact fractions. The arithmetic
+//! here rounds down at 32 fractional bits in every step, so it may differ by the tolerances below.
 
 #![allow(
     clippy::expect_used,

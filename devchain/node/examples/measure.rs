@@ -1,5 +1,5 @@
-//! Measures the local chain: `blocks N` prints the memory of the process while N blocks are sealed, `reads NEURONS ROUNDS` the
-//! metagraphs that clients read per second, in turns with calls that do nothing.
+//! Measures the local chain: `blocks N` prints the memory of the process while N blocks are sealed, `reads NEURONS
+//! ROUNDS` the metagraphs that clients read per second, in turns with calls that do nothing.
 
 use anyhow::Context as _;
 use codec::Encode as _;

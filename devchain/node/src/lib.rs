@@ -1,9 +1,10 @@
-//! The node of the local chain: it keeps blocks and the states after the last of them, runs the runtime natively, and serves the
-//! JSON-RPC that Substrate clients speak.
+//! The node of the local chain: it keeps blocks and the states after the last of them, runs the runtime natively, and
+//! serves the JSON-RPC that Substrate clients speak.
 //!
-//! Reading order: [`spec`] (how a chain begins), [`state`] (what a block leaves behind), [`block`] (how one is made), [`pool`]
-//! (what waits for one), [`view`] (which blocks are held), [`node`] (the one place that changes the chain), [`resume`] (how it
-//! goes on after a stop), [`faults`] (what goes wrong on purpose), [`rpc`] (what clients see), [`server`] (sockets).
+//! Reading order: [`spec`] (how a chain begins), [`state`] (what a block leaves behind), [`block`] (how one is made),
+//! [`pool`] (what waits for one), [`view`] (which blocks are held), [`node`] (the one place that changes the chain),
+//! [`resume`] (how it goes on after a stop), [`faults`] (what goes wrong on purpose), [`rpc`] (what clients see),
+//! [`server`] (sockets).
 
 pub mod block;
 pub mod clock;

@@ -1,7 +1,8 @@
-//! The one place that changes the chain. Everything outside holds a cheap [`Node`] and reads blocks, which never change.
+//! The one place that changes the chain. Everything outside holds a cheap [`Node`] and reads blocks, which never
+//! change.
 //!
-//! A block is best as soon as it is sealed, and final once the store has it. Only the sealer's lock is held while the runtime
-//! works, so that readers and submitters do not wait for it.
+//! A block is best as soon as it is sealed, and final once the store has it. Only the sealer's lock is held while the
+//! runtime works, so that readers and submitters do not wait for it.
 
 use crate::block::{self, Block, Built, Entry, Panicked, consult};
 use crate::clock::{Clock, Past};
@@ -321,8 +322,8 @@ impl Node {
     /// Seals blocks, and returns the best one when they are kept.
     ///
     /// # Errors
-    /// When the runtime cannot make a block at all; the pool is empty then: one of its transactions may be the reason. When the
-    /// store does not keep it; it is not final then, and the next one tries again.
+    /// When the runtime cannot make a block at all; the pool is empty then: one of its transactions may be the reason.
+    /// When the store does not keep it; it is not final then, and the next one tries again.
     pub fn seal_many(&self, n: u32) -> Result<Arc<Block>, Error> {
         let mut left = n;
         while left > 0 {
@@ -439,8 +440,8 @@ impl Node {
         whole(self.0.sealer.lock()).clock.advance(milliseconds);
     }
 
-    /// Gives up the last `depth` blocks and seals one more than that in their place. The transactions that were in them may be
-    /// in the new ones, or are forgotten.
+    /// Gives up the last `depth` blocks and seals one more than that in their place. The transactions that were in them
+    /// may be in the new ones, or are forgotten.
     ///
     /// # Errors
     /// When some of these blocks are final, or the runtime cannot make the others; the head is as it was then.

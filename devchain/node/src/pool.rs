@@ -1,5 +1,6 @@
-//! Transactions that wait for a block: which may be in the next one, which wait for others, which replace which, and which are
-//! not taken again for a while. A pure function of what it is told; the rules and bounds are those of Substrate's pool.
+//! Transactions that wait for a block: which may be in the next one, which wait for others, which replace which, and
+//! which are not taken again for a while. A pure function of what it is told; the rules and bounds are those of
+//! Substrate's pool.
 
 use crate::rejection::Rejection;
 use codec::{Decode, Encode};
@@ -225,7 +226,8 @@ impl Pool {
         nonce
     }
 
-    /// A block was sealed: what is in it and what can never be in one leaves, and what waited for it may be in the next.
+    /// A block was sealed: what is in it and what can never be in one leaves, and what waited for it may be in the
+    /// next.
     pub fn sealed(&mut self, included: &[H256], void: &[H256], number: BlockNumber, now: u64) {
         for hash in included {
             self.ban(*hash, now);
@@ -250,7 +252,8 @@ impl Pool {
         self.promote();
     }
 
-    /// Takes everything out, in the order of arrival, to be judged anew on another chain; what was banned may come again.
+    /// Takes everything out, in the order of arrival, to be judged anew on another chain; what was banned may come
+    /// again.
     pub fn take(&mut self) -> Vec<Arc<Transaction>> {
         let mut all: Vec<_> = self.waiting.drain().map(|(_, waiting)| waiting).collect();
         self.providers.clear();

@@ -1,5 +1,5 @@
-//! The root of the state, kept up with each block by what the block changed. Computed from nothing it costs a walk over all
-//! keys, which for a subnet of thousands of neurons takes longer than the time between blocks.
+//! The root of the state, kept up with each block by what the block changed. Computed from nothing it costs a walk over
+//! all keys, which for a subnet of thousands of neurons takes longer than the time between blocks.
 
 use sp_core::{Blake2Hasher, H256};
 use sp_trie::{LayoutV1, PrefixedMemoryDB, delta_trie_root, empty_trie_root};
@@ -29,8 +29,9 @@ impl Default for Roots {
 }
 
 impl Roots {
-    /// The root of a state that differs from the one with root `base` at most in the keys `touched`, which come in order with
-    /// their values now. `all` are all its keys: they are needed where this last saw another state than either.
+    /// The root of a state that differs from the one with root `base` at most in the keys `touched`, which come in
+    /// order with their values now. `all` are all its keys: they are needed where this last saw another state than
+    /// either.
     pub fn update<'a, T, A>(&mut self, base: H256, touched: T, all: impl FnOnce() -> A) -> H256
     where
         T: Iterator<Item = (&'a [u8], Option<&'a Value>)>,

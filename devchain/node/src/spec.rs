@@ -1,5 +1,5 @@
-//! How a chain begins, in JSON: subnets, balances, neurons. Everything is checked before anything starts, and all problems are
-//! reported at once.
+//! How a chain begins, in JSON: subnets, balances, neurons. Everything is checked before anything starts, and all
+//! problems are reported at once.
 
 use muster_devchain_runtime::subtensor::{NeuronGenesis, SubnetGenesis};
 use muster_devchain_runtime::types::{MAX_SUBNETS, NetUid};
@@ -247,9 +247,9 @@ impl Default for Spec {
 }
 
 impl Spec {
-    /// The chain that starts without a specification: subnet 1 with direct weights, subnet 2 with commits, the well-known
-    /// development accounts with a million TAO each, and on both subnets Alice as a validator with stake and permit and Bob as
-    /// a miner.
+    /// The chain that starts without a specification: subnet 1 with direct weights, subnet 2 with commits, the
+    /// well-known development accounts with a million TAO each, and on both subnets Alice as a validator with stake and
+    /// permit and Bob as a miner.
     ///
     /// # Errors
     /// Never: the text is part of this file, and a test reads it.

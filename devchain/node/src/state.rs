@@ -1,5 +1,5 @@
-//! The state after one block: an immutable map from keys to values that shares its structure with the states around it. The
-//! runtime works on an overlay of it, which either becomes the next state or is dropped.
+//! The state after one block: an immutable map from keys to values that shares its structure with the states around it.
+//! The runtime works on an overlay of it, which either becomes the next state or is dropped.
 
 use crate::root::Roots;
 use codec::{Encode, EncodeAppend};

@@ -1,5 +1,5 @@
-//! Which blocks the node holds in memory, with their states: the last finalised ones, those above them that are not final
-//! yet, and those that a reorganisation has given up. Everything older is in the store, without its state.
+//! Which blocks the node holds in memory, with their states: the last finalised ones, those above them that are not
+//! final yet, and those that a reorganisation has given up. Everything older is in the store, without its state.
 
 use crate::block::Entry;
 use muster_devchain_runtime::BlockNumber;
@@ -90,7 +90,8 @@ impl View {
         self.tail.push(entry);
     }
 
-    /// Gives up the last `depth` blocks, which must not be final, and puts others in their place. Returns what was given up.
+    /// Gives up the last `depth` blocks, which must not be final, and puts others in their place. Returns what was
+    /// given up.
     pub fn replace(&mut self, depth: usize, by: Vec<Entry>) -> Vec<Entry> {
         let kept = self.tail.len().saturating_sub(depth);
         let given_up = self.tail.split_off(kept);

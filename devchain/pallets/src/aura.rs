@@ -1,5 +1,5 @@
-//! Aura, reduced to the one constant that clients read. Blocks are sealed by time or on command, by nobody in particular;
-//! but the official client takes the length of a block from `Aura.SlotDuration`.
+//! Aura, reduced to the one constant that clients read. Blocks are sealed by time or on command, by nobody in
+//! particular; but the official client takes the length of a block from `Aura.SlotDuration`.
 
 pub use pallet::*;
 

@@ -5,8 +5,8 @@ pub trait Beacon {
     /// The latest round whose time has come.
     fn last_round() -> u64;
 
-    /// Opens a payload that was sealed to a round: `None` before the round's time, then the payload, or nothing where the
-    /// bytes are none or were sealed to something else.
+    /// Opens a payload that was sealed to a round: `None` before the round's time, then the payload, or nothing where
+    /// the bytes are none or were sealed to something else.
     fn open(sealed: &[u8], round: u64) -> Option<Result<Vec<u8>, Closed>>;
 }
 

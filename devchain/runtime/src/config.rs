@@ -14,8 +14,8 @@ use sp_version::RuntimeVersion;
 
 parameter_types! {
     pub const Version: RuntimeVersion = VERSION;
-    /// How many blocks back a transaction may name its beginning. The public chain keeps 2400; each kept hash is a key of every
-    /// state, whose root is computed anew for every block.
+    /// How many blocks back a transaction may name its beginning. The public chain keeps 2400; each kept hash is a key
+    /// of every state, whose root is computed anew for every block.
     pub const BlockHashCount: BlockNumber = 256;
 }
 

@@ -1,8 +1,8 @@
 //! The runtime of the local chain: the pallets put together under the public chain's indices, and its runtime APIs.
 //!
 //! Two things bind whoever edits this crate. `Runtime` and the enums that it generates must stay at the crate root: the
-//! official client finds errors by the type path `…::RuntimeEvent`. And every change that shows in the metadata must raise
-//! [`SPEC_VERSION`]: the official client caches metadata by genesis hash and spec version.
+//! official client finds errors by the type path `…::RuntimeEvent`. And every change that shows in the metadata must
+//! raise [`SPEC_VERSION`]: the official client caches metadata by genesis hash and spec version.
 
 #![allow(
     missing_docs,
@@ -24,8 +24,8 @@ use muster_devchain_pallets::aura;
 use sp_runtime::{Cow, MultiAddress, MultiSignature, generic, traits::BlakeTwo256};
 use sp_version::RuntimeVersion;
 
-/// Raised with every change that shows in the metadata. 425 is the public chain's version whose interface this is; 427 has
-/// epochs that pay, stake, a beacon, `Sudo` and `AdminUtils`.
+/// Raised with every change that shows in the metadata. 425 is the public chain's version whose interface this is; 427
+/// has epochs that pay, stake, a beacon, `Sudo` and `AdminUtils`.
 pub const SPEC_VERSION: u32 = 427;
 
 /// The version of the runtime, which clients read first.

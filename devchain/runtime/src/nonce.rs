@@ -1,5 +1,5 @@
-//! Nonces for hotkeys without a balance. FRAME's own check refuses accounts that nobody pays for; on the public chain a hotkey
-//! holds nothing and still signs calls that are free.
+//! Nonces for hotkeys without a balance. FRAME's own check refuses accounts that nobody pays for; on the public chain a
+//! hotkey holds nothing and still signs calls that are free.
 
 use crate::{Nonce, Runtime, RuntimeCall, RuntimeOrigin};
 use codec::{Decode, DecodeWithMemTracking, Encode};

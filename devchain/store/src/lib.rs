@@ -1,8 +1,8 @@
 //! The chain on disk: its finalised blocks, the state after the last of them, and the changes that take that state back
 //! block by block. Blocks and values are bytes here; the node knows their meaning.
 //!
-//! One commit is all or nothing, whenever the process or the machine stops: pages are written beside the old ones, carry
-//! checksums, and become the store's content by the write of one header.
+//! One commit is all or nothing, whenever the process or the machine stops: pages are written beside the old ones,
+//! carry checksums, and become the store's content by the write of one header.
 
 mod backend;
 mod error;
@@ -188,7 +188,8 @@ impl Store {
         Ok((!changes.is_empty()).then_some(changes))
     }
 
-    /// Keeps blocks for good, all of them or none, and forgets what takes the state back beyond the last `states` blocks.
+    /// Keeps blocks for good, all of them or none, and forgets what takes the state back beyond the last `states`
+    /// blocks.
     ///
     /// # Errors
     /// When they do not follow the last block, or the disk refuses. Nothing is kept then.

@@ -190,8 +190,9 @@ fn random(seed: &mut u64) -> u64 {
     *seed >> 33
 }
 
-/// The machine stops at every point of every commit: what was told before the last sync is there, of what was told since any
-/// part may be, the last write in pieces. The store opens, has every block whose commit had returned, and is consistent.
+/// The machine stops at every point of every commit: what was told before the last sync is there, of what was told
+/// since any part may be, the last write in pieces. The store opens, has every block whose commit had returned, and is
+/// consistent.
 #[test]
 fn a_stop_at_any_point_loses_nothing_that_was_acknowledged() {
     let disk = Disk::default();

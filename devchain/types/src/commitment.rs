@@ -1,5 +1,5 @@
-//! The commitment of a hotkey through the Commitments pallet, in the layout that clients write: one variant per length of raw
-//! data (`Raw0` … `Raw128` are variants 1 … 129), then hashes, then a sealed payload and larger raw data.
+//! The commitment of a hotkey through the Commitments pallet, in the layout that clients write: one variant per length
+//! of raw data (`Raw0` … `Raw128` are variants 1 … 129), then hashes, then a sealed payload and larger raw data.
 
 use codec::{Decode, DecodeWithMemTracking, Encode, Error, Input, Output};
 use frame_support::{BoundedVec, traits::ConstU32};

@@ -1,5 +1,5 @@
-//! The types of the interface, with the names and layouts that the public chain's metadata gives them. Definitions are our
-//! own; a client decodes by name, so names are part of the contract.
+//! The types of the interface, with the names and layouts that the public chain's metadata gives them. Definitions are
+//! our own; a client decodes by name, so names are part of the contract.
 
 mod commitment;
 mod metagraph;

@@ -5,7 +5,8 @@ use crate::AccountId;
 use codec::{Compact, Decode, DecodeWithMemTracking, Encode};
 use scale_info::TypeInfo;
 
-/// Both records come from one list of fields, so that they cannot differ. A selection names fields by their position in it.
+/// Both records come from one list of fields, so that they cannot differ. A selection names fields by their position in
+/// it.
 macro_rules! metagraph {
     ($($index:literal $field:ident: $type:ty,)*) => {
         /// A subnet and its neurons at one block.

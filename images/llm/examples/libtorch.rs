@@ -87,8 +87,8 @@ fn both_libraries_give_the_same_numbers() {
         println!("{what}: largest difference of a logit {off:e}");
         assert!(off < 1e-4, "{what}: {off}");
     }
-    // candle's quantised products round their inputs to eight bits, too: what that costs is of the size of what the same
-    // rounding of the weights costs, which both libraries share.
+    // candle's quantised products round their inputs to eight bits, too: what that costs is of the size of what the
+    // same rounding of the weights costs, which both libraries share.
     let quantised = || support::load_gguf(GgmlDType::Q8_0).unwrap();
     let theirs = all(&mut candle(quantised(), Cache::F32), 0, &text());
     let ours = all(&mut torch(quantised(), Cache::F32), 0, &text());

@@ -1,8 +1,8 @@
-//! The reference engine for language models of the Llama architecture: serves with a seeded sampler that a replay can check,
-//! and scores a given answer in one pass.
+//! The reference engine for language models of the Llama architecture: serves with a seeded sampler that a replay can
+//! check, and scores a given answer in one pass.
 //!
-//! `model` reads files, `backend` multiplies, `sampler` chooses (in integers, over `noise`), `engine` makes rounds over many
-//! texts, `text` turns tokens into words, `api` speaks OpenAI's HTTP.
+//! `model` reads files, `backend` multiplies, `sampler` chooses (in integers, over `noise`), `engine` makes rounds over
+//! many texts, `text` turns tokens into words, `api` speaks OpenAI's HTTP.
 
 pub mod api;
 pub mod backend;

@@ -179,8 +179,8 @@ fn print_id(model: &Model) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tensor library asks the environment, and nobody else, how many threads it may have: where that says something else, the
-/// program begins again with the environment that it wants.
+/// The tensor library asks the environment, and nobody else, how many threads it may have: where that says something
+/// else, the program begins again with the environment that it wants.
 fn keep_to(threads: usize) -> anyhow::Result<()> {
     const NAMES: [&str; 2] = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
     let wanted = threads.max(1).to_string();

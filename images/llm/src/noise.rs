@@ -1,7 +1,8 @@
 //! The seeded noise and the few functions that the sampler needs, in integers: the same bits on every machine.
 //!
-//! docs/proofs.md, "Audit: the seeded sampler", is the specification; `reference/sampler.py` is its second implementation.
-//! Q24 means units of 2⁻²⁴, and so on. No floating point, hence no rounding mode, no fused multiplication, no maths library.
+//! docs/proofs.md, "Audit: the seeded sampler", is the specification; `reference/sampler.py` is its second
+//! implementation. Q24 means units of 2⁻²⁴, and so on. No floating point, hence no rounding mode, no fused
+//! multiplication, no maths library.
 
 use std::sync::LazyLock;
 
@@ -131,7 +132,8 @@ fn words(bytes: &[u8; 32]) -> [u32; 8] {
     words
 }
 
-/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), of so many counters side by side.
+/// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), of so many counters side by
+/// side.
 fn philox<const N: usize>(mut counters: [[u32; N]; 4], key: [u32; 2]) -> [[u32; N]; 4] {
     let [mut k0, mut k1] = key;
     for _ in 0..10 {

@@ -1,7 +1,7 @@
 //! Which token is chosen: penalties, bias, temperature, min-p, top-k, top-p, then noise, then the largest.
 //!
-//! A pure function of the logits, the tokens chosen before, the parameters and the seed. docs/proofs.md, "Audit: the seeded
-//! sampler", gives it bit for bit. Logits are taken to Q24 first and everything after that is exact.
+//! A pure function of the logits, the tokens chosen before, the parameters and the seed. docs/proofs.md, "Audit: the
+//! seeded sampler", gives it bit for bit. Logits are taken to Q24 first and everything after that is exact.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -21,7 +21,8 @@ pub struct Parameters {
     pub top_p: i64,
     /// The number of most likely tokens to choose from; 0 switches the rule off.
     pub top_k: u32,
-    /// The number of most likely tokens to choose from; 0 switches the rule off. A share of the likeliest token's probability.
+    /// The number of most likely tokens to choose from; 0 switches the rule off. A share of the likeliest token's
+    /// probability.
     pub min_p: i64,
     /// Taken once from each token that the answer contains already.
     pub presence_penalty: i64,

@@ -347,8 +347,8 @@ impl Lease {
         self.lose(reason, text)
     }
 
-    /// Before an executor dials in, its exit is the only sign of it; later its socket tells more, in order with its last
-    /// messages.
+    /// Before an executor dials in, its exit is the only sign of it; later its socket tells more, in order with its
+    /// last messages.
     fn on_exited(&mut self, how: &str) -> Step {
         match self.state {
             LeaseState::WaitingForExecutor => {

@@ -82,7 +82,8 @@ impl LeaseTable {
         self.rules.manifest.plus(&self.standing)
     }
 
-    /// Muster validators get the new manifest at once. Others get it when they connect, since a second one might confuse them.
+    /// Muster validators get the new manifest at once. Others get it when they connect, since a second one might
+    /// confuse them.
     pub(super) fn on_capacity(&mut self, standing: Manifest) -> Vec<Effect> {
         if self.standing == standing {
             return vec![];

@@ -7,8 +7,8 @@
 //! alive for a while.
 //!
 //! *Owed histories.* The history of an ended lease is owed to its validator until the finished receipt arrives; each
-//! further connection gets it again. Ended attempts are remembered for [`LeaseRules::memory`]. An accepted started receipt
-//! grows too old to be accepted again within that time, so an attempt is run at most once.
+//! further connection gets it again. Ended attempts are remembered for [`LeaseRules::memory`]. An accepted started
+//! receipt grows too old to be accepted again within that time, so an attempt is run at most once.
 
 mod events;
 mod executors;
@@ -58,7 +58,8 @@ struct ActiveLease {
 }
 
 impl ActiveLease {
-    /// The connection that spoke last becomes the whole audience: the validator's other connections belong to other attempts.
+    /// The connection that spoke last becomes the whole audience: the validator's other connections belong to other
+    /// attempts.
     fn set_speaker(&mut self, id: ConnectionId) {
         self.spoke.retain(|other| *other != id);
         self.spoke.push(id);
@@ -66,8 +67,8 @@ impl ActiveLease {
     }
 
     /// Removes a closed connection. If the audience is empty then, the connection that spoke before takes over, because
-    /// frames of a dead connection may have been read after its successor's. The successor is returned: it has missed the
-    /// messages since.
+    /// frames of a dead connection may have been read after its successor's. The successor is returned: it has missed
+    /// the messages since.
     fn remove_connection(&mut self, id: ConnectionId) -> Option<ConnectionId> {
         self.spoke.retain(|other| *other != id);
         self.audience.retain(|other| *other != id);
@@ -115,8 +116,8 @@ pub struct LeaseTable {
 }
 
 impl LeaseTable {
-    /// Builds the table from the records in the store. Open leases lost their executors with the earlier process: they end
-    /// here, and their validators learn it when they connect.
+    /// Builds the table from the records in the store. Open leases lost their executors with the earlier process: they
+    /// end here, and their validators learn it when they connect.
     pub fn open(rules: LeaseRules, records: Vec<LeaseRecord>, now: Timestamp) -> (Self, Vec<Effect>) {
         let mut book = Self {
             rules,

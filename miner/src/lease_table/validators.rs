@@ -374,7 +374,8 @@ impl LeaseTable {
     }
 }
 
-/// The whole history of a lease, for a connection that may have missed a part. A repetition has no effect on a validator.
+/// The whole history of a lease, for a connection that may have missed a part. A repetition has no effect on a
+/// validator.
 fn tell_history(active: &ActiveLease, to: ConnectionId) -> impl Iterator<Item = Effect> {
     active
         .lease

@@ -1,9 +1,9 @@
 //! Persistent executors: enrolled machines that stay connected and take one lease after another.
 //!
-//! An [`ExecutorPool`] knows the connected executors and their free capacity. [`Fleet`] lends from it, and starts a process
-//! of the miner's own where none of them is free. [`PersistentServer`] accepts their connections. A persistent executor
-//! serves a lease exactly as a started one does: its connection dials in with the lease's token, and everything after that
-//! is the same.
+//! An [`ExecutorPool`] knows the connected executors and their free capacity. [`Fleet`] lends from it, and starts a
+//! process of the miner's own where none of them is free. [`PersistentServer`] accepts their connections. A persistent
+//! executor serves a lease exactly as a started one does: its connection dials in with the lease's token, and
+//! everything after that is the same.
 
 mod server;
 

@@ -1,4 +1,5 @@
-//! The server for persistent executors: they enroll here once, and then each keeps one connection for all of its leases.
+//! The server for persistent executors: they enroll here once, and then each keeps one connection for all of its
+//! leases.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! The store without an engine: gone with the process. It passes the tests of the others and serves simulations, which a
-//! database's sockets and threads would not let run in one thread and in their own time.
+//! The store without an engine: gone with the process. It passes the tests of the others and serves simulations, which
+//! a database's sockets and threads would not let run in one thread and in their own time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -178,7 +178,8 @@ pub(crate) struct Executor {
 /// `muster route`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Route {
-    /// Show the candidates for each attempt of a job with their costs, and the reason for which each other miner was left out.
+    /// Show the candidates for each attempt of a job with their costs, and the reason for which each other miner was
+    /// left out.
     Explain(RouteExplain),
 }
 
@@ -241,7 +242,8 @@ pub(crate) struct OfValidator {
 /// `muster grade self`.
 #[derive(Debug, Args)]
 pub(crate) struct GradeSelf {
-    /// Run all challenges of this class, however long they take; otherwise of every class that a probe does not rule out.
+    /// Run all challenges of this class, however long they take; otherwise of every class that a probe does not rule
+    /// out.
     #[arg(long)]
     pub(crate) class: Option<ExecutorClass>,
     /// Print it as JSON.

@@ -1,10 +1,11 @@
-//! The fault matrix: everything that can be killed, cut or lost, in every state of a job, with real processes, a real chain and a
-//! real Docker engine.
+//! The fault matrix: everything that can be killed, cut or lost, in every state of a job, with real processes, a real
+//! chain and a real Docker engine.
 //!
-//! One test is one column, a fault; its cells are the states, generated from [`JobStatus`]. In each cell a job is brought into
-//! the state and held there, the fault strikes, the hold ends. Then everybody must agree: the facilitator, the validator and the
-//! miner on one end and on one set of receipts, the job's own mark outside at most once for each run, nothing orphaned, and what
-//! the next job needs in working order. Columns share nothing; the cells of a column share a subnet, as a day's faults do.
+//! One test is one column, a fault; its cells are the states, generated from [`JobStatus`]. In each cell a job is
+//! brought into the state and held there, the fault strikes, the hold ends. Then everybody must agree: the facilitator,
+//! the validator and the miner on one end and on one set of receipts, the job's own mark outside at most once for each
+//! run, nothing orphaned, and what the next job needs in working order. Columns share nothing; the cells of a column
+//! share a subnet, as a day's faults do.
 
 #![expect(
     clippy::unwrap_used,

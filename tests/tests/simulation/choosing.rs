@@ -82,7 +82,8 @@ impl World {
         }
     }
 
-    /// The miner that the real routing asks first. It knows this validator's open attempts, and the miners that had an attempt.
+    /// The miner that the real routing asks first. It knows this validator's open attempts, and the miners that had an
+    /// attempt.
     fn route(&self, job: JobId) -> Option<usize> {
         let tried = |stored: &Job| {
             stored

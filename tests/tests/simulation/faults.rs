@@ -40,8 +40,8 @@ impl Fault {
         Self::ChainGone,
     ];
 
-    /// Whether every job must succeed although this happened to it: nobody who runs it was hurt, and what was said is said
-    /// again.
+    /// Whether every job must succeed although this happened to it: nobody who runs it was hurt, and what was said is
+    /// said again.
     pub(crate) fn is_survivable(self) -> bool {
         match self {
             Self::KillFacilitator

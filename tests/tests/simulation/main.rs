@@ -1,9 +1,10 @@
-//! Thousands of schedules of one subnet in one thread: a facilitator, a validator, two miners and their executors, with the
-//! cores that the real processes run (the miner's book and store, the attempt's machine, routing and what follows an end,
-//! the facilitator's connections and histories), struck by everything in `Fault`, and held against every `Invariant`.
+//! Thousands of schedules of one subnet in one thread: a facilitator, a validator, two miners and their executors, with
+//! the cores that the real processes run (the miner's book and store, the attempt's machine, routing and what follows
+//! an end, the facilitator's connections and histories), struck by everything in `Fault`, and held against every
+//! `Invariant`.
 //!
-//! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests simulation` replays one and says what
-//! happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
+//! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests simulation` replays one and
+//! says what happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
 
 #![expect(
     clippy::print_stderr,

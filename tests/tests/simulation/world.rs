@@ -1,7 +1,7 @@
 //! The world of a simulation: its time, its chance, its network, and who lives in it.
 //!
-//! One thread and one queue of events in the order of their time. Everything that differs from one schedule to the next is
-//! drawn from the seed, so a seed is a schedule.
+//! One thread and one queue of events in the order of their time. Everything that differs from one schedule to the next
+//! is drawn from the seed, so a seed is a schedule.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

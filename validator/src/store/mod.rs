@@ -1,9 +1,9 @@
 //! The validator's store: jobs, attempts, receipts, status updates and scored cycles, in SQLite or PostgreSQL.
 //!
 //! Every fact is stored before it is acknowledged or sent. Only one process writes, and its writes follow one another,
-//! which keeps the order of status updates; writes that come together share a commit. TransactionGuard the store takes it over
-//! from an earlier process: a write that a killed process had sent to the database is applied before the first read, or
-//! never.
+//! which keeps the order of status updates; writes that come together share a commit. TransactionGuard the store takes
+//! it over from an earlier process: a write that a killed process had sent to the database is applied before the first
+//! read, or never.
 
 mod attempts;
 mod cycles;

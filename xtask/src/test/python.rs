@@ -1,5 +1,5 @@
-//! Python environments with programs nobody here wrote: the SDK of our users, the official chain client, a server of S3, the
-//! hub's client, OpenAI's client and llama.cpp.
+//! Python environments with programs nobody here wrote: the SDK of our users, the official chain client, a server of
+//! S3, the hub's client, OpenAI's client and llama.cpp.
 //!
 //! Made once with venv and pip, then kept in the user's cache: they are versions, so they never change.
 
@@ -101,7 +101,8 @@ impl Client {
         if self.alone.is_empty() {
             return plain(&self.requirements.join("-"));
         }
-        // The first package names the folder; its dependencies show by their versions only, because a folder's name has limits.
+        // The first package names the folder; its dependencies show by their versions only, because a folder's name has
+        // limits.
         let versions = self
             .requirements
             .iter()
@@ -142,7 +143,8 @@ pub(super) fn present() -> bool {
     quietly(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok()
 }
 
-/// Makes an environment unless a complete one is there. One maker at a time: test runs of two checkouts share the cache.
+/// Makes an environment unless a complete one is there. One maker at a time: test runs of two checkouts share the
+/// cache.
 fn make(folder: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<PathBuf> {
     let parent = folder
         .parent()

@@ -131,7 +131,8 @@ fn llm(run: &mut Run) -> anyhow::Result<Outcome> {
         .check(run.workspace.llm_cargo().args(["build", "--all-targets"]))
 }
 
-/// Cargo for the CUDA prover with a libcuda to link with, or why there is none. Every step makes its own: a step may run alone.
+/// Cargo for the CUDA prover with a libcuda to link with, or why there is none. Every step makes its own: a step may
+/// run alone.
 fn with_stub(run: &Run) -> anyhow::Result<Result<Command, Outcome>> {
     for compiler in ["gcc", "g++"] {
         if !on_path(compiler) {
@@ -224,7 +225,8 @@ fn devchain_tests(run: &mut Run) -> anyhow::Result<Outcome> {
 fn llm_tests(run: &mut Run) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.llm_cargo();
     cargo.envs(run.services.variables());
-    // Its tests against other people's programs are ignored where those are not at hand, so that nobody counts them as passed.
+    // Its tests against other people's programs are ignored where those are not at hand, so that nobody counts them as
+    // passed.
     let peers = run.services.variables().any(|(name, _)| name == LLM_PEERS);
     let ignored = if peers || std::env::var_os(LLM_PEERS).is_some() {
         Ignored::Run

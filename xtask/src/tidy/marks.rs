@@ -1,4 +1,5 @@
-//! Text that must not be committed: marks of unfinished work, traces of one person's machine, tests put aside in silence.
+//! Text that must not be committed: marks of unfinished work, traces of one person's machine, tests put aside in
+//! silence.
 
 use super::{Finding, Tree};
 

@@ -138,12 +138,20 @@ fn comment_marks(path: &str) -> &'static [&'static str] {
     }
 }
 
-/// Comments that stand on lines of their own; neighbouring lines are one passage.
+/// Comments that stand on lines of their own; neighbouring lines are one passage. Examples in code are left out.
 fn comment_passages(text: &str, marks: &[&str]) -> Vec<Passage> {
+    let mut code = false;
     let comment = |line: &str| {
         let start = line.trim_start();
-        let rest = marks.iter().find_map(|mark| start.strip_prefix(mark))?;
-        (rest.is_empty() || rest.starts_with(' ')).then(|| rest.trim().to_owned())
+        let Some(rest) = marks.iter().find_map(|mark| start.strip_prefix(mark)) else {
+            code = false;
+            return None;
+        };
+        if rest.trim_start().starts_with("```") {
+            code = !code;
+            return None;
+        }
+        (!code && (rest.is_empty() || rest.starts_with(' '))).then(|| rest.trim().to_owned())
     };
     passages(text.lines().map(comment))
 }
@@ -330,6 +338,7 @@ mod tests {
         );
         assert_eq!(judge("/// See [`A`].\n"), 0, "a link leads on");
         assert_eq!(judge("// Done here.\n"), 0, "a comment is no doc");
+        assert_eq!(judge("/// ```\n/// # Ok(())\n/// ```\n"), 0, "an example is code");
     }
 
     #[test]

@@ -238,8 +238,8 @@ impl Client {
 
     /// Submits a job: signed by the hotkey where there is one.
     ///
-    /// The request is repeated where the answer is lost: a signature, or a name drawn for it, stands for the one job that it
-    /// makes.
+    /// The request is repeated where the answer is lost: a signature, or a name drawn for it, stands for the one job
+    /// that it makes.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -398,7 +398,8 @@ fn segment(id: &str) -> String {
     id.chars().filter(|c| plain(*c)).take(64).collect()
 }
 
-/// The words in an error body: `{"detail"}`, `{"error"}`, OpenAI's `{"error": {"message"}}`, a list, a map of fields, or whatever it is.
+/// The words in an error body: `{"detail"}`, `{"error"}`, OpenAI's `{"error": {"message"}}`, a list, a map of fields,
+/// or whatever it is.
 async fn reason(response: Response) -> String {
     const LONGEST: usize = 2_000;
     let text = response.text().await.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The events of a response, read by the crate `eventsource-stream` with two bounds: the silence between two pieces and the
-//! size of one event.
+//! The events of a response, read by the crate `eventsource-stream` with two bounds: the silence between two pieces and
+//! the size of one event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -63,7 +63,8 @@ impl Client {
     /// the process that made it, goes on where it broke off.
     ///
     /// # Errors
-    /// The file cannot be read or changes meanwhile, the facilitator refuses it, or the connection breaks again and again.
+    /// The file cannot be read or changes meanwhile, the facilitator refuses it, or the connection breaks again and
+    /// again.
     pub async fn send_file(
         &self,
         path: &Path,
@@ -233,8 +234,8 @@ impl Client {
     /// Fetches a file of the store to `to`, which is replaced once everything has come and its sha256 is right.
     ///
     /// # Errors
-    /// The file is not there, this machine cannot keep it, its content is not what the store promises, or the connection
-    /// breaks again and again.
+    /// The file is not there, this machine cannot keep it, its content is not what the store promises, or the
+    /// connection breaks again and again.
     pub async fn fetch_file(
         &self,
         file: &FileView,

@@ -1,4 +1,5 @@
-//! The client against a scripted facilitator: streams and connections that break, tokens that expire, servers without events.
+//! The client against a scripted facilitator: streams and connections that break, tokens that expire, servers without
+//! events.
 
 #![expect(
     clippy::unwrap_used,

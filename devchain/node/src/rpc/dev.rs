@@ -1,5 +1,5 @@
-//! `dev_*`: what only a local chain offers. Tests drive the chain with it instead of waiting for time, and make go wrong what
-//! goes wrong on a public one.
+//! `dev_*`: what only a local chain offers. Tests drive the chain with it instead of waiting for time, and make go
+//! wrong what goes wrong on a public one.
 
 use super::error;
 use crate::block::Block;
@@ -70,8 +70,8 @@ pub(super) trait Dev {
     #[method(name = "dev_stallHead")]
     fn stall_head(&self, stalled: bool) -> RpcResult<()>;
 
-    /// Gives up the last `depth` blocks, which must not be final, and seals one more than that in their place. With `keep`, which
-    /// is the default, the transactions that were in them are in the new ones where they can be.
+    /// Gives up the last `depth` blocks, which must not be final, and seals one more than that in their place. With
+    /// `keep`, which is the default, the transactions that were in them are in the new ones where they can be.
     #[method(name = "dev_reorg", blocking)]
     fn reorg(&self, depth: u32, keep: Option<bool>) -> RpcResult<Heads>;
 
@@ -79,7 +79,8 @@ pub(super) trait Dev {
     #[method(name = "dev_dropConnections", with_extensions)]
     async fn drop_connections(&self, refuse_ms: Option<u64>) -> RpcResult<usize>;
 
-    /// Sets what happens to the calls of a method, `*` for all that other chains have; without a fault nothing does any longer.
+    /// Sets what happens to the calls of a method, `*` for all that other chains have; without a fault nothing does any
+    /// longer.
     #[method(name = "dev_setFault")]
     fn set_fault(&self, method: String, fault: Option<Fault>) -> RpcResult<()>;
 

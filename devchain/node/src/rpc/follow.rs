@@ -1,5 +1,5 @@
-//! Telling a subscriber something about every new block. It follows by parent, so a slow subscriber misses none, and one whose
-//! last block was given up goes on from where the branches parted.
+//! Telling a subscriber something about every new block. It follows by parent, so a slow subscriber misses none, and
+//! one whose last block was given up goes on from where the branches parted.
 
 use crate::block::Block;
 use crate::node::{Error, Node};

@@ -1,5 +1,5 @@
-//! The JSON-RPC of a Substrate node, as far as its official clients use it. One file for each family of methods; the macros
-//! accept parameters by position and by name.
+//! The JSON-RPC of a Substrate node, as far as its official clients use it. One file for each family of methods; the
+//! macros accept parameters by position and by name.
 
 mod author;
 mod blocks;

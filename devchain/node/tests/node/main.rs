@@ -1,5 +1,5 @@
-//! The node as its clients meet it: over real websockets on free ports, with blocks sealed on command; and the program as
-//! people start it.
+//! The node as its clients meet it: over real websockets on free ports, with blocks sealed on command; and the program
+//! as people start it.
 
 #![allow(
     clippy::expect_used,

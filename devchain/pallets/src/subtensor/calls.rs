@@ -1,4 +1,5 @@
-//! The calls, with the names, indices and arguments of the public chain. Their effects are in the files of their subjects.
+//! The calls, with the names, indices and arguments of the public chain. Their effects are in the files of their
+//! subjects.
 
 use frame_support::pallet_macros::pallet_section;
 

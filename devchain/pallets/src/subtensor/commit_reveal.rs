@@ -1,5 +1,5 @@
-//! Committing to weights and revealing them. Salted commits are revealed by their hotkey in exactly one epoch, the commit's
-//! plus the reveal period. Timelocked commits are kept until their epoch.
+//! Committing to weights and revealing them. Salted commits are revealed by their hotkey in exactly one epoch, the
+//! commit's plus the reveal period. Timelocked commits are kept until their epoch.
 
 use super::{
     CommitRevealWeightsEnabled, CommitRevealWeightsVersion, Config, Error, Event, MAX_TIMELOCKED_COMMIT,

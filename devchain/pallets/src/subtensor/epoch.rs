@@ -1,8 +1,8 @@
 //! The clock of epochs and what an epoch does: it reads a subnet's columns, has the arithmetic done elsewhere
 //! (`muster-devchain-consensus`), writes the columns and pays.
 //!
-//! An epoch falls due `tempo` blocks after the last one, as on the public chain since `LastEpochBlock` exists; before, it was
-//! `tempo + 1`.
+//! An epoch falls due `tempo` blocks after the last one, as on the public chain since `LastEpochBlock` exists; before,
+//! it was `tempo + 1`.
 
 use super::{
     Active, ActivityCutoff, AlphaDividendsPerSubnet, BlockAtRegistration, BlocksSinceLastStep, Bonds,

@@ -1,5 +1,5 @@
-//! Refusals of the pool before a block: the public chain checks stake, axons and reveals in a transaction extension, and
-//! clients meet these refusals as RPC error 1010 with a number.
+//! Refusals of the pool before a block: the public chain checks stake, axons and reveals in a transaction extension,
+//! and clients meet these refusals as RPC error 1010 with a number.
 
 use super::commit_reveal::RevealWindow;
 use super::{Call, CommitRevealWeightsEnabled, Config, Error, Pallet, Uids, WeightCommits};
@@ -164,17 +164,7 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
             values_list,
             salts_list,
             version_keys,
-        } => {
-            check_lengths(
-                uids_list.len(),
-                &[values_list.len(), salts_list.len(), version_keys.len()],
-            )?;
-            let reveals = uids_list.iter().zip(values_list);
-            let mut reveals = reveals.zip(salts_list.iter().zip(version_keys));
-            reveals.try_for_each(|((uids, values), (salt, key))| {
-                check_reveal::<T>(who, *netuid, MechId(0), uids, values, salt, *key)
-            })
-        }
+        } => check_reveals::<T>(who, *netuid, (uids_list, values_list), (salts_list, version_keys)),
         Call::serve_axon { .. } | Call::serve_axon_tls { .. } => axon_of(call)
             .map_or(Ok(()), |(netuid, axon)| {
                 Pallet::<T>::check_axon(who, netuid, &axon).map_err(rejection)
@@ -227,6 +217,21 @@ fn axon_of<T: Config>(call: &Call<T>) -> Option<(NetUid, AxonInfo)> {
         placeholder2: *placeholder2,
     };
     Some((*netuid, axon))
+}
+
+/// Checks every reveal of a batch: uids with values, salts with version keys.
+fn check_reveals<T: Config>(
+    who: &AccountId,
+    netuid: NetUid,
+    (uids, values): (&[Vec<u16>], &[Vec<u16>]),
+    (salts, keys): (&[Vec<u16>], &[u64]),
+) -> Result<(), PoolRejection> {
+    check_lengths(uids.len(), &[values.len(), salts.len(), keys.len()])?;
+    let reveals = uids.iter().zip(values);
+    let mut reveals = reveals.zip(salts.iter().zip(keys));
+    reveals.try_for_each(|((uids, values), (salt, key))| {
+        check_reveal::<T>(who, netuid, MechId(0), uids, values, salt, *key)
+    })
 }
 
 fn check_stakes<T: Config>(who: &AccountId, netuids: &[Compact<NetUid>]) -> Result<(), PoolRejection> {

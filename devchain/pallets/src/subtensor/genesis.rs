@@ -80,7 +80,8 @@ pub struct SubnetGenesis {
     pub mechanisms: u8,
 }
 
-/// A subnet that a developer can use at once. Where the public chain's defaults do not stand in the way, they are these.
+/// A subnet that a developer can use at once. Where the public chain's defaults do not stand in the way, they are
+/// these.
 impl Default for SubnetGenesis {
     fn default() -> Self {
         Self {

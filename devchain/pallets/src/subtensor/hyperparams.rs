@@ -10,8 +10,8 @@ use super::{
 use crate::types::{HyperparamEntry, HyperparamValue, NetUid, SubnetHyperparams, TaoBalance};
 use codec::Compact;
 
-/// The hyperparameters that this chain keeps. Parameters that it does not have (bounds of the difficulty, liquid alpha) are
-/// constants where a record has a field for them.
+/// The hyperparameters that this chain keeps. Parameters that it does not have (bounds of the difficulty, liquid alpha)
+/// are constants where a record has a field for them.
 pub(super) struct Hyperparams {
     pub rho: u16,
     pub kappa: u16,

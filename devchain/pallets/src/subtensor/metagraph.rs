@@ -1,5 +1,5 @@
-//! A subnet as clients see it: the metagraph, the same by column, and the pool of its token. There is no pool on this chain:
-//! its reserves, volumes and prices are zero.
+//! A subnet as clients see it: the metagraph, the same by column, and the pool of its token. There is no pool on this
+//! chain: its reserves, volumes and prices are zero.
 
 use super::neurons::zero_account;
 use super::{

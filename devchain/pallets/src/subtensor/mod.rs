@@ -1,5 +1,6 @@
-//! `SubtensorModule`: subnets, neurons, weights, axons. This file is the interface: storage, calls, events and errors with
-//! the names and keys of the public chain. The effects of the calls are in the modules beside it, one subject each.
+//! `SubtensorModule`: subnets, neurons, weights, axons. This file is the interface: storage, calls, events and errors
+//! with the names and keys of the public chain. The effects of the calls are in the modules beside it, one subject
+//! each.
 
 mod calls;
 mod commit_reveal;
@@ -169,7 +170,8 @@ mod pallet {
     /// Blocks between two serve calls of one neuron.
     #[pallet::storage]
     pub type ServingRateLimit<T> = StorageMap<_, Identity, NetUid, u64, ValueQuery, ConstU64<50>>;
-    /// Whether axons may announce a loopback address. The public chain never allows it; a network on one machine needs it.
+    /// Whether axons may announce a loopback address. The public chain never allows it; a network on one machine needs
+    /// it.
     #[pallet::storage]
     pub type LoopbackAllowed<T> = StorageValue<_, bool, ValueQuery>;
     /// Slope of the trust sigmoid.

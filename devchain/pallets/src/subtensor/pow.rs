@@ -1,5 +1,6 @@
-//! Registration for work: the hotkey looks for a nonce whose seal, made with a recent block, is below what the difficulty
-//! allows. The public chain has dropped it since spec version 365; here it is closed unless the subnet opens it.
+//! Registration for work: the hotkey looks for a nonce whose seal, made with a recent block, is below what the
+//! difficulty allows. The public chain has dropped it since spec version 365; here it is closed unless the subnet opens
+//! it.
 
 use super::{
     Config, Difficulty, Error, Event, MaxRegistrationsPerBlock, NetworkPowRegistrationAllowed, NetworksAdded,

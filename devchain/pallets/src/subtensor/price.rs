@@ -1,5 +1,5 @@
-//! The price of a registration: each one raises it, every block lowers it, and it stays within the subnet's bounds. So the
-//! public chain does since `BurnHalfLife` exists; before, it was adjusted once an interval.
+//! The price of a registration: each one raises it, every block lowers it, and it stays within the subnet's bounds. So
+//! the public chain does since `BurnHalfLife` exists; before, it was adjusted once an interval.
 
 use super::{
     AdjustmentInterval, Burn, BurnHalfLife, BurnIncreaseMult, Config, LastAdjustmentBlock, MaxBurn, MinBurn,

@@ -1,6 +1,6 @@
-//! Pruning: a registration on a full subnet replaces the neuron that earned least in the last epoch, of equals the one that
-//! has been there longest, of those the lowest uid. Neurons within their immunity are spared as long as others can go; the
-//! owner's hotkey always.
+//! Pruning: a registration on a full subnet replaces the neuron that earned least in the last epoch, of equals the one
+//! that has been there longest, of those the lowest uid. Neurons within their immunity are spared as long as others can
+//! go; the owner's hotkey always.
 
 use super::{
     Axons, BlockAtRegistration, Bonds, Config, Consensus, Dividends, Emission, ImmunityPeriod, Incentive,
@@ -72,8 +72,9 @@ impl<T: Config> Pallet<T> {
         }
     }
 
-    /// Removes a uid's weights and bonds, and what others have for it. Bonds of others on it are void at the next epoch by
-    /// the date of the registration, unless that is the very block of an epoch: then they stay, as on the public chain.
+    /// Removes a uid's weights and bonds, and what others have for it. Bonds of others on it are void at the next epoch
+    /// by the date of the registration, unless that is the very block of an epoch: then they stay, as on the public
+    /// chain.
     fn clear_weights(netuid: NetUid, mecid: MechId, uid: u16) {
         let index = netuid.index(mecid);
         Incentive::<T>::mutate(index, |column| clear(column, uid));

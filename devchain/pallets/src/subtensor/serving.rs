@@ -1,5 +1,5 @@
-//! Announcing where a neuron is reached. The pool makes the same checks, so that a bad announcement is refused before it is
-//! in a block.
+//! Announcing where a neuron is reached. The pool makes the same checks, so that a bad announcement is refused before
+//! it is in a block.
 
 use super::{
     Axons, Config, Error, Event, LoopbackAllowed, NetworksAdded, NeuronCertificates, Pallet, Prometheus,

@@ -1,8 +1,8 @@
 //! Stake: a hotkey's stake on a subnet is shared by coldkeys. A staker buys shares, dividends raise the value of
 //! every share, a miner's pay buys shares for its owner.
 //!
-//! There is no pool and no price: one rao buys one unit of stake on every subnet. The TAO that was paid is the subnet's until
-//! stake is given back; what was emitted can be given back as far as that TAO reaches.
+//! There is no pool and no price: one rao buys one unit of stake on every subnet. The TAO that was paid is the subnet's
+//! until stake is given back; what was emitted can be given back as far as that TAO reaches.
 
 use super::{
     Alpha, AlphaDividendsPerSubnet, Config, Error, Event, NetworksAdded, Owner, Pallet, SubnetAlphaOut,

@@ -1,4 +1,5 @@
-//! Setting weights: who may, which vectors are weights at all, and how they are stored. The arithmetic is pure and apart.
+//! Setting weights: who may, which vectors are weights at all, and how they are stored. The arithmetic is pure and
+//! apart.
 
 use super::{
     CommitRevealWeightsEnabled, Config, Error, Event, LastUpdate, MaxWeightsLimit, MechanismCountCurrent,
@@ -73,8 +74,8 @@ impl<T: Config> Pallet<T> {
         Self::deposit_event(Event::BatchWeightsCompleted(netuids, who));
     }
 
-    /// The checks in the public chain's order, then the row. Revealed weights pass here too: their rate was limited when they
-    /// were committed.
+    /// The checks in the public chain's order, then the row. Revealed weights pass here too: their rate was limited
+    /// when they were committed.
     pub(super) fn store_weights(
         who: &AccountId,
         netuid: NetUid,

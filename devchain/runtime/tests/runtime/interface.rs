@@ -1,5 +1,5 @@
-//! The interface against the public network's own metadata: what both have must be the same, or a client that works here
-//! fails there.
+//! The interface against the public network's own metadata: what both have must be the same, or a client that works
+//! here fails there.
 
 use codec::{Decode, Encode};
 use frame_metadata::v16::{PalletMetadata, RuntimeMetadataV16, StorageEntryType};

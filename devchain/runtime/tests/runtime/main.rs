@@ -1,4 +1,5 @@
-//! The runtime as its clients meet it: every check of every call, by the names of the errors; epochs; what runtime APIs show.
+//! The runtime as its clients meet it: every check of every call, by the names of the errors; epochs; what runtime APIs
+//! show.
 
 #![allow(
     clippy::expect_used,

@@ -26,8 +26,8 @@ pub use serve::{Address, serve, unix_seconds};
 /// No request is larger. A context of 128k tokens as ids is about 800 KB.
 const MOST_BODY: usize = 1 << 20;
 
-/// How much of a larger one is read and thrown away, and how long: a client that is still sending when the connection closes may
-/// lose the answer that tells it why.
+/// How much of a larger one is read and thrown away, and how long: a client that is still sending when the connection
+/// closes may lose the answer that tells it why.
 const MOST_DRAINED: usize = 16 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 

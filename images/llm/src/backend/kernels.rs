@@ -1,5 +1,5 @@
-//! The parts of a Llama between its weights' products: norms, rotary positions, attention, the gate. Plain loops that the compiler
-//! turns into vector instructions; sums in one order, whatever else is in the batch.
+//! The parts of a Llama between its weights' products: norms, rotary positions, attention, the gate. Plain loops that
+//! the compiler turns into vector instructions; sums in one order, whatever else is in the batch.
 
 use candle_core::{Device, Tensor};
 use half::slice::HalfFloatSliceExt as _;
@@ -117,8 +117,8 @@ pub(super) fn angles(frequencies: &[f32], position: usize) -> Vec<(f32, f32)> {
 
 /// The outputs of the heads for the last rows of a text.
 ///
-/// `qkv` has the rows that `out` gets, each with its queries first and its keys and values behind them; the first of them stands
-/// at position `start`, and `past` goes to the last.
+/// `qkv` has the rows that `out` gets, each with its queries first and its keys and values behind them; the first of
+/// them stands at position `start`, and `past` goes to the last.
 ///
 /// # Errors
 /// The tensor library's own, or a past that is too short.
@@ -220,6 +220,12 @@ fn together(
             .map(|(head, first)| piece(*head, *first))
             .collect::<Result<_, _>>()?
     };
+    copy_pieces(pieces, queries, group, out);
+    Ok(())
+}
+
+/// Copies the outputs of all heads into the rows of `out`, which are `queries` wide.
+fn copy_pieces(pieces: Vec<Piece>, queries: usize, group: usize, out: &mut [f32]) {
     for Piece {
         head,
         first,
@@ -234,7 +240,6 @@ fn together(
             }
         }
     }
-    Ok(())
 }
 
 /// One row of queries over the keys and values of its own text.

@@ -98,8 +98,8 @@ pub trait Backend: Send {
     /// No such slots, or the library's own failure; what `to` then holds means nothing.
     fn copy(&mut self, from: usize, to: usize, length: usize) -> Result<(), BackendError>;
 
-    /// Goes on with several texts at once, at most one job a slot. Gives rows of `vocabulary` logits for each job, as many as
-    /// it wants, one after the other.
+    /// Goes on with several texts at once, at most one job a slot. Gives rows of `vocabulary` logits for each job, as
+    /// many as it wants, one after the other.
     ///
     /// # Errors
     /// A job that cannot be, or the library's own failure.

@@ -1,5 +1,5 @@
-//! Products by libtorch, on the processor or on a CUDA device. Norms, positions, attention and gates are libtorch's too, so
-//! that the loops of the first backend are held against code that shares nothing with them.
+//! Products by libtorch, on the processor or on a CUDA device. Norms, positions, attention and gates are libtorch's
+//! too, so that the loops of the first backend are held against code that shares nothing with them.
 
 use tch::{Device, Kind, TchError, Tensor};
 

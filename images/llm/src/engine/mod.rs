@@ -1,7 +1,7 @@
 //! The engine: one thread that owns the model and goes on with every text a little, again and again.
 //!
-//! Requests come in over a bounded channel and tokens leave over one bounded channel each. A reader that is slow is left out of
-//! a round; one that has gone is dropped, and its slot stays as a prefix for whoever begins alike.
+//! Requests come in over a bounded channel and tokens leave over one bounded channel each. A reader that is slow is
+//! left out of a round; one that has gone is dropped, and its slot stays as a prefix for whoever begins alike.
 
 mod fold;
 mod run;

@@ -32,7 +32,8 @@ impl Slots {
 
     /// A place for a text of which at most `most` tokens may be taken from elsewhere; none while all are busy.
     ///
-    /// The longest common beginning wins. Its slot is taken over where nothing of it is lost, and copied from otherwise.
+    /// The longest common beginning wins. Its slot is taken over where nothing of it is lost, and copied from
+    /// otherwise.
     pub(super) fn place(&mut self, tokens: &[u32], most: usize, now: u64) -> Option<Place> {
         let common = |slot: &Slot| {
             slot.tokens

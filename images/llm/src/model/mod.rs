@@ -65,7 +65,8 @@ impl ModelError {
 /// The result of every function here.
 pub type Result<T> = std::result::Result<T, ModelError>;
 
-/// The digest over everything that decides what a model says: weights, the type they are computed in, tokenizer, template.
+/// The digest over everything that decides what a model says: weights, the type they are computed in, tokenizer,
+/// template.
 #[must_use]
 pub fn model_id(weights: &[u8; 32], storage: Storage, tokenizer: &[u8; 32], template: &[u8; 32]) -> [u8; 32] {
     let mut hash = Sha256::new();

@@ -193,7 +193,8 @@ pub(super) fn frequencies(theta: f64, head_dim: usize) -> Vec<f64> {
         .collect()
 }
 
-/// As Llama 3.1 defines it (`rope_scaling` of its config.json): fast planes stay, slow ones are divided, between them a ramp.
+/// As Llama 3.1 defines it (`rope_scaling` of its config.json): fast planes stay, slow ones are divided, between them a
+/// ramp.
 fn stretch(frequencies: &mut [f64], scaling: &Scaling) -> Result<()> {
     let (Some(low), Some(high), Some(original)) = (
         scaling.low_freq_factor,

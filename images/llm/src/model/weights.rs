@@ -9,7 +9,8 @@ use half::{bf16, f16};
 
 use super::{ModelError, Result};
 
-/// How weights are held. Arithmetic is in f32 everywhere; a quantised product also quantises its input, as llama.cpp does.
+/// How weights are held. Arithmetic is in f32 everywhere; a quantised product also quantises its input, as llama.cpp
+/// does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// As the file has them.

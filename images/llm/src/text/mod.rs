@@ -1,5 +1,5 @@
-//! Between tokens and words: the tokenizer, the chat template, stop sequences. It shows whole letters only, nothing that might
-//! become a stop sequence, and nothing after one.
+//! Between tokens and words: the tokenizer, the chat template, stop sequences. It shows whole letters only, nothing
+//! that might become a stop sequence, and nothing after one.
 
 mod template;
 mod tokenizer;
@@ -18,8 +18,8 @@ pub enum TextError {
     Template(String),
 }
 
-/// Sequences that end an answer. They are compared as bytes: the mark shown for bytes that make no letter (U+FFFD) is none of the
-/// answer's text, so a stop sequence of it meets only a model that writes that letter.
+/// Sequences that end an answer. They are compared as bytes: the mark shown for bytes that make no letter (U+FFFD) is
+/// none of the answer's text, so a stop sequence of it meets only a model that writes that letter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stops(pub Vec<String>);
 
