@@ -176,7 +176,7 @@ async fn weights(url: &str, key: &Keypair, netuid: Netuid, method: WeightsMethod
 
 /// Follows a commit until its weights are in force, and reveals them where the chain does not.
 async fn until_revealed(
-    client: &ChainClient,
+    client: &Arc<ChainClient>,
     key: &Keypair,
     netuid: Netuid,
     pending: &PendingReveal,
