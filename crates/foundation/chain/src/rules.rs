@@ -24,7 +24,7 @@ pub enum WeightsMethod {
 /// Where weights must be committed, timelocked commits are used if the chain reads their format and states the epochs
 /// and the beacon by which it opens them: then nothing depends on this validator running in the right epoch. Otherwise
 /// salted commits are used.
-pub fn method(
+pub(crate) fn method(
     rules: &Hyperparameters,
     schedule: Option<&Schedule>,
     beacon: Option<&Beacon>,
