@@ -2,9 +2,9 @@
 //!
 //! Pure: no sockets, no store, no clock. The dispatcher feeds it and carries its effects out.
 //!
-//! *The audience of a lease* is the connection that last sent a message about the attempt, and every connection that its
-//! validator opened since. A validator that reconnects therefore misses nothing, although its old connection may look
-//! alive for a while.
+//! *The audience of a lease* is the connection that last sent a message about the attempt, and every connection that
+//! its validator opened since. A validator that reconnects therefore misses nothing, although its old connection may
+//! look alive for a while.
 //!
 //! *Owed histories.* The history of an ended lease is owed to its validator until the finished receipt arrives; each
 //! further connection gets it again. Ended attempts are remembered for [`LeaseRules::memory`]. An accepted started

@@ -30,6 +30,13 @@ const RULES: &[Rule] = &[
     shape::sizes,
     shape::crates,
     shape::headers,
+    shape::functions,
+    purposes::check,
+    names::bare,
+    names::homonyms,
+    prose::riddles,
+    prose::fillers,
+    prose::columns,
     wire_hash::check,
     pages::errors,
     pages::decisions,
@@ -38,17 +45,6 @@ const RULES: &[Rule] = &[
     marks::words,
     marks::ignored,
     sleeping::check,
-];
-
-/// Rules that fail nothing yet: the names and the sentences are being rewritten a crate at a time.
-const PENDING: &[Rule] = &[
-    shape::functions,
-    purposes::check,
-    names::bare,
-    names::homonyms,
-    prose::riddles,
-    prose::fillers,
-    prose::columns,
 ];
 
 /// The text files of the checkout by path, relative to the root and with `/`. Ignored files are absent.
@@ -171,12 +167,7 @@ pub(crate) fn run(workspace: &Workspace, fix: bool) -> anyhow::Result<ExitCode> 
             }
         }
     }
-    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
-    let pending = PENDING.iter().flat_map(|rule| rule(&tree));
-    findings.extend(pending.map(|finding| Finding {
-        note: true,
-        ..finding
-    }));
+    let findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
     for finding in &findings {
         eprintln!("{finding}");
     }

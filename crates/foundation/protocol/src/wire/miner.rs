@@ -307,7 +307,7 @@ pub struct GenericError {
     /// The error, for the peer's operator.
     #[serde(default)]
     pub details: Option<String>,
-    /// The attempt that it is about. A Muster miner says it to a Muster validator; other peers neither send it nor get it.
+    /// The attempt that it is about. A Muster miner sends it to a Muster validator only; other peers never see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_uuid: Option<AttemptId>,
 }
