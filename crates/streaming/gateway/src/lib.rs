@@ -19,7 +19,6 @@ mod gateway;
 pub mod proof_record;
 mod proof_view;
 mod relay;
-mod reply;
 mod request;
 mod routes;
 mod scheduler;
@@ -29,6 +28,7 @@ mod settlement;
 mod state;
 pub mod store;
 mod transcript;
+mod waiting_response;
 
 pub use gateway::{Gateway, GatewayDeps, GatewayError};
 pub use proof_view::ProofView;

@@ -19,9 +19,9 @@ use crate::answer::request_id;
 use crate::auth::ClientPseudonym;
 use crate::proof_view::ProofView;
 use crate::relay;
-use crate::reply::reply;
 use crate::request::{RelayedRequest, read_client_nonce, read_parameters};
 use crate::state::GatewayState;
+use crate::waiting_response::reply;
 use muster_sealed_client::draw_nonce;
 
 /// Parts of an answer that may wait for a client that reads slowly. It holds up its own session's connection and no

@@ -3,8 +3,8 @@
 use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use uuid::Uuid;
 
+use crate::codec::{LayoutError, Reader, Text, Writer};
 use crate::envelope::Sealable;
-use crate::layout::{LayoutError, Reader, Text, Writer};
 use crate::scheme::HashScheme;
 
 /// The id of one streaming session: one container behind one sealing proxy.

@@ -4,8 +4,8 @@ use muster_protocol::{Digest, Timestamp};
 use uuid::Uuid;
 
 use crate::attestation::SessionId;
+use crate::codec::{LayoutError, Reader, Writer};
 use crate::envelope::Sealable;
-use crate::layout::{LayoutError, Reader, Writer};
 
 /// The closing statement of a session, signed by the session key: no response comes after it, and none before it may be
 /// missing.

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::{Digest, Signature};
 
-use crate::layout::LayoutError;
+use crate::codec::LayoutError;
 
 const SIGNATURE: usize = 64;
 /// The longest text that is decoded, in bytes: no statement comes near it.

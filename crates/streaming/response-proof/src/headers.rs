@@ -7,7 +7,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 use muster_openai::BodyKind;
 
-use crate::layout::{MAX_TEXT, Text};
+use crate::codec::{MAX_TEXT, Text};
 
 /// The proof of a response, in base64: a header if the response was held back until it was signed, a trailer otherwise.
 pub const PROOF: HeaderName = HeaderName::from_static("muster-proof");

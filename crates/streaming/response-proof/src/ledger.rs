@@ -10,8 +10,8 @@ use muster_protocol::{Digest, Hotkey, Signature, Timestamp};
 
 use crate::attestation::Attestation;
 use crate::close::SessionClose;
+use crate::codec::{LayoutError, RequestNonce};
 use crate::envelope::Envelope;
-use crate::layout::{LayoutError, RequestNonce};
 use crate::proof::ResponseProof;
 use crate::scheme::HashScheme;
 
@@ -337,7 +337,7 @@ fn check_exchange(stated: &ResponseProof, seen: &ObservedExchange<'_>) -> Result
     if let Some((what, _)) = request.iter().find(|(_, same)| !same) {
         return Err(Forgery::Request(what));
     }
-    let content_type = stated.content_type.as_ref().map(super::layout::Text::as_str);
+    let content_type = stated.content_type.as_ref().map(super::codec::Text::as_str);
     // A checker that did not see the end saw a beginning, which is not longer than the whole.
     let (length, digest) = match seen.output {
         Some(output) => (stated.output_bytes == seen.output_bytes, stated.output == output),

@@ -4,8 +4,8 @@ use muster_protocol::{AttemptId, Digest, Hotkey, JobId, Timestamp, ValidatorKey}
 use uuid::Uuid;
 
 use crate::attestation::SessionId;
+use crate::codec::{LayoutError, Reader, RequestNonce, Text, Writer};
 use crate::envelope::Sealable;
-use crate::layout::{LayoutError, Reader, RequestNonce, Text, Writer};
 use crate::scheme::{HashScheme, StreamEnd};
 
 /// Digests and numbers of tokens, if the engine reports them.

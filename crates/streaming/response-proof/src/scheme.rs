@@ -1,6 +1,6 @@
 //! The scheme of digests, and the ways in which a response ends.
 
-use crate::layout::LayoutError;
+use crate::codec::LayoutError;
 
 /// The data over which the digests of requests and responses are computed. The whitelist chooses it for each image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 
+use crate::codec::{LayoutError, Reader, Writer};
 use crate::envelope::Sealable;
-use crate::layout::{LayoutError, Reader, Writer};
 
 /// The longest validity of a token. It is short so that a stolen token is worth little.
 pub const MAX_LIFETIME: Duration = Duration::from_secs(300);

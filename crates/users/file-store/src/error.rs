@@ -7,7 +7,7 @@ use muster_store::StoreError;
 
 use crate::grant::UrlRejection;
 use crate::storage::StorageError;
-use crate::write_plan::WriteRejection;
+use crate::upload_plan::WriteRejection;
 
 /// The reason why a request about a file failed. Only the last two are the facilitator's fault.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use axum::http::{HeaderMap, HeaderValue, header};
 
-    use crate::write_plan::WriteRejection;
+    use crate::upload_plan::WriteRejection;
 
     /// The statuses and the words of every error that a client can cause, so that every change of a text is seen in a
     /// review.

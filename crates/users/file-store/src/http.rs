@@ -21,7 +21,7 @@ use crate::catalogue::{FileContent, StoredFile};
 use crate::error::FileError;
 use crate::grant::{FileAccess, FileId, UrlRejection};
 use crate::service::{FileService, WriteOutcome};
-use crate::write_plan::{WriteRejection, WriteRequest};
+use crate::upload_plan::{WriteRejection, WriteRequest};
 
 /// The header with the offset of the next part of an upload.
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");

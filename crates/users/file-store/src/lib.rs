@@ -5,7 +5,7 @@
 //! credential, because executors fetch inputs and upload outputs.
 //!
 //! Reading order: [`grant`] (the permission of a URL), [`muster_http::range`] (the parts that a request names) and
-//! [`write_plan`] (the decision about a request to write) are pure; [`storage`] keeps bytes and [`catalogue`] metadata;
+//! [`upload_plan`] (the decision about a request to write) are pure; [`storage`] keeps bytes and [`catalogue`] metadata;
 //! [`service`] joins them; [`http`] answers the requests to signed URLs.
 
 mod bucket;
@@ -13,11 +13,11 @@ pub mod catalogue;
 pub mod error;
 pub mod grant;
 pub mod http;
-mod segment_writer;
 pub mod service;
 pub mod settings;
 pub mod storage;
-pub mod write_plan;
+pub mod upload_plan;
+mod upload_segments;
 
 pub use catalogue::{FileCatalogue, StoredFile};
 pub use error::FileError;

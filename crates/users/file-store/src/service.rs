@@ -17,10 +17,10 @@ use uuid::Uuid;
 use crate::catalogue::{FileCatalogue, FileContent, FileList, StoredFile};
 use crate::error::FileError;
 use crate::grant::{FileAccess, FileId, UrlGrant, UrlKey};
-use crate::segment_writer::{SegmentWriter, overtaken_error};
 use crate::settings::Settings;
 use crate::storage::{ObjectStorage, StorageError};
-use crate::write_plan::WriteRequest;
+use crate::upload_plan::WriteRequest;
+use crate::upload_segments::{SegmentWriter, overtaken_error};
 
 /// The age before which an object without a file is not deleted, because its upload may still be running.
 const GRACE: Duration = Duration::from_secs(3_600);

@@ -6,7 +6,7 @@ use super::{Call, CommitRevealWeightsEnabled, Config, Error, Pallet, Uids, Weigh
 use crate::AccountId;
 use crate::beacon::Beacon;
 use crate::types::{AxonInfo, MechId, NetUid};
-use codec::{Decode, DecodeWithMemTracking, Encode};
+use codec::{Compact, Decode, DecodeWithMemTracking, Encode};
 use core::fmt;
 use core::marker::PhantomData;
 use frame_support::traits::IsSubType;

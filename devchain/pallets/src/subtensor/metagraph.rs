@@ -8,6 +8,7 @@ use super::{
     PendingValidatorEmission, SubnetAlphaOut, SubnetAlphaOutEmission, SubnetIdentitiesV3, SubnetOwner,
     SubnetOwnerHotkey, SubnetTAO, TokenSymbol,
 };
+use crate::AccountId;
 use crate::types::{
     AlphaBalance, DynamicInfo, FixedI128, Metagraph, NetUid, NeuronInfoLite, SubnetIdentityV3, SubnetState,
     TaoBalance,

@@ -6,8 +6,8 @@
 //! * against itself: a confession;
 //!
 //! * against anyone else: an [excuse](Outcome::is_excuse). It spares the miner an incident, because no other party can
-//! tell a mistyped image from a missing one. An excuse is never paid and is counted apart, so that a miner with many
-//! excuses is asked after its equals.
+//!   tell a mistyped image from a missing one. An excuse is never paid and is counted apart, so that a miner with many
+//!   excuses is asked after its equals.
 //!
 //! A reason that tells the party at fault by itself is not overruled: a lost executor is the miner's fault, whatever
 //! the miner claims.

@@ -1,6 +1,6 @@
 //! Grades a claimed class: verdicts give four components, which are compared with the thresholds of the class.
 
-mod calibration;
+mod class_thresholds;
 pub mod tolerance;
 
 use muster_protocol::class::ExecutorClass;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::spec::NumberFormat;
 use crate::verdict::{Measurement, ProofVerdict, ZeroReason};
 
-pub use calibration::{Calibration, ClassThresholds, MachineRuns, stated_calibrations};
+pub use class_thresholds::{Calibration, ClassThresholds, MachineRuns, stated_calibrations};
 
 /// The number of proofs of one kind that count: the first one and one retry.
 pub const COUNTED_ATTEMPTS: usize = 2;

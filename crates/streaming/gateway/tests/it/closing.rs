@@ -51,7 +51,10 @@ async fn an_answer_that_nobody_stayed_for_is_no_gap_at_the_sessions_end() {
 
 #[tokio::test]
 async fn the_close_statement_of_a_session_that_closed_by_itself_comes_from_its_miner_and_is_judged() {
-    for (forged, fault) in [(false, None), (true, Some("its closing statement cannot be read"))] {
+    for (forged, fault) in [
+        (false, None),
+        (true, Some("its closing statement cannot be read")),
+    ] {
         let world = World::new(|_| ()).await;
         let answer = world.chat(2, false).send().await.unwrap();
         assert_eq!(answer.status(), 200);

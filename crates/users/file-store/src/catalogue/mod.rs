@@ -12,7 +12,7 @@ use sqlx::{AnyPool, FromRow};
 use uuid::Uuid;
 
 use crate::grant::FileId;
-use crate::write_plan::FileState;
+use crate::upload_plan::FileState;
 
 /// The value of a column without a number.
 const NONE: i64 = -1;

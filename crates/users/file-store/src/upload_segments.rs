@@ -14,7 +14,7 @@ use crate::catalogue::{AppendOutcome, FileCatalogue, Segment, StoredFile};
 use crate::error::FileError;
 use crate::grant::FileId;
 use crate::storage::ObjectStorage;
-use crate::write_plan::WritePlan;
+use crate::upload_plan::WritePlan;
 
 /// The bytes of a segment, which is also the memory of one upload or download.
 const SEGMENT: usize = 8 * 1024 * 1024;
