@@ -69,6 +69,9 @@ struct Replay<'a> {
     report: ReplayReport,
 }
 
+/// The judgements by executors' own proofs and the absences, both by place.
+type JudgedPlaces = (BTreeMap<usize, Judgement>, BTreeMap<usize, Absence>);
+
 impl Replay<'_> {
     fn add_difference(&mut self, difference: String) {
         self.report.differences.push(difference);
@@ -97,9 +100,7 @@ impl Replay<'_> {
 
     /// The judgements by the executors' own proofs and the absences, both by place. Executors without evidence in the
     /// file keep the judgement that the file states.
-    fn judge_all(
-        &mut self,
-    ) -> Result<(BTreeMap<usize, Judgement>, BTreeMap<usize, Absence>), BatchFileError> {
+    fn judge_all(&mut self) -> Result<JudgedPlaces, BatchFileError> {
         let file = self.file;
         let (drawn, silent) = (self.plan.participants.len(), file.head.silent.len());
         let mut judged: BTreeMap<_, _> = file.judgements.iter().take(drawn).cloned().enumerate().collect();

@@ -52,7 +52,7 @@ fn carry_out(state: &Arc<GatewayState>, actions: Vec<SessionAction>) {
         let shared = Arc::clone(state);
         match action {
             SessionAction::Start(start, closed) => {
-                drop(state.tasks.spawn("session", session::run(shared, start, closed)));
+                drop(state.tasks.spawn("session", session::run(shared, *start, closed)));
             }
             SessionAction::Close(end) => {
                 let closing = async move { session::close(&shared, end).await };

@@ -38,7 +38,7 @@ pub(crate) struct SessionEnd {
 /// An action for the gateway.
 pub(crate) enum SessionAction {
     /// The receiver resolves once the scheduler has closed the session.
-    Start(SessionStart, oneshot::Receiver<()>),
+    Start(Box<SessionStart>, oneshot::Receiver<()>),
     Close(SessionEnd),
 }
 
@@ -194,7 +194,7 @@ impl SessionScheduler {
             session,
             job,
         };
-        Some(SessionAction::Start(start, closed))
+        Some(SessionAction::Start(Box::new(start), closed))
     }
 
     fn close(&mut self, pool: usize, session: SessionNumber, reason: CloseReason) -> Option<SessionAction> {
