@@ -5,8 +5,8 @@
 //! credential, because executors fetch inputs and upload outputs.
 //!
 //! Reading order: [`grant`] (the permission of a URL), [`muster_http::range`] (the parts that a request names) and
-//! [`upload_plan`] (the decision about a request to write) are pure; [`storage`] keeps bytes and [`catalogue`] metadata;
-//! [`service`] joins them; [`http`] answers the requests to signed URLs.
+//! [`upload_plan`] (the decision about a request to write) are pure; [`storage`] keeps bytes and [`catalogue`]
+//! metadata; [`service`] joins them; [`http`] answers the requests to signed URLs.
 
 mod bucket;
 pub mod catalogue;
