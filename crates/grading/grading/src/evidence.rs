@@ -1,4 +1,4 @@
-//! The file of a batch: all evidence that a validator stores about it, as JSON. [`crate::replay`] judges it again.
+//! The file of a batch: all evidence that a validator stores about it, as JSON. [`crate::replay()`] judges it again.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 //!
 //! [`forward`] passes a client's request on to a gateway, with a signed token that names the client, and its response
 //! back. The other modules answer clients as a gateway does: [`bearer`] reads the API key, [`body`] the request's body,
-//! and [`error_response`] turns an [`OpenAiError`](muster_openai::OpenAiError) into a response.
+//! and [`error_response()`] turns an [`OpenAiError`](muster_openai::OpenAiError) into a response.
 
 pub mod bearer;
 pub mod body;

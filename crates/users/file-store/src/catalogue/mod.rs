@@ -2,7 +2,7 @@
 //! database has one sequence of migrations.
 //!
 //! A segment's row is written before its object, and marked once the object is durable. So every object has a row, and
-//! unused objects are found in the database alone. [`uploads`] changes a file's upload and its segments.
+//! unused objects are found in the database alone. `uploads` changes a file's upload and its segments.
 
 mod uploads;
 
