@@ -113,7 +113,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) subnet: &'a Subnet,
     pub(crate) executors: u32,
-    /// Where standing executors connect.
+    /// The address on which persistent executors connect.
     pub(crate) standing: Option<SocketAddr>,
     /// Milliseconds between blocks.
     pub(crate) block_ms: u64,
