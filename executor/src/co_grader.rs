@@ -13,8 +13,8 @@ use futures_util::future::BoxFuture;
 use http::Method;
 use http::uri::PathAndQuery;
 use indexmap::IndexMap;
+use muster_containers::image_pull::PullProgress;
 use muster_containers::images::{LeasedImage, ensure};
-use muster_containers::pull::PullProgress;
 use muster_containers::sandbox::ResourceLimits;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
@@ -26,7 +26,7 @@ use tokio::sync::Mutex;
 
 use crate::config::{Config, Policy};
 use crate::engine::ContainerEngine;
-use crate::sandbox::{JobContainer, JobFolders};
+use crate::job_sandbox::{JobContainer, JobFolders};
 
 /// The path at which a grader takes challenges.
 const MESSAGES: &str = "/v1/grade";

@@ -15,11 +15,11 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt_state::{AttemptFailure, ProgramExit};
-use crate::capture::OutputCapture;
 use crate::engine::{ContainerEngine, EngineError};
 use crate::images::engine_failed;
+use crate::output_capture::OutputCapture;
 use crate::retry;
-use crate::warm::AttachedContainer;
+use crate::warm_containers::AttachedContainer;
 
 /// The exit codes of a shell whose program is not found, or may not be executed.
 const NOT_FOUND: i64 = 127;

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::engine_cache::EngineCache;
 use crate::live_updates::LiveUpdates;
-use crate::warm::WarmPool;
+use crate::warm_containers::WarmPool;
 
 /// Shared by the attempts of one process.
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 
 mod conclusion;
 mod runner;
-mod stage;
+mod stage_data;
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use muster_websocket::SocketError;
 use tokio_util::sync::CancellationToken;
 
 use self::runner::{StepResult, StepRunner};
-use self::stage::{AttemptStage, PlacedStage, SessionStage};
+use self::stage_data::{AttemptStage, PlacedStage, SessionStage};
 use crate::attempt_state::{
     Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
     StageLimits,
 };
-use crate::capture::OutputCapture;
 use crate::context::{AttemptContext, ProcessContext};
 use crate::error::Error;
 use crate::lease_connection::{LeaseConnection, Received};
 use crate::live_updates::LiveUpdates;
+use crate::output_capture::OutputCapture;
 use crate::steps::streaming_mode;
 
 /// One attempt in progress.

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_containers::cache::collect_if_due;
+use muster_containers::image_cache::collect_if_due;
+use muster_containers::image_leases::Lease;
+use muster_containers::image_pull::PullProgress;
 use muster_containers::images::{ImageError, ImageSettings, LeasedImage, ensure};
-use muster_containers::lease::Lease;
-use muster_containers::pull::PullProgress;
 use muster_process::error::Causes;
 use muster_process::{Coded, SharedClock};
 use muster_protocol::job::Fault;

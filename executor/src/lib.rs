@@ -1,10 +1,10 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
-//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`sandbox`] (what a job may do, pure),
-//! [`capture`] and [`artifacts`] (what a job prints and leaves; [`muster_job_data`] carries its inputs and outputs),
-//! [`report`] (the last messages to the miner, pure), `steps` (preparing an image, placing inputs, collecting
-//! outputs), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver` (one
-//! attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
+//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`job_sandbox`] (what a job may do, pure),
+//! [`output_capture`] and [`artifacts`] (what a job prints and leaves; [`muster_job_data`] carries its inputs and
+//! outputs), [`attempt_report`] (the last messages to the miner, pure), `steps` (preparing an image, placing inputs,
+//! collecting outputs), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver`
+//! (one attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
 //! killed).
 //!
 //! An executor runs next to untrusted code. It knows no chain. It holds the key by which its miner knows it, if it is a
@@ -12,8 +12,8 @@
 //! connections only from the one client of each session.
 
 pub mod artifacts;
+pub mod attempt_report;
 pub mod attempt_state;
-pub mod capture;
 mod co_grader;
 pub mod config;
 mod container;
@@ -23,17 +23,17 @@ mod engine_cache;
 pub mod error;
 mod gpu;
 mod images;
+pub mod job_sandbox;
 mod lease_connection;
 mod live_updates;
 mod machine_metrics;
+pub mod machine_specs;
+pub mod output_capture;
 pub mod persistent;
-pub mod report;
 mod retry;
-pub mod sandbox;
 mod session;
-pub mod specs;
 mod steps;
-mod warm;
+mod warm_containers;
 pub mod workspace;
 
 use std::sync::Arc;
@@ -47,9 +47,9 @@ use tracing::Instrument;
 
 pub use config::Config;
 pub use error::Error;
-pub use muster_containers::reap::{ReapError, ReapSummary};
+pub use muster_containers::leftovers::{ReapError, ReapSummary};
 pub use muster_containers::{
-    ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, archive, engine,
+    ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, engine, image_archive,
 };
 
 /// How long an executor may remove unused images after its job, before it ends.

@@ -33,7 +33,7 @@ use crate::engine_cache::EngineCache;
 use crate::error::Error;
 use crate::images;
 use crate::lease_connection::Miner;
-use crate::warm::WarmPool;
+use crate::warm_containers::WarmPool;
 
 /// The path at which a miner takes persistent executors.
 const PATH: &str = "/v0/standing";

@@ -6,7 +6,7 @@ mod collect;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_containers::home;
+use muster_containers::home_folder;
 use muster_containers::images::LeasedImage;
 use muster_containers::sandbox::RunAs;
 use muster_job_data::volumes::{UnpackLimits, merge_volumes};
@@ -27,10 +27,10 @@ use crate::config::{Config, Policy};
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
 use crate::gpu::ClaimedGpus;
-use crate::sandbox::{container_name, labels, wants_gpu};
-use crate::warm::{AttachedContainer, WarmContainer, WarmTemplate};
+use crate::job_sandbox::{container_name, labels, wants_gpu};
+use crate::warm_containers::{AttachedContainer, WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
-use crate::{gpu, images, specs};
+use crate::{gpu, images, machine_specs};
 
 /// How long a job waits until the containers of dead executors are removed.
 const REAP_LIMIT: Duration = Duration::from_secs(30);
@@ -96,7 +96,11 @@ impl RequestedJob {
 
     fn policy(&self, config: &Config) -> Policy {
         let class = self.offer.executor_class;
-        let policy = config.policy(class, self.image.resolved.image.id, specs::read_machine_size());
+        let policy = config.policy(
+            class,
+            self.image.resolved.image.id,
+            machine_specs::read_machine_size(),
+        );
         match self.streaming() {
             // A sealed session runs a whitelisted image, which never chooses its own user.
             Some(StreamingMode::Sealed) => Policy {
@@ -291,7 +295,7 @@ async fn find_bare_home(
     }
     let name = format!("{}-look", container_name(&context.token));
     let labels = labels(context.attempt(), &workspace.folders().root);
-    let found = home::find_bare_home(&request.engine, image, &name, labels)
+    let found = home_folder::find_bare_home(&request.engine, image, &name, labels)
         .await
         .map_err(|error| images::engine_failed(&error))?;
     context.process.cache.keep_home(image.id, found.clone());

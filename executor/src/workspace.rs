@@ -1,15 +1,15 @@
 //! The folders of one job on this machine, which are made for the job and removed after it.
-//! [`muster_containers::folder`] records which process owns them.
+//! [`muster_containers::owned_folders`] records which process owns them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use muster_containers::folder::ClaimedFolder;
-pub use muster_containers::folder::FolderError as WorkspaceError;
+use muster_containers::owned_folders::ClaimedFolder;
+pub use muster_containers::owned_folders::FolderError as WorkspaceError;
 use muster_protocol::AttemptId;
 
-use crate::sandbox::JobFolders;
+use crate::job_sandbox::JobFolders;
 
 /// The folders of a job. Dropping this removes them; [`Workspace::remove`] also reports an error.
 #[derive(Debug)]

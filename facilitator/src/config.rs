@@ -9,7 +9,7 @@ use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{UserKey, ValidatorKey};
 use serde::Deserialize;
 
-use muster_facilitator_core::auth::CredentialLifetimes;
+use muster_facilitator_core::login_tokens::CredentialLifetimes;
 use muster_facilitator_core::signature::SignatureFreshness;
 
 use crate::store::JobQuota;

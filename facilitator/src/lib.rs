@@ -11,16 +11,16 @@ mod allowlist;
 mod background;
 pub mod config;
 mod job_watchers;
-mod limits;
 mod live_output;
 mod notices;
+mod periodic_cleanup;
 mod replicas;
 mod request_signer;
 mod rest;
 mod socket;
 mod state;
 pub mod store;
-mod sweep;
+mod user_limits;
 mod validator_selection;
 mod validator_sessions;
 
@@ -103,7 +103,7 @@ impl Coded for Error {
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let store = Store::open(&config.store).await?;
     let files = open_files(&config, &store, Arc::clone(&clock)).await?;
-    sweep::start_file_sweep(Arc::clone(&files), &tasks, Arc::clone(&clock));
+    periodic_cleanup::start_file_sweep(Arc::clone(&files), &tasks, Arc::clone(&clock));
     let allowlist = Allowlist::new(config.validators.iter().copied());
     let keypair = Keypair::from_seed(store.signing_seed(draw_secret()?).await?);
     let services = Services {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
-use muster_facilitator_core::auth::Issuer;
+use muster_facilitator_core::login_tokens::Issuer;
 use muster_file_store::FileService;
 use muster_gateway_client::GatewayClient;
 use muster_identity::Keypair;
@@ -14,7 +14,6 @@ use crate::access_policy::AccessPolicy;
 use crate::allowlist::Allowlist;
 use crate::config::Config;
 use crate::job_watchers::JobWatchers;
-use crate::limits::{EventStreamSlots, RequestRates};
 use crate::live_output::LiveOutput;
 use crate::notices::Notifier;
 use crate::request_signer::RequestSigner;
@@ -28,9 +27,10 @@ use crate::rest::openai::ModelService;
 use crate::rest::reports::ReportService;
 use crate::socket::{self, SessionServices};
 use crate::store::Store;
+use crate::user_limits::{EventStreamSlots, RequestRates};
 use crate::validator_selection::ValidatorSelection;
 use crate::validator_sessions::ValidatorSessions;
-use crate::{replicas, sweep};
+use crate::{periodic_cleanup, replicas};
 
 /// The parts, shared by all requests.
 #[derive(Clone)]
@@ -161,7 +161,7 @@ impl Services<'_> {
         }
         let limit = self.config.limits.unanswered_s;
         let unanswered = (limit > 0).then(|| Duration::from_secs(limit));
-        sweep::start_job_sweep(
+        periodic_cleanup::start_job_sweep(
             self.store.clone(),
             notifier.clone(),
             unanswered,

@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lease_table::{ConnectionId, DialId, Effect, Event, LeaseTable, LeaseWrite};
 use crate::manager::{ExecutorManager, Order};
-use crate::pages::Pages;
 use crate::persistent::ExecutorPool;
 use crate::queues::{Attachment, DispatcherInput, Inbox, Outbox, Outgoing};
+use crate::receipt_pages::Pages;
 use crate::store::{PageLine, Store};
 
 /// Events decided together at most.

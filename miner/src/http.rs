@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::pages::{PageContent, parse_name};
+use crate::receipt_pages::{PageContent, parse_name};
 use crate::state::MinerState;
 use crate::{executor_session, validator_session};
 

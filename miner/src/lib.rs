@@ -1,7 +1,7 @@
 //! The miner: admits jobs of validators, lends each an executor, and loses no result and no receipt.
 //!
 //! Read in this order: [`admission`], [`lease`] and [`lease_table`] decide, purely; [`dispatcher`] feeds them and
-//! carries out their effects; [`store`] and [`pages`] keep state; [`greeting`], [`validator_session`],
+//! carries out their effects; [`store`] and [`receipt_pages`] keep state; [`greeting`], [`validator_session`],
 //! [`executor_session`] and [`http`] talk; [`manager`] starts executors and [`persistent`] lends those that stay
 //! connected; [`chain`] knows the validators to serve.
 //!
@@ -16,9 +16,9 @@ pub mod greeting;
 pub mod http;
 pub mod lease;
 pub mod lease_table;
-pub mod pages;
 pub mod persistent;
 pub mod queues;
+pub mod receipt_pages;
 pub mod state;
 pub mod store;
 #[cfg(test)]
@@ -48,9 +48,9 @@ use crate::greeting::MAX_UNAUTHENTICATED;
 use crate::lease::LeaseTimeouts;
 use crate::lease_table::{LeaseRules, LeaseTable};
 use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
-use crate::pages::{PageError, Pages, oldest_page};
 use crate::persistent::{ExecutorPool, Fleet, PersistentServer};
 use crate::queues::{Inbox, inbox};
+use crate::receipt_pages::{PageError, Pages, oldest_page};
 use crate::state::{MinerState, SessionLimiter};
 use crate::store::Store;
 

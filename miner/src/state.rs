@@ -13,8 +13,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ServedValidators;
-use crate::pages::Pages;
 use crate::queues::Inbox;
+use crate::receipt_pages::Pages;
 use crate::store::Store;
 
 /// Sessions of one validator at any moment. Ours needs one; ComputeHorde's opens one for each job.

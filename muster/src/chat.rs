@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use muster_client::Client;
 use muster_gateway::ProofView;
 use muster_gateway::proof_record::{ProofRecord, Transcript};
+use muster_openai::{BodyKind, JsonReader};
 use muster_process::SharedClock;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -144,21 +145,17 @@ impl Conversation<'_> {
             .ok_or_else(|| anyhow!("the answer has no id, so no proof can be asked for"))?;
         let content_type = header("content-type");
         let status = response.status().as_u16();
-        let (mut whole, mut reader) = (Vec::new(), WordReader::default());
+        let (mut whole, mut reader) = (Vec::new(), WordReader::new(content_type.as_deref()));
         while let Some(piece) = response.chunk().await.context("the answer broke off")? {
             if whole.len().saturating_add(piece.len()) > MAX_ANSWER {
                 return Err(anyhow!("the answer is longer than {MAX_ANSWER} bytes").into());
             }
             whole.extend_from_slice(&piece);
-            let text = reader.read(&piece);
-            if !self.quiet && !text.is_empty() {
-                print::raw(&text);
-            }
+            self.show(&reader.read(&piece));
         }
         let ended_at = self.clock.now();
-        if !self.quiet {
-            print::raw("\n");
-        }
+        self.show(&reader.end());
+        self.show("\n");
         if let Some(error) = reader.error {
             return Err(anyhow!("the model's side: {error}").into());
         }
@@ -189,6 +186,12 @@ impl Conversation<'_> {
         })
     }
 
+    fn show(&self, words: &str) {
+        if !self.quiet && !words.is_empty() {
+            print::raw(words);
+        }
+    }
+
     /// The gateway keeps a proof before its client sees the answer's end; a client that stops at the last event is
     /// faster.
     async fn proof(&self, id: &str) -> Result<ProofView> {
@@ -206,36 +209,52 @@ impl Conversation<'_> {
     }
 }
 
-/// Reads the words out of a stream of events.
-#[derive(Debug, Default)]
+/// Reads the words out of an answer: a stream of events, or one document from an engine that does not stream.
+#[derive(Debug)]
 struct WordReader {
-    line: Vec<u8>,
+    /// `None` for an answer of neither kind, which has no words.
+    documents: Option<JsonReader>,
     text: String,
     error: Option<String>,
 }
 
+// === impl WordReader ===
+
 impl WordReader {
+    fn new(content_type: Option<&str>) -> Self {
+        Self {
+            documents: JsonReader::new(BodyKind::of(content_type), MAX_ANSWER),
+            text: String::new(),
+            error: None,
+        }
+    }
+
     /// The words that came with these bytes.
     fn read(&mut self, bytes: &[u8]) -> String {
-        let mut words = String::new();
-        for byte in bytes {
-            if *byte != b'\n' {
-                self.line.push(*byte);
-                continue;
-            }
-            let line = std::mem::take(&mut self.line);
-            let Some(json) = line.strip_prefix(b"data:") else {
-                continue;
+        self.read_documents(|documents, read| documents.update(bytes, read))
+    }
+
+    /// The words of the last document, which the answer's end completes.
+    fn end(&mut self) -> String {
+        self.read_documents(|documents, read| documents.end(read))
+    }
+
+    fn read_documents(&mut self, next: impl FnOnce(&mut JsonReader, &mut dyn FnMut(&[u8]))) -> String {
+        let (mut words, error) = (String::new(), &mut self.error);
+        let mut read = |json: &[u8]| {
+            // `[DONE]` is no document.
+            let Ok(document) = serde_json::from_slice::<Value>(json) else {
+                return;
             };
-            let Ok(event) = serde_json::from_slice::<Value>(json) else {
-                continue;
-            };
-            if let Some(message) = event.pointer("/error/message").and_then(Value::as_str) {
-                self.error = Some(message.to_owned());
+            if let Some(message) = document.pointer("/error/message").and_then(Value::as_str) {
+                *error = Some(message.to_owned());
             }
-            if let Some(word) = event.pointer("/choices/0/delta/content").and_then(Value::as_str) {
-                words.push_str(word);
-            }
+            let content = ["/choices/0/delta/content", "/choices/0/message/content"];
+            let content = content.iter().find_map(|path| document.pointer(path)?.as_str());
+            words.push_str(content.unwrap_or_default());
+        };
+        if let Some(documents) = &mut self.documents {
+            next(documents, &mut read);
         }
         self.text.push_str(&words);
         words
@@ -245,6 +264,8 @@ impl WordReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const EVENTS: Option<&str> = Some("text/event-stream");
 
     #[test]
     fn words_are_read_however_they_are_cut() {
@@ -256,16 +277,27 @@ mod tests {
         );
         for cut in 0..stream.len() {
             let (head, tail) = stream.as_bytes().split_at(cut);
-            let mut reader = WordReader::default();
-            let words = reader.read(head) + &reader.read(tail);
+            let mut reader = WordReader::new(EVENTS);
+            let words = reader.read(head) + &reader.read(tail) + &reader.end();
             assert_eq!(
                 (words.as_str(), reader.text.as_str()),
                 ("a\u{e9}b", "a\u{e9}b"),
                 "cut at {cut}"
             );
         }
-        let mut reader = WordReader::default();
-        reader.read(b"data: {\"error\":{\"message\":\"gone\"}}\n\n");
+    }
+
+    #[test]
+    fn the_error_of_a_stream_is_kept() {
+        let mut reader = WordReader::new(EVENTS);
+        reader.read(b"data: {\"error\":{\"message\":\"gone\"}}\n\ndata: [DONE]\n\n");
         assert_eq!(reader.error.as_deref(), Some("gone"));
+    }
+
+    #[test]
+    fn an_answer_in_one_document_has_words_too() {
+        let mut reader = WordReader::new(Some("application/json"));
+        let words = reader.read(b"{\"choices\":[{\"message\":{\"content\":\"whole\"}}]}") + &reader.end();
+        assert_eq!(words, "whole");
     }
 }

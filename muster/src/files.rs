@@ -11,7 +11,7 @@ use crate::cli::Files;
 use crate::cli::user::{FileId, FilesGet, FilesLs, FilesPut};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::live::LiveDisplay;
+use crate::job_display::LiveDisplay;
 use crate::print;
 
 const PAGE: u32 = 100;

@@ -8,19 +8,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use muster_grading::evidence::BatchFile;
+use muster_grading::batch_file::BatchFile;
+use muster_grading::batch_plan::Participant;
 use muster_grading::grade_spec::{GradeSpec, ProofShape, Trial};
 use muster_grading::judgement::{Judgement, Why};
-use muster_grading::plan::Participant;
 use muster_grading::replay::replay;
 use muster_grading::thresholds::ThresholdsFile;
 use muster_grading::trial_result::{TrialResult, judge_participant};
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce};
 use muster_hardware_proof::conversation::{
     ChallengeRejection, ExecutorCommand, ExecutorConversation, ProverLimits, ValidatorAction,
     ValidatorConversation, ValidatorInput,
 };
 use muster_hardware_proof::grade::MachineRuns;
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
 use muster_hardware_proof::prover::{
     CpuProver, NoObserver, Prover, ProverError, available_threads, perform_task,
 };
@@ -94,7 +94,7 @@ async fn now(args: GradeRun) -> Result<ExitCode> {
         ));
         return Ok(ExitCode::SUCCESS);
     }
-    let plan = muster_grading::plan::draw_batch(
+    let plan = muster_grading::batch_plan::draw_batch(
         &file.head.hash,
         file.head.validator,
         &file.head.announced,

@@ -141,7 +141,7 @@ async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end(
         let listed = store
             .list_jobs(
                 &alice,
-                &muster_facilitator_core::page::JobFilter::default(),
+                &muster_facilitator_core::list_page::JobFilter::default(),
                 10,
                 0,
             )

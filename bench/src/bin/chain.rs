@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use muster_bench::{Direction, Report, Row, Turns, take_turns, timed};
-use muster_chain::commit::{CommitStatus, Revealer, assess_commit};
 use muster_chain::timelock::{WeightsPayload, seal};
+use muster_chain::weights_commit::{CommitStatus, Revealer, assess_commit};
 use muster_chain::{
     ChainClient, Netuid, PendingReveal, Uid, WeightsCall, WeightsMethod, Window, WindowStatus,
 };

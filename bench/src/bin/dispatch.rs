@@ -25,7 +25,7 @@ use axum::response::Response;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, pending};
 use muster_bench::{Direction, Report, Row, Turns, median, timed};
-use muster_chain::commit::{CommitPosition, OnChainWeights};
+use muster_chain::weights_commit::{CommitPosition, OnChainWeights};
 use muster_chain::{BlockNumber, ChainError, Metagraph, Netuid, Neuron, Uid, WeightRules, WeightsCall};
 use muster_identity::{Keypair, sign_job, sign_validator_auth};
 use muster_process::{SystemClock, Tasks, ready, tls};

@@ -17,19 +17,19 @@ use hyper::{Method, Request};
 use muster_bench::streams::{answer_on_port, quantile};
 use muster_bench::{Direction, Report, Row};
 use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
-use muster_grading::evidence::ProofEvidence;
+use muster_grading::batch_file::ProofEvidence;
+use muster_grading::batch_plan::{Announcement, BatchBounds, BatchPlan, draw_batch};
 use muster_grading::grade_spec::{GradeSpec, ProofShape, Trial};
 use muster_grading::judgement::Judgement;
-use muster_grading::plan::{Announcement, BatchBounds, BatchPlan, draw_batch};
 use muster_grading::trial_result::TrialResult;
 use muster_grading_runner::conversation::TimedConversation;
 use muster_grading_runner::transport::{Transport, TransportReply};
 use muster_hardware_proof::InstructionSet;
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce};
 use muster_hardware_proof::conversation::{
     ExecutorCommand, ExecutorConversation, ProverLimits, ValidatorConversation,
 };
 use muster_hardware_proof::grade::Components;
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
 use muster_hardware_proof::prover::{CpuProver, NoObserver, perform_task};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock, Tasks, certificate};

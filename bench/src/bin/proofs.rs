@@ -16,13 +16,13 @@ use muster_bench::{Direction, Report, Row, take_turns};
 use muster_hardware_proof::{
     ConversationEnd, Evidence, InstructionSet, Limits, ProofVerdict, ReceivedMessage, SentRandomness,
     chacha::{self, Key},
+    challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName},
+    challenge_message::{MessageKind, ProofSpec, commitment_digest, encode_message},
     compute_label_block,
     conversation::{ProverOutput, ProverTask},
-    keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName},
     matmul::{EntryPosition, MatmulShape, MatmulSpec, MatrixGenerator},
     memory_walk::{self, WalkShape, WalkSpec},
     merkle::LEAF,
-    message::{MessageKind, ProofSpec, commitment_digest, encode_message},
     prover::{CpuProver, MatrixProduct, NoObserver, Prover, perform_task},
     spec::{NumberFormat, WalkMemory},
 };

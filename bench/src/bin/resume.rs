@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use muster_bench::{Direction, Report, Row, timed};
-use muster_chain::commit::{CommitPosition, OnChainWeights};
+use muster_chain::weights_commit::{CommitPosition, OnChainWeights};
 use muster_chain::{ChainError, Metagraph, WeightRules, WeightsCall};
 use muster_identity::Keypair;
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks};

@@ -6,7 +6,7 @@
 use anyhow::Context as _;
 use muster_bench::{Direction, Report, Row, take_turns};
 use muster_process::{Clock as _, SystemClock, Tasks};
-use muster_store::group::GroupLimits;
+use muster_store::group_commit::GroupLimits;
 use muster_store::{Writer, begin, open};
 use sqlx::{AnyPool, AssertSqlSafe};
 use uuid::Uuid;

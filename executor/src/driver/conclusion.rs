@@ -7,11 +7,11 @@ use tokio::time::timeout;
 
 use super::Driver;
 use super::runner::StepResult;
-use super::stage::AttemptStage;
+use super::stage_data::AttemptStage;
+use crate::attempt_report::AttemptReport;
 use crate::attempt_state::Conclusion;
 use crate::error::Error;
-use crate::report::AttemptReport;
-use crate::sandbox::container_name;
+use crate::job_sandbox::container_name;
 use crate::steps::PreparedImage;
 
 /// How long removing the container may take before the miner is told all the same.

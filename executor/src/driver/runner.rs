@@ -17,19 +17,19 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::stage::{PlacedStage, SessionStage};
+use super::stage_data::{PlacedStage, SessionStage};
 use crate::attempt_state::{AttemptFailure, ProgramExit, StageLimits};
-use crate::capture::OutputCapture;
 use crate::co_grader::{CoGrader, CoGraderSpec};
 use crate::container;
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
 use crate::gpu::ClaimedGpus;
+use crate::job_sandbox::{JobContainer, image_label};
 use crate::lease_connection::Miner;
-use crate::sandbox::{JobContainer, image_label};
+use crate::output_capture::OutputCapture;
 use crate::session::{self, OpenSession, SessionSetup};
 use crate::steps::{self, CollectedOutputs, PlacedJob, PreparedImage, RequestedJob};
-use crate::warm::encode_program;
+use crate::warm_containers::encode_program;
 
 /// How often the miner is told how long the program has run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);

@@ -11,10 +11,10 @@ use tokio::task::spawn_blocking;
 use super::{RequestedJob, unfit, upload_failed};
 use crate::artifacts::Artifacts;
 use crate::attempt_state::AttemptFailure;
-use crate::capture::{STDERR_FILE, STDOUT_FILE};
 use crate::context::AttemptContext;
-use crate::sandbox::{JobFolders, artifacts_dir, artifacts_folder};
-use crate::specs;
+use crate::job_sandbox::{JobFolders, artifacts_dir, artifacts_folder};
+use crate::machine_specs;
+use crate::output_capture::{STDERR_FILE, STDOUT_FILE};
 
 /// The outputs of a job whose program has ended.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(crate) async fn collect_outputs(
         Ok(CollectedOutputs {
             artifacts,
             uploaded,
-            specs: specs::gather(&folders.root),
+            specs: machine_specs::gather(&folders.root),
         })
     };
     spawn_blocking(work)

@@ -147,7 +147,7 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
     let notice = json!({"message_type": "MusterWhitelist", "images": [listed(archive.id)]});
     connection.send(&notice).await;
     until("the image is kept", || async {
-        let used = muster_containers::lease::list_uses(&of_place.config.images.cache_dir).unwrap();
+        let used = muster_containers::image_leases::list_uses(&of_place.config.images.cache_dir).unwrap();
         used.iter().any(|used| used.image == archive.id)
     })
     .await

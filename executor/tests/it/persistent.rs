@@ -247,7 +247,7 @@ async fn what_may_serve_is_kept_before_any_job_of_it_comes_and_a_name_that_leads
     let lease = Lease::new();
     let mut enrolled = EnrolledExecutor::open(&lease, 1).await;
     let mut connection = enrolled.next_connection().await;
-    let used = || muster_containers::lease::list_uses(&lease.config.images.cache_dir).unwrap();
+    let used = || muster_containers::image_leases::list_uses(&lease.config.images.cache_dir).unwrap();
     assert_eq!(used().len(), 0);
     let listed = |image: Digest, reference: Option<&str>| json!({"image": image, "reference": reference, "class": "always_on.test", "model": "tiny"});
     let forged = listed(Digest::of(b"another"), Some("muster/no-such-image:1"));

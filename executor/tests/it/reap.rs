@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bollard::models::ContainerCreateBody;
 use muster_executor::ReapSummary;
-use muster_executor::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR};
+use muster_executor::job_sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR};
 use muster_executor::workspace::Workspace;
 use muster_executor::{Config, ContainerEngine, Invocation, reap};
 use muster_process::{SystemClock, Tasks};

@@ -8,13 +8,13 @@ use axum::extract::{ConnectInfo, FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use muster_facilitator_core::account::{Account, ApiKeySecret, Credential};
-use muster_facilitator_core::auth::{Issuer, TokenRejection};
+use muster_facilitator_core::login_tokens::{Issuer, TokenRejection};
 use muster_process::SharedClock;
 
 use super::rejection::ApiRejection;
 use crate::access_policy::AccessPolicy;
-use crate::limits::RequestRates;
 use crate::store::{Actor, Store};
+use crate::user_limits::RequestRates;
 
 /// The services that decide who may call the API.
 pub(crate) struct Admission {

@@ -24,8 +24,8 @@ use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::rejection::ApiRejection;
 use crate::job_watchers::{JobWatch, JobWatchers};
-use crate::limits::{EventStreamSlot, EventStreamSlots};
 use crate::store::Store;
+use crate::user_limits::{EventStreamSlot, EventStreamSlots};
 
 /// The interval of comments that show both ends that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

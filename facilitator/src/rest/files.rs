@@ -8,13 +8,13 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use muster_facilitator_core::page::PageQuery;
+use muster_facilitator_core::list_page::PageQuery;
 use muster_file_store::{FileAccess, FileId, FileService, NewFile, StoredFile};
 use muster_protocol::Digest;
 use muster_protocol::rest::{CreateFile, FilePage, FileView};
 
 use super::admission::Caller;
-use super::body;
+use super::json_body;
 use super::rejection::ApiRejection;
 
 /// The path of the list, for the links between its pages.
@@ -36,7 +36,7 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<Response, ApiRejection> {
     let (parts, body) = request.into_parts();
-    let body = body::read_json(&parts.headers, body).await?;
+    let body = json_body::read_json(&parts.headers, body).await?;
     let new =
         parse_new_file(&body).map_err(|reason| ApiRejection::detail(StatusCode::BAD_REQUEST, reason))?;
     let file = calls.files.create(&caller.account().to_string(), new).await?;

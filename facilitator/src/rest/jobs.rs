@@ -9,8 +9,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
-use muster_facilitator_core::intake;
-use muster_facilitator_core::page::{JobFilter, PageQuery};
+use muster_facilitator_core::list_page::{JobFilter, PageQuery};
+use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_process::SharedClock;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
@@ -20,8 +20,8 @@ use muster_protocol::{JobId, JobStatus};
 use uuid::Uuid;
 
 use super::admission::Caller;
-use super::body;
 use super::job_path::{parse_job_id, validator_of_own_job};
+use super::json_body;
 use super::rejection::ApiRejection;
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
@@ -56,14 +56,14 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<Response, ApiRejection> {
     let (parts, body) = request.into_parts();
-    let body = body::read_json(&parts.headers, body).await?;
+    let body = json_body::read_json(&parts.headers, body).await?;
     let idempotency = parse_idempotency_key(&parts.headers)?;
     let signed = service
         .signer
         .check_headers(&caller.0, &parts.headers, SignatureScope::SignedFields)?;
-    let job = intake::parse_job(&body)?;
+    let job = request_bodies::parse_job(&body)?;
     let signature = signed.unwrap_or_else(|| service.signer.sign_job(&job));
-    let (validator, request) = intake::into_request(job, JobId::from_uuid(Uuid::new_v4()), signature);
+    let (validator, request) = request_bodies::into_request(job, JobId::from_uuid(Uuid::new_v4()), signature);
     let request = muster_identity::verify_job(&request).map_err(|_| SignatureRejection::Wrong)?;
     let submission = JobSubmission {
         actor: &caller.0,

@@ -7,13 +7,13 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use muster_facilitator_core::account::{Account, ApiKeySecret};
-use muster_facilitator_core::intake;
-use muster_facilitator_core::page::PageQuery;
+use muster_facilitator_core::list_page::PageQuery;
+use muster_facilitator_core::request_bodies;
 use muster_process::SharedClock;
 use muster_protocol::rest::{ApiKey, AuditPage, CreateKey, KeyList};
 
 use super::admission::Caller;
-use super::body;
+use super::json_body;
 use super::rejection::ApiRejection;
 use crate::access_policy::AccessPolicy;
 use crate::store::Store;
@@ -39,8 +39,8 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<(StatusCode, Json<ApiKey>), ApiRejection> {
     let (parts, body) = request.into_parts();
-    let body = body::read_json(&parts.headers, body).await?;
-    let wanted = intake::parse_key_request(&body)?;
+    let body = json_body::read_json(&parts.headers, body).await?;
+    let wanted = request_bodies::parse_key_request(&body)?;
     let account = match wanted.account {
         None => caller.account().clone(),
         Some(_) if !service.policy.is_administrator(&caller.0) => {

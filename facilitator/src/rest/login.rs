@@ -6,12 +6,12 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use muster_facilitator_core::account::Account;
-use muster_facilitator_core::intake;
+use muster_facilitator_core::request_bodies;
 use muster_protocol::rest::{LoginNonce, LoginRequest, Token};
 use muster_protocol::{Signature, UserKey};
 
 use super::admission::{Admission, AnonymousCaller};
-use super::body;
+use super::json_body;
 use super::rejection::ApiRejection;
 use crate::store::{Actor, AuditAction};
 
@@ -42,8 +42,8 @@ pub(super) async fn login(
     request: Request,
 ) -> Result<Json<Token>, ApiRejection> {
     let (parts, body) = request.into_parts();
-    let body = body::read_json(&parts.headers, body).await?;
-    if !intake::is_object(&body) {
+    let body = json_body::read_json(&parts.headers, body).await?;
+    if !request_bodies::is_object(&body) {
         return Err(bad_request("Invalid JSON: an object is expected"));
     }
     let login: LoginRequest = serde_json::from_slice(&body)

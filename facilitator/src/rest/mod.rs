@@ -1,12 +1,12 @@
 //! The HTTP server: its routes, the OpenAPI document that describes them, and the answers to unknown requests.
 
 pub(crate) mod admission;
-mod body;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;
 mod job_path;
 pub(crate) mod jobs;
+mod json_body;
 pub(crate) mod keys;
 mod login;
 pub(crate) mod openai;

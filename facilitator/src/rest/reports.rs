@@ -6,15 +6,15 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
-use muster_facilitator_core::intake;
+use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_process::SharedClock;
 use muster_protocol::rest::{Feedback, Message, ReportCheat};
 use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag};
 
 use super::admission::Caller;
-use super::body;
 use super::job_path::{parse_job_id, validator_of_own_job};
+use super::json_body;
 use super::rejection::ApiRejection;
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
@@ -38,8 +38,8 @@ pub(super) async fn report_cheat(
     request: Request,
 ) -> Result<(StatusCode, Json<Message>), ApiRejection> {
     let (parts, body) = request.into_parts();
-    let body = body::read_json(&parts.headers, body).await?;
-    let (report, signed) = intake::parse_cheat_report(&body)?;
+    let body = json_body::read_json(&parts.headers, body).await?;
+    let (report, signed) = request_bodies::parse_cheat_report(&body)?;
     let signature = service
         .signer
         .sign_or_check_body(&caller.0, &parts.headers, &signed)?;
@@ -102,8 +102,8 @@ pub(super) async fn give_feedback(
 ) -> Result<(StatusCode, Json<Feedback>), ApiRejection> {
     let uuid = parse_job_id(uuid)?;
     let (parts, body) = request.into_parts();
-    let body = body::read_json(&parts.headers, body).await?;
-    let (feedback, signed) = intake::parse_feedback(&body)?;
+    let body = json_body::read_json(&parts.headers, body).await?;
+    let (feedback, signed) = request_bodies::parse_feedback(&body)?;
     match service
         .signer
         .sign_or_check_body(&caller.0, &parts.headers, &signed)

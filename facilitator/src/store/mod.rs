@@ -16,7 +16,7 @@ mod validators;
 use std::sync::Arc;
 
 use muster_protocol::Timestamp;
-use muster_store::group::WriteCounts;
+use muster_store::group_commit::WriteCounts;
 use muster_store::{During as _, StoreError, Writer, migrate, open};
 use sqlx::AnyPool;
 use sqlx::migrate::Migrator;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
 use muster_hardware_proof::memory_walk::{LEAF_STATES, WalkShape, WalkSpec};
 use muster_hardware_proof::merkle::LEAF;

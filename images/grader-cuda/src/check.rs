@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::challenge_message::{
+    DrawnPositions, MessageKind, ProofSpec, commitment_digest, encode_message,
+};
 use muster_hardware_proof::conversation::{
     ExecutorCommand, ExecutorConversation, ProverLimits, ProverOutput, ProverTask, ValidatorAction,
     ValidatorConversation, ValidatorInput,
 };
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec, MemoryBinding};
 use muster_hardware_proof::memory_walk::{StepPosition, WalkShape, WalkSpec};
-use muster_hardware_proof::message::{
-    DrawnPositions, MessageKind, ProofSpec, commitment_digest, encode_message,
-};
 use muster_hardware_proof::prover::{NoObserver, Prover, perform_task};
 use muster_hardware_proof::spec::NumberFormat;
 use muster_hardware_proof::{InstructionSet, Limits, ProofVerdict};

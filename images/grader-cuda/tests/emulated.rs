@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use muster_hardware_proof::InstructionSet;
 use muster_hardware_proof::chacha::{self, Key};
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
 use muster_hardware_proof::memory_walk::{StepPosition, WalkShape, WalkSpec};
 use muster_hardware_proof::prover::{

@@ -9,10 +9,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::challenge_message::ProofSpec;
 use muster_hardware_proof::conversation::{ValidatorAction, ValidatorConversation, ValidatorInput};
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
-use muster_hardware_proof::message::ProofSpec;
 use muster_hardware_proof::spec::NumberFormat;
 use muster_hardware_proof::{InstructionSet, Limits, ProofVerdict};
 

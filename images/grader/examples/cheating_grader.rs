@@ -6,7 +6,7 @@ use clap::Parser;
 use muster_hardware_proof::InstructionSet;
 use muster_hardware_proof::prover::cheat::Smaller;
 use muster_hardware_proof::prover::{CpuProver, available_threads};
-use muster_image_grader::{machine, program};
+use muster_image_grader::{challenge_limits, program};
 
 /// Answers challenges with proofs of an eighth of the work.
 #[derive(Debug, Parser)]
@@ -18,7 +18,12 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let memory = machine::available_memory().context("cannot read the size of the memory")?;
+    let memory = challenge_limits::available_memory().context("cannot read the size of the memory")?;
     let prover = Smaller::new(CpuProver::new(InstructionSet::best(), available_threads()));
-    program::run(prover, machine::prover_limits(memory), &arguments.listening).await
+    program::run(
+        prover,
+        challenge_limits::prover_limits(memory),
+        &arguments.listening,
+    )
+    .await
 }

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
+use muster_hardware_proof::challenge_message::{MessageFrame, MessageKind};
 use muster_hardware_proof::conversation::{
     ChallengeRejection, ExecutorCommand, ExecutorConversation, ProverLimits,
 };
-use muster_hardware_proof::message::{MessageFrame, MessageKind};
 use muster_hardware_proof::prover::{Prover, ProverError, WorkObserver, perform_task};
 
 /// The reply to a message.

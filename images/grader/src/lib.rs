@@ -2,11 +2,11 @@
 //!
 //! A validator's messages are the bodies of `POST /v1/grade`, the prover's answers are the bodies of the responses. The
 //! sealing proxy signs each pair like any other request. Reading order: [`GraderService`] (one conversation at a time),
-//! [`serve`] (HTTP), [`machine`] (the limits of this container), [`program`] (the whole program around any prover;
-//! `images/grader-cuda` uses it with another one).
+//! [`serve`] (HTTP), [`challenge_limits`] (the limits of this container), [`program`] (the whole program around any
+//! prover; `images/grader-cuda` uses it with another one).
 
+pub mod challenge_limits;
 mod grader;
-pub mod machine;
 pub mod program;
 pub mod serve;
 

@@ -11,7 +11,7 @@ use muster_hardware_proof::prover::Prover;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{GraderService, machine, serve};
+use crate::{GraderService, challenge_limits, serve};
 
 /// The address at which a prover listens.
 #[derive(Debug, Clone, Args)]
@@ -35,7 +35,7 @@ where
     let grader = Arc::new(GraderService::new(prover, caps));
     let serving = async {
         let folder = listening.socket.parent();
-        if folder.is_some_and(machine::is_mounted) {
+        if folder.is_some_and(challenge_limits::is_mounted) {
             let path = &listening.socket;
             let served = serve::serve_socket(path, grader).await;
             served.with_context(|| format!("cannot serve on {}", path.display()))

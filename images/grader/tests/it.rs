@@ -11,17 +11,17 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::challenge_message::{MessageKind, ProofSpec, encode_message};
 use muster_hardware_proof::conversation::{
     ChallengeRejection, ValidatorAction, ValidatorConversation, ValidatorInput,
 };
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
 use muster_hardware_proof::memory_walk::{WalkShape, WalkSpec};
-use muster_hardware_proof::message::{MessageKind, ProofSpec, encode_message};
 use muster_hardware_proof::prover::CpuProver;
 use muster_hardware_proof::spec::NumberFormat;
 use muster_hardware_proof::{InstructionSet, Limits, ProofVerdict};
-use muster_image_grader::{GraderRejection, GraderReply, GraderService, machine, serve};
+use muster_image_grader::{GraderRejection, GraderReply, GraderService, challenge_limits, serve};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::JoinSet;
@@ -64,7 +64,10 @@ fn walk(nonce: u8, blocks: u64) -> ProofSpec {
 
 fn grader() -> Arc<GraderService<CpuProver>> {
     let prover = CpuProver::new(InstructionSet::best(), NonZeroUsize::MIN);
-    Arc::new(GraderService::new(prover, machine::prover_limits(512 << 20)))
+    Arc::new(GraderService::new(
+        prover,
+        challenge_limits::prover_limits(512 << 20),
+    ))
 }
 
 /// A client's connection and the task that drives it.

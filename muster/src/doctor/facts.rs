@@ -1,4 +1,4 @@
-//! MachineFacts about a machine, without any judgement.
+//! Facts about a machine, without any judgement.
 
 use serde::{Deserialize, Serialize};
 

@@ -20,8 +20,8 @@ use crate::cli::Job;
 use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::Result;
-use crate::live::LiveDisplay;
-use crate::{input, print, report};
+use crate::job_display::LiveDisplay;
+use crate::{job_inputs, job_text, print};
 
 /// A job that is followed has no end that is known.
 const VERY_LONG: Duration = Duration::from_secs(30 * 86_400);
@@ -94,7 +94,7 @@ async fn show(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
     if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
     } else {
-        report::job(&view);
+        job_text::job(&view);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -201,7 +201,7 @@ pub(crate) async fn save_outputs(
 ) -> Result<Vec<Saved>> {
     let mut saved = Vec::new();
     for upload in &view.uploads {
-        let (path, url) = report::output(upload);
+        let (path, url) = job_text::output(upload);
         let Some(id) = file_of(url) else { continue };
         let file = match client.file(&id).await {
             Ok(file) => file,
@@ -217,7 +217,7 @@ pub(crate) async fn save_outputs(
             live.say(&format!("  output {path} was not delivered"));
             continue;
         }
-        if !input::is_plain(path) {
+        if !job_inputs::is_plain(path) {
             return Err(anyhow::anyhow!(
                 "the output {path:?} would be written outside of {}",
                 folder.display()

@@ -17,8 +17,8 @@ use super::{EXIT_INTERRUPTED, exit_code, patience, save_artifacts, save_outputs,
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::input::{self, Named};
-use crate::live::LiveDisplay;
+use crate::job_display::LiveDisplay;
+use crate::job_inputs::{self, Named};
 use crate::print;
 
 /// The time limit of inputs and outputs where there are none.
@@ -167,7 +167,7 @@ async fn deliver(client: &Client, live: &LiveDisplay, inputs: &[Named], via: Via
         .map(Named::size)
         .collect::<anyhow::Result<Vec<_>>>()?;
     let inline = match via {
-        Via::Auto => sizes.iter().sum::<u64>() <= input::USUAL_INLINE_BYTES,
+        Via::Auto => sizes.iter().sum::<u64>() <= job_inputs::USUAL_INLINE_BYTES,
         Via::Inline => true,
         Via::Store => false,
     };
@@ -175,26 +175,26 @@ async fn deliver(client: &Client, live: &LiveDisplay, inputs: &[Named], via: Via
     let mut volumes = Vec::new();
     for named in inputs {
         match named {
-            Named::Url { path, url } => volumes.push(input::fetched(path.clone(), url.clone())),
+            Named::Url { path, url } => volumes.push(job_inputs::fetched(path.clone(), url.clone())),
             Named::File(file) if inline => packed.push(file.clone()),
             Named::Folder(_, files) if inline => packed.extend(files.iter().cloned()),
             Named::File(file) => {
                 let name = name_of(&file.path);
                 let sent = client.send_file(&file.file, &name, live.transfer(&file.path));
                 let sent = sent.await.map_err(no_store)?;
-                volumes.push(input::fetched(file.path.clone(), sent.file.download_url));
+                volumes.push(job_inputs::fetched(file.path.clone(), sent.file.download_url));
             }
             Named::Folder(path, files) => {
                 let archive = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
-                input::zip(files, path, archive.as_file(), MAX_PACKED)?;
+                job_inputs::zip(files, path, archive.as_file(), MAX_PACKED)?;
                 let name = format!("{}.zip", name_of(path));
                 let sent = client.send_file(archive.path(), &name, live.transfer(path));
                 let sent = sent.await.map_err(no_store)?;
-                volumes.push(input::unpacked(path.clone(), sent.file.download_url));
+                volumes.push(job_inputs::unpacked(path.clone(), sent.file.download_url));
             }
         }
     }
-    volumes.extend(input::pack(&packed)?);
+    volumes.extend(job_inputs::pack(&packed)?);
     Ok(volumes)
 }
 
@@ -287,13 +287,13 @@ fn output(text: &str) -> Result<Output> {
         Some((path, url)) => (path, Some(url)),
         None => (text, None),
     };
-    if !input::is_plain(path) {
+    if !job_inputs::is_plain(path) {
         return Err(Failure::usage(format_args!(
             "an output is a file under /output and has no `.` or `..` in its path, got {path:?} (to say where to write what \
              comes back: --save FOLDER)"
         )));
     }
-    if let Some(url) = url.filter(|url| !input::is_url(url)) {
+    if let Some(url) = url.filter(|url| !job_inputs::is_url(url)) {
         return Err(Failure::usage(format_args!(
             "an output goes to a URL that takes PUT, for example a presigned one, got {url:?}"
         )));

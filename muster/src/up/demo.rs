@@ -18,7 +18,7 @@ use super::plan::{DEMO_MODEL, Setup};
 use super::state::Subnet;
 use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
-use crate::{chat, grade, input, job, print, proof, report};
+use crate::{chat, grade, job, job_inputs, job_text, print, proof};
 
 /// Where Debian keeps the texts of common licences.
 const LICENCES: &str = "/usr/share/common-licenses";
@@ -156,14 +156,14 @@ pub(crate) async fn run(
         .await
         .map_err(client_failure)?;
     if job.last_status() != JobStatus::Completed {
-        let reason = report::failure(&job).unwrap_or_default();
+        let reason = job_text::failure(&job).unwrap_or_default();
         return Err(anyhow::anyhow!("the demo job did not succeed: {reason}").into());
     }
     let words = words(&job)?;
     diary.step(format!("result: {}", describe(&words)));
     let receipts = checked_receipts(&job, clock.now())?;
     for receipt in &receipts {
-        diary.step(format!("receipt {}", report::describe(receipt)));
+        diary.step(format!("receipt {}", job_text::describe(receipt)));
     }
     let batches = [
         batch(&mut diary, setup, true).await?,
@@ -254,9 +254,9 @@ fn licence_texts() -> &'static Path {
 }
 
 fn request(subnet: &Subnet, image: ImageId, folder: &Path) -> anyhow::Result<CreateJob> {
-    let mut texts = input::folder(folder, "licences")?;
+    let mut texts = job_inputs::folder(folder, "licences")?;
     texts.retain(|text| folder == Path::new(LICENCES) || text.path.contains("/LICENSE"));
-    let volume = input::pack(&texts)?.context("there are no licence texts to count the words of")?;
+    let volume = job_inputs::pack(&texts)?.context("there are no licence texts to count the words of")?;
     Ok(CreateJob {
         target_validator_hotkey: subnet.validator,
         executor_class: ExecutorClass::AlwaysOnTest,
@@ -311,7 +311,7 @@ fn describe(words: &WordCount) -> String {
 
 /// Both sides' signatures on every receipt of the job, checked here and now.
 fn checked_receipts(job: &JobView, now: Timestamp) -> Result<Vec<Receipt>> {
-    let receipts = report::receipts(job);
+    let receipts = job_text::receipts(job);
     for kind in [ReceiptKind::Started, ReceiptKind::Finished] {
         if !receipts.iter().any(|receipt| receipt.payload.kind() == kind) {
             return Err(anyhow::anyhow!("the job ended without a {kind} signed by both").into());

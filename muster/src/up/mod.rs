@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use muster_chain::ChainClient;
-use muster_executor::archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_executor::engine::ContainerEngine;
+use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt};
-use muster_chain::commit::{CommitPosition, OnChainWeights};
+use muster_chain::weights_commit::{CommitPosition, OnChainWeights};
 use muster_chain::{
     BlockNumber, ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid, WeightRules, WeightsCall,
 };

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_chain::changes::{SubnetSnapshot, diff};
+use muster_chain::subnet_changes::{SubnetSnapshot, diff};
 use muster_chain::{BlockNumber, ChainError, Metagraph, MetagraphEvent, Rao};
 use muster_process::SharedClock;
 use muster_process::error::Causes;

@@ -10,7 +10,7 @@ mod attempt_runner;
 mod cancellation;
 mod final_report;
 mod ledger;
-mod own_jobs;
+mod running_own_jobs;
 mod unmatched;
 
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ use assignment::Assignment;
 use attempt_runner::{AttemptEnd, AttemptRunner};
 use cancellation::{CancelSignal, RunningJobs};
 pub(crate) use final_report::read_final_metadata;
-use own_jobs::OwnJobs;
+use running_own_jobs::OwnJobs;
 
 /// The drivers of all open jobs, and the state that only they change.
 #[derive(Debug)]

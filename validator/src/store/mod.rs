@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicI64;
 
 use muster_chain::BlockNumber;
 use muster_protocol::Timestamp;
-use muster_store::group::{GroupLimits, TransactionGuard, WriteCounts};
+use muster_store::group_commit::{GroupLimits, TransactionGuard, WriteCounts};
 use muster_store::{Script, StoreError, Write, Writer, begin, migrate, open};
 use parking_lot::Mutex;
 use serde::Serialize;

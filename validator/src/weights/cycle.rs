@@ -1,10 +1,10 @@
 //! Scoring cycles: which blocks are scored together, and what is due about their weights at a block.
 //!
-//! A cycle is an epoch of the chain, and its window is the chain's (see [`muster_chain::window`]). In the second half
-//! of each cycle, the work that was finished before the cycle is scored, and its weights are set once. A development
-//! subnet with a tempo of ten blocks does that every few seconds.
+//! A cycle is an epoch of the chain, and its window is the chain's (see [`muster_chain::weights_window`]). In the
+//! second half of each cycle, the work that was finished before the cycle is scored, and its weights are set once. A
+//! development subnet with a tempo of ten blocks does that every few seconds.
 
-use muster_chain::window::{Window, WindowStatus};
+use muster_chain::weights_window::{Window, WindowStatus};
 use muster_chain::{BlockNumber, Epoch};
 
 /// Cycles that a score reaches back at most, after missed windows.

@@ -1,19 +1,19 @@
 //! Weights: follow the chain's blocks, score the work before a cycle once the cycle's window opens, and set the
 //! weights.
 //!
-//! [`follow`] decides at each block what is due, by the rules in [`cycle`]; [`score`] scores a cycle; [`commit`]
-//! submits its weights and looks after commits until they are revealed.
+//! [`block_loop`] decides at each block what is due, by the rules in [`cycle`]; [`score_cycle`] scores a cycle;
+//! [`submission`] submits its weights and looks after commits until they are revealed.
 //!
 //! A scored cycle is stored before its weights are sent, so that a restart sends the same weights or learns from the
 //! chain that they are there. Once the chain has taken the weights of a window, it is not asked again in that window.
 //! Where the subnet wants weights committed first, the secret that reveals them is stored before the commit is
 //! submitted. A cycle in which no miner earned anything sets nothing: the weights on the chain stay as they are.
 
-mod commit;
+mod block_loop;
 pub(crate) mod cycle;
-mod follow;
-mod gate;
-mod score;
+mod receipt_gate;
+mod score_cycle;
+mod submission;
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use muster_chain::ChainError;
 use muster_grading_runner::GradingRunner;
 use muster_store::StoreError;
 
-pub(crate) use gate::{BlockTimes, ScoringGate};
+pub(crate) use receipt_gate::{BlockTimes, ScoringGate};
 
 use crate::state::ValidatorState;
 

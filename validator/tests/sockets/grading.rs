@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use muster_gateway::Settings;
-use muster_grading::evidence::BatchFile;
+use muster_grading::batch_file::BatchFile;
 use muster_grading::judgement::{Judgement, Why};
 use muster_grading::replay::replay;
 use muster_grading_runner::GraderImage;

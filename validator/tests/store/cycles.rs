@@ -1,6 +1,6 @@
 //! Scored cycles, from their weights to the reveal of their commit.
 
-use muster_chain::commit::{CommitPosition, Revealer};
+use muster_chain::weights_commit::{CommitPosition, Revealer};
 use muster_chain::{BlockNumber, PendingReveal};
 use muster_scoring::Scores;
 use muster_validator::store::{CycleState, Store, StoredCycle};

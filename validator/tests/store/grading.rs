@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use muster_grading::evidence::{BatchHead, ParticipantEvidence, ProofEvidence, ProvenCount};
+use muster_grading::batch_file::{BatchHead, ParticipantEvidence, ProofEvidence, ProvenCount};
+use muster_grading::batch_plan::{Announcement, BatchBounds, BatchPlan, SilentMiner, draw_batch};
+use muster_grading::batch_settlement::{count_capacities, judge_silent_miner};
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, Judgement, Why};
-use muster_grading::plan::{Announcement, BatchBounds, BatchPlan, SilentMiner, draw_batch};
-use muster_grading::settlement::{count_capacities, judge_silent_miner};
 use muster_grading_runner::store::GradingStore;
 use muster_protocol::{ExecutorClass, ValidatorKey};
 

@@ -11,13 +11,13 @@ use subxt::config::substrate::H256;
 use subxt::dynamic::{self, Value};
 use tokio::sync::Mutex;
 
-use crate::answer::AnswerValue;
-use crate::commitment;
-use crate::endpoint::{ChainHead, ChainTimeouts, Endpoint};
+use crate::answer_decoding::AnswerValue;
+use crate::endpoints::{ChainHead, ChainTimeouts, Endpoint};
 use crate::error::ChainError;
+use crate::hyperparameters::Hyperparameters;
+use crate::manifest_commitment;
 use crate::metagraph::Metagraph;
-use crate::types::Hyperparameters;
-use crate::value::{flag, items, number, option};
+use crate::scale_value::{flag, items, number, option};
 
 /// How many metagraphs are cached, by the hash of their block.
 const CACHED: usize = 4;
@@ -256,7 +256,7 @@ impl ChainClient {
         let registration = self
             .read_storage(DOING, "Commitments", "CommitmentOf", keys)
             .await?;
-        Ok(registration.as_ref().and_then(commitment::decode))
+        Ok(registration.as_ref().and_then(manifest_commitment::decode))
     }
 
     /// Calls a runtime method about one subnet whose answer is an optional structure.

@@ -3,7 +3,7 @@
 use muster_process::error::Coded;
 use muster_protocol::{ErrorCode, Hotkey, Netuid};
 
-use crate::rejection::CallRejection;
+use crate::call_rejection::CallRejection;
 
 /// The underlying error, unchanged.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;

@@ -3,49 +3,49 @@
 //!
 //! [`ChainClient`] is the entry point. Every payload is dynamic, read and written by name against the metadata that the
 //! endpoint itself serves, so that the client survives a change of the chain's layout. A local devchain and the public
-//! network differ only in their address. [`window`], [`schedule`], [`commit`], [`timelock`] and [`changes::diff`] are
-//! pure.
+//! network differ only in their address. [`weights_window`], [`epoch_schedule`], [`weights_commit`], [`timelock`] and
+//! [`subnet_changes::diff`] are pure.
 
-mod answer;
+mod answer_decoding;
 pub mod blocks;
-mod calls;
-pub mod changes;
+mod call_encoding;
+pub mod call_rejection;
 pub mod client;
-pub mod commit;
-mod commitment;
-mod endpoint;
+mod endpoint_choice;
+mod endpoint_connection;
+mod endpoints;
+pub mod epoch_schedule;
 pub mod error;
-mod failure;
 #[cfg(test)]
 mod hostile_answers;
-mod link;
+pub mod hyperparameters;
+mod manifest_commitment;
 pub mod metagraph;
+mod metagraph_watch;
 pub mod money;
-pub mod rejection;
-mod roster;
-mod rules;
-pub mod schedule;
+mod scale_value;
 mod submit;
+pub mod subnet_changes;
+mod subxt_errors;
 pub mod timelock;
-pub mod types;
-mod value;
-mod watch;
+mod unpaid_calls;
 pub mod weights;
-pub mod window;
-mod write;
+pub mod weights_commit;
+mod weights_method;
+pub mod weights_window;
 
 pub use blocks::Blocks;
-pub use changes::{MetagraphEvent, diff};
+pub use call_rejection::CallRejection;
 pub use client::ChainClient;
-pub use commit::PendingReveal;
-pub use endpoint::ChainTimeouts;
+pub use endpoints::ChainTimeouts;
 pub use error::ChainError;
+pub use hyperparameters::Hyperparameters;
 pub use metagraph::{Metagraph, Neuron};
+pub use metagraph_watch::MetagraphWatch;
 pub use muster_protocol::{BlockNumber, Epoch, Netuid, Rao, Uid};
-pub use rejection::CallRejection;
-pub use rules::{WeightRules, WeightsMethod};
-pub use types::Hyperparameters;
-pub use watch::MetagraphWatch;
+pub use subnet_changes::{MetagraphEvent, diff};
+pub use unpaid_calls::AxonAnnouncement;
 pub use weights::WeightsCall;
-pub use window::{Window, WindowStatus};
-pub use write::AxonAnnouncement;
+pub use weights_commit::PendingReveal;
+pub use weights_method::{WeightRules, WeightsMethod};
+pub use weights_window::{Window, WindowStatus};

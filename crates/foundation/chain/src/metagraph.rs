@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
 use subxt::dynamic::Value;
 
-use crate::value::{account, field, flag, items, number};
+use crate::scale_value::{account, field, flag, items, number};
 
 /// A subnet and its neurons, all read at one block.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use muster_identity::Keypair;
 use muster_protocol::{BlockNumber, Hotkey, Netuid, Rao};
 use subxt::dynamic::Value;
 
-use crate::calls;
+use crate::call_encoding;
 use crate::client::ChainClient;
 use crate::error::ChainError;
-use crate::value::number;
+use crate::scale_value::number;
 
 /// A transfer that is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl ChainClient {
         let Some(info) = self.read_storage(DOING, "System", "Account", keys).await? else {
             return Ok(Rao(0));
         };
-        crate::value::field(&info, "data")
-            .and_then(|data| crate::value::field(data, "free"))
+        crate::scale_value::field(&info, "data")
+            .and_then(|data| crate::scale_value::field(data, "free"))
             .and_then(number)
             .map(Rao)
             .ok_or_else(|| ChainError::Answer {
@@ -101,7 +101,9 @@ impl ChainClient {
         to: &Hotkey,
         amount: Rao,
     ) -> Result<FinalTransfer, ChainError> {
-        let included = self.submit(from, calls::transfer_keep_alive(to, amount)).await?;
+        let included = self
+            .submit(from, call_encoding::transfer_keep_alive(to, amount))
+            .await?;
         let moved = included.event("Balances", "Transfer").and_then(|event| {
             let account = |name| {
                 event
@@ -109,7 +111,7 @@ impl ChainClient {
                     .find(|(field, _)| field == name)
                     .map(|(_, value)| value)
             };
-            let to_them = account("to").and_then(crate::value::account) == Some(*to);
+            let to_them = account("to").and_then(crate::scale_value::account) == Some(*to);
             account("amount").filter(|_| to_them).and_then(number).map(Rao)
         });
         match moved {
@@ -146,7 +148,7 @@ impl ChainClient {
             return Err(ChainError::TooDear { price, limit });
         }
         let included = self
-            .submit(coldkey, calls::burned_register(netuid, hotkey))
+            .submit(coldkey, call_encoding::burned_register(netuid, hotkey))
             .await?;
         Ok(FinalRegistration {
             block: included.block,

@@ -13,12 +13,12 @@ use subxt::ext::scale_value::Composite;
 use subxt::transactions::{DefaultParams, Signer};
 use tokio::time::timeout;
 
-use crate::calls::Call;
+use crate::call_encoding::Call;
+use crate::call_rejection::CallRejection;
 use crate::client::ChainClient;
-use crate::endpoint::{AtBlock, ChainHead, Endpoint};
+use crate::endpoints::{AtBlock, ChainHead, Endpoint};
 use crate::error::ChainError;
-use crate::rejection::CallRejection;
-use crate::value::number;
+use crate::scale_value::number;
 
 type Params = subxt::config::DefaultExtrinsicParams<SubstrateConfig>;
 type EventFields = Vec<(String, subxt::dynamic::Value)>;

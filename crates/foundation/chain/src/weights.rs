@@ -4,15 +4,15 @@ use muster_identity::Keypair;
 use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
 use subxt::dynamic::{self, Value};
 
-use crate::calls::{self, Call};
+use crate::call_encoding::{self, Call};
 use crate::client::ChainClient;
-use crate::commit::{CommitPosition, OnChainWeights, Salt, StoredCommit};
-use crate::endpoint::ChainHead;
+use crate::endpoints::ChainHead;
+use crate::epoch_schedule::Schedule;
 use crate::error::ChainError;
-use crate::rules::WeightRules;
-use crate::schedule::Schedule;
+use crate::scale_value::{bytes, field, items, number};
 use crate::timelock::Beacon;
-use crate::value::{bytes, field, items, number};
+use crate::weights_commit::{CommitPosition, OnChainWeights, Salt, StoredCommit};
+use crate::weights_method::WeightRules;
 
 const SUBTENSOR: &str = "SubtensorModule";
 /// Blocks over which the pace of a chain is measured. Every node keeps the states of more blocks.
@@ -30,7 +30,7 @@ pub enum WeightsCall {
     },
     /// Commits to weights by a hash.
     Commit {
-        /// The hash from [`crate::commit::commit_hash`].
+        /// The hash from [`crate::weights_commit::commit_hash`].
         hash: [u8; 32],
     },
     /// Reveals committed weights.
@@ -54,15 +54,15 @@ pub enum WeightsCall {
 impl WeightsCall {
     fn call(&self, netuid: Netuid) -> Call {
         match self {
-            Self::Set { weights, version_key } => calls::set_weights(netuid, weights, *version_key),
-            Self::Commit { hash } => calls::commit_weights(netuid, *hash),
+            Self::Set { weights, version_key } => call_encoding::set_weights(netuid, weights, *version_key),
+            Self::Commit { hash } => call_encoding::commit_weights(netuid, *hash),
             Self::Reveal {
                 weights,
                 salt,
                 version_key,
-            } => calls::reveal_weights(netuid, weights, salt, *version_key),
+            } => call_encoding::reveal_weights(netuid, weights, salt, *version_key),
             Self::CommitTimelocked { ciphertext, round } => {
-                calls::commit_timelocked(netuid, ciphertext, *round)
+                call_encoding::commit_timelocked(netuid, ciphertext, *round)
             }
         }
     }

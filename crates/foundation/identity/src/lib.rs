@@ -2,24 +2,24 @@
 //!
 //! A checked value has a type of its own: logic takes [`Verified`], and only this crate makes one.
 
-mod auth;
-mod job;
+mod job_signatures;
 mod key;
-mod receipt;
+mod peer_greetings;
+mod receipt_signatures;
 mod signed;
 mod verify;
 pub mod wallet;
 
-pub use auth::{
-    AuthError, answer_challenge, sign_facilitator_auth, sign_validator_auth, verify_challenge,
-    verify_facilitator_auth, verify_login, verify_validator_auth,
-};
-pub use job::{
+pub use job_signatures::{
     FrameSignature, sign_job, sign_request, sign_streaming_ready, verify_cheat_report, verify_frame,
     verify_job, verify_job_fields, verify_request, verify_streaming_ready,
 };
 pub use key::{Keypair, SecretError};
-pub use receipt::{
+pub use peer_greetings::{
+    AuthError, answer_challenge, sign_facilitator_auth, sign_validator_auth, verify_challenge,
+    verify_facilitator_auth, verify_login, verify_validator_auth,
+};
+pub use receipt_signatures::{
     countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt, verify_receipts,
 };
 pub use signed::{Signed, Statement, Verified};

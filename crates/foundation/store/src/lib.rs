@@ -21,12 +21,12 @@
 //! a process. Therefore never ask the pool for anything while holding a transaction or a stream of rows from it: the
 //! call would wait for itself until the pool's time-out. Pass `&mut *transaction` down instead.
 //!
-//! Where many tasks write at once, use a [`group::Writer`] in place of [`begin`]: its writes share commits.
+//! Where many tasks write at once, use a [`group_commit::Writer`] in place of [`begin`]: its writes share commits.
 
 mod error;
-pub mod group;
+pub mod group_commit;
 pub mod json;
-mod script;
+mod statements;
 mod store_url;
 pub mod testing;
 
@@ -37,8 +37,8 @@ use sqlx::migrate::Migrator;
 use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, Transaction};
 
 pub use error::{During, StoreError};
-pub use group::{Write, Writer};
-pub use script::{Script, Value};
+pub use group_commit::{Write, Writer};
+pub use statements::{Script, Value};
 use store_url::StoreUrl;
 
 /// Connections to PostgreSQL of one role. Each role is one process with short statements.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use muster_process::{Coded as _, Tasks};
 use muster_protocol::ErrorCode;
-use muster_store::group::{GroupLimits, TransactionGuard};
+use muster_store::group_commit::{GroupLimits, TransactionGuard};
 use muster_store::testing::{TestStore, sqlite, stores};
 use muster_store::{During as _, Script, StoreError, Writer, open};
 use sqlx::migrate::Migrator;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::backend::StreamingJobOrder;
-use muster_grading::plan::{Announcement, BlockHash, SilentMiner};
+use muster_grading::batch_plan::{Announcement, BlockHash, SilentMiner};
 use muster_protocol::{JobId, ValidatorKey};
 use muster_sealed_client::SealedSession;
 

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
-use muster_grading::evidence::{BatchHead, ParticipantEvidence};
+use muster_grading::batch_file::{BatchHead, ParticipantEvidence};
+use muster_grading::batch_plan::{
+    BatchPlan, BlockHash, Participant, ServingSession, assign_sessions, draw_batch,
+};
+use muster_grading::batch_settlement::{Capacity, count_capacities, judge_silent_miner};
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::Judgement;
-use muster_grading::plan::{BatchPlan, BlockHash, Participant, ServingSession, assign_sessions, draw_batch};
-use muster_grading::settlement::{Capacity, count_capacities, judge_silent_miner};
 use muster_protocol::ExecutorClass;
 use muster_sealed_client::SealedSession;
 use muster_store::StoreError;

@@ -48,7 +48,7 @@ impl TimedConversation {
         self.origin = Instant::now();
         self.sent_at = self.origin;
         let challenge = Bytes::copy_from_slice(self.machine.challenge());
-        let commitment = muster_hardware_proof::message::MessageKind::Commitment as u8;
+        let commitment = muster_hardware_proof::challenge_message::MessageKind::Commitment as u8;
         let mut message = self.exchange(line, challenge, true).await;
         while let Some((kind, bytes)) = message {
             if kind == commitment {
@@ -175,10 +175,10 @@ mod tests {
     use std::sync::Mutex;
 
     use futures_util::future::BoxFuture;
+    use muster_grading::batch_plan::Participant;
     use muster_grading::grade_spec::GradeSpec;
-    use muster_grading::plan::Participant;
+    use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce};
     use muster_hardware_proof::conversation::{ExecutorCommand, ExecutorConversation, ProverLimits};
-    use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
     use muster_hardware_proof::prover::{CpuProver, NoObserver, perform_task};
     use muster_hardware_proof::{InstructionSet, ProofVerdict, ZeroReason};
     use muster_protocol::{ExecutorClass, Hotkey, MinerKey};

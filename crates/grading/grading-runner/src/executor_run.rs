@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use muster_gateway::backend::{JobNews, StreamingJobOrder};
 use muster_grading::batch::BatchEvent;
-use muster_grading::evidence::ProofEvidence;
+use muster_grading::batch_file::ProofEvidence;
+use muster_grading::batch_plan::Participant;
+use muster_grading::evidence_signatures::{GRADE_PATH, IN_SESSION_PATH};
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, sanitize_words};
-use muster_grading::plan::Participant;
-use muster_grading::seals::{GRADE_PATH, IN_SESSION_PATH};
 use muster_grading::trial_result::TrialResult;
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce};
 use muster_hardware_proof::conversation::ValidatorConversation;
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
 use muster_hardware_proof::{InstructionSet, ProofVerdict};
+use muster_process::backoff::Backoff;
 use muster_process::certificate;
 use muster_protocol::JobId;
 use muster_sealed_client::{SealedSession, SessionParameters};
@@ -37,15 +38,12 @@ const GRADER_START_LIMIT: Duration = Duration::from_secs(150);
 /// The reason for a void if this validator ended the session meanwhile.
 const SESSION_ENDED: &str = "the validator ended the session in which it was challenged";
 
-/// The pauses between attempts to lease an executor whose miner has none free.
-const LEASE_RETRY_PAUSES: [Duration; 6] = [
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(8),
-    Duration::from_secs(8),
-];
+/// The pauses between attempts to lease an executor whose miner has none free: 23.5 seconds in all.
+const LEASE_BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(500),
+    max: Duration::from_secs(8),
+};
+const LEASE_RETRIES: u32 = 6;
 
 /// A command from the batch to the task of one executor.
 #[derive(Clone, Copy, Debug)]
@@ -163,7 +161,7 @@ impl ExecutorRun {
         &self,
         job: &Mutex<Option<JobId>>,
     ) -> (Result<SealedSession, Absence>, mpsc::Receiver<JobNews>) {
-        let mut pauses = LEASE_RETRY_PAUSES.into_iter();
+        let mut pauses = LEASE_BACKOFF.pauses(LEASE_RETRIES);
         loop {
             let id = JobId::from_uuid(Uuid::new_v4());
             *job.lock() = Some(id);

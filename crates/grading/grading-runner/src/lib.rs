@@ -17,7 +17,7 @@ pub mod transport;
 
 use std::sync::Arc;
 
-use muster_grading::plan::BlockHash;
+use muster_grading::batch_plan::BlockHash;
 use muster_process::{SharedClock, Tasks};
 use muster_store::StoreError;
 use sqlx::AnyPool;
@@ -139,7 +139,7 @@ async fn run_batches(state: &Arc<RunnerState>, mut incoming: mpsc::Receiver<Batc
             },
             (block, hash) = state.backend.next_block(last), if by_blocks => {
                 last = block;
-                if !muster_grading::plan::is_due(&hash, state.backend.validator_key(), state.settings.every_blocks) {
+                if !muster_grading::batch_plan::is_due(&hash, state.backend.validator_key(), state.settings.every_blocks) {
                     continue;
                 }
                 run_once(state, block, hash, None).await;

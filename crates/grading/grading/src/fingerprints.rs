@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use muster_hardware_proof::Evidence;
-use muster_hardware_proof::keys::ChallengeId;
-use muster_hardware_proof::message::{HEAD, MessageFrame};
+use muster_hardware_proof::challenge_keys::ChallengeId;
+use muster_hardware_proof::challenge_message::{HEAD, MessageFrame};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 

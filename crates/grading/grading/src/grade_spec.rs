@@ -1,10 +1,10 @@
 //! The proofs that a class must give, with their sizes and time limits.
 
+use muster_hardware_proof::challenge_keys::ChallengeIdentity;
+use muster_hardware_proof::challenge_message::ProofSpec;
 use muster_hardware_proof::grade::{ClassThresholds, Component, Components, ProofKind, stated_calibrations};
-use muster_hardware_proof::keys::ChallengeIdentity;
 use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
 use muster_hardware_proof::memory_walk::{WalkShape, WalkSpec};
-use muster_hardware_proof::message::ProofSpec;
 use muster_hardware_proof::spec::{NumberFormat, SpecError};
 use muster_hardware_proof::{Limits, Measurement};
 use muster_protocol::ExecutorClass;
@@ -328,7 +328,7 @@ pub(crate) fn is_below_threshold(thresholds: &ClassThresholds, measured: &Measur
 
 #[cfg(test)]
 mod tests {
-    use muster_hardware_proof::keys::{BatchId, ChallengeNonce, ExecutorName};
+    use muster_hardware_proof::challenge_keys::{BatchId, ChallengeNonce, ExecutorName};
 
     use super::*;
 

@@ -3,17 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use muster_hardware_proof::keys::ChallengeIdentity;
-use muster_hardware_proof::message::ProofSpec;
+use muster_hardware_proof::challenge_keys::ChallengeIdentity;
+use muster_hardware_proof::challenge_message::ProofSpec;
 use muster_hardware_proof::{Evidence, InstructionSet};
 use muster_protocol::JobId;
 
-use crate::evidence::{BatchFile, BatchFileError, FORMAT, ParticipantEvidence};
+use crate::batch_file::{BatchFile, BatchFileError, FORMAT, ParticipantEvidence};
+use crate::batch_plan::{BatchPlan, assign_sessions, draw_batch};
+use crate::batch_settlement::{judge_silent_miner, settle};
+use crate::evidence_signatures::{self, ChallengedParticipant, SignatureCheck};
 use crate::grade_spec::GradeSpec;
 use crate::judgement::{Absence, Judgement};
-use crate::plan::{BatchPlan, assign_sessions, draw_batch};
-use crate::seals::{self, ChallengedParticipant, SignatureCheck};
-use crate::settlement::{judge_silent_miner, settle};
 use crate::trial_result::{TrialResult, judge_participant};
 
 /// The result of a replay.
@@ -151,7 +151,7 @@ impl Replay<'_> {
         let seen: Vec<_> = proofs
             .map(|(number, proof)| proof.decode(place, number))
             .collect::<Result<_, _>>()?;
-        let unsigned = seals::check_seals(asked, kept, &seen, self.signed);
+        let unsigned = evidence_signatures::check_seals(asked, kept, &seen, self.signed);
         self.report.differences.extend(unsigned);
         let results = self.judge_proofs(asked, kept, &seen, grade_spec.as_ref());
         let fingerprint: Vec<_> = results.iter().map(|result| result.fingerprint).collect();

@@ -1,9 +1,9 @@
 //! An operator's file of thresholds: for some classes, the stated values and the honest runs of machines that are known
 //! to be of the class. Other classes have the thresholds that are stated in the program.
 
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_hardware_proof::grade::tolerance::{LEAST_MACHINES, LEAST_RUNS};
 use muster_hardware_proof::grade::{Calibration, Component, MachineRuns, stated_calibrations};
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_protocol::ExecutorClass;
 use serde::{Deserialize, Serialize};
 

@@ -37,7 +37,7 @@ impl TrialResult {
     }
 }
 
-/// Judges an executor by its own proofs. [`crate::settlement::settle`] judges absences, together with the other
+/// Judges an executor by its own proofs. [`crate::batch_settlement::settle`] judges absences, together with the other
 /// executors of the miner.
 pub fn judge_participant(
     place: usize,

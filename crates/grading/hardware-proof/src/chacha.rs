@@ -10,7 +10,7 @@ pub const BLOCK: usize = 64;
 /// The sixteen words of the cipher's state.
 pub type ChaChaState = [u32; 16];
 
-/// A 256-bit key, made by [`crate::keys::derive_key`].
+/// A 256-bit key, made by [`crate::challenge_keys::derive_key`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(pub [u8; 32]);
 

@@ -6,15 +6,16 @@
 //! measurements with thresholds). The crate has no IO, no clock and no randomness of its own.
 
 pub mod chacha;
+pub mod challenge_keys;
+pub mod challenge_message;
 mod codec;
 pub mod conversation;
 mod evidence;
 pub mod grade;
-pub mod keys;
 pub mod matmul;
 pub mod memory_walk;
 pub mod merkle;
-pub mod message;
+mod proof_verdict;
 pub mod prover;
 #[expect(
     unsafe_code,
@@ -22,13 +23,12 @@ pub mod prover;
 )]
 mod simd;
 pub mod spec;
-mod verdict;
 
+pub use challenge_keys::Draws;
 pub use codec::DecodeError;
 pub use evidence::{ConversationEnd, Evidence, Limits, MAX_EVIDENCE_BYTES, ReceivedMessage, SentRandomness};
-pub use keys::Draws;
+pub use proof_verdict::{Measurement, ProofVerdict, ZeroReason};
 pub use simd::InstructionSet;
-pub use verdict::{Measurement, ProofVerdict, ZeroReason};
 
 /// Computes block `index` of a WALK's memory with these instructions.
 pub fn compute_label_block(

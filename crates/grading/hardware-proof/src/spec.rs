@@ -2,8 +2,10 @@
 //! and the byte layout of an identity.
 
 use crate::chacha::{self, Key};
+use crate::challenge_keys::{
+    self, BatchId, ChallengeId, ChallengeIdentity, ChallengeNonce, ExecutorName, KeyPurpose,
+};
 use crate::codec::{DecodeError, Reader};
-use crate::keys::{self, BatchId, ChallengeId, ChallengeIdentity, ChallengeNonce, ExecutorName, KeyPurpose};
 
 /// Words of 64 bytes in a block.
 pub const WORDS_PER_BLOCK: u64 = 16;
@@ -56,7 +58,7 @@ impl WalkMemory {
 
     /// The key from which all words are computed.
     pub fn label_key(&self) -> Key {
-        keys::derive_key(&self.challenge_id, KeyPurpose::Labels, 0, &[0; 32])
+        challenge_keys::derive_key(&self.challenge_id, KeyPurpose::Labels, 0, &[0; 32])
     }
 
     /// Maps 64 random bits to a block: the high half of the product. With at most 2³² blocks no block's share is off by

@@ -12,8 +12,8 @@
 
 mod fold;
 mod normalize;
-mod weights;
-mod zero;
+mod weight_list;
+mod zero_reasons;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 pub use fold::score;
 pub use normalize::to_u16;
-pub use weights::{follow_uids, score_and_weigh, weights_of};
-pub use zero::{ZeroReason, ZeroWeight, explain_zeros};
+pub use weight_list::{follow_uids, score_and_weigh, weights_of};
+pub use zero_reasons::{ZeroReason, ZeroWeight, explain_zeros};
 
 /// The worth of one unit of a class's weight, in points.
 pub const POINTS: u64 = 1_000_000_000_000;

@@ -22,7 +22,7 @@ use muster_protocol::{ErrorCode, ImageId};
 use tokio::io::AsyncWrite;
 use tokio_util::io::{ReaderStream, SyncIoBridge};
 
-use crate::archive::{ArchiveError, without_tags};
+use crate::image_archive::{ArchiveError, without_tags};
 
 /// Timeout of loading an image archive: a large image takes minutes, longer than the client library's default.
 const LOAD_LIMIT: Duration = Duration::from_secs(1_800);
@@ -237,7 +237,7 @@ impl ContainerEngine {
         }))
     }
 
-    /// Loads an archive from memory, for example one written by [`crate::archive`].
+    /// Loads an archive from memory, for example one written by [`crate::image_archive`].
     ///
     /// # Errors
     /// The engine failed.

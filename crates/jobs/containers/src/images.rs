@@ -14,12 +14,12 @@ use muster_protocol::{Digest, ErrorCode, ImageId};
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
-use crate::archive::{ArchiveError, ArchivedImage, list_images};
 use crate::credentials::{self, CredentialsError, RegistryLogin};
 use crate::engine::{ContainerEngine, EngineError, LocalImage};
-use crate::lease::{Lease, LeaseError};
-use crate::pull::{PullError, PullProgress, pull};
-use crate::reference::{ImageName, ImageReference, Pin, ReferenceError};
+use crate::image_archive::{ArchiveError, ArchivedImage, list_images};
+use crate::image_leases::{Lease, LeaseError};
+use crate::image_pull::{PullError, PullProgress, pull};
+use crate::image_reference::{ImageName, ImageReference, Pin, ReferenceError};
 
 /// Upper bound on the number of fetches of an image that is removed between its arrival and its lease.
 const MAX_FETCHES: usize = 3;

@@ -1,25 +1,25 @@
 //! Containers on a Docker engine: images by content, the sandbox, and the removal of abandoned containers.
 //!
-//! Reading order: [`engine`] (the API), [`archive`] and [`images`] (the programs of jobs), [`sandbox`] (a job's
-//! permissions, a pure function), [`home`] and [`disk`] (the places a job may write to), [`folder`] and
-//! [`reap`](mod@reap) (the owners of folders, and the removal of folders whose owner is dead).
+//! Reading order: [`engine`] (the API), [`image_archive`] and [`images`] (the programs of jobs), [`sandbox`] (a job's
+//! permissions, a pure function), [`home_folder`] and [`disk`] (the places a job may write to), [`owned_folders`] and
+//! [`leftovers`] (the owners of folders, and the removal of folders whose owner is dead).
 
-pub mod archive;
-pub mod cache;
 pub mod credentials;
 pub mod disk;
 pub mod engine;
-pub mod folder;
 pub mod gpu;
-pub mod home;
+pub mod home_folder;
+pub mod image_archive;
+pub mod image_cache;
+pub mod image_leases;
+pub mod image_pull;
+pub mod image_reference;
 pub mod images;
-pub mod lease;
-pub mod pull;
-pub mod reap;
-pub mod reference;
-mod retryable;
+pub mod leftovers;
+pub mod owned_folders;
+mod retryable_errors;
 pub mod sandbox;
 
-pub use archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 pub use engine::{ContainerEngine, EngineError, LocalImage};
-pub use reap::reap;
+pub use image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
+pub use leftovers::reap;

@@ -7,8 +7,8 @@
 //!
 //! A tmpfs hides the image's files at its path. `/tmp`, `/var/tmp`, `/run` and the folders that an image declares as
 //! volumes always start empty. The home folder of the image's user starts empty only if the image keeps no files in it
-//! (see [`crate::home`]). If it keeps any, for example a model in `~/.cache`, the job can read them and cannot write
-//! beside them. Such a job points its programs elsewhere, for example with `HOME=/tmp`.
+//! (see [`crate::home_folder`]). If it keeps any, for example a model in `~/.cache`, the job can read them and cannot
+//! write beside them. Such a job points its programs elsewhere, for example with `HOME=/tmp`.
 //!
 //! A class may give organic jobs a writable root: a layer of the engine that is removed with the container, whose size
 //! [`crate::disk::watch_root`] bounds. Whitelisted images run as a fixed user that owns nothing on the machine.

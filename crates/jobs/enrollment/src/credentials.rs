@@ -7,8 +7,8 @@ use muster_process::Coded;
 use muster_protocol::{Digest, ErrorCode};
 use serde::{Deserialize, Serialize};
 
-use crate::files;
 use crate::keys::{KeyError, StoredIdentity};
+use crate::private_files;
 
 /// The file of an enrolled executor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl ExecutorCredentials {
             }
             read => read.map_err(|source| CredentialsError::File { path: at(), source })?,
         };
-        let private = files::is_private(path);
+        let private = private_files::is_private(path);
         if !private.map_err(|source| CredentialsError::File { path: at(), source })? {
             return Err(KeyError::Exposed { path: at() }.into());
         }
@@ -94,7 +94,7 @@ impl ExecutorCredentials {
         }
         let text =
             serde_json::to_vec(self).map_err(|source| CredentialsError::Content { path: at(), source })?;
-        files::write(path, &text).map_err(|source| CredentialsError::File { path: at(), source })
+        private_files::write(path, &text).map_err(|source| CredentialsError::File { path: at(), source })
     }
 }
 

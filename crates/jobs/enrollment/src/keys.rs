@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 
-use crate::files;
+use crate::private_files;
 
 /// A key pair that cannot be made, kept or read.
 #[derive(Debug, thiserror::Error)]
@@ -95,9 +95,9 @@ pub fn load_or_create(path: &Path, name: &str) -> Result<TlsIdentity, KeyError> 
     };
     if !path.try_exists().map_err(file)? {
         let made = StoredIdentity::generate(name)?;
-        files::write(path, [made.certificate, made.key].concat().as_bytes()).map_err(file)?;
+        private_files::write(path, [made.certificate, made.key].concat().as_bytes()).map_err(file)?;
     }
-    if !files::is_private(path).map_err(file)? {
+    if !private_files::is_private(path).map_err(file)? {
         return Err(KeyError::Exposed {
             path: path.to_owned(),
         });

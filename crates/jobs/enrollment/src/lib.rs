@@ -9,12 +9,12 @@
 //! This crate is small files and values. The sockets belong to the roles.
 
 pub mod credentials;
-mod files;
+pub mod executor_registry;
 pub mod invitation;
 pub mod keys;
-pub mod registry;
+mod private_files;
 
 pub use credentials::{CredentialsError, ExecutorCredentials};
+pub use executor_registry::{EnrolledExecutor, EnrollmentRejection, ExecutorRegistry, RegistryError};
 pub use invitation::Invitation;
 pub use keys::{KeyError, StoredIdentity};
-pub use registry::{EnrolledExecutor, EnrollmentRejection, ExecutorRegistry, RegistryError};

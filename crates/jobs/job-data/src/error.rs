@@ -7,7 +7,7 @@ use muster_protocol::ErrorCode;
 use muster_protocol::job::Fault;
 use reqwest::StatusCode;
 
-use crate::target::TargetError;
+use crate::job_url::TargetError;
 
 /// A request or the transfer of its body failed.
 #[derive(Debug, thiserror::Error)]

@@ -9,13 +9,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use crate::checked_request::PinnedClient;
+use crate::download::{describe_failure, detail, header_text};
 use crate::error::{HttpError, VolumeError};
-use crate::fetch::{describe_failure, detail, header_text};
-use crate::headers::{next_link, retry_after};
-use crate::http::PinnedClient;
 use crate::huggingface_json::{HubFile, commit, files, is_repo, is_revision, patterns, wanted};
+use crate::job_url::Target;
+use crate::response_headers::{next_link, retry_after};
 use crate::retry::{Retries, is_retryable};
-use crate::target::Target;
 
 /// Upper bound on the size of one answer, in bytes. A page of a listing holds a thousand entries.
 const MAX_ANSWER: usize = 8 << 20;

@@ -9,7 +9,7 @@ use muster_protocol::Digest;
 use muster_protocol::volume::Patterns;
 use serde::Deserialize;
 
-use crate::fetch::ExpectedContent;
+use crate::download::ExpectedContent;
 use crate::glob;
 
 /// Upper bound on the number of patterns of one volume, and on the characters of one pattern.

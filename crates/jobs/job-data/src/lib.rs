@@ -1,36 +1,36 @@
 //! Transfers a job's inputs and outputs: volumes, uploads, and the addresses they may reach.
 //!
-//! Reading order: [`addresses`] and [`target`] (permitted addresses and URLs, pure), [`http`] (one request to a pinned
-//! address), `fetch` (a download with its retries), [`unpack`] (safe archives), [`volumes`] (inputs), [`cache`]
-//! (cached inputs), `huggingface` (snapshots of repositories), [`uploads`] (outputs).
+//! Reading order: [`addresses`] and [`job_url`] (permitted addresses and URLs, pure), [`checked_request`] (one request
+//! to a pinned address), `fetch` (a download with its retries), [`unpack`] (safe archives), [`volumes`] (inputs),
+//! [`input_cache`] (cached inputs), `huggingface` (snapshots of repositories), [`uploads`] (outputs).
 
 pub mod addresses;
-pub mod cache;
+pub mod checked_request;
+mod download;
+mod download_file;
 pub mod error;
-mod fetch;
-mod folder;
-mod form;
 mod glob;
-mod headers;
-pub mod http;
 mod huggingface;
 mod huggingface_json;
+pub mod input_cache;
+pub mod job_url;
+mod multipart_form;
 #[cfg(test)]
 mod mutation;
-mod names;
-pub mod results;
+mod output_folder;
+mod response_headers;
 mod retry;
-mod send;
+mod safe_names;
 pub mod settings;
-mod sink;
-pub mod target;
 pub mod unpack;
+mod upload_one;
+pub mod upload_results;
 pub mod uploads;
 pub mod volumes;
 mod zip_output;
 
+pub use download::TransferProgress;
 pub use error::{HttpError, UploadError, VolumeError};
-pub use fetch::TransferProgress;
 pub use retry::Pace;
 pub use settings::Settings;
 pub use uploads::{Uploaded, Uploader};

@@ -6,7 +6,7 @@ use muster_process::config::Problem;
 use serde::Deserialize;
 
 use crate::addresses::AddressRules;
-use crate::target::Target;
+use crate::job_url::Target;
 
 /// The table `[transfer]` of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

@@ -12,7 +12,7 @@ use zip::ZipArchive;
 use zip::read::ZipFile;
 
 use crate::error::VolumeError;
-use crate::names::{base_path, plain_path, shown};
+use crate::safe_names::{base_path, plain_path, shown};
 
 const BLOCK: usize = 256 * 1024;
 /// The bits of a Unix mode that tell files, folders, links and devices apart.

@@ -15,17 +15,17 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::addresses::{AddressRules, RuleError};
+use crate::checked_request::PinnedClient;
+use crate::download::TransferProgress;
 use crate::error::{HttpError, UploadError};
-use crate::fetch::TransferProgress;
-use crate::folder::{Folder, FolderEntry};
-use crate::form::build_form;
-use crate::http::PinnedClient;
-use crate::names::{plain_path, shown};
-use crate::results::{UploadAnswer, format_results};
+use crate::job_url::Target;
+use crate::multipart_form::build_form;
+use crate::output_folder::{Folder, FolderEntry};
 use crate::retry::Pace;
-use crate::send::{UploadProgress, UploadRequest, UploadTally, send, signed_headers};
+use crate::safe_names::{plain_path, shown};
 use crate::settings::Settings;
-use crate::target::Target;
+use crate::upload_one::{UploadProgress, UploadRequest, UploadTally, send, signed_headers};
+use crate::upload_results::{UploadAnswer, format_results};
 use crate::zip_output::zip_folder;
 
 /// Number of uploads at the same time, the same as ComputeHorde's.

@@ -17,16 +17,16 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use crate::addresses::{AddressRules, RuleError};
-use crate::cache::{Cache, CacheLimits, CachedFile, CachedResource, IncomingFile};
+use crate::checked_request::PinnedClient;
+use crate::download::{ExpectedContent, FetchOutcome, FetchRequest, TransferProgress, fetch};
 use crate::error::{HttpError, VolumeError};
-use crate::fetch::{ExpectedContent, FetchOutcome, FetchRequest, TransferProgress, fetch};
-use crate::http::PinnedClient;
 use crate::huggingface::HubClient;
 use crate::huggingface_json::HubFile;
-use crate::names::plain_path;
+use crate::input_cache::{Cache, CacheLimits, CachedFile, CachedResource, IncomingFile};
+use crate::job_url::Target;
 use crate::retry::Pace;
+use crate::safe_names::plain_path;
 use crate::settings::Settings;
-use crate::target::Target;
 use crate::unpack::InputFolder;
 pub use crate::unpack::UnpackLimits;
 
@@ -278,7 +278,7 @@ impl VolumePlacement<'_> {
             called_off: self.called_off,
         };
         let base = volume.relative_path.as_deref();
-        let base = crate::names::base_path(base)
+        let base = crate::safe_names::base_path(base)
             .map_err(|reason| room.name_error(base.unwrap_or_default(), reason))?;
         let snapshot = hub.list_snapshot(&volume).await?;
         let total = snapshot
@@ -407,7 +407,7 @@ impl VolumePlacement<'_> {
     async fn keep(
         &self,
         incoming: PendingFile,
-        digests: crate::sink::Digests,
+        digests: crate::download_file::Digests,
         etag: Option<String>,
         resource: Option<String>,
     ) -> Result<ArrivedFile, HttpError> {

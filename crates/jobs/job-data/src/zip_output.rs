@@ -10,8 +10,8 @@ use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use crate::error::UploadError;
-use crate::folder::{Folder, OmittedFiles};
-use crate::names::shown;
+use crate::output_folder::{Folder, OmittedFiles};
+use crate::safe_names::shown;
 
 const BLOCK: usize = 256 * 1024;
 const MAX_FILES: usize = 100_000;

@@ -18,10 +18,10 @@
 //!
 //! [`fetch_manifest`] asks a miner for its executors on a connection of its own.
 
-mod channel;
-mod connection;
+mod attempt_channel;
 mod manifest;
-mod session;
+mod session_state;
+mod session_task;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -36,9 +36,9 @@ use muster_protocol::{AttemptId, MinerKey};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-pub use channel::{ChannelEvent, MinerChannel};
+pub use attempt_channel::{ChannelEvent, MinerChannel};
 pub use manifest::fetch_manifest;
-use session::MinerSession;
+use session_state::MinerSession;
 
 /// Miners that are dialled at a time. A validator that comes back with a hundred thousand open jobs would otherwise
 /// open as many connections at once.

@@ -4,9 +4,9 @@
 //! (Terraform, `SkyPilot`, kubectl, a script) that bring an executor up somewhere else and take it away again.
 
 mod child_process;
-mod local;
-mod provision;
-mod records;
+mod local_executors;
+mod provision_command;
+mod provision_records;
 
 use std::future::Future;
 use std::io;
@@ -16,8 +16,8 @@ use std::pin::Pin;
 use muster_protocol::{ExecutorClass, ExecutorToken};
 use tokio_util::sync::CancellationToken;
 
-pub use local::LocalProcesses;
-pub use provision::{Commands, Provisioner};
+pub use local_executors::LocalProcesses;
+pub use provision_command::{Commands, Provisioner};
 
 /// The order to start an executor for one lease.
 #[derive(Clone, Debug)]

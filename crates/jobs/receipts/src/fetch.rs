@@ -11,7 +11,7 @@ use reqwest::header::{CONTENT_RANGE, RANGE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode};
 
-use crate::pages::{MAX_PAGE, PagePart, PageRequest};
+use crate::page_plan::{MAX_PAGE, PagePart, PageRequest};
 
 /// The most bytes that are read of one answer; the next request asks for the rest.
 pub const MAX_PIECE: usize = 8 * 1024 * 1024;

@@ -1,19 +1,22 @@
 //! Receipts of all validators, as miners serve them: pages of five minutes that grow, fetched in pieces.
 //!
-//! [`pages`] plans the requests, [`fetch`] makes them, [`lines`] cuts the bytes into lines, [`mod@check`] checks the
-//! receipts in a batch. All but `fetch` are pure. The caller stores the cursors and the receipts, in one transaction.
+//! [`page_plan`] plans the requests, [`fetch`] makes them, [`page_lines`] cuts the bytes into lines, [`mod@check`]
+//! checks the receipts in a batch. All but `fetch` are pure. The caller stores the cursors and the receipts, in one
+//! transaction.
 //!
 //! The serving miner is not trusted: everything that it sends is bounded, and a line that is not a receipt of its own
 //! with two valid signatures is rejected with a reason and counted.
 
 pub mod check;
 pub mod fetch;
-pub mod lines;
-pub mod pages;
+pub mod page_lines;
+pub mod page_plan;
 
 pub use check::{
     CheckedBatch, ReceiptKey, ReceiptRejection, RejectionReason, check_receipts, key_of, read_lines,
 };
 pub use fetch::{FetchError, Fetcher, PagePiece};
-pub use lines::{CutLines, MAX_LINE, cut_lines};
-pub use pages::{MAX_PAGE, PageCursor, PagePart, PageRequest, advance_cursor, growing_pages, plan_requests};
+pub use page_lines::{CutLines, MAX_LINE, cut_lines};
+pub use page_plan::{
+    MAX_PAGE, PageCursor, PagePart, PageRequest, advance_cursor, growing_pages, plan_requests,
+};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use muster_protocol::{ExecutorClass, Manifest, MinerKey, Timestamp};
 
+use crate::attempt_mark::AttemptMark;
 use crate::cache_keys::CacheKey;
-use crate::record::AttemptMark;
 use crate::route::MinerStats;
 
 /// How long each kind of knowledge counts.

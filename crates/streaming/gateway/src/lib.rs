@@ -11,18 +11,18 @@
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
-mod answer;
+mod answer_parts;
 mod auth;
 pub mod backend;
 mod dispatcher;
 mod gateway;
 pub mod proof_record;
 mod proof_view;
-mod relay;
 mod request;
 mod routes;
 mod scheduler;
 mod session;
+mod session_relay;
 mod settings;
 mod settlement;
 mod state;

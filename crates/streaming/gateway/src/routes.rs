@@ -15,11 +15,11 @@ use muster_session_pool::Service;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::answer::request_id;
+use crate::answer_parts::request_id;
 use crate::auth::ClientPseudonym;
 use crate::proof_view::ProofView;
-use crate::relay;
 use crate::request::{RelayedRequest, read_client_nonce, read_parameters};
+use crate::session_relay;
 use crate::state::GatewayState;
 use crate::waiting_response::reply;
 use muster_sealed_client::draw_nonce;
@@ -115,7 +115,7 @@ async fn try_ask(
     };
     let stream = state.scheduler.enqueue(pool, client);
     let (sender, parts) = mpsc::channel(PART_CAPACITY);
-    let relaying = relay::run(Arc::clone(state), stream, request, sender);
+    let relaying = session_relay::run(Arc::clone(state), stream, request, sender);
     drop(state.tasks.spawn("request", async move {
         relaying.await;
         drop(permit);

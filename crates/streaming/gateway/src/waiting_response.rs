@@ -15,7 +15,7 @@ use muster_openai::OpenAiError;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::answer::{AnswerPart, REQUEST_ID, is_event_stream};
+use crate::answer_parts::{AnswerPart, REQUEST_ID, is_event_stream};
 
 /// The heartbeat of a stream that waits: a comment line with our prefix, and no empty line after it, so that a checker
 /// of the answer removes it completely.

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::codec::{LayoutError, Reader, Text, Writer};
 use crate::envelope::Sealable;
-use crate::scheme::HashScheme;
+use crate::hash_scheme::HashScheme;
 
 /// The id of one streaming session: one container behind one sealing proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,7 +4,7 @@ use muster_openai::{BodyKind, TextDigest, text};
 use muster_protocol::Digest;
 use sha2::{Digest as _, Sha256};
 
-use crate::scheme::HashScheme;
+use crate::hash_scheme::HashScheme;
 use crate::tree::ChunkTree;
 
 /// The digests and the length of a body.

@@ -10,27 +10,29 @@
 
 mod attestation;
 pub mod body_digest;
-mod close;
+mod check;
 mod codec;
 pub mod comment;
 mod envelope;
+mod hash_scheme;
 pub mod headers;
-mod ledger;
 pub mod limits;
 mod proof;
-mod scheme;
+mod session_close;
+mod stream_end;
 mod token;
 mod tree;
 pub mod well_known;
 
 pub use attestation::{Attestation, Price, SessionId};
 pub use body_digest::{BodyDigest, BodyHasher};
-pub use close::SessionClose;
+pub use check::{ClockTolerance, Forgery, ObservedExchange, ProofLedger};
 pub use codec::{LayoutError, MAX_TEXT, RequestNonce, Text, TextError};
 pub use envelope::{Envelope, EnvelopeError, Sealable};
-pub use ledger::{ClockTolerance, Forgery, ObservedExchange, ProofLedger};
+pub use hash_scheme::HashScheme;
 pub use limits::Limits;
 pub use proof::{EngineFacts, ResponseProof, TokenFacts};
-pub use scheme::{HashScheme, StreamEnd};
+pub use session_close::SessionClose;
+pub use stream_end::StreamEnd;
 pub use token::{GatewayToken, MAX_LIFETIME, TokenRejection};
 pub use tree::{CHUNK, ChunkTree, OutputPrefix, hash_chunk, root_of};

@@ -6,7 +6,8 @@ use uuid::Uuid;
 use crate::attestation::SessionId;
 use crate::codec::{LayoutError, Reader, RequestNonce, Text, Writer};
 use crate::envelope::Sealable;
-use crate::scheme::{HashScheme, StreamEnd};
+use crate::hash_scheme::HashScheme;
+use crate::stream_end::StreamEnd;
 
 /// Digests and numbers of tokens, if the engine reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -332,7 +332,7 @@ mod tests {
     use muster_http::http1::ResponseBody;
 
     use super::*;
-    use crate::relay::Relay;
+    use crate::response_relay::Relay;
 
     /// The size of the future that such a function returns.
     fn size_of_future<A, B, C, F: Future>(_: impl FnOnce(A, B, C) -> F) -> usize {

@@ -9,14 +9,14 @@
 //! `docs/sealed-sessions.md`.
 
 pub mod endpoint;
-mod intake;
 pub mod netns;
-mod pending;
+mod pending_response;
+pub mod proof_signer;
 pub mod proxy;
 mod rejection;
-mod relay;
+mod request_intake;
+mod response_relay;
 mod sealed_body;
-pub mod signer;
 pub mod socket;
 mod upgrade;
 pub mod upstream;
@@ -24,7 +24,7 @@ mod well_known;
 
 pub use endpoint::{Endpoint, EndpointError};
 pub use muster_response_proof::Limits;
+pub use proof_signer::{ProofSigner, SignerError};
 pub use proxy::{GraderBackend, SealingProxy};
 pub use sealed_body::{ClientStalled, SealedBody};
-pub use signer::{ProofSigner, SignerError};
 pub use upstream::{EngineAddress, Upstream, UpstreamError};

@@ -23,12 +23,12 @@ use muster_response_proof::well_known::{GRADE_PATH, PREFIX};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use crate::pending::PendingResponse;
+use crate::pending_response::PendingResponse;
+use crate::proof_signer::{ProofSigner, RequestFacts};
 use crate::rejection::RequestRejection;
 use crate::sealed_body::SealedBody;
-use crate::signer::{ProofSigner, RequestFacts};
 use crate::upstream::Upstream;
-use crate::{intake, upgrade, well_known};
+use crate::{request_intake, upgrade, well_known};
 
 pub(crate) use response::{ClientFeatures, EngineFailure};
 
@@ -131,7 +131,7 @@ impl SealingProxy {
     {
         let from = self.signer.clock().now();
         let (mut head, body) = request.into_parts();
-        let facts = intake::read_head(&head, from)?;
+        let facts = request_intake::read_head(&head, from)?;
         if head.uri.path() == GRADE_PATH {
             return self.respond_by_co_grader(head, body, facts, http2).await;
         }
@@ -172,7 +172,7 @@ impl SealingProxy {
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let body = intake::collect(body, &self.limits).await?;
+        let body = request_intake::collect(body, &self.limits).await?;
         let input = digest_input(self.signer.scheme(), &body);
         let client = ClientFeatures {
             http2,

@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::pending::PendingResponse;
+use crate::pending_response::PendingResponse;
 use crate::proxy::{ClientFeatures, SealingProxy};
 use crate::sealed_body::SealedBody;
 

@@ -8,8 +8,8 @@ use http::{HeaderValue, Method, Response, Uri};
 use http_body_util::Full;
 use muster_response_proof::well_known::{MAX_PROOFS, NumberedProof, PREFIX, ProofListing};
 
+use crate::proof_signer::ProofSigner;
 use crate::rejection::RequestRejection;
-use crate::signer::ProofSigner;
 
 /// Answers a request for a path below [`PREFIX`].
 pub(crate) async fn answer(

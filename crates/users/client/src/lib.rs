@@ -14,16 +14,16 @@
 //! # }
 //! ```
 //!
-//! Reading order: [`client`] (requests and identity), [`follow`] (a job until it ends) over the response's events,
+//! Reading order: [`client`] (requests and identity), [`follow_job`] (a job until it ends) over the response's events,
 //! [`files`] (uploads that continue after a break, downloads that are checked).
 
 pub mod client;
 pub mod error;
 mod event_source;
 pub mod files;
-pub mod follow;
+pub mod follow_job;
 
 pub use client::{Client, Credential};
 pub use error::ClientError;
 pub use files::{Sent, TransferProgress};
-pub use follow::News;
+pub use follow_job::News;

@@ -5,8 +5,8 @@ use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_store::StoreError;
 
-use crate::grant::UrlRejection;
-use crate::storage::StorageError;
+use crate::object_storage::StorageError;
+use crate::signed_urls::UrlRejection;
 use crate::upload_plan::WriteRejection;
 
 /// The reason why a request about a file failed. Only the last two are the facilitator's fault.

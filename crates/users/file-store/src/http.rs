@@ -19,8 +19,8 @@ use serde_json::json;
 
 use crate::catalogue::{FileContent, StoredFile};
 use crate::error::FileError;
-use crate::grant::{FileAccess, FileId, UrlRejection};
-use crate::service::{FileService, WriteOutcome};
+use crate::file_service::{FileService, WriteOutcome};
+use crate::signed_urls::{FileAccess, FileId, UrlRejection};
 use crate::upload_plan::{WriteRejection, WriteRequest};
 
 /// The header with the offset of the next part of an upload.

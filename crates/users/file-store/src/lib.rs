@@ -4,24 +4,24 @@
 //! database. A signed URL permits its holder to read or write one file until the URL expires. It needs no other
 //! credential, because executors fetch inputs and upload outputs.
 //!
-//! Reading order: [`grant`] (the permission of a URL), [`muster_http::range`] (the parts that a request names) and
-//! [`upload_plan`] (the decision about a request to write) are pure; [`storage`] keeps bytes and [`catalogue`]
-//! metadata; [`service`] joins them; [`http`] answers the requests to signed URLs.
+//! Reading order: [`signed_urls`] (the permission of a URL), [`muster_http::range`] (the parts that a request names)
+//! and [`upload_plan`] (the decision about a request to write) are pure; [`object_storage`] keeps bytes and
+//! [`catalogue`] metadata; [`file_service`] joins them; [`http`] answers the requests to signed URLs.
 
-mod bucket;
+mod bucket_client;
 pub mod catalogue;
 pub mod error;
-pub mod grant;
+pub mod file_service;
 pub mod http;
-pub mod service;
+pub mod object_storage;
 pub mod settings;
-pub mod storage;
+pub mod signed_urls;
 pub mod upload_plan;
 mod upload_segments;
 
 pub use catalogue::{FileCatalogue, StoredFile};
 pub use error::FileError;
-pub use grant::{FileAccess, FileId, UrlGrant, UrlKey};
-pub use service::{FileService, NewFile};
+pub use file_service::{FileService, NewFile};
+pub use object_storage::{ObjectStorage, StorageError};
 pub use settings::Settings;
-pub use storage::{ObjectStorage, StorageError};
+pub use signed_urls::{FileAccess, FileId, UrlGrant, UrlKey};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_process::config::Problem;
 use serde::Deserialize;
 
-use crate::storage::StoreAddress;
+use crate::object_storage::StoreAddress;
 
 const MIB: u64 = 1024 * 1024;
 

@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use crate::catalogue::{AppendOutcome, FileCatalogue, Segment, StoredFile};
 use crate::error::FileError;
-use crate::grant::FileId;
-use crate::storage::ObjectStorage;
+use crate::object_storage::ObjectStorage;
+use crate::signed_urls::FileId;
 use crate::upload_plan::WritePlan;
 
 /// The bytes of a segment, which is also the memory of one upload or download.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use muster_facilitator_core::account::Account;
 use muster_facilitator_core::history::JobHistory;
-use muster_facilitator_core::page::JobFilter;
+use muster_facilitator_core::list_page::JobFilter;
 use muster_protocol::volume::{Volume, VolumePart};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::JobRequest;

@@ -14,8 +14,8 @@ use muster_facilitator::store::{
 use muster_facilitator_core::account::{Account, ApiKeySecret};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::UpdateRejection;
-use muster_facilitator_core::intake;
-use muster_facilitator_core::page::JobFilter;
+use muster_facilitator_core::list_page::JobFilter;
+use muster_facilitator_core::request_bodies;
 use muster_identity::{Verified, sign_job, verify_job};
 use muster_protocol::rest::CreateJob;
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
@@ -58,7 +58,7 @@ fn signed(name: &str, timestamp_ns: i64, body: serde_json::Value) -> Verified<Jo
     let create: CreateJob = serde_json::from_value(body).unwrap();
     let signature = sign_job(&key(name), &create.signed_fields(), timestamp_ns);
     let uuid = JobId::from_uuid(uuid::Uuid::new_v4());
-    verify_job(&intake::into_request(create, uuid, signature).1).unwrap()
+    verify_job(&request_bodies::into_request(create, uuid, signature).1).unwrap()
 }
 
 fn update(uuid: JobId, status: JobStatus) -> JobStatusUpdate {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_hardware_proof::InstructionSet;
 use muster_hardware_proof::chacha::Key;
-use muster_hardware_proof::keys::{self, KeyPurpose};
+use muster_hardware_proof::challenge_keys::{self, KeyPurpose};
 use muster_hardware_proof::matmul::{EntryPosition, LEAF_ENTRIES, MatmulSpec, MatrixGenerator};
 use muster_hardware_proof::merkle::{Hash, LEAF, MerkleTree};
 use muster_hardware_proof::prover::{ProverError, ProverPhase, WorkObserver};
@@ -259,7 +259,7 @@ impl<D: Device> StartedMatmul<D> {
     fn span(&self, round: u32, previous: &Hash, first: u64) -> RowSpan {
         RowSpan {
             key: self.generator.a_key(round, previous),
-            bound: keys::derive_key(
+            bound: challenge_keys::derive_key(
                 &self.spec.challenge_id(),
                 KeyPurpose::BoundBlocks,
                 round,

@@ -9,7 +9,7 @@ use muster_miner_link::ChannelEvent;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
 use muster_protocol::{JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, ValidatorKey};
-use muster_routing::excuse::{BusyRejection, is_excused};
+use muster_routing::busy_excuse::{BusyRejection, is_excused};
 use muster_store::StoreError;
 
 use super::AttemptRunner;

@@ -5,9 +5,11 @@ use std::sync::{Mutex, MutexGuard};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, StreamExt};
-use muster_chain::commit::{CommitPosition, OnChainWeights, StoredCommit, TIMELOCKED_VERSION, commit_hash};
-use muster_chain::schedule::Schedule;
+use muster_chain::epoch_schedule::Schedule;
 use muster_chain::timelock::Beacon;
+use muster_chain::weights_commit::{
+    CommitPosition, OnChainWeights, StoredCommit, TIMELOCKED_VERSION, commit_hash,
+};
 use muster_chain::{
     BlockNumber, CallRejection, ChainError, Hyperparameters, Metagraph, Netuid, Neuron, Uid, WeightRules,
     WeightsCall, WeightsMethod,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_chain::commit::{CommitLoss, CommitStatus, OnChainWeights, Revealer, assess_commit};
 use muster_chain::timelock::{WeightsPayload, seal};
+use muster_chain::weights_commit::{CommitLoss, CommitStatus, OnChainWeights, Revealer, assess_commit};
 use muster_chain::{CallRejection, ChainClient, ChainError, PendingReveal, Uid, WeightsCall, WeightsMethod};
 use serde_json::json;
 

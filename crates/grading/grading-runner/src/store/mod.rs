@@ -7,14 +7,14 @@ mod columns;
 
 use std::collections::BTreeMap;
 
-use muster_grading::evidence::{
+use muster_grading::batch_file::{
     BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofEvidence, ProvenCount,
 };
+use muster_grading::batch_plan::{BatchPlan, Participant};
+use muster_grading::batch_settlement::Capacity;
 use muster_grading::fingerprints::Fingerprints;
 use muster_grading::judgement::Judgement;
-use muster_grading::plan::{BatchPlan, Participant};
-use muster_grading::settlement::Capacity;
-use muster_hardware_proof::keys::BatchId;
+use muster_hardware_proof::challenge_keys::BatchId;
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
 use muster_store::{During as _, StoreError, begin};
 use serde::Serialize;

@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 use muster_hardware_proof::ProofVerdict;
 use muster_protocol::ExecutorClass;
 
+use crate::batch_plan::Participant;
+use crate::batch_settlement::{ProvenBefore, settle};
 use crate::fingerprints::Fingerprints;
 use crate::grade_spec::{GradeSpec, is_below_threshold};
 use crate::judgement::{Absence, Judgement};
-use crate::plan::Participant;
-use crate::settlement::{ProvenBefore, settle};
 use crate::trial_result::{TrialResult, collect_fingerprints, judge_participant};
 
 pub use events::{BatchAction, BatchEvent, BatchRules};

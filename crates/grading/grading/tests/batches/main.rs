@@ -13,12 +13,12 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_grading::batch::{Batch, BatchAction, BatchEvent};
-use muster_grading::evidence::BatchFile;
+use muster_grading::batch_file::BatchFile;
+use muster_grading::batch_plan::draw_batch;
+use muster_grading::batch_settlement::{Capacity, count_capacities};
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, Judgement, Why};
-use muster_grading::plan::draw_batch;
 use muster_grading::replay::replay;
-use muster_grading::settlement::{Capacity, count_capacities};
 use muster_grading::trial_result::TrialResult;
 use muster_hardware_proof::InstructionSet;
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};

@@ -4,22 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
-use muster_grading::evidence::{
+use muster_grading::batch_file::{
     BatchFile, BatchHead, FORMAT, ParticipantEvidence, ProofEvidence, ProvenCount,
 };
-use muster_grading::grade_spec::{ALLOWANCE_US, GradeSpec};
-use muster_grading::judgement::{Absence, Judgement, Why};
-use muster_grading::plan::{
+use muster_grading::batch_plan::{
     Announcement, BatchBounds, BlockHash, ServingSession, SilentMiner, assign_sessions, draw_batch,
 };
-use muster_grading::seals::{GRADE_PATH, IN_SESSION_PATH};
-use muster_grading::settlement::judge_silent_miner;
+use muster_grading::batch_settlement::judge_silent_miner;
+use muster_grading::evidence_signatures::{GRADE_PATH, IN_SESSION_PATH};
+use muster_grading::grade_spec::{ALLOWANCE_US, GradeSpec};
+use muster_grading::judgement::{Absence, Judgement, Why};
 use muster_grading::trial_result::TrialResult;
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce};
+use muster_hardware_proof::challenge_message::MessageKind;
 use muster_hardware_proof::conversation::{
     self, ExecutorCommand, ExecutorConversation, ProverLimits, ValidatorConversation, ValidatorInput,
 };
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce};
-use muster_hardware_proof::message::MessageKind;
 use muster_hardware_proof::prover::cheat::Smaller;
 use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task};
 use muster_hardware_proof::{Evidence, InstructionSet};
@@ -514,14 +514,14 @@ impl World {
             }
             if let Does::Copies(_) = does {
                 // The sent commitment has another digest than the one that its state machine knows.
-                let digest = muster_hardware_proof::message::commitment_digest(&[0; 32], &message);
+                let digest = muster_hardware_proof::challenge_message::commitment_digest(&[0; 32], &message);
                 let (_, places) = (digest, spec.draw_positions(&digest, &[7; 32]));
                 let output =
                     perform_task(&mut *prover, &conversation::ProverTask::Open(places), &NoObserver).unwrap();
                 let conversation::ProverOutput::Opened(opened) = output else {
                     panic!("opened")
                 };
-                let opening = muster_hardware_proof::message::encode_message(
+                let opening = muster_hardware_proof::challenge_message::encode_message(
                     MessageKind::Opening,
                     &spec.challenge_id(),
                     &[&digest, &opened],

@@ -1,11 +1,13 @@
 //! The executor's side of a conversation: accepts a challenge within its limits, requests work, and sends the answers.
 
+use crate::challenge_keys::ChallengeId;
+use crate::challenge_message::{
+    self, DrawnPositions, MessageFrame, MessageKind, ProofSpec, commitment_digest,
+};
 use crate::codec::DecodeError;
-use crate::keys::ChallengeId;
 use crate::matmul::MatmulSpec;
 use crate::memory_walk::WalkSpec;
 use crate::merkle::Hash;
-use crate::message::{self, DrawnPositions, MessageFrame, MessageKind, ProofSpec, commitment_digest};
 
 /// The largest challenge that this executor accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,7 +185,7 @@ impl ExecutorConversation {
                 Ok(self.send(MessageKind::Filled, &[print]))
             }
             (ExecutorPhase::Committing { spec, seed }, ProverOutput::Committed(print, roots)) => {
-                let bytes = message::encode_message(
+                let bytes = challenge_message::encode_message(
                     MessageKind::Commitment,
                     &self.challenge_id,
                     &[print, roots.as_flattened()],
@@ -205,7 +207,7 @@ impl ExecutorConversation {
     }
 
     fn send(&self, kind: MessageKind, parts: &[&[u8]]) -> ExecutorCommand {
-        ExecutorCommand::Send(message::encode_message(kind, &self.challenge_id, parts))
+        ExecutorCommand::Send(challenge_message::encode_message(kind, &self.challenge_id, parts))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The validator's side of a conversation: sends the messages and collects the evidence. It never judges.
 
+use crate::challenge_message::{self, HEAD, MessageFrame, MessageKind, ProofSpec, commitment_digest};
 use crate::evidence::{ConversationEnd, Evidence, Limits, ReceivedMessage, SentRandomness};
-use crate::message::{self, HEAD, MessageFrame, MessageKind, ProofSpec, commitment_digest};
 
 /// An event for the validator's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +59,11 @@ pub struct ValidatorConversation {
 impl ValidatorConversation {
     /// Prepares a challenge and encodes its message.
     pub fn new(spec: ProofSpec, limits: Limits) -> Self {
-        let challenge =
-            message::encode_message(MessageKind::Challenge, &spec.challenge_id(), &[&spec.to_bytes()]);
+        let challenge = challenge_message::encode_message(
+            MessageKind::Challenge,
+            &spec.challenge_id(),
+            &[&spec.to_bytes()],
+        );
         let evidence = Evidence {
             spec,
             limits,
@@ -254,7 +257,7 @@ impl ValidatorConversation {
     }
 
     fn send(&self, kind: MessageKind, parts: &[&[u8]]) -> ValidatorAction {
-        ValidatorAction::Send(message::encode_message(
+        ValidatorAction::Send(challenge_message::encode_message(
             kind,
             &self.evidence.spec.challenge_id(),
             parts,

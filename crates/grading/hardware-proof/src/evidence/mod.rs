@@ -2,14 +2,16 @@
 
 mod stored;
 
+use crate::challenge_keys::{self, ChallengeId};
+use crate::challenge_message::{
+    self, DrawnPositions, HEAD, MessageFrame, MessageKind, ProofSpec, commitment_digest,
+};
 use crate::codec::{DecodeError, Reader};
-use crate::keys::{self, ChallengeId};
 use crate::matmul::check as matmul_check;
 use crate::memory_walk::check as walk_check;
 use crate::merkle::Hash;
-use crate::message::{self, DrawnPositions, HEAD, MessageFrame, MessageKind, ProofSpec, commitment_digest};
+use crate::proof_verdict::{Measurement, ProofVerdict, ZeroReason};
 use crate::simd::InstructionSet;
-use crate::verdict::{Measurement, ProofVerdict, ZeroReason};
 
 /// The largest stored evidence in bytes: the openings of 1,024 draws, with two leaves and paths each, and some reserve.
 pub const MAX_EVIDENCE_BYTES: usize = 8 << 20;
@@ -94,15 +96,19 @@ impl Evidence {
     /// The validator's messages in order, each with the executor's answer if there is one in the evidence.
     pub fn exchanges(&self) -> Vec<(Vec<u8>, Option<&ReceivedMessage>)> {
         let challenge_id = self.spec.challenge_id();
-        let challenge =
-            message::encode_message(MessageKind::Challenge, &challenge_id, &[&self.spec.to_bytes()]);
+        let challenge = challenge_message::encode_message(
+            MessageKind::Challenge,
+            &challenge_id,
+            &[&self.spec.to_bytes()],
+        );
         let mut said = Vec::new();
         match self.spec {
             ProofSpec::Matmul(_) => said.push((challenge, self.commitment.as_ref())),
             ProofSpec::Walk(_) => {
                 said.push((challenge, self.filled.as_ref()));
                 if let Some(seed) = &self.seed {
-                    let seed = message::encode_message(MessageKind::Seed, &challenge_id, &[&seed.bytes]);
+                    let seed =
+                        challenge_message::encode_message(MessageKind::Seed, &challenge_id, &[&seed.bytes]);
                     said.push((seed, self.commitment.as_ref()));
                 }
             }
@@ -110,7 +116,8 @@ impl Evidence {
         if let (Some(committed), Some(draw)) = (&self.commitment, &self.draw) {
             let seed = self.seed.map_or([0; 32], |seed| seed.bytes);
             let digest = commitment_digest(&seed, &committed.bytes);
-            let draw = message::encode_message(MessageKind::Draw, &challenge_id, &[&digest, &draw.bytes]);
+            let draw =
+                challenge_message::encode_message(MessageKind::Draw, &challenge_id, &[&digest, &draw.bytes]);
             said.push((draw, self.opening.as_ref()));
         }
         said
@@ -123,7 +130,9 @@ impl Evidence {
             ProofSpec::Walk(spec) => {
                 let filled = self.filled.as_ref().ok_or_else(|| self.reason_of_end())?;
                 let body = parse_message(filled, MessageKind::Filled, &challenge_id)?;
-                if body.exactly()? != &keys::key_confirmation(&challenge_id, &spec.memory().label_key()) {
+                if body.exactly()?
+                    != &challenge_keys::key_confirmation(&challenge_id, &spec.memory().label_key())
+                {
                     return Err(ZeroReason::OtherKey);
                 }
                 if filled.at_us > self.limits.fill_us {
@@ -203,7 +212,7 @@ impl Evidence {
             }
             ProofSpec::Walk(spec) => spec.start_key(seed),
         };
-        if reader.take()? != &keys::key_confirmation(challenge_id, &key) {
+        if reader.take()? != &challenge_keys::key_confirmation(challenge_id, &key) {
             return Err(ZeroReason::OtherKey);
         }
         Ok((reader.hashes(self.spec.root_count())?.to_vec(), committed))

@@ -1,8 +1,8 @@
 //! The stored form of evidence.
 
 use super::{ConversationEnd, Evidence, Limits, MAX_EVIDENCE_BYTES, ReceivedMessage, SentRandomness};
+use crate::challenge_message::ProofSpec;
 use crate::codec::{DecodeError, Reader};
-use crate::message::ProofSpec;
 
 /// The first bytes of stored evidence, with its version.
 const MAGIC: [u8; 16] = *b"muster-evidence1";

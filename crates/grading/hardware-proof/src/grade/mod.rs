@@ -6,8 +6,8 @@ pub mod tolerance;
 use muster_protocol::class::ExecutorClass;
 use serde::{Deserialize, Serialize};
 
+use crate::proof_verdict::{Measurement, ProofVerdict, ZeroReason};
 use crate::spec::NumberFormat;
-use crate::verdict::{Measurement, ProofVerdict, ZeroReason};
 
 pub use class_thresholds::{Calibration, ClassThresholds, MachineRuns, stated_calibrations};
 

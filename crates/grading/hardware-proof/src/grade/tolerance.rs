@@ -71,7 +71,7 @@ fn round_to_three_digits(value: f64) -> u64 {
 mod tests {
     use super::*;
     use crate::chacha::Key;
-    use crate::keys::Draws;
+    use crate::challenge_keys::Draws;
 
     #[test]
     fn the_factor_is_at_least_the_tabulated_one() {

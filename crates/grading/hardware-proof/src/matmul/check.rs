@@ -3,8 +3,8 @@
 use crate::codec::Reader;
 use crate::matmul::{EntryPosition, LEAF_ENTRIES, MatmulSpec, MatrixGenerator};
 use crate::merkle::{self, Hash, LEAF};
+use crate::proof_verdict::ZeroReason;
 use crate::simd::InstructionSet;
-use crate::verdict::ZeroReason;
 
 /// Checks every opened entry against the roots and stops at the first fault.
 ///

@@ -10,8 +10,8 @@ pub(crate) mod check;
 use sha2::{Digest as _, Sha256};
 
 use crate::chacha::{self, Key};
+use crate::challenge_keys::{self, ChallengeId, ChallengeIdentity, DOMAIN, Draws, KeyPurpose};
 use crate::codec::{DecodeError, Reader};
-use crate::keys::{self, ChallengeId, ChallengeIdentity, DOMAIN, Draws, KeyPurpose};
 use crate::merkle::{Hash, LEAF};
 use crate::simd::{self, InstructionSet};
 use crate::spec::{NumberFormat, SpecError, WalkMemory, push_identity, read_identity};
@@ -200,7 +200,11 @@ impl MatmulSpec {
 
     /// Draws the entries to open: first one of every round, then the rest from any round.
     pub fn draw_positions(&self, commitment: &Hash, entropy: &[u8; 32]) -> Vec<EntryPosition> {
-        let mut draws = Draws::new(keys::derive_draw_key(&self.challenge_id(), commitment, entropy));
+        let mut draws = Draws::new(challenge_keys::derive_draw_key(
+            &self.challenge_id(),
+            commitment,
+            entropy,
+        ));
         let rounds = u32::from(self.shape.rounds);
         let n = 1 << self.shape.log2_n;
         (0..u32::from(self.shape.entries))
@@ -245,7 +249,7 @@ impl MatrixGenerator {
     /// Derives the keys that stay the same in all rounds.
     pub fn new(spec: MatmulSpec, engine: InstructionSet) -> Self {
         let challenge_id = spec.challenge_id();
-        let b = keys::derive_key(&challenge_id, KeyPurpose::MatrixB, 0, &[0; 32]);
+        let b = challenge_keys::derive_key(&challenge_id, KeyPurpose::MatrixB, 0, &[0; 32]);
         let labels = spec.binding.map(|binding| binding.memory.label_key());
         Self {
             spec,
@@ -258,7 +262,7 @@ impl MatrixGenerator {
 
     /// The bytes that a prover sends to show that it derived the same keys.
     pub fn key_confirmation(&self) -> [u8; 16] {
-        keys::key_confirmation(&self.challenge_id, &self.b)
+        challenge_keys::key_confirmation(&self.challenge_id, &self.b)
     }
 
     /// The key of B.
@@ -268,7 +272,7 @@ impl MatrixGenerator {
 
     /// Derives the key of A in `round` from the root of the round before (zeros for round 0).
     pub fn a_key(&self, round: u32, previous: &Hash) -> Key {
-        keys::derive_key(&self.challenge_id, KeyPurpose::MatrixA, round, previous)
+        challenge_keys::derive_key(&self.challenge_id, KeyPurpose::MatrixA, round, previous)
     }
 
     /// Generates column `column` of B into `out`, which has `row_bytes` bytes.
@@ -286,7 +290,7 @@ impl MatrixGenerator {
         let Some(binding) = &self.spec.binding else {
             return Vec::new();
         };
-        let key = keys::derive_key(&self.challenge_id, KeyPurpose::BoundBlocks, round, previous);
+        let key = challenge_keys::derive_key(&self.challenge_id, KeyPurpose::BoundBlocks, round, previous);
         let mut stream = vec![0; usize::from(binding.blocks_per_row) * 8];
         chacha::fill_keystream(&key, u64::from(row), &mut stream);
         stream

@@ -6,9 +6,9 @@ use crate::memory_walk::{
     LEAF_STATES, StepPosition, WalkSpec, WalkState, address_bits, next_state, start_state,
 };
 use crate::merkle::{self, Hash, LEAF};
+use crate::proof_verdict::ZeroReason;
 use crate::simd::{self, InstructionSet};
 use crate::spec::WalkMemory;
-use crate::verdict::ZeroReason;
 
 struct StepChecker<'a> {
     spec: &'a WalkSpec,

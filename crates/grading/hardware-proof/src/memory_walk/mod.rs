@@ -10,8 +10,8 @@ pub(crate) mod check;
 use sha2::{Digest as _, Sha256};
 
 use crate::chacha::{self, ChaChaState, Key};
+use crate::challenge_keys::{self, ChallengeId, ChallengeIdentity, DOMAIN, Draws, KeyPurpose};
 use crate::codec::{DecodeError, Reader};
-use crate::keys::{self, ChallengeId, ChallengeIdentity, DOMAIN, Draws, KeyPurpose};
 use crate::merkle::{Hash, LEAF};
 use crate::spec::{SpecError, WalkMemory, push_identity, read_identity};
 
@@ -184,12 +184,16 @@ impl WalkSpec {
 
     /// Derives the key of the first states from the validator's seed.
     pub fn start_key(&self, seed: &[u8; 32]) -> Key {
-        keys::derive_key(&self.challenge_id(), KeyPurpose::WalkStart, 0, seed)
+        challenge_keys::derive_key(&self.challenge_id(), KeyPurpose::WalkStart, 0, seed)
     }
 
     /// Draws the steps to open.
     pub fn draw_positions(&self, commitment: &Hash, entropy: &[u8; 32]) -> Vec<StepPosition> {
-        let mut draws = Draws::new(keys::derive_draw_key(&self.challenge_id(), commitment, entropy));
+        let mut draws = Draws::new(challenge_keys::derive_draw_key(
+            &self.challenge_id(),
+            commitment,
+            entropy,
+        ));
         // At most 2²⁵ steps a walk: the shift cannot overflow.
         let steps = 32 << self.shape.log2_leaves;
         (0..self.shape.draws)

@@ -7,12 +7,12 @@ use std::num::NonZeroUsize;
 
 pub use cpu::{CpuProver, MatrixProduct};
 
+use crate::challenge_keys;
+use crate::challenge_message::DrawnPositions;
 use crate::conversation::{ProverOutput, ProverTask};
-use crate::keys;
 use crate::matmul::{EntryPosition, MatmulSpec, MatrixGenerator};
 use crate::memory_walk::{StepPosition, WalkSpec};
 use crate::merkle::Hash;
-use crate::message::DrawnPositions;
 use crate::simd::InstructionSet;
 
 /// A part of a prover's work, for reports of its progress.
@@ -149,7 +149,7 @@ pub fn perform_task(
         }
         ProverTask::Fill(spec) => {
             prover.fill_memory(spec, watch)?;
-            Ok(ProverOutput::Filled(keys::key_confirmation(
+            Ok(ProverOutput::Filled(challenge_keys::key_confirmation(
                 &spec.challenge_id(),
                 &spec.memory().label_key(),
             )))
@@ -157,7 +157,7 @@ pub fn perform_task(
         ProverTask::Walk(spec, seed) => {
             let root = prover.run_walks(seed, watch)?;
             Ok(ProverOutput::Committed(
-                keys::key_confirmation(&spec.challenge_id(), &spec.start_key(seed)),
+                challenge_keys::key_confirmation(&spec.challenge_id(), &spec.start_key(seed)),
                 vec![root],
             ))
         }

@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::support::{CAPS, LIMITS, at, bound_chain, chain, converse, identity, prover, walk};
+use muster_hardware_proof::challenge_message::{MessageKind, ProofSpec};
 use muster_hardware_proof::conversation::{
     ChallengeRejection, ExecutorCommand, ExecutorConversation, ProverTask, ValidatorAction,
     ValidatorConversation, ValidatorInput,
 };
 use muster_hardware_proof::merkle::LEAF;
-use muster_hardware_proof::message::{MessageKind, ProofSpec};
 use muster_hardware_proof::prover::{
     NoObserver, Prover, ProverError, ProverPhase, WorkObserver, perform_task,
 };
@@ -503,7 +503,7 @@ fn an_executor_takes_only_what_belongs_to_its_conversation() -> anyhow::Result<(
         Err(ChallengeRejection::TooMuch("work"))
     );
     // A verdict ends the conversation at any time.
-    let verdict = muster_hardware_proof::message::encode_message(
+    let verdict = muster_hardware_proof::challenge_message::encode_message(
         MessageKind::Verdict,
         &spec.challenge_id(),
         &[&[13, 0, 0, 0]],

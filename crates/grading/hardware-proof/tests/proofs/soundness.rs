@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::support::{LIMITS, chain, converse, walk as walk_spec};
 use anyhow::Context as _;
 use muster_hardware_proof::chacha::Key;
+use muster_hardware_proof::challenge_message::{
+    DrawnPositions, MessageKind, ProofSpec, commitment_digest, encode_message,
+};
 use muster_hardware_proof::conversation::{ProverOutput, ProverTask};
 use muster_hardware_proof::matmul::{EntryPosition, MatmulSpec, MatrixGenerator};
 use muster_hardware_proof::memory_walk::{self, StepPosition, WalkSpec};
 use muster_hardware_proof::merkle::{self, Hash, LEAF, MerkleTree};
-use muster_hardware_proof::message::{
-    DrawnPositions, MessageKind, ProofSpec, commitment_digest, encode_message,
-};
 use muster_hardware_proof::prover::{NoObserver, Prover, ProverError, WorkObserver, perform_task};
 use muster_hardware_proof::spec::{self, NumberFormat};
 use muster_hardware_proof::{

@@ -3,14 +3,14 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context, bail};
+use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
+use muster_hardware_proof::challenge_message::{MessageKind, ProofSpec};
 use muster_hardware_proof::conversation::{
     ExecutorCommand, ExecutorConversation, ProverLimits, ValidatorAction, ValidatorConversation,
     ValidatorInput,
 };
-use muster_hardware_proof::keys::{BatchId, ChallengeIdentity, ChallengeNonce, ExecutorName};
 use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec, MemoryBinding};
 use muster_hardware_proof::memory_walk::{WalkShape, WalkSpec};
-use muster_hardware_proof::message::{MessageKind, ProofSpec};
 use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task};
 use muster_hardware_proof::spec::NumberFormat;
 use muster_hardware_proof::{Evidence, InstructionSet, Limits};

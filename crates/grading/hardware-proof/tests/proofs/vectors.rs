@@ -3,12 +3,14 @@
 use crate::support::prover;
 use anyhow::Context;
 use muster_hardware_proof::chacha::{self, Key};
+use muster_hardware_proof::challenge_keys;
+use muster_hardware_proof::challenge_message::{
+    self, DrawnPositions, MessageKind, ProofSpec, commitment_digest,
+};
 use muster_hardware_proof::conversation::{ProverOutput, ProverTask};
-use muster_hardware_proof::keys;
 use muster_hardware_proof::matmul::{EntryPosition, MatmulSpec, MatrixGenerator};
 use muster_hardware_proof::memory_walk::{self, StepPosition, WalkSpec};
 use muster_hardware_proof::merkle::{self, LEAF, MerkleTree};
-use muster_hardware_proof::message::{self, DrawnPositions, MessageKind, ProofSpec, commitment_digest};
 use muster_hardware_proof::prover::{NoObserver, Prover, perform_task};
 use muster_hardware_proof::{Draws, InstructionSet, compute_label_block};
 use serde_json::Value;
@@ -80,7 +82,7 @@ fn chain(vector: &Value, engine: InstructionSet, prover: &mut dyn Prover) -> any
     assert_eq!(hex::encode(spec.to_bytes()), vector["spec"]);
     assert_eq!(hex::encode(session.0), vector["session"]);
     assert_eq!(
-        hex::encode(message::encode_message(
+        hex::encode(challenge_message::encode_message(
             MessageKind::Challenge,
             &session,
             &[&spec.to_bytes()]
@@ -133,7 +135,7 @@ fn chain(vector: &Value, engine: InstructionSet, prover: &mut dyn Prover) -> any
         anyhow::bail!("not committed")
     };
     let commitment =
-        message::encode_message(MessageKind::Commitment, &session, &[&print, roots.as_flattened()]);
+        challenge_message::encode_message(MessageKind::Commitment, &session, &[&print, roots.as_flattened()]);
     assert_eq!(hex::encode(&commitment), vector["commitment"]);
     opened(&ProofSpec::Matmul(spec), vector, &[0; 32], &commitment, prover)
 }
@@ -165,7 +167,8 @@ fn opened(
         let first = bytes(first)?;
         assert!(out.starts_with(&first));
     }
-    let opening = message::encode_message(MessageKind::Opening, &spec.challenge_id(), &[&digest, &out]);
+    let opening =
+        challenge_message::encode_message(MessageKind::Opening, &spec.challenge_id(), &[&digest, &out]);
     assert_eq!(opening.len() as u64, number(&vector["opening_bytes"])?);
     assert_eq!(opening.len(), spec.opening_bytes(&places));
     assert_eq!(sha(&opening), vector["opening_sha256"]);
@@ -191,9 +194,13 @@ fn the_walk_and_the_chain_bound_to_it_on_every_engine() -> anyhow::Result<()> {
     assert_eq!(hex::encode(spec.to_bytes()), vector["spec"]);
     assert_eq!(hex::encode(session.0), vector["session"]);
     assert_eq!(hex::encode(memory.label_key().0), vector["label_key"]);
-    let print = keys::key_confirmation(&session, &memory.label_key());
+    let print = challenge_keys::key_confirmation(&session, &memory.label_key());
     assert_eq!(
-        hex::encode(message::encode_message(MessageKind::Filled, &session, &[&print])),
+        hex::encode(challenge_message::encode_message(
+            MessageKind::Filled,
+            &session,
+            &[&print]
+        )),
         vector["filled"]
     );
     let seed: [u8; 32] = array(&vector["seed"])?;
@@ -227,8 +234,11 @@ fn the_walk_and_the_chain_bound_to_it_on_every_engine() -> anyhow::Result<()> {
             anyhow::bail!("not committed")
         };
         assert_eq!(hex::encode(roots[0]), vector["root"]);
-        let commitment =
-            message::encode_message(MessageKind::Commitment, &session, &[&print, roots.as_flattened()]);
+        let commitment = challenge_message::encode_message(
+            MessageKind::Commitment,
+            &session,
+            &[&print, roots.as_flattened()],
+        );
         assert_eq!(hex::encode(&commitment), vector["commitment"]);
         let border = StepPosition { walk: 1, step: 32 };
         let mut out = Vec::new();

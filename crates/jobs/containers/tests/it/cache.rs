@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use muster_containers::ContainerEngine;
-use muster_containers::cache::{ImageCollectionCounts, collect};
+use muster_containers::image_cache::{ImageCollectionCounts, collect};
 use muster_containers::images::{ImageSettings, LeasedImage, ensure};
 use muster_protocol::ImageId;
 

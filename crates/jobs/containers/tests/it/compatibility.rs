@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use futures_util::StreamExt;
-use muster_containers::home::find_bare_home;
+use muster_containers::home_folder::find_bare_home;
 use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile, LocalImage};
 use uuid::Uuid;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use muster_containers::cache::{ImageCollectionCounts, collect};
+use muster_containers::image_cache::{ImageCollectionCounts, collect};
+use muster_containers::image_leases::Lease;
 use muster_containers::images::{ImageSettings, find_or_load, preload};
-use muster_containers::lease::Lease;
 
 use crate::support::{clock, engine, image};
 

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
-use muster_containers::archive::list_images;
+use muster_containers::image_archive::list_images;
 use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_containers::{ContainerEngine, LocalImage};
 use serde_json::{Value, json};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use muster_containers::credentials::RegistryLogin;
+use muster_containers::image_pull::PullError;
 use muster_containers::images::{ImageError, ImageSettings, ensure};
-use muster_containers::pull::PullError;
 use muster_containers::{ContainerEngine, ImageArchive};
 use muster_process::Coded;
 use muster_protocol::job::Fault;

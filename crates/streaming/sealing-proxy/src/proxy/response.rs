@@ -14,9 +14,9 @@ use muster_response_proof::{StreamEnd, Text};
 use tokio::time::sleep;
 
 use super::SealingProxy;
-use crate::pending::PendingResponse;
+use crate::pending_response::PendingResponse;
 use crate::rejection::error;
-use crate::relay::{Relay, RelayTerms};
+use crate::response_relay::{Relay, RelayTerms};
 use crate::sealed_body::SealedBody;
 
 /// Why the engine gave no response.

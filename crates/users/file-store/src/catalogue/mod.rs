@@ -11,7 +11,7 @@ use muster_store::{During as _, StoreError, json};
 use sqlx::{AnyPool, FromRow};
 use uuid::Uuid;
 
-use crate::grant::FileId;
+use crate::signed_urls::FileId;
 use crate::upload_plan::FileState;
 
 /// The value of a column without a number.

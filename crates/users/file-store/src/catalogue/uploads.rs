@@ -6,7 +6,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::{AppendOutcome, FileCatalogue, FileContent, Segment, StoredFile, signed, unsigned};
-use crate::grant::FileId;
+use crate::signed_urls::FileId;
 
 #[derive(FromRow)]
 struct SegmentRow {

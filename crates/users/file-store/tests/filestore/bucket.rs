@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use muster_file_store::ObjectStorage;
-use muster_file_store::storage::BucketCredentials;
+use muster_file_store::object_storage::BucketCredentials;
 use muster_protocol::Digest;
 use muster_store::testing::sqlite;
 use tempfile::NamedTempFile;

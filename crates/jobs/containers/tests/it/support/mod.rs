@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use muster_containers::ContainerEngine;
-use muster_containers::pull::PullProgress;
+use muster_containers::image_pull::PullProgress;
 use muster_process::{SharedClock, SystemClock};
 
 /// The label of every container that these tests make.

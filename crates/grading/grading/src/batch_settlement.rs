@@ -1,0 +1,120 @@
+//! The judgements of a whole batch. Excuses and sessions in use are limited by what each miner has proven in earlier
+//! batches. The capacities that count follow from the judgements.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_protocol::{ExecutorClass, MinerKey};
+use serde::{Deserialize, Serialize};
+
+use crate::batch_plan::{Participant, SilentMiner};
+use crate::judgement::{Absence, Judgement, Why};
+
+/// The executors of one class of one miner that count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// The miner of the executors.
+    pub miner: MinerKey,
+    /// The class of the executors.
+    pub class: ExecutorClass,
+    /// The number of executors proven in this batch.
+    pub proven: u32,
+    /// The number of executors that are at work and were proven in earlier batches.
+    pub excused: u32,
+}
+
+/// The largest number of executors that a miner ever had proven in one batch, by miner and class.
+pub type ProvenBefore = BTreeMap<(MinerKey, ExecutorClass), u32>;
+
+/// Judges all executors of a batch. For each miner and class, the executors that are proven, serving or excused are
+/// together never more than were proven in one batch, this one or an earlier one.
+pub fn settle(
+    participants: &[Participant],
+    absent: &BTreeMap<usize, Absence>,
+    judged: &BTreeMap<usize, Judgement>,
+    before: &ProvenBefore,
+) -> Vec<Judgement> {
+    let mut room = BTreeMap::<(MinerKey, ExecutorClass), u32>::new();
+    for (place, participant) in participants.iter().enumerate() {
+        let kind = (participant.miner, participant.class);
+        let most = room
+            .entry(kind)
+            .or_insert_with(|| before.get(&kind).copied().unwrap_or(0));
+        if matches!(judged.get(&place), Some(Judgement::Proven { .. })) {
+            *most = most.saturating_sub(1);
+        }
+    }
+    // Executors that answered in their sessions come before those that are excused by receipts only.
+    let mut beyond = BTreeSet::new();
+    for (place, participant) in participants.iter().enumerate() {
+        if matches!(judged.get(&place), Some(Judgement::Serving { .. })) {
+            match room.get_mut(&(participant.miner, participant.class)) {
+                Some(room) if *room > 0 => *room = room.saturating_sub(1),
+                Some(_) | None => {
+                    beyond.insert(place);
+                }
+            }
+        }
+    }
+    let settled = participants.iter().enumerate().map(|(place, participant)| {
+        let kind = (participant.miner, participant.class);
+        let zero = |why| Judgement::Zero { reasons: vec![why] };
+        if beyond.contains(&place) {
+            return zero(Why::ServesBeyondProven {
+                proven: before.get(&kind).copied().unwrap_or(0),
+            });
+        }
+        if let Some(judged) = judged.get(&place) {
+            return judged.clone();
+        }
+        match absent.get(&place) {
+            Some(Absence::NotLeased { said, backed: true }) => match room.get_mut(&kind) {
+                Some(room) if *room > 0 => {
+                    *room = room.saturating_sub(1);
+                    Judgement::Excused { said: said.clone() }
+                }
+                Some(_) | None => zero(Why::ExcuseBeyondProven {
+                    proven: before.get(&kind).copied().unwrap_or(0),
+                }),
+            },
+            Some(Absence::NotLeased { said, backed: false }) => zero(Why::NeverLeased { said: said.clone() }),
+            Some(Absence::NotReady { said }) => zero(Why::NotAtBarrier { said: said.clone() }),
+            Some(Absence::LeftBarrier { said }) => zero(Why::VanishedAtBarrier { said: said.clone() }),
+            Some(Absence::Void { said }) => Judgement::Void { said: said.clone() },
+            None => Judgement::Void {
+                said: "the validator lost track of it".to_owned(),
+            },
+        }
+    });
+    settled.collect()
+}
+
+/// The judgement of a miner that did not announce its executors.
+pub fn judge_silent_miner(silent: &SilentMiner) -> Judgement {
+    let said = silent.said.clone();
+    Judgement::Zero {
+        reasons: vec![Why::NeverAnnounced { said }],
+    }
+}
+
+/// Counts the executors that count, by miner and class.
+pub fn count_capacities(participants: &[Participant], judged: &[Judgement]) -> Vec<Capacity> {
+    let mut counts = BTreeMap::<(MinerKey, ExecutorClass), (u32, u32)>::new();
+    for (participant, judgement) in participants.iter().zip(judged) {
+        let count = counts.entry((participant.miner, participant.class)).or_default();
+        match judgement {
+            Judgement::Proven { .. } => count.0 = count.0.saturating_add(1),
+            // Both are at work and were proven in earlier batches.
+            Judgement::Serving { .. } | Judgement::Excused { .. } => count.1 = count.1.saturating_add(1),
+            Judgement::Zero { .. } | Judgement::Void { .. } => {}
+        }
+    }
+    let counted = counts
+        .into_iter()
+        .map(|((miner, class), (proven, excused))| Capacity {
+            miner,
+            class,
+            proven,
+            excused,
+        });
+    counted.collect()
+}

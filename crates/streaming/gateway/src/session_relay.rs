@@ -1,0 +1,331 @@
+//! Relays one request to a session, and its answer to the client as it arrives.
+//!
+//! Until the first byte of an answer has come, the request may be given to another session. After that the client has
+//! it, and errors are reported inside the stream. However the answer ends, it is settled before the client sees the
+//! end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::OptionFuture;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method, StatusCode};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt as _;
+use muster_openai::OpenAiError;
+use muster_process::error::Causes;
+use muster_response_proof::StreamEnd;
+use muster_response_proof::headers::{PROOF, remove_hop_by_hop};
+use muster_sealed_client::{CheckedBody, ResponseBody};
+use muster_session_pool::SessionNumber;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use crate::answer_parts::{AnswerPart, REQUEST_ID, is_event_stream, request_id};
+use crate::request::RelayedRequest;
+use crate::scheduler::{SessionAssignment, StreamRequest};
+use crate::settlement::{AnswerObservation, ObservedEnd};
+use crate::state::GatewayState;
+use muster_sealed_client::{ResponseReport, SealedRequest, SealedResponse, SealedSession};
+
+/// Grace period before aborting an answer in flight from a session that is presumed dead.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// How long a client may take nothing of the parts that wait for it.
+const STALL_LIMIT: Duration = Duration::from_secs(120);
+
+/// How one attempt with one session ended.
+enum AttemptOutcome {
+    /// The session failed before the first byte, so another one may serve the request.
+    Failed,
+    /// The session was presumed dead before the first byte; this is the scheduler's next assignment.
+    Reassigned(SessionAssignment),
+    /// The client has its answer, or has gone.
+    Finished,
+}
+
+type AnswerBody = CheckedBody<ResponseBody, ResponseReport>;
+/// The next frame of an answer's body; `None` at its end.
+type NextFrame = Option<Result<Frame<Bytes>, <AnswerBody as Body>::Error>>;
+
+/// Sends the parts of an answer to the task that writes them to the client.
+struct PartSender(mpsc::Sender<AnswerPart>);
+
+/// The client has gone, or takes nothing.
+struct ClientGone;
+
+impl PartSender {
+    async fn send(&self, part: AnswerPart) -> Result<(), ClientGone> {
+        match timeout(STALL_LIMIT, self.0.send(part)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(ClientGone),
+        }
+    }
+
+    async fn refuse(&self, error: OpenAiError) {
+        // A client that has gone needs no error.
+        let _ = self.send(AnswerPart::Refused(error)).await;
+    }
+
+    async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+/// Relays one request until its answer has ended, through as many sessions as it needs.
+pub(crate) async fn run(
+    state: Arc<GatewayState>,
+    mut stream: StreamRequest,
+    request: RelayedRequest,
+    parts: mpsc::Sender<AnswerPart>,
+) {
+    let client = PartSender(parts);
+    let mut reassigned = None;
+    loop {
+        let assignment = match reassigned.take() {
+            Some(assignment) => assignment,
+            None => tokio::select! {
+                assignment = stream.next_assignment() => assignment,
+                // Dropping `stream` tells the scheduler that the client has gone.
+                () = client.closed() => return,
+            },
+        };
+        let (session, line) = match assignment {
+            SessionAssignment::Refused(error) => return client.refuse(error).await,
+            SessionAssignment::SessionLost => {
+                let error = OpenAiError::UpstreamFailed("the session is gone".to_owned());
+                return client.refuse(error).await;
+            }
+            SessionAssignment::Assigned(session, line) => (session, line),
+        };
+        let attempt = Attempt {
+            state: &state,
+            stream: &mut stream,
+            request: &request,
+            client: &client,
+            session,
+            line: &line,
+        };
+        match attempt.run().await {
+            AttemptOutcome::Failed => stream.report_failure(session),
+            AttemptOutcome::Reassigned(assignment) => reassigned = Some(assignment),
+            AttemptOutcome::Finished => return stream.finish(session),
+        }
+    }
+}
+
+/// One request with one session.
+struct Attempt<'a> {
+    state: &'a GatewayState,
+    stream: &'a mut StreamRequest,
+    request: &'a RelayedRequest,
+    client: &'a PartSender,
+    session: SessionNumber,
+    line: &'a SealedSession,
+}
+
+/// The head of an answer, as the client gets it.
+struct AnswerHead {
+    status: StatusCode,
+    headers: HeaderMap,
+    content_type: Option<String>,
+}
+
+impl Attempt<'_> {
+    async fn run(mut self) -> AttemptOutcome {
+        // The session is not closed before the answer is settled.
+        let _passing = self.line.track_response();
+        let asked_at = self.state.clock.now();
+        let SealedResponse {
+            sent: asked,
+            response,
+            received: seen,
+        } = match self.ask().await {
+            Ok(answer) => answer,
+            Err(outcome) => return outcome,
+        };
+        let (head, mut body) = response.into_parts();
+        let Some(head) = self.read_head(head) else {
+            return AttemptOutcome::Failed;
+        };
+        let percent = self.state.settings.sample_percent;
+        let mut observation = AnswerObservation::new(self.request, head.content_type.as_deref(), percent);
+        let first = match self.first_frame(&mut body).await {
+            Ok(first) => first,
+            Err(outcome) => return outcome,
+        };
+        self.stream.report_first_byte(self.session);
+        observation.first_byte_at = Some(self.state.clock.now());
+        let end = match self
+            .client
+            .send(AnswerPart::Head(head.status, head.headers))
+            .await
+        {
+            Ok(()) => self.pass_body(first, &mut body, &mut observation).await,
+            Err(ClientGone) => Some(StreamEnd::ClientGone),
+        };
+        // The body reports what was seen of it once it is dropped.
+        drop(body);
+        let events = is_event_stream(head.content_type.as_deref());
+        let observed = ObservedEnd {
+            asked_at,
+            status: head.status,
+            content_type: head.content_type,
+            end,
+        };
+        observation
+            .settle(self.state, self.line, self.request, &asked, seen, observed)
+            .await;
+        if let Some(end) = end {
+            self.report_break(end, events).await;
+        }
+        AttemptOutcome::Finished
+    }
+
+    /// Sends the request and waits for the answer's head.
+    async fn ask(&mut self) -> Result<SealedResponse, AttemptOutcome> {
+        let question = SealedRequest {
+            method: Method::POST,
+            path: self.request.path.to_owned(),
+            body: self.request.body.clone(),
+            client: Some(self.request.client),
+            client_nonce: self.request.client_nonce,
+            gateway_nonce: self.request.nonce,
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = timeout(self.silence_limit(), self.line.send(&question)) => answer,
+            assignment = self.stream.next_assignment() => return Err(AttemptOutcome::Reassigned(assignment)),
+            // Nothing of the answer was seen here. The session signs it all the same.
+            () = self.client.closed() => return Err(AttemptOutcome::Finished),
+        };
+        match answer {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => {
+                tracing::info!(session = %self.line.id(), error = %Causes(&error), "a session did not answer");
+                Err(AttemptOutcome::Failed)
+            }
+            Err(_) => Err(AttemptOutcome::Failed),
+        }
+    }
+
+    /// The head for the client. `None` if the seal itself refused the request, being full or about to close: the engine
+    /// was asked nothing.
+    fn read_head(&self, mut head: http::response::Parts) -> Option<AnswerHead> {
+        let proof = head.headers.remove(PROOF);
+        if proof.is_none() && head.status == StatusCode::SERVICE_UNAVAILABLE {
+            return None;
+        }
+        let content_type = head.headers.get(CONTENT_TYPE);
+        let content_type = content_type
+            .and_then(|kind| kind.to_str().ok())
+            .map(str::to_owned);
+        remove_hop_by_hop(&mut head.headers);
+        if let Some(proof) = proof {
+            head.headers.insert(PROOF, proof);
+        }
+        head.headers.insert(REQUEST_ID, request_id(&self.request.nonce));
+        Some(AnswerHead {
+            status: head.status,
+            headers: head.headers,
+            content_type,
+        })
+    }
+
+    /// Waits for the first frame. The client gets nothing before it, so until then another session may take over.
+    async fn first_frame(&mut self, body: &mut AnswerBody) -> Result<NextFrame, AttemptOutcome> {
+        tokio::select! {
+            biased;
+            next = timeout(self.silence_limit(), body.frame()) => match next {
+                Ok(Some(Err(_))) | Err(_) => Err(AttemptOutcome::Failed),
+                Ok(next) => Ok(next),
+            },
+            assignment = self.stream.next_assignment() => Err(AttemptOutcome::Reassigned(assignment)),
+            () = self.client.closed() => Ok(None),
+        }
+    }
+
+    /// Passes the body to the client. `None` if it came to its end.
+    async fn pass_body(
+        &mut self,
+        first: NextFrame,
+        body: &mut AnswerBody,
+        observation: &mut AnswerObservation,
+    ) -> Option<StreamEnd> {
+        let mut next = first;
+        let mut is_presumed_dead = false;
+        loop {
+            let frame = match next {
+                None => return None,
+                Some(Err(_)) => return Some(StreamEnd::EngineFailed),
+                Some(Ok(frame)) => frame,
+            };
+            let part = match frame.into_data() {
+                Ok(data) => {
+                    observation.update(&data);
+                    AnswerPart::Data(data)
+                }
+                Err(frame) => AnswerPart::Trailers(frame.into_trailers().unwrap_or_default()),
+            };
+            if self.client.send(part).await.is_err() {
+                return Some(StreamEnd::ClientGone);
+            }
+            next = match self.next_frame(body, &mut is_presumed_dead).await {
+                Ok(next) => next,
+                Err(end) => return Some(end),
+            };
+        }
+    }
+
+    async fn next_frame(
+        &mut self,
+        body: &mut AnswerBody,
+        is_presumed_dead: &mut bool,
+    ) -> Result<NextFrame, StreamEnd> {
+        let silence_limit = self.silence_limit();
+        loop {
+            let grace = is_presumed_dead.then(|| self.state.clock.sleep(GRACE_PERIOD));
+            let grace = OptionFuture::from(grace);
+            tokio::select! {
+                biased;
+                frame = body.frame() => return Ok(frame),
+                () = self.client.closed() => return Err(StreamEnd::ClientGone),
+                assignment = self.stream.next_assignment(), if !*is_presumed_dead => {
+                    // The report of its death may be wrong: an answer that still arrives goes on.
+                    tracing::info!(session = %self.line.id(), ?assignment,
+                        "a session is presumed dead in the middle of an answer");
+                    *is_presumed_dead = true;
+                }
+                Some(()) = grace => return Err(StreamEnd::EngineFailed),
+                () = sleep(silence_limit) => return Err(StreamEnd::EngineSilent),
+            }
+        }
+    }
+
+    /// Tells the client that its answer broke off.
+    async fn report_break(&self, end: StreamEnd, events: bool) {
+        let error = match end {
+            StreamEnd::ClientGone => return,
+            StreamEnd::Completed
+            | StreamEnd::EngineFailed
+            | StreamEnd::EngineSilent
+            | StreamEnd::Oversize
+            | StreamEnd::SessionClosed => OpenAiError::UpstreamFailed(format!(
+                "the answer broke off: {}; its proof covers the part that was sent",
+                end.name()
+            )),
+        };
+        let last = if events {
+            // The engine may have stopped within a line.
+            AnswerPart::Data(format!("\n\n{}", error.event()).into())
+        } else {
+            AnswerPart::Cut
+        };
+        // A client that has gone needs no error.
+        let _ = self.client.send(last).await;
+    }
+
+    fn silence_limit(&self) -> Duration {
+        Duration::from_secs(self.state.settings.silence_s)
+    }
+}

@@ -1,0 +1,177 @@
+//! Reads a request: checks its head and collects its body within limits.
+//!
+//! The body is held until it is whole. The engine therefore gets one request whose length the proxy has counted, so
+//! that no second request can be smuggled in it, and the digest of the input exists before the engine gets the request.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::{HeaderMap, Method};
+use http_body::Body;
+use http_body_util::BodyExt;
+use muster_protocol::{Digest, Timestamp};
+use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
+use muster_response_proof::{Limits, RequestNonce, Text};
+use tokio::time::timeout;
+
+use crate::proof_signer::RequestFacts;
+use crate::rejection::RequestRejection;
+
+/// Reads the facts of a head that are signed. Rejects heads that two readers may understand in two ways.
+pub(crate) fn read_head(head: &Parts, from: Timestamp) -> Result<RequestFacts, RequestRejection> {
+    if head.headers.contains_key(TRANSFER_ENCODING) && head.headers.contains_key(CONTENT_LENGTH)
+        || head.headers.get_all(CONTENT_LENGTH).iter().count() > 1
+    {
+        return Err(RequestRejection::Smuggled);
+    }
+    if head.method == Method::CONNECT {
+        return Err(RequestRejection::Connect);
+    }
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+    Ok(RequestFacts {
+        method: Text::new(head.method.as_str()).map_err(|_| RequestRejection::Path)?,
+        path: Text::new(path).map_err(|_| RequestRejection::Path)?,
+        client: read_nonce(&head.headers, &CLIENT)?.map(|nonce| Digest::from_bytes(*nonce.as_bytes())),
+        client_nonce: read_nonce(&head.headers, &CLIENT_NONCE)?,
+        gateway_nonce: read_nonce(&head.headers, &GATEWAY_NONCE)?,
+        from,
+    })
+}
+
+/// Reads a header of 64 hex digits.
+fn read_nonce(headers: &HeaderMap, name: &HeaderName) -> Result<Option<RequestNonce>, RequestRejection> {
+    let refused = || {
+        RequestRejection::Nonce(if name == CLIENT {
+            "muster-client"
+        } else {
+            "with a nonce"
+        })
+    };
+    let mut values = headers.get_all(name).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return if headers.contains_key(name) {
+            Err(refused())
+        } else {
+            Ok(None)
+        };
+    };
+    let nonce = value.to_str().ok().and_then(RequestNonce::from_hex);
+    nonce.map(Some).ok_or_else(refused)
+}
+
+/// Collects the whole body.
+pub(crate) async fn collect<B>(body: B, limits: &Limits) -> Result<Bytes, RequestRejection>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let declared = body.size_hint().lower();
+    if usize::try_from(declared).map_or(true, |declared| declared > limits.request) {
+        return Err(RequestRejection::TooLarge(limits.request));
+    }
+    timeout(limits.upload, collect_within(body, limits.request))
+        .await
+        .unwrap_or(Err(RequestRejection::Slow))
+}
+
+async fn collect_within<B>(mut body: B, max: usize) -> Result<Bytes, RequestRejection>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    let mut first = Bytes::new();
+    let mut more = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| RequestRejection::Broken)?.into_data() else {
+            // Trailers of a request are dropped.
+            continue;
+        };
+        if first.len() + more.len() + data.len() > max {
+            return Err(RequestRejection::TooLarge(max));
+        }
+        if more.is_empty() && first.is_empty() {
+            // Most bodies arrive in one piece, which is not copied.
+            first = data;
+        } else {
+            if more.is_empty() {
+                more.extend_from_slice(&std::mem::take(&mut first));
+            }
+            more.extend_from_slice(&data);
+        }
+    }
+    Ok(if more.is_empty() { first } else { more.freeze() })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use http_body_util::Full;
+
+    use super::*;
+
+    fn head(
+        build: impl FnOnce(http::request::Builder) -> http::request::Builder,
+    ) -> Result<RequestFacts, RequestRejection> {
+        let request = build(Request::builder().uri("/v1/x?y=1")).body(()).unwrap();
+        read_head(&request.into_parts().0, Timestamp::from_secs(1))
+    }
+
+    #[test]
+    fn a_head_that_two_readers_may_read_in_two_ways_is_refused() {
+        let asked = head(|builder| builder.method("POST").header("content-length", "3")).unwrap();
+        assert_eq!(
+            (asked.method.as_str(), asked.path.as_str()),
+            ("POST", "/v1/x?y=1")
+        );
+        let both = head(|builder| {
+            builder
+                .header("content-length", "3")
+                .header("transfer-encoding", "chunked")
+        });
+        assert_eq!(both.unwrap_err(), RequestRejection::Smuggled);
+        let twice = head(|builder| {
+            builder
+                .header("content-length", "3")
+                .header("content-length", "3")
+        });
+        assert_eq!(twice.unwrap_err(), RequestRejection::Smuggled);
+        let connect = head(|builder| builder.method("CONNECT"));
+        assert_eq!(connect.unwrap_err(), RequestRejection::Connect);
+        let long = head(|builder| builder.uri(format!("/{}", "x".repeat(5_000))));
+        assert_eq!(long.unwrap_err(), RequestRejection::Path);
+    }
+
+    #[test]
+    fn nonces_are_read_or_refused() {
+        let digits = "0a".repeat(32);
+        let asked = head(|builder| builder.header(CLIENT_NONCE, &digits).header(CLIENT, &digits)).unwrap();
+        assert_eq!(asked.client_nonce.unwrap().hex(), digits);
+        assert_eq!(asked.client.unwrap().hex(), digits);
+        assert_eq!(asked.gateway_nonce, None);
+        for bad in ["", "0a", &"0g".repeat(32)] {
+            let refused = head(|builder| builder.header(GATEWAY_NONCE, bad));
+            assert!(
+                matches!(refused.unwrap_err(), RequestRejection::Nonce(_)),
+                "{bad}"
+            );
+        }
+        let twice = head(|builder| {
+            builder
+                .header(CLIENT_NONCE, &digits)
+                .header(CLIENT_NONCE, &digits)
+        });
+        assert!(matches!(twice.unwrap_err(), RequestRejection::Nonce(_)));
+    }
+
+    #[tokio::test]
+    async fn a_body_is_bounded() {
+        let limits = Limits {
+            request: 4,
+            ..Limits::default()
+        };
+        assert_eq!(
+            collect(Full::new(Bytes::from("1234")), &limits).await.unwrap(),
+            "1234"
+        );
+        let long = collect(Full::new(Bytes::from("12345")), &limits).await;
+        assert_eq!(long.unwrap_err(), RequestRejection::TooLarge(4));
+    }
+}

@@ -1,0 +1,324 @@
+//! The last messages of an attempt, made from its conclusion. Pure.
+
+use muster_job_data::Uploaded;
+use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
+use muster_protocol::{AttemptId, ParticipantType};
+use muster_websocket::Limits;
+use serde_json::{Map, Value, json};
+
+use crate::artifacts::{Artifacts, LONGEST_IN_JSON, MAX_ENTRIES};
+use crate::attempt_state::{AttemptFailure, Conclusion, FailureKind};
+use crate::config::MAX_ARTIFACTS_MIB;
+use crate::output_capture::{CUT, MAX_CHARS, PrintedOutput, shorten, shorten_to};
+
+/// Characters of a failure's message. An error of the engine may quote the job, whose texts have any length.
+const MAX_MESSAGE: usize = 4_000;
+/// Characters of an image's name; no valid name is longer.
+const MAX_IMAGE: usize = 1_000;
+
+/// The bound on what a thousand uploads add once their answers have no room any more: paths, and what is left of each
+/// answer, in bytes.
+const LONGEST_KEYS: usize = 1_000 * (1_024 * 2 + 64);
+
+/// The largest result in bytes: both texts, files in base64 with their names, servers' answers to uploads, and the
+/// rest of the message.
+const LARGEST_RESULT: usize = {
+    let texts = 2 * (MAX_CHARS + CUT.len()) * LONGEST_IN_JSON;
+    let files = (MAX_ARTIFACTS_MIB as usize) * 1024 * 1024 / 3 * 4;
+    texts + files + MAX_ENTRIES * 16 + muster_job_data::upload_results::MAX_RESULTS + LONGEST_KEYS + 4_096
+};
+const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);
+
+/// The facts of an attempt that has ended.
+#[derive(Clone, Debug)]
+pub struct AttemptReport {
+    /// The id of the attempt.
+    pub attempt: AttemptId,
+    /// The name that the job gives its image.
+    pub image: Option<String>,
+    /// The content that the name stood for, if the image was prepared.
+    pub ran: Option<JobImage>,
+    /// Everything that the job printed.
+    pub printed: PrintedOutput,
+    /// The job's small files, as far as they could be read.
+    pub artifacts: Artifacts,
+    /// Servers' answers to its uploads, if it finished.
+    pub uploaded: Uploaded,
+    /// Whether the miner is Muster.
+    pub muster: bool,
+    /// The specs of this machine, if the job finished.
+    pub specs: Option<Value>,
+}
+
+impl AttemptReport {
+    /// The last messages of the attempt, in order. An abandoned attempt has none.
+    pub fn messages(self, conclusion: &Conclusion) -> Vec<FromMiner> {
+        match conclusion {
+            Conclusion::Finished => self.finished(),
+            Conclusion::Failed(failure) => vec![self.failed(failure)],
+            Conclusion::Abandoned(_) => vec![],
+        }
+    }
+
+    fn finished(self) -> Vec<FromMiner> {
+        let job_uuid = self.attempt;
+        let specs = self.specs.map(|specs| {
+            FromMiner::V0MachineSpecsRequest(MachineSpecs {
+                job_uuid,
+                specs: json!({"specs": specs}),
+            })
+        });
+        let mut stderr = self.printed.stderr;
+        let mut notice = self.artifacts.notice();
+        for line in &self.uploaded.notices {
+            notice.push_str(line);
+            notice.push('\n');
+        }
+        if !notice.is_empty() {
+            if !stderr.is_empty() && !stderr.ends_with('\n') {
+                stderr.push('\n');
+            }
+            stderr = shorten(&(stderr + &notice));
+        }
+        let finished = FromMiner::V0JobFinishedRequest(JobFinished {
+            job_uuid,
+            docker_process_stdout: self.printed.stdout,
+            docker_process_stderr: stderr,
+            artifacts: Some(self.artifacts.files),
+            // ComputeHorde's SDK does not read null in either field.
+            upload_results: Some(self.uploaded.results),
+            image: self.ran.filter(|_| self.muster),
+        });
+        specs.into_iter().chain([finished]).collect()
+    }
+
+    fn failed(self, failure: &AttemptFailure) -> FromMiner {
+        let context = Some(self.context(failure));
+        let job_uuid = self.attempt;
+        let message = shorten_to(&failure.message, MAX_MESSAGE);
+        match failure.kind {
+            FailureKind::Job { reason, exit_code } => FromMiner::V0JobFailedRequest(JobFailed {
+                job_uuid,
+                message,
+                reason,
+                stage: failure.stage,
+                docker_process_exit_status: exit_code,
+                docker_process_stdout: Some(self.printed.stdout),
+                docker_process_stderr: Some(self.printed.stderr),
+                context,
+            }),
+            FailureKind::Horde(reason) => FromMiner::V0HordeFailedRequest(HordeFailed {
+                job_uuid,
+                reported_by: ParticipantType::Executor,
+                message,
+                reason,
+                context,
+            }),
+        }
+    }
+
+    fn context(&self, failure: &AttemptFailure) -> Value {
+        let mut context = Map::new();
+        if let Some(code) = failure.code {
+            context.insert("code".to_owned(), json!(code.code()));
+        }
+        context.insert("stage".to_owned(), json!(failure.stage));
+        if let Some(image) = &self.image {
+            context.insert("image".to_owned(), json!(shorten_to(image, MAX_IMAGE)));
+        }
+        context.insert("fault".to_owned(), json!(failure.fault));
+        // ComputeHorde's failures have no place for files.
+        if self.muster && !self.artifacts.files.is_empty() {
+            context.insert("artifacts".to_owned(), json!(self.artifacts.files));
+        }
+        Value::Object(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use indexmap::IndexMap;
+    use muster_protocol::job::Fault;
+    use muster_protocol::wire::encode;
+    use muster_protocol::{Digest, ErrorCode, HordeFailureReason, ImageId, JobFailureReason, JobStage};
+
+    use super::*;
+    use crate::attempt_state::Abandonment;
+
+    const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+    fn report() -> AttemptReport {
+        AttemptReport {
+            attempt: UUID.parse().unwrap(),
+            image: Some("muster/hello".into()),
+            ran: Some(JobImage {
+                name: "muster/hello".into(),
+                id: ImageId(Digest::of(b"configuration")),
+                manifest: None,
+            }),
+            printed: PrintedOutput {
+                stdout: "out\n".into(),
+                stderr: "err".into(),
+            },
+            artifacts: Artifacts {
+                files: IndexMap::from([("/artifacts/a".to_owned(), "QQ==".to_owned())]),
+                ..Artifacts::default()
+            },
+            uploaded: Uploaded::default(),
+            muster: false,
+            specs: Some(json!({"os": "Debian"})),
+        }
+    }
+
+    #[test]
+    fn success_is_specs_and_then_the_result_byte_by_byte() {
+        let frames: Vec<_> = report()
+            .messages(&Conclusion::Finished)
+            .iter()
+            .map(encode)
+            .collect();
+        let specs = format!(
+            r#"{{"message_type":"V0MachineSpecsRequest","job_uuid":"{UUID}","specs":{{"specs":{{"os":"Debian"}}}}}}"#
+        );
+        let finished = format!(
+            r#"{{"message_type":"V0JobFinishedRequest","job_uuid":"{UUID}","docker_process_stdout":"out\n","docker_process_stderr":"err","artifacts":{{"/artifacts/a":"QQ=="}},"upload_results":{{}}}}"#
+        );
+        assert_eq!(frames, [specs, finished]);
+    }
+
+    #[test]
+    fn a_muster_peer_hears_which_image_it_was_byte_by_byte() {
+        let report = AttemptReport {
+            muster: true,
+            specs: None,
+            ..report()
+        };
+        let frames: Vec<_> = report
+            .messages(&Conclusion::Finished)
+            .iter()
+            .map(encode)
+            .collect();
+        let id = Digest::of(b"configuration");
+        let finished = format!(
+            r#"{{"message_type":"V0JobFinishedRequest","job_uuid":"{UUID}","docker_process_stdout":"out\n","docker_process_stderr":"err","artifacts":{{"/artifacts/a":"QQ=="}},"upload_results":{{}},"image":{{"name":"muster/hello","id":"{id}","manifest":null}}}}"#
+        );
+        assert_eq!(frames, [finished]);
+    }
+
+    #[test]
+    fn what_was_left_out_is_said_at_the_end_of_stderr() {
+        let mut report = report();
+        report
+            .artifacts
+            .omitted
+            .push("muster: artifact /a/b was not returned: too large".into());
+        let messages = report.messages(&Conclusion::Finished);
+        let Some(FromMiner::V0JobFinishedRequest(finished)) = messages.last() else {
+            panic!("{messages:?}")
+        };
+        assert_eq!(
+            finished.docker_process_stderr,
+            "err\nmuster: artifact /a/b was not returned: too large\n"
+        );
+    }
+
+    #[test]
+    fn a_jobs_failure_carries_what_it_printed() {
+        let failure = AttemptFailure::job(
+            JobFailureReason::NonzeroReturnCode,
+            JobStage::Execution,
+            "it failed",
+        );
+        let kind = FailureKind::Job {
+            reason: JobFailureReason::NonzeroReturnCode,
+            exit_code: Some(3),
+        };
+        let failure = AttemptFailure { kind, ..failure }.with_code(ErrorCode::JobExitCode);
+        let messages = report().messages(&Conclusion::Failed(failure));
+        let [FromMiner::V0JobFailedRequest(failed)] = messages.as_slice() else {
+            panic!("{messages:?}")
+        };
+        assert_eq!(failed.docker_process_exit_status, Some(3));
+        assert_eq!(failed.docker_process_stdout.as_deref(), Some("out\n"));
+        let context =
+            json!({"code": "E0009", "stage": "execution", "image": "muster/hello", "fault": "user"});
+        assert_eq!(failed.context, Some(context));
+    }
+
+    #[test]
+    fn a_missing_image_is_the_subnets_message_and_its_users_fault() {
+        let reason = HordeFailureReason::GenericError;
+        let failure = AttemptFailure::horde(reason, JobStage::ExecutorStartup, "no such image")
+            .with_code(ErrorCode::ImageMissing)
+            .blame(Fault::User);
+        let messages = report().messages(&Conclusion::Failed(failure));
+        let [FromMiner::V0HordeFailedRequest(failed)] = messages.as_slice() else {
+            panic!("{messages:?}")
+        };
+        assert_eq!(failed.reported_by, ParticipantType::Executor);
+        let context =
+            json!({"code": "E0008", "stage": "executor_startup", "image": "muster/hello", "fault": "user"});
+        assert_eq!(failed.context, Some(context));
+    }
+
+    #[test]
+    fn no_job_can_make_a_message_larger_than_a_frame() {
+        let folder = tempfile::tempdir().unwrap();
+        let total = crate::config::MAX_ARTIFACTS_MIB << 20;
+        for number in 0..30 {
+            let name = format!("{number}{}", "\u{1}".repeat(200));
+            std::fs::write(folder.path().join(name), vec![0; 999_999]).unwrap();
+        }
+        let capture = crate::output_capture::OutputCapture::default();
+        for _ in 0..100 {
+            let message = bytes::Bytes::from(vec![0; 100_000]);
+            capture.push(&bollard::container::LogOutput::StdOut {
+                message: message.clone(),
+            });
+            capture.push(&bollard::container::LogOutput::StdErr { message });
+        }
+        let report = || AttemptReport {
+            image: Some("\0".repeat(50 << 20)),
+            printed: capture.printed(),
+            artifacts: Artifacts::collect(folder.path(), "/a", total).unwrap(),
+            ..report()
+        };
+        let largest = |conclusion| {
+            let frames: Vec<_> = report().messages(&conclusion).iter().map(encode).collect();
+            frames.iter().map(String::len).max().unwrap()
+        };
+        let limit = muster_websocket::Limits::miner().max_frame;
+        let finished = largest(Conclusion::Finished);
+        assert!((30 << 20..limit).contains(&finished), "{finished}");
+        let failure = AttemptFailure::job(
+            JobFailureReason::Unknown,
+            JobStage::Execution,
+            "\0".repeat(10 << 20),
+        );
+        let failed = largest(Conclusion::Failed(failure));
+        assert!((10 << 20..13 << 20).contains(&failed), "{failed}");
+    }
+
+    #[test]
+    fn a_muster_miner_gets_what_a_failed_job_left() {
+        for muster in [true, false] {
+            let report = AttemptReport { muster, ..report() };
+            let failure = AttemptFailure::job(JobFailureReason::Timeout, JobStage::Execution, "late");
+            let message = report.messages(&Conclusion::Failed(failure)).remove(0);
+            let FromMiner::V0JobFailedRequest(failed) = message else {
+                panic!("{message:?}")
+            };
+            let left = failed.context.unwrap().get("artifacts").cloned();
+            assert_eq!(left, muster.then(|| json!({"/artifacts/a": "QQ=="})));
+            assert_eq!(failed.docker_process_stdout.as_deref(), Some("out\n"));
+        }
+    }
+
+    #[test]
+    fn an_abandoned_attempt_is_not_reported() {
+        assert_eq!(
+            report().messages(&Conclusion::Abandoned(Abandonment::ShutDown)),
+            []
+        );
+    }
+}
