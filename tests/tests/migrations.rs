@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, ensure};
 use muster_store::migrate;
-use muster_store::testing::{TestStore, stores};
+use muster_store::testing::{TestStore, migrations_in, stores};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, AssertSqlSafe};
 
-static FACILITATOR: Migrator = sqlx::migrate!("../facilitator/migrations");
-static VALIDATOR: Migrator = sqlx::migrate!("../validator/migrations");
-static MINER: Migrator = sqlx::migrate!("../miner/migrations");
+static FACILITATOR: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../facilitator/migrations"));
+static VALIDATOR: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../validator/migrations"));
+static MINER: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../miner/migrations"));
 
 /// The rows that a role's program of that migration left behind.
 fn rows(role: &str, version: i64) -> Result<String> {

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -22,7 +23,8 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
 
-static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../facilitator/migrations");
+static MIGRATIONS: LazyLock<sqlx::migrate::Migrator> =
+    LazyLock::new(|| muster_store::testing::migrations_in("../facilitator/migrations"));
 
 /// A facilitator's process; killed without warning when dropped.
 struct Replica {

@@ -1,6 +1,6 @@
-//! The repository's own commands: `cargo xtask arrows | tidy | test | bench | ptx`.
+//! The repository's own commands: `cargo xtask arrows | features | tidy | test | bench | ptx`.
 //!
-//! The commands check the rules that a reviewer would otherwise have to remember. xtask uses none of our crates, so
+//! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
 //! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
 
 #![expect(
@@ -12,6 +12,7 @@
 mod arrows;
 mod bench;
 mod cuda;
+mod features;
 mod test;
 mod tidy;
 mod workspace;
@@ -37,6 +38,8 @@ struct Arguments {
 enum Command {
     /// Check that a crate uses only what its folder may use (the rules are in xtask/src/arrows/table.rs)
     Arrows,
+    /// Check that third-party crates have the same features in every build, so that each is compiled once
+    Features,
     /// Check sizes, names, sentences, the purposes of crates, the wire hash, error pages, ADR numbers, forbidden words
     Tidy {
         /// Rewrite the wire hash in docs/protocol.md and the table of crates in docs/architecture.md
@@ -68,6 +71,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     let workspace = Workspace::load()?;
     match command {
         Command::Arrows => arrows::run(&workspace),
+        Command::Features => features::run(&workspace),
         Command::Tidy { fix } => tidy::run(&workspace, fix),
         Command::Test(options) => test::run(workspace, &options),
         Command::Bench { names } => bench::run(&workspace, &names),
@@ -98,7 +102,7 @@ mod tests {
     #[test]
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
-        for name in ["arrows", "tidy", "test", "bench", "ptx", "help"] {
+        for name in ["arrows", "features", "tidy", "test", "bench", "ptx", "help"] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }
     }

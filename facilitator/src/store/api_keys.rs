@@ -4,7 +4,6 @@ use muster_facilitator_core::account::{Account, ApiKeySecret, KeyId};
 use muster_protocol::Timestamp;
 use muster_protocol::rest::ApiKey;
 use muster_store::{During as _, StoreError, json};
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::Store;
@@ -13,12 +12,13 @@ use super::audit::{Actor, AuditAction, write_audit_entry};
 /// The most valid API keys of an account.
 const MAX_KEYS: i64 = 1000;
 
-#[derive(FromRow)]
-struct KeyRow {
-    id: String,
-    account: String,
-    name: String,
-    created_at: i64,
+muster_store::row! {
+    struct KeyRow {
+        id: String,
+        account: String,
+        name: String,
+        created_at: i64,
+    }
 }
 
 // === impl Store ===

@@ -4,7 +4,7 @@ use muster_facilitator_core::account::{Account, Credential};
 use muster_protocol::rest::AuditEntry;
 use muster_protocol::{Timestamp, UserKey};
 use muster_store::{During as _, StoreError};
-use sqlx::{AnyConnection, FromRow};
+use sqlx::AnyConnection;
 use uuid::Uuid;
 
 use super::Store;
@@ -37,14 +37,15 @@ pub struct Actor {
     pub credential: Credential,
 }
 
-#[derive(FromRow)]
-struct AuditRow {
-    id: String,
-    at: i64,
-    account: String,
-    credential: String,
-    action: String,
-    subject: String,
+muster_store::row! {
+    struct AuditRow {
+        id: String,
+        at: i64,
+        account: String,
+        credential: String,
+        action: String,
+        subject: String,
+    }
 }
 
 // === impl AuditAction, Actor ===

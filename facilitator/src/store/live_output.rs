@@ -11,7 +11,7 @@ use muster_protocol::wire::executor::{LogStream, ProgressOf};
 use muster_protocol::wire::muster::{LiveLog, LiveProgress};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_store::{During as _, StoreError};
-use sqlx::{AnyConnection, FromRow};
+use sqlx::AnyConnection;
 
 use super::Store;
 use crate::config::LiveConfig;
@@ -47,13 +47,14 @@ pub struct LogPiece {
     pub data: Vec<u8>,
 }
 
-#[derive(FromRow)]
-struct PieceRow {
-    seq: i64,
-    stream: String,
-    start: i64,
-    at: i64,
-    data: String,
+muster_store::row! {
+    struct PieceRow {
+        seq: i64,
+        stream: String,
+        start: i64,
+        at: i64,
+        data: String,
+    }
 }
 
 // === impl LiveMessage ===

@@ -13,11 +13,11 @@ mod reports;
 mod usage;
 mod validators;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use muster_protocol::Timestamp;
 use muster_store::group_commit::WriteCounts;
-use muster_store::{During as _, StoreError, Writer, migrate, open};
+use muster_store::{During as _, StoreError, Writer, migrate, migrator, open};
 use sqlx::AnyPool;
 use sqlx::migrate::Migrator;
 use uuid::Uuid;
@@ -34,7 +34,18 @@ pub use usage::DayUsage;
 pub use validators::{AnnouncedGateway, REPLICA_BEAT, ValidatorRecord};
 
 /// Every version of the schema, applied in order.
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    migrator(&[
+        (1, "jobs", include_str!("../../migrations/0001_jobs.sql")),
+        (
+            2,
+            "accounts and live",
+            include_str!("../../migrations/0002_accounts_and_live.sql"),
+        ),
+        (10, "files", include_str!("../../migrations/0010_files.sql")),
+        (11, "gateways", include_str!("../../migrations/0011_gateways.sql")),
+    ])
+});
 
 /// The name of the secret that signs nonces and tokens.
 const TOKEN_SECRET: &str = "token";
@@ -176,5 +187,17 @@ impl Store {
             .await
             .during("answer a health check")?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_migration_is_listed() {
+        let folder = muster_store::testing::migrations_in("migrations");
+        let list = muster_store::testing::list_migrations;
+        assert_eq!(list(&MIGRATIONS), list(&folder));
     }
 }

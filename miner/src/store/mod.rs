@@ -3,11 +3,12 @@
 mod memory;
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
-use muster_store::{During as _, StoreError, Writer, json};
+use muster_store::{During as _, StoreError, Writer, json, migrator};
 use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _};
@@ -16,7 +17,13 @@ use crate::lease_table::{LeaseRecord, LeaseStatus, LeaseWrite};
 use memory::MemoryStore;
 
 /// The tables of a miner.
-pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    migrator(&[(
+        1,
+        "leases receipts greetings",
+        include_str!("../../migrations/0001_leases_receipts_greetings.sql"),
+    )])
+});
 
 /// One line of a receipt page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -339,6 +346,13 @@ mod tests {
 
     use super::*;
     use crate::testing::{miner_pair, offer, validator_pair};
+
+    #[test]
+    fn every_migration_is_listed() {
+        let folder = muster_store::testing::migrations_in("migrations");
+        let list = muster_store::testing::list_migrations;
+        assert_eq!(list(&MIGRATIONS), list(&folder));
+    }
 
     fn attempt(n: u128) -> AttemptId {
         AttemptId::from_uuid(Uuid::from_u128(n))

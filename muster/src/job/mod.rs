@@ -1,4 +1,4 @@
-//! `muster job`: one that is run is in [`mod@run`], what is asked about others is here.
+//! `muster job`: `run` is in [`mod@run`], the commands about existing jobs are here.
 
 mod run;
 

@@ -1,8 +1,9 @@
 //! `muster up`: the whole subnet on this machine, as child processes that are watched and stopped in order.
 
-mod build;
+mod cargo_build;
 mod demo;
 mod plan;
+mod programs;
 pub(crate) mod state;
 mod supervise;
 
@@ -16,9 +17,9 @@ use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, I
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId};
 
-use self::build::Programs;
 use self::demo::DemoSteps;
 use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
+use self::programs::Programs;
 use self::state::{Layout, Subnet};
 use self::supervise::{Program, Supervisor};
 use crate::cli::Up;
@@ -41,7 +42,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         .await
         .map_err(|error| Failure::coded(error.code(), error))?;
     diary.step(format!("Docker engine {} answers", engine.version()));
-    let programs = build::programs(args.demo, &clock).await?;
+    let programs = programs::find_or_build(args.demo, &clock).await?;
     let layout = Layout::create(&args.dir)?;
     let image = load_image(&engine, &layout, "hello", &programs.hello).await?;
     diary.step(format!("demo image {image} loaded"));

@@ -14,12 +14,13 @@ mod open_jobs;
 mod outbox;
 mod receipts;
 
+use std::sync::LazyLock;
 use std::sync::atomic::AtomicI64;
 
 use muster_chain::BlockNumber;
 use muster_protocol::Timestamp;
 use muster_store::group_commit::{GroupLimits, TransactionGuard, WriteCounts};
-use muster_store::{Script, StoreError, Write, Writer, begin, migrate, open};
+use muster_store::{Script, StoreError, Write, Writer, begin, migrate, migrator, open};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -39,7 +40,29 @@ pub use open_jobs::{JobCursor, OpenJob, OpenPage};
 pub use receipts::ReceiptView;
 
 /// The schema, from the files in `validator/migrations`.
-pub static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    migrator(&[
+        (1, "initial", include_str!("../../migrations/0001_initial.sql")),
+        (
+            2,
+            "chains and excuses",
+            include_str!("../../migrations/0002_chains_and_excuses.sql"),
+        ),
+        (3, "reveals", include_str!("../../migrations/0003_reveals.sql")),
+        (
+            4,
+            "routing and receipts",
+            include_str!("../../migrations/0004_routing_and_receipts.sql"),
+        ),
+        (5, "sessions", include_str!("../../migrations/0005_sessions.sql")),
+        (6, "grading", include_str!("../../migrations/0006_grading.sql")),
+        (
+            7,
+            "sessions of jobs",
+            include_str!("../../migrations/0007_sessions_of_jobs.sql"),
+        ),
+    ])
+});
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -312,4 +335,16 @@ fn to_signed(number: u64) -> i64 {
 
 fn to_unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_migration_is_listed() {
+        let folder = muster_store::testing::migrations_in("migrations");
+        let list = muster_store::testing::list_migrations;
+        assert_eq!(list(&MIGRATIONS), list(&folder));
+    }
 }

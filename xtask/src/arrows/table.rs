@@ -133,6 +133,7 @@ pub(super) const TEST_ARROWS: &[Arrow] = &[
 /// The crates of ours that programs of their own may use.
 #[rustfmt::skip]
 pub(super) const PROGRAMS: &[(&str, &[&str])] = &[
+    ("xtask", &["muster-feature-set"]),
     ("muster-image-grader", &["muster-hardware-proof"]),
     ("muster-image-grader-cuda", &["muster-hardware-proof", "muster-image-grader"]),
     ("muster-protocol-fuzz", &["muster-protocol"]),

@@ -24,6 +24,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "install", about: "the programs that the tests need, from apt where possible", needs: &[], run: install },
     Step { name: "fmt", about: "cargo fmt --check, in every workspace", needs: &[], run: fmt },
     Step { name: "arrows", about: "crates use only what their folders may use", needs: &[], run: |run| own(run, &["arrows"]) },
+    Step { name: "features", about: "third-party crates have one set of features, so each is compiled once", needs: &[], run: |run| own(run, &["features"]) },
     Step { name: "tidy", about: "sizes, names, sentences, purposes, wire hash, error pages, ADRs, words", needs: &[], run: |run| own(run, &["tidy"]) },
     Step { name: "deny", about: "licences, advisories and sources of dependencies", needs: &[], run: deny },
     Step { name: "build", about: "everything in the workspace", needs: &[], run: build },
@@ -105,6 +106,8 @@ fn images(run: &mut Run) -> anyhow::Result<Outcome> {
     // Named, so that the flags reach the image's own code and not the build scripts of this machine.
     cargo.args([
         "build",
+        "--bins",
+        "--examples",
         "--target",
         &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
     ]);

@@ -26,6 +26,7 @@
 mod error;
 pub mod group_commit;
 pub mod json;
+mod migrations;
 mod statements;
 mod store_url;
 pub mod testing;
@@ -38,6 +39,7 @@ use sqlx::{AnyConnection, AnyPool, Connection as _, Executor as _, Transaction};
 
 pub use error::{During, StoreError};
 pub use group_commit::{Write, Writer};
+pub use migrations::migrator;
 pub use statements::{Script, Value};
 use store_url::StoreUrl;
 

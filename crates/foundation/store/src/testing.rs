@@ -1,11 +1,14 @@
 //! Fresh stores for tests, one for each engine that is available: every role runs the same tests on all of them.
 
+use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{Migration, Migrator};
 use sqlx::{AnyPool, AssertSqlSafe};
 use tempfile::TempDir;
 
+use crate::migrations::new_migration;
 use crate::{During as _, StoreError, migrate, open};
 
 /// The variable with the URL of a PostgreSQL database for tests; each test makes a schema in it. `cargo xtask test`
@@ -22,6 +25,46 @@ pub struct TestStore {
     /// The URL with which a restarted process would open the same store.
     pub url: String,
     _folder: Option<TempDir>,
+}
+
+/// The migrations in a folder, read when the test runs.
+///
+/// # Panics
+/// The folder cannot be read, or a file is not called `<number>_<description>.sql`.
+#[expect(clippy::panic, reason = "a test without its schema tests nothing")]
+pub fn migrations_in(folder: impl AsRef<Path>) -> Migrator {
+    let folder = folder.as_ref();
+    match read_migrations(folder) {
+        Ok(migrations) => Migrator::with_migrations(migrations),
+        Err(error) => panic!("the migrations in {}: {error}", folder.display()),
+    }
+}
+
+fn read_migrations(folder: &Path) -> io::Result<Vec<Migration>> {
+    let mut migrations = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_stem().and_then(|name| name.to_str());
+        let (number, words) = name
+            .and_then(|name| name.split_once('_'))
+            .ok_or(ErrorKind::InvalidFilename)?;
+        let number = number.parse().map_err(io::Error::other)?;
+        let sql = AssertSqlSafe(std::fs::read_to_string(&path)?);
+        migrations.push(new_migration(number, words.replace('_', " ").into(), sql));
+    }
+    Ok(migrations)
+}
+
+/// The number, description and checksum of each migration, to compare a role's list with its folder.
+pub fn list_migrations(migrator: &Migrator) -> Vec<(i64, String, Vec<u8>)> {
+    let entry = |migration: &Migration| {
+        (
+            migration.version,
+            migration.description.to_string(),
+            migration.checksum.to_vec(),
+        )
+    };
+    migrator.iter().map(entry).collect()
 }
 
 /// A SQLite store, and a PostgreSQL store if [`POSTGRES_VARIABLE`] is set.

@@ -16,12 +16,12 @@ use futures_util::future::join_all;
 use muster_process::{Coded as _, Tasks};
 use muster_protocol::ErrorCode;
 use muster_store::group_commit::{GroupLimits, TransactionGuard};
-use muster_store::testing::{TestStore, sqlite, stores};
+use muster_store::testing::{TestStore, migrations_in, sqlite, stores};
 use muster_store::{During as _, Script, StoreError, Writer, open};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, Executor as _};
 
-static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| sqlx::migrate!("tests/migrations"));
+static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| migrations_in("tests/migrations"));
 
 /// The variable with the store to which the child process of the last test writes until it is killed.
 const CHILD: &str = "MUSTER_TEST_GROUP_CHILD";

@@ -7,12 +7,12 @@ use std::sync::LazyLock;
 use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_protocol::ErrorCode;
-use muster_store::testing::{TestStore, stores};
+use muster_store::testing::{TestStore, migrations_in, stores};
 use muster_store::{StoreError, begin, json, migrate, open};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, Row as _};
 
-static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| sqlx::migrate!("tests/migrations"));
+static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| migrations_in("tests/migrations"));
 
 async fn all() -> Vec<TestStore> {
     stores(&MIGRATOR).await.unwrap()

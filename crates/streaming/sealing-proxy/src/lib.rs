@@ -1,9 +1,9 @@
 //! The sealing proxy of one session, on the executor: it passes requests to the engine in its container and responses
 //! to the session's client, byte by byte as they arrive, and signs every response.
 //!
-//! Reading order: [`signer`] (numbers, chains and signs), `intake` (a request is read), [`upstream`] with [`socket`]
-//! and [`netns`] (the engine in its container is reached), `relay` (a response passes), [`proxy`] (a request in, a
-//! signed response out), `upgrade` (WebSockets), [`endpoint`] (TLS for exactly one client).
+//! Reading order: [`proof_signer`] (numbers, chains and signs), `request_intake` (a request is read), [`upstream`] with
+//! [`socket`] and [`netns`] (the engine in its container is reached), `response_relay` (a response passes), [`proxy`]
+//! (a request in, a signed response out), `upgrade` (WebSockets), [`endpoint`] (TLS for exactly one client).
 //!
 //! `muster_response_proof` has the signed statements and the headers, and `muster_sealed_client` is the other end. See
 //! `docs/sealed-sessions.md`.

@@ -5,7 +5,7 @@ use jsonrpsee::core::ClientError;
 use jsonrpsee::core::client::{ClientT, Subscription, SubscriptionClientT};
 use jsonrpsee::core::params::{ArrayParams, ObjectParams};
 use jsonrpsee::types::ErrorObjectOwned;
-use jsonrpsee::ws_client::{WsClient, WsClientBuilder};
+use jsonrpsee_ws_client::{WsClient, WsClientBuilder};
 use muster_devchain::clock::Clock;
 use muster_devchain::node::{Node, Options};
 use muster_devchain::server::{Limits, Running, serve};

@@ -10,7 +10,7 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{JobRequest, StatusMetadata, UserSignature};
 use muster_protocol::{JobId, JobStatus, Timestamp, ValidatorKey};
 use muster_store::{During as _, StoreError, json};
-use sqlx::{AnyConnection, AssertSqlSafe, FromRow};
+use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::Store;
 use super::audit::{Actor, AuditAction, write_audit_entry};
@@ -63,21 +63,23 @@ pub enum JobCreation {
 /// The columns of a [`JobRow`], but for the request.
 const JOB_COLUMNS: &str = "uuid, account, validator, cancelled_at";
 
-#[derive(FromRow)]
-struct JobRow {
-    uuid: String,
-    account: String,
-    validator: String,
-    cancelled_at: i64,
-    request: String,
+muster_store::row! {
+    struct JobRow {
+        uuid: String,
+        account: String,
+        validator: String,
+        cancelled_at: i64,
+        request: String,
+    }
 }
 
-#[derive(FromRow)]
-struct StatusRow {
-    job: String,
-    status: String,
-    metadata: String,
-    created_at: i64,
+muster_store::row! {
+    struct StatusRow {
+        job: String,
+        status: String,
+        metadata: String,
+        created_at: i64,
+    }
 }
 
 impl Store {

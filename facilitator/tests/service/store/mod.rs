@@ -23,12 +23,13 @@ use muster_protocol::wire::executor::LogStream;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata};
 use muster_protocol::wire::muster::LiveLog;
 use muster_protocol::{JobId, JobStatus, Timestamp, UserKey, ValidatorKey};
-use muster_store::testing::{TestStore, stores};
+use muster_store::testing::{TestStore, migrations_in, stores};
+use std::sync::LazyLock;
 
 use crate::facilitator::{key, validator_key};
 use crate::user::job_for;
 
-static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
+static MIGRATIONS: LazyLock<sqlx::migrate::Migrator> = LazyLock::new(|| migrations_in("migrations"));
 
 async fn engines() -> Vec<(TestStore, Store)> {
     let mut engines = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use muster_gateway::store::GatewayStore;
@@ -10,7 +11,7 @@ use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::{Digest, ExecutorClass, ImageId};
 use muster_session_pool::Service;
-use muster_store::testing::{TestStore, stores};
+use muster_store::testing::{TestStore, migrations_in, stores};
 use sqlx::migrate::Migrator;
 use tokio::time::timeout;
 
@@ -18,7 +19,8 @@ use crate::engine::Pace;
 use crate::subnet::{Subnet, TestBackend};
 
 /// The validator's migrations create the gateway's tables.
-pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("../../../validator/migrations");
+pub(crate) static MIGRATIONS: LazyLock<Migrator> =
+    LazyLock::new(|| migrations_in("../../../validator/migrations"));
 
 pub(crate) const KEY: &str = "a key of the validator's own client";
 /// The longest wait of a test for any condition.

@@ -8,7 +8,7 @@ mod uploads;
 
 use muster_protocol::{Digest, Timestamp};
 use muster_store::{During as _, StoreError, json};
-use sqlx::{AnyPool, FromRow};
+use sqlx::AnyPool;
 use uuid::Uuid;
 
 use crate::signed_urls::FileId;
@@ -92,21 +92,22 @@ pub struct FileCatalogue {
     pool: AnyPool,
 }
 
-#[derive(FromRow)]
-struct FileRow {
-    id: String,
-    account: String,
-    name: String,
-    bound: i64,
-    declared: i64,
-    promised: String,
-    uploading: String,
-    received: i64,
-    content: String,
-    size: i64,
-    sha256: String,
-    created_at: i64,
-    expires_at: i64,
+muster_store::row! {
+    struct FileRow {
+        id: String,
+        account: String,
+        name: String,
+        bound: i64,
+        declared: i64,
+        promised: String,
+        uploading: String,
+        received: i64,
+        content: String,
+        size: i64,
+        sha256: String,
+        created_at: i64,
+        expires_at: i64,
+    }
 }
 
 // === impl FileCatalogue ===

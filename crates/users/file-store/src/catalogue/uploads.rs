@@ -2,17 +2,17 @@
 
 use muster_protocol::Timestamp;
 use muster_store::{During as _, StoreError, begin};
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::{AppendOutcome, FileCatalogue, FileContent, Segment, StoredFile, signed, unsigned};
 use crate::signed_urls::FileId;
 
-#[derive(FromRow)]
-struct SegmentRow {
-    object: String,
-    start_at: i64,
-    length: i64,
+muster_store::row! {
+    struct SegmentRow {
+        object: String,
+        start_at: i64,
+        length: i64,
+    }
 }
 
 // === impl FileCatalogue ===

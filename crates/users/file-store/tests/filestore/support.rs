@@ -1,19 +1,21 @@
 //! A file store under test: its own tables, folder, clock and port.
 
 use std::sync::Arc;
+use std::sync::LazyLock;
 
 use muster_file_store::{
     FileAccess, FileCatalogue, FileService, NewFile, ObjectStorage, Settings, StoredFile, UrlKey,
 };
 use muster_process::{Tasks, TestClock};
 use muster_protocol::Digest;
-use muster_store::testing::{TestStore, stores};
+use muster_store::testing::{TestStore, migrations_in, stores};
 use reqwest::{Client, Response};
 use sqlx::migrate::Migrator;
 use tempfile::TempDir;
 
 /// The facilitator's migrations, which create the tables of files.
-pub(crate) static MIGRATIONS: Migrator = sqlx::migrate!("../../../facilitator/migrations");
+pub(crate) static MIGRATIONS: LazyLock<Migrator> =
+    LazyLock::new(|| migrations_in("../../../facilitator/migrations"));
 
 pub(crate) const MIB: u64 = 1024 * 1024;
 

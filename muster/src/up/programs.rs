@@ -1,0 +1,173 @@
+//! The programs that `up` needs beside itself: the local chain and those of the images.
+//!
+//! An installed `muster` has them beside itself. A `muster` in the target folder of its checkout has cargo build them
+//! (and finds them built the next time). Any other `muster` says where it looks.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use muster_process::SharedClock;
+use muster_protocol::ErrorCode;
+
+use super::cargo_build::{cargo, finish};
+use crate::failure::{Failure, Result};
+
+const CHAIN: &str = "muster-devchain";
+const HELLO: &str = "hello";
+const HELLO_PACKAGE: &str = "muster-image-hello";
+const GRADER: &str = "muster-grader";
+const GRADER_PACKAGE: &str = "muster-image-grader";
+/// Example programs of the grader's package, for the demonstration only.
+const CHEATING_GRADER: &str = "cheating_grader";
+const SWAPPING_ENGINE: &str = "swapping_engine";
+/// The file by which cargo marks a target folder.
+const TARGET_MARK: &str = "CACHEDIR.TAG";
+
+/// Paths of the programs.
+pub(crate) struct Programs {
+    pub(crate) chain: PathBuf,
+    pub(crate) hello: PathBuf,
+    pub(crate) grader: PathBuf,
+    /// Only for the demonstration.
+    pub(crate) cheat: Option<CheatPrograms>,
+}
+
+/// Paths of the programs with which an executor of the demonstration cheats.
+pub(crate) struct CheatPrograms {
+    /// A grader that does an eighth of the work.
+    pub(crate) grader: PathBuf,
+    /// A Docker engine that runs one image for another.
+    pub(crate) engine: PathBuf,
+}
+
+/// Finds or builds them.
+pub(crate) async fn find_or_build(demo: bool, clock: &SharedClock) -> Result<Programs> {
+    let found = async {
+        let here = std::env::current_exe().context("cannot find out where muster lies")?;
+        if let Some(installed) = find_beside(&here, demo) {
+            return Ok(installed);
+        }
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("no checkout")?;
+        let target = target_folder(&here, checkout, demo)?;
+        build(checkout, &target, demo, clock).await
+    };
+    found
+        .await
+        .map_err(|error: anyhow::Error| Failure::new(ErrorCode::BuildFailed, error))
+}
+
+fn needed(demo: bool) -> Vec<&'static str> {
+    let cheat = [CHEATING_GRADER, SWAPPING_ENGINE].into_iter().filter(|_| demo);
+    [CHAIN, HELLO, GRADER].into_iter().chain(cheat).collect()
+}
+
+/// The programs in the folder of `muster` itself, if all of them are there.
+fn find_beside(muster: &Path, demo: bool) -> Option<Programs> {
+    let beside = |name: &str| muster.with_file_name(name);
+    needed(demo)
+        .iter()
+        .all(|name| beside(name).exists())
+        .then(|| Programs {
+            chain: beside(CHAIN),
+            hello: beside(HELLO),
+            grader: beside(GRADER),
+            cheat: demo.then(|| CheatPrograms {
+                grader: beside(CHEATING_GRADER),
+                engine: beside(SWAPPING_ENGINE),
+            }),
+        })
+}
+
+/// The target folder into which the programs are built: two folders above `muster`, as `target/debug/muster` lies.
+///
+/// # Errors
+/// `muster` was copied out of a target folder, or its checkout is gone. The error lists where the programs were
+/// looked for.
+fn target_folder(muster: &Path, checkout: &Path, demo: bool) -> anyhow::Result<PathBuf> {
+    let target = muster.parent().and_then(Path::parent);
+    let is_target = |folder: &&Path| folder.join(TARGET_MARK).exists();
+    match target.filter(is_target) {
+        Some(target) if checkout.join("devchain/Cargo.toml").exists() => Ok(target.to_owned()),
+        Some(_) | None => bail!(
+            "`muster up` needs the programs {}. They are not in {}, and {} is no build of the checkout {} that could \
+             build them. Run `cargo run -- up` in a checkout, or copy the programs there (`target/devchain/debug` and \
+             `target/static/*/debug` hold them after `cargo run -- up --demo`).",
+            needed(demo).join(", "),
+            muster.parent().unwrap_or(muster).display(),
+            muster.display(),
+            checkout.display()
+        ),
+    }
+}
+
+async fn build(checkout: &Path, target: &Path, demo: bool, clock: &SharedClock) -> anyhow::Result<Programs> {
+    let chain_target =
+        std::env::var_os("MUSTER_DEVCHAIN_TARGET_DIR").map_or_else(|| target.join("devchain"), PathBuf::from);
+    let static_target = target.join("static");
+    let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+
+    let mut chain = cargo(checkout, &chain_target);
+    chain.args(["--manifest-path", "devchain/Cargo.toml", "--bin", CHAIN]);
+    finish(chain, "the local chain", clock).await?;
+
+    let mut images = cargo(checkout, &static_target);
+    // Linked statically, so that the image needs nothing but the program. The target is named so that the flags reach
+    // the program and not the build scripts of this machine.
+    images
+        .args(["--package", HELLO_PACKAGE, "--package", GRADER_PACKAGE])
+        .args(["--target", &machine, "--bins"])
+        .env("RUSTFLAGS", "-C target-feature=+crt-static");
+    if demo {
+        images.args(["--example", CHEATING_GRADER, "--example", SWAPPING_ENGINE]);
+    }
+    finish(images, "the programs of the images", clock).await?;
+
+    let built = static_target.join(machine).join("debug");
+    Ok(Programs {
+        chain: chain_target.join("debug").join(CHAIN),
+        hello: built.join(HELLO),
+        grader: built.join(GRADER),
+        cheat: demo.then(|| CheatPrograms {
+            grader: built.join("examples").join(CHEATING_GRADER),
+            engine: built.join("examples").join(SWAPPING_ENGINE),
+        }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copied_muster_builds_nothing_and_says_where_it_looked() {
+        let folder = tempfile::tempdir().unwrap();
+        let (bin, checkout) = (folder.path().join("usr/bin"), folder.path().join("checkout"));
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::create_dir_all(checkout.join("devchain")).unwrap();
+        std::fs::write(checkout.join("devchain/Cargo.toml"), "").unwrap();
+        let muster = bin.join("muster");
+        let error = target_folder(&muster, &checkout, true).unwrap_err().to_string();
+        for word in [CHAIN, HELLO, GRADER, SWAPPING_ENGINE, &bin.display().to_string()] {
+            assert!(error.contains(word), "{word} is missing from {error}");
+        }
+        std::fs::write(folder.path().join("usr").join(TARGET_MARK), "").unwrap();
+        assert_eq!(
+            target_folder(&muster, &checkout, true).unwrap(),
+            folder.path().join("usr")
+        );
+    }
+
+    #[test]
+    fn installed_programs_are_taken_only_if_all_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let muster = folder.path().join("muster");
+        for name in needed(false) {
+            assert!(find_beside(&muster, false).is_none());
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert!(find_beside(&muster, false).is_some());
+        assert!(find_beside(&muster, true).is_none());
+    }
+}
