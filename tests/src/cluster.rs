@@ -27,16 +27,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes and starts one; `None` where this machine has no PostgreSQL, which is said.
+    /// Makes and starts one.
     ///
     /// # Errors
-    /// It does not come up.
-    #[expect(clippy::print_stderr, reason = "a skip is told to whoever runs the test")]
-    pub fn start() -> Result<Option<Self>> {
-        let Some(programs) = programs() else {
-            eprintln!("skipped: there is no PostgreSQL below {DEBIAN}; `cargo xtask test` installs it");
-            return Ok(None);
-        };
+    /// This machine has no PostgreSQL, or it does not come up.
+    pub fn start() -> Result<Self> {
+        let programs = programs().with_context(|| {
+            format!("this test needs PostgreSQL below {DEBIAN}: `cargo xtask test` installs it")
+        })?;
         // The server's user must be able to reach it, which a TMPDIR of root's may not allow.
         let folder = tempfile::Builder::new()
             .prefix("muster-cluster-")
@@ -65,7 +63,7 @@ impl Cluster {
             bail!("initdb: {}", made.stderr);
         }
         cluster.begin()?;
-        Ok(Some(cluster))
+        Ok(cluster)
     }
 
     fn data(&self) -> PathBuf {

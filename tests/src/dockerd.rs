@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
@@ -19,16 +19,15 @@ pub struct Dockerd {
 }
 
 impl Dockerd {
-    /// Starts one beside the machine's; `None` where that cannot be, which is said.
+    /// Starts one beside the machine's.
     ///
     /// # Errors
-    /// Its folder cannot be made.
-    #[expect(clippy::print_stderr, reason = "a skip is told to whoever runs the test")]
-    pub fn start() -> Result<Option<Self>> {
-        if !geteuid().is_root() || !std::path::Path::new("/usr/sbin/dockerd").exists() {
-            eprintln!("skipped: a Docker engine of the test's own needs root and /usr/sbin/dockerd");
-            return Ok(None);
-        }
+    /// This is not root, there is no dockerd, or it does not come up.
+    pub fn start() -> Result<Self> {
+        ensure!(
+            geteuid().is_root() && std::path::Path::new("/usr/sbin/dockerd").exists(),
+            "this test starts a Docker engine of its own: it needs root, and dockerd, which `cargo xtask test` installs"
+        );
         // Sockets have short paths.
         let folder = tempfile::Builder::new()
             .prefix("muster-engine-")
@@ -37,10 +36,12 @@ impl Dockerd {
         if let Err(error) = engine.begin() {
             let log = std::fs::read_to_string(engine.folder.path().join("log")).unwrap_or_default();
             let end: Vec<_> = log.lines().rev().take(15).collect();
-            eprintln!("skipped: no Docker engine of the test's own comes up here: {error:#}\n{end:#?}");
-            return Ok(None);
+            return Err(error.context(format!(
+                "the test's own Docker engine does not come up:
+{end:#?}"
+            )));
         }
-        Ok(Some(engine))
+        Ok(engine)
     }
 
     /// The engine's address, `unix://…`.

@@ -198,14 +198,13 @@ impl Drop for RunningSubnet {
     }
 }
 
-/// A program that `cargo xtask test` installed and named in a variable; prints why a test is skipped where it did not.
-#[expect(clippy::print_stderr, reason = "a skip is told to whoever runs the test")]
-pub fn program_from_env(variable: &str) -> Option<PathBuf> {
+/// A program that `cargo xtask test` installed and named in a variable.
+///
+/// # Errors
+/// The variable is not set: a test that could not run did not pass.
+pub fn program_from_env(variable: &str) -> Result<PathBuf> {
     let program = std::env::var_os(variable).map(PathBuf::from);
-    if program.is_none() {
-        eprintln!("skipped: {variable} is not set; `cargo xtask test` installs what it names");
-    }
-    program
+    program.with_context(|| format!("this test needs {variable}, which `cargo xtask test` sets"))
 }
 
 /// Runs one of our Python scripts with somebody else's packages, in a home folder of its own.

@@ -57,14 +57,12 @@ fn uses_the_chain(interpreter: &Path, script: &str) {
 
 #[test]
 fn bittensor_11_uses_the_local_chain() {
-    if let Some(python) = program_from_env("MUSTER_TEST_BITTENSOR_PYTHON") {
-        uses_the_chain(&python, "bittensor11_uses_devchain.py");
-    }
+    let python = program_from_env("MUSTER_TEST_BITTENSOR_PYTHON").unwrap();
+    uses_the_chain(&python, "bittensor11_uses_devchain.py");
 }
 
 #[test]
 fn bittensor_10_uses_the_local_chain() {
-    if let Some(python) = program_from_env("MUSTER_TEST_BITTENSOR10_PYTHON") {
-        uses_the_chain(&python, "bittensor10_uses_devchain.py");
-    }
+    let python = program_from_env("MUSTER_TEST_BITTENSOR10_PYTHON").unwrap();
+    uses_the_chain(&python, "bittensor10_uses_devchain.py");
 }

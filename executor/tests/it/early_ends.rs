@@ -11,7 +11,7 @@ use crate::support::{engine, image};
 
 #[tokio::test]
 async fn a_miner_that_leaves_takes_the_container_with_it() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
     let (executor, mut wire) = lease.start(&miner).await;
@@ -28,7 +28,7 @@ async fn a_miner_that_leaves_takes_the_container_with_it() {
 
 #[tokio::test]
 async fn a_cancelled_job_is_removed_wherever_it_stands() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     // The job is cancelled right after the request for the container, and once the container is there.
     for wait in [false, true] {
@@ -58,7 +58,7 @@ async fn a_cancelled_job_is_removed_wherever_it_stands() {
 
 #[tokio::test]
 async fn an_executor_that_is_told_to_stop_leaves_nothing() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
     let (executor, mut wire) = lease.start(&miner).await;

@@ -10,7 +10,7 @@ use crate::persistent::EnrolledExecutor;
 use crate::support::lease::{Job, Lease};
 use crate::support::miner::FakeMiner;
 use crate::support::registry::{PASSWORD, Registry, USER};
-use crate::support::{engine, have, image, until};
+use crate::support::{engine, image, require, until};
 
 /// Puts the demo program into an image for this test alone, in the registry and not in the engine. Returns its name
 /// there.
@@ -86,10 +86,8 @@ fn of<'a>(messages: &'a [Value], kind: &str) -> Option<&'a Value> {
 
 #[tokio::test]
 async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() {
-    let Some(engine) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
+    let engine = engine().await;
+    require("docker-registry");
     let registry = Registry::start(false).await.unwrap();
     let (name, archive) = published(&engine, &registry, None).await;
     let lease = Lease::new();
@@ -134,10 +132,8 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
 #[tokio::test]
 async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_and_serves_when_that_is_gone()
 {
-    let Some(engine) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
+    let engine = engine().await;
+    require("docker-registry");
     let registry = Registry::start(false).await.unwrap();
     let (name, archive) = published(&engine, &registry, None).await;
     let of_place = Lease::new();
@@ -175,10 +171,8 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
 
 #[tokio::test]
 async fn a_registry_that_wants_a_password_gets_the_operators_or_is_named() {
-    let Some(engine) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
+    let engine = engine().await;
+    require("docker-registry");
     let registry = Registry::start(true).await.unwrap();
     let (name, archive) = published(&engine, &registry, Some(PASSWORD)).await;
     for wrong in [None, Some("not it")] {

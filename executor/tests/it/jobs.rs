@@ -34,7 +34,7 @@ async fn finished(engine: &ContainerEngine, lease: &Lease, job: &Job) -> Value {
 
 #[tokio::test]
 async fn the_demo_job_goes_through_every_frame_in_order() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let archive = image::load(&engine).await;
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
     let (executor, mut wire) = lease.start(&miner).await;
@@ -103,7 +103,7 @@ async fn the_demo_job_goes_through_every_frame_in_order() {
 
 #[tokio::test]
 async fn a_program_that_fails_is_reported_with_its_code_and_output() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let failed = last_message(&engine, &Lease::new(), &Job::new(&["probe", "exit", "3"])).await;
     assert_eq!(failed["message_type"], "V0JobFailedRequest");
@@ -120,7 +120,7 @@ async fn a_program_that_fails_is_reported_with_its_code_and_output() {
 
 #[tokio::test]
 async fn a_program_that_runs_too_long_is_stopped_and_its_output_kept() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let job = Job {
         execution_secs: 1,
@@ -138,7 +138,7 @@ async fn a_program_that_runs_too_long_is_stopped_and_its_output_kept() {
 
 #[tokio::test]
 async fn a_missing_image_is_named_before_the_executor_is_ready() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     for name in [
         "muster/no-such-image:1",
         "../containers/json",
@@ -166,7 +166,7 @@ async fn a_missing_image_is_named_before_the_executor_is_ready() {
 
 #[tokio::test]
 async fn an_image_is_loaded_from_an_archive_that_the_operator_named() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     // An image for this test alone, which no other test or run has loaded.
     let mark = muster_executor::ImageFile {
         path: "/mark".into(),
@@ -208,7 +208,7 @@ async fn an_executor_without_an_engine_says_so_to_its_miner_and_its_operator() {
 
 #[tokio::test]
 async fn a_job_sees_nothing_of_the_machine() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let seen = finished(&engine, &Lease::new(), &Job::new(&["probe", "surroundings"])).await;
     let seen: Value = serde_json::from_str(seen["docker_process_stdout"].as_str().unwrap()).unwrap();
@@ -245,7 +245,7 @@ async fn a_job_sees_nothing_of_the_machine() {
 
 #[tokio::test]
 async fn what_an_image_keeps_at_home_is_there() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     // A home with only a shell's files is covered by a tmpfs; any other file prevents that.
     for (kept, covered) in [(".bashrc", true), (".cache/model", false)] {
         let file = muster_executor::ImageFile {
@@ -276,7 +276,7 @@ async fn what_an_image_keeps_at_home_is_there() {
 
 #[tokio::test]
 async fn memory_and_disk_end_where_the_limits_are() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let mut lease = Lease::new();
     lease.config.limits.memory_mib = 64;
@@ -301,7 +301,7 @@ async fn memory_and_disk_end_where_the_limits_are() {
 
 #[tokio::test]
 async fn a_request_that_comes_early_is_not_forgotten_and_a_second_one_changes_nothing() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
     let (executor, mut wire) = lease.start(&miner).await;
@@ -329,7 +329,7 @@ async fn a_request_that_comes_early_is_not_forgotten_and_a_second_one_changes_no
 
 #[tokio::test]
 async fn a_flood_of_output_is_cut_in_the_middle() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let last = finished(&engine, &Lease::new(), &Job::new(&["probe", "print", "20000000"])).await;
     let stdout = last["docker_process_stdout"].as_str().unwrap();
@@ -339,7 +339,7 @@ async fn a_flood_of_output_is_cut_in_the_middle() {
 
 #[tokio::test]
 async fn a_command_that_the_image_lacks_is_its_users_mistake() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let content = muster_executor::ImageContent {
         tag: format!("muster/executor-no-program:{}", uuid::Uuid::new_v4()),
         entrypoint: vec!["/no/such/program".into()],
@@ -371,7 +371,7 @@ async fn a_command_that_the_image_lacks_is_its_users_mistake() {
 
 #[tokio::test]
 async fn two_executors_work_side_by_side() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let (one, two) = (Lease::new(), Lease::new());
     let job = |code: &str| Job::new(&["probe", "exit", code]);

@@ -1,6 +1,6 @@
 //! The executor against a real Docker engine and a miner that speaks as ComputeHorde's does.
 //!
-//! One program, so that the support modules are compiled once. Without an engine each test is skipped and says so.
+//! One program, so that the support modules are compiled once. Without an engine each test fails.
 
 // `cfg(test)` tells clippy that helpers may unwrap, too.
 #[cfg(test)]

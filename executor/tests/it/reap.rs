@@ -1,7 +1,7 @@
 //! Executors that were killed: their containers and folders are removed, and no others.
 //!
 //! A killed executor leaves a folder whose lock nobody holds, and a running container whose label names the folder.
-//! One test kills a real process: this test program, started again to run the executor in [`executor_process`].
+//! One test kills a real process: this test program, started again to run the executor in [`run_executor`].
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn workspace(work_dir: &Path) -> Workspace {
 
 #[tokio::test]
 async fn only_what_the_dead_left_in_this_place_is_removed() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let (ours, others) = (Lease::new(), Lease::new());
     let alive = workspace(&ours.config.work_dir);
@@ -89,7 +89,7 @@ async fn only_what_the_dead_left_in_this_place_is_removed() {
 
 #[tokio::test]
 async fn an_executor_begins_by_removing_what_a_killed_one_left() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     image::load(&engine).await;
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
     let dead = workspace(&lease.config.work_dir);
@@ -105,15 +105,11 @@ async fn an_executor_begins_by_removing_what_a_killed_one_left() {
     lease.assert_clean(&engine).await;
 }
 
-/// Set in the process in which [`executor_process`] runs an executor: the miner's address, the token, `work_dir`.
+/// Set in the process that the next test starts: the miner's address, the token, `work_dir`.
 const PROCESS: [&str; 3] = ["MUSTER_TEST_MINER", "MUSTER_TEST_TOKEN", "MUSTER_TEST_WORK_DIR"];
 
-/// The process that the next test starts. Does nothing when it is run as a test.
-#[tokio::test]
-async fn executor_process() {
-    let [Ok(miner_address), Ok(token), Ok(work_dir)] = PROCESS.map(std::env::var) else {
-        return;
-    };
+/// Runs an executor in a process that the next test may kill.
+async fn run_executor(miner_address: String, token: &str, work_dir: String) {
     let config = Config {
         work_dir: work_dir.into(),
         ..Config::default()
@@ -128,12 +124,19 @@ async fn executor_process() {
 
 #[tokio::test]
 async fn a_killed_process_leaves_a_running_container_until_it_is_reaped() {
-    let Some(engine) = engine().await else { return };
+    if let [Ok(miner), Ok(token), Ok(work_dir)] = PROCESS.map(std::env::var) {
+        // This is the process that the test kills.
+        return run_executor(miner, &token, work_dir).await;
+    }
+    let engine = engine().await;
     image::load(&engine).await;
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
     let [address, token, work_dir] = PROCESS;
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "reap::executor_process"])
+        .args([
+            "--exact",
+            "reap::a_killed_process_leaves_a_running_container_until_it_is_reaped",
+        ])
         .env(address, miner.address())
         .env(token, lease.token.to_string())
         .env(work_dir, &lease.config.work_dir)

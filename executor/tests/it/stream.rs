@@ -189,7 +189,7 @@ impl Session {
 
 #[tokio::test]
 async fn a_session_over_a_socket_is_attested_sealed_and_closed_and_its_socket_leads_nowhere_else() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let image = image::load(&engine).await.id.to_string();
     let (lease, own, job) = (Lease::new(), Client::new(), socket_job(&image));
     let mut session = serve(&lease, &job, &own, &sealed(&lease, &job, &own, &image)).await;
@@ -236,7 +236,7 @@ async fn a_session_over_a_socket_is_attested_sealed_and_closed_and_its_socket_le
 
 #[tokio::test]
 async fn a_session_whose_time_is_over_or_that_nobody_asks_anything_closes_itself() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let image = image::load(&engine).await.id.to_string();
     let own = Client::new();
     // The session's time is over: the answer under way ends and is signed.
@@ -260,7 +260,7 @@ async fn a_session_whose_time_is_over_or_that_nobody_asks_anything_closes_itself
 
 #[tokio::test]
 async fn a_job_that_never_answers_fails_by_name() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let image = image::load(&engine).await.id.to_string();
     let (lease, own, miner) = (Lease::new(), Client::new(), FakeMiner::muster().await);
     let job = Job {
@@ -287,7 +287,7 @@ async fn a_job_that_never_answers_fails_by_name() {
 
 #[tokio::test]
 async fn a_session_that_its_miner_does_not_attest_never_serves() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let image = image::load(&engine).await.id.to_string();
     let own = Client::new();
     let job = socket_job(&image);
@@ -341,7 +341,7 @@ async fn a_session_that_its_miner_does_not_attest_never_serves() {
 
 #[tokio::test]
 async fn a_session_of_another_image_than_its_terms_name_never_serves() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let image = image::load(&engine).await.id.to_string();
     let (lease, own, miner) = (Lease::new(), Client::new(), FakeMiner::muster().await);
     let job = socket_job(&image);

@@ -7,7 +7,7 @@ use crate::support::dockerd::Dockerd;
 use crate::support::lease::{Job, Lease};
 use crate::support::miner::{FakeMiner, Wire};
 use crate::support::registry::Registry;
-use crate::support::{engine, have, image, until};
+use crate::support::{engine, image, require, until};
 
 fn job(archive: &ImageArchive, args: &[&str]) -> Job {
     Job {
@@ -32,9 +32,7 @@ async fn last(wire: &mut Wire) -> Value {
 
 #[tokio::test]
 async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
-    let Some(mut dockerd) = Dockerd::start(None).await.unwrap() else {
-        return;
-    };
+    let mut dockerd = Dockerd::start(None).await.unwrap();
     let engine = dockerd.connect().await.unwrap();
     let archive = archive().await;
     engine.load(archive.bytes.clone()).await.unwrap();
@@ -105,13 +103,9 @@ async fn running(dockerd: &Dockerd, name: Option<&String>) -> bool {
 
 #[tokio::test]
 async fn an_image_that_the_disk_has_no_room_for_is_named_and_the_next_job_runs() {
-    let Some(outside) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
-    let Some(dockerd) = Dockerd::start(Some(48)).await.unwrap() else {
-        return;
-    };
+    let outside = engine().await;
+    require("docker-registry");
+    let dockerd = Dockerd::start(Some(48)).await.unwrap();
     let small_disk = dockerd.connect().await.unwrap();
     let mut registry = Registry::start(false).await.unwrap();
     let tag = format!("muster/executor-disk-test:{}", uuid::Uuid::new_v4());

@@ -49,10 +49,8 @@ async fn the_document_names_every_call() {
 
 #[tokio::test]
 async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
-    let Ok(python) = std::env::var(VARIABLE) else {
-        eprintln!("skipped: schemathesis, since {VARIABLE} names no Python that has it");
-        return;
-    };
+    let python = std::env::var(VARIABLE)
+        .expect("this test needs MUSTER_TEST_SCHEMATHESIS_PYTHON, which `cargo xtask test` sets");
     let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
         config.limits.requests_per_minute = 0;
         config.limits.strangers_per_minute = 0;

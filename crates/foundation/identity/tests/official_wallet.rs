@@ -1,8 +1,8 @@
-//! Wallets made here load in the official Python package, and the reverse. Skipped without that package.
+//! Wallets made here load in the official Python package, and the reverse.
 
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stderr,
+    clippy::expect_used,
     reason = "helpers of tests fail as tests do"
 )]
 
@@ -18,12 +18,10 @@ use muster_protocol::{Hotkey, Signature};
 /// A Python with `bittensor` installed. `cargo xtask test` sets it.
 const PYTHON: &str = "MUSTER_TEST_BITTENSOR_PYTHON";
 
-/// Runs `script` with `arguments` in `home`; its lines. `None` if there is no such Python.
-fn python(home: &Path, script: &str, arguments: &[&str]) -> Option<Vec<String>> {
-    let Ok(python) = std::env::var(PYTHON) else {
-        eprintln!("skipped: {PYTHON} does not name a Python with bittensor");
-        return None;
-    };
+/// Runs `script` with `arguments` in `home`; its lines.
+fn python(home: &Path, script: &str, arguments: &[&str]) -> Vec<String> {
+    let python = std::env::var(PYTHON)
+        .expect("this test needs MUSTER_TEST_BITTENSOR_PYTHON, which `cargo xtask test` sets");
     // The package keeps caches in the home directory and reads its own options from the arguments.
     let ran = Command::new(python)
         .args(["-c", script])
@@ -32,13 +30,8 @@ fn python(home: &Path, script: &str, arguments: &[&str]) -> Option<Vec<String>> 
         .output()
         .unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    Some(
-        String::from_utf8(ran.stdout)
-            .unwrap()
-            .lines()
-            .map(str::to_owned)
-            .collect(),
-    )
+    let printed = String::from_utf8(ran.stdout).unwrap();
+    printed.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -56,9 +49,7 @@ print(bytes(w.hotkey.sign(b"hello")).hex())
 print(w.hotkeypub.verify(b"muster", bytes.fromhex(sys.argv[2])))
 "#;
     let ours = made.hotkey.sign(b"muster").to_bare_hex();
-    let Some(lines) = python(home.path(), script, &[wallet.root.to_str().unwrap(), &ours]) else {
-        return;
-    };
+    let lines = python(home.path(), script, &[wallet.root.to_str().unwrap(), &ours]);
     let (hot, cold) = (made.hotkey.hotkey().to_string(), made.coldkey.to_string());
     assert_eq!(lines[..4], [hot.clone(), cold.clone(), cold, hot]);
     let theirs = Signature::from_hex(&lines[4]).unwrap();
@@ -84,9 +75,7 @@ for key in (plain.hotkey, plain.coldkey, locked.hotkey, locked.coldkeypub, seede
     print(key.ss58_address)
 "#;
     let root = home.path().join("wallets");
-    let Some(lines) = python(home.path(), script, &[root.to_str().unwrap()]) else {
-        return;
-    };
+    let lines = python(home.path(), script, &[root.to_str().unwrap()]);
     let theirs: Vec<Hotkey> = lines.iter().map(|line| line.parse().unwrap()).collect();
     let wallet = |name| WalletPath::new(&root, name, "hot");
     assert_eq!(load_hotkey(&wallet("plain")).unwrap().hotkey(), theirs[0]);

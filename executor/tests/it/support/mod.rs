@@ -18,14 +18,14 @@ use muster_executor::ContainerEngine;
 /// The limit of every wait; no wait takes so long even if all processors are busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The engine of this machine; `None`, with the reason on stderr, if there is none.
-pub(crate) async fn engine() -> Option<ContainerEngine> {
+/// The engine of this machine.
+///
+/// # Panics
+/// None answers: a test that could not run did not pass.
+pub(crate) async fn engine() -> ContainerEngine {
     match ContainerEngine::connect("").await {
-        Ok(engine) => Some(engine),
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            None
-        }
+        Ok(engine) => engine,
+        Err(error) => panic!("this test needs a Docker engine, which `cargo xtask test` installs: {error}"),
     }
 }
 
@@ -51,15 +51,15 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Whether a program of Debian is installed; prints what is skipped if it is not.
-pub(crate) fn have(program: &str) -> bool {
+/// Fails the test unless a program of Debian is installed.
+pub(crate) fn require(program: &str) {
     let found = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path)
             .chain(["/usr/sbin".into(), "/sbin".into()])
             .any(|folder| folder.join(program).is_file())
     });
-    if !found {
-        eprintln!("skipped: no {program}; `cargo xtask test` installs it");
-    }
-    found
+    assert!(
+        found,
+        "this test needs {program}, which `cargo xtask test` installs"
+    );
 }

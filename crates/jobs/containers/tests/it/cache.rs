@@ -37,7 +37,7 @@ async fn there(engine: &ContainerEngine, id: ImageId) -> bool {
 
 #[tokio::test]
 async fn unused_images_go_and_leased_ones_stay() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let folder = tempfile::tempdir().unwrap();
     let (leased, leased_id) = used(&engine, folder.path(), 1).await;
     let (unused, unused_id) = used(&engine, folder.path(), 2).await;
@@ -67,7 +67,7 @@ async fn unused_images_go_and_leased_ones_stay() {
 
 #[tokio::test]
 async fn an_image_that_somebody_else_has_a_name_for_stays() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let folder = tempfile::tempdir().unwrap();
     let (tag, archive) = image::unique(100).unwrap();
     // The image was here under its owner's name before an executor used it by its id.

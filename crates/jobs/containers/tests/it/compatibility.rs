@@ -9,7 +9,7 @@ use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile, LocalImage};
 use uuid::Uuid;
 
-use crate::support::{LABEL, clock, engine, have, image};
+use crate::support::{LABEL, clock, engine, image, require};
 
 const ALLOWANCE: ResourceLimits = ResourceLimits {
     nano_cpus: 2_000_000_000,
@@ -60,10 +60,8 @@ async fn run(
 }
 
 /// An image with Debian's static shell alone.
-async fn shell(engine: &ContainerEngine, user: &str) -> Option<(String, LocalImage)> {
-    if !have("busybox") {
-        return None;
-    }
+async fn shell(engine: &ContainerEngine, user: &str) -> (String, LocalImage) {
+    require("busybox");
     let busybox = std::fs::read("/bin/busybox")
         .or_else(|_| std::fs::read("/usr/bin/busybox"))
         .unwrap();
@@ -90,7 +88,7 @@ async fn shell(engine: &ContainerEngine, user: &str) -> Option<(String, LocalIma
     let archive = ImageArchive::new(&content).unwrap();
     engine.load(archive.bytes).await.unwrap();
     let image = engine.find_image(&tag).await.unwrap().unwrap();
-    Some((tag, image))
+    (tag, image)
 }
 
 const SCRIPT: &str = "set -e; for folder in /tmp /var/tmp /run \"$HOME\"; do echo x > \"$folder/file\"; \
@@ -98,11 +96,9 @@ const SCRIPT: &str = "set -e; for folder in /tmp /var/tmp /run \"$HOME\"; do ech
 
 #[tokio::test]
 async fn shell_scripts_of_any_user_write_where_scripts_write() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     for (user, run_as) in [("", RunAs::Image), ("app", RunAs::Image), ("", RunAs::Nobody)] {
-        let Some((tag, image)) = shell(&engine, user).await else {
-            return;
-        };
+        let (tag, image) = shell(&engine, user).await;
         let (code, text) = run(
             &engine,
             &image,
@@ -127,10 +123,8 @@ async fn shell_scripts_of_any_user_write_where_scripts_write() {
 
 #[tokio::test]
 async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
-    let Some(engine) = engine().await else { return };
-    let Some((tag, image)) = shell(&engine, "").await else {
-        return;
-    };
+    let engine = engine().await;
+    let (tag, image) = shell(&engine, "").await;
     let (code, text) = run(
         &engine,
         &image,
@@ -171,10 +165,8 @@ async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
 
 #[tokio::test]
 async fn python_with_an_installed_package_runs() {
-    let Some(engine) = engine().await else { return };
-    let Some(image) = image::python(&engine).await.unwrap() else {
-        return;
-    };
+    let engine = engine().await;
+    let image = image::python(&engine).await.unwrap();
     let script = "import json, os, six, tempfile, threading, subprocess, sys\n\
         open(os.path.expanduser('~/x'), 'w').write('home')\n\
         tempfile.NamedTemporaryFile().write(b'x')\n\

@@ -14,7 +14,7 @@ use muster_protocol::job::Fault;
 
 use crate::support::dockerd::{Dockerd, FIRST_MAPPED};
 use crate::support::registry::Registry;
-use crate::support::{LABEL, clock, engine, have, image, unwatched};
+use crate::support::{LABEL, clock, engine, image, require, unwatched};
 
 fn listening(image: &str) -> ContainerCreateBody {
     ContainerCreateBody {
@@ -42,9 +42,7 @@ async fn run(engine: &ContainerEngine, name: &str, body: ContainerCreateBody) ->
 
 #[tokio::test]
 async fn an_engine_that_was_killed_is_used_again_when_it_is_back() {
-    let Some(mut dockerd) = Dockerd::start(None).await.unwrap() else {
-        return;
-    };
+    let mut dockerd = Dockerd::start(None).await.unwrap();
     let engine = dockerd.connect().await.unwrap();
     let probe = image::load_probe(&engine).await.unwrap().id.to_string();
     engine.create("job", listening(&probe)).await.unwrap();
@@ -69,13 +67,9 @@ async fn an_engine_that_was_killed_is_used_again_when_it_is_back() {
 
 #[tokio::test]
 async fn a_full_disk_is_named_and_survived() {
-    let Some(outside) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
-    let Some(dockerd) = Dockerd::start(Some(40)).await.unwrap() else {
-        return;
-    };
+    let outside = engine().await;
+    require("docker-registry");
+    let dockerd = Dockerd::start(Some(40)).await.unwrap();
     let small_disk = dockerd.connect().await.unwrap();
     let mut registry = Registry::start(false).await.unwrap();
     let (tag, large) = image::unique(64 << 20).unwrap();
@@ -127,12 +121,8 @@ async fn a_full_disk_is_named_and_survived() {
 
 #[tokio::test]
 async fn the_sandbox_runs_in_gvisor_too() {
-    if !have("runsc") {
-        return;
-    }
-    let Some(dockerd) = Dockerd::start(None).await.unwrap() else {
-        return;
-    };
+    require("runsc");
+    let dockerd = Dockerd::start(None).await.unwrap();
     let engine = dockerd.connect().await.unwrap();
     let archive = image::load_probe(&engine).await.unwrap();
     let image = engine.find_image(&archive.id.to_string()).await.unwrap().unwrap();
@@ -164,9 +154,7 @@ async fn the_sandbox_runs_in_gvisor_too() {
 
 #[tokio::test]
 async fn on_an_engine_that_maps_users_a_jobs_root_is_nobody_and_its_folders_are_its_own() {
-    let Some(dockerd) = Dockerd::remapped().await.unwrap() else {
-        return;
-    };
+    let dockerd = Dockerd::remapped().await.unwrap();
     let engine = dockerd.connect().await.unwrap();
     let archive = image::load_probe(&engine).await.unwrap();
     let image = engine.find_image(&archive.id.to_string()).await.unwrap().unwrap();

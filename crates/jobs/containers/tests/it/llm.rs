@@ -30,20 +30,16 @@ const ALLOWANCE: ResourceLimits = ResourceLimits {
     disk: 8 << 20,
 };
 
-/// The static program, which `cargo xtask test` builds in a workspace of its own; `None`, with the reason on stderr,
-/// if it is not built.
-fn program() -> Option<PathBuf> {
+/// The static program, which `cargo xtask test` builds in a workspace of its own.
+fn program() -> PathBuf {
     if let Some(named) = std::env::var_os("MUSTER_TEST_LLM") {
-        return Some(named.into());
+        return named.into();
     }
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent()?.join("llm");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("llm");
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let built = ["release", "debug"].map(|profile| target.join(&triple).join(profile).join("muster-llm"));
     let found = built.into_iter().find(|program| program.is_file());
-    if found.is_none() {
-        eprintln!("skipped: no muster-llm; `cargo xtask test` builds it, MUSTER_TEST_LLM names it");
-    }
-    found
+    found.expect("this test needs muster-llm: `cargo xtask test` builds it, MUSTER_TEST_LLM names it")
 }
 
 fn model() -> PathBuf {
@@ -178,9 +174,7 @@ async fn ask(socket: &Path, head: &str, body: &str) -> anyhow::Result<Value> {
 
 #[tokio::test]
 async fn it_serves_and_scores_its_volume_without_a_network() {
-    let (Some(engine), Some(program)) = (engine().await, program()) else {
-        return;
-    };
+    let (engine, program) = (engine().await, program());
     let id = id_of(&program).unwrap();
     let (tag, image) = load(&engine, &program).await.unwrap();
     let sockets = tempfile::tempdir().unwrap();
@@ -217,9 +211,7 @@ async fn it_serves_and_scores_its_volume_without_a_network() {
 
 #[tokio::test]
 async fn it_does_not_serve_other_weights_than_it_was_told() {
-    let (Some(engine), Some(program)) = (engine().await, program()) else {
-        return;
-    };
+    let (engine, program) = (engine().await, program());
     let (tag, image) = load(&engine, &program).await.unwrap();
     let sockets = tempfile::tempdir().unwrap();
     let name = create(&engine, &image, sockets.path(), &"0".repeat(64))

@@ -3,8 +3,9 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    clippy::print_stderr,
-    reason = "a failed helper fails its test, on its line; a skipped test prints what the machine lacks"
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed helper fails its test, on its line"
 )]
 
 mod cache;

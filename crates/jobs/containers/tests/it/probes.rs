@@ -328,7 +328,7 @@ async fn observe(engine: &ContainerEngine) -> Vec<Seen> {
 
 #[tokio::test]
 async fn nothing_works_inside_that_works_outside() {
-    let Some(engine) = engine().await else { return };
+    let engine = engine().await;
     let seen = observe(&engine).await;
     let mut wrong = Vec::new();
     for Seen { probe, sealed, open } in &seen {

@@ -12,7 +12,7 @@ use muster_protocol::job::Fault;
 use muster_protocol::{Digest, ErrorCode, ImageId};
 
 use crate::support::registry::{PASSWORD, Registry, USER, Wire};
-use crate::support::{clock, engine, have, image, unwatched};
+use crate::support::{clock, engine, image, require, unwatched};
 
 fn settings(folder: &std::path::Path) -> ImageSettings {
     ImageSettings {
@@ -64,10 +64,8 @@ async fn forget(engine: &ContainerEngine, id: ImageId) {
 
 #[tokio::test]
 async fn an_image_comes_by_tag_and_by_digest_and_is_what_we_computed() {
-    let Some(engine) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
+    let engine = engine().await;
+    require("docker-registry");
     let registry = Registry::start(false).await.unwrap();
     let (name, archive) = published(&engine, &registry.address(), 3 << 20, None).await;
     let folder = tempfile::tempdir().unwrap();
@@ -112,10 +110,8 @@ async fn an_image_comes_by_tag_and_by_digest_and_is_what_we_computed() {
 
 #[tokio::test]
 async fn what_a_registry_does_not_have_is_the_users_fault_and_not_tried_again() {
-    let Some(engine) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
+    let engine = engine().await;
+    require("docker-registry");
     let registry = Registry::start(false).await.unwrap();
     let wire = Wire::to(&registry).await.unwrap();
     let (name, _) = published(&engine, &registry.address(), 10, None).await;
@@ -174,10 +170,8 @@ async fn what_a_registry_does_not_have_is_the_users_fault_and_not_tried_again() 
 
 #[tokio::test]
 async fn a_password_opens_a_registry_and_a_wrong_one_is_named() {
-    let Some(engine) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
+    let engine = engine().await;
+    require("docker-registry");
     let registry = Registry::start(true).await.unwrap();
     let (name, archive) = published(&engine, &registry.address(), 10, Some(login(PASSWORD))).await;
     let folder = tempfile::tempdir().unwrap();
@@ -226,10 +220,8 @@ async fn a_password_opens_a_registry_and_a_wrong_one_is_named() {
 
 #[tokio::test]
 async fn a_registry_that_is_gone_for_a_moment_is_tried_again() {
-    let Some(engine) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
+    let engine = engine().await;
+    require("docker-registry");
     let registry = Registry::start(false).await.unwrap();
     let wire = Wire::to(&registry).await.unwrap();
     let (name, archive) = published(&engine, &registry.address(), 10, None).await;
@@ -246,10 +238,8 @@ async fn a_registry_that_is_gone_for_a_moment_is_tried_again() {
 
 #[tokio::test]
 async fn a_pull_that_is_cut_in_the_middle_of_a_layer_goes_on() {
-    let Some(engine) = engine().await else { return };
-    if !have("docker-registry") {
-        return;
-    }
+    let engine = engine().await;
+    require("docker-registry");
     let registry = Registry::start(false).await.unwrap();
     let wire = Wire::to(&registry).await.unwrap();
     let (name, archive) = published(&engine, &registry.address(), 6 << 20, None).await;

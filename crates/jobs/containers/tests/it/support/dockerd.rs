@@ -11,7 +11,7 @@ use muster_containers::ContainerEngine;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 
-use super::{have, until};
+use super::{require, until};
 
 /// Dropping it ends the engine and everything it started.
 pub(crate) struct Dockerd {
@@ -24,24 +24,22 @@ pub(crate) struct Dockerd {
 }
 
 impl Dockerd {
-    /// Starts an engine; `mebibytes` puts its images and containers on a disk of that size. `None`, with the reason on
-    /// stderr, if that is impossible here.
-    pub(crate) async fn start(mebibytes: Option<u64>) -> anyhow::Result<Option<Self>> {
+    /// Starts an engine; `mebibytes` puts its images and containers on a disk of that size.
+    pub(crate) async fn start(mebibytes: Option<u64>) -> anyhow::Result<Self> {
         Self::start_with(mebibytes, false).await
     }
 
     /// Starts an engine for whose containers user 0 is user [`FIRST_MAPPED`] of this machine.
-    pub(crate) async fn remapped() -> anyhow::Result<Option<Self>> {
+    pub(crate) async fn remapped() -> anyhow::Result<Self> {
         Self::start_with(None, true).await
     }
 
-    async fn start_with(mebibytes: Option<u64>, remapped: bool) -> anyhow::Result<Option<Self>> {
+    async fn start_with(mebibytes: Option<u64>, remapped: bool) -> anyhow::Result<Self> {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: an engine of our own needs root");
-            return Ok(None);
+            bail!("this test starts an engine of its own, which needs root");
         }
-        if !(have("dockerd") && have("containerd") && have("unshare") && have("ip")) {
-            return Ok(None);
+        for program in ["dockerd", "containerd", "unshare", "ip"] {
+            require(program);
         }
         let folder = tempfile::Builder::new().prefix("muster-dockerd-").tempdir()?;
         let at = |name: &str| folder.path().join(name);
@@ -93,7 +91,7 @@ impl Dockerd {
         };
         until("containerd listens", || async { socket.exists() }).await?;
         engine.answers().await?;
-        Ok(Some(engine))
+        Ok(engine)
     }
 
     pub(crate) fn address(&self) -> String {

@@ -79,15 +79,11 @@ pub(crate) async fn load_probe(engine: &ContainerEngine) -> anyhow::Result<Image
 }
 
 /// Debian's Python and shell and a package installed by pip, run by root: built from this machine's own packages in
-/// seconds, and kept by the engine. `None`, with the reason on stderr, if it cannot be built.
-pub(crate) async fn python(
-    engine: &ContainerEngine,
-) -> anyhow::Result<Option<muster_containers::LocalImage>> {
+/// seconds, and kept by the engine.
+pub(crate) async fn python(engine: &ContainerEngine) -> anyhow::Result<muster_containers::LocalImage> {
     let name = "muster/engine-test-python:2";
     if engine.find_image(name).await?.is_none() {
-        let Some(archive) = tokio::task::spawn_blocking(python_root).await?? else {
-            return Ok(None);
-        };
+        let archive = tokio::task::spawn_blocking(python_root).await??;
         let docker = bollard::Docker::connect_with_defaults()?.with_timeout(PATIENCE);
         let options = bollard::query_parameters::CreateImageOptions {
             from_src: Some("-".into()),
@@ -101,7 +97,10 @@ pub(crate) async fn python(
             answer?;
         }
     }
-    Ok(engine.find_image(name).await?)
+    engine
+        .find_image(name)
+        .await?
+        .context("the engine has lost the image")
 }
 
 /// The Debian packages of Python, a shell and everyday commands.
@@ -120,11 +119,9 @@ const MADE: [&str; 9] = [
 ];
 
 /// The image's files as a tar archive.
-fn python_root() -> anyhow::Result<Option<Vec<u8>>> {
-    if !(super::have("dpkg-query") && Path::new("/usr/bin/python3").exists()) {
-        eprintln!("skipped: an image of Debian's packages needs Debian and its python3");
-        return Ok(None);
-    }
+fn python_root() -> anyhow::Result<Vec<u8>> {
+    super::require("dpkg-query");
+    super::require("python3");
     let mut paths: BTreeSet<String> = MADE.iter().map(|&path| path.to_owned()).collect();
     for package in closure()? {
         let listed = output(Command::new("dpkg").args(["--listfiles", &package]))?;
