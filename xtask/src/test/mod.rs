@@ -2,7 +2,9 @@
 //!
 //! A failing step does not stop the run: whoever waited for it wants to see everything at once.
 
+mod cache;
 mod daemon;
+mod deny;
 mod docker;
 mod install;
 mod postgres;

@@ -4,16 +4,11 @@
 //! Made once with venv and pip, then kept in the user's cache: they are versions, so they never change.
 
 use std::{
-    env,
-    ffi::OsString,
-    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context, anyhow};
-
-use super::process::quietly;
+use super::{cache, process::quietly};
 
 /// A client, and the variable that tells tests which interpreter has it.
 pub(super) struct Client {
@@ -113,15 +108,12 @@ impl Client {
 
     /// The interpreter of its environment, which is made if it is not there yet.
     pub(super) fn interpreter(&self) -> anyhow::Result<PathBuf> {
-        let cache = cache(env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")).ok_or_else(|| {
-            anyhow!("neither XDG_CACHE_HOME nor HOME is set, so there is no place to keep it")
-        })?;
         // An environment points at the interpreter that made it and breaks with it.
         let python = quietly(
             Command::new("python3").args(["-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]),
         )?;
         let name = format!("{}-python-{}", self.name(), python.trim());
-        make(&cache.join(name), |folder| {
+        let environment = cache::make_once("python", &name, |folder| {
             quietly(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
             let pip = || {
                 let mut pip = Command::new(interpreter_in(folder));
@@ -134,7 +126,8 @@ impl Client {
                 quietly(pip().arg("--no-deps").args(self.alone))?;
             }
             Ok(())
-        })
+        })?;
+        Ok(interpreter_in(&environment))
     }
 }
 
@@ -143,76 +136,13 @@ pub(super) fn present() -> bool {
     quietly(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok()
 }
 
-/// Makes an environment unless a complete one is there. One maker at a time: test runs of two checkouts share the
-/// cache.
-fn make(folder: &Path, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<PathBuf> {
-    let parent = folder
-        .parent()
-        .ok_or_else(|| anyhow!("{} has no parent", folder.display()))?;
-    fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
-    let lock =
-        File::create(folder.with_added_extension("lock")).context("open the lock of an environment")?;
-    lock.lock()
-        .context("wait for another run that makes the same environment")?;
-    let complete = folder.join(".complete");
-    if !complete.exists() {
-        if folder.exists() {
-            fs::remove_dir_all(folder)
-                .with_context(|| format!("remove the unfinished {}", folder.display()))?;
-        }
-        fill(folder)?;
-        File::create(&complete).with_context(|| format!("mark {} as complete", folder.display()))?;
-    }
-    Ok(interpreter_in(folder))
-}
-
 fn interpreter_in(folder: &Path) -> PathBuf {
     folder.join("bin/python")
-}
-
-fn cache(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
-    let set = |value: Option<OsString>| value.filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = set(xdg).or_else(|| Some(set(home)?.join(".cache")))?;
-    Some(cache.join("muster/python"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_cache_is_the_users() {
-        let folder = |xdg: Option<&str>, home: Option<&str>| cache(xdg.map(Into::into), home.map(Into::into));
-        assert_eq!(folder(Some("/x"), Some("/h")), Some("/x/muster/python".into()));
-        assert_eq!(
-            folder(Some(""), Some("/h")),
-            Some("/h/.cache/muster/python".into())
-        );
-        assert_eq!(folder(None, None), None);
-    }
-
-    #[test]
-    fn an_environment_is_made_once() {
-        let cache = tempfile::tempdir().unwrap();
-        let folder = cache.path().join("a-1.0");
-        let python = make(&folder, |folder| Ok(fs::create_dir(folder)?)).unwrap();
-        assert_eq!(python, folder.join("bin/python"));
-        make(&folder, |_| panic!("it is complete")).unwrap();
-    }
-
-    #[test]
-    fn an_unfinished_environment_is_made_anew() {
-        let cache = tempfile::tempdir().unwrap();
-        let folder = cache.path().join("a-1.0");
-        let broken = make(&folder, |folder| {
-            fs::create_dir(folder)?;
-            fs::write(folder.join("half"), "")?;
-            Err(anyhow!("the network went away"))
-        });
-        assert!(broken.unwrap_err().to_string().contains("the network went away"));
-        make(&folder, |folder| Ok(fs::create_dir(folder)?)).unwrap();
-        assert!(!folder.join("half").exists());
-    }
 
     #[test]
     fn requirements_are_exact() {

@@ -3,7 +3,7 @@
 use std::{io::IsTerminal, process::Command};
 
 use super::{
-    Run, install,
+    Run, deny, install,
     process::on_path,
     report::{Counts, Outcome},
     summary,
@@ -26,7 +26,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "arrows", about: "crates use only what their folders may use", needs: &[], run: |run| own(run, &["arrows"]) },
     Step { name: "features", about: "third-party crates have one set of features, so each is compiled once", needs: &[], run: |run| own(run, &["features"]) },
     Step { name: "tidy", about: "sizes, names, sentences, purposes, wire hash, error pages, ADRs, words", needs: &[], run: |run| own(run, &["tidy"]) },
-    Step { name: "deny", about: "licences, advisories and sources of dependencies", needs: &[], run: deny },
+    Step { name: "deny", about: "licences, advisories and sources of dependencies, in every lockfile", needs: &["install"], run: deny::run },
     Step { name: "build", about: "everything in the workspace", needs: &[], run: build },
     Step { name: "images", about: "the job images, static", needs: &[], run: images },
     Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], run: devchain },
@@ -50,7 +50,12 @@ const FUZZ: &str = "crates/foundation/protocol/fuzz/Cargo.toml";
 const STATIC: &str = "-C target-feature=+crt-static";
 
 fn install(run: &mut Run) -> anyhow::Result<Outcome> {
-    install::run(&run.interrupt)
+    let installed = install::run(&run.interrupt)?;
+    if let Outcome::Passed = installed {
+        // The only program that apt does not have.
+        deny::program(|| run.workspace.cargo())?;
+    }
+    Ok(installed)
 }
 
 fn fmt(run: &mut Run) -> anyhow::Result<Outcome> {
@@ -81,14 +86,6 @@ fn own(run: &Run, arguments: &[&str]) -> anyhow::Result<Outcome> {
     let mut command = Command::new(std::env::current_exe()?);
     run.interrupt
         .check(command.args(arguments).current_dir(run.workspace.root()))
-}
-
-fn deny(run: &mut Run) -> anyhow::Result<Outcome> {
-    if !on_path("cargo-deny") {
-        let why = "cargo-deny is not installed (cargo install --locked cargo-deny)";
-        return Ok(Outcome::Skipped(why.to_owned()));
-    }
-    run.interrupt.check(run.workspace.cargo().args(["deny", "check"]))
 }
 
 fn build(run: &mut Run) -> anyhow::Result<Outcome> {

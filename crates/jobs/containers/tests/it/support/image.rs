@@ -175,7 +175,7 @@ fn python_root() -> anyhow::Result<Vec<u8>> {
             .arg(&root)
             .arg("usr/local/lib/python3.11"),
     )?;
-    Ok(Some(std::fs::read(made)?))
+    Ok(std::fs::read(made)?)
 }
 
 /// Resolves the links among the folders of a path: Debian's packages still say `/lib` for `/usr/lib`.
