@@ -136,8 +136,24 @@ pub(crate) async fn batch(at: SocketAddr) -> Result<BatchFile> {
         return Err(anyhow!("the validator at {at}: {}", error.unwrap_or("it cannot say")).into());
     }
     let Began { batch } = serde_json::from_value(body).context("the validator is of another version")?;
-    let file = validator::ask(at, &format!("/v0/batches/{batch}")).await?;
+    read_batch(at, &batch).await
+}
+
+/// The file of a batch.
+pub(crate) async fn read_batch(at: SocketAddr, id: &str) -> Result<BatchFile> {
+    let file = validator::ask(at, &format!("/v0/batches/{id}")).await?;
     Ok(serde_json::from_value(file).context("the validator is of another version")?)
+}
+
+/// The ids of a validator's newest batches that are judged.
+pub(crate) async fn batches(at: SocketAddr) -> Result<BTreeSet<String>> {
+    let body = validator::ask(at, "/v0/batches?limit=50").await?;
+    let batches = body.get("batches").and_then(Value::as_array);
+    let judged = batches.into_iter().flatten().filter_map(|batch| {
+        let text = |name| batch.get(name).and_then(Value::as_str);
+        (text("state") == Some("done")).then(|| text("batch").map(str::to_owned))?
+    });
+    Ok(judged.collect())
 }
 
 async fn list(args: GradeLs) -> Result<ExitCode> {

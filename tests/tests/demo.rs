@@ -84,6 +84,7 @@ fn the_demo_does_all_of_it() {
     );
 
     assert_eq!(report["weight"]["weight"], 65535);
+    assert_eq!(report["drawn"]["executors"], 2, "a block's hash drew a batch");
     assert_ne!(report["weight"]["miner_uid"], report["weight"]["validator_uid"]);
 
     // Once more in the same folder: a new chain, the same stores.

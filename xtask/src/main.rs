@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask arrows | features | tidy | test | bench | ptx`.
+//! The repository's own commands: `cargo xtask arrows | features | tidy | test | bench | fuzz | ptx`.
 //!
 //! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
 //! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -13,6 +13,7 @@ mod arrows;
 mod bench;
 mod cuda;
 mod features;
+mod fuzz;
 mod test;
 mod tidy;
 mod workspace;
@@ -53,6 +54,8 @@ enum Command {
         /// Programs below bench/src/bin/, or `all`
         names: Vec<String>,
     },
+    /// Fuzz every parser of peers' and users' bytes with libFuzzer
+    Fuzz(fuzz::Options),
     /// Compile the CUDA prover's kernels to the PTX that is committed, and report their registers
     Ptx,
 }
@@ -75,6 +78,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tidy { fix } => tidy::run(&workspace, fix),
         Command::Test(options) => test::run(workspace, &options),
         Command::Bench { names } => bench::run(&workspace, &names),
+        Command::Fuzz(options) => fuzz::run(&workspace, &options),
         Command::Ptx => cuda::ptx(&workspace),
     }
 }
@@ -102,7 +106,9 @@ mod tests {
     #[test]
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
-        for name in ["arrows", "features", "tidy", "test", "bench", "ptx", "help"] {
+        for name in [
+            "arrows", "features", "tidy", "test", "bench", "fuzz", "ptx", "help",
+        ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }
     }

@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 use codec::Encode as _;
 use jsonrpsee::core::client::ClientT as _;
-use jsonrpsee::rpc_params;
+use jsonrpsee::core::rpc_params;
 use jsonrpsee_ws_client::{WsClient, WsClientBuilder};
 use muster_devchain::clock::Clock;
 use muster_devchain::node::{Node, Options};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use muster_hardware_proof::merkle::LEAF;
-use muster_image_grader::{machine, program};
+use muster_image_grader::{challenge_limits, program};
 use muster_image_grader_cuda::check::{self, ConversationSizes};
 use muster_image_grader_cuda::cublas::CublasLt;
 use muster_image_grader_cuda::cuda::Cuda;
@@ -84,7 +84,7 @@ fn serve(cuda: Cuda, arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("no runtime")?;
     runtime.block_on(program::run(
         prover,
-        machine::prover_limits(memory),
+        challenge_limits::prover_limits(memory),
         &arguments.listening,
     ))
 }

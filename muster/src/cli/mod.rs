@@ -82,8 +82,11 @@ pub(crate) struct Up {
     /// With --demo: one JSON object on stdout instead of text.
     #[arg(long, requires = "demo")]
     pub(crate) json: bool,
-    /// Executors that the miner may run at once.
-    #[arg(long, default_value_t = 2)]
+    /// Miners, each with its own keys.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) miners: u32,
+    /// Executors of each miner, which run at once.
+    #[arg(long, default_value_t = 2, value_name = "M")]
     pub(crate) executors: u32,
     /// Let persistent executors connect here too (see `muster executor --enroll`).
     #[arg(long, alias = "standing", value_name = "ADDRESS")]

@@ -7,14 +7,18 @@ use anyhow::{Context as _, bail};
 use indexmap::IndexMap;
 use muster_chain::{ChainClient, Netuid, Uid};
 use muster_client::{Client, Credential, News};
+use muster_grading::batch_plan::is_due;
+use muster_grading::judgement::Judgement;
 use muster_identity::Keypair;
 use muster_process::clock::SharedClock;
 use muster_protocol::rest::{CreateJob, JobView};
 use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, ReceiptKind, Timestamp};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::plan::{DEMO_MODEL, Setup};
+use super::plan::{self, DEMO_MODEL, Setup};
 use super::state::Subnet;
 use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
@@ -30,6 +34,10 @@ const CHAT: &str = "every answer carries a signature";
 const CHAT_TOKENS: u32 = 10;
 /// How many words are shown.
 const SHOWN_WORDS: usize = 5;
+/// One block in so many draws a batch, in the last part of the demo.
+const EVERY_BLOCKS: u64 = 4;
+/// The wait for the drawn batch: the validator restarts, about four blocks pass, and the batch is run.
+const DRAW_PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks at the chain.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -50,6 +58,8 @@ pub(crate) struct DemoReport {
     chat: chat::ChatAnswer,
     /// The weight that the validator set for the miner.
     weight: ChainWeight,
+    /// A batch that nobody asked for: a block's hash drew it.
+    drawn: DrawnBatch,
 }
 
 /// The output of the demo image's program.
@@ -75,6 +85,15 @@ struct BatchReport {
     proven: usize,
     /// Why the others are worth nothing.
     reasons: Vec<String>,
+}
+
+/// A batch that a block drew.
+#[derive(Debug, Serialize)]
+struct DrawnBatch {
+    /// The number of the block.
+    block: u64,
+    /// Executors in the batch; each was proven, or challenged in the session that it serves.
+    executors: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -132,6 +151,7 @@ pub(crate) async fn run(
     setup: &Setup<'_>,
     netuid: Netuid,
     user: Keypair,
+    signer: String,
 ) -> Result<DemoReport> {
     let (subnet, image) = (setup.subnet, setup.image);
     let clock = diary.clock.clone();
@@ -181,6 +201,7 @@ pub(crate) async fn run(
         "weight {} of miner uid {} set by validator uid {} on netuid {}",
         weight.weight, weight.miner_uid, weight.validator_uid, weight.netuid
     ));
+    let drawn = drawn_batch(&mut diary, setup, signer).await?;
     Ok(DemoReport {
         steps: diary.steps,
         job,
@@ -189,13 +210,14 @@ pub(crate) async fn run(
         batches,
         chat,
         weight,
+        drawn,
     })
 }
 
 /// Every executor is challenged at one instant, one of them cheating if there are two. The validator gets no hint;
 /// what it says is judged again here from its evidence.
 async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Result<BatchReport> {
-    let cheating = cheating && setup.executors > 1;
+    let cheating = cheating && setup.all_executors() > 1;
     if cheating {
         std::fs::write(setup.layout.cheat_flag(), "").context("cannot let an executor cheat")?;
     }
@@ -216,7 +238,7 @@ async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Resu
     diary.step(format!(
         "{all} executors challenged together, {who}: {proven} proven{zeros}"
     ));
-    if proven != expected || u32::try_from(all) != Ok(setup.executors) {
+    if proven != expected || u32::try_from(all) != Ok(setup.all_executors()) {
         return Err(anyhow::anyhow!("of {all} executors, {who}, {proven} were proven: {zeros}").into());
     }
     Ok(BatchReport {
@@ -224,6 +246,56 @@ async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Resu
         cheating: usize::from(cheating),
         proven,
         reasons,
+    })
+}
+
+/// Restarts the validator with a configuration by which one block in four draws a batch, and waits for a batch that
+/// nobody asked for. Its file is judged again here, and its block must be one that draws.
+async fn drawn_batch(diary: &mut DemoSteps, setup: &Setup<'_>, signer: String) -> Result<DrawnBatch> {
+    let (clock, address) = (diary.clock.clone(), setup.subnet.validator_status);
+    let earlier = grade::batches(address).await?;
+    let config = setup.validator(Some(signer), EVERY_BLOCKS);
+    plan::write_toml(&setup.layout.config("validator"), &config)?;
+    let pid = std::fs::read_to_string(setup.layout.pid("validator"))?;
+    let pid = pid.parse().context("the validator's process id")?;
+    kill(Pid::from_raw(pid), Signal::SIGTERM).context("cannot restart the validator")?;
+    let deadline = clock.now().plus(DRAW_PATIENCE);
+    let file = loop {
+        // Nobody answers while the validator restarts.
+        let drawn = grade::batches(address).await.unwrap_or_default();
+        let drawn = drawn.difference(&earlier).next();
+        if let Some(id) = drawn {
+            break grade::read_batch(address, id).await?;
+        }
+        if clock.now() >= deadline {
+            return Err(anyhow::anyhow!("no block drew a batch in {} s", DRAW_PATIENCE.as_secs()).into());
+        }
+        clock.sleep(LOOK).await;
+    };
+    let head = &file.head;
+    if !is_due(&head.hash, head.validator, EVERY_BLOCKS) {
+        return Err(anyhow::anyhow!("block {} draws no batch, and one was run", head.block).into());
+    }
+    let (proven, reasons) = grade::told(&file)?;
+    let executors = file.judgements.len();
+    let serving = file
+        .judgements
+        .iter()
+        .filter(|judgement| matches!(judgement, Judgement::Serving { .. }))
+        .count();
+    if !reasons.is_empty() || executors == 0 || proven.saturating_add(serving) != executors {
+        return Err(anyhow::anyhow!(
+            "of {executors} executors in the drawn batch, {proven} were proven and {serving} served: {reasons:?}"
+        )
+        .into());
+    }
+    diary.step(format!(
+        "block {} drew a batch: {proven} executors proven, {serving} more in the session that they serve",
+        head.block
+    ));
+    Ok(DrawnBatch {
+        block: head.block,
+        executors,
     })
 }
 

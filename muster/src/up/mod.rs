@@ -3,10 +3,12 @@
 mod cargo_build;
 mod demo;
 mod plan;
+mod ports;
 mod programs;
 pub(crate) mod state;
 mod supervise;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,10 +17,11 @@ use muster_chain::ChainClient;
 use muster_executor::engine::ContainerEngine;
 use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
-use muster_protocol::{ErrorCode, ImageId};
+use muster_protocol::{ErrorCode, ImageId, MinerKey};
 
 use self::demo::DemoSteps;
 use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
+use self::ports::PortClaims;
 use self::programs::Programs;
 use self::state::{Layout, Subnet};
 use self::supervise::{Program, Supervisor};
@@ -48,8 +51,14 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
     diary.step(format!("demo image {image} loaded"));
     let grader = load_image(&engine, &layout, "grader", &programs.grader).await?;
 
-    let keys = Keys::load_or_create(&layout)?;
-    let subnet = plan::subnet(&layout, &keys, Subnet::read(&args.dir)?.as_ref())?;
+    let keys = Keys::load_or_create(&layout, usize::try_from(args.miners).unwrap_or(usize::MAX))?;
+    let earlier = Subnet::read(&args.dir)?;
+    // Held until the subnet ends.
+    let mut claims = PortClaims::new()?;
+    let subnet = plan::subnet(&layout, &keys, earlier.as_ref(), &mut claims)?;
+    for line in claims.moved() {
+        print::problem(format_args!("{line}"));
+    }
     let setup = Setup {
         layout: &layout,
         subnet: &subnet,
@@ -97,20 +106,24 @@ async fn serve(
     let listening = || std::net::TcpStream::connect(subnet.chain).ok();
     supervisor.wait_for("the chain", PATIENCE, listening).await?;
     diary.step(format!("chain at {}", subnet.chain_url()));
-    for role in ["facilitator", "miner", "validator"] {
-        supervisor.start(role_program(setup, role));
-        let file = setup.layout.ready(role);
+    let miners = (0..subnet.miners().len()).map(plan::miner_name);
+    let roles = std::iter::once("facilitator".to_owned())
+        .chain(miners)
+        .chain(std::iter::once("validator".to_owned()));
+    for role in roles {
+        supervisor.start(role_program(setup, &role));
+        let file = setup.layout.ready(&role);
         let address = supervisor
-            .wait_for(role, PATIENCE, || ready::read(&file).ok().flatten())
+            .wait_for(&role, PATIENCE, || ready::read(&file).ok().flatten())
             .await?;
         diary.step(format!("{role} at {address}"));
         if role == "facilitator" {
-            let config = setup.validator(Some(signer(subnet).await?));
+            let config = setup.validator(Some(signer(subnet).await?), 0);
             plan::write_toml(&setup.layout.config("validator"), &config)?;
         }
     }
     announced(supervisor, subnet).await?;
-    diary.step("the miner's address is on the chain");
+    diary.step("the addresses of the miners are on the chain");
     let served = supervisor.wait_until("the validator at its facilitator", PATIENCE, || {
         serves_validators(subnet)
     });
@@ -128,7 +141,7 @@ async fn serve(
                 .await?;
         }
         let report = tokio::select! {
-            report = demo::run(diary, setup, NETUID, keys.user.clone()) => report?,
+            report = demo::run(diary, setup, NETUID, keys.user.clone(), signer(subnet).await?) => report?,
             failure = supervisor.failure() => return Err(failure),
         };
         if args.json {
@@ -142,7 +155,7 @@ async fn serve(
     Err(supervisor.failure().await)
 }
 
-/// Waits until the chain says where the miner is: before that no validator can send it anything.
+/// Waits until the chain has the address of every miner: before that no validator can send it anything.
 async fn announced(supervisor: &mut Supervisor, subnet: &Subnet) -> Result {
     let unreachable = |error| Failure::new(ErrorCode::ChainUnreachable, error);
     let chain = ChainClient::connect(&subnet.chain_url())
@@ -152,10 +165,12 @@ async fn announced(supervisor: &mut Supervisor, subnet: &Subnet) -> Result {
     let on_chain = async {
         loop {
             let metagraph = chain.metagraph(NETUID).await?;
-            if metagraph
-                .find(&subnet.miner.0)
-                .is_some_and(|miner| miner.axon == Some(subnet.miner_address))
-            {
+            let is_announced = |(key, address): (MinerKey, SocketAddr)| {
+                metagraph
+                    .find(&key.0)
+                    .is_some_and(|miner| miner.axon == Some(address))
+            };
+            if subnet.miners().into_iter().all(is_announced) {
                 return Ok(());
             }
             blocks.next().await?;
@@ -197,15 +212,14 @@ async fn serves_validators(subnet: &Subnet) -> bool {
 
 fn welcome(subnet: &Subnet) {
     print::line(format_args!("the subnet is up; Ctrl-C stops it"));
-    print::line(format_args!("  users' door   {}", subnet.facilitator_url()));
+    print::line(format_args!("  facilitator   {}", subnet.facilitator_url()));
     print::line(format_args!(
         "  validator     {} http://{}/v0/state",
         subnet.validator, subnet.validator_status
     ));
-    print::line(format_args!(
-        "  miner         {} at {}",
-        subnet.miner, subnet.miner_address
-    ));
+    for (miner, address) in subnet.miners() {
+        print::line(format_args!("  miner         {miner} at {address}"));
+    }
     print::line(format_args!("  chain         {}", subnet.chain_url()));
     print::line(format_args!(
         "try: muster job run {DEMO_IMAGE} --input licence.txt=LICENSE-MIT -- words"
@@ -225,7 +239,7 @@ fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
         "--lifeline".into(),
     ]);
     Program {
-        name: "chain",
+        name: "chain".to_owned(),
         command,
         restart: false,
     }
@@ -243,14 +257,16 @@ fn lying_engine(setup: &Setup<'_>, engine: &std::path::Path, image: ImageId) -> 
         image.0.hex().into(),
     ];
     Program {
-        name: "cheat",
+        name: "cheat".to_owned(),
         command,
         restart: false,
     }
 }
 
-fn role_program(setup: &Setup<'_>, role: &'static str) -> Program {
-    let config = setup.layout.config(role);
+/// The process of a role; `name` is `miner-2` for the second miner.
+fn role_program(setup: &Setup<'_>, name: &str) -> Program {
+    let role = if name.starts_with("miner") { "miner" } else { name };
+    let config = setup.layout.config(name);
     let mut command = vec![
         setup.muster.clone(),
         role.into(),
@@ -262,7 +278,7 @@ fn role_program(setup: &Setup<'_>, role: &'static str) -> Program {
         command.extend(["--metrics".into(), address.to_string().into()]);
     }
     Program {
-        name: role,
+        name: name.to_owned(),
         command,
         restart: true,
     }
@@ -274,9 +290,9 @@ fn write_everything(setup: &Setup<'_>, keys: &Keys, tempo: u16) -> Result {
     std::fs::write(setup.layout.genesis(), genesis).context("cannot write the genesis")?;
     setup.layout.rotate_log("chain")?;
     for (role, config) in setup.configurations() {
-        setup.layout.rotate_log(role)?;
-        plan::write_toml(&setup.layout.config(role), &config)?;
-        match std::fs::remove_file(setup.layout.ready(role)) {
+        setup.layout.rotate_log(&role)?;
+        plan::write_toml(&setup.layout.config(&role), &config)?;
+        match std::fs::remove_file(setup.layout.ready(&role)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }

@@ -1,16 +1,17 @@
 //! The plan of a local subnet: wallets, addresses, the chain's genesis, and a configuration for each role.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use muster_chain::Netuid;
 use muster_identity::Keypair;
 use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
-use muster_protocol::{ErrorCode, ImageId, MinerKey, ValidatorKey};
+use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 
-use super::state::{Layout, Subnet};
+use super::ports::{self, PortClaims};
+use super::state::{FurtherMiner, Layout, Subnet};
 use crate::failure::{Failure, Result};
 
 /// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the
@@ -30,17 +31,34 @@ const STAKE: u64 = 1_000_000_000_000;
 pub(crate) struct Keys {
     pub(crate) validator: Keypair,
     pub(crate) miner: Keypair,
+    /// The miners after the first, each with its own coldkey.
+    pub(crate) further_miners: Vec<MinerIdentity>,
     pub(crate) user: Keypair,
-    /// Owns both hotkeys on the chain; nothing but the genesis uses it.
+    /// Owns the hotkeys of the validator and of the first miner on the chain; nothing but the genesis uses it.
     pub(crate) owner: Keypair,
 }
 
+/// The keys of a miner.
+pub(crate) struct MinerIdentity {
+    pub(crate) hotkey: Keypair,
+    pub(crate) coldkey: Hotkey,
+}
+
+/// The name of a miner's process, wallet and files: `miner`, `miner-2`, `miner-3` and so on.
+pub(crate) fn miner_name(index: usize) -> String {
+    match index {
+        0 => "miner".to_owned(),
+        _ => format!("miner-{}", index.saturating_add(1)),
+    }
+}
+
 impl Keys {
-    /// Loads the wallets of an earlier run, or makes them.
-    pub(crate) fn load_or_create(layout: &Layout) -> Result<Self> {
+    /// Loads the wallets of an earlier run, or makes them. There is at least one miner.
+    pub(crate) fn load_or_create(layout: &Layout, miners: usize) -> Result<Self> {
         let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
+        let path = |name: &str| WalletPath::new(layout.wallets(), name, HOTKEY);
         let key = |name: &str| {
-            let path = WalletPath::new(layout.wallets(), name, HOTKEY);
+            let path = path(name);
             if path.hotkey_file().map_err(unusable)?.exists() {
                 return wallet::load_hotkey(&path).map_err(unusable);
             }
@@ -49,7 +67,18 @@ impl Keys {
                 .map(|made| made.hotkey)
                 .map_err(unusable)
         };
+        let further = (1..miners).map(|index| {
+            let name = miner_name(index);
+            let hotkey = key(&name)?;
+            let shown = wallet::read_public_keys(&path(&name)).map_err(unusable)?;
+            let coldkey = shown
+                .coldkey
+                .with_context(|| format!("the wallet {name} has no coldkey"))?;
+            Ok::<_, Failure>(MinerIdentity { hotkey, coldkey })
+        });
+        let further_miners = further.collect::<Result<Vec<_>>>()?;
         Ok(Self {
+            further_miners,
             validator: key("validator")?,
             miner: key("miner")?,
             user: key("user")?,
@@ -59,51 +88,68 @@ impl Keys {
 }
 
 /// The addresses of all roles. An earlier run's addresses are kept while they are free, so that bookmarks hold.
-pub(crate) fn subnet(layout: &Layout, keys: &Keys, earlier: Option<&Subnet>) -> anyhow::Result<Subnet> {
-    // Every listener is held until all are chosen, so that none is chosen twice.
-    let mut held = Vec::new();
-    let mut address = |earlier: Option<SocketAddr>| -> anyhow::Result<SocketAddr> {
-        let listener = match earlier.and_then(|address| TcpListener::bind(address).ok()) {
-            Some(listener) => listener,
-            None => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on 127.0.0.1")?,
-        };
-        let address = listener.local_addr()?;
-        held.push(listener);
-        Ok(address)
-    };
+pub(crate) fn subnet(
+    layout: &Layout,
+    keys: &Keys,
+    earlier: Option<&Subnet>,
+    claims: &mut PortClaims,
+) -> anyhow::Result<Subnet> {
+    let mut further_miners = Vec::new();
+    for (index, (miner, port)) in keys
+        .further_miners
+        .iter()
+        .zip(ports::FURTHER_MINERS..)
+        .enumerate()
+    {
+        let earlier = earlier.and_then(|subnet| subnet.further_miners.get(index));
+        let name = miner_name(index.saturating_add(1));
+        further_miners.push(FurtherMiner {
+            key: MinerKey(miner.hotkey.hotkey()),
+            address: claims.claim(&name, earlier.map(|miner| miner.address), port)?,
+        });
+    }
     Ok(Subnet {
-        chain: address(earlier.map(|s| s.chain))?,
-        facilitator: address(earlier.map(|s| s.facilitator))?,
-        validator_status: address(earlier.map(|s| s.validator_status))?,
-        gateway: Some(address(earlier.and_then(|s| s.gateway))?),
-        metrics: Some(address(earlier.and_then(|s| s.metrics))?),
-        miner_address: address(earlier.map(|s| s.miner_address))?,
+        chain: claims.claim("chain", earlier.map(|s| s.chain), ports::CHAIN)?,
+        facilitator: claims.claim("facilitator", earlier.map(|s| s.facilitator), ports::FACILITATOR)?,
+        validator_status: claims.claim("validator", earlier.map(|s| s.validator_status), ports::VALIDATOR)?,
+        gateway: Some(claims.claim("gateway", earlier.and_then(|s| s.gateway), ports::GATEWAY)?),
+        metrics: Some(claims.claim("metrics", earlier.and_then(|s| s.metrics), ports::METRICS)?),
+        miner_address: claims.claim("miner", earlier.map(|s| s.miner_address), ports::MINER)?,
         validator: ValidatorKey(keys.validator.hotkey()),
         miner: MinerKey(keys.miner.hotkey()),
+        further_miners,
         wallets: layout.wallets(),
     })
 }
 
-/// The chain's genesis: one subnet with the validator and the miner in it.
+/// The chain's genesis: one subnet with the validator and the miners in it.
 ///
 /// A balance of a key that nobody holds makes every run's chain another chain, so that no role takes its blocks for
 /// those of the last run.
 pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
     let owner = keys.owner.hotkey().to_string();
-    let neuron = |hotkey: String, stake: u64, permit: bool| json!({"netuid": NETUID.0, "hotkey": hotkey, "coldkey": owner, "stake": stake, "permit": permit});
-    let nobody = Keypair::generate().hotkey().to_string();
+    let neuron = |hotkey: &Keypair, coldkey: &str, stake: u64, permit: bool| {
+        let hotkey = hotkey.hotkey().to_string();
+        json!({"netuid": NETUID.0, "hotkey": hotkey, "coldkey": coldkey, "stake": stake, "permit": permit})
+    };
+    let mut neurons = vec![
+        neuron(&keys.validator, &owner, STAKE, true),
+        neuron(&keys.miner, &owner, 0, false),
+    ];
+    let mut balances = serde_json::Map::new();
+    let mut fund = |key: Hotkey| balances.insert(key.to_string(), json!(STAKE));
+    for miner in &keys.further_miners {
+        neurons.push(neuron(&miner.hotkey, &miner.coldkey.to_string(), 0, false));
+        fund(miner.hotkey.hotkey());
+    }
+    for key in [&keys.owner, &keys.validator, &keys.miner] {
+        fund(key.hotkey());
+    }
+    fund(Keypair::generate().hotkey());
     json!({
         "subnets": [{"netuid": NETUID.0, "tempo": tempo}],
-        "balances": {
-            owner.clone(): STAKE,
-            keys.validator.hotkey().to_string(): STAKE,
-            keys.miner.hotkey().to_string(): STAKE,
-            nobody: STAKE,
-        },
-        "neurons": [
-            neuron(keys.validator.hotkey().to_string(), STAKE, true),
-            neuron(keys.miner.hotkey().to_string(), 0, false),
-        ],
+        "balances": balances,
+        "neurons": neurons,
         "allow_loopback": true,
     })
 }
@@ -112,6 +158,7 @@ pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
 pub(crate) struct Setup<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) subnet: &'a Subnet,
+    /// Executors of each miner.
     pub(crate) executors: u32,
     /// The address on which persistent executors connect.
     pub(crate) standing: Option<SocketAddr>,
@@ -146,13 +193,22 @@ pub(crate) fn services(file: &Path) -> anyhow::Result<Vec<Value>> {
 
 impl Setup<'_> {
     /// The configuration of each role, by its name.
-    pub(crate) fn configurations(&self) -> [(&'static str, Value); 4] {
-        [
-            ("facilitator", self.facilitator()),
-            ("validator", self.validator(None)),
-            ("miner", self.miner()),
-            ("executor", self.executor()),
-        ]
+    pub(crate) fn configurations(&self) -> Vec<(String, Value)> {
+        let mut all = vec![
+            ("facilitator".to_owned(), self.facilitator()),
+            ("validator".to_owned(), self.validator(None, 0)),
+            ("executor".to_owned(), self.executor()),
+        ];
+        for (index, (_, address)) in self.subnet.miners().into_iter().enumerate() {
+            all.push((miner_name(index), self.miner(&miner_name(index), address)));
+        }
+        all
+    }
+
+    /// Executors of all miners together.
+    pub(crate) fn all_executors(&self) -> u32 {
+        let miners = u32::try_from(self.subnet.miners().len()).unwrap_or(u32::MAX);
+        self.executors.saturating_mul(miners)
     }
 
     fn store(&self, role: &str) -> String {
@@ -174,9 +230,9 @@ impl Setup<'_> {
         })
     }
 
-    /// Also the jobs of `signer` are taken: the facilitator's own key, known once it runs, signs for who has an API
-    /// key only.
-    pub(crate) fn validator(&self, signer: Option<String>) -> Value {
+    /// Also the jobs of `signer` are taken: the facilitator's own key, known once it runs, signs for users who have an
+    /// API key only. A block draws a batch of grading once in `every_blocks` on average; never if that is 0.
+    pub(crate) fn validator(&self, signer: Option<String>, every_blocks: u64) -> Value {
         let users: Vec<String> = [self.user.hotkey().to_string()]
             .into_iter()
             .chain(signer.clone())
@@ -191,7 +247,7 @@ impl Setup<'_> {
             "ready_file": self.layout.ready("validator"),
             "gateway": self.gateway(signer),
             "grading": {
-                "every_blocks": 0,
+                "every_blocks": every_blocks,
                 "gather_s": 60,
                 "images": {"always_on.test": {"image": self.grader}},
             },
@@ -215,7 +271,7 @@ impl Setup<'_> {
             .collect();
         let mut gateway = json!({
             "facilitators": Vec::from_iter(facilitator),
-            "max_sessions": self.executors.saturating_sub(1).max(1),
+            "max_sessions": self.all_executors().saturating_sub(1).max(1),
             "heartbeat_s": 2,
             "patience_s": 90,
             "start_s": 60,
@@ -227,9 +283,15 @@ impl Setup<'_> {
         gateway
     }
 
-    fn miner(&self) -> Value {
-        let mut standing = json!({"roll": self.layout.data("standing")});
-        if let (Some(address), Some(standing)) = (self.standing, standing.as_object_mut()) {
+    /// Persistent executors connect to the first miner only.
+    fn miner(&self, name: &str, address: SocketAddr) -> Value {
+        let is_first = name == miner_name(0);
+        let suffix = name.trim_start_matches("miner");
+        let data = |kind: &str| self.layout.data(&format!("{kind}{suffix}"));
+        let mut standing = json!({"roll": data("standing")});
+        if let (Some(address), Some(standing)) =
+            (self.standing.filter(|_| is_first), standing.as_object_mut())
+        {
             standing.insert("bind".to_owned(), json!(address));
         }
         let mut executor = Vec::new();
@@ -245,13 +307,13 @@ impl Setup<'_> {
             self.layout.config("executor"),
         ]);
         json!({
-            "bind": self.subnet.miner_address,
-            "announce": self.subnet.miner_address,
-            "ready_file": self.layout.ready("miner"),
-            "wallet": self.wallet("miner"),
+            "bind": address,
+            "announce": address,
+            "ready_file": self.layout.ready(name),
+            "wallet": self.wallet(name),
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
-            "store": self.store("miner"),
-            "receipts_dir": self.layout.data("receipts"),
+            "store": self.store(name),
+            "receipts_dir": data("receipts"),
             "standing": standing,
             "executor": {
                 "class": "always_on.test",
@@ -297,8 +359,9 @@ mod tests {
     fn every_role_takes_its_configuration_and_the_gateway_serves_the_demo_model() {
         let folder = tempfile::tempdir().unwrap();
         let layout = Layout::create(folder.path()).unwrap();
-        let keys = Keys::load_or_create(&layout).unwrap();
-        let subnet = subnet(&layout, &keys, None).unwrap();
+        let keys = Keys::load_or_create(&layout, 2).unwrap();
+        let mut claims = PortClaims::new().unwrap();
+        let subnet = subnet(&layout, &keys, None, &mut claims).unwrap();
         let file = folder.path().join("models.toml");
         let mine = format!(
             "[[services]]\nmodel = 'mine'\nimage = '{}'\nclass = 'always_on.test'\n",
@@ -319,13 +382,30 @@ mod tests {
             may_cheat: true,
         };
         taken::<muster_facilitator::Config>("facilitator", &setup.facilitator());
-        taken::<muster_miner::Config>("miner", &setup.miner());
+        let miners: Vec<_> = setup.configurations().into_iter().skip(3).collect();
+        assert_eq!(miners.len(), 2);
+        for (name, config) in &miners {
+            taken::<muster_miner::Config>(name, config);
+        }
+        for field in [
+            "bind",
+            "wallet",
+            "store",
+            "receipts_dir",
+            "ready_file",
+            "standing",
+        ] {
+            assert_ne!(
+                miners[0].1[field], miners[1].1[field],
+                "{field} is each miner's own"
+            );
+        }
         taken::<muster_executor::Config>("executor", &setup.executor());
         let signer = keys.owner.hotkey();
         for facilitator in [None, Some(signer.to_string())] {
-            taken::<muster_validator::Config>("validator", &setup.validator(facilitator));
+            taken::<muster_validator::Config>("validator", &setup.validator(facilitator, 0));
         }
-        let text = toml::to_string(&setup.validator(Some(signer.to_string()))).unwrap();
+        let text = toml::to_string(&setup.validator(Some(signer.to_string()), 4)).unwrap();
         let gateway = parse::<muster_validator::Config>(&text, "validator")
             .unwrap()
             .gateway;

@@ -96,7 +96,7 @@ impl Layout {
 pub(crate) struct Subnet {
     /// The chain's JSON-RPC.
     pub(crate) chain: SocketAddr,
-    /// The users' door.
+    /// The facilitator's REST API.
     pub(crate) facilitator: SocketAddr,
     /// The validator's read-only status.
     pub(crate) validator_status: SocketAddr,
@@ -106,14 +106,24 @@ pub(crate) struct Subnet {
     /// Where the validator serves its metrics; likewise.
     #[serde(default)]
     pub(crate) metrics: Option<SocketAddr>,
-    /// The miner's door.
+    /// The first miner's port for validators and executors.
     pub(crate) miner_address: SocketAddr,
     /// The key of the validator.
     pub(crate) validator: ValidatorKey,
-    /// The key of the miner.
+    /// The key of the first miner.
     pub(crate) miner: MinerKey,
+    /// The miners after the first.
+    #[serde(default)]
+    pub(crate) further_miners: Vec<FurtherMiner>,
     /// Wallets, the user's among them.
     pub(crate) wallets: PathBuf,
+}
+
+/// A miner after the first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FurtherMiner {
+    pub(crate) key: MinerKey,
+    pub(crate) address: SocketAddr,
 }
 
 impl Subnet {
@@ -121,7 +131,15 @@ impl Subnet {
         root.join("subnet.json")
     }
 
-    /// URL of the users' door.
+    /// The key and the address of every miner.
+    pub(crate) fn miners(&self) -> Vec<(MinerKey, SocketAddr)> {
+        let further = self.further_miners.iter().map(|miner| (miner.key, miner.address));
+        std::iter::once((self.miner, self.miner_address))
+            .chain(further)
+            .collect()
+    }
+
+    /// URL of the facilitator.
     pub(crate) fn facilitator_url(&self) -> String {
         format!("http://{}", self.facilitator)
     }

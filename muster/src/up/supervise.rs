@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     /// The role's name: the prefix of its lines.
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// The program and its arguments.
     pub(crate) command: Vec<PathBuf>,
     /// Whether it can be started again. The local chain cannot: its blocks are gone with it.
@@ -153,7 +153,7 @@ struct Keeper {
 
 impl Keeper {
     async fn keep(&self) -> Result<(), Failure> {
-        let name = self.program.name;
+        let name = &self.program.name;
         let mut quick_deaths = 0;
         loop {
             let begun = self.clock.now();
@@ -184,7 +184,7 @@ impl Keeper {
     }
 
     fn spawn(&self) -> anyhow::Result<Child> {
-        let name = self.program.name;
+        let name = &self.program.name;
         let (program, args) = self
             .program
             .command
@@ -217,7 +217,8 @@ impl Keeper {
 
     /// Copies what a program says into its log, and to the terminal where that is wanted.
     fn drain(&self, output: impl AsyncRead + Unpin + Send + 'static) {
-        let (name, echo, log) = (self.program.name, self.echo, self.layout.log(self.program.name));
+        let (name, echo) = (self.program.name.clone(), self.echo);
+        let log = self.layout.log(&name);
         self.tasks.spawn("keep a process's output", async move {
             let file = tokio::fs::OpenOptions::new()
                 .create(true)
@@ -235,8 +236,8 @@ impl Keeper {
                     let _ = file.write_all(format!("{text}\n").as_bytes()).await;
                 }
                 if echo {
-                    // Roles begin their lines with their own name.
-                    let text = text.strip_prefix(name).map_or(&*text, str::trim_start);
+                    // Roles begin their lines with their own name, the second miner with `miner` too.
+                    let text = text.strip_prefix(role_of(&name)).map_or(&*text, str::trim_start);
                     print::line(format_args!("[{name:<11}] {text}"));
                 }
             }
@@ -254,12 +255,17 @@ impl Keeper {
             () = self.clock.sleep(GRACE) => child.kill().await?,
         }
         for file in [
-            self.layout.pid(self.program.name),
-            self.layout.ready(self.program.name),
+            self.layout.pid(&self.program.name),
+            self.layout.ready(&self.program.name),
         ] {
             // The chain has no ready file.
             let _ = std::fs::remove_file(file);
         }
         Ok(())
     }
+}
+
+/// The role of a process: `miner` of `miner-2`.
+fn role_of(name: &str) -> &str {
+    name.split('-').next().unwrap_or(name)
 }

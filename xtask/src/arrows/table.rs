@@ -30,7 +30,6 @@ impl Group {
     pub(super) fn of(folder: &str) -> Option<Self> {
         let mut parts = folder.split('/');
         let group = match (parts.next()?, parts.next()) {
-            (_, _) if folder.ends_with("/fuzz") => Program,
             ("crates", Some("foundation")) => Foundation,
             ("crates", Some("jobs")) => Jobs,
             ("crates", Some("streaming")) => Streaming,
@@ -39,7 +38,7 @@ impl Group {
             ("crates", Some("market")) => Market,
             ("validator" | "miner" | "executor" | "facilitator", None) => Role,
             ("muster" | "tests" | "bench", None) => Binary,
-            ("images", Some(_)) | ("xtask", None) => Program,
+            ("images", Some(_)) | ("xtask" | "fuzz", None) => Program,
             _ => return None,
         };
         Some(group)
@@ -136,7 +135,14 @@ pub(super) const PROGRAMS: &[(&str, &[&str])] = &[
     ("xtask", &["muster-feature-set"]),
     ("muster-image-grader", &["muster-hardware-proof"]),
     ("muster-image-grader-cuda", &["muster-hardware-proof", "muster-image-grader"]),
-    ("muster-protocol-fuzz", &["muster-protocol"]),
+    (
+        "muster-fuzz",
+        &[
+            "muster-protocol", "muster-process", "muster-http", "muster-containers", "muster-enrollment",
+            "muster-job-data", "muster-receipts", "muster-openai", "muster-response-proof", "muster-session-pool",
+            "muster-hardware-proof", "muster-grading", "muster-facilitator-core", "muster-file-store",
+        ],
+    ),
 ];
 
 /// Dependencies that a crate must not have although the arrows would allow them.

@@ -45,7 +45,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "cuda-tests", about: "the CUDA prover's kernels on the processor, against the golden vectors", needs: &["cuda"], run: cuda_tests },
 ];
 
-const FUZZ: &str = "crates/foundation/protocol/fuzz/Cargo.toml";
+const FUZZ: &str = "fuzz/Cargo.toml";
 /// The compiler flags of a program that runs in an image without a base: no loader, no libraries.
 const STATIC: &str = "-C target-feature=+crt-static";
 

@@ -1,6 +1,6 @@
 //! Fuzz targets: one function per parser, each with the property that must hold besides not panicking.
 //!
-//! Used by `cargo fuzz` (coverage-guided, see `fuzz/Cargo.toml`) and by `tests/fuzz.rs` (a fixed number of seeded
+//! Used by `cargo xtask fuzz` (coverage-guided, `fuzz/` at the root) and by `tests/fuzz.rs` (a fixed number of seeded
 //! inputs).
 
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};

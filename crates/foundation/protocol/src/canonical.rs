@@ -125,6 +125,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// Fuzzing found these digits: read as the next double but one, they would be signed as other text than Python's.
+    #[test]
+    fn a_number_is_read_as_the_nearest_double() {
+        for text in ["1.1111111111111111e+33", "1e+23", "9007199254740993.0"] {
+            let value: serde_json::Value = serde_json::from_str(text).unwrap();
+            let again: serde_json::Value = serde_json::from_str(&sorted_compact(&value)).unwrap();
+            assert_eq!(value.as_f64(), text.parse().ok(), "{text}");
+            assert_eq!(again, value, "{text}");
+        }
+    }
+
     /// Each right-hand side was printed by CPython 3.11.
     #[test]
     fn prints_what_python_prints() {

@@ -100,10 +100,7 @@ impl FromStr for ImageReference {
             Some((repository, tag)) => (repository, Some(tag)),
             None => (path, None),
         };
-        let fine = is_host(registry)
-            && repository.split('/').all(is_component)
-            && tag.is_none_or(is_tag)
-            && repository.len() <= 255;
+        let fine = is_host(registry) && repository.split('/').all(is_component) && tag.is_none_or(is_tag);
         if !fine {
             return Err(refused());
         }
@@ -116,6 +113,10 @@ impl FromStr for ImageReference {
         } else {
             repository.to_owned()
         };
+        // The bound holds for the name as it is written again, with the default folder.
+        if repository.len() > 255 {
+            return Err(refused());
+        }
         // If both are present the digest decides, as in every other client.
         let pin = digest.map_or_else(|| Pin::Tag(tag.unwrap_or("latest").to_owned()), Pin::Digest);
         Ok(Self {
@@ -165,6 +166,14 @@ fn is_tag(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_at_the_bound_is_written_as_a_name_within_it() {
+        let longest = "a".repeat(255 - "library/".len());
+        let name: ImageReference = longest.parse().unwrap();
+        assert_eq!(name.to_string().parse().as_ref(), Ok(&name));
+        assert!(format!("{longest}a").parse::<ImageReference>().is_err());
+    }
 
     #[test]
     fn names_are_completed_as_every_client_completes_them() {
