@@ -25,7 +25,7 @@ const STAKE: u64 = 1_000_000_000_000;
 /// A role that runs as a process of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// The users' door.
+    /// Serves users: the REST API.
     Facilitator,
     /// The role that routes jobs.
     Validator,

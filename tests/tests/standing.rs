@@ -1,4 +1,4 @@
-//! A standing executor in a whole subnet: enrolled by its operator's own hands, it runs what users send.
+//! A persistent executor in a whole subnet: its operator enrolls it, and it runs users' jobs.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A standing executor's process; dropping it asks it to stop.
+/// A persistent executor's process; dropping it asks it to stop.
 struct Standing(Child);
 
 impl Standing {

@@ -1,5 +1,6 @@
-//! The users' door: jobs made durable in a second and how long each takes, a list of 100,000 jobs, the memory of 1,000
-//! idle watchers; on SQLite and on PostgreSQL, against a minimal FastAPI endpoint on the same PostgreSQL.
+//! The facilitator's REST API: jobs made durable in a second and how long each takes, a list of 100,000 jobs, the
+//! memory of 1,000 idle watchers; on SQLite and on PostgreSQL, against a minimal FastAPI endpoint on the same
+//! PostgreSQL.
 //!
 //! Wants `MUSTER_TEST_POSTGRES_URL`, and for the peer `MUSTER_BENCH_FASTAPI_PYTHON` (fastapi, uvicorn, asyncpg, uvloop,
 //! httptools). Each server is a process of its own; the load comes from this one. `MUSTER_BENCH_JOBS` and

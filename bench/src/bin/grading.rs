@@ -466,7 +466,7 @@ async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
             "the barrier: {WAITING} sealed clients with a connection each, one endpoint, all in this process; {ROUNDS} rounds"
         ),
         format!(
-            "the batch: {miners} miners of {OF_ONE} executors, {all} in all, two proofs each; CHAIN with n = 256 and two rounds, WALK over 1 MiB"
+            "the batch: {miners} miners of {OF_ONE} executors, {all} in all, two proofs each; MATMUL with n = 256 and two rounds, WALK over 1 MiB"
         ),
         format!("evidence of the batch: {stored:.0} MB of text"),
     ];

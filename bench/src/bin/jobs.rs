@@ -1,4 +1,4 @@
-//! A trivial job on a standing executor, from its offer until the executor is free again, against the bare engine:
+//! A trivial job on a persistent executor, from its offer until the executor is free again, against the bare engine:
 //! create, start, wait, remove. Once with nothing made ahead, once with a container that waits. Then a thousand jobs in
 //! a row, and what they leave behind.
 //!

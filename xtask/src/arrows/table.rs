@@ -193,13 +193,13 @@ const NEVER: &[Never] = &[
     never("muster-grading",     NETWORK, "a batch is planned and judged without a clock, a store or a socket"),
     never("muster-grading-runner", &["bollard*", "subxt*"], "a batch knows sessions and jobs, and neither a chain nor an engine"),
     never("muster-scoring",     NETWORK, "scores are decided without a clock, a store or a chain"),
-    never("muster-facilitator-core", NETWORK, "admission at the users' door is decided without a socket and without a store"),
+    never("muster-facilitator-core", NETWORK, "admission of users is decided without a socket and without a store"),
     never("muster-file-store",  &["bollard*", "subxt*"], "files know no job, no engine and no chain"),
     never("muster-client",      &["bollard*", "subxt*", "sqlx*"], "a user's program needs no store, no engine and no chain"),
     never("muster-executor",    &["muster-chain", "subxt*"], "the executor stands next to untrusted code and must not reach the chain"),
     never("muster-miner",       &["subxt*"], "the chain is reached through muster-chain"),
     never("muster-validator",   &["bollard*", "subxt*"], "containers are the executor's, the chain is reached through muster-chain"),
-    never("muster-facilitator", &["bollard*", "subxt*"], "the users' door runs nothing and writes nothing on chain"),
+    never("muster-facilitator", &["bollard*", "subxt*"], "the facilitator runs nothing and writes nothing on chain"),
     never("muster-hold",        NETWORK, "it stands inside other people's containers and does one thing"),
 ];
 

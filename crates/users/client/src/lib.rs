@@ -1,5 +1,5 @@
-//! A client of the users' door, for programs of one's own and for the `muster` binary: jobs submitted and followed,
-//! files uploaded and fetched, keys made and revoked.
+//! A client of the facilitator's REST API, for programs of one's own and for the `muster` binary: jobs submitted and
+//! followed, files uploaded and fetched, keys made and revoked.
 //!
 //! ```no_run
 //! # async fn example(clock: muster_process::SharedClock) -> Result<(), muster_client::ClientError> {
