@@ -80,15 +80,16 @@ pub(super) async fn finish(mut command: Command, name: &str, clock: &SharedClock
     let mut stderr = build.stderr.take();
     let mut output = CargoOutput::default();
     let mut display = None;
-    let mut next_line = SILENCE;
+    // A point in time, not a pause: cargo's output must not put the next line off.
+    let mut next_line = clock.now().plus(SILENCE);
     loop {
         tokio::select! {
             more = read(stderr.as_mut(), &mut output) => match more? {
                 true => {}
                 false => break,
             },
-            () = clock.sleep(next_line) => {
-                next_line = LINE_INTERVAL;
+            () = clock.sleep(next_line.since(clock.now())) => {
+                next_line = clock.now().plus(LINE_INTERVAL);
                 display.get_or_insert_with(|| BuildDisplay::new(name)).line(&output);
             }
         }
