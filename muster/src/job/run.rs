@@ -279,6 +279,7 @@ fn request(
         streaming_details: None,
         volumes: (!volumes.is_empty()).then_some(volumes),
         uploads: (!uploads.is_empty()).then_some(uploads),
+        muster: None,
     })
 }
 

@@ -346,6 +346,7 @@ fn request(subnet: &Subnet, image: ImageId, folder: &Path) -> anyhow::Result<Cre
         streaming_details: None,
         volumes: Some(vec![volume]),
         uploads: None,
+        muster: None,
     })
 }
 

@@ -133,6 +133,7 @@ fn session_job(state: &ValidatorState, order: &StreamingJobOrder) -> JobRequest 
                 ..service.terms()
             }),
         }),
+        muster: None,
     };
     let now_ns = state.clock.now().micros().saturating_mul(1_000);
     job.signature = sign_job(&state.keypair, &job.signed_fields(), now_ns);

@@ -1,9 +1,11 @@
 //! Signatures of jobs: those of their users, and those that validators and miners make while a job runs.
 
+use muster_protocol::job::JobTerms;
 use muster_protocol::wire::facilitator::{
     BittensorSignature, CheatReport, JobRequest, SignatureScope, UserSignature,
 };
 use muster_protocol::wire::miner::StreamingJobReady;
+use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::wire::signing::{
     SignedFrame, SignedJobFields, full_request_digest, full_request_object_digest, streaming_ready,
 };
@@ -25,16 +27,37 @@ pub fn sign_job(user: &Keypair, fields: &SignedJobFields, timestamp_ns: i64) -> 
     }
 }
 
-/// Checks the user's signature of a job over the fields as they arrived.
+/// Signs the terms of a job as its user. `job` is the job's signed digest (`SignedJobFields::digest`), so the terms are
+/// good for this one job.
+pub fn sign_terms(user: &Keypair, terms: &JobTerms, job: &[u8; 64]) -> Signature {
+    user.sign(&terms.digest(job))
+}
+
+/// Checks the user's signatures of a job over the fields and the terms as they arrived.
 ///
 /// The signature has no age. The caller ensures that the same signature does not run twice, and that this user may run
-/// jobs.
+/// jobs. The account in [`JobRequest::muster`] is not signed.
 ///
 /// # Errors
-/// The signature has another scope, or a field was changed on the way.
+/// The signature has another scope, a field was changed on the way, or the terms were not signed by the same user for
+/// this job.
 pub fn verify_job(job: &JobRequest) -> Result<Verified<JobRequest>, VerifyError> {
     verify_job_fields(&job.signature, &job.signed_fields())?;
+    if let Some(extension) = &job.muster {
+        verify_terms(job, extension)?;
+    }
     Ok(Verified::new(job.clone()))
+}
+
+/// Checks that the terms of a job, if it has any, are signed by the signatory of the job.
+fn verify_terms(job: &JobRequest, extension: &JobExtension) -> Result<(), VerifyError> {
+    let key = job.signature.signatory.0;
+    let holds = match (&extension.terms, &extension.signature) {
+        (None, None) => true,
+        (Some(terms), Some(signature)) => verify(&key, &terms.digest(&job.signed_digest()), signature),
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    if holds { Ok(()) } else { Err(VerifyError::Terms { key }) }
 }
 
 /// Checks a user's signature over the fields of a job, whatever message they came in: the facilitator reads them from

@@ -11,8 +11,8 @@ mod verify;
 pub mod wallet;
 
 pub use job_signatures::{
-    FrameSignature, sign_job, sign_request, sign_streaming_ready, verify_cheat_report, verify_frame,
-    verify_job, verify_job_fields, verify_request, verify_streaming_ready,
+    FrameSignature, sign_job, sign_request, sign_streaming_ready, sign_terms, verify_cheat_report,
+    verify_frame, verify_job, verify_job_fields, verify_request, verify_streaming_ready,
 };
 pub use key::{Keypair, SecretError};
 pub use peer_greetings::{

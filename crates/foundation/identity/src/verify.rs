@@ -119,6 +119,12 @@ pub enum VerifyError {
     /// A field lies outside the limits that both implementations share.
     #[error("a receipt outside its limits: {0}")]
     Limits(#[from] ReceiptError),
+    /// The terms of a job are unsigned, or signed by another key or for another job.
+    #[error("the terms' signature does not match: {key} did not sign these terms for this job")]
+    Terms {
+        /// The signatory of the job.
+        key: Hotkey,
+    },
     /// The signature covers another part of the request than is needed.
     #[error("the signature of a job must have the scope SignedFields")]
     Scope,

@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use muster_identity::{
     AuthError, FrameSignature, Keypair, Party, VerifyError, countersign, offer_receipt,
-    sign_facilitator_auth, sign_job, sign_streaming_ready, sign_validator_auth, verify, verify_countersigned,
+    sign_facilitator_auth, sign_job, sign_streaming_ready, sign_terms, sign_validator_auth, verify, verify_countersigned,
     verify_facilitator_auth, verify_frame, verify_job, verify_login, verify_offered, verify_receipt,
     verify_streaming_ready, verify_validator_auth,
 };
+use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::receipt::{OfferedReceipt, Receipt, ReceiptError};
 use muster_protocol::wire::facilitator::{Authentication, JobRequest, SignatureScope};
 use muster_protocol::wire::miner::{StreamingJobReady, ToMiner, ValidatorAuth};
+use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::wire::signing::{decode_from_validator, with_validator_signature};
 use muster_protocol::{MinerKey, ReceiptPayload, Signature, Timestamp, UserKey, ValidatorKey};
 use serde::de::DeserializeOwned;
@@ -324,6 +326,32 @@ mod jobs {
             let mut job = job();
             change(&mut job);
             assert!(verify_job(&job).is_err(), "change {index}");
+        }
+    }
+
+    #[test]
+    fn terms_are_accepted_from_the_signatory_and_for_one_job_only() {
+        let (user, terms) = (key("//User"), JobTerms::default());
+        let with = |terms: Option<JobTerms>, signature: Option<Signature>| {
+            let mut job = job();
+            job.muster = Some(Box::new(JobExtension { terms, signature, ..JobExtension::default() }));
+            verify_job(&job)
+        };
+        let refused = Err(VerifyError::Terms { key: user.hotkey() });
+        let good = sign_terms(&user, &terms, &job().signed_digest());
+        assert!(with(Some(terms.clone()), Some(good)).is_ok());
+        assert!(with(None, None).is_ok());
+        let urgent = JobTerms { priority: Priority::HIGHEST, ..JobTerms::default() };
+        let other_job = sign_terms(&user, &terms, &[7; 64]);
+        let other_user = sign_terms(&key("//Miner"), &terms, &job().signed_digest());
+        for (terms, signature) in [
+            (Some(urgent), Some(good)),
+            (Some(terms.clone()), Some(other_job)),
+            (Some(terms.clone()), Some(other_user)),
+            (Some(terms), None),
+            (None, Some(good)),
+        ] {
+            assert_eq!(with(terms, signature), refused);
         }
     }
 

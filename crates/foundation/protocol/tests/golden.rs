@@ -387,3 +387,30 @@ fn only_job_requests_carry_a_validator_signature() {
         assert!(error.to_string().contains("validator_signature"), "{error}");
     }
 }
+
+#[test]
+fn a_job_with_terms_is_written_as_these_bytes() {
+    let plain = wire()["V2JobRequest__raw"].as_str().unwrap().to_owned();
+    let FromFacilitator::Job(without) = decode(&plain).unwrap() else {
+        panic!("another message")
+    };
+    assert_eq!(without.terms(), muster_protocol::job::JobTerms::default());
+    assert_eq!(without.account(), without.signature.signatory.to_string());
+    let extension = concat!(
+        r#""muster":{"account":"acme","terms":{"image_time_limit":60,"priority":7,"queue_time_limit":0},"signature":"0x"#
+    );
+    let frame = format!(
+        "{},{extension}{}\"}}}}",
+        plain.strip_suffix('}').unwrap(),
+        "07".repeat(64)
+    );
+    assert_eq!(rewrite::<FromFacilitator>("terms", &frame), frame);
+    let FromFacilitator::Job(with) = decode(&frame).unwrap() else {
+        panic!("another message")
+    };
+    assert_eq!(with.signed_digest(), without.signed_digest());
+    assert_eq!((with.terms().priority.get(), with.terms().image_secs()), (7, 60));
+    assert_eq!(with.account(), "acme");
+    let later = frame.replace(r#""account":"acme""#, r#""max_price":1"#);
+    assert!(decode::<FromFacilitator>(&later).is_err());
+}

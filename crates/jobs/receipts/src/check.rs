@@ -208,6 +208,7 @@ fn reason(error: &VerifyError) -> RejectionReason {
             party: Party::Validator | Party::User,
             ..
         }
+        | VerifyError::Terms { .. }
         | VerifyError::Scope
         | VerifyError::Missing
         | VerifyError::PublicKey => RejectionReason::ForgedValidator,

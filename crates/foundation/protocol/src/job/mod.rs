@@ -1,12 +1,17 @@
-//! The life of a job: the limits of a request, one attempt on one miner as a pure state machine, and the ways it can
+//! The life of a job: the limits and the terms of a request, one attempt on one miner as a pure state machine, and the ways it can
 //! end.
 
 mod attempt;
 mod limits;
 mod outcome;
+mod terms;
 
 pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, JobState};
 pub use limits::{
     BoundedFields, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, find_over_limits,
 };
 pub use outcome::{Fault, Outcome};
+pub use terms::{
+    ArchiveSource, DEFAULT_IMAGE_SECS, JobTerms, MAX_ARCHIVE_BYTES, MAX_ARCHIVE_URL_BYTES, MAX_IMAGE_SECS,
+    MAX_QUEUE_SECS, Priority, PriorityError,
+};

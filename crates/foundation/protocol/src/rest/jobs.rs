@@ -14,6 +14,7 @@ use crate::volume::VolumePart;
 use crate::wire::executor::{LogStream, ProgressOf};
 use crate::wire::facilitator::StatusMetadata;
 use crate::wire::miner::StreamingDetails;
+use crate::wire::muster::JobExtension;
 use crate::wire::signing::SignedJobFields;
 
 /// `POST /api/v1/job-docker/`. The user's signature covers the order of maps, so they keep it.
@@ -67,6 +68,9 @@ pub struct CreateJob {
     /// The destinations of the outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uploads: Option<Vec<FileUpload>>,
+    /// Muster's own: the job's terms. They are signed by themselves, not with the fields above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub muster: Option<Box<JobExtension>>,
 }
 
 impl CreateJob {
@@ -172,6 +176,9 @@ pub struct JobView {
     pub streaming_server_port: u16,
     /// Every status that the job has reached, oldest first.
     pub status_history: Vec<StatusEntry>,
+    /// Muster's own: the job's terms, without their signature. Absent for a job without terms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub muster: Option<Box<JobExtension>>,
 }
 
 impl JobView {

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::miner::StreamingDetails;
 use super::muster::{
-    CancelRequest, Challenge, ChallengeResponse, GatewayNotice, LiveLog, LiveProgress, StatusExtension,
+    CancelRequest, Challenge, ChallengeResponse, GatewayNotice, JobExtension, LiveLog, LiveProgress,
+    StatusExtension,
 };
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
@@ -405,6 +406,9 @@ pub struct JobRequest {
     /// Present for a streaming job only.
     #[serde(default)]
     pub streaming_details: Option<StreamingDetails>,
+    /// Muster's own: the job's terms and its account. Sent only to validators that showed the feature `terms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub muster: Option<Box<JobExtension>>,
 }
 
 /// `V0JobCheated`: a user's report of a job that was cheated on.

@@ -6,9 +6,11 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::executor::{LogBytes, LogStream, ProgressOf};
+use super::facilitator::JobRequest;
 use crate::class::ExecutorClass;
 use crate::digest::ImageId;
 use crate::ids::{AttemptId, JobId};
+use crate::job::{JobTerms, OverLimit};
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
 use crate::signature::Signature;
@@ -159,6 +161,69 @@ pub struct StatusExtension {
     /// Receipts of that attempt with both signatures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipts: Vec<Receipt>,
+}
+
+/// The longest account in [`JobExtension::account`], in bytes.
+pub const MAX_ACCOUNT_BYTES: usize = 128;
+
+/// The key `muster` of a job: in `POST /api/v1/job-docker/`, in `V2JobRequest`, and, without its secrets, in the view of
+/// a job. It is sent only to peers that showed the feature `terms`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JobExtension {
+    /// The account that the job counts towards in a validator's queue, 1 to 128 printable ASCII characters without
+    /// spaces. The facilitator sets it for the jobs that it signs itself; it is not signed, and no user may send it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The terms of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<JobTerms>,
+    /// The signature of the job's signatory over [`JobTerms::digest`], `0x` and hex. A user leaves it out where the
+    /// facilitator signs the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub signature: Option<Signature>,
+}
+
+impl JobExtension {
+    /// The fields that exceed their limits, for a job with this image reference; empty where all can be kept.
+    pub fn find_over_limits(&self, docker_image: &str) -> Vec<OverLimit> {
+        let terms = self.terms.iter();
+        let mut found: Vec<_> = terms
+            .flat_map(|terms| terms.find_over_limits(docker_image))
+            .collect();
+        let fits = |account: &String| {
+            (1..=MAX_ACCOUNT_BYTES).contains(&account.len()) && account.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        if !self.account.iter().all(fits) {
+            let reason =
+                format!("It must be 1 to {MAX_ACCOUNT_BYTES} printable ASCII characters without spaces.");
+            found.push(OverLimit {
+                field: "account",
+                reason,
+            });
+        }
+        found
+    }
+}
+
+impl JobRequest {
+    /// The terms of the job; the defaults for a job without terms.
+    pub fn terms(&self) -> JobTerms {
+        let extension = self.muster.as_ref();
+        extension
+            .and_then(|extension| extension.terms.clone())
+            .unwrap_or_default()
+    }
+
+    /// The account whose jobs wait in one row: the one that the facilitator named, or else the address of the signatory.
+    /// The facilitator names a user's account by that address too, so a user has one row whichever way the jobs come.
+    pub fn account(&self) -> String {
+        let extension = self.muster.as_ref();
+        let named = extension.and_then(|extension| extension.account.clone());
+        named.unwrap_or_else(|| self.signature.signatory.to_string())
+    }
 }
 
 constant_text!(

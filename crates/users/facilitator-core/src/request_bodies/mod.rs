@@ -167,6 +167,7 @@ pub fn into_request(job: CreateJob, uuid: JobId, signature: UserSignature) -> (V
         upload_time_limit: job.upload_time_limit,
         streaming_start_time_limit: job.streaming_start_time_limit,
         streaming_details: job.streaming_details,
+        muster: None,
     };
     (job.target_validator_hotkey, request)
 }

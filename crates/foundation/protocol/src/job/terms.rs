@@ -1,0 +1,342 @@
+//! The terms of a job: what ComputeHorde's signed fields cannot hold. They are bound to one job and signed by the same
+//! key as the job.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::limits::OverLimit;
+use crate::digest::{Digest, ImageId};
+
+/// Keeps the digest of terms apart from everything else that is signed; its last part is the layout's version.
+const TERMS_DOMAIN: &[u8] = b"muster/job-terms/1";
+
+/// Seconds for fetching the image of a job whose terms say nothing: half an hour, in which a line of 50 Mbit/s brings
+/// 11 GB.
+pub const DEFAULT_IMAGE_SECS: u64 = 1_800;
+
+/// The longest limit for fetching an image, in seconds: seven days, as long as the REST interface allows any stage.
+pub const MAX_IMAGE_SECS: u64 = 604_800;
+
+/// The longest time in a queue, in seconds: thirty days, as long as a job may run.
+pub const MAX_QUEUE_SECS: u64 = super::limits::MAX_JOB_SECS;
+
+/// The longest URL of an image's archive, in bytes: what servers and proxies commonly accept.
+pub const MAX_ARCHIVE_URL_BYTES: usize = 8_192;
+
+/// The largest archive of an image, in bytes: one tebibyte, more than any image that an engine was seen to load.
+pub const MAX_ARCHIVE_BYTES: u64 = 1 << 40;
+
+/// What a user asks for beyond ComputeHorde's fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JobTerms {
+    /// Limit for fetching the image, in seconds: 1 to 604,800; [`DEFAULT_IMAGE_SECS`] if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 604_800))]
+    pub image_time_limit: Option<u64>,
+    /// The job's place among the jobs of its account that wait.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = u8, minimum = 1, maximum = 10))]
+    pub priority: Priority,
+    /// The longest time that the job may wait for an executor, in seconds: at most 2,592,000. With 0 it does not wait;
+    /// if absent, the validator decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 2_592_000))]
+    pub queue_time_limit: Option<u64>,
+    /// The archive that holds the image; absent for an image that the executor finds by its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_archive: Option<ArchiveSource>,
+}
+
+/// The archive of a user's own image, as `docker save` writes it. The job names the image in it by its id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ArchiveSource {
+    /// The URL from which an executor fetches the archive. Its bearer can read the archive.
+    pub url: String,
+    /// The SHA-256 of the archive's bytes.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub sha256: Digest,
+    /// The length of the archive in bytes.
+    pub length: u64,
+}
+
+/// The place of a job among the waiting jobs of its account: 1 to 10, of which 10 is served first; 5 if nothing is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Priority(u8);
+
+/// The number is no priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a priority is a whole number from 1 (served last) to 10 (served first)")]
+pub struct PriorityError;
+
+// === impl Priority ===
+
+impl Priority {
+    /// The priority that is served last.
+    pub const LOWEST: Self = Self(1);
+    /// The priority that is served first.
+    pub const HIGHEST: Self = Self(10);
+
+    /// The number, 1 to 10.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self(5)
+    }
+}
+
+impl TryFrom<u8> for Priority {
+    type Error = PriorityError;
+
+    fn try_from(number: u8) -> Result<Self, PriorityError> {
+        if (Self::LOWEST.0..=Self::HIGHEST.0).contains(&number) {
+            Ok(Self(number))
+        } else {
+            Err(PriorityError)
+        }
+    }
+}
+
+impl From<Priority> for u8 {
+    fn from(priority: Priority) -> Self {
+        priority.0
+    }
+}
+
+impl std::str::FromStr for Priority {
+    type Err = PriorityError;
+
+    fn from_str(text: &str) -> Result<Self, PriorityError> {
+        text.parse::<u8>().map_err(|_| PriorityError)?.try_into()
+    }
+}
+
+// === impl JobTerms ===
+
+impl JobTerms {
+    /// The limit for fetching the image in seconds, whether or not the terms name one.
+    pub fn image_secs(&self) -> u64 {
+        self.image_time_limit.unwrap_or(DEFAULT_IMAGE_SECS)
+    }
+
+    /// The fixed layout of the terms of the job with this signed digest.
+    ///
+    /// The job's digest (64 bytes); the priority (1); the image's limit and the queue's, each as a byte that says
+    /// whether it is there and 8 bytes if it is; a byte that says whether there is an archive, and if so the URL's
+    /// length (4), the URL, the archive's SHA-256 (32) and its length (8). Integers are little-endian.
+    pub fn layout(&self, job: &[u8; 64]) -> Vec<u8> {
+        let mut layout = Vec::with_capacity(128);
+        layout.extend_from_slice(job);
+        layout.push(self.priority.0);
+        for seconds in [self.image_time_limit, self.queue_time_limit] {
+            layout.push(u8::from(seconds.is_some()));
+            layout.extend(seconds.into_iter().flat_map(u64::to_le_bytes));
+        }
+        layout.push(u8::from(self.image_archive.is_some()));
+        if let Some(archive) = &self.image_archive {
+            // A longer URL is over its limit, and a length that was cut off could only make its signature invalid.
+            let url_length = u32::try_from(archive.url.len()).unwrap_or(u32::MAX);
+            layout.extend_from_slice(&url_length.to_le_bytes());
+            layout.extend_from_slice(archive.url.as_bytes());
+            layout.extend_from_slice(archive.sha256.as_bytes());
+            layout.extend_from_slice(&archive.length.to_le_bytes());
+        }
+        layout
+    }
+
+    /// The 32 bytes that are signed: SHA-256 of the domain `muster/job-terms/1` and the layout.
+    pub fn digest(&self, job: &[u8; 64]) -> [u8; 32] {
+        Sha256::new()
+            .chain_update(TERMS_DOMAIN)
+            .chain_update(self.layout(job))
+            .finalize()
+            .into()
+    }
+
+    /// The fields that exceed their limits, for a job with this image reference; empty for terms that can be kept.
+    pub fn find_over_limits(&self, docker_image: &str) -> Vec<OverLimit> {
+        let mut found = Vec::new();
+        let mut refuse = |field, reason: String| found.push(OverLimit { field, reason });
+        if self
+            .image_time_limit
+            .is_some_and(|seconds| !(1..=MAX_IMAGE_SECS).contains(&seconds))
+        {
+            let reason = format!("It must be 1 to {MAX_IMAGE_SECS} seconds (seven days).");
+            refuse("image_time_limit", reason);
+        }
+        if self.queue_time_limit.is_some_and(|seconds| seconds > MAX_QUEUE_SECS) {
+            let reason = format!("It may be {MAX_QUEUE_SECS} seconds (thirty days) at most.");
+            refuse("queue_time_limit", reason);
+        }
+        if let Some(archive) = &self.image_archive {
+            let web = archive.url.starts_with("http://") || archive.url.starts_with("https://");
+            let plain = archive.url.bytes().all(|byte| byte.is_ascii_graphic());
+            if !web || !plain || archive.url.len() > MAX_ARCHIVE_URL_BYTES {
+                let reason = format!(
+                    "The archive's url must be an http or https URL of at most {MAX_ARCHIVE_URL_BYTES} bytes."
+                );
+                refuse("image_archive", reason);
+            }
+            if !(1..=MAX_ARCHIVE_BYTES).contains(&archive.length) {
+                let reason = format!("The archive's length must be 1 to {MAX_ARCHIVE_BYTES} bytes.");
+                refuse("image_archive", reason);
+            }
+            if docker_image.parse::<ImageId>().is_err() {
+                let reason =
+                    "A job whose image lies in an archive names the image by its id, such as sha256:1f0c… .";
+                refuse("image_archive", reason.to_owned());
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn full() -> JobTerms {
+        JobTerms {
+            image_time_limit: Some(3_600),
+            priority: Priority::HIGHEST,
+            queue_time_limit: Some(86_400),
+            image_archive: Some(ArchiveSource {
+                url: "https://files.example/a.tar".to_owned(),
+                sha256: Digest::of(b""),
+                length: 258,
+            }),
+        }
+    }
+
+    #[test]
+    fn the_layout_is_these_bytes() {
+        let job = [7; 64];
+        let start = "07".repeat(64);
+        assert_eq!(
+            hex::encode(JobTerms::default().layout(&job)),
+            format!("{start}05000000")
+        );
+        let full_terms = concat!(
+            "0a01100e000000000000018051010000000000",
+            "011b00000068747470733a2f2f66696c65732e6578616d706c652f612e746172",
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+            "0201000000000000"
+        );
+        assert_eq!(hex::encode(full().layout(&job)), format!("{start}{full_terms}"));
+    }
+
+    #[test]
+    fn the_digest_is_these_bytes() {
+        assert_eq!(hex::encode(JobTerms::default().digest(&[7; 64])), "af47647880990cb9dc5e0908bce9376e04cbed82cede049b311d546292dfac66");
+        assert_eq!(hex::encode(full().digest(&[7; 64])), "bb2fe0f074ee783646fde96ccdad15c5fce655793f7954f856545b86337a43ec");
+    }
+
+    #[test]
+    fn the_json_is_this_text() {
+        let text = serde_json::to_string(&full()).unwrap();
+        assert_eq!(
+            text,
+            concat!(
+                r#"{"image_time_limit":3600,"priority":10,"queue_time_limit":86400,"image_archive":"#,
+                r#"{"url":"https://files.example/a.tar","sha256":"#,
+                r#""sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","length":258}}"#
+            )
+        );
+        assert_eq!(serde_json::from_str::<JobTerms>(&text).unwrap(), full());
+        let plain = JobTerms::default();
+        assert_eq!(serde_json::to_string(&plain).unwrap(), r#"{"priority":5}"#);
+        assert_eq!(serde_json::from_str::<JobTerms>("{}").unwrap(), plain);
+    }
+
+    #[test]
+    fn terms_that_this_version_does_not_know_are_refused() {
+        for text in [
+            r#"{"max_price":1}"#,
+            r#"{"priority":0}"#,
+            r#"{"priority":11}"#,
+            r#"{"priority":"5"}"#,
+        ] {
+            assert!(serde_json::from_str::<JobTerms>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_limit_is_named_by_its_field() {
+        let image = ImageId(Digest::of(b"")).to_string();
+        let fields = |terms: &JobTerms, image: &str| -> Vec<&'static str> {
+            let found = terms.find_over_limits(image);
+            found.into_iter().map(|over| over.field).collect()
+        };
+        assert!(fields(&full(), &image).is_empty());
+        assert!(fields(&JobTerms::default(), "busybox").is_empty());
+        assert_eq!(fields(&full(), "busybox"), ["image_archive"]);
+        type Breaking = fn(&mut JobTerms, &mut ArchiveSource);
+        let broken: [(Breaking, &str); 7] = [
+            (|terms, _| terms.image_time_limit = Some(0), "image_time_limit"),
+            (
+                |terms, _| terms.image_time_limit = Some(MAX_IMAGE_SECS + 1),
+                "image_time_limit",
+            ),
+            (
+                |terms, _| terms.queue_time_limit = Some(MAX_QUEUE_SECS + 1),
+                "queue_time_limit",
+            ),
+            (|_, archive| archive.length = 0, "image_archive"),
+            (|_, archive| archive.length = u64::MAX, "image_archive"),
+            (|_, archive| archive.url = "file:///etc/passwd".to_owned(), "image_archive"),
+            (|_, archive| archive.url.push('\n'), "image_archive"),
+        ];
+        for (spoil, field) in broken {
+            let (mut terms, mut archive) = (full(), full().image_archive.unwrap());
+            spoil(&mut terms, &mut archive);
+            terms.image_archive = Some(archive);
+            assert_eq!(fields(&terms, &image), [field]);
+        }
+    }
+
+    fn any_terms() -> impl Strategy<Value = JobTerms> {
+        let archive = (".{0,12}", any::<[u8; 32]>(), any::<u64>()).prop_map(|(url, sha256, length)| ArchiveSource {
+            url,
+            sha256: Digest::from_bytes(sha256),
+            length,
+        });
+        let seconds = || prop::option::of(prop_oneof![0..3_u64, any::<u64>()]);
+        (seconds(), 1..=10_u8, seconds(), prop::option::of(archive)).prop_map(
+            |(image_time_limit, priority, queue_time_limit, image_archive)| JobTerms {
+                image_time_limit,
+                priority: priority.try_into().unwrap(),
+                queue_time_limit,
+                image_archive,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn two_different_terms_never_share_a_layout(
+            one in any_terms(), other in any_terms(), jobs: ([u8; 32], [u8; 32]),
+        ) {
+            let job = |half: [u8; 32]| <[u8; 64]>::try_from([half, half].concat()).unwrap();
+            let (first, second) = (job(jobs.0), job(jobs.1));
+            prop_assert_eq!(one == other, one.layout(&first) == other.layout(&first));
+            prop_assert_eq!(first == second, one.layout(&first) == one.layout(&second));
+            prop_assert!(first == second || one.layout(&first) != other.layout(&second));
+        }
+
+        #[test]
+        fn a_layout_begins_no_other_layout(one in any_terms(), other in any_terms()) {
+            let (one_layout, other_layout) = (one.layout(&[7; 64]), other.layout(&[7; 64]));
+            prop_assert!(one == other || !other_layout.starts_with(&one_layout));
+        }
+    }
+}
