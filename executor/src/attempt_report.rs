@@ -1,6 +1,7 @@
 //! The last messages of an attempt, made from its conclusion. Pure.
 
 use muster_job_data::Uploaded;
+use muster_protocol::job::IMAGE_FETCH_KEY;
 use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
 use muster_protocol::{AttemptId, ParticipantType};
 use muster_websocket::Limits;
@@ -127,6 +128,9 @@ impl AttemptReport {
             context.insert("image".to_owned(), json!(shorten_to(image, MAX_IMAGE)));
         }
         context.insert("fault".to_owned(), json!(failure.fault));
+        if let Some(image_fetch) = failure.image_fetch {
+            context.insert(IMAGE_FETCH_KEY.to_owned(), json!(image_fetch));
+        }
         // ComputeHorde's failures have no place for files.
         if self.muster && !self.artifacts.files.is_empty() {
             context.insert("artifacts".to_owned(), json!(self.artifacts.files));

@@ -11,7 +11,7 @@ mod limits;
 
 use std::time::Duration;
 
-use muster_protocol::job::Fault;
+use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
 
 pub use self::events::{Abandonment, Conclusion, Effect, Event};
@@ -30,6 +30,9 @@ pub struct OfferTerms {
     pub limits: StageLimits,
     /// How the job's session ends, if the job answers requests while it runs.
     pub streaming: Option<StreamingMode>,
+    /// The time that the job's terms allow for its image, if its miner grants slots for fetching. Without it the image
+    /// is fetched at once, within the operator's limit.
+    pub image: Option<Duration>,
 }
 
 /// How a streaming job ends.
@@ -70,8 +73,12 @@ pub enum StopReason {
 pub enum AttemptState {
     /// The executor is connected; the miner has not offered the job yet.
     AwaitingOffer,
-    /// The image is being looked for or loaded.
+    /// The image is being looked for on this machine.
     PreparingImage(StageLimits),
+    /// The image is missing, and the miner has not granted its fetch yet.
+    AwaitingFetch(StageLimits),
+    /// The image is being fetched.
+    PullingImage(StageLimits),
     /// The image of the offer is there; the rest of the request is missing.
     AwaitingJob(StageLimits),
     /// The request names another image than the offer, which is being fetched. The second field is the time that was
@@ -104,6 +111,10 @@ pub struct AttemptMachine {
     deadline: Timestamp,
     waits: WaitLimits,
     streaming: Option<StreamingMode>,
+    /// As in [`OfferTerms::image`].
+    image: Option<Duration>,
+    /// Whether the miner granted a fetch: it may then take a while to hand the job over.
+    fetched_apart: bool,
     /// Slack and time for outputs; zero before the offer.
     last: Duration,
     /// The failure that is reported once salvaging ends.
@@ -120,6 +131,8 @@ impl AttemptMachine {
             deadline: now.plus(waits.offer),
             waits,
             streaming: None,
+            image: None,
+            fetched_apart: false,
             last: Duration::ZERO,
             failure: None,
         }
@@ -147,6 +160,8 @@ impl AttemptMachine {
             Event::Tick if now < self.deadline => vec![],
             Event::Tick => self.expire(now),
             Event::Offered(terms) => self.accept_offer(terms, now),
+            Event::ImageMissing => self.fetch_image(now),
+            Event::FetchGranted => self.begin_fetch(),
             Event::ImageReady => self.advance_past_image(now),
             Event::Requested { image_ready } => self.accept_request(image_ready, now),
             Event::VolumesReady => self.start_program(now),
@@ -165,16 +180,64 @@ impl AttemptMachine {
             return vec![];
         }
         self.streaming = terms.streaming;
+        self.image = terms.image;
         self.state = AttemptState::PreparingImage(terms.limits);
         self.deadline = now.plus(self.waits.image);
         self.last = terms.limits.leeway.saturating_add(terms.limits.upload);
         vec![Effect::PrepareImage]
     }
 
+    /// The image has to be fetched: with the miner's grant where it gives one, at once otherwise.
+    fn fetch_image(&mut self, now: Timestamp) -> Vec<Effect> {
+        match (self.state, self.image) {
+            (AttemptState::PreparingImage(limits), Some(image)) => {
+                self.state = AttemptState::AwaitingFetch(limits);
+                self.deadline = now.plus(image.min(self.waits.image));
+                vec![Effect::ReportUp]
+            }
+            (AttemptState::PreparingImage(limits), None) => {
+                self.state = AttemptState::PullingImage(limits);
+                self.deadline = now.plus(self.waits.image);
+                vec![Effect::FetchImage]
+            }
+            (AttemptState::FetchingImage(_, _), _) => vec![Effect::FetchImage],
+            (
+                AttemptState::AwaitingOffer
+                | AttemptState::AwaitingFetch(_)
+                | AttemptState::PullingImage(_)
+                | AttemptState::AwaitingJob(_)
+                | AttemptState::PlacingVolumes(_)
+                | AttemptState::Running(_)
+                | AttemptState::Starting(_)
+                | AttemptState::Serving(_)
+                | AttemptState::Closing(_)
+                | AttemptState::Stopping(_)
+                | AttemptState::Collecting
+                | AttemptState::Salvaging
+                | AttemptState::Over,
+                _,
+            ) => vec![],
+        }
+    }
+
+    fn begin_fetch(&mut self) -> Vec<Effect> {
+        let AttemptState::AwaitingFetch(limits) = self.state else {
+            return vec![];
+        };
+        self.state = AttemptState::PullingImage(limits);
+        self.fetched_apart = true;
+        vec![Effect::FetchImage]
+    }
+
     fn advance_past_image(&mut self, now: Timestamp) -> Vec<Effect> {
-        if let AttemptState::PreparingImage(limits) = self.state {
+        if let AttemptState::PreparingImage(limits) | AttemptState::PullingImage(limits) = self.state {
             self.state = AttemptState::AwaitingJob(limits);
-            self.deadline = now.plus(limits.leeway).plus(limits.download);
+            self.deadline = if self.fetched_apart {
+                // The miner hands the job over once one of its executors is free.
+                now.plus(self.waits.image)
+            } else {
+                now.plus(limits.leeway).plus(limits.download)
+            };
             return vec![Effect::ReportReady];
         }
         if let AttemptState::FetchingImage(limits, left) = self.state {
@@ -189,6 +252,9 @@ impl AttemptMachine {
         let AttemptState::AwaitingJob(limits) = self.state else {
             return vec![];
         };
+        if self.fetched_apart {
+            self.deadline = now.plus(limits.leeway).plus(limits.download);
+        }
         if image_ready {
             self.state = AttemptState::PlacingVolumes(limits);
             return vec![Effect::PlaceVolumes];
@@ -236,6 +302,8 @@ impl AttemptMachine {
             | AttemptState::Closing(_) => self.stop(StopReason::DiskFull(limit), now),
             AttemptState::AwaitingOffer
             | AttemptState::PreparingImage(_)
+            | AttemptState::AwaitingFetch(_)
+            | AttemptState::PullingImage(_)
             | AttemptState::AwaitingJob(_)
             | AttemptState::FetchingImage(_, _)
             | AttemptState::PlacingVolumes(_)
@@ -260,6 +328,8 @@ impl AttemptMachine {
             AttemptState::Stopping(reason) => self.salvage(AttemptFailure::of_stop(reason, Some(exit)), now),
             AttemptState::AwaitingOffer
             | AttemptState::PreparingImage(_)
+            | AttemptState::AwaitingFetch(_)
+            | AttemptState::PullingImage(_)
             | AttemptState::AwaitingJob(_)
             | AttemptState::FetchingImage(_, _)
             | AttemptState::PlacingVolumes(_)
@@ -293,13 +363,19 @@ impl AttemptMachine {
             AttemptState::AwaitingOffer => {
                 return self.conclude(Conclusion::Abandoned(Abandonment::NoOffer));
             }
-            AttemptState::PreparingImage(_) | AttemptState::FetchingImage(_, _) => {
-                let message = "the image was not ready within the time that the executor allows for one";
+            AttemptState::PreparingImage(_) => {
+                let message = "the executor could not find out in time whether it has the image";
                 AttemptFailure::horde(
                     HordeFailureReason::ExecutorSpinupFailed,
                     JobStage::ExecutorStartup,
                     message,
                 )
+            }
+            AttemptState::AwaitingFetch(_)
+            | AttemptState::PullingImage(_)
+            | AttemptState::FetchingImage(_, _) => {
+                let message = "the image did not arrive within the time that is allowed for it";
+                AttemptFailure::image(ImageFetchFailure::TimedOut, message)
             }
             AttemptState::AwaitingJob(_) => {
                 let message = "the job's request did not arrive while the time for its inputs ran";

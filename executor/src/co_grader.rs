@@ -206,7 +206,7 @@ impl Inner {
     async fn start(&self) -> Result<(Upstream, String, LeasedImage), String> {
         let spec = &self.spec;
         let describe = |error: &(dyn std::error::Error + 'static)| Causes(error).to_string();
-        let unwatched: PullProgress = Arc::new(|_, _| {});
+        let unwatched: PullProgress = Arc::new(|_| {});
         let image = ensure(
             &spec.engine,
             &spec.config.images,

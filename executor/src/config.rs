@@ -38,7 +38,7 @@ pub struct Config {
     pub gpus: GpuSettings,
     /// Seconds in which the miner must offer the job.
     pub startup_s: u64,
-    /// Seconds in which an image must be pulled or loaded.
+    /// The most seconds for an image to be pulled or loaded.
     pub pull_s: u64,
     /// Seconds a job has between being asked to stop and being killed.
     pub stop_grace_s: u64,
@@ -72,7 +72,7 @@ impl Default for Config {
             whitelist: Vec::new(),
             gpus: GpuSettings::default(),
             startup_s: 300,
-            pull_s: 1_200,
+            pull_s: 3_600,
             stop_grace_s: 3,
             runtime: String::new(),
             limits: Limits::default(),

@@ -6,11 +6,12 @@ mod runner;
 mod stage_data;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_process::error::Causes;
 use muster_protocol::job::Fault;
 use muster_protocol::wire::WireError;
-use muster_protocol::wire::executor::SessionClosed;
+use muster_protocol::wire::executor::{ExecutorUp, SessionClosed};
 use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, StreamingJobReady, ToMiner,
 };
@@ -40,6 +41,8 @@ pub(crate) struct Driver {
     steps: StepRunner,
     /// The request, until its image is there.
     request: Option<Box<JobRequest>>,
+    /// The registry that the image comes from, if it is not on this machine.
+    registry: Option<String>,
     /// The signed close of the session, until it was sent to the miner.
     unsent_close: Option<String>,
 }
@@ -68,6 +71,7 @@ impl Driver {
             machine,
             stage: AttemptStage::default(),
             request: None,
+            registry: None,
             unsent_close: None,
         }
     }
@@ -125,6 +129,7 @@ impl Driver {
                 self.request = Some(job);
                 Some(self.complete_request())
             }
+            ToMiner::MusterFetchImage(fetch) if fetch.job_uuid == self.attempt() => Some(Event::FetchGranted),
             ToMiner::MusterCancelJob(cancel) if cancel.job_uuid == self.attempt() => {
                 Some(Event::Abandoned(Abandonment::Cancelled(cancel.reason)))
             }
@@ -151,7 +156,8 @@ impl Driver {
             | ToMiner::V0JobAcceptedReceiptRequest(_)
             | ToMiner::V0JobFinishedReceiptRequest(_)
             | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterWhitelist(_) => {
+            | ToMiner::MusterWhitelist(_)
+            | ToMiner::MusterFetchImage(_) => {
                 tracing::warn!("ignored a message that is not for this attempt");
                 None
             }
@@ -174,6 +180,10 @@ impl Driver {
         let terms = OfferTerms {
             limits: StageLimits::of(&offer),
             streaming: streaming_mode(&offer),
+            image: offer
+                .muster
+                .as_ref()
+                .map(|terms| Duration::from_secs(terms.image_time_limit)),
         };
         self.stage = AttemptStage::Offered(offer);
         Some(Event::Offered(terms))
@@ -185,6 +195,8 @@ impl Driver {
             AttemptState::AwaitingOffer => JobStage::ExecutorStartup,
             AttemptState::AwaitingJob(_) => JobStage::VolumeDownload,
             AttemptState::PreparingImage(_)
+            | AttemptState::AwaitingFetch(_)
+            | AttemptState::PullingImage(_)
             | AttemptState::FetchingImage(_, _)
             | AttemptState::PlacingVolumes(_)
             | AttemptState::Running(_)
@@ -214,6 +226,11 @@ impl Driver {
                     self.complete_request();
                 }
                 Some(Event::ImageReady)
+            }
+            StepResult::ImageMissing(engine, registry) => {
+                self.stage = std::mem::take(&mut self.stage).with_image(engine, None);
+                self.registry = Some(registry);
+                Some(Event::ImageMissing)
             }
             StepResult::Placed(job) => {
                 let log_limit = self.context.config().log_mib.saturating_mul(1 << 20);
@@ -282,6 +299,11 @@ impl Driver {
         };
         match effect {
             Effect::PrepareImage => self.steps.prepare_image(self.image_name()),
+            Effect::ReportUp => self.report_up().await?,
+            Effect::FetchImage => match (self.stage.engine(), self.image_name()) {
+                (Some(engine), Some(name)) => self.steps.fetch_image(engine.clone(), name),
+                (None, _) | (_, None) => self.steps.report_defect("fetch"),
+            },
             Effect::ReportReady => {
                 let ready = ExecutorReady {
                     job_uuid: notice.job_uuid,
@@ -316,6 +338,18 @@ impl Driver {
             Effect::Conclude(conclusion) => return Ok(Some(conclusion)),
         }
         Ok(None)
+    }
+
+    /// Tells the miner that the image has to be fetched, and goes on telling it how far it is until the job is there.
+    async fn report_up(&mut self) -> Result<(), SocketError> {
+        let up = ExecutorUp {
+            job_uuid: self.attempt(),
+            registry: self.registry.clone().unwrap_or_default(),
+            image_s: self.context.config().pull_s,
+        };
+        self.send(FromMiner::MusterExecutorUp(up)).await?;
+        self.steps.repeat_image_progress();
+        Ok(())
     }
 
     /// Begins work of a job whose inputs are in place.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use muster_containers::image_cache::collect_if_due;
 use muster_containers::image_leases::Lease;
 use muster_containers::image_pull::PullProgress;
-use muster_containers::images::{ImageError, ImageSettings, LeasedImage, ensure};
+use muster_containers::images::{FoundImage, ImageError, ImageSettings, LeasedImage, ensure, find};
 use muster_process::error::Causes;
 use muster_process::{Coded, SharedClock};
 use muster_protocol::job::Fault;
@@ -35,11 +35,33 @@ pub(crate) async fn prepare(
     clock: &SharedClock,
 ) -> Result<LeasedImage, AttemptFailure> {
     let attempt = || ensure(engine, settings, name, progress, clock);
-    let error = match retry::retry(clock, "get an image", attempt).await {
-        Ok(resolved) => return Ok(resolved),
-        Err(ImageError::Engine(error)) => return Err(engine_failed(&error)),
-        Err(error) => error,
-    };
+    let resolved = retry::retry(clock, "get an image", attempt).await;
+    resolved.map_err(|error| image_failed(&error))
+}
+
+/// Looks for an image on this machine.
+///
+/// # Errors
+/// The text names no image that could be had, or the engine failed.
+pub(crate) async fn look(
+    engine: &ContainerEngine,
+    settings: &ImageSettings,
+    name: &str,
+    clock: &SharedClock,
+) -> Result<FoundImage, AttemptFailure> {
+    let attempt = || find(engine, settings, name, clock);
+    let found = retry::retry(clock, "look for an image", attempt).await;
+    found.map_err(|error| image_failed(&error))
+}
+
+fn image_failed(error: &ImageError) -> AttemptFailure {
+    if let ImageError::Engine(error) = error {
+        return engine_failed(error);
+    }
+    let message = Causes(error).to_string();
+    if let Some(failure) = error.fetch_failure() {
+        return AttemptFailure::image(failure, message);
+    }
     let reason = match error.fault() {
         Fault::User => HordeFailureReason::GenericError,
         Fault::Nobody
@@ -49,12 +71,11 @@ pub(crate) async fn prepare(
         | Fault::Facilitator
         | Fault::Network => HordeFailureReason::ExecutorSpinupFailed,
     };
-    let message = Causes(&error).to_string();
     let failure = AttemptFailure::horde(reason, JobStage::ExecutorStartup, message).blame(error.fault());
-    Err(AttemptFailure {
+    AttemptFailure {
         code: error.code(),
         ..failure
-    })
+    }
 }
 
 /// Fetches the images that validators may want sessions of, keeps their leases in `held`, and drops the leases of
@@ -98,7 +119,7 @@ async fn fetch(
     listed: &ListedImage,
     clock: &SharedClock,
 ) -> Result<Lease, String> {
-    let unwatched: PullProgress = Arc::new(|_, _| {});
+    let unwatched: PullProgress = Arc::new(|_| {});
     let mut why = String::new();
     for name in std::iter::once(listed.image.to_string()).chain(listed.reference.clone()) {
         match ensure(engine, settings, &name, &unwatched, clock).await {

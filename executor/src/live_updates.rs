@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use muster_containers::image_pull::{PullProgress, PullState};
 use muster_process::SharedClock;
 use muster_protocol::AttemptId;
-use muster_protocol::wire::executor::{JobLog, JobProgress, LogBytes, LogStream, MAX_LOG_BYTES, ProgressOf};
+use muster_protocol::wire::executor::{
+    JobLog, JobProgress, LayerCount, LogBytes, LogStream, MAX_LOG_BYTES, ProgressOf,
+};
 use muster_protocol::wire::miner::FromMiner;
 use muster_websocket::session::Sender;
 use parking_lot::{Mutex, MutexGuard};
@@ -54,6 +57,7 @@ struct UnsentOutput {
 struct Progress {
     done: u64,
     total: Option<u64>,
+    layers: Option<LayerCount>,
     sent: bool,
 }
 
@@ -71,9 +75,37 @@ impl LiveUpdates {
 
     /// Replaces the progress of one kind of work.
     pub(crate) fn set_progress(&self, of: ProgressOf, done: u64, total: Option<u64>) {
-        let sent = false;
-        self.unsent().progress.insert(of, Progress { done, total, sent });
+        let progress = Progress {
+            done,
+            total,
+            ..Progress::default()
+        };
+        self.replace_progress(of, progress);
+    }
+
+    /// Sends the progress of one kind of work again, though nothing has moved.
+    pub(crate) fn repeat_progress(&self, of: ProgressOf) {
+        self.unsent().progress.entry(of).or_default().sent = false;
         self.0.added.notify_one();
+    }
+
+    fn replace_progress(&self, of: ProgressOf, progress: Progress) {
+        self.unsent().progress.insert(of, progress);
+        self.0.added.notify_one();
+    }
+
+    /// A callback that sets the progress of an image.
+    pub(crate) fn image_progress_sink(&self) -> PullProgress {
+        let live = self.clone();
+        Arc::new(move |state: PullState| {
+            let progress = Progress {
+                done: state.done,
+                total: state.total,
+                layers: Some(state.layers),
+                sent: false,
+            };
+            live.replace_progress(ProgressOf::ImagePull, progress);
+        })
     }
 
     /// A callback that sets the progress of one kind of work.
@@ -125,6 +157,7 @@ impl UnsentUpdates {
             of: *of,
             done: progress.done,
             total: progress.total,
+            layers: progress.layers,
         }))
     }
 }

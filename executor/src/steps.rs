@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_containers::home_folder;
-use muster_containers::images::LeasedImage;
+use muster_containers::images::{FoundImage, LeasedImage};
 use muster_containers::sandbox::RunAs;
 use muster_job_data::volumes::{UnpackLimits, merge_volumes};
 use muster_job_data::{Fetcher, UploadError, Uploader, VolumeError};
@@ -41,6 +41,16 @@ pub(crate) struct PreparedImage {
     /// The name that the job gave it.
     pub(crate) name: String,
     pub(crate) resolved: LeasedImage,
+}
+
+/// A job's image before anything is fetched.
+#[derive(Debug)]
+pub(crate) enum SoughtImage {
+    /// The job names none yet.
+    None,
+    Here(Box<PreparedImage>),
+    /// It has to be fetched from this registry.
+    AtRegistry(String),
 }
 
 /// A job whose request is complete and whose image is there.
@@ -145,11 +155,11 @@ pub(crate) fn streaming_mode(offer: &InitialJobRequest) -> Option<StreamingMode>
     })
 }
 
-/// Connects to the engine and gets the image ready, if one is named.
+/// Connects to the engine and looks for the image, if one is named.
 pub(crate) async fn prepare_image(
     context: AttemptContext,
     image: Option<String>,
-) -> Result<(ContainerEngine, Option<Box<PreparedImage>>), AttemptFailure> {
+) -> Result<(ContainerEngine, SoughtImage), AttemptFailure> {
     let (config, clock) = (context.config(), context.clock());
     let engine = context
         .process
@@ -166,11 +176,25 @@ pub(crate) async fn prepare_image(
         Err(_) => tracing::warn!("removing containers of dead executors takes long; the job does not wait"),
     }
     let Some(name) = image else {
-        return Ok((engine, None));
+        return Ok((engine, SoughtImage::None));
     };
-    let progress = context.live.progress_sink(ProgressOf::ImagePull);
-    let resolved = images::prepare(&engine, &config.images, &name, &progress, clock).await?;
-    Ok((engine, Some(Box::new(PreparedImage { name, resolved }))))
+    let sought = match images::look(&engine, &config.images, &name, clock).await? {
+        FoundImage::Here(resolved) => SoughtImage::Here(Box::new(PreparedImage { name, resolved })),
+        FoundImage::AtRegistry(registry) => SoughtImage::AtRegistry(registry),
+    };
+    Ok((engine, sought))
+}
+
+/// Fetches an image that is not on this machine.
+pub(crate) async fn fetch_image(
+    context: AttemptContext,
+    engine: &ContainerEngine,
+    name: String,
+) -> Result<Box<PreparedImage>, AttemptFailure> {
+    let progress = context.live.image_progress_sink();
+    let settings = &context.config().images;
+    let resolved = images::prepare(engine, settings, &name, &progress, context.clock()).await?;
+    Ok(Box::new(PreparedImage { name, resolved }))
 }
 
 /// Makes the job's folders and puts its inputs there. Rejects here a job that could only fail later.

@@ -242,7 +242,7 @@ impl WarmPool {
     ) -> Result<WarmContainer, String> {
         let (config, clock) = (&self.0.config, &self.0.clock);
         let name = template.image().id.to_string();
-        let unwatched: muster_containers::image_pull::PullProgress = Arc::new(|_, _| {});
+        let unwatched: muster_containers::image_pull::PullProgress = Arc::new(|_| {});
         let resolved = ensure(&engine, &config.images, &name, &unwatched, clock)
             .await
             .map_err(|error| Causes(&error).to_string())?;

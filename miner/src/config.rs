@@ -39,8 +39,26 @@ pub struct Config {
     pub chain: ChainConfig,
     /// The executors that it starts itself.
     pub executor: ExecutorConfig,
+    /// The fetches of images.
+    pub fetch: FetchConfig,
     /// The executors that stay connected.
     pub standing: PersistentConfig,
+}
+
+/// The bounds on the images that executors of this miner fetch at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FetchConfig {
+    /// The most seconds that an image may take, whatever its job allows.
+    pub image_s: u64,
+    /// Fetches at one time.
+    pub slots: u32,
+    /// Fetches of one account at one time.
+    pub per_account: u32,
+    /// Fetches from one registry at one time.
+    pub per_registry: u32,
+    /// Jobs that wait for a slot without keeping an executor.
+    pub waiting: u32,
 }
 
 /// Which chain, and which subnet on it.
@@ -127,6 +145,7 @@ impl Default for Config {
             wallet: WalletPath::default(),
             chain: ChainConfig::default(),
             executor: ExecutorConfig::default(),
+            fetch: FetchConfig::default(),
             standing: PersistentConfig::default(),
         }
     }
@@ -161,6 +180,18 @@ impl Default for ChainConfig {
             urls: Vec::new(),
             netuid: Netuid(1),
             refresh_s: 12,
+        }
+    }
+}
+
+impl Default for FetchConfig {
+    fn default() -> Self {
+        Self {
+            image_s: 3600,
+            slots: 4,
+            per_account: 2,
+            per_registry: 3,
+            waiting: 12,
         }
     }
 }
@@ -255,6 +286,19 @@ prepare_s = 1200
 # How far an executor's clock may be off before the miner no longer attests its streaming sessions, milliseconds.
 max_skew_ms = 2000
 
+# Images that jobs need and this miner's executors do not have. A job whose image is being fetched takes a slot here and
+# no executor, so that a slow registry delays only its own jobs. The executors that this miner starts on this machine do
+# so; one that is provisioned or persistent keeps its place meanwhile.
+[fetch]
+# The most seconds that an image may take. A job's own limit may be shorter.
+image_s = 3600
+# Fetches at one time: in all, of one account, from one registry.
+slots = 4
+per_account = 2
+per_registry = 3
+# Jobs that wait for a slot without an executor; each is a process. Further ones keep their executors while they wait.
+waiting = 12
+
 # Persistent executors: on other machines, enrolled once (muster miner --enroll), and connected from then on. They count
 # as capacity while they are connected.
 [standing]
@@ -328,6 +372,15 @@ roll = "miner/standing"
                 "executor.dial",
                 "must begin with ws:// or wss://, or be empty",
             ));
+        }
+        let fetch = [
+            ("fetch.image_s", self.fetch.image_s),
+            ("fetch.slots", self.fetch.slots.into()),
+            ("fetch.per_account", self.fetch.per_account.into()),
+            ("fetch.per_registry", self.fetch.per_registry.into()),
+        ];
+        for (key, _) in fetch.iter().filter(|(_, value)| *value == 0) {
+            problems.push(Problem::at(*key, "must be at least 1"));
         }
         if self.executor.prepare_s == 0 {
             problems.push(Problem::at("executor.prepare_s", "must be at least 1"));

@@ -373,7 +373,10 @@ impl Peers {
             PeerEffect::Order { attempt, message } => {
                 if let Some(executor) = self.executors.get(&attempt) {
                     // A message of ours means nothing to an executor of ComputeHorde: its process is stopped anyway.
-                    let ours = matches!(*message, ToMiner::MusterCancelJob(_));
+                    let ours = matches!(
+                        *message,
+                        ToMiner::MusterCancelJob(_) | ToMiner::MusterFetchImage(_)
+                    );
                     if !ours || executor.muster {
                         // The deadline of its lease ends an executor that does not read.
                         let _ = executor.outbox.push(Outgoing::Frame(encode(&*message).into()));

@@ -68,6 +68,7 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
             dial,
             token,
             executor_ip: Some(executor_ip.clone()),
+            apart: context.fetches_apart && greeting.is_muster(),
         },
         attachment: Attachment::Executor {
             outbox,
@@ -189,6 +190,7 @@ pub(crate) fn read_report(
     context: &MinerState,
 ) -> Result<ExecutorReport, &'static str> {
     Ok(match message {
+        FromMiner::MusterExecutorUp(up) => ExecutorReport::Up(up),
         FromMiner::V0ExecutorReadyRequest(_) => ExecutorReport::Ready,
         FromMiner::V0VolumesReadyRequest(_) => ExecutorReport::VolumesReady,
         FromMiner::V0StreamingJobReadyRequest(ready) => {

@@ -139,7 +139,8 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
                 | ToMiner::MusterCancelJob(_)
                 | ToMiner::MusterExecutorEnrolled(_)
                 | ToMiner::MusterSessionSealed(_)
-                | ToMiner::MusterWhitelist(_),
+                | ToMiner::MusterWhitelist(_)
+                | ToMiner::MusterFetchImage(_),
             ) => return Err(NoSession::Refused(GreetingRejection::NotGreeted(validator))),
             Err(error) => complain(greeting, &error.reason)
                 .await

@@ -46,7 +46,7 @@ use crate::chain::{ChainFollower, ServedValidators};
 use crate::dispatcher::Dispatcher;
 use crate::greeting::MAX_UNAUTHENTICATED;
 use crate::lease::LeaseTimeouts;
-use crate::lease_table::{LeaseRules, LeaseTable};
+use crate::lease_table::{FetchRules, LeaseRules, LeaseTable};
 use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
 use crate::persistent::{ExecutorPool, Fleet, PersistentServer};
 use crate::queues::{Inbox, inbox};
@@ -170,6 +170,7 @@ pub async fn run_with(
         inbox: inbox.clone(),
         limits: Limits::miner(),
         require_signature: config.require_validator_signature,
+        fetches_apart: fetches_apart(&config),
         hangup: own.token(),
         seats: SessionLimiter::default(),
         strangers: Semaphore::new(MAX_UNAUTHENTICATED),
@@ -238,7 +239,20 @@ async fn lend_persistent(
     let roll = ExecutorRegistry::new(&config.standing.roll);
     serve_persistent(address, roll, pool.clone(), Arc::clone(context), tasks).await?;
     let ExecutorConfig { class, count, .. } = &config.executor;
-    Ok(Arc::new(Fleet::new(pool.clone(), manager, *class, *count)))
+    // The lease table decides which of its processes may run jobs; those that fetch are there beside them.
+    let fetching = if fetches_apart(config) {
+        config.fetch.slots.saturating_add(config.fetch.waiting)
+    } else {
+        0
+    };
+    let started = count.saturating_add(fetching);
+    Ok(Arc::new(Fleet::new(pool.clone(), manager, *class, started)))
+}
+
+/// Whether an executor that the miner starts costs little while it only fetches: a process on this machine does, a
+/// machine that was provisioned for it does not.
+fn fetches_apart(config: &Config) -> bool {
+    config.executor.provision.is_empty()
 }
 
 /// Opens the port of persistent executors, and tells the dispatcher their capacity.
@@ -288,11 +302,18 @@ fn rules(config: &Config) -> LeaseRules {
         patience: LeaseTimeouts {
             startup: Duration::from_secs(config.executor.startup_s),
             prepare: Duration::from_secs(config.executor.prepare_s),
+            image: Duration::from_secs(config.fetch.image_s),
             payload: PAYLOAD_TIME,
             margin: MARGIN,
             skew: Duration::from_millis(config.executor.max_skew_ms),
         },
         memory: MEMORY,
+        fetch: FetchRules {
+            slots: config.fetch.slots,
+            per_account: config.fetch.per_account,
+            per_registry: config.fetch.per_registry,
+            waiting: config.fetch.waiting,
+        },
     }
 }
 

@@ -52,6 +52,8 @@ pub struct MinerState {
     pub limits: Limits,
     /// Decline job requests without `validator_signature`.
     pub require_signature: bool,
+    /// Whether executors that the miner starts take nothing from one another while they fetch images.
+    pub fetches_apart: bool,
     /// Cancelled when sessions must end.
     pub hangup: CancellationToken,
     /// Bounds the sessions of each validator.

@@ -42,6 +42,7 @@ pub(crate) fn offer(attempt: AttemptId) -> InitialJobRequest {
             upload_time_limit: 5,
             streaming_start_time_limit: 5,
         }),
+        muster: None,
     }
 }
 

@@ -208,6 +208,7 @@ impl Reader<'_> {
                 self.say(malformed("executors are enrolled, not miners")).await
             }
             ToMiner::MusterSessionSealed(_) => self.say(malformed("sessions are sealed by miners")).await,
+            ToMiner::MusterFetchImage(_) => self.say(malformed("fetches are granted by miners")).await,
             ToMiner::MusterWhitelist(notice) => {
                 self.post(Event::Listed {
                     connection: self.connection,

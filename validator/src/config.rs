@@ -146,6 +146,8 @@ pub struct TimingConfig {
     pub reservation_s: u64,
     /// Seconds for an executor to start, in addition to its class's spin-up time.
     pub startup_s: u64,
+    /// Seconds without a message after which a miner that fetches an image counts as lost.
+    pub image_silence_s: u64,
     /// Seconds for which the connection to a miner may stay lost before the attempt fails.
     pub reconnect_s: u64,
     /// Milliseconds that the end of a job waits for the miner's signature on the finished receipt.
@@ -238,6 +240,7 @@ impl Default for TimingConfig {
             dial_s: 6,
             reservation_s: 7,
             startup_s: 10,
+            image_silence_s: 90,
             reconnect_s: 30,
             receipt_wait_ms: 2000,
             linger_s: 60,
@@ -307,6 +310,7 @@ impl RoleConfig for Config {
             ("receipts.interval_s", self.receipts.interval_s),
             ("timing.dial_s", self.timing.dial_s),
             ("timing.reservation_s", self.timing.reservation_s),
+            ("timing.image_silence_s", self.timing.image_silence_s),
             ("timing.reconnect_s", self.timing.reconnect_s),
         ] {
             if number == 0 {

@@ -153,6 +153,7 @@ fn attempt(job: JobId, now: Timestamp) -> StoredAttempt {
         reservation: second,
         startup: second,
         reconnect: second,
+        image: None,
     };
     StoredAttempt {
         id: AttemptId::first_of(job),

@@ -390,7 +390,8 @@ async fn mine(mut socket: Socket, offers: mpsc::UnboundedSender<(AttemptId, Inst
             | ToMiner::MusterCancelJob(_)
             | ToMiner::MusterExecutorEnrolled(_)
             | ToMiner::MusterSessionSealed(_)
-            | ToMiner::MusterWhitelist(_) => continue,
+            | ToMiner::MusterWhitelist(_)
+            | ToMiner::MusterFetchImage(_) => continue,
         };
         socket.send(encode(&answer)).await?;
     }

@@ -171,7 +171,7 @@ async fn check(
     id: &str,
     clock: &SharedClock,
 ) -> anyhow::Result<()> {
-    ensure(engine, settings, id, &(Arc::new(|_, _| {}) as _), clock).await?;
+    ensure(engine, settings, id, &(Arc::new(|_| {}) as _), clock).await?;
     Ok(())
 }
 

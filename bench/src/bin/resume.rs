@@ -203,6 +203,7 @@ fn running(now: Timestamp) -> anyhow::Result<Attempt> {
         reservation: second,
         startup: second,
         reconnect: Duration::from_secs(3_600),
+        image: None,
     };
     let mut attempt = Attempt::new(plan, now);
     for event in [

@@ -7,6 +7,10 @@ use super::{AttemptFailure, OfferTerms, ProgramExit};
 pub enum Event {
     /// The miner offered the job.
     Offered(OfferTerms),
+    /// The image is not on this machine and has to be fetched.
+    ImageMissing,
+    /// The miner has a slot for the fetch.
+    FetchGranted,
     /// The image is there.
     ImageReady,
     /// The rest of the request arrived.
@@ -37,8 +41,12 @@ pub enum Event {
 /// The next work of the driver. Effects are carried out in the order in which they are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Look for the image, and load it if it is missing.
+    /// Look for the image on this machine.
     PrepareImage,
+    /// Tell the miner that the executor is up and has to fetch the image.
+    ReportUp,
+    /// Fetch the image.
+    FetchImage,
     /// Tell the miner that the executor is ready.
     ReportReady,
     /// Put the inputs in place.

@@ -1,6 +1,6 @@
 //! Failures of an attempt as they are reported: who is at fault, at which stage, and with which error page.
 
-use muster_protocol::job::Fault;
+use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage};
 
 use super::{ProgramExit, StopReason};
@@ -18,6 +18,8 @@ pub struct AttemptFailure {
     pub code: Option<ErrorCode>,
     /// The party at fault.
     pub fault: Fault,
+    /// The reason for which the image did not come, if that is the failure.
+    pub image_fetch: Option<ImageFetchFailure>,
 }
 
 /// Which of the two messages reports a failure.
@@ -47,6 +49,7 @@ impl AttemptFailure {
             message: message.into(),
             code: None,
             fault: Fault::User,
+            image_fetch: None,
         }
     }
 
@@ -58,6 +61,21 @@ impl AttemptFailure {
             message: message.into(),
             code: None,
             fault: Fault::Executor,
+            image_fetch: None,
+        }
+    }
+
+    /// The failure of an image that does not come.
+    pub fn image(failure: ImageFetchFailure, message: impl Into<String>) -> Self {
+        Self {
+            image_fetch: Some(failure),
+            ..Self::horde(
+                HordeFailureReason::GenericError,
+                JobStage::ExecutorStartup,
+                message,
+            )
+            .with_code(ErrorCode::ImageMissing)
+            .blame(failure.fault())
         }
     }
 

@@ -29,6 +29,7 @@ fn terms() -> OfferTerms {
     OfferTerms {
         limits: LIMITS,
         streaming: None,
+        image: None,
     }
 }
 
@@ -283,6 +284,7 @@ fn an_offer_without_clocks_has_the_older_single_one() {
         Event::Offered(OfferTerms {
             limits: StageLimits::of(&offer(&endless)),
             streaming: None,
+            image: None,
         }),
         at(0),
     );
@@ -295,6 +297,57 @@ fn an_offer_without_clocks_has_the_older_single_one() {
     );
 }
 
+#[test]
+fn an_image_that_is_missing_waits_for_its_miner_and_has_a_clock_of_its_own() {
+    let limit = Duration::from_secs(1_000);
+    let granted = |machine: &mut AttemptMachine| {
+        let terms = OfferTerms {
+            image: Some(limit),
+            ..terms()
+        };
+        machine.apply(Event::Offered(terms), at(0));
+        assert_eq!(machine.apply(Event::ImageMissing, at(1)), [Effect::ReportUp]);
+        assert_eq!(machine.deadline(), at(1).plus(limit.min(WAITS.image)));
+    };
+    let mut attempt = new();
+    granted(&mut attempt);
+    assert_eq!(attempt.apply(Event::FetchGranted, at(2)), [Effect::FetchImage]);
+    assert_eq!(attempt.apply(Event::FetchGranted, at(2)), []);
+    assert_eq!(attempt.apply(Event::ImageReady, at(3)), [Effect::ReportReady]);
+    // The miner may have to wait for a free executor; the time of the inputs begins with the job.
+    assert_eq!(attempt.deadline(), at(3).plus(WAITS.image));
+    attempt.apply(Event::Requested { image_ready: true }, at(5));
+    assert_eq!(
+        attempt.deadline(),
+        at(5).plus(LIMITS.leeway).plus(LIMITS.download)
+    );
+
+    let mut slow = new();
+    granted(&mut slow);
+    let deadline = slow.deadline();
+    let effects = slow.apply(Event::Tick, deadline);
+    let [Effect::Conclude(Conclusion::Failed(failure))] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        (failure.fault, failure.image_fetch),
+        (Fault::Nobody, Some(ImageFetchFailure::TimedOut))
+    );
+}
+
+#[test]
+fn an_image_is_fetched_at_once_for_a_miner_that_grants_nothing() {
+    let mut attempt = new();
+    attempt.apply(Event::Offered(terms()), at(0));
+    assert_eq!(attempt.apply(Event::ImageMissing, at(1)), [Effect::FetchImage]);
+    assert_eq!(attempt.deadline(), at(1).plus(WAITS.image));
+    assert_eq!(attempt.apply(Event::ImageReady, at(3)), [Effect::ReportReady]);
+    assert_eq!(
+        attempt.deadline(),
+        at(3).plus(LIMITS.leeway).plus(LIMITS.download)
+    );
+}
+
 fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![
         prop_oneof![
@@ -302,10 +355,17 @@ fn any_event() -> impl Strategy<Value = Event> {
             Just(Some(StreamingMode::Direct)),
             Just(Some(StreamingMode::Sealed))
         ]
-        .prop_map(|streaming| Event::Offered(OfferTerms {
-            limits: LIMITS,
-            streaming
-        })),
+        .prop_flat_map(
+            |streaming| prop_oneof![Just(None), Just(Some(Duration::from_secs(60)))].prop_map(move |image| {
+                Event::Offered(OfferTerms {
+                    limits: LIMITS,
+                    streaming,
+                    image,
+                })
+            })
+        ),
+        Just(Event::ImageMissing),
+        Just(Event::FetchGranted),
         Just(Event::SessionOpened),
         Just(Event::SessionClosed),
         Just(Event::ImageReady),

@@ -101,6 +101,7 @@ impl Driver {
                 }
                 StepResult::SessionClosed(close) => self.unsent_close = Some(close),
                 StepResult::ImageReady(..)
+                | StepResult::ImageMissing(..)
                 | StepResult::SessionOpened(_)
                 | StepResult::DiskFull(_)
                 | StepResult::Nothing

@@ -28,17 +28,22 @@ use crate::job_sandbox::{JobContainer, image_label};
 use crate::lease_connection::Miner;
 use crate::output_capture::OutputCapture;
 use crate::session::{self, OpenSession, SessionSetup};
-use crate::steps::{self, CollectedOutputs, PlacedJob, PreparedImage, RequestedJob};
+use crate::steps::{self, CollectedOutputs, PlacedJob, PreparedImage, RequestedJob, SoughtImage};
 use crate::warm_containers::encode_program;
 
 /// How often the miner is told how long the program has run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// How often the miner is told how far the image is, whether it has moved or not.
+const IMAGE_PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 /// The result of a step.
 #[derive(Debug)]
 pub(super) enum StepResult {
     /// The engine answers; the image is there, if one was named.
     ImageReady(ContainerEngine, Option<Box<PreparedImage>>),
+    /// The engine answers; the image has to be fetched from this registry.
+    ImageMissing(ContainerEngine, String),
     /// Inputs are in place.
     Placed(Box<PlacedJob>),
     /// The program has ended.
@@ -63,6 +68,8 @@ pub(super) struct StepRunner {
     pub(super) capture: OutputCapture,
     /// Cancelled when the session must close.
     pub(super) end_session: CancellationToken,
+    /// Cancelled when the progress of the image matters no longer.
+    image_over: CancellationToken,
     /// Sends to a Muster miner; `None` for another miner, which understands none of Muster's own messages.
     muster: Option<Sender<Miner>>,
     steps: FuturesUnordered<BoxFuture<'static, StepResult>>,
@@ -78,6 +85,7 @@ impl StepRunner {
             context,
             capture,
             end_session: CancellationToken::new(),
+            image_over: CancellationToken::new(),
             muster,
             steps: FuturesUnordered::new(),
         }
@@ -103,13 +111,43 @@ impl StepRunner {
         let preparing = steps::prepare_image(self.context.clone(), name);
         self.begin_until_called_off(async move {
             match preparing.await {
-                Ok((engine, image)) => StepResult::ImageReady(engine, image),
+                Ok((engine, SoughtImage::None)) => StepResult::ImageReady(engine, None),
+                Ok((engine, SoughtImage::Here(image))) => StepResult::ImageReady(engine, Some(image)),
+                Ok((engine, SoughtImage::AtRegistry(registry))) => StepResult::ImageMissing(engine, registry),
                 Err(failure) => StepResult::Failed(failure),
             }
         });
     }
 
+    pub(super) fn fetch_image(&self, engine: ContainerEngine, name: String) {
+        let context = self.context.clone();
+        self.begin_until_called_off(async move {
+            match steps::fetch_image(context, &engine, name).await {
+                Ok(image) => StepResult::ImageReady(engine, Some(image)),
+                Err(failure) => StepResult::Failed(failure),
+            }
+        });
+    }
+
+    /// Repeats the progress of the image until the inputs are placed, so that a miner that waits for a slow registry can
+    /// tell it from an executor that is lost.
+    pub(super) fn repeat_image_progress(&self) {
+        let (live, clock) = (self.context.live.clone(), Arc::clone(self.context.clock()));
+        let over = self.image_over.clone();
+        self.begin_until_called_off(async move {
+            let repeating = async {
+                loop {
+                    live.repeat_progress(ProgressOf::ImagePull);
+                    clock.sleep(IMAGE_PROGRESS_EVERY).await;
+                }
+            };
+            over.run_until_cancelled(repeating).await;
+            StepResult::Nothing
+        });
+    }
+
     pub(super) fn place_inputs(&self, request: &Arc<RequestedJob>) {
+        self.image_over.cancel();
         let placing = steps::place_inputs(Arc::clone(request), self.context.clone());
         self.begin(async move {
             match placing.await {

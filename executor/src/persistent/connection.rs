@@ -134,6 +134,7 @@ impl MinerConnection {
             ToMiner::V0JobRequest(job) => Some(job.job_uuid),
             ToMiner::MusterCancelJob(cancel) => Some(cancel.job_uuid),
             ToMiner::MusterSessionSealed(sealed) => Some(sealed.job_uuid),
+            ToMiner::MusterFetchImage(fetch) => Some(fetch.job_uuid),
             ToMiner::MusterWhitelist(notice) => {
                 self.update_listed(notice.images.clone());
                 None

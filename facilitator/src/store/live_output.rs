@@ -7,7 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::rest::ProgressEvent;
-use muster_protocol::wire::executor::{LogStream, ProgressOf};
+use muster_protocol::wire::executor::{LayerCount, LogStream, ProgressOf};
 use muster_protocol::wire::muster::{LiveLog, LiveProgress};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_store::{During as _, StoreError};
@@ -56,6 +56,10 @@ muster_store::row! {
         data: String,
     }
 }
+
+/// A row of `progress`: the stage, the amount done and in all, the layers done and in all; -1 for an amount that is not
+/// known.
+type ProgressRow = (String, i64, i64, i64, i64);
 
 // === impl LiveMessage ===
 
@@ -124,16 +128,21 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub async fn progress(&self, job: JobId) -> Result<Vec<ProgressEvent>, StoreError> {
-        let rows: Vec<(String, i64, i64)> =
-            sqlx::query_as("SELECT stage, done, total FROM progress WHERE job = $1 ORDER BY stage")
-                .bind(job.to_string())
-                .fetch_all(&self.pool)
-                .await
-                .during("read progress")?;
-        let event = |(stage, done, total): (String, i64, i64)| ProgressEvent {
+        let statement =
+            "SELECT stage, done, total, layers_done, layers FROM progress WHERE job = $1 ORDER BY stage";
+        let rows: Vec<ProgressRow> = sqlx::query_as(statement)
+            .bind(job.to_string())
+            .fetch_all(&self.pool)
+            .await
+            .during("read progress")?;
+        let event = |(stage, done, total, layers_done, layers): ProgressRow| ProgressEvent {
             stage: ProgressOf::from_wire(&stage),
             done: u64::try_from(done).unwrap_or_default(),
             total: u64::try_from(total).ok(),
+            layers: u32::try_from(layers).ok().map(|total| LayerCount {
+                done: u32::try_from(layers_done).unwrap_or_default(),
+                total,
+            }),
         };
         Ok(rows.into_iter().map(event).collect())
     }
@@ -204,8 +213,10 @@ async fn store_messages(
         }
     }
     for (stage, progress) in stages {
-        let statement = "INSERT INTO progress (job, stage, done, total) VALUES ($1, $2, $3, $4) \
-                         ON CONFLICT (job, stage) DO UPDATE SET done = excluded.done, total = excluded.total";
+        let statement = "INSERT INTO progress (job, stage, done, total, layers_done, layers) \
+                         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (job, stage) DO UPDATE SET \
+                         done = excluded.done, total = excluded.total, \
+                         layers_done = excluded.layers_done, layers = excluded.layers";
         sqlx::query(statement)
             .bind(&job)
             .bind(stage)
@@ -215,6 +226,8 @@ async fn store_messages(
                     .total
                     .map_or(-1, |total| i64::try_from(total).unwrap_or(i64::MAX)),
             )
+            .bind(progress.layers.map_or(-1, |layers| i64::from(layers.done)))
+            .bind(progress.layers.map_or(-1, |layers| i64::from(layers.total)))
             .execute(&mut *connection)
             .await
             .during("store progress")?;

@@ -44,6 +44,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         ),
         (10, "files", include_str!("../../migrations/0010_files.sql")),
         (11, "gateways", include_str!("../../migrations/0011_gateways.sql")),
+        (
+            13,
+            "image_layers",
+            include_str!("../../migrations/0013_image_layers.sql"),
+        ),
     ])
 });
 

@@ -2,20 +2,25 @@
 
 use std::time::Duration;
 
-use muster_protocol::wire::executor::{SessionClosed, SessionSealed};
+use muster_protocol::job::{IMAGE_FETCH_KEY, ImageFetchFailure};
+use muster_protocol::wire::executor::{ExecutorUp, FetchImage, SessionClosed, SessionSealed};
 use muster_protocol::wire::miner::{
-    AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails,
-    ToMiner,
+    AttemptNotice, ExecutorReady, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs,
+    OfferExtension, StreamingDetails, ToMiner,
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
 };
+use serde_json::json;
 
 use super::{
-    Effect, Event, ExecutorReport, LeaseEnding, LeaseRefusal, LeaseStage, LeaseState, LeaseTerms,
+    Effect, Event, ExecutorReport, FetchStage, LeaseEnding, LeaseRefusal, LeaseStage, LeaseState, LeaseTerms,
     LeaseTimeouts, SealingRequest, check_attestation, horde_failed,
 };
+
+/// Characters of a registry's name that are kept; no host name is longer.
+const MAX_REGISTRY: usize = 255;
 
 /// The longest a job may take whose validator names no times, as in ComputeHorde.
 const UNTIMED_JOB: Duration = Duration::from_secs(20 * 60);
@@ -31,6 +36,12 @@ pub struct Lease {
     deadline: Timestamp,
     /// Held until the executor has it.
     offer: Option<Box<InitialJobRequest>>,
+    /// The terms of its image; `None` for a validator that gives the image no time limit of its own.
+    image: Option<OfferExtension>,
+    /// The registry of an image that has to be fetched.
+    registry: String,
+    /// Whether its executor takes nothing from other leases while it fetches.
+    apart: bool,
     /// Of a streaming job.
     streaming: Option<StreamingDetails>,
     /// Whether the closing statement of its session has been told.
@@ -59,6 +70,9 @@ impl Lease {
             patience,
             state: LeaseState::WaitingForExecutor,
             deadline: now.plus(class.spin_up_time()).plus(patience.startup),
+            image: offer.muster.clone(),
+            registry: String::new(),
+            apart: false,
             streaming: offer.streaming_details.clone(),
             closed_told: false,
             volume_offered: offer.volume.is_some(),
@@ -97,6 +111,34 @@ impl Lease {
         self.state
     }
 
+    /// Whether it takes an executor from the miner's capacity at this moment.
+    pub fn holds_executor(&self) -> bool {
+        match self.state {
+            LeaseState::WaitingForExecutor
+            | LeaseState::Preparing
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_) => true,
+            LeaseState::Fetching(_) => !self.apart,
+            LeaseState::Ended(_) => false,
+        }
+    }
+
+    /// Whether the miner started its executor for it alone.
+    pub fn is_apart(&self) -> bool {
+        self.apart
+    }
+
+    /// Keeps its executor while its image is fetched, because too many leases already wait without one.
+    pub fn keep_executor(&mut self) {
+        self.apart = false;
+    }
+
+    /// The account and the registry of its fetch.
+    pub fn fetch_of(&self) -> (&str, &str) {
+        let account = self.image.as_ref().map_or("", |image| image.account.as_str());
+        (account, &self.registry)
+    }
+
     /// When a [`Event::Tick`] is due.
     pub fn deadline(&self) -> Timestamp {
         self.deadline
@@ -118,7 +160,9 @@ impl Lease {
     /// An event that has no place in the present state; nothing has changed then.
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Step {
         match event {
-            Event::Dialled { executor_ip } => self.on_dialled(executor_ip, now),
+            Event::Dialled { executor_ip, apart } => self.on_dialled(executor_ip, apart, now),
+            Event::FetchGranted => self.on_fetch_granted(),
+            Event::Seated => self.on_seated(now),
             Event::Said(report) => self.on_report(report, now),
             Event::ExecutorGone => self.on_gone(),
             Event::ExecutorExited(how) => self.on_exited(&how),
@@ -129,9 +173,10 @@ impl Lease {
         }
     }
 
-    fn on_dialled(&mut self, executor_ip: Option<String>, now: Timestamp) -> Step {
+    fn on_dialled(&mut self, executor_ip: Option<String>, apart: bool, now: Timestamp) -> Step {
         match (self.state, self.offer.take()) {
             (LeaseState::WaitingForExecutor, Some(mut offer)) => {
+                self.apart = apart;
                 if let Some(details) = &mut offer.streaming_details {
                     details.executor_ip = executor_ip;
                 }
@@ -141,6 +186,7 @@ impl Lease {
             (
                 LeaseState::WaitingForExecutor
                 | LeaseState::Preparing
+                | LeaseState::Fetching(_)
                 | LeaseState::WaitingForPayload
                 | LeaseState::Running(_)
                 | LeaseState::Ended(_),
@@ -154,6 +200,7 @@ impl Lease {
 
     fn on_report(&mut self, report: ExecutorReport, now: Timestamp) -> Step {
         match report {
+            ExecutorReport::Up(up) => self.on_up(up, now),
             ExecutorReport::Ready => self.on_ready(now),
             ExecutorReport::VolumesReady => {
                 let message = FromMiner::V0VolumesReadyRequest(self.notice());
@@ -191,6 +238,7 @@ impl Lease {
                 }
                 LeaseState::WaitingForExecutor
                 | LeaseState::Preparing
+                | LeaseState::Fetching(_)
                 | LeaseState::WaitingForPayload
                 | LeaseState::Running(LeaseStage::Fetching | LeaseStage::Executing | LeaseStage::Serving)
                 | LeaseState::Ended(_) => Err(self.out_of_order("a result")),
@@ -260,27 +308,74 @@ impl Lease {
         Ok(vec![self.tell(FromMiner::MusterSessionClosed(closed))])
     }
 
+    /// The image has to be fetched. A validator without a time limit for images is told nothing, and the fetch counts
+    /// as part of the preparation.
+    fn on_up(&mut self, up: ExecutorUp, now: Timestamp) -> Step {
+        if self.state != LeaseState::Preparing {
+            return Err(self.out_of_order("the fetch of an image"));
+        }
+        self.registry = up.registry.chars().take(MAX_REGISTRY).collect();
+        let Some(image) = &self.image else {
+            return Ok(vec![self.fetch_order()]);
+        };
+        let allowed = Duration::from_secs(image.image_time_limit.min(up.image_s)).min(self.patience.image);
+        let until = now.plus(allowed).plus(self.patience.margin);
+        self.enter(LeaseState::Fetching(FetchStage::Waiting), until);
+        let told = ExecutorUp {
+            job_uuid: self.attempt(),
+            registry: self.registry.clone(),
+            image_s: allowed.as_secs(),
+        };
+        Ok(vec![self.tell(FromMiner::MusterExecutorUp(told))])
+    }
+
+    fn on_fetch_granted(&mut self) -> Step {
+        if self.state != LeaseState::Fetching(FetchStage::Waiting) {
+            return Err(self.out_of_order("a slot for a fetch"));
+        }
+        self.state = LeaseState::Fetching(FetchStage::Granted);
+        Ok(vec![self.fetch_order()])
+    }
+
     fn on_ready(&mut self, now: Timestamp) -> Step {
         match self.state {
-            LeaseState::Preparing => {
-                self.enter(LeaseState::WaitingForPayload, now.plus(self.patience.payload));
-                let ready = ExecutorReady {
-                    job_uuid: self.attempt(),
-                    executor_token: None,
-                };
-                Ok(vec![self.tell(FromMiner::V0ExecutorReadyRequest(ready))])
+            LeaseState::Preparing => Ok(self.await_payload(now)),
+            // The deadline of the image goes on: an executor must become free before it.
+            LeaseState::Fetching(FetchStage::Granted) => {
+                self.state = LeaseState::Fetching(FetchStage::Arrived);
+                Ok(vec![])
             }
             LeaseState::WaitingForExecutor
+            | LeaseState::Fetching(FetchStage::Waiting | FetchStage::Arrived)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_)
             | LeaseState::Ended(_) => Err(self.out_of_order("a ready executor")),
         }
     }
 
+    fn on_seated(&mut self, now: Timestamp) -> Step {
+        if self.state != LeaseState::Fetching(FetchStage::Arrived) {
+            return Err(self.out_of_order("a free executor"));
+        }
+        Ok(self.await_payload(now))
+    }
+
+    fn await_payload(&mut self, now: Timestamp) -> Vec<Effect> {
+        self.enter(LeaseState::WaitingForPayload, now.plus(self.patience.payload));
+        let ready = ExecutorReady {
+            job_uuid: self.attempt(),
+            executor_token: None,
+        };
+        vec![self.tell(FromMiner::V0ExecutorReadyRequest(ready))]
+    }
+
     fn on_specs(&mut self, specs: MachineSpecs) -> Step {
         match self.state {
             // Once: the history is kept, and an executor must not make it grow without end.
-            LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_)
+            LeaseState::Preparing
+            | LeaseState::Fetching(_)
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_)
                 if !self.specs_told =>
             {
                 self.specs_told = true;
@@ -288,6 +383,7 @@ impl Lease {
             }
             LeaseState::WaitingForExecutor
             | LeaseState::Preparing
+            | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_)
             | LeaseState::Ended(_) => Err(self.out_of_order("machine specs")),
@@ -296,9 +392,10 @@ impl Lease {
 
     fn on_live(&self, message: Box<FromMiner>) -> Step {
         match self.state {
-            LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_) => {
-                Ok(vec![Effect::Live(message)])
-            }
+            LeaseState::Preparing
+            | LeaseState::Fetching(_)
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_) => Ok(vec![Effect::Live(message)]),
             LeaseState::WaitingForExecutor | LeaseState::Ended(_) => Err(self.out_of_order("output")),
         }
     }
@@ -314,9 +411,10 @@ impl Lease {
             }
             // Sent again after a reconnection: the executor has it.
             LeaseState::Running(_) => Ok(vec![]),
-            LeaseState::WaitingForExecutor | LeaseState::Preparing | LeaseState::Ended(_) => {
-                Err(self.out_of_order("the job"))
-            }
+            LeaseState::WaitingForExecutor
+            | LeaseState::Preparing
+            | LeaseState::Fetching(_)
+            | LeaseState::Ended(_) => Err(self.out_of_order("the job")),
         }
     }
 
@@ -324,6 +422,7 @@ impl Lease {
         match self.state {
             LeaseState::WaitingForExecutor
             | LeaseState::Preparing
+            | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_) => {
                 self.state = LeaseState::Ended(LeaseEnding::Cancelled);
@@ -356,6 +455,7 @@ impl Lease {
                 self.lose(HordeFailureReason::ExecutorSpinupFailed, text)
             }
             LeaseState::Preparing
+            | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_)
             | LeaseState::Ended(_) => Ok(vec![]),
@@ -380,6 +480,17 @@ impl Lease {
                 HordeFailureReason::ExecutorReadinessTimedOut,
                 "the executor dialled in and did not become ready in time",
             ),
+            // The validator's clock comes first; this end is for one that has gone.
+            LeaseState::Fetching(stage) => {
+                let text = match stage {
+                    FetchStage::Waiting => {
+                        "the image could not be fetched in time: other fetches were under way"
+                    }
+                    FetchStage::Granted => "the image did not arrive within the time that is allowed for it",
+                    FetchStage::Arrived => "the image arrived, and no executor became free in time",
+                };
+                return self.lose_image(text);
+            }
             LeaseState::WaitingForPayload => (
                 HordeFailureReason::GenericError,
                 "the executor was ready and the validator did not send the job in time",
@@ -417,6 +528,7 @@ impl Lease {
             LeaseState::Running(_)
             | LeaseState::WaitingForExecutor
             | LeaseState::Preparing
+            | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Ended(_) => Err(self.out_of_order(event)),
         }
@@ -425,11 +537,35 @@ impl Lease {
     /// The executor ends the attempt with a message of its own.
     fn fail(&mut self, event: &'static str, ending: LeaseEnding, message: FromMiner) -> Step {
         match self.state {
-            LeaseState::Preparing | LeaseState::WaitingForPayload | LeaseState::Running(_) => {
-                Ok(self.end(ending, message))
-            }
+            LeaseState::Preparing
+            | LeaseState::Fetching(_)
+            | LeaseState::WaitingForPayload
+            | LeaseState::Running(_) => Ok(self.end(ending, message)),
             LeaseState::WaitingForExecutor | LeaseState::Ended(_) => Err(self.out_of_order(event)),
         }
+    }
+
+    /// The miner ends the attempt because its image does not come.
+    fn lose_image(&mut self, text: &str) -> Step {
+        let order = self.cancel_order(text.to_owned());
+        let message = FromMiner::V0HordeFailedRequest(HordeFailed {
+            job_uuid: self.attempt(),
+            reported_by: ParticipantType::Miner,
+            message: text.to_owned(),
+            reason: HordeFailureReason::GenericError,
+            context: Some(json!({ IMAGE_FETCH_KEY: ImageFetchFailure::TimedOut })),
+        });
+        let mut effects = self.end(LeaseEnding::HordeFailed, message);
+        let before_stop = effects.len().saturating_sub(1);
+        effects.insert(before_stop, order);
+        Ok(effects)
+    }
+
+    fn fetch_order(&self) -> Effect {
+        let fetch = FetchImage {
+            job_uuid: self.attempt(),
+        };
+        Effect::Order(Box::new(ToMiner::MusterFetchImage(fetch)))
     }
 
     /// The miner ends the attempt because its executor is lost.
@@ -437,6 +573,7 @@ impl Lease {
         match self.state {
             LeaseState::WaitingForExecutor
             | LeaseState::Preparing
+            | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_) => {
                 let order = self.cancel_order(text.clone());

@@ -11,7 +11,7 @@ mod tests;
 use std::time::Duration;
 
 use muster_process::certificate::digest_of_pem;
-use muster_protocol::wire::executor::SessionClosed;
+use muster_protocol::wire::executor::{ExecutorUp, SessionClosed};
 use muster_protocol::wire::miner::{
     FromMiner, HordeFailed, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingDetails,
     StreamingJobReady, ToMiner,
@@ -26,8 +26,10 @@ pub use machine::Lease;
 pub struct LeaseTimeouts {
     /// For an executor to dial in, beyond its class's spin-up time.
     pub startup: Duration,
-    /// For a dialled-in executor to have the image.
+    /// For a dialled-in executor to have the image, or to say that it has to fetch it.
     pub prepare: Duration,
+    /// The most that an image may take to be fetched, for a validator that gives it a time limit of its own.
+    pub image: Duration,
     /// For the validator to send the job once the executor is ready.
     pub payload: Duration,
     /// Beyond the sum of the job's own times.
@@ -47,6 +49,17 @@ pub enum LeaseStage {
     Serving,
     /// Outputs on their way.
     Delivering,
+}
+
+/// The stage of a lease whose image is fetched. Such a lease keeps no executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FetchStage {
+    /// It waits for a slot.
+    Waiting,
+    /// It has a slot, and the image is on its way.
+    Granted,
+    /// The image is there, and the lease waits for an executor.
+    Arrived,
 }
 
 /// The end of a lease. Its message is the last of the history.
@@ -69,6 +82,8 @@ pub enum LeaseState {
     WaitingForExecutor,
     /// It has the offer and prepares: checks, image.
     Preparing,
+    /// Its image is fetched.
+    Fetching(FetchStage),
     /// It is ready; the validator must send the job.
     WaitingForPayload,
     /// It has the job.
@@ -80,6 +95,8 @@ pub enum LeaseState {
 /// An executor's report on its attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExecutorReport {
+    /// Up, and has to fetch the image.
+    Up(ExecutorUp),
     /// Up, and has the image.
     Ready,
     /// The inputs are in place.
@@ -113,7 +130,13 @@ pub enum Event {
     Dialled {
         /// Its address as the miner sees it, which a streaming job must know.
         executor_ip: Option<String>,
+        /// Whether the miner started it for this lease alone, so that it takes nothing from others while it fetches.
+        apart: bool,
     },
+    /// There is a slot for the fetch of its image.
+    FetchGranted,
+    /// There is an executor for it, now that its image is there.
+    Seated,
     /// The executor reported.
     Said(ExecutorReport),
     /// The executor's socket closed.
@@ -175,6 +198,9 @@ impl LeaseState {
         match self {
             Self::WaitingForExecutor => "waiting for its executor",
             Self::Preparing => "getting its image",
+            Self::Fetching(FetchStage::Waiting) => "waiting for its turn to fetch its image",
+            Self::Fetching(FetchStage::Granted) => "fetching its image",
+            Self::Fetching(FetchStage::Arrived) => "waiting for a free executor with its image",
             Self::WaitingForPayload => "waiting for its validator",
             Self::Running(LeaseStage::Fetching) => "fetching its inputs",
             Self::Running(LeaseStage::Executing) => "running",

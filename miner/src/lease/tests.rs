@@ -13,6 +13,7 @@ use muster_response_proof::{Attestation, HashScheme, Price, SessionId, Text};
 const PATIENCE: LeaseTimeouts = LeaseTimeouts {
     startup: Duration::from_secs(30),
     prepare: Duration::from_secs(100),
+    image: Duration::from_secs(1_000),
     payload: Duration::from_secs(600),
     margin: Duration::from_secs(60),
     skew: Duration::from_secs(2),
@@ -82,6 +83,7 @@ fn specs() -> ExecutorReport {
 fn dialled() -> Event {
     Event::Dialled {
         executor_ip: Some("10.0.0.1".to_owned()),
+        apart: true,
     }
 }
 

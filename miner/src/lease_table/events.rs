@@ -87,6 +87,8 @@ pub enum Event {
         token: ExecutorToken,
         /// The executor's IP address as the miner sees it.
         executor_ip: Option<String>,
+        /// Whether the miner started it for its lease alone on this machine.
+        apart: bool,
     },
     /// An executor reported.
     Said {

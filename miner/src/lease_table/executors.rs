@@ -1,11 +1,12 @@
 //! The lease table's answers to executors.
 
 use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
-use muster_protocol::{AttemptId, ExecutorToken, Manifest, Timestamp};
+use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Manifest, Timestamp};
 
+use super::fetch_slots::FetchRequest;
 use super::validators::executor_complaint;
 use super::{ConnectionId, DialId, Effect, LeaseTable};
-use crate::lease::{self, ExecutorReport, LeaseState};
+use crate::lease::{self, ExecutorReport, FetchStage, LeaseState};
 
 impl LeaseTable {
     /// A token is valid once: for its lease, while that lease waits for its executor.
@@ -14,6 +15,7 @@ impl LeaseTable {
         dial: DialId,
         token: &ExecutorToken,
         executor_ip: Option<String>,
+        apart: bool,
         now: Timestamp,
     ) -> Vec<Effect> {
         let attempt = token.attempt();
@@ -27,12 +29,13 @@ impl LeaseTable {
                     active.executor = Some(dial);
                 }
                 let mut effects = vec![Effect::Admit { dial, attempt }];
-                let event = lease::Event::Dialled { executor_ip };
+                let event = lease::Event::Dialled { executor_ip, apart };
                 effects.extend(self.drive(attempt, event, now).unwrap_or_default());
                 effects
             }
             Some(
                 LeaseState::Preparing
+                | LeaseState::Fetching(_)
                 | LeaseState::WaitingForPayload
                 | LeaseState::Running(_)
                 | LeaseState::Ended(_),
@@ -55,8 +58,14 @@ impl LeaseTable {
             let details = format!("attempt {attempt} has ended, or is served by another executor");
             return vec![Effect::Dismiss { dial, details }];
         }
+        let fetches = matches!(report, ExecutorReport::Up(_));
         match self.drive(attempt, lease::Event::Said(report), now) {
-            Ok(effects) => effects,
+            Ok(effects) => {
+                if fetches {
+                    self.join_fetches(attempt);
+                }
+                effects
+            }
             Err(refused) => vec![Effect::Order {
                 attempt,
                 message: executor_complaint(refused.to_string()),
@@ -75,6 +84,85 @@ impl LeaseTable {
         }
         self.drive(attempt, lease::Event::ExecutorGone, now)
             .unwrap_or_default()
+    }
+
+    /// A lease joins those that fetch. It keeps its executor if too many wait without one.
+    fn join_fetches(&mut self, attempt: AttemptId) {
+        let places = self.rules.fetch.places();
+        let apart = self.active.values().filter(|active| {
+            active.lease.is_apart() && matches!(active.lease.state(), LeaseState::Fetching(_))
+        });
+        let apart = u32::try_from(apart.count()).unwrap_or(u32::MAX);
+        self.fetches = self.fetches.saturating_add(1);
+        if let Some(active) = self.active.get_mut(&attempt) {
+            active.fetch_number = self.fetches;
+            // The count includes this lease.
+            if apart > places {
+                active.lease.keep_executor();
+            }
+        }
+    }
+
+    /// Grants slots to leases that wait for one, and executors to leases whose images have arrived, in the order in
+    /// which they began to fetch.
+    pub(super) fn settle_fetches(&mut self, now: Timestamp) -> Vec<Effect> {
+        let mut fetching: Vec<_> = self
+            .active
+            .values()
+            .filter_map(|active| match active.lease.state() {
+                LeaseState::Fetching(stage) => Some((active.fetch_number, stage, &active.lease)),
+                LeaseState::WaitingForExecutor
+                | LeaseState::Preparing
+                | LeaseState::WaitingForPayload
+                | LeaseState::Running(_)
+                | LeaseState::Ended(_) => None,
+            })
+            .collect();
+        if fetching.is_empty() {
+            return vec![];
+        }
+        fetching.sort_unstable_by_key(|(number, _, _)| *number);
+        let requests: Vec<_> = fetching
+            .iter()
+            .filter(|(_, stage, _)| *stage != FetchStage::Arrived)
+            .map(|(_, stage, lease)| {
+                let (account, registry) = lease.fetch_of();
+                FetchRequest {
+                    attempt: lease.attempt(),
+                    account,
+                    registry,
+                    granted: *stage == FetchStage::Granted,
+                }
+            })
+            .collect();
+        let granted = self.rules.fetch.grant(&requests);
+        let arrived: Vec<_> = fetching
+            .iter()
+            .filter(|(_, stage, _)| *stage == FetchStage::Arrived)
+            .map(|(_, _, lease)| (lease.attempt(), lease.class(), lease.is_apart()))
+            .collect();
+        let mut effects = Vec::new();
+        for attempt in granted {
+            let event = lease::Event::FetchGranted;
+            effects.extend(self.drive(attempt, event, now).unwrap_or_default());
+        }
+        for (attempt, class, apart) in arrived {
+            // A lease that kept its executor has it still.
+            if !apart || self.count_started(class) < self.rules.manifest.count(class) {
+                effects.extend(self.drive(attempt, lease::Event::Seated, now).unwrap_or_default());
+            }
+        }
+        effects
+    }
+
+    /// Leases of a class that hold an executor of those that the miner starts itself, or may yet get one.
+    fn count_started(&self, class: ExecutorClass) -> u32 {
+        let started = self.active.values().filter(|active| {
+            let lease = &active.lease;
+            let undecided = lease.state() == LeaseState::WaitingForExecutor;
+            lease.class() == class && lease.holds_executor() && (lease.is_apart() || undecided)
+        });
+        u32::try_from(started.count()).unwrap_or(u32::MAX)
     }
 
     /// The whole capacity of the miner at this moment.

@@ -12,6 +12,7 @@
 
 mod events;
 mod executors;
+mod fetch_slots;
 #[cfg(test)]
 mod tests;
 mod validators;
@@ -25,9 +26,10 @@ use muster_protocol::{
 };
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
-use crate::lease::{self, Lease, LeaseRefusal, LeaseTimeouts};
+use crate::lease::{self, FetchStage, Lease, LeaseRefusal, LeaseState, LeaseTimeouts};
 
 pub use events::{ConnectionId, DialId, Effect, Event, JobOffer, LeaseRecord, LeaseStatus, LeaseWrite};
+pub use fetch_slots::FetchRules;
 
 /// The interval between two searches for attempts that are old enough to be forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
@@ -41,6 +43,8 @@ pub struct LeaseRules {
     pub patience: LeaseTimeouts,
     /// How long ended attempts are remembered and their results kept for their validators.
     pub memory: Duration,
+    /// The bounds on fetches of images.
+    pub fetch: FetchRules,
 }
 
 /// A lease that has not ended, with its audience.
@@ -55,6 +59,8 @@ struct ActiveLease {
     /// The open connections that have sent a message about it, the latest last.
     spoke: Vec<ConnectionId>,
     executor: Option<DialId>,
+    /// Where it stands among the leases that fetch, once it does: the lowest number began first.
+    fetch_number: u64,
 }
 
 impl ActiveLease {
@@ -113,6 +119,8 @@ pub struct LeaseTable {
     listed: BTreeMap<ValidatorKey, WhitelistNotice>,
     draining: bool,
     forget_at: Timestamp,
+    /// Leases that have begun to fetch in this process.
+    fetches: u64,
 }
 
 impl LeaseTable {
@@ -129,6 +137,7 @@ impl LeaseTable {
             listed: BTreeMap::new(),
             draining: false,
             forget_at: now,
+            fetches: 0,
         };
         let mut effects = Vec::new();
         for record in records {
@@ -163,6 +172,12 @@ impl LeaseTable {
 
     /// Applies one event and returns the effects in order.
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
+        let mut effects = self.apply_event(event, now);
+        effects.extend(self.settle_fetches(now));
+        effects
+    }
+
+    fn apply_event(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
         match event {
             Event::Joined {
                 connection,
@@ -183,7 +198,8 @@ impl LeaseTable {
                 dial,
                 token,
                 executor_ip,
-            } => self.on_dialled(dial, &token, executor_ip, now),
+                apart,
+            } => self.on_dialled(dial, &token, executor_ip, apart, now),
             Event::Said {
                 dial,
                 attempt,
@@ -214,12 +230,21 @@ impl LeaseTable {
         self.active.len()
     }
 
-    /// Leases of one class that have not ended.
+    /// Leases that hold an executor.
+    pub fn working_leases(&self) -> usize {
+        let leases = self.active.values().map(|active| &active.lease);
+        leases.filter(|lease| lease.holds_executor()).count()
+    }
+
+    /// Leases of one class that hold an executor, or wait for one with their image at hand: a newcomer must not overtake
+    /// them.
     fn count_leases(&self, class: ExecutorClass) -> u32 {
+        let waits = LeaseState::Fetching(FetchStage::Arrived);
         let count = self
             .active
             .values()
-            .filter(|active| active.lease.class() == class)
+            .map(|active| &active.lease)
+            .filter(|lease| lease.class() == class && (lease.holds_executor() || lease.state() == waits))
             .count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }

@@ -17,6 +17,8 @@ use crate::testing::{job, miner_pair, offer, validator_pair};
 
 const COUNT: u32 = 2;
 
+mod fetching;
+
 fn start() -> Timestamp {
     Timestamp::from_secs(1_767_225_600)
 }
@@ -27,11 +29,18 @@ fn rules() -> LeaseRules {
         patience: LeaseTimeouts {
             startup: Duration::from_secs(30),
             prepare: Duration::from_secs(100),
+            image: Duration::from_secs(1_000),
             payload: Duration::from_secs(600),
             margin: Duration::from_secs(60),
             skew: Duration::from_secs(2),
         },
         memory: Duration::from_secs(24 * 3600),
+        fetch: FetchRules {
+            slots: 2,
+            per_account: 1,
+            per_registry: 2,
+            waiting: 1,
+        },
     }
 }
 
@@ -138,6 +147,7 @@ fn dialled(dial: u64, n: u128) -> Event {
         dial: DialId(dial),
         token: token(n),
         executor_ip: None,
+        apart: true,
     }
 }
 
@@ -384,6 +394,7 @@ fn a_token_opens_the_door_once_and_only_its_own() {
         dial: DialId(9),
         token: guessed.clone(),
         executor_ip: None,
+        apart: true,
     };
     assert_eq!(
         details(book.apply(dial, start())),

@@ -118,6 +118,7 @@ impl LeaseTable {
                     audience: vec![id],
                     spoke: vec![id],
                     executor: None,
+                    fetch_number: 0,
                 };
                 self.active.insert(attempt, active);
                 effects
@@ -197,7 +198,7 @@ impl LeaseTable {
                 let mut busy: Vec<_> = self
                     .active
                     .values()
-                    .filter(|active| active.lease.class() == offer.class)
+                    .filter(|active| active.lease.class() == offer.class && active.lease.holds_executor())
                     .collect();
                 busy.sort_unstable_by_key(|active| active.lease.attempt());
                 busy.into_iter().map(|active| active.started.clone()).collect()

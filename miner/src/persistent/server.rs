@@ -305,6 +305,8 @@ impl LeaseRunner {
                 dial: self.dial,
                 token: order.token,
                 executor_ip: Some(self.ip),
+                // It runs no more jobs than its own capacity, whatever they are at.
+                apart: false,
             },
             attachment: Attachment::Executor {
                 outbox,

@@ -387,6 +387,7 @@ pub(crate) fn initial(attempt: AttemptId, now: Timestamp) -> InitialJobRequest {
         job_started_receipt_signature: signature,
         streaming_details: None,
         executor_timing: None,
+        muster: None,
     }
 }
 

@@ -243,6 +243,7 @@ async fn lease_after_lease_goes_over_one_connection_and_its_output_is_heard_live
         takes_lease(&mut executor).await;
         assert_eq!(executor.attempt, attempt);
         let progress = JobProgress {
+            layers: None,
             job_uuid: attempt,
             of: ProgressOf::ImagePull,
             done: 1,

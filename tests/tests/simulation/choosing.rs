@@ -97,17 +97,19 @@ impl World {
             class: CLASS,
             image: CacheKey::image("image"),
             inputs: BTreeSet::new(),
+            avoided_owners: BTreeSet::new(),
             tried: self.validator.jobs.get(&job).map(tried).unwrap_or_default(),
         };
         let subject = |(index, uid): (usize, u16)| RoutableNeuron {
             uid,
             miner: miner_key(index),
+            owner: miner_key(index).0,
             axon: Some(SocketAddr::from(([127, 0, 0, 1], 8_000 + uid))),
         };
         let subjects: Vec<_> = (0..MINERS).zip(0..).map(subject).collect();
         let mut standings: BTreeMap<_, MinerStats> = BTreeMap::new();
         let attempts = self.validator.jobs.values().flat_map(|job| &job.attempts);
-        for tried in attempts.filter(|tried| tried.machine.outcome().is_none()) {
+        for tried in attempts.filter(|tried| tried.machine.holds_executor()) {
             let standing = standings.entry(miner_key(tried.miner)).or_default();
             *standing.open.entry(CLASS).or_default() += 1;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use muster_protocol::wire::executor::ExecutorUp;
 use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, HordeFailed, JobFinished, MachineSpecs, ToMiner,
 };
@@ -16,6 +17,9 @@ enum Stage {
     Starting,
     Dialled,
     Preparing,
+    /// The image is missing, and the miner has not granted its fetch.
+    AwaitingFetch,
+    Pulling,
     Waiting,
     Fetching,
     Running,
@@ -79,8 +83,10 @@ impl World {
                 }
                 None => self.kill(Node::Executor(id)),
             },
-            Stage::Dialled | Stage::Waiting | Stage::Over => {}
-            Stage::Preparing | Stage::Fetching | Stage::Running | Stage::Uploading if !self.engine => {
+            Stage::Dialled | Stage::AwaitingFetch | Stage::Waiting | Stage::Over => {}
+            Stage::Preparing | Stage::Pulling | Stage::Fetching | Stage::Running | Stage::Uploading
+                if !self.engine =>
+            {
                 let failure = HordeFailed {
                     job_uuid: attempt,
                     reported_by: ParticipantType::Executor,
@@ -91,7 +97,16 @@ impl World {
                 self.say(line, FromMiner::V0HordeFailedRequest(failure));
                 self.over(id);
             }
-            Stage::Preparing => {
+            Stage::Preparing if self.dice.one_in(2) => {
+                let up = ExecutorUp {
+                    job_uuid: attempt,
+                    registry: "registry.example.org".to_owned(),
+                    image_s: 600,
+                };
+                self.say(line, FromMiner::MusterExecutorUp(up));
+                self.becomes(id, Stage::AwaitingFetch);
+            }
+            Stage::Preparing | Stage::Pulling => {
                 let ready = ExecutorReady {
                     job_uuid: attempt,
                     executor_token: None,
@@ -180,6 +195,7 @@ impl World {
         };
         match (*message, stage) {
             (ToMiner::V0InitialJobRequest(_), Stage::Dialled) => self.goes_on(id, Stage::Preparing, 3000),
+            (ToMiner::MusterFetchImage(_), Stage::AwaitingFetch) => self.goes_on(id, Stage::Pulling, 20_000),
             (ToMiner::V0JobRequest(_), Stage::Waiting) => self.goes_on(id, Stage::Fetching, 3000),
             (ToMiner::MusterCancelJob(_), _) => self.leave(id),
             (
@@ -192,7 +208,8 @@ impl World {
                 | ToMiner::GenericError(_)
                 | ToMiner::MusterExecutorEnrolled(_)
                 | ToMiner::MusterSessionSealed(_)
-                | ToMiner::MusterWhitelist(_),
+                | ToMiner::MusterWhitelist(_)
+                | ToMiner::MusterFetchImage(_),
                 _,
             ) => {}
         }

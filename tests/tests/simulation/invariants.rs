@@ -24,7 +24,7 @@ pub(crate) enum Invariant {
     OnlyForward,
     /// Nothing is said that is not written down.
     WrittenBeforeSaid,
-    /// No miner has more leases than executors.
+    /// No miner has more leases at work than executors; a lease that fetches its image is not at work.
     WithinCapacity,
     /// Every job that was taken has an end that its user sees, the one that its validator wrote down.
     EveryJobEnds,

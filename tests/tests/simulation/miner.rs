@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use muster_miner::lease::{ExecutorReport, LeaseTimeouts};
 use muster_miner::lease_table::{
-    ConnectionId, DialId, Effect, Event, JobOffer, LeaseRecord, LeaseRules, LeaseTable, LeaseWrite,
+    ConnectionId, DialId, Effect, Event, FetchRules, JobOffer, LeaseRecord, LeaseRules, LeaseTable,
+    LeaseWrite,
 };
 use muster_miner::store::Store;
 use muster_protocol::receipt::ReceiptPayload;
@@ -85,11 +86,18 @@ impl Miner {
             patience: LeaseTimeouts {
                 startup: Duration::from_secs(30),
                 prepare: Duration::from_secs(120),
+                image: Duration::from_secs(600),
                 payload: Duration::from_secs(600),
                 margin: Duration::from_secs(60),
                 skew: Duration::from_secs(2),
             },
             memory: Duration::from_secs(24 * 3600),
+            fetch: FetchRules {
+                slots: 2,
+                per_account: 1,
+                per_registry: 2,
+                waiting: 3,
+            },
         }
     }
 
@@ -175,6 +183,7 @@ impl World {
                             dial,
                             token,
                             executor_ip: None,
+                            apart: true,
                         },
                     );
                 }
@@ -258,6 +267,7 @@ impl World {
             | ToMiner::GenericError(_)
             | ToMiner::MusterExecutorEnrolled(_)
             | ToMiner::MusterSessionSealed(_)
+            | ToMiner::MusterFetchImage(_)
             | ToMiner::MusterWhitelist(_) => return,
         };
         self.feed(index, event);
@@ -266,6 +276,7 @@ impl World {
     fn executor_says(&mut self, index: usize, line: Line, message: FromMiner) {
         let Some(attempt) = message.attempt() else { return };
         let report = match message {
+            FromMiner::MusterExecutorUp(up) => ExecutorReport::Up(up),
             FromMiner::V0ExecutorReadyRequest(_) => ExecutorReport::Ready,
             FromMiner::V0VolumesReadyRequest(_) => ExecutorReport::VolumesReady,
             FromMiner::V0ExecutionDoneRequest(_) => ExecutorReport::ExecutionDone,
@@ -463,11 +474,14 @@ impl World {
         let open = miner
             .book
             .as_ref()
-            .map(LeaseTable::open_leases)
+            .map(LeaseTable::working_leases)
             .unwrap_or_default();
         let capacity = miner.capacity;
         if open > usize::try_from(capacity).unwrap_or(usize::MAX) {
-            let how = format!("miner {} has {open} leases and {capacity} executors", miner.index);
+            let how = format!(
+                "miner {} has {open} leases at work and {capacity} executors",
+                miner.index
+            );
             self.violate(Invariant::WithinCapacity, how);
         }
     }

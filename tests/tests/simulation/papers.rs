@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use muster_protocol::job::AttemptPlan;
+use muster_protocol::job::{AttemptPlan, ImageClock};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, ReceiptPayload, StartedReceipt, StartedTag,
 };
 use muster_protocol::wire::miner::{
     AcceptedReceiptRequest, ExecutorTiming, FinishedReceiptRequest, InitialJobRequest, JobRequest,
-    OptionsPreset, ToMiner,
+    OfferExtension, OptionsPreset, ToMiner,
 };
 use muster_protocol::{AttemptId, ReceiptKind};
 
@@ -75,6 +75,10 @@ pub(crate) fn plan() -> AttemptPlan {
         reservation: Duration::from_secs(30),
         startup: Duration::from_secs(60),
         reconnect: RECONNECT,
+        image: Some(ImageClock {
+            limit: Duration::from_secs(600),
+            silence: Duration::from_secs(600),
+        }),
     }
 }
 
@@ -90,6 +94,10 @@ pub(crate) fn deliver(payload: &ReceiptPayload) -> Option<ToMiner> {
             job_started_receipt_signature: SIGNED,
             streaming_details: None,
             executor_timing: Some(plan().timing),
+            muster: Some(OfferExtension {
+                image_time_limit: 600,
+                account: "a user".to_owned(),
+            }),
         })),
         ReceiptPayload::Accepted(payload) => ToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {
             payload: payload.clone(),

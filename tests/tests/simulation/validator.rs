@@ -582,6 +582,8 @@ impl World {
         let facts = RetryContext {
             attempts: u32::try_from(index + 1).unwrap_or(u32::MAX),
             max_attempts: u32::try_from(MINERS).unwrap_or(u32::MAX),
+            slow_images: 0,
+            image_elsewhere: false,
             cancelled: self.is_called_off(job),
             address_told: false,
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
 use muster_job_messages::outgoing::OutgoingMessages;
-use muster_protocol::job::{Attempt, AttemptPlan, Outcome};
+use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
@@ -39,7 +39,7 @@ pub(super) enum Assignment {
 pub(super) fn assign_at_once(drivers: &JobDrivers, request: &JobRequest) -> Option<NewAttempt> {
     let state = &*drivers.state;
     let metagraph = state.subnet.fresh_metagraph()?;
-    let (requirements, policy) = (requirements(request, &[]), policy(state));
+    let (requirements, policy) = (requirements(request, &[], &metagraph), policy(state));
     let (found, chosen) = choose(drivers, &requirements, &metagraph, &policy);
     let decision = found.decision(requirements.class, metagraph.block.0);
     Some(new_attempt(state, request, &[], chosen?, decision))
@@ -69,7 +69,7 @@ pub(super) async fn assign(
             return Ok(Assignment::NoMiner(no_miner(message, Value::Null)));
         }
     };
-    let (requirements, policy) = (requirements(request, earlier), policy(state));
+    let (requirements, policy) = (requirements(request, earlier, &metagraph), policy(state));
     let mut block = metagraph.block;
     let (mut found, mut chosen) = choose(drivers, &requirements, &metagraph, &policy);
     // A miner may have announced itself since the metagraph was read, so look at a newer one before turning the user
@@ -94,8 +94,13 @@ pub(super) async fn assign(
     Ok(Assignment::Attempt(Box::new(attempt)))
 }
 
-fn requirements(request: &JobRequest, earlier: &[StoredAttempt]) -> JobRequirements {
+fn requirements(request: &JobRequest, earlier: &[StoredAttempt], metagraph: &Metagraph) -> JobRequirements {
+    let avoided = earlier
+        .iter()
+        .filter(|attempt| attempt.image_failure().is_some())
+        .filter_map(|attempt| metagraph.find(&attempt.miner.0));
     JobRequirements {
+        avoided_owners: avoided.map(|neuron| neuron.coldkey).collect(),
         job: request.uuid,
         class: request.executor_class,
         image: CacheKey::image(&request.docker_image),
@@ -127,6 +132,7 @@ fn choose(
         .map(|neuron| RoutableNeuron {
             uid: neuron.uid.0,
             miner: MinerKey(neuron.hotkey),
+            owner: neuron.coldkey,
             axon: neuron.axon,
         })
         .collect();
@@ -168,6 +174,7 @@ fn new_attempt(
         miner: chosen.miner,
         request,
         plan: &plan,
+        image_clock: false,
     };
     NewAttempt {
         receipt: messages.started_receipt(now),
@@ -200,6 +207,10 @@ fn plan(timing: &TimingConfig, request: &JobRequest) -> AttemptPlan {
         reservation: Duration::from_secs(timing.reservation_s),
         startup: Duration::from_secs(timing.startup_s),
         reconnect: timing.reconnect(),
+        image: Some(ImageClock {
+            limit: Duration::from_secs(request.terms().image_secs()),
+            silence: Duration::from_secs(timing.image_silence_s),
+        }),
     }
 }
 

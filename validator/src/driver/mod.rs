@@ -21,14 +21,14 @@ use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::backend::JobNews;
 use muster_job_messages::IssuedReceipt;
 use muster_job_messages::report::{
-    add_complaint, describe, excuse_own_cancellation, fault_of, final_metadata,
+    add_complaint, describe, excuse_own_cancellation, explain_slow_image, fault_of, final_metadata,
 };
 use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
-use muster_protocol::job::Outcome;
+use muster_protocol::job::{Fault, ImageFetchFailure, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Receipt};
-use muster_routing::MinerLedger;
 use muster_routing::retry::{self, NextStep, RetryContext};
+use muster_routing::{CacheKey, MinerLedger};
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
@@ -263,7 +263,8 @@ impl JobDrivers {
         };
         loop {
             let channel = channel.take().unwrap_or_else(|| self.channel_of(&attempt));
-            let mut runner = AttemptRunner::new(self, &request, attempt, receipts, channel, resumed);
+            let mut runner =
+                AttemptRunner::new(self, &request, attempt, receipts, channel, resumed).after(&attempts);
             let outcome = match runner.run(&mut cancel).await? {
                 AttemptEnd::Stopped => {
                     runner.hang_up().await;
@@ -275,6 +276,8 @@ impl JobDrivers {
             let facts = RetryContext {
                 attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
                 max_attempts: self.state.config.routing.max_attempts,
+                slow_images: count_slow_images(&attempts),
+                image_elsewhere: self.is_image_elsewhere(&request, runner.attempt().miner),
                 cancelled: cancel.reason().is_some(),
                 address_told: self.is_address_told(&request).await?,
             };
@@ -287,12 +290,22 @@ impl JobDrivers {
                 (attempt, receipts, resumed) = (another.attempt, vec![another.receipt], false);
                 continue;
             }
+            let outcome = match outcome.image_fetch_failure().map(ImageFetchFailure::fault) {
+                Some(Fault::Nobody) => explain_slow_image(outcome, &request.docker_image, facts.slow_images),
+                Some(_) | None => outcome,
+            };
             let receipts = match runner.settle().await? {
                 None => return Ok(()),
                 Some(receipts) => receipts.iter().filter_map(IssuedReceipt::complete).collect(),
             };
             return self.close(&request, outcome, &attempts, receipts).await;
         }
+    }
+
+    /// Whether another miner than `miner` had the job's image lately.
+    fn is_image_elsewhere(&self, request: &JobRequest, miner: MinerKey) -> bool {
+        let image = CacheKey::image(&request.docker_image);
+        self.ledger().is_elsewhere(image, miner, self.state.clock.now())
     }
 
     /// Whether the user was told the address of a streaming job.
@@ -326,4 +339,11 @@ impl JobDrivers {
         self.own_jobs.notify(job, JobNews::Ended(describe(&outcome)));
         Ok(())
     }
+}
+
+/// The attempts to which the image did not come although nobody is at fault.
+fn count_slow_images(attempts: &[StoredAttempt]) -> u32 {
+    let slow = attempts.iter().filter_map(StoredAttempt::image_failure);
+    let slow = slow.filter(|failure| failure.fault() == Fault::Nobody);
+    u32::try_from(slow.count()).unwrap_or(u32::MAX)
 }

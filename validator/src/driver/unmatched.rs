@@ -69,6 +69,8 @@ async fn answer_event(
         | Event::Disconnected
         | Event::Accepted
         | Event::Declined(_)
+        | Event::ExecutorUp { .. }
+        | Event::ImageProgress
         | Event::ExecutorReady
         | Event::VolumesReady
         | Event::StreamingReady(_)

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use muster_chain::{BlockNumber, Uid};
 use muster_job_messages::IssuedReceipt;
-use muster_protocol::job::Attempt;
+use muster_protocol::job::{Attempt, ImageFetchFailure};
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{AttemptId, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
 use muster_routing::{AttemptMark, RouteDecision};
@@ -34,6 +34,13 @@ pub struct StoredAttempt {
     pub machine: Attempt,
     /// When the attempt began.
     pub started_at: Timestamp,
+}
+
+impl StoredAttempt {
+    /// The reason for which the job's image did not come, if the attempt ended by that.
+    pub fn image_failure(&self) -> Option<ImageFetchFailure> {
+        self.machine.outcome()?.image_fetch_failure()
+    }
 }
 
 /// An attempt that is about to begin.
@@ -117,6 +124,20 @@ impl Store {
                 &"an attempt has an id that was used before",
             ))
         }
+    }
+
+    /// Stores another mark for an attempt that has ended, because a later attempt showed what its end is worth.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn replace_mark(&self, attempt: AttemptId, mark: AttemptMark) -> Result<()> {
+        self.write("replace the mark of an attempt", |draft| {
+            draft.script.add(
+                "UPDATE attempts SET mark = $1 WHERE attempt_id = $2 AND mark IS NOT NULL",
+                [mark.as_str().to_owned().into(), attempt.to_string().into()],
+            );
+        })
+        .await
     }
 
     /// Stores the changes that one event caused, all or none.

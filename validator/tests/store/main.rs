@@ -105,6 +105,7 @@ fn attempt(id: u128, ordinal: u32) -> StoredAttempt {
         reservation: second,
         startup: second,
         reconnect: second,
+        image: None,
     };
     StoredAttempt {
         id: AttemptId::first_of(job(id)),

@@ -57,7 +57,11 @@ fn verify_terms(job: &JobRequest, extension: &JobExtension) -> Result<(), Verify
         (Some(terms), Some(signature)) => verify(&key, &terms.digest(&job.signed_digest()), signature),
         (Some(_), None) | (None, Some(_)) => false,
     };
-    if holds { Ok(()) } else { Err(VerifyError::Terms { key }) }
+    if holds {
+        Ok(())
+    } else {
+        Err(VerifyError::Terms { key })
+    }
 }
 
 /// Checks a user's signature over the fields of a job, whatever message they came in: the facilitator reads them from

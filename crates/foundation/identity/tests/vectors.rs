@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use muster_identity::{
     AuthError, FrameSignature, Keypair, Party, VerifyError, countersign, offer_receipt,
-    sign_facilitator_auth, sign_job, sign_streaming_ready, sign_terms, sign_validator_auth, verify, verify_countersigned,
-    verify_facilitator_auth, verify_frame, verify_job, verify_login, verify_offered, verify_receipt,
-    verify_streaming_ready, verify_validator_auth,
+    sign_facilitator_auth, sign_job, sign_streaming_ready, sign_terms, sign_validator_auth, verify,
+    verify_countersigned, verify_facilitator_auth, verify_frame, verify_job, verify_login, verify_offered,
+    verify_receipt, verify_streaming_ready, verify_validator_auth,
 };
 use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::receipt::{OfferedReceipt, Receipt, ReceiptError};
@@ -334,14 +334,21 @@ mod jobs {
         let (user, terms) = (key("//User"), JobTerms::default());
         let with = |terms: Option<JobTerms>, signature: Option<Signature>| {
             let mut job = job();
-            job.muster = Some(Box::new(JobExtension { terms, signature, ..JobExtension::default() }));
+            job.muster = Some(Box::new(JobExtension {
+                terms,
+                signature,
+                ..JobExtension::default()
+            }));
             verify_job(&job)
         };
         let refused = Err(VerifyError::Terms { key: user.hotkey() });
         let good = sign_terms(&user, &terms, &job().signed_digest());
         assert!(with(Some(terms.clone()), Some(good)).is_ok());
         assert!(with(None, None).is_ok());
-        let urgent = JobTerms { priority: Priority::HIGHEST, ..JobTerms::default() };
+        let urgent = JobTerms {
+            priority: Priority::HIGHEST,
+            ..JobTerms::default()
+        };
         let other_job = sign_terms(&user, &terms, &[7; 64]);
         let other_user = sign_terms(&key("//Miner"), &terms, &job().signed_digest());
         for (terms, signature) in [

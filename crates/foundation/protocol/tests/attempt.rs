@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use muster_protocol::job::{Attempt, AttemptPlan, Effect, Event, JobState, Outcome};
+use muster_protocol::job::{
+    Attempt, AttemptPlan, Effect, Event, Fault, ImageClock, ImageFetchFailure, JobState, Outcome,
+};
 use muster_protocol::status::*;
 use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
@@ -28,6 +30,10 @@ fn plan(streaming: bool) -> AttemptPlan {
         reservation: Duration::from_secs(7),
         startup: Duration::from_secs(10),
         reconnect: Duration::from_secs(15),
+        image: Some(ImageClock {
+            limit: Duration::from_secs(100),
+            silence: Duration::from_secs(30),
+        }),
     }
 }
 
@@ -67,6 +73,8 @@ fn events() -> impl Strategy<Value = Event> {
         1 => Just(Event::Disconnected),
         4 => Just(Event::Accepted),
         1 => Just(Event::Declined(rejection())),
+        2 => (1_u64..200).prop_map(|secs| Event::ExecutorUp { allowed: Duration::from_secs(secs) }),
+        2 => Just(Event::ImageProgress),
         4 => Just(Event::ExecutorReady),
         4 => Just(Event::VolumesReady),
         2 => Just(Event::StreamingReady(StreamingAddress::default())),
@@ -137,7 +145,11 @@ proptest! {
             if let Ok((after, _)) = attempt.clone().apply(event, start()) { attempt = after; }
         }
         let stored = serde_json::to_string(&attempt).unwrap();
-        prop_assert_eq!(serde_json::from_str::<Attempt>(&stored).unwrap(), attempt);
+        let resumed = serde_json::from_str::<Attempt>(&stored).unwrap();
+        prop_assert_eq!(serde_json::to_string(&resumed).unwrap(), stored);
+        // A miner's silence is counted from the next connection on, in both alike.
+        let connected = |attempt: Attempt| attempt.apply(Event::Connected, start());
+        prop_assert_eq!(connected(resumed), connected(attempt));
     }
 }
 
@@ -303,4 +315,80 @@ fn what_runs_ahead_is_the_peers_defect() {
             .apply(Event::StreamingReady(StreamingAddress::default()), start())
             .is_err()
     );
+}
+
+/// An attempt whose miner has said, at `start`, that it fetches the image and allows 60 seconds for it.
+fn fetching() -> Attempt {
+    let up = Event::ExecutorUp {
+        allowed: Duration::from_secs(60),
+    };
+    let (attempt, _) = drive(false, vec![Event::Connected, Event::Accepted, up]);
+    assert_eq!(*attempt.state(), JobState::Fetching);
+    attempt
+}
+
+fn after(secs: u64) -> Timestamp {
+    start().plus(Duration::from_secs(secs))
+}
+
+#[test]
+fn an_image_that_does_not_come_in_time_is_nobodys_fault() {
+    let mut attempt = fetching();
+    assert!(!attempt.holds_executor());
+    for secs in [25, 50] {
+        attempt = attempt.apply(Event::ImageProgress, after(secs)).unwrap().0;
+    }
+    // The shorter of both limits, and the startup time in which the miner's own report may come.
+    assert_eq!(attempt.deadline(), Some(after(73)));
+    let (attempt, _) = attempt.apply(Event::Tick, after(73)).unwrap();
+    let outcome = attempt.outcome().unwrap();
+    assert_eq!(outcome.image_fetch_failure(), Some(ImageFetchFailure::TimedOut));
+    assert_eq!((outcome.fault(), outcome.is_excuse()), (Fault::Nobody, false));
+}
+
+#[test]
+fn a_miner_that_falls_silent_over_an_image_is_at_fault() {
+    let attempt = fetching().apply(Event::ImageProgress, after(10)).unwrap().0;
+    assert_eq!(attempt.deadline(), Some(after(40)));
+    let outcome = attempt
+        .apply(Event::Tick, after(40))
+        .unwrap()
+        .0
+        .outcome()
+        .cloned()
+        .unwrap();
+    assert_eq!(
+        (outcome.image_fetch_failure(), outcome.fault()),
+        (None, Fault::Miner)
+    );
+}
+
+#[test]
+fn silence_is_not_counted_while_nothing_can_be_heard_and_not_stored() {
+    let attempt = fetching().apply(Event::Disconnected, after(5)).unwrap().0;
+    assert_eq!(attempt.deadline(), Some(after(20)), "the connection's own limit");
+    let attempt = attempt.apply(Event::Connected, after(18)).unwrap().0;
+    assert_eq!(attempt.deadline(), Some(after(48)));
+    let stored = serde_json::to_string(&attempt).unwrap();
+    let resumed: Attempt = serde_json::from_str(&stored).unwrap();
+    assert_eq!(resumed.deadline(), Some(after(73)));
+    let resumed = resumed.apply(Event::Connected, after(30)).unwrap().0;
+    assert_eq!(
+        resumed.deadline(),
+        Some(after(60)),
+        "silence counts again from the connection on"
+    );
+}
+
+#[test]
+fn an_image_that_arrives_goes_on_like_any_other_and_a_late_word_of_it_changes_nothing() {
+    let (attempt, effects) = fetching().apply(Event::ExecutorReady, after(50)).unwrap();
+    assert!(effects.contains(&Effect::SendJob));
+    assert!(attempt.holds_executor());
+    let again = attempt.clone().apply(Event::ImageProgress, after(51)).unwrap().0;
+    assert_eq!(again, attempt);
+    let up = Event::ExecutorUp {
+        allowed: Duration::from_secs(60),
+    };
+    assert_eq!(attempt.clone().apply(up, after(51)).unwrap(), (attempt, vec![]));
 }

@@ -164,6 +164,9 @@ fn what_validators_and_facilitators_say_beyond_computehorde() {
     for frame in [
         format!(r#"{{"message_type":"MusterJobLog",{job},"stream":"stdout","offset":7,"data":"aGk="}}"#),
         format!(r#"{{"message_type":"MusterJobProgress",{job},"of":"download","done":1,"total":2}}"#),
+        format!(
+            r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1,"total":null,"layers":{{"done":0,"total":7}}}}"#
+        ),
         r#"{"message_type":"MusterGateway","url":null,"models":[]}"#.to_owned(),
         concat!(
             r#"{"message_type":"MusterGateway","url":"http://10.0.0.1:8092","models":["#,
@@ -187,6 +190,10 @@ fn what_an_executor_says_beyond_computehorde() {
         format!(
             r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1048576,"total":null}}"#
         ),
+        format!(
+            r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1,"total":2,"layers":{{"done":1,"total":3}}}}"#
+        ),
+        format!(r#"{{"message_type":"MusterExecutorUp",{job},"registry":"ghcr.io","image_s":1800}}"#),
         format!(r#"{{"message_type":"MusterLeaseOver",{job}}}"#),
         format!(r#"{{"message_type":"MusterSealSession",{job},"statement":"bXVzdGVy"}}"#),
         format!(r#"{{"message_type":"MusterSessionClosed",{job},"close":"bXVzdGVy"}}"#),
@@ -221,6 +228,7 @@ fn what_an_executor_says_beyond_computehorde() {
         )
         .to_owned(),
         r#"{"message_type":"MusterWhitelist","images":[]}"#.to_owned(),
+        format!(r#"{{"message_type":"MusterFetchImage",{job}}}"#),
         sealed(r#""bXVzdGVy""#, "null"),
         sealed(
             "null",

@@ -11,16 +11,37 @@ use bollard::query_parameters::{CreateImageOptions, PushImageOptions, TagImageOp
 use futures_util::{Stream, StreamExt};
 use muster_process::SharedClock;
 use muster_process::backoff::Backoff;
+use muster_protocol::Timestamp;
+use muster_protocol::wire::executor::LayerCount;
 
 use crate::engine::{ContainerEngine, EngineError, operation_failed};
 use crate::image_reference::{ImageReference, Pin};
 
-/// Called whenever bytes arrive, with the bytes received and the total as far as it is known.
-pub type PullProgress = Arc<dyn Fn(u64, Option<u64>) + Send + Sync>;
+/// How far a pull has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullState {
+    /// Bytes received.
+    pub done: u64,
+    /// Bytes in all, as far as they are known; the number grows while layers begin.
+    pub total: Option<u64>,
+    /// The layers of the image.
+    pub layers: LayerCount,
+}
 
-/// A pull without any message for this long counts as dead. The engine itself waits up to half a minute between two
-/// attempts at a layer.
-const SILENCE: Duration = Duration::from_secs(180);
+/// Called whenever a pull has come further.
+pub type PullProgress = Arc<dyn Fn(PullState) + Send + Sync>;
+
+/// The bounds of one pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullBounds {
+    /// Time without progress after which the pull ends.
+    pub stall: Duration,
+    /// The most bytes, compressed, that all layers may have together.
+    pub max_bytes: u64,
+}
+
+/// Bytes that count as progress. A registry that drips single bytes makes none.
+const PROGRESS_BYTES: u64 = 64 * 1024;
 
 /// The reason for which a pull failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +65,35 @@ pub enum PullError {
         image: String,
         /// The registry's message, cut to a bounded length.
         words: String,
+    },
+    /// The image is for another kind of machine.
+    #[error(
+        "{image} is for another platform than this machine's ({words}); the user must name an image for linux on its processor"
+    )]
+    WrongPlatform {
+        /// The image's name as the job gave it.
+        image: String,
+        /// The registry's message, cut to a bounded length.
+        words: String,
+    },
+    /// The image is larger than this executor takes.
+    #[error("{image} is larger than the {} MiB that this executor takes; the user must choose a smaller image", max_bytes >> 20)]
+    TooLarge {
+        /// The image's name as the job gave it.
+        image: String,
+        /// The bound, in bytes.
+        max_bytes: u64,
+    },
+    /// The bytes stopped coming.
+    #[error(
+        "the registry sent nothing of {image} for {} s; it may be away, or too slow for this executor",
+        stall.as_secs()
+    )]
+    Stalled {
+        /// The image's name as the job gave it.
+        image: String,
+        /// The time without progress after which a pull ends.
+        stall: Duration,
     },
     /// The content does not match its digest.
     #[error("the registry sent content for {image} that does not match its digest ({words})")]
@@ -78,6 +128,9 @@ impl PullError {
             Self::Interrupted { .. } => true,
             Self::Unauthorised { .. }
             | Self::NotFound { .. }
+            | Self::WrongPlatform { .. }
+            | Self::TooLarge { .. }
+            | Self::Stalled { .. }
             | Self::BadDigest { .. }
             | Self::DiskFull { .. } => false,
         }
@@ -85,7 +138,7 @@ impl PullError {
 }
 
 /// Pulls `reference`, with retries after failures that may be temporary. Dropping the future ends the pull; complete
-/// layers stay with the engine for the next one.
+/// layers stay with the engine for the next one. The bound on the time without progress spans the retries.
 ///
 /// # Errors
 /// The last failure.
@@ -93,13 +146,15 @@ pub async fn pull(
     engine: &ContainerEngine,
     reference: &ImageReference,
     credentials: Option<DockerCredentials>,
+    bounds: PullBounds,
     progress: &PullProgress,
     clock: &SharedClock,
 ) -> Result<(), PullError> {
     let mut pauses = Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES);
+    let mut watch = StallWatch::new(clock.now());
     loop {
         let answers = engine.start_pull(reference, credentials.clone());
-        let error = match drain(answers, reference, progress, clock).await {
+        let error = match drain(answers, reference, bounds, &mut watch, progress, clock).await {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -172,6 +227,8 @@ impl ContainerEngine {
 async fn drain(
     answers: impl Stream<Item = Result<CreateImageInfo, ApiError>>,
     reference: &ImageReference,
+    bounds: PullBounds,
+    watch: &mut StallWatch,
     progress: &PullProgress,
     clock: &SharedClock,
 ) -> Result<(), PullError> {
@@ -181,8 +238,9 @@ async fn drain(
         let answer = tokio::select! {
             biased;
             answer = answers.next() => answer,
-            () = clock.sleep(SILENCE) => {
-                return Err(classify_failure(reference, None, "the engine reported no progress for three minutes"));
+            () = clock.sleep_until(watch.grown_at.plus(bounds.stall)) => {
+                let (image, stall) = (reference.to_string(), bounds.stall);
+                return Err(PullError::Stalled { image, stall });
             }
         };
         match answer {
@@ -193,8 +251,13 @@ async fn drain(
                     return Err(classify_failure(reference, None, words));
                 }
                 if layers.record(&info) {
-                    let (done, total) = layers.sum();
-                    progress(done, total);
+                    let state = layers.state();
+                    if state.total.is_some_and(|total| total > bounds.max_bytes) {
+                        let (image, max_bytes) = (reference.to_string(), bounds.max_bytes);
+                        return Err(PullError::TooLarge { image, max_bytes });
+                    }
+                    watch.record(layers.moved(), clock.now());
+                    progress(state);
                 }
             }
             Some(Err(ApiError::DockerResponseServerError { status_code, message })) => {
@@ -211,7 +274,7 @@ fn classify_failure(reference: &ImageReference, status: Option<u16>, words: &str
     let image = reference.to_string();
     let said = words.to_ascii_lowercase();
     let any = |phrases: &[&str]| phrases.iter().any(|phrase| said.contains(phrase));
-    let words: String = words.trim().chars().take(500).collect();
+    let words = make_safe(words);
     if any(&["no space left on device", "disk quota exceeded"]) {
         PullError::DiskFull { image, words }
     } else if any(&[
@@ -223,6 +286,12 @@ fn classify_failure(reference: &ImageReference, status: Option<u16>, words: &str
     ]) {
         PullError::BadDigest { image, words }
     } else if any(&[
+        "no matching manifest",
+        "does not match the specified platform",
+        "cannot be used on this platform",
+    ]) {
+        PullError::WrongPlatform { image, words }
+    } else if any(&[
         "unauthorized",
         "access denied",
         "denied:",
@@ -231,62 +300,133 @@ fn classify_failure(reference: &ImageReference, status: Option<u16>, words: &str
     ]) || matches!(status, Some(401 | 403))
     {
         PullError::Unauthorised { image, words }
-    } else if any(&[
-        "manifest unknown",
-        "name unknown",
-        "no matching manifest",
-        "repository does not exist",
-    ]) || status == Some(404)
-    {
+    } else if any(&["manifest unknown", "name unknown", "repository does not exist"]) || status == Some(404) {
         PullError::NotFound { image, words }
     } else {
         PullError::Interrupted { image, words }
     }
 }
 
-/// Bytes received and total of each layer in transit.
+/// Characters of a registry's message that are passed on.
+const MAX_WORDS: usize = 500;
+
+/// A registry's message as a user may see it: one line, of a bounded length, without control characters.
+fn make_safe(words: &str) -> String {
+    let shown = words.trim().chars().take(MAX_WORDS);
+    shown.map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The time of the last progress of a pull.
+#[derive(Clone, Copy, Debug)]
+struct StallWatch {
+    moved: u64,
+    grown_at: Timestamp,
+}
+
+impl StallWatch {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            moved: 0,
+            grown_at: now,
+        }
+    }
+
+    /// Notes how many bytes have been received and unpacked. A further try of a pull begins at 0 again, and counts once
+    /// it has come further than the one before.
+    fn record(&mut self, moved: u64, now: Timestamp) {
+        if moved >= self.moved.saturating_add(PROGRESS_BYTES) {
+            *self = Self { moved, grown_at: now };
+        }
+    }
+}
+
+/// The layers of an image that is being pulled.
 #[derive(Default)]
-struct LayerProgress(HashMap<String, (u64, Option<u64>)>);
+struct LayerProgress(HashMap<String, Layer>);
+
+/// One layer, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Layer {
+    received: u64,
+    total: Option<u64>,
+    unpacked: u64,
+    done: bool,
+}
 
 impl LayerProgress {
     /// Upper bound on the number of layers that are counted; an image has at most 127.
     const MAX_LAYERS: usize = 1_024;
 
-    /// Records a message of the engine; returns whether it was about bytes.
+    /// Records a message of the engine; returns whether it was about a layer.
     fn record(&mut self, info: &CreateImageInfo) -> bool {
-        let (Some(layer), Some(status)) = (&info.id, &info.status) else {
+        let (Some(id), Some(status)) = (&info.id, &info.status) else {
             return false;
         };
+        let about_layer = [
+            "Pulling fs layer",
+            "Waiting",
+            "Downloading",
+            "Verifying Checksum",
+            "Download complete",
+            "Extracting",
+            "Pull complete",
+            "Already exists",
+        ];
+        if !about_layer.contains(&status.as_str())
+            || (self.0.len() >= Self::MAX_LAYERS && !self.0.contains_key(id))
+        {
+            return false;
+        }
         let detail = info.progress_detail.as_ref();
         let number = |given: Option<i64>| given.and_then(|given| u64::try_from(given).ok());
+        let current = number(detail.and_then(|detail| detail.current)).unwrap_or_default();
+        let total = number(detail.and_then(|detail| detail.total)).filter(|total| *total > 0);
+        let layer = self.0.entry(id.clone()).or_default();
         match status.as_str() {
-            "Downloading" if self.0.len() < Self::MAX_LAYERS || self.0.contains_key(layer) => {
-                let current = number(detail.and_then(|detail| detail.current)).unwrap_or_default();
-                let total = number(detail.and_then(|detail| detail.total));
-                self.0.insert(layer.clone(), (current, total));
-                true
+            "Downloading" => {
+                layer.received = current;
+                layer.total = total.or(layer.total);
             }
-            "Download complete" | "Pull complete" => match self.0.get_mut(layer) {
-                Some((current, Some(total))) => {
-                    *current = *total;
-                    true
-                }
-                Some((_, None)) | None => false,
+            "Verifying Checksum" | "Download complete" => {
+                layer.received = layer.total.unwrap_or(layer.received);
+            }
+            "Extracting" => layer.unpacked = current,
+            "Pull complete" | "Already exists" => {
+                layer.received = layer.total.unwrap_or(layer.received);
+                layer.unpacked = layer.total.unwrap_or(layer.unpacked);
+                layer.done = true;
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// The sums over all layers. The total is known once that of every layer that is not done is.
+    fn state(&self) -> PullState {
+        let layers = || self.0.values();
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        PullState {
+            done: layers().fold(0, |sum, layer| sum.saturating_add(layer.received)),
+            total: layers().try_fold(0_u64, |sum, layer| {
+                let total = layer.total.or(layer.done.then_some(0));
+                total.map(|total| sum.saturating_add(total))
+            }),
+            layers: LayerCount {
+                done: count(layers().filter(|layer| layer.done).count()),
+                total: count(self.0.len()),
             },
-            _ => false,
         }
     }
 
-    /// The sums over all layers. The total grows while layers begin.
-    fn sum(&self) -> (u64, Option<u64>) {
-        let done = self
-            .0
-            .values()
-            .fold(0_u64, |sum, (done, _)| sum.saturating_add(*done));
-        let total = self.0.values().try_fold(0_u64, |sum, (_, total)| {
-            total.map(|total| sum.saturating_add(total))
-        });
-        (done, total)
+    /// Everything that has happened, in bytes: received, unpacked, and an amount for each layer that is done, so that
+    /// small layers count too.
+    fn moved(&self) -> u64 {
+        self.0.values().fold(0, |sum, layer| {
+            let finished = if layer.done { PROGRESS_BYTES } else { 0 };
+            sum.saturating_add(layer.received)
+                .saturating_add(layer.unpacked)
+                .saturating_add(finished)
+        })
     }
 }
 
@@ -304,6 +444,9 @@ mod tests {
             PullError::NotFound { .. } => "not found",
             PullError::BadDigest { .. } => "bad digest",
             PullError::DiskFull { .. } => "disk full",
+            PullError::WrongPlatform { .. } => "wrong platform",
+            PullError::TooLarge { .. } => "too large",
+            PullError::Stalled { .. } => "stalled",
             PullError::Interrupted { .. } => "interrupted",
         };
         for (status, words, expected) in [
@@ -330,7 +473,7 @@ mod tests {
             (
                 None,
                 "no matching manifest for linux/amd64 in the manifest list entries",
-                "not found",
+                "wrong platform",
             ),
             (
                 None,
@@ -362,28 +505,38 @@ mod tests {
             long.to_string().len() < 700,
             "the message is cut to a bounded length"
         );
+        let hostile =
+            classify_failure(&reference, None, "gone\u{1b}[2J\r\nerror: your disk is erased").to_string();
+        assert!(!hostile.chars().any(char::is_control), "{hostile:?}");
     }
 
-    #[test]
-    fn bytes_of_all_layers_are_added_up() {
-        let info = |id: &str, status: &str, current, total| CreateImageInfo {
+    fn info(id: &str, status: &str, current: Option<i64>, total: Option<i64>) -> CreateImageInfo {
+        CreateImageInfo {
             id: Some(id.into()),
             status: Some(status.into()),
             progress_detail: Some(ProgressDetail { current, total }),
             error_detail: None,
-        };
+        }
+    }
+
+    #[test]
+    fn bytes_and_layers_are_added_up() {
         let mut layers = LayerProgress::default();
-        assert!(!layers.record(&info("a", "Pulling fs layer", None, None)));
+        let state = |layers: &LayerProgress| {
+            let PullState { done, total, layers } = layers.state();
+            (done, total, layers.done, layers.total)
+        };
+        assert!(!layers.record(&info("x", "Status: Downloaded newer image", None, None)));
+        assert!(layers.record(&info("a", "Pulling fs layer", None, None)));
+        assert_eq!(state(&layers), (0, None, 0, 1));
         assert!(layers.record(&info("a", "Downloading", Some(3), Some(10))));
-        assert_eq!(layers.sum(), (3, Some(10)));
+        assert_eq!(state(&layers), (3, Some(10), 0, 1));
         assert!(layers.record(&info("b", "Downloading", Some(5), None)));
-        assert_eq!(layers.sum(), (8, None));
+        assert_eq!(state(&layers), (8, None, 0, 2));
         assert!(layers.record(&info("a", "Download complete", None, None)));
-        assert!(
-            !layers.record(&info("c", "Pull complete", None, None)),
-            "a layer that was present already"
-        );
-        assert_eq!(layers.sum(), (15, None));
+        assert!(layers.record(&info("a", "Pull complete", None, None)));
+        assert!(layers.record(&info("c", "Already exists", None, None)));
+        assert_eq!(state(&layers), (15, None, 2, 3));
         assert!(layers.record(&info("b", "Downloading", Some(-1), Some(-1))));
         for number in 0..2_000 {
             layers.record(&info(
@@ -394,5 +547,49 @@ mod tests {
             ));
         }
         assert!(layers.0.len() <= LayerProgress::MAX_LAYERS);
+    }
+
+    #[test]
+    fn unpacking_and_small_layers_are_progress_and_single_bytes_are_none() {
+        let at = Timestamp::from_secs;
+        let (mut layers, mut watch) = (LayerProgress::default(), StallWatch::new(at(0)));
+        let mut step = |info: &CreateImageInfo, now: i64| {
+            layers.record(info);
+            watch.record(layers.moved(), at(now));
+            watch.grown_at == at(now)
+        };
+        assert!(step(&info("a", "Downloading", Some(1 << 20), Some(2 << 20)), 1));
+        assert!(!step(
+            &info("a", "Downloading", Some((1 << 20) + 1), Some(2 << 20)),
+            2
+        ));
+        assert!(step(&info("a", "Download complete", None, None), 3));
+        assert!(step(&info("a", "Extracting", Some(1 << 20), Some(2 << 20)), 4));
+        assert!(!step(&info("b", "Downloading", Some(10), Some(20)), 5));
+        assert!(step(&info("b", "Pull complete", None, None), 6));
+    }
+
+    /// A registry that stops in the middle of a layer, and one that answers with an image that is too large.
+    #[tokio::test(start_paused = true)]
+    async fn a_pull_that_stands_still_ends_and_so_does_one_that_is_too_large() {
+        let clock: SharedClock = Arc::new(muster_process::clock::TokioClock::new(Timestamp::from_secs(0)));
+        let reference: ImageReference = "ghcr.io/a/b:1".parse().unwrap();
+        let bounds = PullBounds {
+            stall: Duration::from_secs(120),
+            max_bytes: 1 << 30,
+        };
+        let unwatched: PullProgress = Arc::new(|_| {});
+        let drained = async |total: i64| {
+            let first = info("a", "Downloading", Some(1 << 20), Some(total));
+            let answers = futures_util::stream::iter([Ok(first)]).chain(futures_util::stream::pending());
+            let mut watch = StallWatch::new(clock.now());
+            drain(answers, &reference, bounds, &mut watch, &unwatched, &clock).await
+        };
+        let began = clock.now();
+        let stalled = drained(2 << 20).await;
+        assert!(matches!(stalled, Err(PullError::Stalled { .. })), "{stalled:?}");
+        assert_eq!(clock.now().since(began), bounds.stall);
+        let large = drained(2 << 30).await;
+        assert!(matches!(large, Err(PullError::TooLarge { .. })), "{large:?}");
     }
 }

@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use muster_process::SharedClock;
 use muster_process::config::Problem;
 use muster_process::error::{Causes, Coded};
-use muster_protocol::job::Fault;
+use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{Digest, ErrorCode, ImageId};
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
@@ -18,7 +18,7 @@ use crate::credentials::{self, CredentialsError, RegistryLogin};
 use crate::engine::{ContainerEngine, EngineError, LocalImage};
 use crate::image_archive::{ArchiveError, ArchivedImage, list_images};
 use crate::image_leases::{Lease, LeaseError};
-use crate::image_pull::{PullError, PullProgress, pull};
+use crate::image_pull::{PullBounds, PullError, PullProgress, pull};
 use crate::image_reference::{ImageName, ImageReference, Pin, ReferenceError};
 
 /// Upper bound on the number of fetches of an image that is removed between its arrival and its lease.
@@ -34,6 +34,10 @@ pub struct ImageSettings {
     pub prefetch: Vec<String>,
     /// Whether missing images may be pulled from registries.
     pub pull: bool,
+    /// Seconds without progress after which a pull ends, at least 1.
+    pub stall_s: u64,
+    /// The most MiB, compressed, that an image may have to be pulled.
+    pub max_mib: u64,
     /// The executor's logins, by the registry's host.
     pub registries: IndexMap<String, RegistryLogin>,
     /// Path of a file written by `docker login`, for all other registries; empty for none.
@@ -91,6 +95,8 @@ impl Default for ImageSettings {
             preload: Vec::new(),
             prefetch: Vec::new(),
             pull: true,
+            stall_s: 120,
+            max_mib: 51_200,
             registries: IndexMap::new(),
             docker_config: PathBuf::new(),
             cache_dir: PathBuf::from("/var/tmp/muster-executor-images"),
@@ -108,6 +114,9 @@ preload = []
 prefetch = []
 # Whether missing images are pulled from the registry that their name leads to.
 pull = true
+# A pull that has made no progress for so many seconds ends, and an image of more MiB (compressed) is not pulled.
+stall_s = 120
+max_mib = 51200
 # A file that `docker login` has written, for registries not named below. Its credential helpers are not started.
 docker_config = ""
 # Where all executors of this machine record which images they use. Absolute.
@@ -132,6 +141,11 @@ keep_mib = 204800
                 "must be an absolute path, the same for all executors of this machine",
             ));
         }
+        for (key, value) in [("stall_s", self.stall_s), ("max_mib", self.max_mib)] {
+            if value == 0 {
+                problems.push(Problem::at(format!("{table}.{key}"), "must be at least 1"));
+            }
+        }
         for name in &self.prefetch {
             if let Err(error) = name.parse::<ImageName>() {
                 problems.push(Problem::at(format!("{table}.prefetch"), error.to_string()));
@@ -146,6 +160,13 @@ keep_mib = 204800
 
     pub(crate) const fn max_bytes(&self) -> u64 {
         self.keep_mib.saturating_mul(1 << 20)
+    }
+
+    const fn pull_bounds(&self) -> PullBounds {
+        PullBounds {
+            stall: Duration::from_secs(self.stall_s),
+            max_bytes: self.max_mib.saturating_mul(1 << 20),
+        }
     }
 
     /// The login at a registry; `None` for anonymous access.
@@ -177,10 +198,16 @@ impl ImageError {
     /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Name(_) | Self::Missing(_) | Self::Pull(PullError::NotFound { .. }) => Fault::User,
+            Self::Name(_) | Self::Missing(_) => Fault::User,
             // The fault may be the operator's or the user's; the user can choose a public image.
-            Self::Pull(PullError::Unauthorised { .. }) => Fault::User,
-            Self::Pull(PullError::Interrupted { .. } | PullError::BadDigest { .. }) => Fault::Network,
+            Self::Pull(
+                PullError::NotFound { .. }
+                | PullError::Unauthorised { .. }
+                | PullError::WrongPlatform { .. }
+                | PullError::TooLarge { .. },
+            ) => Fault::User,
+            Self::Pull(PullError::Interrupted { .. } | PullError::Stalled { .. }) => Fault::Nobody,
+            Self::Pull(PullError::BadDigest { .. }) => Fault::Network,
             Self::Pull(PullError::DiskFull { .. })
             | Self::Credentials(_)
             | Self::Engine(_)
@@ -190,22 +217,76 @@ impl ImageError {
     }
 }
 
+impl ImageError {
+    /// What it says about the image or its registry; `None` where it is about this machine.
+    pub fn fetch_failure(&self) -> Option<ImageFetchFailure> {
+        match self {
+            Self::Missing(_) | Self::Pull(PullError::NotFound { .. }) => Some(ImageFetchFailure::NoSuchImage),
+            Self::Pull(PullError::Unauthorised { .. }) => Some(ImageFetchFailure::NoRight),
+            Self::Pull(PullError::WrongPlatform { .. }) => Some(ImageFetchFailure::WrongPlatform),
+            Self::Pull(PullError::TooLarge { .. }) => Some(ImageFetchFailure::TooLarge),
+            Self::Pull(PullError::Stalled { .. }) => Some(ImageFetchFailure::Stalled),
+            Self::Pull(PullError::Interrupted { .. }) => Some(ImageFetchFailure::Unreachable),
+            Self::Name(_)
+            | Self::Pull(PullError::BadDigest { .. } | PullError::DiskFull { .. })
+            | Self::Credentials(_)
+            | Self::Engine(_)
+            | Self::Lease(_)
+            | Self::Interrupted(_) => None,
+        }
+    }
+}
+
 impl Coded for ImageError {
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Name(_)
             | Self::Missing(_)
-            | Self::Pull(PullError::NotFound { .. } | PullError::Unauthorised { .. }) => {
-                Some(ErrorCode::ImageMissing)
-            }
+            | Self::Pull(
+                PullError::NotFound { .. }
+                | PullError::Unauthorised { .. }
+                | PullError::WrongPlatform { .. }
+                | PullError::TooLarge { .. }
+                | PullError::Stalled { .. }
+                | PullError::Interrupted { .. },
+            ) => Some(ErrorCode::ImageMissing),
             Self::Engine(error) => error.code(),
-            Self::Pull(
-                PullError::Interrupted { .. } | PullError::BadDigest { .. } | PullError::DiskFull { .. },
-            )
+            Self::Pull(PullError::BadDigest { .. } | PullError::DiskFull { .. })
             | Self::Credentials(_)
             | Self::Lease(_)
             | Self::Interrupted(_) => None,
         }
+    }
+}
+
+/// An image as a job finds it before anything is fetched.
+#[derive(Debug)]
+pub enum FoundImage {
+    /// The engine has it, or an archive had it.
+    Here(LeasedImage),
+    /// It must be fetched from this registry.
+    AtRegistry(String),
+}
+
+/// Looks for an image on this machine, and leases it.
+///
+/// # Errors
+/// The text names no image that could be had, or the engine failed.
+pub async fn find(
+    engine: &ContainerEngine,
+    settings: &ImageSettings,
+    name: &str,
+    clock: &SharedClock,
+) -> Result<FoundImage, ImageError> {
+    let wanted: ImageName = name.parse()?;
+    if let Some(image) = find_or_load(engine, &wanted.to_string(), &settings.preload).await?
+        && let Some(leased) = lease_found(engine, settings, image, &wanted, clock).await?
+    {
+        return Ok(FoundImage::Here(leased));
+    }
+    match wanted {
+        ImageName::Registry(reference) if settings.pull => Ok(FoundImage::AtRegistry(reference.registry)),
+        ImageName::Registry(_) | ImageName::Id(_) => Err(ImageError::Missing(wanted.to_string())),
     }
 }
 
@@ -224,19 +305,28 @@ pub async fn ensure(
     let wanted: ImageName = name.parse()?;
     for _ in 0..MAX_FETCHES {
         let image = obtain(engine, settings, &wanted, progress, clock).await?;
-        let id = image.id;
-        let lease = lease_image(settings, id, wanted.to_string(), clock).await?;
-        // Another executor may have removed the image between its arrival and its lease.
-        if let Some(image) = engine.find_image(&id.to_string()).await? {
-            let manifest = find_manifest(&image, &wanted);
-            return Ok(LeasedImage {
-                image,
-                manifest,
-                lease,
-            });
+        if let Some(leased) = lease_found(engine, settings, image, &wanted, clock).await? {
+            return Ok(leased);
         }
     }
     Err(ImageError::Missing(wanted.to_string()))
+}
+
+/// Leases an image that the engine has. `None` if another executor removed it before it was leased.
+async fn lease_found(
+    engine: &ContainerEngine,
+    settings: &ImageSettings,
+    image: LocalImage,
+    wanted: &ImageName,
+    clock: &SharedClock,
+) -> Result<Option<LeasedImage>, ImageError> {
+    let lease = lease_image(settings, image.id, wanted.to_string(), clock).await?;
+    let found = engine.find_image(&image.id.to_string()).await?;
+    Ok(found.map(|image| LeasedImage {
+        manifest: find_manifest(&image, wanted),
+        image,
+        lease,
+    }))
 }
 
 /// Makes every image of the operator's archives and `prefetch` list available, so that no job waits for one, and
@@ -260,7 +350,7 @@ pub async fn preload(
             held.push(lease_image(settings, id, id.to_string(), clock).await?);
         }
     }
-    let unwatched: PullProgress = Arc::new(|_, _| {});
+    let unwatched: PullProgress = Arc::new(|_| {});
     for name in &settings.prefetch {
         match ensure(engine, settings, name, &unwatched, clock).await {
             Ok(resolved) => held.push(resolved.lease),
@@ -329,10 +419,11 @@ async fn obtain(
         ImageName::Registry(reference) if settings.pull => reference,
         ImageName::Registry(_) | ImageName::Id(_) => return Err(ImageError::Missing(label)),
     };
-    let (settings, registry) = (settings.clone(), reference.registry.clone());
-    let credentials = spawn_blocking(move || settings.credentials(&registry)).await??;
+    let (owned, registry) = (settings.clone(), reference.registry.clone());
+    let credentials = spawn_blocking(move || owned.credentials(&registry)).await??;
     tracing::info!(image = label, "pulling an image");
-    pull(engine, reference, credentials, progress, clock).await?;
+    let bounds = settings.pull_bounds();
+    pull(engine, reference, credentials, bounds, progress, clock).await?;
     let pulled = engine.find_image(&label).await?;
     // Removed again by a program that does not respect leases.
     let words = "the image was removed right after it had arrived".to_owned();

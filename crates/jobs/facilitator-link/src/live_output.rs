@@ -79,6 +79,7 @@ pub fn progress_message(job: JobId, progress: JobProgress) -> ToFacilitator {
         of: progress.of,
         done: progress.done,
         total: progress.total,
+        layers: progress.layers,
     })
 }
 
@@ -144,6 +145,7 @@ mod tests {
                     of: muster_protocol::wire::executor::ProgressOf::Execution,
                     done: 1,
                     total: None,
+                    layers: None,
                 },
             )
         };

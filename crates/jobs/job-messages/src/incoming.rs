@@ -1,5 +1,7 @@
 //! The meaning of a miner's message for an attempt.
 
+use std::time::Duration;
+
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::status::{HordeFailureReason, ParticipantType};
 use muster_protocol::wire::executor::{JobLog, JobProgress};
@@ -66,6 +68,9 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
             message: m.message,
             context: m.context,
         }),
+        FromMiner::MusterExecutorUp(m) => Event::ExecutorUp {
+            allowed: Duration::from_secs(m.image_s),
+        },
         FromMiner::V0ExecutorReadyRequest(_) => Event::ExecutorReady,
         FromMiner::V0VolumesReadyRequest(_) => Event::VolumesReady,
         FromMiner::V0ExecutionDoneRequest(_) => Event::ExecutionDone,
@@ -148,6 +153,8 @@ pub fn implied_events(state: &JobState, event: &Event, streaming: bool) -> Vec<E
         | Event::Disconnected
         | Event::Accepted
         | Event::Declined(_)
+        | Event::ExecutorUp { .. }
+        | Event::ImageProgress
         | Event::ExecutorReady
         | Event::VolumesReady
         | Event::StreamingReady(_)
@@ -165,6 +172,7 @@ pub fn implied_events(state: &JobState, event: &Event, streaming: bool) -> Vec<E
         JobState::Connecting
         | JobState::Offered
         | JobState::Accepted
+        | JobState::Fetching
         | JobState::Streaming
         | JobState::Executed
         | JobState::Ended(_) => Vec::new(),

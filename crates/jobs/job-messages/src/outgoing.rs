@@ -10,8 +10,8 @@ use muster_protocol::receipt::{
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::JobRequest as UserJob;
 use muster_protocol::wire::miner::{
-    AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OptionsPreset, SealTerms,
-    StreamingDetails, ToMiner,
+    AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OfferExtension,
+    OptionsPreset, SealTerms, StreamingDetails, ToMiner,
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::wire::signing::with_validator_signature;
@@ -70,6 +70,8 @@ pub struct OutgoingMessages<'a> {
     pub request: &'a UserJob,
     /// The limits of the attempt, fixed when it began.
     pub plan: &'a AttemptPlan,
+    /// Whether the miner says when it begins to fetch an image, so that the offer gives the image a time limit.
+    pub image_clock: bool,
 }
 
 impl OutgoingMessages<'_> {
@@ -132,6 +134,14 @@ impl OutgoingMessages<'_> {
             job_started_receipt_signature: receipt.validator_signature,
             streaming_details: self.streaming(),
             executor_timing: Some(self.plan.timing),
+            muster: self
+                .plan
+                .image
+                .filter(|_| self.image_clock)
+                .map(|image| OfferExtension {
+                    image_time_limit: image.limit.as_secs(),
+                    account: self.request.account(),
+                }),
         })))
     }
 
@@ -216,7 +226,8 @@ impl OutgoingMessages<'_> {
             | ToMiner::MusterCancelJob(_)
             | ToMiner::MusterExecutorEnrolled(_)
             | ToMiner::MusterSessionSealed(_)
-            | ToMiner::MusterWhitelist(_) => encode(message),
+            | ToMiner::MusterWhitelist(_)
+            | ToMiner::MusterFetchImage(_) => encode(message),
         }
     }
 }
@@ -266,10 +277,53 @@ fn finished_message(payload: &FinishedReceipt, signature: Signature) -> ToMiner 
 #[cfg(test)]
 mod tests {
     use muster_protocol::ExecutorClass;
+    use muster_protocol::job::ImageClock;
     use muster_protocol::wire::miner::ExecutorTiming;
 
     use super::*;
     use crate::testing::{job, miner, request};
+
+    #[test]
+    fn only_a_miner_that_tells_of_fetches_gets_the_terms_of_the_image() {
+        let keypair = Keypair::from_uri("//Validator").unwrap();
+        let second = Duration::from_secs(1);
+        let plan = AttemptPlan {
+            class: ExecutorClass::AlwaysOnTest,
+            streaming: false,
+            timing: ExecutorTiming {
+                allowed_leeway: 1,
+                download_time_limit: 1,
+                execution_time_limit: 1,
+                upload_time_limit: 1,
+                streaming_start_time_limit: 1,
+            },
+            dial: second,
+            reservation: second,
+            startup: second,
+            reconnect: second,
+            image: Some(ImageClock {
+                limit: second * 1_800,
+                silence: second,
+            }),
+        };
+        let now = Timestamp::from_secs(1_769_000_000);
+        let request = request();
+        for image_clock in [false, true] {
+            let messages = OutgoingMessages {
+                keypair: &keypair,
+                attempt: AttemptId::first_of(job(1)),
+                miner: miner(1),
+                request: &request,
+                plan: &plan,
+                image_clock,
+            };
+            let offer = messages.receipt_message(&messages.started_receipt(now).offered);
+            let offer: serde_json::Value = serde_json::from_str(&offer).unwrap();
+            let account = request.signature.signatory.to_string();
+            let terms = serde_json::json!({"image_time_limit": 1_800, "account": account});
+            assert_eq!(offer.get("muster"), image_clock.then_some(&terms));
+        }
+    }
 
     #[test]
     fn the_receipts_of_the_longest_job_are_within_their_limits() {
@@ -290,6 +344,7 @@ mod tests {
                 reservation: second,
                 startup: second * 10,
                 reconnect: second,
+                image: None,
             };
             let messages = OutgoingMessages {
                 keypair: &keypair,
@@ -297,6 +352,7 @@ mod tests {
                 miner: miner(1),
                 request: &request(),
                 plan: &plan,
+                image_clock: true,
             };
             let now = Timestamp::from_secs(1_769_000_000);
             let then = now.plus(plan.accepted_ttl());

@@ -46,12 +46,32 @@ pub fn add_complaint(outcome: Outcome, complaint: Option<&str>) -> Outcome {
             if details.reported_by == ParticipantType::Validator =>
         {
             let complaint: String = complaint.chars().take(MAX_COMPLAINT_CHARS).collect();
+            let mut context = details.context.clone().unwrap_or_else(|| json!({}));
+            if let Some(context) = context.as_object_mut() {
+                context.insert("miner_said".to_owned(), json!(complaint));
+            }
             Outcome::HordeFailed(HordeFailureDetails {
-                context: Some(json!({ "miner_said": complaint })),
+                context: Some(context),
                 ..details
             })
         }
         (outcome, Some(_) | None) => outcome,
+    }
+}
+
+/// Says of an image that came to none of several miners that its registry is slow or away, as far as anyone can tell.
+pub fn explain_slow_image(outcome: Outcome, image: &str, miners: u32) -> Outcome {
+    match outcome {
+        Outcome::HordeFailed(details) if miners > 1 => {
+            let message = format!(
+                "the image {image} came to none of {miners} miners of different owners, so its registry seems to be slow or \
+                 away: check it, allow more time for the image, or submit the job with the image as an archive; the last \
+                 of them said: {}",
+                details.message
+            );
+            Outcome::HordeFailed(HordeFailureDetails { message, ..details })
+        }
+        outcome => outcome,
     }
 }
 

@@ -48,14 +48,33 @@ impl AttemptMark {
     }
 }
 
-/// The mark of an attempt's end. `excused` tells whether a rejection is justified: by receipts of work under way, or
-/// because no manifest of the miner is known.
-pub fn mark_attempt(outcome: &Outcome, excused: bool) -> AttemptMark {
+/// The facts beyond an attempt's end that decide its mark.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MarkEvidence {
+    /// Whether a rejection is justified: by receipts of work under way, or because no manifest of the miner is known.
+    pub excused: bool,
+    /// Whether another miner had the job's image lately.
+    pub image_elsewhere: bool,
+}
+
+/// The mark of an attempt's end. An image that does not come marks nobody, unless another miner has it.
+pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
+    let MarkEvidence {
+        excused,
+        image_elsewhere,
+    } = evidence;
     match outcome {
         Outcome::Completed(_) => AttemptMark::Done,
         Outcome::Failed(_) => AttemptMark::Clean,
         Outcome::Rejected(_) if excused => AttemptMark::Clean,
         Outcome::Rejected(_) => AttemptMark::Unexcused,
+        Outcome::HordeFailed(_) if outcome.image_fetch_failure().is_some() => {
+            if image_elsewhere {
+                AttemptMark::Excuse
+            } else {
+                AttemptMark::Clean
+            }
+        }
         Outcome::HordeFailed(_) if outcome.is_excuse() => AttemptMark::Excuse,
         Outcome::HordeFailed(_) => match outcome.fault() {
             Fault::Miner | Fault::Executor | Fault::Network => AttemptMark::Incident,
@@ -124,7 +143,20 @@ mod tests {
                 AttemptMark::Incident,
             ),
         ] {
-            assert_eq!(mark_attempt(&outcome, excused), expected, "{outcome:?}");
+            let evidence = MarkEvidence {
+                excused,
+                image_elsewhere: false,
+            };
+            assert_eq!(mark_attempt(&outcome, evidence), expected, "{outcome:?}");
+        }
+        let image = json!({"image_fetch": "no_such_image", "fault": "user"});
+        let claimed = horde(ParticipantType::Executor, generic, Some(image));
+        for (image_elsewhere, expected) in [(false, AttemptMark::Clean), (true, AttemptMark::Excuse)] {
+            let evidence = MarkEvidence {
+                excused: false,
+                image_elsewhere,
+            };
+            assert_eq!(mark_attempt(&claimed, evidence), expected);
         }
         for mark in AttemptMark::ALL {
             assert_eq!(AttemptMark::from_word(mark.as_str()), Some(mark));

@@ -18,6 +18,8 @@ pub enum Exclusion {
     Blacklisted,
     /// The miner has already had an attempt at this job.
     AlreadyTried,
+    /// The job's image did not come to another miner of the same owner.
+    SameOwner,
     /// The miner's last manifest has no executor of the class.
     ClassNotOffered,
     /// All the miner's executors of the class are at work for this validator.
@@ -44,6 +46,7 @@ impl fmt::Display for Exclusion {
             Self::OwnHotkey => f.write_str("it is this validator's own hotkey"),
             Self::Blacklisted => f.write_str("this validator's operator gives it no jobs"),
             Self::AlreadyTried => f.write_str("it was already asked for this job"),
+            Self::SameOwner => f.write_str("the job's image did not come to another miner of its owner"),
             Self::ClassNotOffered => f.write_str("its manifest has no executor of this class"),
             Self::Busy { open, capacity } => {
                 write!(f, "{open} of its {capacity} executors are at work for us")

@@ -171,6 +171,14 @@ impl MinerLedger {
         }
     }
 
+    /// Whether a miner other than `except` had this image or input lately.
+    pub fn is_elsewhere(&self, key: CacheKey, except: MinerKey, now: Timestamp) -> bool {
+        self.accounts.iter().any(|(miner, account)| {
+            let at = account.warm.get(&key).filter(|_| *miner != except);
+            at.is_some_and(|at| now.since(*at) < self.windows.warm)
+        })
+    }
+
     /// The current statistics of each of these miners. Of the cached images and inputs only those in `about` are
     /// listed.
     pub fn stats(

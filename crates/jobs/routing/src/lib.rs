@@ -16,7 +16,7 @@ pub mod route;
 #[cfg(test)]
 mod testing;
 
-pub use attempt_mark::{AttemptMark, mark_attempt};
+pub use attempt_mark::{AttemptMark, MarkEvidence, mark_attempt};
 pub use cache_keys::CacheKey;
 pub use exclusion::Exclusion;
 pub use ledger::{LedgerWindows, MinerLedger};

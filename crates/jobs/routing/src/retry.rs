@@ -11,6 +11,10 @@ pub struct RetryContext {
     pub max_attempts: u32,
     /// Whether the user has cancelled the job.
     pub cancelled: bool,
+    /// Attempts of the job, this one included, to which the image did not come although nobody is at fault.
+    pub slow_images: u32,
+    /// Whether another miner had the job's image lately, so that a claim that it cannot be had is wrong.
+    pub image_elsewhere: bool,
     /// Whether the user knows the address of a streaming job. Another attempt would have another address, and a status
     /// is not reported twice.
     pub address_told: bool,
@@ -36,9 +40,15 @@ pub enum ReportReason {
     Cancelled,
     /// A user is connected to the address of this attempt.
     AddressTold,
+    /// The image came to none of the miners that tried it.
+    ImageCameToNobody,
     /// The job has had all its attempts.
     OutOfAttempts,
 }
+
+/// Miners, of different owners, that try an image which does not come. A second one tells a slow miner from a slow
+/// registry; a third would only wait longer.
+pub const MAX_SLOW_IMAGES: u32 = 2;
 
 /// Decides the step after an attempt.
 ///
@@ -56,6 +66,7 @@ pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
         // The user's signature was checked on admission: a miner's rejection is about us.
         Outcome::Rejected(_) => false,
         Outcome::HordeFailed(_) => match outcome.fault() {
+            Fault::User if outcome.image_fetch_failure().is_some() => !context.image_elsewhere,
             Fault::User => true,
             Fault::Nobody
             | Fault::Executor
@@ -69,6 +80,8 @@ pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
         NextStep::Report(ReportReason::UsersFault)
     } else if context.address_told {
         NextStep::Report(ReportReason::AddressTold)
+    } else if context.slow_images >= MAX_SLOW_IMAGES {
+        NextStep::Report(ReportReason::ImageCameToNobody)
     } else if context.attempts >= context.max_attempts {
         NextStep::Report(ReportReason::OutOfAttempts)
     } else {
@@ -87,6 +100,8 @@ mod tests {
     const FIRST: RetryContext = RetryContext {
         attempts: 1,
         max_attempts: 3,
+        slow_images: 0,
+        image_elsewhere: false,
         cancelled: false,
         address_told: false,
     };
@@ -107,6 +122,38 @@ mod tests {
             message: String::new(),
             context: None,
         })
+    }
+
+    #[test]
+    fn an_image_that_does_not_come_is_tried_by_two_miners_and_one_that_is_not_there_by_one() {
+        let image = |failure: &str| {
+            Outcome::HordeFailed(HordeFailureDetails {
+                reported_by: ParticipantType::Executor,
+                reason: HordeFailureReason::GenericError,
+                message: String::new(),
+                context: Some(json!({ "image_fetch": failure, "fault": "user" })),
+            })
+        };
+        let with = |slow_images, image_elsewhere| RetryContext {
+            slow_images,
+            image_elsewhere,
+            ..FIRST
+        };
+        for slow in ["stalled", "timed_out", "unreachable"] {
+            assert_eq!(next_step(&image(slow), with(1, false)), NextStep::TryAnother);
+            assert_eq!(
+                next_step(&image(slow), with(2, false)),
+                NextStep::Report(ReportReason::ImageCameToNobody)
+            );
+        }
+        for users in ["no_such_image", "no_right", "too_large", "wrong_platform"] {
+            assert_eq!(
+                next_step(&image(users), with(0, false)),
+                NextStep::Report(ReportReason::UsersFault)
+            );
+            // A miner that has the image shows that the claim is wrong.
+            assert_eq!(next_step(&image(users), with(0, true)), NextStep::TryAnother);
+        }
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct RoutableNeuron {
     pub uid: u16,
     /// The miner's hotkey.
     pub miner: MinerKey,
+    /// The coldkey of the miner's owner.
+    pub owner: Hotkey,
     /// The address that the miner announces on the chain.
     pub axon: Option<SocketAddr>,
 }
@@ -38,6 +40,8 @@ pub struct JobRequirements {
     pub inputs: BTreeSet<CacheKey>,
     /// Miners that have already had an attempt at this job.
     pub tried: BTreeSet<MinerKey>,
+    /// Coldkeys of the owners to whose miners the job's image did not come.
+    pub avoided_owners: BTreeSet<Hotkey>,
 }
 
 /// The operator's rules and the prices.
@@ -282,6 +286,9 @@ fn check_exclusions(
     }
     if requirements.tried.contains(&neuron.miner) {
         return Err(Exclusion::AlreadyTried);
+    }
+    if requirements.avoided_owners.contains(&neuron.owner) {
+        return Err(Exclusion::SameOwner);
     }
     if let Some(manifest) = &stats.manifest {
         let capacity = manifest.count(requirements.class);

@@ -35,6 +35,7 @@ fn wish(seed: u128) -> JobRequirements {
         image: CacheKey::image("image"),
         inputs: BTreeSet::new(),
         tried: BTreeSet::new(),
+        avoided_owners: BTreeSet::new(),
     }
 }
 
@@ -51,6 +52,7 @@ fn subject(seed: u8, port: Option<u16>) -> RoutableNeuron {
     RoutableNeuron {
         uid: u16::from(seed),
         miner: miner(seed),
+        owner: hotkey(seed),
         axon: port.map(|port| SocketAddr::from(([127, 0, 0, 1], port))),
     }
 }
@@ -380,4 +382,40 @@ proptest! {
             prop_assert!(count.abs_diff(has * 20) <= has + 1, "{:?} of {:?}", got, executors);
         }
     }
+}
+
+#[test]
+fn a_slow_image_is_tried_by_a_miner_of_another_owner() {
+    let owned = |seed: u8, owner: u8| RoutableNeuron {
+        owner: hotkey(owner),
+        ..subject(seed, Some(1))
+    };
+    let neurons = [owned(1, 100), owned(2, 100), owned(3, 101)];
+    let mut wish = wish(1);
+    wish.tried = [miner(1)].into();
+    wish.avoided_owners = [hotkey(100)].into();
+    let found = route(&wish, &neurons, &BTreeMap::new(), &policy());
+    assert_eq!(order(&found), [3]);
+    let reasons: Vec<_> = found.excluded.iter().map(|excluded| excluded.reason).collect();
+    assert_eq!(reasons, [Exclusion::AlreadyTried, Exclusion::SameOwner]);
+}
+
+#[test]
+fn an_image_at_another_miner_is_known_while_it_is_remembered() {
+    let (at, image) = (
+        |secs: i64| Timestamp::from_secs(1_000_000 + secs),
+        CacheKey::image("image"),
+    );
+    let window = Duration::from_secs(100);
+    let mut ledger = MinerLedger::new(LedgerWindows {
+        record: window,
+        given: window,
+        manifest: window,
+        full: window,
+        warm: window,
+    });
+    ledger.record_cached(miner(1), [image], at(0));
+    assert!(ledger.is_elsewhere(image, miner(2), at(50)));
+    assert!(!ledger.is_elsewhere(image, miner(1), at(50)), "only its own word");
+    assert!(!ledger.is_elsewhere(image, miner(2), at(100)));
 }

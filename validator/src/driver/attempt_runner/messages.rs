@@ -7,6 +7,7 @@ use muster_identity::{verify_countersigned, verify_receipts};
 use muster_job_messages::incoming::{LiveUpdate, MessageMeaning, implied_events, interpret};
 use muster_miner_link::ChannelEvent;
 use muster_protocol::job::{Event, JobState};
+use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
 use muster_protocol::{JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, ValidatorKey};
 use muster_routing::busy_excuse::{BusyRejection, is_excused};
@@ -90,7 +91,14 @@ impl AttemptRunner<'_> {
                     .ledger()
                     .record_manifest(self.attempt.miner, manifest, now);
             }
-            MessageMeaning::Live(update) => self.pass_on(update),
+            MessageMeaning::Live(update) => {
+                if let LiveUpdate::Progress(progress) = &update
+                    && progress.of == ProgressOf::ImagePull
+                {
+                    self.apply(Event::ImageProgress).await?;
+                }
+                self.pass_on(update);
+            }
             MessageMeaning::Complaint(complaint) => {
                 tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, complaint, "the miner complains");
                 self.complaint = Some(complaint);

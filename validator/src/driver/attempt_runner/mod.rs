@@ -13,7 +13,7 @@ use muster_job_messages::outgoing::OutgoingMessages;
 use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Event, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::{ReceiptKind, Timestamp};
+use muster_protocol::{AttemptId, MinerKey, ReceiptKind, Timestamp};
 use muster_store::StoreError;
 
 use super::JobDrivers;
@@ -41,6 +41,8 @@ pub(super) struct AttemptRunner<'a> {
     /// No deadline is enforced before this time, so that a miner can deliver what it finished while the validator was
     /// down.
     lenient_until: Option<Timestamp>,
+    /// Earlier attempts of the job to which its image did not come. They are marked if it comes to this one.
+    without_image: Vec<(AttemptId, MinerKey)>,
     /// The miner's last complaint, which may explain why the attempt failed.
     complaint: Option<String>,
     /// Whether the receipts in the miner's refusal show that its executors are at work.
@@ -62,6 +64,11 @@ impl<'a> AttemptRunner<'a> {
     ) -> Self {
         let state = &*drivers.state;
         let now = state.clock.now();
+        if resumed && attempt.machine.outcome().is_none() && !attempt.machine.holds_executor() {
+            // The restored ledger counts every open attempt as one that holds an executor.
+            let class = attempt.machine.plan().class;
+            drivers.ledger().close_attempt(attempt.miner, class);
+        }
         let lenient_until = resumed.then(|| now.plus(state.config.timing.reconnect()));
         Self {
             drivers,
@@ -72,11 +79,19 @@ impl<'a> AttemptRunner<'a> {
             channel,
             interrupted: resumed,
             lenient_until,
+            without_image: Vec::new(),
             complaint: None,
             excused: false,
             cancel_reason: None,
             live_budget: LiveBudget::new(now),
         }
+    }
+
+    /// Names the earlier attempts of the job, to learn what their failures are worth.
+    pub(super) fn after(mut self, earlier: &[StoredAttempt]) -> Self {
+        let without_image = earlier.iter().filter(|attempt| attempt.image_failure().is_some());
+        self.without_image = without_image.map(|attempt| (attempt.id, attempt.miner)).collect();
+        self
     }
 
     /// The attempt in its present state.
@@ -163,6 +178,7 @@ impl<'a> AttemptRunner<'a> {
             miner: self.attempt.miner,
             request: self.request,
             plan: self.attempt.machine.plan(),
+            image_clock: self.channel.is_muster(),
         }
     }
 

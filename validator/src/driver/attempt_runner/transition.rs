@@ -2,7 +2,7 @@
 
 use muster_protocol::job::{Effect, Event, JobState, Outcome};
 use muster_protocol::{JobRejectionReason, ReceiptKind, ReceiptPayload, Timestamp};
-use muster_routing::{CacheKey, mark_attempt};
+use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
 use muster_store::StoreError;
 
 use super::AttemptRunner;
@@ -22,9 +22,13 @@ impl AttemptRunner<'_> {
         if machine == self.attempt.machine && effects.is_empty() {
             return Ok(());
         }
-        let left_mark = machine
-            .outcome()
-            .map(|outcome| mark_attempt(outcome, self.excused));
+        let left_mark = machine.outcome().map(|outcome| {
+            let evidence = MarkEvidence {
+                excused: self.excused,
+                image_elsewhere: self.drivers.is_image_elsewhere(self.request, self.attempt.miner),
+            };
+            mark_attempt(outcome, evidence)
+        });
         let mut change = AttemptChange {
             job: self.request.uuid,
             attempt: self.attempt.id,
@@ -71,6 +75,9 @@ impl AttemptRunner<'_> {
         {
             self.state.store.save(&change).await?;
             self.update_ledger(&change);
+            if matches!(change.machine.state(), JobState::Ready) {
+                self.mark_attempts_without_image(change.now).await?;
+            }
         }
         self.attempt.machine = change.machine;
         self.receipts.extend(change.receipts);
@@ -83,13 +90,32 @@ impl AttemptRunner<'_> {
         Ok(())
     }
 
+    /// The image has come to this miner, so it was there to be had for those before it.
+    async fn mark_attempts_without_image(&mut self, now: Timestamp) -> Result<(), StoreError> {
+        for (attempt, miner) in std::mem::take(&mut self.without_image) {
+            self.state
+                .store
+                .replace_mark(attempt, AttemptMark::Excuse)
+                .await?;
+            self.drivers.ledger().record_mark(miner, AttemptMark::Excuse, now);
+        }
+        Ok(())
+    }
+
     /// Notes the change in the miner's record.
     fn update_ledger(&self, change: &AttemptChange) {
         let miner = self.attempt.miner;
         let class = self.attempt.machine.plan().class;
         let mut ledger = self.drivers.ledger();
+        match (
+            self.attempt.machine.holds_executor(),
+            change.machine.holds_executor(),
+        ) {
+            (true, false) => ledger.close_attempt(miner, class),
+            (false, true) => ledger.open_attempt(miner, class),
+            (true, true) | (false, false) => {}
+        }
         if let Some(mark) = change.mark {
-            ledger.close_attempt(miner, class);
             ledger.record_mark(miner, mark, change.now);
         }
         match change.machine.state() {
@@ -105,6 +131,7 @@ impl AttemptRunner<'_> {
             JobState::Connecting
             | JobState::Offered
             | JobState::Accepted
+            | JobState::Fetching
             | JobState::Streaming
             | JobState::Executed
             | JobState::Ended(_) => {}

@@ -320,6 +320,7 @@ impl Session {
             of,
             done,
             total: None,
+            layers: None,
         }))
         .await;
     }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
+use super::image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
 use super::outcome::Outcome;
 use crate::class::ExecutorClass;
 use crate::status::{HordeFailureReason, JobStage, JobStatus, ParticipantType};
@@ -30,6 +32,19 @@ pub struct AttemptPlan {
     pub startup: Duration,
     /// Time for which a connection may stay lost before the miner counts as lost.
     pub reconnect: Duration,
+    /// The clock of the image, for a miner that says when it begins to fetch one. `None` for attempts stored by
+    /// versions without it.
+    #[serde(default)]
+    pub image: Option<ImageClock>,
+}
+
+/// The limits of fetching an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageClock {
+    /// Time for the image, by the user's terms. The miner's policy may allow less.
+    pub limit: Duration,
+    /// Time without any message about the image after which the miner counts as lost.
+    pub silence: Duration,
 }
 
 impl AttemptPlan {
@@ -47,6 +62,7 @@ impl AttemptPlan {
         self.class
             .spin_up_time()
             .saturating_add(self.startup)
+            .saturating_add(self.image.map_or(Duration::ZERO, |image| image.limit))
             .saturating_add(Duration::from_secs(sum))
     }
 
@@ -68,6 +84,8 @@ pub enum JobState {
     Offered,
     /// The miner has accepted; an executor starts.
     Accepted,
+    /// The executor is up and fetches the image, which holds no executor's place.
+    Fetching,
     /// The executor has the image; the job itself is sent.
     Ready,
     /// The inputs are in place.
@@ -91,6 +109,13 @@ pub enum Event {
     Accepted,
     /// The miner declines the offer.
     Declined(RejectionDetails),
+    /// The executor is up and must fetch the image, for which the miner allows this much time.
+    ExecutorUp {
+        /// The limit by the miner's policy.
+        allowed: Duration,
+    },
+    /// The miner reports progress of the image.
+    ImageProgress,
     /// The executor is up and has the image.
     ExecutorReady,
     /// The inputs are in place.
@@ -152,6 +177,10 @@ pub struct Attempt {
     deadline: Timestamp,
     /// The time at which the miner counts as lost; set while the connection is lost.
     link_deadline: Option<Timestamp>,
+    /// The time at which a miner that fetches the image is silent for too long. It is not stored, because each progress
+    /// message moves it: a resumed attempt gets it anew with its connection.
+    #[serde(skip)]
+    silent_at: Option<Timestamp>,
 }
 
 type Step = Result<(Attempt, Vec<Effect>), IllegalEvent>;
@@ -165,6 +194,7 @@ impl Attempt {
             state: JobState::Connecting,
             deadline,
             link_deadline: None,
+            silent_at: None,
         }
     }
 
@@ -179,6 +209,7 @@ impl Attempt {
             }
             JobState::Offered
             | JobState::Accepted
+            | JobState::Fetching
             | JobState::Ready
             | JobState::VolumesReady
             | JobState::Streaming
@@ -204,6 +235,7 @@ impl Attempt {
             JobState::Connecting
             | JobState::Offered
             | JobState::Accepted
+            | JobState::Fetching
             | JobState::Ready
             | JobState::VolumesReady
             | JobState::Streaming
@@ -215,10 +247,24 @@ impl Attempt {
     pub fn deadline(&self) -> Option<Timestamp> {
         match self.outcome() {
             Some(_) => None,
-            None => Some(
-                self.link_deadline
-                    .map_or(self.deadline, |link| link.min(self.deadline)),
-            ),
+            None => {
+                let earlier = [self.link_deadline, self.silent_at].into_iter().flatten();
+                Some(earlier.fold(self.deadline, Timestamp::min))
+            }
+        }
+    }
+
+    /// Whether the attempt takes one of its miner's executors, or may come to take one at any moment.
+    pub fn holds_executor(&self) -> bool {
+        match self.state {
+            JobState::Connecting
+            | JobState::Offered
+            | JobState::Accepted
+            | JobState::Ready
+            | JobState::VolumesReady
+            | JobState::Streaming
+            | JobState::Executed => true,
+            JobState::Fetching | JobState::Ended(_) => false,
         }
     }
 
@@ -236,6 +282,8 @@ impl Attempt {
             Event::Disconnected => self.on_disconnected(now),
             Event::Accepted => self.on_accepted(now),
             Event::Declined(details) => self.on_declined(details),
+            Event::ExecutorUp { allowed } => self.on_executor_up(allowed, now),
+            Event::ImageProgress => Ok(self.on_image_progress(now)),
             Event::ExecutorReady => self.on_executor_ready(now),
             Event::VolumesReady => self.on_volumes_ready(),
             Event::StreamingReady(address) => self.on_streaming_ready(address),
@@ -250,11 +298,13 @@ impl Attempt {
 
     fn on_connected(mut self, now: Timestamp) -> Step {
         self.link_deadline = None;
+        self.silent_at = self.silence_from(now);
         match self.state {
             JobState::Connecting => Ok((self.assume_offered(now), vec![Effect::SendOffer])),
             // The offer may have been lost with the connection; a miner knows an attempt by its id.
             JobState::Offered => Ok((self, vec![Effect::SendOffer])),
             JobState::Accepted
+            | JobState::Fetching
             | JobState::Ready
             | JobState::VolumesReady
             | JobState::Streaming
@@ -267,6 +317,8 @@ impl Attempt {
         if self.link_deadline.is_none() {
             self.link_deadline = Some(now.plus(self.plan.reconnect));
         }
+        // Nothing can be heard without a connection.
+        self.silent_at = None;
         Ok((self, vec![Effect::Reconnect]))
     }
 
@@ -282,6 +334,7 @@ impl Attempt {
                 Ok((self.stage(JobState::Accepted, ready_by), effects))
             }
             JobState::Accepted
+            | JobState::Fetching
             | JobState::Ready
             | JobState::VolumesReady
             | JobState::Streaming
@@ -295,6 +348,7 @@ impl Attempt {
             JobState::Connecting => Err(self.illegal("a refusal")),
             JobState::Offered => Ok(self.end(Outcome::Rejected(details))),
             JobState::Accepted
+            | JobState::Fetching
             | JobState::Ready
             | JobState::VolumesReady
             | JobState::Streaming
@@ -303,10 +357,61 @@ impl Attempt {
         }
     }
 
+    /// The image has a clock of its own: the user's limit or the miner's, whichever is shorter. The miner's report of its
+    /// own time-out has the startup time to arrive.
+    fn on_executor_up(self, allowed: Duration, now: Timestamp) -> Step {
+        match (&self.state, self.plan.image) {
+            (JobState::Accepted, Some(image)) => {
+                let until = now.plus(image.limit.min(allowed)).plus(self.plan.startup);
+                let mut attempt = self.stage(JobState::Fetching, until);
+                attempt.silent_at = attempt.silence_from(now);
+                Ok((attempt, vec![]))
+            }
+            (JobState::Connecting | JobState::Offered | JobState::Accepted, _) => {
+                Err(self.illegal("the fetch of an image"))
+            }
+            (
+                JobState::Fetching
+                | JobState::Ready
+                | JobState::VolumesReady
+                | JobState::Streaming
+                | JobState::Executed
+                | JobState::Ended(_),
+                _,
+            ) => Ok((self, vec![])),
+        }
+    }
+
+    fn on_image_progress(mut self, now: Timestamp) -> (Self, Vec<Effect>) {
+        if self.silent_at.is_some() {
+            self.silent_at = self.silence_from(now);
+        }
+        (self, vec![])
+    }
+
+    /// When a miner that fetches the image has been silent for too long, if it is heard at `now` and never again.
+    fn silence_from(&self, now: Timestamp) -> Option<Timestamp> {
+        match (&self.state, self.plan.image) {
+            (JobState::Fetching, Some(image)) => Some(now.plus(image.silence)),
+            (
+                JobState::Connecting
+                | JobState::Offered
+                | JobState::Accepted
+                | JobState::Fetching
+                | JobState::Ready
+                | JobState::VolumesReady
+                | JobState::Streaming
+                | JobState::Executed
+                | JobState::Ended(_),
+                _,
+            ) => None,
+        }
+    }
+
     fn on_executor_ready(self, now: Timestamp) -> Step {
         match self.state {
             JobState::Connecting | JobState::Offered => Err(self.illegal("a ready executor")),
-            JobState::Accepted => {
+            JobState::Accepted | JobState::Fetching => {
                 let t = self.plan.timing;
                 let until = now.plus(secs(t.allowed_leeway)).plus(secs(t.download_time_limit));
                 let effects = vec![Effect::SendJob, Effect::Report(JobStatus::ExecutorReady, None)];
@@ -322,7 +427,7 @@ impl Attempt {
 
     fn on_volumes_ready(self) -> Step {
         match self.state {
-            JobState::Connecting | JobState::Offered | JobState::Accepted => {
+            JobState::Connecting | JobState::Offered | JobState::Accepted | JobState::Fetching => {
                 Err(self.illegal("volumes in place"))
             }
             JobState::Ready => {
@@ -346,9 +451,11 @@ impl Attempt {
 
     fn on_streaming_ready(self, address: StreamingAddress) -> Step {
         match self.state {
-            JobState::Connecting | JobState::Offered | JobState::Accepted | JobState::Ready => {
-                Err(self.illegal("a streaming address"))
-            }
+            JobState::Connecting
+            | JobState::Offered
+            | JobState::Accepted
+            | JobState::Fetching
+            | JobState::Ready => Err(self.illegal("a streaming address")),
             JobState::VolumesReady if !self.plan.streaming => Err(self.illegal("a streaming address")),
             JobState::VolumesReady => {
                 let until = self.deadline.plus(secs(self.plan.timing.execution_time_limit));
@@ -368,9 +475,11 @@ impl Attempt {
 
     fn on_execution_done(self) -> Step {
         match self.state {
-            JobState::Connecting | JobState::Offered | JobState::Accepted | JobState::Ready => {
-                Err(self.illegal("the end of the program"))
-            }
+            JobState::Connecting
+            | JobState::Offered
+            | JobState::Accepted
+            | JobState::Fetching
+            | JobState::Ready => Err(self.illegal("the end of the program")),
             JobState::VolumesReady if self.plan.streaming => Err(self.illegal("the end of the program")),
             JobState::VolumesReady | JobState::Streaming => {
                 let until = self.deadline.plus(secs(self.plan.timing.upload_time_limit));
@@ -388,6 +497,7 @@ impl Attempt {
             JobState::Connecting
             | JobState::Offered
             | JobState::Accepted
+            | JobState::Fetching
             | JobState::Ready
             | JobState::VolumesReady
             | JobState::Streaming => Err(self.illegal("a result")),
@@ -401,6 +511,7 @@ impl Attempt {
             JobState::Connecting => Err(self.illegal(event)),
             JobState::Offered
             | JobState::Accepted
+            | JobState::Fetching
             | JobState::Ready
             | JobState::VolumesReady
             | JobState::Streaming
@@ -413,7 +524,7 @@ impl Attempt {
     fn on_cancelled(self, reason: &str) -> (Self, Vec<Effect>) {
         let (offered, stage) = match self.state {
             JobState::Connecting => (false, JobStage::ExecutorStartup),
-            JobState::Offered | JobState::Accepted => (true, JobStage::ExecutorStartup),
+            JobState::Offered | JobState::Accepted | JobState::Fetching => (true, JobStage::ExecutorStartup),
             JobState::Ready => (true, JobStage::VolumeDownload),
             JobState::VolumesReady if self.plan.streaming => (true, JobStage::StreamingStartup),
             JobState::VolumesReady | JobState::Streaming => (true, JobStage::Execution),
@@ -428,31 +539,32 @@ impl Attempt {
     }
 
     fn on_tick(self, now: Timestamp) -> Step {
-        let lost = self.link_deadline.is_some_and(|link| now >= link);
-        if now < self.deadline && !lost {
+        let past = |limit: Option<Timestamp>| limit.is_some_and(|limit| now >= limit);
+        let (lost, silent) = (past(self.link_deadline), past(self.silent_at));
+        if now < self.deadline && !lost && !silent {
             return Ok((self, vec![]));
         }
-        let reason = if lost {
-            HordeFailureReason::MinerConnectionFailed
+        let (state, mut context) = (self.state.name(), None);
+        let (reason, message) = if lost {
+            let message = format!(
+                "the connection to the miner was lost while the job was {state} and did not come back"
+            );
+            (HordeFailureReason::MinerConnectionFailed, message)
+        } else if silent {
+            let message = format!("the miner reported nothing for too long while the job was {state}");
+            (HordeFailureReason::ExecutorReadinessTimedOut, message)
         } else {
-            self.timeout_reason()
-        };
-        let message = if lost {
-            format!(
-                "the connection to the miner was lost while the job was {} and did not come back",
-                self.state.name()
-            )
-        } else {
-            format!(
-                "the miner did not go on in time while the job was {}",
-                self.state.name()
-            )
+            if self.state == JobState::Fetching {
+                context = Some(json!({ IMAGE_FETCH_KEY: ImageFetchFailure::TimedOut }));
+            }
+            let message = format!("the miner did not go on in time while the job was {state}");
+            (self.timeout_reason(), message)
         };
         let details = HordeFailureDetails {
             reported_by: ParticipantType::Validator,
             reason,
             message,
-            context: None,
+            context,
         };
         let (attempt, mut effects) = self.end(Outcome::HordeFailed(details));
         effects.insert(0, Effect::SendCancel);
@@ -463,7 +575,7 @@ impl Attempt {
         match self.state {
             JobState::Connecting => HordeFailureReason::MinerConnectionFailed,
             JobState::Offered => HordeFailureReason::InitialResponseTimedOut,
-            JobState::Accepted => HordeFailureReason::ExecutorReadinessTimedOut,
+            JobState::Accepted | JobState::Fetching => HordeFailureReason::ExecutorReadinessTimedOut,
             JobState::Ready => HordeFailureReason::VolumesTimedOut,
             JobState::VolumesReady if self.plan.streaming => HordeFailureReason::StreamingJobReadyTimedOut,
             JobState::VolumesReady | JobState::Streaming => HordeFailureReason::ExecutionTimedOut,
@@ -475,6 +587,7 @@ impl Attempt {
     fn stage(mut self, state: JobState, deadline: Timestamp) -> Self {
         self.state = state;
         self.deadline = deadline;
+        self.silent_at = None;
         self
     }
 
@@ -483,6 +596,7 @@ impl Attempt {
         let accepted = match self.state {
             JobState::Connecting | JobState::Offered | JobState::Ended(_) => false,
             JobState::Accepted
+            | JobState::Fetching
             | JobState::Ready
             | JobState::VolumesReady
             | JobState::Streaming
@@ -500,6 +614,7 @@ impl Attempt {
         ));
         self.state = JobState::Ended(outcome);
         self.link_deadline = None;
+        self.silent_at = None;
         (self, effects)
     }
 
@@ -518,6 +633,7 @@ impl JobState {
             Self::Connecting => "connecting",
             Self::Offered => "offered",
             Self::Accepted => "waiting for its executor",
+            Self::Fetching => "fetching its image",
             Self::Ready => "fetching its inputs",
             Self::VolumesReady => "running",
             Self::Streaming => "streaming",

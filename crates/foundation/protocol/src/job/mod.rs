@@ -2,11 +2,13 @@
 //! end.
 
 mod attempt;
+mod image_fetch;
 mod limits;
 mod outcome;
 mod terms;
 
-pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, JobState};
+pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, ImageClock, JobState};
+pub use image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
 pub use limits::{
     BoundedFields, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, find_over_limits,
 };

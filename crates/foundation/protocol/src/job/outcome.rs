@@ -9,6 +9,9 @@
 //!   tell a mistyped image from a missing one. An excuse is never paid and is counted apart, so that a miner with many
 //!   excuses is asked after its equals.
 //!
+//! An image that does not come has a reason of its own in `context.image_fetch` ([`ImageFetchFailure`]): it blames the
+//! user or nobody, and is no excuse until another miner gets the image.
+//!
 //! A reason that tells the party at fault by itself is not overruled: a lost executor is the miner's fault, whatever
 //! the miner claims.
 
@@ -17,6 +20,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
 use crate::status::{
     HordeFailureReason, JobFailureReason, JobRejectionReason, JobStage, JobStatus, ParticipantType,
 };
@@ -137,7 +141,18 @@ impl Outcome {
                 | JobFailureReason::DownloadFailed
                 | JobFailureReason::UploadFailed => Fault::User,
             },
-            Self::HordeFailed(details) => claimed_fault(details).unwrap_or_else(|| horde_fault(details)),
+            Self::HordeFailed(details) => match fetch_failure(details) {
+                Some(failure) => failure.fault(),
+                None => claimed_fault(details).unwrap_or_else(|| horde_fault(details)),
+            },
+        }
+    }
+
+    /// The reason for which the job's image did not come, if the attempt failed by that.
+    pub fn image_fetch_failure(&self) -> Option<ImageFetchFailure> {
+        match self {
+            Self::Completed(_) | Self::Rejected(_) | Self::Failed(_) => None,
+            Self::HordeFailed(details) => fetch_failure(details),
         }
     }
 
@@ -145,12 +160,29 @@ impl Outcome {
     pub fn is_excuse(&self) -> bool {
         match self {
             Self::Completed(_) | Self::Rejected(_) | Self::Failed(_) => false,
+            // Whether another miner gets the image shows what the claim is worth.
+            Self::HordeFailed(details) if fetch_failure(details).is_some() => false,
             Self::HordeFailed(details) => match claimed_fault(details) {
                 Some(Fault::User | Fault::Validator | Fault::Facilitator | Fault::Network) => true,
                 Some(Fault::Nobody | Fault::Executor | Fault::Miner) | None => false,
             },
         }
     }
+}
+
+/// The reason for which the image did not come: the validator's own observation, or a claim of the miner's side where
+/// its claims count.
+fn fetch_failure(details: &HordeFailureDetails) -> Option<ImageFetchFailure> {
+    let counts = match details.reported_by {
+        ParticipantType::Validator => true,
+        ParticipantType::Executor | ParticipantType::Miner | ParticipantType::Unknown => {
+            says_nothing(details.reason)
+        }
+        ParticipantType::Facilitator | ParticipantType::Sdk => false,
+    };
+    let claim = details.context.as_ref()?.get(IMAGE_FETCH_KEY)?;
+    let failure = ImageFetchFailure::deserialize(claim).ok()?;
+    Some(failure).filter(|failure| counts && *failure != ImageFetchFailure::Unknown)
 }
 
 /// The party that the miner's side blames, where its claim counts.

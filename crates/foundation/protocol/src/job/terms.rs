@@ -172,7 +172,10 @@ impl JobTerms {
             let reason = format!("It must be 1 to {MAX_IMAGE_SECS} seconds (seven days).");
             refuse("image_time_limit", reason);
         }
-        if self.queue_time_limit.is_some_and(|seconds| seconds > MAX_QUEUE_SECS) {
+        if self
+            .queue_time_limit
+            .is_some_and(|seconds| seconds > MAX_QUEUE_SECS)
+        {
             let reason = format!("It may be {MAX_QUEUE_SECS} seconds (thirty days) at most.");
             refuse("queue_time_limit", reason);
         }
@@ -237,8 +240,14 @@ mod tests {
 
     #[test]
     fn the_digest_is_these_bytes() {
-        assert_eq!(hex::encode(JobTerms::default().digest(&[7; 64])), "af47647880990cb9dc5e0908bce9376e04cbed82cede049b311d546292dfac66");
-        assert_eq!(hex::encode(full().digest(&[7; 64])), "bb2fe0f074ee783646fde96ccdad15c5fce655793f7954f856545b86337a43ec");
+        assert_eq!(
+            hex::encode(JobTerms::default().digest(&[7; 64])),
+            "af47647880990cb9dc5e0908bce9376e04cbed82cede049b311d546292dfac66"
+        );
+        assert_eq!(
+            hex::encode(full().digest(&[7; 64])),
+            "bb2fe0f074ee783646fde96ccdad15c5fce655793f7954f856545b86337a43ec"
+        );
     }
 
     #[test]
@@ -293,7 +302,10 @@ mod tests {
             ),
             (|_, archive| archive.length = 0, "image_archive"),
             (|_, archive| archive.length = u64::MAX, "image_archive"),
-            (|_, archive| archive.url = "file:///etc/passwd".to_owned(), "image_archive"),
+            (
+                |_, archive| archive.url = "file:///etc/passwd".to_owned(),
+                "image_archive",
+            ),
             (|_, archive| archive.url.push('\n'), "image_archive"),
         ];
         for (spoil, field) in broken {
@@ -305,11 +317,12 @@ mod tests {
     }
 
     fn any_terms() -> impl Strategy<Value = JobTerms> {
-        let archive = (".{0,12}", any::<[u8; 32]>(), any::<u64>()).prop_map(|(url, sha256, length)| ArchiveSource {
-            url,
-            sha256: Digest::from_bytes(sha256),
-            length,
-        });
+        let archive =
+            (".{0,12}", any::<[u8; 32]>(), any::<u64>()).prop_map(|(url, sha256, length)| ArchiveSource {
+                url,
+                sha256: Digest::from_bytes(sha256),
+                length,
+            });
         let seconds = || prop::option::of(prop_oneof![0..3_u64, any::<u64>()]);
         (seconds(), 1..=10_u8, seconds(), prop::option::of(archive)).prop_map(
             |(image_time_limit, priority, queue_time_limit, image_archive)| JobTerms {

@@ -11,7 +11,7 @@ use crate::status::JobStatus;
 use crate::time::Timestamp;
 use crate::upload::FileUpload;
 use crate::volume::VolumePart;
-use crate::wire::executor::{LogStream, ProgressOf};
+use crate::wire::executor::{LayerCount, LogStream, ProgressOf};
 use crate::wire::facilitator::StatusMetadata;
 use crate::wire::miner::StreamingDetails;
 use crate::wire::muster::JobExtension;
@@ -288,6 +288,9 @@ pub struct ProgressEvent {
     /// The whole amount in the same unit, if it is known.
     #[serde(default)]
     pub total: Option<u64>,
+    /// The layers of an image, with `image_pull`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayerCount>,
 }
 
 fn without_nulls<S: serde::Serializer>(metadata: &Option<StatusMetadata>, s: S) -> Result<S::Ok, S::Error> {

@@ -81,6 +81,39 @@ pub struct JobProgress {
     /// The whole amount in the same unit, if it is known.
     #[serde(default)]
     pub total: Option<u64>,
+    /// The layers of an image, with [`ProgressOf::ImagePull`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayerCount>,
+}
+
+/// The layers of an image that is being fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LayerCount {
+    /// Layers that are unpacked, or were there already.
+    pub done: u32,
+    /// Layers that are known of; the number grows while the fetch begins.
+    pub total: u32,
+}
+
+/// `MusterExecutorUp`, executor to miner and miner to validator: the executor is there, and fetches the job's image.
+/// An executor that has the image reports ready instead. Only peers with the feature `fetching` get it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorUp {
+    /// The id of the attempt.
+    pub job_uuid: AttemptId,
+    /// The host of the registry that the image comes from, at most 255 bytes.
+    pub registry: String,
+    /// The time that the sender allows for the image, in seconds.
+    pub image_s: u64,
+}
+
+/// `MusterFetchImage`, miner to executor: the answer to [`ExecutorUp`] once the miner has a slot for one more fetch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FetchImage {
+    /// The id of the attempt.
+    pub job_uuid: AttemptId,
 }
 
 /// `MusterExecutorMetrics`, executor to miner, every few seconds: measurements of the executor's machine.

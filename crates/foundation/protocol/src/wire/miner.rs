@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::executor::{
-    EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, JobLog, JobProgress, LeaseOver,
-    SealSession, SessionClosed, SessionSealed,
+    EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, ExecutorUp, FetchImage, JobLog,
+    JobProgress, LeaseOver, SealSession, SessionClosed, SessionSealed,
 };
 use super::muster::{CancelJob, ReceiptCountersigned, WhitelistNotice};
 use crate::class::{ExecutorClass, Manifest};
@@ -45,6 +45,8 @@ pub enum ToMiner {
     MusterSessionSealed(SessionSealed),
     /// Muster's own: the images that may serve sealed sessions.
     MusterWhitelist(WhitelistNotice),
+    /// Muster's own, miner to executor: the executor may fetch the image now.
+    MusterFetchImage(FetchImage),
 }
 
 /// A message from a miner to a validator, or from an executor to its miner.
@@ -85,6 +87,8 @@ pub enum FromMiner {
     V0StreamingJobNotReadyRequest(ExecutorReady),
     /// Muster's own: the miner's signature on a receipt.
     MusterReceiptCountersigned(Box<ReceiptCountersigned>),
+    /// Muster's own: an executor is up and fetches the image.
+    MusterExecutorUp(ExecutorUp),
     /// Muster's own: a piece of the job's output.
     MusterJobLog(Box<JobLog>),
     /// Muster's own: the progress of a stage that takes long.
@@ -150,6 +154,18 @@ pub struct InitialJobRequest {
     /// The time limits of the job's stages.
     #[serde(default)]
     pub executor_timing: Option<ExecutorTiming>,
+    /// Muster's own: the terms of the job's image. Only a miner with the feature `fetching` gets them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub muster: Option<OfferExtension>,
+}
+
+/// The key `muster` of an offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferExtension {
+    /// Limit for fetching the image, in seconds. The miner's policy may allow less.
+    pub image_time_limit: u64,
+    /// The account that the job counts towards; fetches of one account are bounded.
+    pub account: String,
 }
 
 /// The client that may call a streaming job, and the address of the job's executor.
@@ -507,6 +523,7 @@ impl FromMiner {
             Self::V0JobFailedRequest(m) => Some(m.job_uuid),
             Self::V0HordeFailedRequest(m) => Some(m.job_uuid),
             Self::MusterReceiptCountersigned(m) => Some(m.receipt.payload.attempt()),
+            Self::MusterExecutorUp(m) => Some(m.job_uuid),
             Self::MusterJobLog(m) => Some(m.job_uuid),
             Self::MusterJobProgress(m) => Some(m.job_uuid),
             Self::MusterLeaseOver(m) => Some(m.job_uuid),

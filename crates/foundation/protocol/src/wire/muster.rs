@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::executor::{LogBytes, LogStream, ProgressOf};
+use super::executor::{LayerCount, LogBytes, LogStream, ProgressOf};
 use super::facilitator::JobRequest;
 use crate::class::ExecutorClass;
 use crate::digest::ImageId;
@@ -93,6 +93,9 @@ pub struct LiveProgress {
     /// The whole amount in the same unit, if it is known.
     #[serde(default)]
     pub total: Option<u64>,
+    /// The layers of an image, with [`ProgressOf::ImagePull`]. Only facilitators with the feature `fetching` get them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<LayerCount>,
 }
 
 /// `MusterGateway`, validator to facilitator: the address of the validator's gateway for streaming sessions and the
@@ -194,7 +197,8 @@ impl JobExtension {
             .flat_map(|terms| terms.find_over_limits(docker_image))
             .collect();
         let fits = |account: &String| {
-            (1..=MAX_ACCOUNT_BYTES).contains(&account.len()) && account.bytes().all(|byte| byte.is_ascii_graphic())
+            (1..=MAX_ACCOUNT_BYTES).contains(&account.len())
+                && account.bytes().all(|byte| byte.is_ascii_graphic())
         };
         if !self.account.iter().all(fits) {
             let reason =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use muster_containers::credentials::RegistryLogin;
-use muster_containers::image_pull::PullError;
+use muster_containers::image_pull::{PullError, PullState};
 use muster_containers::images::{ImageError, ImageSettings, ensure};
 use muster_containers::{ContainerEngine, ImageArchive};
 use muster_process::Coded;
@@ -74,8 +74,8 @@ async fn an_image_comes_by_tag_and_by_digest_and_is_what_we_computed() {
     let seen = Arc::new(AtomicU64::new(0));
     let progress = {
         let seen = Arc::clone(&seen);
-        Arc::new(move |done: u64, _total: Option<u64>| {
-            seen.fetch_max(done, Ordering::SeqCst);
+        Arc::new(move |state: PullState| {
+            seen.fetch_max(state.done, Ordering::SeqCst);
         })
     };
     let resolved = ensure(&engine, &settings, &name, &(progress as _), &clock())

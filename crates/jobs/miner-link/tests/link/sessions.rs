@@ -355,6 +355,7 @@ async fn an_attempt_that_does_not_listen_holds_nobody_up() {
             of,
             done,
             total: None,
+            layers: None,
         })
     };
     for done in 0..100 {

@@ -48,7 +48,7 @@ impl Session {
                     .await;
             }
             // The whitelist belongs to no job.
-            ToMiner::MusterWhitelist(_) => {}
+            ToMiner::MusterWhitelist(_) | ToMiner::MusterFetchImage(_) => {}
             other @ (ToMiner::ValidatorAuthForMiner(_)
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::GenericError(_)

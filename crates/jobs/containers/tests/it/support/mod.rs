@@ -34,7 +34,7 @@ pub(crate) fn clock() -> SharedClock {
 
 /// A progress callback that does nothing.
 pub(crate) fn unwatched() -> PullProgress {
-    Arc::new(|_, _| {})
+    Arc::new(|_| {})
 }
 
 /// Polls until `ready` returns true or [`PATIENCE`] has passed.

@@ -1,0 +1,36 @@
+//! The reasons for which a job's image does not come, as the parties name them in a failure's context.
+
+use crate::job::Fault;
+
+/// The key in a failure's `context` that holds an [`ImageFetchFailure`].
+pub const IMAGE_FETCH_KEY: &str = "image_fetch";
+
+crate::macros::open_enum!(
+    /// The reason for which a job's image did not come.
+    ImageFetchFailure {
+        /// The registry has no image of that name.
+        NoSuchImage = "no_such_image",
+        /// The registry does not give the image to those who show the job's credentials, or none.
+        NoRight = "no_right",
+        /// The image is larger than an executor takes.
+        TooLarge = "too_large",
+        /// The image is for another kind of processor or operating system.
+        WrongPlatform = "wrong_platform",
+        /// The bytes stopped coming.
+        Stalled = "stalled",
+        /// The time limit of the image is over.
+        TimedOut = "timed_out",
+        /// The registry does not answer, or answers with failures of its own.
+        Unreachable = "unreachable",
+    }
+);
+
+impl ImageFetchFailure {
+    /// The party at fault. Nobody is at fault for a slow registry, because neither side can show who slows it down.
+    pub fn fault(self) -> Fault {
+        match self {
+            Self::NoSuchImage | Self::NoRight | Self::TooLarge | Self::WrongPlatform => Fault::User,
+            Self::Stalled | Self::TimedOut | Self::Unreachable | Self::Unknown => Fault::Nobody,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Leases whose images are fetched: they keep no executor, and neither an account nor a registry delays others.
+
+use muster_protocol::wire::executor::ExecutorUp;
+use muster_protocol::wire::miner::{OfferExtension, ToMiner};
+
+use super::*;
+
+/// An offer of an account whose image has a time limit.
+fn offered_by(connection: u64, n: u128, account: &str) -> Event {
+    let mut event = offered(connection, n);
+    if let Event::Offered { offer, .. } = &mut event {
+        offer.request.muster = Some(OfferExtension {
+            image_time_limit: 500,
+            account: account.to_owned(),
+        });
+    }
+    event
+}
+
+fn up(n: u128, registry: &str) -> Event {
+    let dial = u64::try_from(n).unwrap();
+    let up = ExecutorUp {
+        job_uuid: attempt(n),
+        registry: registry.to_owned(),
+        image_s: 3_600,
+    };
+    said(dial, n, ExecutorReport::Up(up))
+}
+
+/// An attempt from its offer to the report that its image has to be fetched.
+fn fetching(n: u128, account: &str, registry: &str) -> [Event; 3] {
+    let dial = u64::try_from(n).unwrap();
+    [offered_by(1, n, account), dialled(dial, n), up(n, registry)]
+}
+
+fn ready(n: u128) -> Event {
+    said(u64::try_from(n).unwrap(), n, ExecutorReport::Ready)
+}
+
+/// The attempts whose executors may fetch.
+fn granted(effects: &[Effect]) -> Vec<AttemptId> {
+    let grant = |effect: &Effect| match effect {
+        Effect::Order { attempt, message } => {
+            matches!(**message, ToMiner::MusterFetchImage(_)).then_some(*attempt)
+        }
+        Effect::Write(_)
+        | Effect::Tell { .. }
+        | Effect::Live { .. }
+        | Effect::Retell { .. }
+        | Effect::RepeatReceipt { .. }
+        | Effect::Start { .. }
+        | Effect::Admit { .. }
+        | Effect::Dismiss { .. }
+        | Effect::Shelve(_)
+        | Effect::StopExecutor { .. } => None,
+    };
+    effects.iter().filter_map(grant).collect()
+}
+
+#[test]
+fn a_fetch_keeps_no_executor_and_waits_for_one_when_it_is_over() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    let effects = apply(&mut book, fetching(1, "alice", "slow"));
+    assert_eq!(
+        told(&effects, 1),
+        [
+            "V0AcceptJobRequest",
+            "MusterReceiptCountersigned",
+            "MusterExecutorUp"
+        ]
+    );
+    assert_eq!(granted(&effects), [attempt(1)]);
+    assert_eq!((book.open_leases(), book.working_leases()), (1, 0));
+    // Both executors take other jobs meanwhile.
+    apply(&mut book, [offered(1, 2), dialled(2, 2), ready(2)]);
+    apply(&mut book, [offered(1, 3), dialled(3, 3), ready(3)]);
+    assert_eq!(book.working_leases(), 2);
+    let arrived = apply(&mut book, [ready(1)]);
+    assert_eq!(told(&arrived, 1), Vec::<String>::new(), "no executor is free");
+    // A newcomer does not overtake the job whose image is there.
+    let cancel = |n| Event::Cancelled {
+        connection: ConnectionId(1),
+        cancel: CancelJob {
+            job_uuid: attempt(n),
+            reason: "enough".to_owned(),
+        },
+    };
+    let freed = apply(&mut book, [cancel(2)]);
+    assert_eq!(told(&freed, 1), ["V0ExecutorReadyRequest"]);
+    let late = apply(&mut book, [offered(1, 4)]);
+    assert_eq!(told(&late, 1), ["V0DeclineJobRequest"]);
+    let effects = apply(
+        &mut book,
+        [
+            Event::Payload {
+                connection: ConnectionId(1),
+                request: Box::new(job(attempt(1))),
+            },
+            said(1, 1, ExecutorReport::VolumesReady),
+        ],
+    );
+    assert_eq!(told(&effects, 1), ["V0VolumesReadyRequest"]);
+}
+
+#[test]
+fn neither_an_account_nor_a_registry_takes_all_slots() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    let first = apply(&mut book, fetching(1, "mallory", "tarpit"));
+    assert_eq!(granted(&first), [attempt(1)]);
+    // One slot an account: the second of mallory's waits, and bob's passes it.
+    let second = apply(&mut book, fetching(2, "mallory", "elsewhere"));
+    assert_eq!(granted(&second), []);
+    let third = apply(&mut book, fetching(3, "bob", "elsewhere"));
+    assert_eq!(granted(&third), [attempt(3)]);
+    assert_eq!(book.working_leases(), 0);
+    // Two slots and one place to wait: a further one keeps its executor while it waits.
+    let fourth = apply(&mut book, fetching(4, "carol", "elsewhere"));
+    assert_eq!((granted(&fourth), book.working_leases()), (vec![], 1));
+    // A slot that becomes free goes to the one that waited longest and may have it.
+    let freed = apply(&mut book, [ready(3)]);
+    assert_eq!(told(&freed, 1), ["V0ExecutorReadyRequest"]);
+    assert_eq!(granted(&freed), [attempt(4)]);
+}
+
+#[test]
+fn an_image_that_does_not_come_ends_its_lease_and_blames_nobody() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    apply(&mut book, fetching(1, "alice", "slow"));
+    // The job's limit is shorter than the miner's; the miner allows its validator's clock to come first.
+    let limit = start()
+        .plus(Duration::from_secs(500))
+        .plus(rules().patience.margin);
+    assert_eq!(
+        book.apply(Event::Tick, Timestamp::from_micros(limit.micros() - 1)),
+        []
+    );
+    let effects = book.apply(Event::Tick, limit);
+    let Some(FromMiner::V0HordeFailedRequest(failed)) = heard(&effects, 1).next() else {
+        panic!("{effects:?}")
+    };
+    let context = failed.context.as_ref().unwrap();
+    assert_eq!(context["image_fetch"], "timed_out");
+    assert_eq!(book.open_leases(), 0);
+}
+
+#[test]
+fn a_validator_without_the_feature_is_told_nothing_and_keeps_its_executor() {
+    let mut book = open();
+    let effects = apply(
+        &mut book,
+        [joined(1), offered(1, 1), dialled(1, 1), up(1, "slow")],
+    );
+    assert!(!told(&effects, 1).contains(&"MusterExecutorUp".to_owned()));
+    assert_eq!((granted(&effects), book.working_leases()), (vec![attempt(1)], 1));
+    assert_eq!(told(&apply(&mut book, [ready(1)]), 1), ["V0ExecutorReadyRequest"]);
+}
+
+/// An executor elsewhere takes no more jobs because one of them fetches.
+#[test]
+fn a_persistent_executor_keeps_its_place_and_needs_a_slot_all_the_same() {
+    let mut book = open();
+    apply(&mut book, [joined(1), offered_by(1, 1, "alice")]);
+    let dial = Event::Dialled {
+        dial: DialId(1),
+        token: token(1),
+        executor_ip: None,
+        apart: false,
+    };
+    let effects = apply(&mut book, [dial, up(1, "slow")]);
+    assert_eq!((granted(&effects), book.working_leases()), (vec![attempt(1)], 1));
+    assert_eq!(told(&apply(&mut book, [ready(1)]), 1), ["V0ExecutorReadyRequest"]);
+}
