@@ -5,9 +5,10 @@ use muster_facilitator_core::account::{Account, Credential};
 use muster_facilitator_core::signature::{self, SignatureFreshness, SignatureRejection};
 use muster_identity::{Keypair, verify_request};
 use muster_process::SharedClock;
-use muster_protocol::Hotkey;
 use muster_protocol::rest::{CreateJob, headers};
 use muster_protocol::wire::facilitator::{SignatureScope, UserSignature};
+use muster_protocol::wire::muster::JobExtension;
+use muster_protocol::{Feature, FeatureSet, Hotkey};
 use serde_json::Value;
 
 use crate::store::Actor;
@@ -83,6 +84,24 @@ impl RequestSigner {
     /// The facilitator's signature over a job.
     pub(crate) fn sign_job(&self, job: &CreateJob) -> UserSignature {
         muster_identity::sign_job(&self.keypair, &job.signed_fields(), self.now_ns())
+    }
+
+    /// The key `muster` of a job that the facilitator signs: the account for a validator that knows terms, and the
+    /// user's terms with the facilitator's signature.
+    pub(crate) fn sign_extension(
+        &self,
+        actor: &Actor,
+        job: &CreateJob,
+        signature: &UserSignature,
+        validator: FeatureSet,
+    ) -> Option<Box<JobExtension>> {
+        let mut extension = job.muster.as_deref().cloned().unwrap_or_default();
+        extension.account = validator.has(Feature::Terms).then(|| actor.account.to_string());
+        extension.signature = extension.terms.as_ref().map(|terms| {
+            let digest = job.signed_fields().digest(signature.timestamp_ns);
+            muster_identity::sign_terms(&self.keypair, terms, &digest)
+        });
+        (extension != JobExtension::default()).then(|| Box::new(extension))
     }
 
     /// The time in Unix nanoseconds.

@@ -14,6 +14,7 @@ use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
 use muster_http::server::{self, ServerLimits, TowerToHyperService, with_peer};
 use muster_process::Tasks;
 use muster_process::error::Causes;
+use muster_protocol::FeatureSet;
 use muster_websocket::server::upgrade;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -107,5 +108,5 @@ async fn version() -> Response {
 }
 
 async fn health() -> Response {
-    Json(json!({"status": "ok"})).into_response()
+    Json(json!({"status": "ok", "features": FeatureSet::ours()})).into_response()
 }

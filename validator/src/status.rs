@@ -17,7 +17,7 @@ use muster_http::server::{self, ServerLimits, TowerToHyperService};
 use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_protocol::wire::muster::GatewayNotice;
-use muster_protocol::{JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{FeatureSet, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::{FaultySession, Score};
 use muster_store::StoreError;
 use serde::{Deserialize, Serialize};
@@ -159,7 +159,8 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
 async fn health(State(sources): State<StatusSources>) -> Json<serde_json::Value> {
     let facilitator = sources.link.borrow().clone();
     let chain = sources.state.subnet.link_state();
-    Json(json!({ "status": "ok", "facilitator": facilitator, "chain": chain }))
+    let features = FeatureSet::ours();
+    Json(json!({ "status": "ok", "facilitator": facilitator, "chain": chain, "features": features }))
 }
 
 async fn state(

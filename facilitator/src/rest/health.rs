@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use muster_protocol::FeatureSet;
 use serde_json::{Value, json};
 
 use super::rejection::ApiRejection;
@@ -18,7 +19,8 @@ pub(crate) struct HealthService {
     pub(crate) signer: Arc<RequestSigner>,
 }
 
-/// Checks the store, and returns the number of connected validators and the hotkey that signs for accounts without one.
+/// Checks the store, and returns the number of connected validators, the hotkey that signs for accounts without one,
+/// and the features that this facilitator knows.
 #[utoipa::path(get, path = "/health", tag = "about", responses((status = 200, body = Value), ApiRejection))]
 pub(super) async fn health(State(service): State<Arc<HealthService>>) -> Result<Json<Value>, ApiRejection> {
     service.store.ping().await?;
@@ -26,5 +28,6 @@ pub(super) async fn health(State(service): State<Arc<HealthService>>) -> Result<
         "status": "ok",
         "validators": service.sessions.validator_count(),
         "hotkey": service.signer.hotkey(),
+        "features": FeatureSet::ours(),
     })))
 }

@@ -12,11 +12,12 @@ use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
 use muster_facilitator_core::list_page::{JobFilter, PageQuery};
 use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
+use muster_identity::VerifyError;
 use muster_process::SharedClock;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateJob, JobPage, JobView};
 use muster_protocol::wire::facilitator::SignatureScope;
-use muster_protocol::{JobId, JobStatus};
+use muster_protocol::{FeatureSet, JobId, JobStatus};
 use uuid::Uuid;
 
 use super::admission::Caller;
@@ -61,10 +62,28 @@ pub(super) async fn create(
     let signed = service
         .signer
         .check_headers(&caller.0, &parts.headers, SignatureScope::SignedFields)?;
-    let job = request_bodies::parse_job(&body)?;
-    let signature = signed.unwrap_or_else(|| service.signer.sign_job(&job));
+    let mut job = request_bodies::parse_job(&body)?;
+    let features = service.features_for(&job, signed.is_none()).await?;
+    let signature = match signed {
+        Some(signature) => signature,
+        None => {
+            let signature = service.signer.sign_job(&job);
+            job.muster = service
+                .signer
+                .sign_extension(&caller.0, &job, &signature, features);
+            signature
+        }
+    };
     let (validator, request) = request_bodies::into_request(job, JobId::from_uuid(Uuid::new_v4()), signature);
-    let request = muster_identity::verify_job(&request).map_err(|_| SignatureRejection::Wrong)?;
+    let request = muster_identity::verify_job(&request).map_err(|error| match error {
+        VerifyError::Terms { .. } => ApiRejection::field("muster", &error.to_string()),
+        VerifyError::Signature { .. }
+        | VerifyError::Future { .. }
+        | VerifyError::Limits(_)
+        | VerifyError::Scope
+        | VerifyError::Missing
+        | VerifyError::PublicKey => SignatureRejection::Wrong.into(),
+    })?;
     let submission = JobSubmission {
         actor: &caller.0,
         validator,
@@ -100,6 +119,37 @@ pub(super) async fn create(
         .await?
         .ok_or_else(ApiRejection::not_found)?;
     Ok((StatusCode::CREATED, Json(view(&stored))).into_response())
+}
+
+impl JobService {
+    /// The features of the job's validator, as far as the job depends on them: by its own terms, or because its account
+    /// is told with it.
+    ///
+    /// # Errors
+    /// The validator lacks a feature that the job's terms need.
+    async fn features_for(&self, job: &CreateJob, tells_account: bool) -> Result<FeatureSet, ApiRejection> {
+        let needed = job
+            .muster
+            .as_ref()
+            .map(|extension| extension.needed_features())
+            .unwrap_or_default();
+        if needed == FeatureSet::NONE && !tells_account {
+            return Ok(FeatureSet::NONE);
+        }
+        let record = self.store.validator(job.target_validator_hotkey).await?;
+        let features = record.map(|record| record.features).unwrap_or_default();
+        match features.lacks(needed) {
+            None => Ok(features),
+            Some(feature) => Err(ApiRejection::field(
+                "muster",
+                &format!(
+                    "the validator does not know {feature:?}, which these terms need; leave the terms out, or choose \
+                     another validator",
+                    feature = feature.name()
+                ),
+            )),
+        }
+    }
 }
 
 fn parse_idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiRejection> {

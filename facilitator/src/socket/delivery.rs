@@ -5,7 +5,7 @@ use muster_protocol::wire::facilitator::{
     FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, StatusMetadata,
 };
 use muster_protocol::wire::muster::CancelRequest;
-use muster_protocol::{JobId, JobRejectionReason, JobStatus, ParticipantType};
+use muster_protocol::{Feature, JobId, JobRejectionReason, JobStatus, ParticipantType};
 
 use super::LIMITS;
 use super::session::{SessionEnd, ValidatorSession};
@@ -61,13 +61,35 @@ impl ValidatorSession {
         if stored.validator != self.validator() || stored.history.len() > 1 {
             return Ok(());
         }
-        let size = encode(&stored.request).len();
+        let mut request = stored.request;
+        let features = self.session.features();
+        let needed = request
+            .muster
+            .as_ref()
+            .map(|extension| extension.needed_features())
+            .unwrap_or_default();
+        if let Some(feature) = features.lacks(needed) {
+            // The validator was exchanged for an older one since the job was taken.
+            let message = format!(
+                "the validator does not know {:?}, which the job's terms need; submit the job without terms, or to \
+                 another validator",
+                feature.name()
+            );
+            return self.reject(&request, message).await;
+        }
+        if !features.has(Feature::Terms) {
+            request.muster = None;
+        }
+        let size = encode(&request).len();
         let limit = self.max_frame();
         if size > limit {
-            return self.reject_too_long(&stored.request, size, limit).await;
+            let message = format!(
+                "the job is {size} bytes long, and its validator takes {limit}; give large inputs by URL instead of inline"
+            );
+            return self.reject(&request, message).await;
         }
         tracing::info!(%job, size, "delivering a job");
-        let frame = FromFacilitator::Job(Box::new(stored.request));
+        let frame = FromFacilitator::Job(Box::new(request));
         Ok(self.session.send(&frame).await?)
     }
 
@@ -79,17 +101,9 @@ impl ValidatorSession {
         }
     }
 
-    /// Ends a job whose frame is longer than this validator accepts.
-    async fn reject_too_long(
-        &self,
-        request: &JobRequest,
-        size: usize,
-        limit: usize,
-    ) -> Result<(), SessionEnd> {
-        let message = format!(
-            "the job is {size} bytes long, and its validator takes {limit}; give large inputs by URL instead of inline"
-        );
-        tracing::warn!(job = %request.uuid, size, limit, "a job is too long for its validator");
+    /// Ends a job that this validator cannot be given.
+    async fn reject(&self, request: &JobRequest, message: String) -> Result<(), SessionEnd> {
+        tracing::warn!(job = %request.uuid, message, "a job cannot be handed to its validator");
         let details = RejectionDetails {
             rejected_by: ParticipantType::Facilitator,
             reason: JobRejectionReason::Unknown,

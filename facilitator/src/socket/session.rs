@@ -140,6 +140,10 @@ impl ValidatorSession {
                 .store
                 .claim_validator(validator, trust, first, now)
                 .await?;
+        if self.holds_jobs && !held {
+            let features = self.session.features();
+            self.services.store.record_features(validator, features).await?;
+        }
         if first && self.holds_jobs {
             // The previous holder, here or at another facilitator, must see that it no longer holds the jobs.
             self.services.notifier.publish(Notice::Look(validator));

@@ -44,6 +44,7 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         ),
         (10, "files", include_str!("../../migrations/0010_files.sql")),
         (11, "gateways", include_str!("../../migrations/0011_gateways.sql")),
+        (12, "features", include_str!("../../migrations/0012_features.sql")),
         (
             13,
             "image_layers",

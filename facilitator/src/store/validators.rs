@@ -10,7 +10,7 @@ use std::time::Duration;
 use muster_facilitator_core::connections::{SILENT_AFTER, Trust};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::muster::GatewayNotice;
-use muster_protocol::{Timestamp, ValidatorKey};
+use muster_protocol::{FeatureSet, Timestamp, ValidatorKey};
 use muster_store::{During as _, StoreError};
 
 use super::Store;
@@ -30,6 +30,8 @@ pub struct ValidatorRecord {
     pub trust: Trust,
     /// The time at which it last proved its key, if it ever did.
     pub proven: Option<Timestamp>,
+    /// The features that it showed on its last connection.
+    pub features: FeatureSet,
 }
 
 /// The gateway that a validator announced.
@@ -117,13 +119,13 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub async fn validator(&self, validator: ValidatorKey) -> Result<Option<ValidatorRecord>, StoreError> {
-        let row: Option<(i64, i64, i64)> =
-            sqlx::query_as("SELECT seen_at, trust, proven_at FROM validators WHERE hotkey = $1")
+        let row: Option<(i64, i64, i64, String)> =
+            sqlx::query_as("SELECT seen_at, trust, proven_at, features FROM validators WHERE hotkey = $1")
                 .bind(validator.to_string())
                 .fetch_optional(&self.pool)
                 .await
                 .during("read the record of a validator")?;
-        Ok(row.map(|(seen, trust, proven)| ValidatorRecord {
+        Ok(row.map(|(seen, trust, proven, features)| ValidatorRecord {
             seen: Timestamp::from_micros(seen),
             trust: if trust == code(Trust::Proven) {
                 Trust::Proven
@@ -131,7 +133,26 @@ impl Store {
                 Trust::Claimed
             },
             proven: (proven > 0).then(|| Timestamp::from_micros(proven)),
+            features: FeatureSet::parse(features.as_bytes()),
         }))
+    }
+
+    /// Stores the features that a validator showed when it connected.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn record_features(
+        &self,
+        validator: ValidatorKey,
+        features: FeatureSet,
+    ) -> Result<(), StoreError> {
+        sqlx::query("UPDATE validators SET features = $1 WHERE hotkey = $2")
+            .bind(features.to_string())
+            .bind(validator.to_string())
+            .execute(&self.pool)
+            .await
+            .during("record the features of a validator")?;
+        Ok(())
     }
 
     /// Stores the gateway that a validator announces.

@@ -1,5 +1,6 @@
 //! The command line, as types: the roles and the operator's tools here, users' commands in [`user`].
 
+pub(crate) mod terms;
 pub(crate) mod user;
 
 use std::net::SocketAddr;

@@ -7,12 +7,14 @@ use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
 
+use super::terms::TermsOptions;
+
 /// `muster job`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Job {
     /// Run a Docker image somewhere in the subnet. Waits, shows its output, and ends with its exit code.
     #[command(after_help = RUN_EXAMPLES)]
-    Run(JobRun),
+    Run(Box<JobRun>),
     /// List jobs, newest first.
     #[command(visible_alias = "list")]
     Ls(JobLs),
@@ -110,6 +112,8 @@ pub(crate) struct JobRun {
     /// How long outputs may take to be delivered; by default 30s, 5m if there are any.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) upload_timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) terms: TermsOptions,
     /// Folder in the container whose small files come back inside the result.
     #[arg(long, default_value = "/artifacts", value_name = "FOLDER")]
     pub(crate) artifacts: String,
@@ -417,7 +421,7 @@ pub(crate) struct Completions {
 }
 
 /// `90`, `90s`, `15m`, `2h`, `1d`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (digits, unit) = text
         .find(|c: char| !c.is_ascii_digit())
         .map_or((text, "s"), |at| text.split_at(at));

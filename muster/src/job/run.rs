@@ -11,6 +11,7 @@ use muster_process::{SharedClock, shutdown};
 use muster_protocol::rest::{CreateFile, CreateJob, JobView};
 use muster_protocol::upload::{FilePut, FileUpload};
 use muster_protocol::volume::VolumePart;
+use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{ErrorCode, JobId, ValidatorKey};
 
 use super::{EXIT_INTERRUPTED, exit_code, patience, save_artifacts, save_outputs, say_saved};
@@ -279,7 +280,12 @@ fn request(
         streaming_details: None,
         volumes: (!volumes.is_empty()).then_some(volumes),
         uploads: (!uploads.is_empty()).then_some(uploads),
-        muster: None,
+        muster: args.terms.terms().map(|terms| {
+            Box::new(JobExtension {
+                terms: Some(terms),
+                ..JobExtension::default()
+            })
+        }),
     })
 }
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use muster_identity::verify_job;
+use muster_identity::{VerifyError, verify_job};
 use muster_protocol::JobId;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, RejectionDetails};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
-use muster_routing::admission::{Admission, PriorRequest, decide_admission};
+use muster_routing::admission::{Admission, PriorRequest, SignatureCheck, decide_admission};
 use muster_store::StoreError;
 use serde_json::Value;
 
@@ -45,10 +45,14 @@ impl JobIntake {
     ) -> Result<(), StoreError> {
         let state = &self.state;
         let id = request.uuid;
-        let is_signed = verify_job(&request).is_ok();
+        let signature = match verify_job(&request) {
+            Ok(_) => SignatureCheck::Holds,
+            Err(VerifyError::Terms { .. }) => SignatureCheck::WrongTerms,
+            Err(_) => SignatureCheck::Wrong,
+        };
         let now = state.clock.now();
         let (users, own_key) = (state.config.users.rule(), state.keypair.hotkey());
-        let seen = match decide_admission(&request, is_signed, PriorRequest::Never, &users, own_key) {
+        let seen = match decide_admission(&request, signature, PriorRequest::Never, &users, own_key) {
             Admission::Admit => {
                 // The miner is dialled while the job is being stored; it is told nothing of the job yet.
                 let first = self.drivers.prepare(&request);
@@ -69,7 +73,7 @@ impl JobIntake {
             }
             Admission::Refuse(_) | Admission::Repeat => state.store.find_seen(id, &request.signature).await?,
         };
-        match decide_admission(&request, is_signed, seen, &users, own_key) {
+        match decide_admission(&request, signature, seen, &users, own_key) {
             // `Admit` cannot come here: the store knows the job, or its signature.
             Admission::Repeat | Admission::Admit => {
                 tracing::debug!(job = %id, "the facilitator repeats a job");

@@ -99,6 +99,11 @@ impl FeatureSet {
         self.0 & feature.bit() != 0
     }
 
+    /// The first feature of `needed` that this set lacks.
+    pub fn lacks(self, needed: Self) -> Option<Feature> {
+        needed.iter().find(|feature| !self.has(*feature))
+    }
+
     /// The features of the set, in the order in which they are written.
     pub fn iter(self) -> impl Iterator<Item = Feature> {
         Feature::ALL.into_iter().filter(move |feature| self.has(*feature))
@@ -178,6 +183,14 @@ mod tests {
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");
         assert!(FeatureSet::ours().has(Feature::Terms));
+    }
+
+    #[test]
+    fn the_first_missing_feature_is_named() {
+        let some: FeatureSet = [Feature::Terms].into_iter().collect();
+        let more: FeatureSet = [Feature::Terms, Feature::PrivateImages].into_iter().collect();
+        assert_eq!(some.lacks(more), Some(Feature::PrivateImages));
+        assert_eq!((more.lacks(some), some.lacks(FeatureSet::NONE)), (None, None));
     }
 
     #[test]

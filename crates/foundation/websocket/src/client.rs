@@ -1,6 +1,6 @@
 //! Dialling a peer: `ws://`, or `wss://` with the machine's certificate store.
 
-use muster_protocol::{MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION};
+use muster_protocol::{FeatureSet, MUSTER_FEATURES_HEADER, MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::client_async_tls_with_config;
@@ -45,10 +45,7 @@ async fn dial(url: &str, limits: &Limits) -> Result<Socket, ConnectError> {
     let mut request = url
         .into_client_request()
         .map_err(|source| handshake(url, source))?;
-    request.headers_mut().insert(
-        MUSTER_PROTOCOL_HEADER,
-        HeaderValue::from_static(MUSTER_PROTOCOL_VERSION),
-    );
+    show_ourselves(request.headers_mut());
     let tcp: Box<dyn Io> = Box::new(tcp);
     let (frames, response) = client_async_tls_with_config(request, tcp, Some(limits.websocket()), None)
         .await
@@ -56,16 +53,44 @@ async fn dial(url: &str, limits: &Limits) -> Result<Socket, ConnectError> {
     Ok(Socket::over(
         frames,
         peer,
-        shows_muster(response.headers()),
+        PeerKind::read(response.headers()),
         limits,
     ))
 }
 
-/// Whether the headers of an upgrade say that the peer is Muster in our version.
-pub(crate) fn shows_muster(headers: &HeaderMap) -> bool {
-    headers
-        .get(MUSTER_PROTOCOL_HEADER)
-        .is_some_and(|value| value.as_bytes().trim_ascii() == MUSTER_PROTOCOL_VERSION.as_bytes())
+/// What the headers of an upgrade say about the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerKind {
+    /// Whether the peer is Muster in our version.
+    pub(crate) muster: bool,
+    /// The features that a Muster peer showed.
+    pub(crate) features: FeatureSet,
+}
+
+impl PeerKind {
+    pub(crate) fn read(headers: &HeaderMap) -> Self {
+        let muster = headers
+            .get(MUSTER_PROTOCOL_HEADER)
+            .is_some_and(|value| value.as_bytes().trim_ascii() == MUSTER_PROTOCOL_VERSION.as_bytes());
+        let features = headers
+            .get(MUSTER_FEATURES_HEADER)
+            .filter(|_| muster)
+            .map(|value| FeatureSet::parse(value.as_bytes()))
+            .unwrap_or_default();
+        Self { muster, features }
+    }
+}
+
+/// Adds the headers by which we show that we are Muster, and our features.
+pub(crate) fn show_ourselves(headers: &mut HeaderMap) {
+    headers.insert(
+        MUSTER_PROTOCOL_HEADER,
+        HeaderValue::from_static(MUSTER_PROTOCOL_VERSION),
+    );
+    // The names of features are letters and hyphens, so the value is always a valid one.
+    if let Ok(features) = HeaderValue::try_from(FeatureSet::ours().to_string()) {
+        headers.insert(MUSTER_FEATURES_HEADER, features);
+    }
 }
 
 pub(crate) fn handshake(url: &str, source: LibraryError) -> ConnectError {
@@ -113,6 +138,30 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn features_count_for_muster_peers_only() {
+        let mut headers = HeaderMap::new();
+        show_ourselves(&mut headers);
+        let ours = PeerKind {
+            muster: true,
+            features: FeatureSet::ours(),
+        };
+        assert_eq!(PeerKind::read(&headers), ours);
+        headers.remove(MUSTER_PROTOCOL_HEADER);
+        let stranger = PeerKind {
+            muster: false,
+            features: FeatureSet::NONE,
+        };
+        assert_eq!(PeerKind::read(&headers), stranger);
+        headers.clear();
+        headers.insert(MUSTER_PROTOCOL_HEADER, HeaderValue::from_static("1"));
+        let older = PeerKind {
+            muster: true,
+            features: FeatureSet::NONE,
+        };
+        assert_eq!(PeerKind::read(&headers), older);
+    }
 
     #[test]
     fn an_address_names_host_port_and_safety() {

@@ -12,21 +12,19 @@ use hyper::header::{
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use muster_process::task::Tasks;
-use muster_protocol::{MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use crate::client::shows_muster;
+use crate::client::{PeerKind, show_ourselves};
 use crate::error::UpgradeError;
 use crate::limits::Limits;
 use crate::socket::Socket;
 
-const MUSTER_PROTOCOL: HeaderName = HeaderName::from_static(MUSTER_PROTOCOL_HEADER);
 /// 16 bytes in base64.
 const KEY_LENGTH: usize = 24;
 
 /// Upgrades a request to a websocket and runs `on_socket` with it as a task of its own.
 ///
-/// The answer shows that we are Muster. Anything but an upgrade request is answered with 400 or 426 and a reason, and
+/// The answer shows that we are Muster, and our features. Anything but an upgrade request is answered with 400 or 426 and a reason, and
 /// `on_socket` never runs.
 pub fn upgrade<B, F, Fut>(
     mut request: Request<B>,
@@ -43,14 +41,14 @@ where
         Ok(key) => key,
         Err(error) => return rejection(error),
     };
-    let muster = shows_muster(request.headers());
+    let kind = PeerKind::read(request.headers());
     let upgrading = hyper::upgrade::on(&mut request);
     let limits = *limits;
     tasks.spawn("websocket", async move {
         match tokio::time::timeout(limits.handshake, upgrading).await {
             Ok(Ok(connection)) => {
                 let io = Box::new(TokioIo::new(connection));
-                on_socket(Socket::upgraded(io, peer, muster, &limits).await).await;
+                on_socket(Socket::upgraded(io, peer, kind, &limits).await).await;
             }
             Ok(Err(error)) => tracing::debug!(%peer, %error, "the peer left during the upgrade"),
             Err(_) => tracing::debug!(%peer, "the peer did not finish the upgrade in time"),
@@ -63,7 +61,7 @@ where
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, key);
-    headers.insert(MUSTER_PROTOCOL, HeaderValue::from_static(MUSTER_PROTOCOL_VERSION));
+    show_ourselves(headers);
     response
 }
 

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use muster_protocol::FeatureSet;
+
 use crate::CloseCode;
 use crate::error::SocketError;
 use crate::socket::{PeerClose, Socket, SocketReader, SocketWriter};
@@ -69,6 +71,11 @@ impl Greeting {
         self.socket.is_muster()
     }
 
+    /// The features that the peer showed; none for a peer that is not Muster.
+    pub fn features(&self) -> FeatureSet {
+        self.socket.features()
+    }
+
     /// The next frame of the handshake; `None` if the peer left.
     ///
     /// # Errors
@@ -88,7 +95,6 @@ impl Greeting {
     /// Makes it a session: the peer has shown its identity.
     pub fn accept<P: Peer>(self, peer: P) -> PeerSession<P> {
         self.socket.allowance().lift();
-        let muster = self.socket.is_muster();
         let (reader, writer) = self.socket.split();
         let peer = Arc::new(peer);
         PeerSession {
@@ -97,7 +103,6 @@ impl Greeting {
                 peer: Arc::clone(&peer),
             },
             sender: Sender { writer, peer },
-            muster,
         }
     }
 
@@ -115,7 +120,6 @@ impl Greeting {
 pub struct PeerSession<P> {
     receiver: Receiver<P>,
     sender: Sender<P>,
-    muster: bool,
 }
 
 /// The receiving half of a session.
@@ -140,7 +144,12 @@ impl<P: Peer> PeerSession<P> {
 
     /// Whether the peer showed that it is Muster.
     pub fn is_muster(&self) -> bool {
-        self.muster
+        self.sender.is_muster()
+    }
+
+    /// The features that the peer showed; none for a peer that is not Muster.
+    pub fn features(&self) -> FeatureSet {
+        self.sender.features()
     }
 
     /// The next message; `None` once the peer has closed. Cancel-safe.
@@ -210,6 +219,11 @@ impl<P: Peer> Sender<P> {
         self.writer.is_muster()
     }
 
+    /// The features that the peer showed; none for a peer that is not Muster.
+    pub fn features(&self) -> FeatureSet {
+        self.writer.features()
+    }
+
     /// Sends a message.
     ///
     /// # Errors
@@ -248,7 +262,7 @@ impl<P: fmt::Debug> fmt::Debug for PeerSession<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PeerSession")
             .field("peer", &self.sender.peer)
-            .field("muster", &self.muster)
+            .field("muster", &self.sender.writer.is_muster())
             .finish_non_exhaustive()
     }
 }

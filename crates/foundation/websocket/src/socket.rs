@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt, SinkExt, StreamExt};
+use muster_protocol::FeatureSet;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode as FrameCode;
@@ -19,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::CloseCode;
 use crate::allowance::{CountedIo, ReadAllowance};
+use crate::client::PeerKind;
 use crate::error::SocketError;
 use crate::io::Io;
 use crate::limits::Limits;
@@ -65,7 +67,7 @@ struct SocketState {
     sink: Mutex<SplitSink<Frames, Message>>,
     limits: Limits,
     peer: SocketAddr,
-    muster: bool,
+    kind: PeerKind,
     /// Cancelled when either half gave the connection up, so that the other does not wait for it.
     gone: CancellationToken,
 }
@@ -74,7 +76,7 @@ struct SocketState {
 
 impl Socket {
     /// The server's side of a connection whose upgrade is done.
-    pub(crate) async fn upgraded(io: Box<dyn Io>, peer: SocketAddr, muster: bool, limits: &Limits) -> Self {
+    pub(crate) async fn upgraded(io: Box<dyn Io>, peer: SocketAddr, kind: PeerKind, limits: &Limits) -> Self {
         let allowance = ReadAllowance::default();
         let counted: Box<dyn Io> = Box::new(CountedIo {
             io,
@@ -84,18 +86,18 @@ impl Socket {
         let frames = WebSocketStream::from_raw_socket(io, Role::Server, Some(limits.websocket())).await;
         Self {
             allowance,
-            ..Self::over(frames, peer, muster, limits)
+            ..Self::over(frames, peer, kind, limits)
         }
     }
 
     /// A websocket whose handshake is done.
-    pub(crate) fn over(frames: Frames, peer: SocketAddr, muster: bool, limits: &Limits) -> Self {
+    pub(crate) fn over(frames: Frames, peer: SocketAddr, kind: PeerKind, limits: &Limits) -> Self {
         let (sink, stream) = frames.split();
         let link = Arc::new(SocketState {
             sink: Mutex::new(sink),
             limits: *limits,
             peer,
-            muster,
+            kind,
             gone: CancellationToken::new(),
         });
         Self {
@@ -145,7 +147,13 @@ impl Socket {
 
     /// Whether the peer showed that it is Muster. Only then may messages that ComputeHorde does not know be sent to it.
     pub fn is_muster(&self) -> bool {
-        self.reader.link.muster
+        self.reader.link.kind.muster
+    }
+
+    /// The features that the peer showed; none for a peer that is not Muster. Messages of a feature may be sent only to
+    /// a peer that showed it.
+    pub fn features(&self) -> FeatureSet {
+        self.reader.link.kind.features
     }
 
     /// The peer's address.
@@ -337,7 +345,12 @@ impl SocketWriter {
 
     /// Whether the peer showed that it is Muster.
     pub fn is_muster(&self) -> bool {
-        self.link.muster
+        self.link.kind.muster
+    }
+
+    /// The features that the peer showed; none for a peer that is not Muster.
+    pub fn features(&self) -> FeatureSet {
+        self.link.kind.features
     }
 }
 

@@ -10,18 +10,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use muster_process::listen::{Accepted, Acceptor};
 use muster_process::task::Tasks;
 use muster_process::{SharedClock, tls};
-use muster_protocol::{Digest, MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION};
+use muster_protocol::Digest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::http::HeaderValue;
+
 use tokio_tungstenite::{MaybeTlsStream, client_async_with_config};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{handshake, shows_muster};
+use crate::client::{PeerKind, handshake, show_ourselves};
 use crate::error::ConnectError;
 use crate::io::Io;
 use crate::limits::Limits;
@@ -74,10 +74,7 @@ async fn dial(
     let mut request = url
         .into_client_request()
         .map_err(|source| handshake(url, source))?;
-    request.headers_mut().insert(
-        MUSTER_PROTOCOL_HEADER,
-        HeaderValue::from_static(MUSTER_PROTOCOL_VERSION),
-    );
+    show_ourselves(request.headers_mut());
     let io: Box<dyn Io> = Box::new(tls);
     let opened = client_async_with_config(request, MaybeTlsStream::Plain(io), Some(limits.websocket())).await;
     let (frames, response) = opened.map_err(|source| {
@@ -91,7 +88,7 @@ async fn dial(
     Ok(Socket::over(
         frames,
         peer,
-        shows_muster(response.headers()),
+        PeerKind::read(response.headers()),
         limits,
     ))
 }

@@ -6,6 +6,7 @@ mod support;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use muster_protocol::FeatureSet;
 use muster_websocket::{CloseCode, ConnectError, Limits, PeerClose, Socket, SocketError};
 use support::{LIMITS, Server, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -56,6 +57,7 @@ async fn a_message_sent_with_the_handshake_is_not_lost() {
             .map(|line| line[18..].trim().to_owned())
             .unwrap();
         assert!(text.contains("muster-protocol: 1"), "{text}");
+        assert!(text.contains("muster-features: terms"), "{text}");
         let accept = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key.as_bytes());
         let mut answer = format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
@@ -76,8 +78,11 @@ async fn each_side_knows_whether_the_other_is_muster() {
     let mut server = Server::start(LIMITS).await;
     let (client, ours) = server.with_client(&LIMITS).await;
     assert!(client.is_muster() && ours.is_muster());
+    assert_eq!(client.features(), FeatureSet::ours());
+    assert_eq!(ours.features(), FeatureSet::ours());
     let (_stranger, ours) = with_stranger(&mut server).await;
     assert!(!ours.is_muster());
+    assert_eq!(ours.features(), FeatureSet::NONE);
 }
 
 #[tokio::test]

@@ -10,14 +10,13 @@ use futures_util::future::BoxFuture;
 use muster_process::backoff::random_jitter;
 use muster_process::clock::Sleep;
 use muster_process::error::Causes;
-use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::{WireError, decode};
+use muster_protocol::{AttemptId, FeatureSet};
 use muster_websocket::CloseCode;
-use tokio::sync::mpsc;
 
 use crate::MinerLink;
-use crate::session_state::{AttemptItem, BACKOFF, MinerSession, SocketHalves};
+use crate::session_state::{AttemptItem, BACKOFF, MinerSession, SharedFrames, SocketHalves};
 use crate::session_task::{self, LIMITS};
 
 /// An event of the connection.
@@ -42,8 +41,8 @@ pub struct MinerChannel {
 }
 
 enum ChannelMode {
-    /// Through the session of all attempts; frames are sent here while it is open.
-    Shared(Option<mpsc::Sender<String>>),
+    /// Through the session of all attempts, while it is open.
+    Shared(Option<SharedFrames>),
     /// Through a connection of the attempt's own.
     Own(Box<OwnConnection>),
 }
@@ -128,9 +127,12 @@ impl MinerChannel {
             ChannelMode::Shared(Some(_)) if frame.len() > LIMITS.max_frame => {
                 Some("the frame is too long".to_owned())
             }
-            ChannelMode::Shared(Some(frames)) => {
-                frames.send(frame).await.err().map(|error| error.to_string())
-            }
+            ChannelMode::Shared(Some(shared)) => shared
+                .frames
+                .send(frame)
+                .await
+                .err()
+                .map(|error| error.to_string()),
             ChannelMode::Shared(None) => None,
             ChannelMode::Own(own) => match &mut own.state {
                 DialState::Up((_, writer)) => writer.send(frame).await.err().map(|error| error.to_string()),
@@ -157,6 +159,17 @@ impl MinerChannel {
             ChannelMode::Own(own) => match &own.state {
                 DialState::Up((_, writer)) => writer.is_muster(),
                 DialState::Idle | DialState::Pausing(_) | DialState::Dialling(_) => false,
+            },
+        }
+    }
+
+    /// The features that the miner showed on the open connection; none while it is not open.
+    pub fn features(&self) -> FeatureSet {
+        match &self.mode {
+            ChannelMode::Shared(shared) => shared.as_ref().map(|shared| shared.features).unwrap_or_default(),
+            ChannelMode::Own(own) => match &own.state {
+                DialState::Up((_, writer)) => writer.features(),
+                DialState::Idle | DialState::Pausing(_) | DialState::Dialling(_) => FeatureSet::NONE,
             },
         }
     }

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use muster_process::backoff::{Backoff, random_jitter};
-use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::{AttemptId, FeatureSet};
 use muster_websocket::{SocketReader, SocketWriter};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -32,10 +32,19 @@ pub(crate) const MAX_QUEUED_BYTES: u32 = 64 << 20;
 /// Both halves of a socket.
 pub(crate) type SocketHalves = (SocketReader, SocketWriter);
 
+/// The way to the miner through an open session.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedFrames {
+    /// Frames are sent here.
+    pub(crate) frames: mpsc::Sender<String>,
+    /// The features that the miner showed.
+    pub(crate) features: FeatureSet,
+}
+
 /// The next thing that an attempt learns from its session.
 pub(crate) enum AttemptItem {
-    /// The session is open; frames are sent here.
-    Up(mpsc::Sender<String>),
+    /// The session is open.
+    Up(SharedFrames),
     /// The session could not be opened, or was lost.
     Down(Arc<str>),
     /// A message about the attempt, and its share of the queued bytes.
@@ -77,7 +86,7 @@ enum ConnectionState {
     Down,
     Dialling,
     Up {
-        frames: mpsc::Sender<String>,
+        frames: SharedFrames,
         /// Cancelled when no attempt needs the session any more.
         closing: CancellationToken,
     },
@@ -218,12 +227,7 @@ impl MinerSession {
 
     /// The session is open. All attempts are told before the first message is read. False if there is no attempt and
     /// the session does not linger: it is to be closed.
-    pub(crate) fn open(
-        &self,
-        frames: mpsc::Sender<String>,
-        closing: CancellationToken,
-        linger: Duration,
-    ) -> bool {
+    pub(crate) fn open(&self, frames: SharedFrames, closing: CancellationToken, linger: Duration) -> bool {
         let mut state = self.state();
         if state.attempts.is_empty() {
             if linger.is_zero() {
@@ -361,7 +365,7 @@ impl AttemptMessages {
         }
     }
 
-    fn set_up(&mut self, frames: &mpsc::Sender<String>) {
+    fn set_up(&mut self, frames: &SharedFrames) {
         if !self.is_up && !self.has_own {
             self.is_up = true;
             self.push(AttemptItem::Up(frames.clone()));

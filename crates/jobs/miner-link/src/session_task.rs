@@ -11,7 +11,9 @@ use muster_websocket::{CloseCode, Limits, SocketReader, SocketWriter, connect};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::session_state::{Delivery, MAX_QUEUED_BYTES, MinerSession, SocketHalves, is_optional};
+use crate::session_state::{
+    Delivery, MAX_QUEUED_BYTES, MinerSession, SharedFrames, SocketHalves, is_optional,
+};
 use crate::{MinerEndpoint, MinerLink, ReplyPath, UnmatchedMessage};
 
 /// Limits of a socket between validator and miner.
@@ -77,7 +79,11 @@ async fn serve(link: &MinerLink, session: &MinerSession, (mut reader, writer): S
         // If it does not go out, the first read fails.
         let _ = writer.send(first.clone()).await;
     }
-    if !session.open(frames.clone(), closing.clone(), setup.linger) {
+    let shared = SharedFrames {
+        frames: frames.clone(),
+        features: writer.features(),
+    };
+    if !session.open(shared, closing.clone(), setup.linger) {
         writer.close(CloseCode::Normal, "").await;
         return;
     }

@@ -27,6 +27,17 @@ pub enum PriorRequest {
     Signature,
 }
 
+/// The result of checking the signatures of a request, which the caller does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignatureCheck {
+    /// The user signed the job, and its terms where it has any.
+    Holds,
+    /// The user did not sign these fields.
+    Wrong,
+    /// The user signed the job, but not these terms for it.
+    WrongTerms,
+}
+
 /// The decision about a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Admission {
@@ -40,11 +51,10 @@ pub enum Admission {
 
 /// Decides about one request.
 ///
-/// `signature_holds` is the result of the signature check, which the caller makes. The checks go from the user to the
-/// job, so that a stolen key reveals nothing about the limits.
+/// The checks go from the user to the job, so that a stolen key reveals nothing about the limits.
 pub fn decide_admission(
     request: &JobRequest,
-    signature_holds: bool,
+    signature: SignatureCheck,
     prior: PriorRequest,
     users: &AllowedUsers,
     me: Hotkey,
@@ -58,8 +68,14 @@ pub fn decide_admission(
         SignatureScope::SignedFields => {}
         SignatureScope::FullRequest => return stranger("a job is signed with the scope SignedFields"),
     }
-    if !signature_holds {
-        return stranger("the user's signature does not hold for these fields; sign the job again");
+    match signature {
+        SignatureCheck::Holds => {}
+        SignatureCheck::Wrong => {
+            return stranger("the user's signature does not hold for these fields; sign the job again");
+        }
+        SignatureCheck::WrongTerms => {
+            return stranger("the terms are not signed by the job's user for this job; sign the terms again");
+        }
     }
     if !may_submit(request.signature.signatory, users, me) {
         return stranger(
@@ -96,7 +112,10 @@ fn may_submit(user: UserKey, users: &AllowedUsers, me: Hotkey) -> bool {
 
 /// Checks the limits outside which no miner could run the job, or its receipts would be invalid.
 fn check_limits(request: &JobRequest) -> Result<(), String> {
-    let over = find_over_limits(&BoundedFields::from(request));
+    let mut over = find_over_limits(&BoundedFields::from(request));
+    if let Some(extension) = &request.muster {
+        over.extend(extension.find_over_limits(&request.docker_image));
+    }
     if !over.is_empty() {
         return Err(over
             .iter()
@@ -137,13 +156,19 @@ mod tests {
     fn a_listed_user_with_a_good_signature_is_admitted() {
         let users = AllowedUsers::Listed([UserKey(hotkey(7))].into());
         assert_eq!(
-            decide_admission(&request(), true, PriorRequest::Never, &users, hotkey(0)),
+            decide_admission(
+                &request(),
+                SignatureCheck::Holds,
+                PriorRequest::Never,
+                &users,
+                hotkey(0)
+            ),
             Admission::Admit
         );
         assert_eq!(
             decide_admission(
                 &request(),
-                true,
+                SignatureCheck::Holds,
                 PriorRequest::Never,
                 &AllowedUsers::Any,
                 hotkey(0)
@@ -152,7 +177,13 @@ mod tests {
         );
         let nobody = AllowedUsers::Listed(BTreeSet::new());
         assert_eq!(
-            decide_admission(&request(), true, PriorRequest::Never, &nobody, hotkey(7)),
+            decide_admission(
+                &request(),
+                SignatureCheck::Holds,
+                PriorRequest::Never,
+                &nobody,
+                hotkey(7)
+            ),
             Admission::Admit,
             "its own key"
         );
@@ -167,7 +198,7 @@ mod tests {
             (
                 decide_admission(
                     &request(),
-                    false,
+                    SignatureCheck::Wrong,
                     PriorRequest::Never,
                     &AllowedUsers::Any,
                     hotkey(0),
@@ -175,13 +206,19 @@ mod tests {
                 "does not hold",
             ),
             (
-                decide_admission(&request(), true, PriorRequest::Never, &nobody, hotkey(0)),
+                decide_admission(
+                    &request(),
+                    SignatureCheck::Holds,
+                    PriorRequest::Never,
+                    &nobody,
+                    hotkey(0),
+                ),
                 "does not take jobs",
             ),
             (
                 decide_admission(
                     &request(),
-                    true,
+                    SignatureCheck::Holds,
                     PriorRequest::Signature,
                     &AllowedUsers::Any,
                     hotkey(0),
@@ -189,7 +226,23 @@ mod tests {
                 "used for another job",
             ),
             (
-                decide_admission(&full, true, PriorRequest::Never, &AllowedUsers::Any, hotkey(0)),
+                decide_admission(
+                    &request(),
+                    SignatureCheck::WrongTerms,
+                    PriorRequest::Never,
+                    &AllowedUsers::Any,
+                    hotkey(0),
+                ),
+                "sign the terms again",
+            ),
+            (
+                decide_admission(
+                    &full,
+                    SignatureCheck::Holds,
+                    PriorRequest::Never,
+                    &AllowedUsers::Any,
+                    hotkey(0),
+                ),
                 "scope SignedFields",
             ),
         ];
@@ -199,7 +252,13 @@ mod tests {
             assert!(message.contains(words), "{message}");
         }
         assert_eq!(
-            decide_admission(&request(), false, PriorRequest::Job, &nobody, hotkey(0)),
+            decide_admission(
+                &request(),
+                SignatureCheck::Wrong,
+                PriorRequest::Job,
+                &nobody,
+                hotkey(0)
+            ),
             Admission::Repeat
         );
     }
@@ -207,7 +266,7 @@ mod tests {
     #[test]
     fn limits_that_no_miner_could_keep_are_named() {
         type Breaking = fn(&mut JobRequest);
-        let broken: [(Breaking, &str); 10] = [
+        let broken: [(Breaking, &str); 12] = [
             (|r| r.execution_time_limit = u64::MAX, "thirty days"),
             (|r| r.execution_time_limit = 0, "at least one second"),
             (|r| r.docker_image.clear(), "docker_image"),
@@ -218,13 +277,24 @@ mod tests {
             (|r| r.args = vec!["x".repeat(2 << 20)], "bytes"),
             (|r| r.args = vec!["a\0b".to_owned()], "NUL"),
             (|r| r.on_trusted_miner = true, "trusted miner"),
+            (
+                |r| {
+                    let terms = json!({"terms": {"image_time_limit": 0}});
+                    r.muster = serde_json::from_value(terms).unwrap();
+                },
+                "image_time_limit",
+            ),
+            (
+                |r| r.muster = serde_json::from_value(json!({"account": "a b"})).unwrap(),
+                "account",
+            ),
         ];
         for (spoil, words) in broken {
             let mut request = request();
             spoil(&mut request);
             let (_, message) = reason(decide_admission(
                 &request,
-                true,
+                SignatureCheck::Holds,
                 PriorRequest::Never,
                 &AllowedUsers::Any,
                 hotkey(0),
@@ -236,7 +306,7 @@ mod tests {
         assert!(
             reason(decide_admission(
                 &request,
-                true,
+                SignatureCheck::Holds,
                 PriorRequest::Never,
                 &AllowedUsers::Any,
                 hotkey(0)
@@ -251,7 +321,13 @@ mod tests {
         let mut direct = request();
         let details = json!({"public_key": "a certificate"});
         direct.streaming_details = serde_json::from_value(details.clone()).unwrap();
-        let admitted = decide_admission(&direct, true, PriorRequest::Never, &AllowedUsers::Any, hotkey(0));
+        let admitted = decide_admission(
+            &direct,
+            SignatureCheck::Holds,
+            PriorRequest::Never,
+            &AllowedUsers::Any,
+            hotkey(0),
+        );
         assert_eq!(admitted, Admission::Admit);
         let mut sealed = details;
         sealed["muster"] = json!({
@@ -261,7 +337,7 @@ mod tests {
         direct.streaming_details = serde_json::from_value(sealed).unwrap();
         let (_, message) = reason(decide_admission(
             &direct,
-            true,
+            SignatureCheck::Holds,
             PriorRequest::Never,
             &AllowedUsers::Any,
             hotkey(0),
@@ -272,8 +348,9 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_admitted_without_a_signature_that_holds_and_is_new(
-            holds: bool, at in 0usize..3, listed: bool, full: bool, seconds: [u64; 4], trusted: bool,
+            check in 0usize..3, at in 0usize..3, listed: bool, full: bool, seconds: [u64; 4], trusted: bool,
         ) {
+            let check = [SignatureCheck::Holds, SignatureCheck::Wrong, SignatureCheck::WrongTerms][check];
             let prior = [PriorRequest::Never, PriorRequest::Job, PriorRequest::Signature][at];
             let users = if listed { AllowedUsers::Listed([UserKey(hotkey(7))].into()) } else { AllowedUsers::Listed(BTreeSet::new()) };
             let mut request = request();
@@ -281,8 +358,8 @@ mod tests {
                 request.streaming_start_time_limit] = seconds;
             request.on_trusted_miner = trusted;
             if full { request.signature.signature_scope = SignatureScope::FullRequest; }
-            if decide_admission(&request, holds, prior, &users, hotkey(0)) == Admission::Admit {
-                prop_assert!(holds && prior == PriorRequest::Never && listed && !full && !trusted);
+            if decide_admission(&request, check, prior, &users, hotkey(0)) == Admission::Admit {
+                prop_assert!(check == SignatureCheck::Holds && prior == PriorRequest::Never && listed && !full && !trusted);
                 prop_assert!(seconds.iter().map(|s| u128::from(*s)).sum::<u128>() <= u128::from(MAX_JOB_SECS));
             }
         }

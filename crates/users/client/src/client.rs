@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use muster_identity::{Keypair, sign_job};
+use muster_identity::{Keypair, sign_job, sign_terms};
 use muster_process::SharedClock;
-use muster_protocol::JobId;
 use muster_protocol::rest::{
     ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, LoginNonce,
     LoginRequest, Token, headers,
 };
+use muster_protocol::{FeatureSet, JobId};
 use parking_lot::Mutex;
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -236,15 +236,53 @@ impl Client {
         self.authorised(request, true).await.map(drop)
     }
 
-    /// Submits a job: signed by the hotkey where there is one.
+    /// The features that the facilitator shows; none for a facilitator of another make.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn features(&self) -> ClientResult<FeatureSet> {
+        /// The part of the answer that is read.
+        #[derive(Default, Deserialize)]
+        struct Health {
+            #[serde(default)]
+            features: FeatureSet,
+        }
+        let answer = match self.respond(|| self.plain(Method::GET, "/health"), true).await {
+            Ok(answer) => answer,
+            Err(ClientError::Refused { .. } | ClientError::Unauthorised { .. }) => {
+                return Ok(FeatureSet::NONE);
+            }
+            Err(error) => return Err(error),
+        };
+        // The health page of another make need not be JSON.
+        let text = answer.text().await.unwrap_or_default();
+        Ok(serde_json::from_str::<Health>(&text).unwrap_or_default().features)
+    }
+
+    /// Fails if the facilitator lacks a feature that the job needs: it would drop a part of the job in silence.
+    async fn require_features(&self, job: &CreateJob) -> ClientResult<()> {
+        let Some(extension) = &job.muster else {
+            return Ok(());
+        };
+        match self.features().await?.lacks(extension.needed_features()) {
+            None => Ok(()),
+            Some(feature) => Err(ClientError::Lacks {
+                base: self.base.clone(),
+                feature: feature.name(),
+            }),
+        }
+    }
+
+    /// Submits a job: signed by the hotkey where there is one, its terms too.
     ///
     /// The request is repeated where the answer is lost: a signature, or a name drawn for it, stands for the one job
     /// that it makes.
     ///
     /// # Errors
-    /// See [`ClientError`].
+    /// See [`ClientError`]; also if the job has terms and the facilitator does not know them.
     pub async fn create(&self, job: &CreateJob) -> ClientResult<JobView> {
         const PATH: &str = "/api/v1/job-docker/";
+        self.require_features(job).await?;
         let Credential::Hotkey(pair) = &self.credential else {
             // Without a signature this names the one job that the request makes, however often it is sent.
             let name = Uuid::new_v4().to_string();
@@ -257,7 +295,14 @@ impl Client {
         };
         // A signature's time is in nanoseconds; ours is as fine as the clock.
         let timestamp_ns = self.clock.now().micros().saturating_mul(1_000);
-        let signed = sign_job(pair, &job.signed_fields(), timestamp_ns);
+        let fields = job.signed_fields();
+        let signed = sign_job(pair, &fields, timestamp_ns);
+        let mut job = job.clone();
+        if let Some(extension) = &mut job.muster {
+            let digest = fields.digest(timestamp_ns);
+            let terms = extension.terms.as_ref();
+            extension.signature = terms.map(|terms| sign_terms(pair, terms, &digest));
+        }
         let request = || {
             self.ask(Method::POST, PATH)
                 .header(headers::SIGNATURE_TYPE, "bittensor")
@@ -265,7 +310,7 @@ impl Client {
                 .header(headers::TIMESTAMP_NS, timestamp_ns.to_string())
                 .header(headers::SIGNATURE, signed.signature.to_base64())
                 .header(headers::SIGNATURE_SCOPE, "SignedFields")
-                .json(job)
+                .json(&job)
         };
         self.send(request, true).await
     }

@@ -43,6 +43,17 @@ pub enum ClientError {
         /// Its reason in words.
         reason: String,
     },
+    /// It is older than what the job asks for.
+    #[error(
+        "the facilitator at {base} does not know {feature:?}, so it would ignore a part of the job; \
+         leave that part out, or choose another facilitator"
+    )]
+    Lacks {
+        /// The facilitator's URL.
+        base: String,
+        /// The feature's name.
+        feature: &'static str,
+    },
     /// Its answer cannot be read.
     #[error("the answer of the facilitator at {base} cannot be read; is that a facilitator?")]
     Unreadable {
@@ -102,6 +113,7 @@ impl ClientError {
             | Self::Refused { status, .. } => Some(*status),
             Self::Unreachable { .. }
             | Self::Unreadable { .. }
+            | Self::Lacks { .. }
             | Self::BadKey
             | Self::TooLate { .. }
             | Self::Io { .. }
@@ -120,7 +132,7 @@ impl Coded for ClientError {
             Self::Unauthorised { .. } => Some(ErrorCode::SignatureRefused),
             Self::BadKey => Some(ErrorCode::NotLoggedIn),
             Self::Damaged { .. } | Self::BrokeOff { .. } => Some(ErrorCode::FileRefused),
-            Self::Refused { .. } | Self::TooLate { .. } | Self::Io { .. } => None,
+            Self::Refused { .. } | Self::Lacks { .. } | Self::TooLate { .. } | Self::Io { .. } => None,
         }
     }
 }

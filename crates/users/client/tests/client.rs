@@ -20,7 +20,7 @@ use axum::{Json, Router};
 use futures_util::{StreamExt as _, stream};
 use muster_client::{Client, ClientError, Credential, News};
 use muster_process::{SystemClock, Tasks};
-use muster_protocol::rest::FileView;
+use muster_protocol::rest::{CreateJob, FileView};
 use muster_protocol::{Digest, JobId, JobStatus, Timestamp};
 use serde_json::{Value, json};
 
@@ -42,6 +42,9 @@ struct Script {
     puts: AtomicUsize,
     content: Vec<u8>,
     gets: AtomicUsize,
+    /// The features in `/health`, of which an older facilitator has none.
+    features: &'static [&'static str],
+    created: Mutex<Vec<Value>>,
 }
 
 type Shared = State<Arc<Script>>;
@@ -54,6 +57,8 @@ async fn start(script: Script) -> (Arc<Script>, Tasks) {
     let app = Router::new()
         .route("/auth/nonce", get(|| async { Json(json!({"nonce": "n"})) }))
         .route("/auth/login", axum::routing::post(login))
+        .route("/health", get(health))
+        .route("/api/v1/job-docker/", axum::routing::post(create))
         .route("/api/v1/jobs/{id}/", get(job))
         .route("/api/v1/jobs/{id}/events/", get(events))
         .route("/api/v1/files/", get(files).post(announce))
@@ -73,6 +78,15 @@ async fn client(script: &Script) -> Client {
     Client::connect(&base, Credential::hotkey(user), clock)
         .await
         .unwrap()
+}
+
+async fn health(State(script): Shared) -> Json<Value> {
+    Json(json!({"status": "ok", "features": script.features}))
+}
+
+async fn create(State(script): Shared, Json(body): Json<Value>) -> Response {
+    script.created.lock().unwrap().push(body);
+    (StatusCode::CREATED, Json(view(1))).into_response()
 }
 
 async fn login(State(script): Shared) -> Json<Value> {
@@ -339,4 +353,50 @@ async fn a_download_goes_on_where_it_broke_off_and_is_checked() {
     assert!(matches!(damaged, Err(ClientError::Damaged { .. })), "{damaged:?}");
     assert!(std::fs::read(&to).unwrap() == script.content);
     assert_eq!(std::fs::read_dir(to.parent().unwrap()).unwrap().count(), 1);
+}
+
+fn urgent_job() -> CreateJob {
+    serde_json::from_value(json!({
+        "target_validator_hotkey": "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY",
+        "executor_class": "always_on.test", "docker_image": "alpine", "download_time_limit": 1,
+        "execution_time_limit": 1, "streaming_start_time_limit": 0, "upload_time_limit": 1,
+        "muster": {"terms": {"priority": 9}},
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn terms_are_signed_and_sent_to_a_facilitator_that_knows_them() {
+    let (script, _tasks) = start(Script {
+        features: &["later", "terms"],
+        ..Script::default()
+    })
+    .await;
+    client(&script).await.create(&urgent_job()).await.unwrap();
+    let sent = script.created.lock().unwrap()[0].clone();
+    assert_eq!(sent["muster"]["terms"], json!({"priority": 9}));
+    assert!(sent["muster"]["signature"].as_str().unwrap().starts_with("0x"));
+}
+
+#[tokio::test]
+async fn no_terms_are_sent_to_a_facilitator_that_does_not_know_them() {
+    let (script, _tasks) = start(Script::default()).await;
+    let client = client(&script).await;
+    let error = client.create(&urgent_job()).await.unwrap_err();
+    assert!(
+        matches!(error, ClientError::Lacks { feature: "terms", .. }),
+        "{error}"
+    );
+    assert!(script.created.lock().unwrap().is_empty());
+    let plain = CreateJob {
+        muster: None,
+        ..urgent_job()
+    };
+    client.create(&plain).await.unwrap();
+    assert!(
+        !script.created.lock().unwrap()[0]
+            .as_object()
+            .unwrap()
+            .contains_key("muster")
+    );
 }

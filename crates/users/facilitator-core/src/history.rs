@@ -181,7 +181,7 @@ pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHist
         streaming_server_address: address.streaming_server_address.unwrap_or_default(),
         streaming_server_port: address.streaming_server_port.unwrap_or_default(),
         status_history,
-        muster: None,
+        muster: request.muster.as_ref().and_then(|extension| extension.to_view()),
     }
 }
 

@@ -9,6 +9,7 @@ use super::executor::{LayerCount, LogBytes, LogStream, ProgressOf};
 use super::facilitator::JobRequest;
 use crate::class::ExecutorClass;
 use crate::digest::ImageId;
+use crate::features::{Feature, FeatureSet};
 use crate::ids::{AttemptId, JobId};
 use crate::job::{JobTerms, OverLimit};
 use crate::macros::{constant_text, serde_as_text};
@@ -190,6 +191,27 @@ pub struct JobExtension {
 }
 
 impl JobExtension {
+    /// The features that every peer needs to keep what is asked for here. A peer without `terms` may still run a job of
+    /// which only the account is known.
+    pub fn needed_features(&self) -> FeatureSet {
+        let Some(terms) = &self.terms else {
+            return FeatureSet::NONE;
+        };
+        let private = terms.image_archive.is_some();
+        let private = private.then_some(Feature::PrivateImages);
+        [Feature::Terms].into_iter().chain(private).collect()
+    }
+
+    /// What the job's user and other people may see of it: the terms.
+    pub fn to_view(&self) -> Option<Box<Self>> {
+        self.terms.as_ref().map(|terms| {
+            Box::new(Self {
+                terms: Some(terms.clone()),
+                ..Self::default()
+            })
+        })
+    }
+
     /// The fields that exceed their limits, for a job with this image reference; empty where all can be kept.
     pub fn find_over_limits(&self, docker_image: &str) -> Vec<OverLimit> {
         let terms = self.terms.iter();

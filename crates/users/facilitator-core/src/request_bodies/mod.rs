@@ -7,6 +7,7 @@ use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
 use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
 use muster_protocol::wire::facilitator::{JobNew, JobRequest, JobRequestTag, UserSignature};
 use muster_protocol::wire::miner::StreamingDetails;
+use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -167,7 +168,7 @@ pub fn into_request(job: CreateJob, uuid: JobId, signature: UserSignature) -> (V
         upload_time_limit: job.upload_time_limit,
         streaming_start_time_limit: job.streaming_start_time_limit,
         streaming_details: job.streaming_details,
-        muster: None,
+        muster: job.muster,
     };
     (job.target_validator_hotkey, request)
 }
@@ -196,6 +197,17 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
     // Every validator rejects a job over these limits, so the user learns it here.
     for found in find_over_limits(&BoundedFields::from(job)) {
         refuse(found.field, found.reason);
+    }
+    if let Some(extension) = &job.muster {
+        if extension.account.is_some() {
+            refuse(
+                "muster",
+                "account: the facilitator sets it; leave it out.".to_owned(),
+            );
+        }
+        for found in extension.find_over_limits(&job.docker_image) {
+            refuse("muster", found.to_string());
+        }
     }
     let folder = job.artifacts_dir.as_deref().unwrap_or_default();
     if !folder.is_empty() && !folder.starts_with('/') {
@@ -235,6 +247,7 @@ const FIELDS: &[Field] = &[
     ("streaming_details", false, check_type::<Option<StreamingDetails>>),
     ("volumes", false, check_type::<Option<Vec<VolumePart>>>),
     ("uploads", false, check_type::<Option<Vec<FileUpload>>>),
+    ("muster", false, check_type::<Option<JobExtension>>),
 ];
 
 fn check_type<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {

@@ -1,0 +1,59 @@
+//! The options of `muster job run` that become the job's terms.
+
+use std::time::Duration;
+
+use clap::Args;
+use muster_protocol::job::{JobTerms, Priority};
+
+use super::user::duration;
+
+/// What ComputeHorde's fields cannot hold. A facilitator or validator that does not know terms refuses the job.
+#[derive(Debug, Args)]
+pub(crate) struct TermsOptions {
+    /// How long the executor may take to fetch the image; by default 30m.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) image_time_limit: Option<Duration>,
+    /// The job's place among your own waiting jobs: 1 (last) to 10 (first); by default 5.
+    #[arg(long, value_name = "N")]
+    pub(crate) priority: Option<Priority>,
+    /// How long the job may wait for an executor.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) queue_time: Option<Duration>,
+}
+
+impl TermsOptions {
+    /// The terms; none where no option was given, so that the job is one that every facilitator takes.
+    pub(crate) fn terms(&self) -> Option<JobTerms> {
+        let terms = JobTerms {
+            image_time_limit: self.image_time_limit.map(|limit| limit.as_secs()),
+            priority: self.priority.unwrap_or_default(),
+            queue_time_limit: self.queue_time.map(|limit| limit.as_secs()),
+            image_archive: None,
+        };
+        (self.priority.is_some() || terms != JobTerms::default()).then_some(terms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_without_options_has_no_terms() {
+        let mut options = TermsOptions {
+            image_time_limit: None,
+            priority: None,
+            queue_time: None,
+        };
+        assert_eq!(options.terms(), None);
+        options.priority = Some(Priority::default());
+        assert_eq!(options.terms(), Some(JobTerms::default()));
+        options.image_time_limit = Some(Duration::from_secs(60));
+        options.queue_time = Some(Duration::from_secs(7));
+        let terms = options.terms().unwrap();
+        assert_eq!(
+            (terms.image_time_limit, terms.queue_time_limit),
+            (Some(60), Some(7))
+        );
+    }
+}
