@@ -33,6 +33,8 @@ mod session;
 #[cfg(test)]
 mod store;
 #[cfg(test)]
+mod terms;
+#[cfg(test)]
 mod user;
 #[cfg(test)]
 mod validator;

@@ -42,7 +42,7 @@ pub(crate) struct Saved {
 /// Runs a subcommand of `muster job`.
 pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
     match command {
-        Job::Run(args) => run::run(args, clock).await,
+        Job::Run(args) => run::run(*args, clock).await,
         Job::Ls(args) => ls(args, clock).await,
         Job::Show(args) => show(args, clock).await,
         Job::Logs(args) => logs(args, clock).await,
