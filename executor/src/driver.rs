@@ -183,7 +183,8 @@ impl Driver {
             image: offer
                 .muster
                 .as_ref()
-                .map(|terms| Duration::from_secs(terms.image_time_limit)),
+                .and_then(|terms| terms.image_time_limit)
+                .map(Duration::from_secs),
         };
         self.stage = AttemptStage::Offered(offer);
         Some(Event::Offered(terms))
@@ -298,10 +299,15 @@ impl Driver {
             job_uuid: self.attempt(),
         };
         match effect {
-            Effect::PrepareImage => self.steps.prepare_image(self.image_name()),
+            Effect::PrepareImage => self
+                .steps
+                .prepare_image(self.image_name(), self.stage.image_archive()),
             Effect::ReportUp => self.report_up().await?,
             Effect::FetchImage => match (self.stage.engine(), self.image_name()) {
-                (Some(engine), Some(name)) => self.steps.fetch_image(engine.clone(), name),
+                (Some(engine), Some(name)) => {
+                    let archive = self.stage.image_archive();
+                    self.steps.fetch_image(engine.clone(), name, archive);
+                }
                 (None, _) | (_, None) => self.steps.report_defect("fetch"),
             },
             Effect::ReportReady => {

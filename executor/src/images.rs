@@ -10,7 +10,7 @@ use muster_containers::image_pull::PullProgress;
 use muster_containers::images::{FoundImage, ImageError, ImageSettings, LeasedImage, ensure, find};
 use muster_process::error::Causes;
 use muster_process::{Coded, SharedClock};
-use muster_protocol::job::Fault;
+use muster_protocol::job::{ArchiveSource, Fault};
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 
@@ -39,7 +39,7 @@ pub(crate) async fn prepare(
     resolved.map_err(|error| image_failed(&error))
 }
 
-/// Looks for an image on this machine.
+/// Looks for an image on this machine. `archive` is the user's own that holds it, if one does.
 ///
 /// # Errors
 /// The text names no image that could be had, or the engine failed.
@@ -47,14 +47,30 @@ pub(crate) async fn look(
     engine: &ContainerEngine,
     settings: &ImageSettings,
     name: &str,
+    archive: Option<&ArchiveSource>,
     clock: &SharedClock,
 ) -> Result<FoundImage, AttemptFailure> {
     let attempt = || find(engine, settings, name, clock);
-    let found = retry::retry(clock, "look for an image", attempt).await;
-    found.map_err(|error| image_failed(&error))
+    match (retry::retry(clock, "look for an image", attempt).await, archive) {
+        (Ok(found), _) => Ok(found),
+        // Fetches from one host share its bound, whether it is a registry or a store of files.
+        (Err(ImageError::Missing(_)), Some(archive)) => Ok(FoundImage::AtRegistry(host_of(&archive.url))),
+        (Err(error), _) => Err(image_failed(&error)),
+    }
 }
 
-fn image_failed(error: &ImageError) -> AttemptFailure {
+/// The host of a URL; empty for a text that is none, which the fetch refuses later.
+fn host_of(url: &str) -> String {
+    let parsed = url.parse::<http::Uri>().ok();
+    parsed
+        .as_ref()
+        .and_then(http::Uri::host)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The failure of an attempt whose image cannot be had.
+pub(crate) fn image_failed(error: &ImageError) -> AttemptFailure {
     if let ImageError::Engine(error) = error {
         return engine_failed(error);
     }

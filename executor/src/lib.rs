@@ -33,6 +33,7 @@ pub mod persistent;
 mod retry;
 mod session;
 mod steps;
+mod user_archives;
 mod warm_containers;
 pub mod workspace;
 

@@ -13,7 +13,7 @@ use muster_job_data::volumes::{UnpackLimits, merge_volumes};
 use muster_job_data::{Fetcher, UploadError, Uploader, VolumeError};
 use muster_process::Coded;
 use muster_process::error::Causes;
-use muster_protocol::job::Fault;
+use muster_protocol::job::{ArchiveSource, Fault};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{InitialJobRequest, JobImage, JobRequest};
@@ -30,7 +30,7 @@ use crate::gpu::ClaimedGpus;
 use crate::job_sandbox::{container_name, labels, wants_gpu};
 use crate::warm_containers::{AttachedContainer, WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
-use crate::{gpu, images, machine_specs};
+use crate::{gpu, images, machine_specs, user_archives};
 
 /// How long a job waits until the containers of dead executors are removed.
 const REAP_LIMIT: Duration = Duration::from_secs(30);
@@ -159,6 +159,7 @@ pub(crate) fn streaming_mode(offer: &InitialJobRequest) -> Option<StreamingMode>
 pub(crate) async fn prepare_image(
     context: AttemptContext,
     image: Option<String>,
+    archive: Option<ArchiveSource>,
 ) -> Result<(ContainerEngine, SoughtImage), AttemptFailure> {
     let (config, clock) = (context.config(), context.clock());
     let engine = context
@@ -178,22 +179,28 @@ pub(crate) async fn prepare_image(
     let Some(name) = image else {
         return Ok((engine, SoughtImage::None));
     };
-    let sought = match images::look(&engine, &config.images, &name, clock).await? {
+    let sought = match images::look(&engine, &config.images, &name, archive.as_ref(), clock).await? {
         FoundImage::Here(resolved) => SoughtImage::Here(Box::new(PreparedImage { name, resolved })),
         FoundImage::AtRegistry(registry) => SoughtImage::AtRegistry(registry),
     };
     Ok((engine, sought))
 }
 
-/// Fetches an image that is not on this machine.
+/// Fetches an image that is not on this machine: from its user's archive if there is one, else from its registry.
 pub(crate) async fn fetch_image(
     context: AttemptContext,
     engine: &ContainerEngine,
     name: String,
+    archive: Option<ArchiveSource>,
 ) -> Result<Box<PreparedImage>, AttemptFailure> {
-    let progress = context.live.image_progress_sink();
-    let settings = &context.config().images;
-    let resolved = images::prepare(engine, settings, &name, &progress, context.clock()).await?;
+    let resolved = match archive {
+        Some(source) => user_archives::prepare(&context, engine, &name, &source).await?,
+        None => {
+            let progress = context.live.image_progress_sink();
+            let settings = &context.config().images;
+            images::prepare(engine, settings, &name, &progress, context.clock()).await?
+        }
+    };
     Ok(Box::new(PreparedImage { name, resolved }))
 }
 

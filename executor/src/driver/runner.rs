@@ -9,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use muster_containers::disk::{watch, watch_root};
 use muster_containers::sandbox::Root;
 use muster_process::error::Causes;
+use muster_protocol::job::ArchiveSource;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{GraderTerms, StreamingDetails};
 use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
@@ -107,8 +108,8 @@ impl StepRunner {
         });
     }
 
-    pub(super) fn prepare_image(&self, name: Option<String>) {
-        let preparing = steps::prepare_image(self.context.clone(), name);
+    pub(super) fn prepare_image(&self, name: Option<String>, archive: Option<ArchiveSource>) {
+        let preparing = steps::prepare_image(self.context.clone(), name, archive);
         self.begin_until_called_off(async move {
             match preparing.await {
                 Ok((engine, SoughtImage::None)) => StepResult::ImageReady(engine, None),
@@ -119,10 +120,10 @@ impl StepRunner {
         });
     }
 
-    pub(super) fn fetch_image(&self, engine: ContainerEngine, name: String) {
+    pub(super) fn fetch_image(&self, engine: ContainerEngine, name: String, archive: Option<ArchiveSource>) {
         let context = self.context.clone();
         self.begin_until_called_off(async move {
-            match steps::fetch_image(context, &engine, name).await {
+            match steps::fetch_image(context, &engine, name, archive).await {
                 Ok(image) => StepResult::ImageReady(engine, Some(image)),
                 Err(failure) => StepResult::Failed(failure),
             }

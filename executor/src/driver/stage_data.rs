@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muster_protocol::job::ArchiveSource;
 use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};
 use tokio::sync::oneshot;
@@ -123,6 +124,17 @@ impl AttemptStage {
             Self::Prepared(prepared) => prepared.image.as_deref(),
             Self::Requested(_) | Self::Placed(_) => self.request().map(|request| &*request.image),
         }
+    }
+
+    /// The user's archive that holds the image, as the offer names it.
+    pub(super) fn image_archive(&self) -> Option<ArchiveSource> {
+        let offer = match self {
+            Self::AwaitingOffer => return None,
+            Self::Offered(offer) => offer,
+            Self::Prepared(prepared) => &prepared.offer,
+            Self::Requested(_) | Self::Placed(_) => &self.request()?.offer,
+        };
+        offer.muster.as_ref()?.image_archive.clone()
     }
 
     /// The image that the job runs, by its name; the offer's until the request is there.

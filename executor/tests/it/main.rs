@@ -28,4 +28,6 @@ mod support;
 #[cfg(test)]
 mod trouble;
 #[cfg(test)]
+mod user_archives;
+#[cfg(test)]
 mod warm;

@@ -6,9 +6,9 @@ use muster_protocol::job::{IMAGE_FETCH_KEY, ImageFetchFailure};
 use muster_protocol::wire::executor::{ExecutorUp, FetchImage, SessionClosed, SessionSealed};
 use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs,
-    OfferExtension, StreamingDetails, ToMiner,
+    StreamingDetails, ToMiner,
 };
-use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::wire::muster::{CancelJob, OfferExtension};
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
 };
@@ -70,7 +70,7 @@ impl Lease {
             patience,
             state: LeaseState::WaitingForExecutor,
             deadline: now.plus(class.spin_up_time()).plus(patience.startup),
-            image: offer.muster.clone(),
+            image: offer.muster.as_deref().cloned(),
             registry: String::new(),
             apart: false,
             streaming: offer.streaming_details.clone(),
@@ -135,8 +135,8 @@ impl Lease {
 
     /// The account and the registry of its fetch.
     pub fn fetch_of(&self) -> (&str, &str) {
-        let account = self.image.as_ref().map_or("", |image| image.account.as_str());
-        (account, &self.registry)
+        let account = self.image.as_ref().and_then(|image| image.account.as_deref());
+        (account.unwrap_or_default(), &self.registry)
     }
 
     /// When a [`Event::Tick`] is due.
@@ -315,10 +315,10 @@ impl Lease {
             return Err(self.out_of_order("the fetch of an image"));
         }
         self.registry = up.registry.chars().take(MAX_REGISTRY).collect();
-        let Some(image) = &self.image else {
+        let Some(limit) = self.image.as_ref().and_then(|image| image.image_time_limit) else {
             return Ok(vec![self.fetch_order()]);
         };
-        let allowed = Duration::from_secs(image.image_time_limit.min(up.image_s)).min(self.patience.image);
+        let allowed = Duration::from_secs(limit.min(up.image_s)).min(self.patience.image);
         let until = now.plus(allowed).plus(self.patience.margin);
         self.enter(LeaseState::Fetching(FetchStage::Waiting), until);
         let told = ExecutorUp {

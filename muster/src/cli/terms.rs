@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use muster_protocol::job::{JobTerms, Priority};
+use muster_protocol::job::{ArchiveSource, JobTerms, Priority};
 
 use super::user::duration;
 
@@ -22,13 +22,14 @@ pub(crate) struct TermsOptions {
 }
 
 impl TermsOptions {
-    /// The terms; none where no option was given, so that the job is one that every facilitator takes.
-    pub(crate) fn terms(&self) -> Option<JobTerms> {
+    /// The terms; none where no option was given and the image lies in no archive, so that the job is one that every
+    /// facilitator takes.
+    pub(crate) fn terms(&self, image_archive: Option<ArchiveSource>) -> Option<JobTerms> {
         let terms = JobTerms {
             image_time_limit: self.image_time_limit.map(|limit| limit.as_secs()),
             priority: self.priority.unwrap_or_default(),
             queue_time_limit: self.queue_time.map(|limit| limit.as_secs()),
-            image_archive: None,
+            image_archive,
         };
         (self.priority.is_some() || terms != JobTerms::default()).then_some(terms)
     }
@@ -45,12 +46,12 @@ mod tests {
             priority: None,
             queue_time: None,
         };
-        assert_eq!(options.terms(), None);
+        assert_eq!(options.terms(None), None);
         options.priority = Some(Priority::default());
-        assert_eq!(options.terms(), Some(JobTerms::default()));
+        assert_eq!(options.terms(None), Some(JobTerms::default()));
         options.image_time_limit = Some(Duration::from_secs(60));
         options.queue_time = Some(Duration::from_secs(7));
-        let terms = options.terms().unwrap();
+        let terms = options.terms(None).unwrap();
         assert_eq!(
             (terms.image_time_limit, terms.queue_time_limit),
             (Some(60), Some(7))

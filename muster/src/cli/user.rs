@@ -90,7 +90,11 @@ pub(crate) enum Via {
 #[derive(Debug, Args)]
 pub(crate) struct JobRun {
     /// The image: a name, a name with a digest, or an image id.
-    pub(crate) image: String,
+    #[arg(required_unless_present = "image_archive", conflicts_with = "image_archive")]
+    pub(crate) image: Option<String>,
+    /// An image of your own, as `docker save IMAGE > FILE` writes it. It goes through the facilitator's file store.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) image_archive: Option<PathBuf>,
     /// An input: PATH under /volume = a file or a folder here, or a URL that the executor fetches. Repeatable.
     #[arg(long = "input", short = 'i', value_name = "PATH=FILE|FOLDER|URL")]
     pub(crate) inputs: Vec<String>,

@@ -7,12 +7,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use indexmap::IndexMap;
 use muster_client::{Client, ClientError};
+use muster_executor::image_archive::list_images;
+use muster_process::error::Causes;
 use muster_process::{SharedClock, shutdown};
+use muster_protocol::job::ArchiveSource;
 use muster_protocol::rest::{CreateFile, CreateJob, JobView};
 use muster_protocol::upload::{FilePut, FileUpload};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::muster::JobExtension;
-use muster_protocol::{ErrorCode, JobId, ValidatorKey};
+use muster_protocol::{ErrorCode, Feature, JobId, ValidatorKey};
 
 use super::{EXIT_INTERRUPTED, exit_code, patience, save_artifacts, save_outputs, say_saved};
 use crate::cli::user::{JobRun, Via};
@@ -70,9 +73,14 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     let mut live = LiveDisplay::new(clock.now(), args.json || args.detach);
 
     let prepared = async {
+        let (image, archive) = find_image(&client, &live, &args).await?;
         let volumes = deliver(&client, &live, &inputs, args.via).await?;
         let uploads = places(&client, &outputs).await?;
-        let job = request(router, &args, env, &inputs, volumes, uploads)?;
+        let job = CreateJob {
+            docker_image: image,
+            muster: extension(&args, archive),
+            ..request(router, &args, env, &inputs, volumes, uploads)?
+        };
         client.create(&job).await.map_err(client_failure)
     };
     let created = tokio::select! {
@@ -242,7 +250,57 @@ fn no_store(error: ClientError) -> Failure {
     client_failure(error)
 }
 
-/// The request that the user signs.
+/// The job's image by name, or by id after its archive has gone to the store.
+async fn find_image(
+    client: &Client,
+    live: &LiveDisplay,
+    args: &JobRun,
+) -> Result<(String, Option<ArchiveSource>)> {
+    let Some(path) = &args.image_archive else {
+        return Ok((args.image.clone().unwrap_or_default(), None));
+    };
+    let unusable = |reason: String| Failure::usage(format_args!("{}: {reason}", path.display()));
+    let images = list_images(path).map_err(|error| unusable(Causes(&error).to_string()))?;
+    let [image] = images.as_slice() else {
+        let count = images.len();
+        return Err(unusable(format!("it holds {count} images; save one image alone")));
+    };
+    // Before the upload, which may take long.
+    let known = client.features().await.map_err(client_failure)?;
+    if !known.has(Feature::PrivateImages) {
+        return Err(Failure::usage(format_args!(
+            "this facilitator does not know images in archives; push the image to a registry, or choose another \
+             facilitator"
+        )));
+    }
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let sent = client
+        .send_file(path, &name, live.transfer(&name))
+        .await
+        .map_err(no_store)?;
+    let digest = sent.file.sha256.as_deref();
+    let digest = digest.and_then(|hex| format!("sha256:{hex}").parse().ok());
+    let (Some(sha256), Some(length)) = (digest, sent.file.size) else {
+        return Err(unusable("the store does not tell its digest and size".to_owned()));
+    };
+    let source = ArchiveSource {
+        url: sent.file.download_url,
+        sha256,
+        length,
+    };
+    Ok((image.id.to_string(), Some(source)))
+}
+
+/// The job's key `muster`, if the job asks for anything beyond ComputeHorde's fields.
+fn extension(args: &JobRun, archive: Option<ArchiveSource>) -> Option<Box<JobExtension>> {
+    let terms = args.terms.terms(archive)?;
+    Some(Box::new(JobExtension {
+        terms: Some(terms),
+        ..JobExtension::default()
+    }))
+}
+
+/// The request that the user signs, without its image.
 fn request(
     router: ValidatorKey,
     args: &JobRun,
@@ -266,7 +324,7 @@ fn request(
     Ok(CreateJob {
         target_validator_hotkey: router,
         executor_class: args.class,
-        docker_image: args.image.clone(),
+        docker_image: String::new(),
         job_namespace: None,
         args: args.command.clone(),
         env,
@@ -280,12 +338,7 @@ fn request(
         streaming_details: None,
         volumes: (!volumes.is_empty()).then_some(volumes),
         uploads: (!uploads.is_empty()).then_some(uploads),
-        muster: args.terms.terms().map(|terms| {
-            Box::new(JobExtension {
-                terms: Some(terms),
-                ..JobExtension::default()
-            })
-        }),
+        muster: None,
     })
 }
 

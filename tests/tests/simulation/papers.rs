@@ -8,8 +8,9 @@ use muster_protocol::receipt::{
 };
 use muster_protocol::wire::miner::{
     AcceptedReceiptRequest, ExecutorTiming, FinishedReceiptRequest, InitialJobRequest, JobRequest,
-    OfferExtension, OptionsPreset, ToMiner,
+    OptionsPreset, ToMiner,
 };
+use muster_protocol::wire::muster::OfferExtension;
 use muster_protocol::{AttemptId, ReceiptKind};
 
 use crate::miner::{CLASS, SIGNED, miner_key, validator_key};
@@ -94,10 +95,11 @@ pub(crate) fn deliver(payload: &ReceiptPayload) -> Option<ToMiner> {
             job_started_receipt_signature: SIGNED,
             streaming_details: None,
             executor_timing: Some(plan().timing),
-            muster: Some(OfferExtension {
-                image_time_limit: 600,
-                account: "a user".to_owned(),
-            }),
+            muster: Some(Box::new(OfferExtension {
+                image_time_limit: Some(600),
+                account: Some("a user".to_owned()),
+                image_archive: None,
+            })),
         })),
         ReceiptPayload::Accepted(payload) => ToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {
             payload: payload.clone(),

@@ -30,7 +30,7 @@ impl Feature {
     pub const ALL: [Self; 3] = [Self::Terms, Self::Fetching, Self::PrivateImages];
 
     /// The features that this program's roles carry out.
-    const OURS: &[Self] = &[Self::Terms];
+    const OURS: &[Self] = &[Self::Terms, Self::Fetching, Self::PrivateImages];
 
     /// The name on the wire.
     pub const fn name(self) -> &'static str {

@@ -404,9 +404,7 @@ fn a_job_with_terms_is_written_as_these_bytes() {
     };
     assert_eq!(without.terms(), muster_protocol::job::JobTerms::default());
     assert_eq!(without.account(), without.signature.signatory.to_string());
-    let extension = concat!(
-        r#""muster":{"account":"acme","terms":{"image_time_limit":60,"priority":7,"queue_time_limit":0},"signature":"0x"#
-    );
+    let extension = r#""muster":{"account":"acme","terms":{"image_time_limit":60,"priority":7,"queue_time_limit":0},"signature":"0x"#;
     let frame = format!(
         "{},{extension}{}\"}}}}",
         plain.strip_suffix('}').unwrap(),

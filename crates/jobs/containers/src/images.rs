@@ -20,6 +20,7 @@ use crate::image_archive::{ArchiveError, ArchivedImage, list_images};
 use crate::image_leases::{Lease, LeaseError};
 use crate::image_pull::{PullBounds, PullError, PullProgress, pull};
 use crate::image_reference::{ImageName, ImageReference, Pin, ReferenceError};
+use crate::user_archive::UserArchiveError;
 
 /// Upper bound on the number of fetches of an image that is removed between its arrival and its lease.
 const MAX_FETCHES: usize = 3;
@@ -82,6 +83,9 @@ pub enum ImageError {
     /// The record of used images failed.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+    /// The archive that the job brought does not give its image.
+    #[error(transparent)]
+    UserArchive(#[from] UserArchiveError),
     /// The process is shutting down.
     #[error("getting the image was interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
@@ -191,6 +195,7 @@ impl ImageError {
             | Self::Pull(_)
             | Self::Credentials(_)
             | Self::Lease(_)
+            | Self::UserArchive(_)
             | Self::Interrupted(_) => false,
         }
     }
@@ -198,7 +203,7 @@ impl ImageError {
     /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Name(_) | Self::Missing(_) => Fault::User,
+            Self::Name(_) | Self::Missing(_) | Self::UserArchive(_) => Fault::User,
             // The fault may be the operator's or the user's; the user can choose a public image.
             Self::Pull(
                 PullError::NotFound { .. }
@@ -228,6 +233,7 @@ impl ImageError {
             Self::Pull(PullError::Stalled { .. }) => Some(ImageFetchFailure::Stalled),
             Self::Pull(PullError::Interrupted { .. }) => Some(ImageFetchFailure::Unreachable),
             Self::Name(_)
+            | Self::UserArchive(_)
             | Self::Pull(PullError::BadDigest { .. } | PullError::DiskFull { .. })
             | Self::Credentials(_)
             | Self::Engine(_)
@@ -242,6 +248,7 @@ impl Coded for ImageError {
         match self {
             Self::Name(_)
             | Self::Missing(_)
+            | Self::UserArchive(_)
             | Self::Pull(
                 PullError::NotFound { .. }
                 | PullError::Unauthorised { .. }
@@ -362,7 +369,7 @@ pub async fn preload(
     Ok(held)
 }
 
-async fn lease_image(
+pub(crate) async fn lease_image(
     settings: &ImageSettings,
     id: ImageId,
     label: String,

@@ -19,6 +19,7 @@ pub mod leftovers;
 pub mod owned_folders;
 mod retryable_errors;
 pub mod sandbox;
+pub mod user_archive;
 
 pub use engine::{ContainerEngine, EngineError, LocalImage};
 pub use image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};

@@ -108,6 +108,14 @@ impl Fetcher {
         Arc::clone(&self.rules)
     }
 
+    pub(crate) fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    pub(crate) fn progress(&self) -> TransferProgress {
+        Arc::clone(&self.progress)
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }

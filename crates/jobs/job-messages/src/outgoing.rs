@@ -10,10 +10,10 @@ use muster_protocol::receipt::{
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::JobRequest as UserJob;
 use muster_protocol::wire::miner::{
-    AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OfferExtension,
-    OptionsPreset, SealTerms, StreamingDetails, ToMiner,
+    AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OptionsPreset, SealTerms,
+    StreamingDetails, ToMiner,
 };
-use muster_protocol::wire::muster::CancelJob;
+use muster_protocol::wire::muster::{CancelJob, OfferExtension};
 use muster_protocol::wire::signing::with_validator_signature;
 use muster_protocol::{
     AttemptId, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp, ValidatorKey,
@@ -134,15 +134,19 @@ impl OutgoingMessages<'_> {
             job_started_receipt_signature: receipt.validator_signature,
             streaming_details: self.streaming(),
             executor_timing: Some(self.plan.timing),
-            muster: self
-                .plan
-                .image
-                .filter(|_| self.image_clock)
-                .map(|image| OfferExtension {
-                    image_time_limit: image.limit.as_secs(),
-                    account: self.request.account(),
-                }),
+            muster: self.extension().map(Box::new),
         })))
+    }
+
+    /// What the offer says beyond ComputeHorde's fields.
+    fn extension(&self) -> Option<OfferExtension> {
+        let image = self.plan.image.filter(|_| self.image_clock);
+        let extension = OfferExtension {
+            image_time_limit: image.map(|image| image.limit.as_secs()),
+            account: image.map(|_| self.request.account()),
+            image_archive: self.request.image_archive(),
+        };
+        Some(extension).filter(|extension| *extension != OfferExtension::default())
     }
 
     /// The job itself, for an executor that is ready.

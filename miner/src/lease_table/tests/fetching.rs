@@ -1,7 +1,8 @@
 //! Leases whose images are fetched: they keep no executor, and neither an account nor a registry delays others.
 
 use muster_protocol::wire::executor::ExecutorUp;
-use muster_protocol::wire::miner::{OfferExtension, ToMiner};
+use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::wire::muster::OfferExtension;
 
 use super::*;
 
@@ -9,10 +10,11 @@ use super::*;
 fn offered_by(connection: u64, n: u128, account: &str) -> Event {
     let mut event = offered(connection, n);
     if let Event::Offered { offer, .. } = &mut event {
-        offer.request.muster = Some(OfferExtension {
-            image_time_limit: 500,
-            account: account.to_owned(),
-        });
+        offer.request.muster = Some(Box::new(OfferExtension {
+            image_time_limit: Some(500),
+            account: Some(account.to_owned()),
+            image_archive: None,
+        }));
     }
     event
 }

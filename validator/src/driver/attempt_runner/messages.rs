@@ -8,8 +8,11 @@ use muster_job_messages::incoming::{LiveUpdate, MessageMeaning, implied_events, 
 use muster_miner_link::ChannelEvent;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::wire::executor::ProgressOf;
+use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
-use muster_protocol::{JobRejectionReason, Receipt, ReceiptKind, ReceiptPayload, ValidatorKey};
+use muster_protocol::{
+    Feature, JobRejectionReason, ParticipantType, Receipt, ReceiptKind, ReceiptPayload, ValidatorKey,
+};
 use muster_routing::busy_excuse::{BusyRejection, is_excused};
 use muster_store::StoreError;
 
@@ -56,7 +59,32 @@ impl AttemptRunner<'_> {
                 }
             }
         }
-        self.apply(Event::Connected).await
+        self.apply(Event::Connected).await?;
+        match (self.missing_feature(), self.attempt.machine.state()) {
+            (Some(feature), JobState::Offered) => {
+                // The miner is only older than the job needs.
+                self.excused = true;
+                let message = format!(
+                    "the miner does not know {:?}, which this job's image needs; another miner may",
+                    feature.name()
+                );
+                self.apply(Event::Declined(RejectionDetails {
+                    rejected_by: ParticipantType::Validator,
+                    reason: JobRejectionReason::NoMinerForJob,
+                    message,
+                    context: None,
+                }))
+                .await
+            }
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+
+    /// The first feature that the job's offer needs and the connected miner has not shown.
+    pub(super) fn missing_feature(&self) -> Option<Feature> {
+        self.request.image_archive()?;
+        let needed = [Feature::PrivateImages].into_iter().collect();
+        self.channel.features().lacks(needed)
     }
 
     async fn on_message(&mut self, message: FromMiner) -> Result<(), StoreError> {

@@ -13,7 +13,7 @@ use muster_job_messages::outgoing::OutgoingMessages;
 use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Event, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::{AttemptId, MinerKey, ReceiptKind, Timestamp};
+use muster_protocol::{AttemptId, Feature, MinerKey, ReceiptKind, Timestamp};
 use muster_store::StoreError;
 
 use super::JobDrivers;
@@ -178,7 +178,7 @@ impl<'a> AttemptRunner<'a> {
             miner: self.attempt.miner,
             request: self.request,
             plan: self.attempt.machine.plan(),
-            image_clock: self.channel.is_muster(),
+            image_clock: self.channel.features().has(Feature::Fetching),
         }
     }
 

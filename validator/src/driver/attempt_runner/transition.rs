@@ -43,6 +43,8 @@ impl AttemptRunner<'_> {
         let mut redial = false;
         for effect in effects {
             match effect {
+                // `on_connected` ends the attempt.
+                Effect::SendOffer if self.missing_feature().is_some() => {}
                 Effect::SendOffer => {
                     frames.push(self.receipt_frame(ReceiptKind::Started, false, &mut change))
                 }

@@ -8,7 +8,7 @@ use super::executor::{
     EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, ExecutorUp, FetchImage, JobLog,
     JobProgress, LeaseOver, SealSession, SessionClosed, SessionSealed,
 };
-use super::muster::{CancelJob, ReceiptCountersigned, WhitelistNotice};
+use super::muster::{CancelJob, OfferExtension, ReceiptCountersigned, WhitelistNotice};
 use crate::class::{ExecutorClass, Manifest};
 use crate::digest::{Digest, ImageId};
 use crate::ids::{AttemptId, ExecutorToken, JobId};
@@ -154,18 +154,9 @@ pub struct InitialJobRequest {
     /// The time limits of the job's stages.
     #[serde(default)]
     pub executor_timing: Option<ExecutorTiming>,
-    /// Muster's own: the terms of the job's image. Only a miner with the feature `fetching` gets them.
+    /// Muster's own: the terms of the job's image. Sent only to miners that showed the features of its fields.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub muster: Option<OfferExtension>,
-}
-
-/// The key `muster` of an offer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OfferExtension {
-    /// Limit for fetching the image, in seconds. The miner's policy may allow less.
-    pub image_time_limit: u64,
-    /// The account that the job counts towards; fetches of one account are bounded.
-    pub account: String,
+    pub muster: Option<Box<OfferExtension>>,
 }
 
 /// The client that may call a streaming job, and the address of the job's executor.

@@ -11,7 +11,7 @@ use crate::class::ExecutorClass;
 use crate::digest::ImageId;
 use crate::features::{Feature, FeatureSet};
 use crate::ids::{AttemptId, JobId};
-use crate::job::{JobTerms, OverLimit};
+use crate::job::{ArchiveSource, JobTerms, OverLimit};
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
 use crate::signature::Signature;
@@ -234,7 +234,29 @@ impl JobExtension {
     }
 }
 
+/// The key `muster` of an offer, validator to miner and miner to executor: how long the image may take, and how the
+/// executor gets an image that no registry serves to everyone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferExtension {
+    /// Limit for fetching the image, in seconds; the miner's policy may allow less. Sent only to miners that showed the
+    /// feature `fetching`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_time_limit: Option<u64>,
+    /// The account that the job counts towards, with the limit: fetches of one account are bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The archive that holds the image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_archive: Option<ArchiveSource>,
+}
+
 impl JobRequest {
+    /// The user's archive that holds the job's image, if one does. Only a miner with the feature `private-images` can
+    /// run such a job.
+    pub fn image_archive(&self) -> Option<ArchiveSource> {
+        self.terms().image_archive
+    }
+
     /// The terms of the job; the defaults for a job without terms.
     pub fn terms(&self) -> JobTerms {
         let extension = self.muster.as_ref();

@@ -16,3 +16,4 @@ mod llm;
 mod probes;
 mod registry;
 mod support;
+mod user_archive;

@@ -1,0 +1,107 @@
+//! Loads a user's own image from an archive that a job brings.
+
+use std::path::{Path, PathBuf};
+
+use bollard::errors::Error as ApiError;
+use muster_process::SharedClock;
+use muster_process::error::Causes;
+use muster_protocol::ImageId;
+use tokio::task::spawn_blocking;
+
+use crate::engine::{ContainerEngine, EngineError};
+use crate::image_archive::{ArchiveError, list_images};
+use crate::images::{ImageError, ImageSettings, LeasedImage, lease_image};
+
+/// The characters of the engine's words that are repeated to the user.
+const MAX_WORDS: usize = 300;
+
+/// The reason for which a user's archive does not give the job's image.
+#[derive(Debug, thiserror::Error)]
+pub enum UserArchiveError {
+    /// The file is no archive of an image.
+    #[error("the job's image archive cannot be used; write it with `docker save IMAGE > FILE`, uncompressed")]
+    Unreadable(#[from] ArchiveError),
+    /// The archive holds several images, of which only one would be known and removed later.
+    #[error("the job's image archive holds {0} images; save the job's image alone")]
+    SeveralImages(usize),
+    /// The archive holds another image.
+    #[error("the job's image archive holds {found} instead of {wanted}; save the image that the job names")]
+    OtherImage {
+        /// The image that the job names.
+        wanted: ImageId,
+        /// The image in the archive.
+        found: ImageId,
+    },
+    /// The engine does not take the image.
+    #[error("the engine does not take the image in the job's archive ({0}); save it again")]
+    NotLoaded(String),
+}
+
+/// Loads the image `id` from a user's archive, without the names in it, and leases it. The image then lives and is
+/// removed as every other: by its lease and its last use.
+///
+/// # Errors
+/// The archive does not hold exactly this image (the user's fault), or the engine failed.
+pub async fn load_user_image(
+    engine: &ContainerEngine,
+    settings: &ImageSettings,
+    id: ImageId,
+    archive: &Path,
+    clock: &SharedClock,
+) -> Result<LeasedImage, ImageError> {
+    let path: PathBuf = archive.to_owned();
+    let images = spawn_blocking(move || list_images(&path))
+        .await?
+        .map_err(UserArchiveError::Unreadable)?;
+    match images.as_slice() {
+        [image] if image.id == id => {}
+        [image] => {
+            return Err(UserArchiveError::OtherImage {
+                wanted: id,
+                found: image.id,
+            }
+            .into());
+        }
+        several => return Err(UserArchiveError::SeveralImages(several.len()).into()),
+    }
+    // The lease comes first: no other executor removes the image between its arrival and its lease.
+    let lease = lease_image(settings, id, id.to_string(), clock).await?;
+    tracing::info!(image = %id, "loading a user's image archive");
+    engine.load_untagged(archive).await.map_err(blame)?;
+    let image = engine.find_image(&id.to_string()).await?.ok_or_else(|| {
+        let words = "it knows no image of this id after the archive was loaded";
+        UserArchiveError::NotLoaded(words.to_owned())
+    })?;
+    Ok(LeasedImage {
+        image,
+        manifest: None,
+        lease,
+    })
+}
+
+/// The failure of loading: the user's where the engine answers that it does not take the content.
+fn blame(error: EngineError) -> ImageError {
+    match error {
+        EngineError::Archive { source, .. } => UserArchiveError::Unreadable(source).into(),
+        EngineError::Failed {
+            source:
+                ref source @ (ApiError::DockerStreamError { .. } | ApiError::DockerResponseServerError { .. }),
+            ..
+        } => {
+            let words = Causes(source).to_string();
+            if words.contains("no space left on device") || words.contains("disk quota exceeded") {
+                return error.into();
+            }
+            let words = words
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(MAX_WORDS)
+                .collect();
+            UserArchiveError::NotLoaded(words).into()
+        }
+        other @ (EngineError::Unreachable { .. }
+        | EngineError::Failed { .. }
+        | EngineError::HungUp(_)
+        | EngineError::Incomplete(_)) => other.into(),
+    }
+}
