@@ -1,7 +1,5 @@
 //! Users' own images through real processes.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 use muster_executor::image_archive::{ImageArchive, ImageContent, ImageFile};
 use muster_tests::{BUSYBOX, RunningSubnet};
 use serde_json::{Value, json};
