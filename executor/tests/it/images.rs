@@ -96,9 +96,10 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
     assert_eq!(finished["docker_process_stdout"], "end\n");
     let pulled = messages
         .iter()
-        .find(|message| message["message_type"] == "MusterJobProgress" && message["of"] == "image_pull");
+        .rfind(|message| message["message_type"] == "MusterJobProgress" && message["of"] == "image_pull");
     let pulled = pulled.unwrap_or_else(|| panic!("its progress was not sent: {messages:#?}"));
     assert!(pulled["done"].as_u64().unwrap() > 0, "{pulled}");
+    assert_eq!(pulled["layers"], json!({"done": 1, "total": 1}), "{pulled}");
     let image = &of(&messages, "V0JobFinishedRequest").unwrap()["image"];
     assert_eq!(
         (&image["name"], &image["id"]),
