@@ -1,0 +1,80 @@
+//! The waiting jobs of one account in one line.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use muster_protocol::JobId;
+
+use crate::{AGE_STEP, Ticket, WaitingJob};
+
+/// The place of a job among its account's jobs: the lower rank first, then the earlier arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    /// Microseconds since 1970: the arrival, put back by the job's priority.
+    aged: i64,
+    ticket: Ticket,
+}
+
+impl Rank {
+    pub(crate) fn of(job: &WaitingJob) -> Self {
+        let step = i64::try_from(AGE_STEP.as_micros()).unwrap_or(i64::MAX);
+        let ahead = step.saturating_mul(i64::from(job.priority.get()));
+        Self {
+            aged: job.since.micros().saturating_sub(ahead),
+            ticket: job.ticket,
+        }
+    }
+}
+
+/// The jobs of one account, in order. A sorted deque: new jobs nearly always go to its end, the next job stands at its
+/// front, and the place of any job is found by halving.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AccountLine {
+    jobs: VecDeque<(Rank, JobId)>,
+    /// The numbers of the jobs' arrivals; the lowest decides the account's place until its first turn.
+    tickets: BTreeSet<Ticket>,
+    /// The number of the account's last turn.
+    turn: Option<Ticket>,
+}
+
+impl AccountLine {
+    pub(crate) fn insert(&mut self, job: &WaitingJob) {
+        let rank = Rank::of(job);
+        let at = self.jobs.partition_point(|(known, _)| *known < rank);
+        self.jobs.insert(at, (rank, job.job));
+        self.tickets.insert(job.ticket);
+    }
+
+    pub(crate) fn remove(&mut self, job: &WaitingJob) {
+        if let Some(at) = self.index_of(job) {
+            self.jobs.remove(at);
+        }
+        self.tickets.remove(&job.ticket);
+    }
+
+    pub(crate) fn note_turn(&mut self, turn: Ticket) {
+        self.turn = self.turn.max(Some(turn));
+    }
+
+    /// The account's place among the accounts of the line; `None` if it has no jobs there.
+    pub(crate) fn place(&self) -> Option<Ticket> {
+        self.tickets
+            .first()
+            .copied()
+            .max(self.turn)
+            .filter(|_| !self.jobs.is_empty())
+    }
+
+    /// Number of the account's jobs that go before this one; `None` if the job is not here.
+    pub(crate) fn index_of(&self, job: &WaitingJob) -> Option<usize> {
+        let rank = Rank::of(job);
+        self.jobs.binary_search_by(|(known, _)| known.cmp(&rank)).ok()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<JobId> {
+        self.jobs.get(index).map(|(_, job)| *job)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+}

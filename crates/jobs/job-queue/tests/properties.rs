@@ -1,0 +1,329 @@
+//! Properties of the queue, against a model that knows nothing but lists.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use muster_job_queue::{
+    AGE_STEP, JobQueue, QueueAccount, QueueFull, QueueLimits, Ticket, WaitingJob, most_starts_before,
+};
+use muster_protocol::job::Priority;
+use muster_protocol::{ExecutorClass, JobId, Timestamp};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+const CLASSES: [ExecutorClass; 2] = [ExecutorClass::AlwaysOnTest, ExecutorClass::AlwaysOnGpu24Gb];
+const LIMITS: QueueLimits = QueueLimits {
+    jobs: 12,
+    per_account: 5,
+};
+const WIDE: QueueLimits = QueueLimits {
+    jobs: 1_000,
+    per_account: 1_000,
+};
+
+/// One thing that happens to the queue; time passes by some seconds before it.
+#[derive(Clone, Debug)]
+enum Step {
+    Arrive {
+        account: u8,
+        class: usize,
+        priority: u8,
+        patience: u64,
+    },
+    Pop {
+        class: usize,
+    },
+    /// Removes the waiting job with this number among all that wait, in the order of their ids.
+    Cancel {
+        nth: usize,
+    },
+    Expire,
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = (u64, Step)> {
+    let step = prop_oneof![
+        6 => (0u8..4, 0usize..2, 1u8..=10, 1u64..20_000)
+            .prop_map(|(account, class, priority, patience)| Step::Arrive { account, class, priority, patience }),
+        4 => (0usize..2).prop_map(|class| Step::Pop { class }),
+        1 => (0usize..20).prop_map(|nth| Step::Cancel { nth }),
+        1 => Just(Step::Expire),
+        1 => Just(Step::Restart),
+    ];
+    (0u64..900, step)
+}
+
+fn account(number: u8) -> QueueAccount {
+    QueueAccount::new(&format!("account {number}"))
+}
+
+fn job(number: u128) -> JobId {
+    JobId::from_uuid(Uuid::from_u128(number))
+}
+
+/// The queue as a list, in which every answer is found by looking at everything.
+#[derive(Default)]
+struct Model {
+    waiting: Vec<WaitingJob>,
+    turns: BTreeMap<(ExecutorClass, QueueAccount), Ticket>,
+}
+
+impl Model {
+    fn of(&self, class: ExecutorClass, account: &QueueAccount) -> Vec<&WaitingJob> {
+        let mut jobs: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(|job| job.class == class && job.account == *account)
+            .collect();
+        let step = i64::try_from(AGE_STEP.as_micros()).unwrap();
+        jobs.sort_by_key(|job| {
+            (
+                job.since.micros() - step * i64::from(job.priority.get()),
+                job.ticket,
+            )
+        });
+        jobs
+    }
+
+    fn place(&self, class: ExecutorClass, account: &QueueAccount) -> Ticket {
+        let first = self
+            .of(class, account)
+            .iter()
+            .map(|job| job.ticket)
+            .min()
+            .unwrap();
+        let turn = self.turns.get(&(class, account.clone())).copied();
+        turn.map_or(first, |turn| turn.max(first))
+    }
+
+    fn next(&self, class: ExecutorClass) -> Option<WaitingJob> {
+        let accounts: BTreeSet<_> = self
+            .waiting
+            .iter()
+            .filter(|job| job.class == class)
+            .map(|job| job.account.clone())
+            .collect();
+        let first = accounts
+            .into_iter()
+            .min_by_key(|account| self.place(class, account))?;
+        Some(self.of(class, &first)[0].clone())
+    }
+
+    /// Starts jobs of a class until none is left.
+    fn order(&self, class: ExecutorClass) -> Vec<JobId> {
+        let mut model = Self {
+            waiting: self.waiting.clone(),
+            turns: self.turns.clone(),
+        };
+        let mut ticket = i64::MAX / 2;
+        let mut order = Vec::new();
+        while let Some(next) = model.next(class) {
+            ticket += 1;
+            model.turns.insert((class, next.account.clone()), Ticket(ticket));
+            model.waiting.retain(|job| job.job != next.job);
+            order.push(next.job);
+        }
+        order
+    }
+}
+
+/// Reserves and adds a job as a validator does.
+fn arrive(queue: &mut JobQueue, number: u128, step: &Step, now: Timestamp) -> Result<WaitingJob, QueueFull> {
+    let Step::Arrive {
+        account: by,
+        class,
+        priority,
+        patience,
+    } = step
+    else {
+        panic!("not an arrival")
+    };
+    let (class, account) = (CLASSES[*class], account(*by));
+    let ticket = queue.reserve(class, &account)?;
+    assert!(!queue.is_free_for_all(class), "a reserved place counts");
+    let waiting = WaitingJob {
+        job: job(number),
+        account,
+        class,
+        priority: Priority::try_from(*priority).unwrap(),
+        ticket,
+        since: now,
+        deadline: now.plus(Duration::from_secs(*patience)),
+    };
+    queue.add_reserved(waiting.clone());
+    Ok(waiting)
+}
+
+/// The queue that a store restores: the waiting jobs in any order, and the last turns.
+fn restarted(model: &Model) -> JobQueue {
+    let mut queue = JobQueue::new(LIMITS);
+    for job in model.waiting.iter().rev() {
+        queue.restore(job.clone());
+    }
+    for ((class, account), turn) in &model.turns {
+        queue.restore_turn(*class, account, *turn);
+    }
+    queue
+}
+
+proptest! {
+    #[test]
+    fn the_queue_does_what_a_list_does(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut queue = JobQueue::new(LIMITS);
+        let mut model = Model::default();
+        let mut now = Timestamp::from_secs(1_000_000);
+        let mut left = BTreeSet::new();
+        for (number, (passed, step)) in steps.iter().enumerate() {
+            now = now.plus(Duration::from_secs(*passed));
+            match step {
+                Step::Arrive { account: by, .. } => {
+                    let of_account = model.waiting.iter().filter(|job| job.account == account(*by)).count();
+                    let expected = match (model.waiting.len() >= LIMITS.jobs, of_account >= LIMITS.per_account) {
+                        (true, _) => Some(QueueFull::All(LIMITS.jobs)),
+                        (false, true) => Some(QueueFull::Account(LIMITS.per_account)),
+                        (false, false) => None,
+                    };
+                    match arrive(&mut queue, number as u128, step, now) {
+                        Ok(job) => {
+                            prop_assert_eq!(expected, None);
+                            model.waiting.push(job);
+                        }
+                        Err(full) => prop_assert_eq!(expected, Some(full)),
+                    }
+                }
+                Step::Pop { class } => {
+                    let expected = model.next(CLASSES[*class]);
+                    let popped = queue.pop(CLASSES[*class]);
+                    prop_assert_eq!(popped.as_ref().map(|(job, _)| job), expected.as_ref());
+                    if let Some((job, turn)) = popped {
+                        prop_assert!(left.insert(job.job), "it has left once");
+                        model.waiting.retain(|other| other.job != job.job);
+                        model.turns.insert((job.class, job.account), turn);
+                    }
+                }
+                Step::Cancel { nth } => {
+                    model.waiting.sort_by_key(|job| job.job);
+                    let chosen = model.waiting.get(*nth).cloned();
+                    if let Some(job) = chosen {
+                        prop_assert_eq!(queue.remove(job.job), Some(job.clone()));
+                        prop_assert_eq!(queue.remove(job.job), None);
+                        prop_assert!(left.insert(job.job));
+                        model.waiting.retain(|other| other.job != job.job);
+                    }
+                }
+                Step::Expire => {
+                    let mut expected: Vec<_> =
+                        model.waiting.iter().filter(|job| job.deadline <= now).cloned().collect();
+                    expected.sort_by_key(|job| (job.deadline, job.job));
+                    prop_assert_eq!(&queue.expire(now), &expected);
+                    model.waiting.retain(|job| job.deadline > now);
+                    for job in expected { prop_assert!(left.insert(job.job)); }
+                }
+                Step::Restart => queue = restarted(&model),
+            }
+            prop_assert_eq!(queue.len(), model.waiting.len());
+            prop_assert_eq!(queue.is_empty(), model.waiting.is_empty());
+            prop_assert_eq!(queue.next_deadline(), model.waiting.iter().map(|job| job.deadline).min());
+            for class in CLASSES {
+                let order = model.order(class);
+                let ours: Vec<_> = queue.in_order(class).map(|job| job.job).collect();
+                prop_assert_eq!(&ours, &order);
+                prop_assert_eq!(queue.next(class).map(|job| job.job), order.first().copied());
+                prop_assert_eq!(queue.is_free_for_all(class), order.is_empty());
+                for (ahead, job) in order.iter().enumerate() {
+                    let position = queue.position(*job).unwrap();
+                    prop_assert_eq!((position.class, position.ahead, position.waiting), (class, ahead, order.len()));
+                    prop_assert!(queue.get(*job).is_some());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_job_starves_whatever_comes_after_it(
+        before in proptest::collection::vec((0u8..5, 1u8..=10), 0..20),
+        priority in 1u8..=10,
+        after in proptest::collection::vec(proptest::collection::vec((0u8..5, 1u8..=10), 0..4), 60..61),
+    ) {
+        let mut queue = JobQueue::new(WIDE);
+        let mut now = Timestamp::from_secs(1_000_000);
+        let mut number = 0;
+        let mut come = |queue: &mut JobQueue, by, priority, now| {
+            number += 1;
+            let step = Step::Arrive { account: by, class: 0, priority, patience: 10_000_000 };
+            arrive(queue, number, &step, now).unwrap()
+        };
+        for (by, priority) in before {
+            come(&mut queue, by, priority, now);
+        }
+        let watched = come(&mut queue, 0, priority, now);
+        let others = |queue: &JobQueue| {
+            let accounts: BTreeSet<_> = queue.jobs().map(|job| job.account.clone()).collect();
+            accounts.len() - 1
+        };
+        let (mut starts, mut own, mut most_others) = (0, 0, others(&queue));
+        // Newcomers of every account and priority keep coming while executors become free one by one.
+        for newcomers in &after {
+            now = now.plus(Duration::from_secs(60));
+            for (by, priority) in newcomers {
+                come(&mut queue, *by, *priority, now);
+            }
+            most_others = most_others.max(others(&queue));
+            let (popped, _) = queue.pop(CLASSES[0]).unwrap();
+            if popped.job == watched.job {
+                break;
+            }
+            starts += 1;
+            own += usize::from(popped.account == watched.account);
+            let most = AGE_STEP * u32::from(10 - priority);
+            prop_assert!(
+                popped.account != watched.account || popped.since.since(watched.since) <= most,
+                "a job of its account that comes so late does not overtake it"
+            );
+        }
+        prop_assert!(starts <= most_starts_before(own, most_others), "{starts} starts, {own} of its own account");
+    }
+}
+
+#[test]
+fn one_account_with_a_thousand_jobs_holds_up_no_other() {
+    let mut queue = JobQueue::new(WIDE);
+    let now = Timestamp::from_secs(1_000_000);
+    let from = |by, priority| Step::Arrive {
+        account: by,
+        class: 0,
+        priority,
+        patience: 3_600,
+    };
+    for number in 0..900 {
+        arrive(&mut queue, number, &from(1, 10), now).unwrap();
+    }
+    let late = arrive(&mut queue, 1_000, &from(2, 1), now).unwrap();
+    assert_eq!(queue.position(late.job).unwrap().ahead, 1);
+    assert_eq!(queue.pop(CLASSES[0]).unwrap().0.job, job(0));
+    assert_eq!(queue.pop(CLASSES[0]).unwrap().0.job, late.job);
+}
+
+#[test]
+fn a_reserved_place_counts_until_it_is_given_back() {
+    let mut queue = JobQueue::new(QueueLimits {
+        jobs: 2,
+        per_account: 1,
+    });
+    let class = CLASSES[0];
+    queue.reserve(class, &account(1)).unwrap();
+    assert_eq!(queue.reserve(class, &account(1)), Err(QueueFull::Account(1)));
+    queue.reserve(class, &account(2)).unwrap();
+    assert_eq!(queue.reserve(class, &account(3)), Err(QueueFull::All(2)));
+    queue.release(class, &account(1));
+    queue.release(class, &account(2));
+    assert!(queue.is_free_for_all(class));
+    queue.reserve(class, &account(3)).unwrap();
+}
