@@ -51,9 +51,10 @@ pub struct LeaseRules {
 #[derive(Debug)]
 struct ActiveLease {
     lease: Lease,
-    /// The started receipt with both signatures: proof that this executor is at work.
+    /// The started receipt with both signatures: proof that this executor is at work while the job is reserved.
     started: Receipt,
-    accepted_receipt: bool,
+    /// The accepted receipt with both signatures: proof that the executor is at work until the job must have ended.
+    accepted: Option<Box<Receipt>>,
     /// The connections that get its messages.
     audience: Vec<ConnectionId>,
     /// The open connections that have sent a message about it, the latest last.
@@ -352,7 +353,7 @@ impl LeaseTable {
         let past = EndedLease {
             validator: active.lease.validator(),
             standing,
-            accepted_receipt: active.accepted_receipt,
+            accepted_receipt: active.accepted.is_some(),
             finished_receipt: false,
             at: now,
         };

@@ -7,7 +7,7 @@ use muster_identity::{countersign, offer_receipt};
 use muster_protocol::receipt::{AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag};
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobFinished};
 use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::{MinerKey, ReceiptPayload};
+use muster_protocol::{MinerKey, ReceiptKind, ReceiptPayload};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -315,6 +315,41 @@ fn what_a_dead_connection_had_sent_does_not_silence_its_successor() {
     assert_eq!(told(&effects, 2), ["V0VolumesReadyRequest"]);
     // With nobody left, the next one to come hears all of it.
     assert_eq!(apply(&mut book, [Event::Left(ConnectionId(2))]), []);
+}
+
+#[test]
+fn a_full_miner_shows_a_muster_validator_the_receipts_that_cover_its_jobs() {
+    let mut book = open();
+    let other = Event::Joined {
+        connection: ConnectionId(2),
+        validator: validator(),
+        muster: false,
+    };
+    apply(&mut book, [joined(1), other, offered(1, 1), offered(1, 2)]);
+    let accepted = Event::ReceiptOffered {
+        connection: ConnectionId(1),
+        receipt: accepted_receipt(2),
+    };
+    apply(&mut book, [accepted]);
+    let mut shown = |connection| {
+        let effects = apply(&mut book, [offered(connection, 3)]);
+        let Some(FromMiner::V0DeclineJobRequest(decline)) = heard(&effects, connection).last() else {
+            panic!("not declined: {effects:?}")
+        };
+        let receipts = decline.receipts.iter();
+        let receipts = receipts.map(|receipt| (receipt.payload.attempt(), receipt.payload.kind()));
+        receipts.collect::<Vec<_>>()
+    };
+    let started = [1, 2].map(|n| (attempt(n), ReceiptKind::Started));
+    assert_eq!(
+        shown(2),
+        started,
+        "ComputeHorde's validators are shown what its miners show"
+    );
+    assert_eq!(
+        shown(1),
+        [started[0], started[1], (attempt(2), ReceiptKind::Accepted)]
+    );
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl LeaseTable {
                 let active = ActiveLease {
                     lease,
                     started: receipt,
-                    accepted_receipt: false,
+                    accepted: None,
                     audience: vec![id],
                     spoke: vec![id],
                     executor: None,
@@ -125,7 +125,7 @@ impl LeaseTable {
             }
             (AdmissionDecision::Repeat, Ok(_)) => self.repeat(id, attempt),
             (AdmissionDecision::Decline { reason, message }, _) => {
-                let receipts = self.collect_excuses(reason, offer);
+                let receipts = self.collect_excuses(id, reason, offer);
                 let decline = DeclineJob {
                     job_uuid: attempt,
                     message,
@@ -191,8 +191,15 @@ impl LeaseTable {
         }
     }
 
-    /// Started receipts of the executors of that class that are really at work.
-    fn collect_excuses(&self, reason: JobRejectionReason, offer: AdmissionRequest) -> Vec<Receipt> {
+    /// Receipts of the executors of that class that are really at work. A ComputeHorde validator is shown started
+    /// receipts, as ComputeHorde's miners do; they excuse for some seconds only. A Muster validator is shown the
+    /// accepted receipts too, which cover the whole of each job.
+    fn collect_excuses(
+        &self,
+        id: ConnectionId,
+        reason: JobRejectionReason,
+        offer: AdmissionRequest,
+    ) -> Vec<Receipt> {
         match reason {
             JobRejectionReason::Busy => {
                 let mut busy: Vec<_> = self
@@ -201,7 +208,13 @@ impl LeaseTable {
                     .filter(|active| active.lease.class() == offer.class && active.lease.holds_executor())
                     .collect();
                 busy.sort_unstable_by_key(|active| active.lease.attempt());
-                busy.into_iter().map(|active| active.started.clone()).collect()
+                let is_muster = self.connections.get(&id).is_some_and(|known| known.muster);
+                busy.into_iter()
+                    .flat_map(|active| {
+                        let accepted = active.accepted.as_deref().filter(|_| is_muster);
+                        std::iter::once(&active.started).chain(accepted).cloned()
+                    })
+                    .collect()
             }
             JobRejectionReason::Unknown
             | JobRejectionReason::InvalidSignature
@@ -274,7 +287,7 @@ impl LeaseTable {
             return vec![];
         };
         let (owner, held) = match (self.active.get(&attempt), self.past.get(&attempt)) {
-            (Some(active), _) => (active.lease.validator(), (active.accepted_receipt, false)),
+            (Some(active), _) => (active.lease.validator(), (active.accepted.is_some(), false)),
             (None, Some(past)) => (past.validator, (past.accepted_receipt, past.finished_receipt)),
             (None, None) => return vec![self.complain(id, attempt, no_such_attempt(attempt))],
         };
@@ -301,7 +314,7 @@ impl LeaseTable {
             ReceiptKind::Started => {}
             ReceiptKind::Accepted => {
                 if let Some(active) = self.active.get_mut(&attempt) {
-                    active.accepted_receipt = true;
+                    active.accepted = Some(receipt.clone());
                 } else if let Some(past) = self.past.get_mut(&attempt) {
                     past.accepted_receipt = true;
                 }

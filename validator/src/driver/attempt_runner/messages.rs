@@ -11,7 +11,7 @@ use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
 use muster_protocol::{
-    Feature, JobRejectionReason, ParticipantType, Receipt, ReceiptKind, ReceiptPayload, ValidatorKey,
+    Feature, JobRejectionReason, ParticipantType, Receipt, ReceiptKind, ValidatorKey,
 };
 use muster_routing::busy_excuse::{BusyRejection, is_excused};
 use muster_store::StoreError;
@@ -19,8 +19,8 @@ use muster_store::StoreError;
 use super::AttemptRunner;
 use crate::driver::unmatched;
 
-/// The receipts of a refusal that are checked at most: more executors than any miner has.
-const MAX_EXCUSES: usize = 1_024;
+/// The receipts of a refusal that are checked at most: two for each executor, of more executors than any miner has.
+const MAX_EXCUSES: usize = 2_048;
 
 impl AttemptRunner<'_> {
     pub(super) async fn on_channel(&mut self, event: ChannelEvent) -> Result<(), StoreError> {
@@ -166,19 +166,16 @@ impl AttemptRunner<'_> {
         };
         let shown: Vec<_> = decline.receipts.iter().take(MAX_EXCUSES).cloned().collect();
         let verified = verify_receipts(shown, now);
-        let started = verified
+        let payloads = verified
             .iter()
-            .filter_map(|receipt| match &receipt.as_ref().ok()?.payload {
-                ReceiptPayload::Started(started) => Some(started),
-                ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_) => None,
-            });
+            .filter_map(|receipt| Some(&receipt.as_ref().ok()?.payload));
         let (own_key, subnet) = (self.state.key(), self.state.subnet.last_metagraph());
         let counts = |validator: ValidatorKey| {
             let permitted =
                 |metagraph: &Metagraph| metagraph.find(&validator.0).is_some_and(|neuron| neuron.permit);
             validator == own_key || subnet.as_deref().is_some_and(permitted)
         };
-        is_excused(&refusal, started, counts)
+        is_excused(&refusal, payloads, counts)
     }
 
     /// Passes live output or progress on to the user, as far as the attempt's budget allows.
