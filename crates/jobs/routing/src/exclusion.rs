@@ -38,6 +38,23 @@ pub enum Exclusion {
     },
 }
 
+impl Exclusion {
+    /// Whether the reason may end while a job waits. The other reasons hold for as long as the subnet, the operator's
+    /// rules and the miner's manifest stay as they are.
+    pub const fn is_passing(self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::FullLately | Self::LostLately { .. } => true,
+            Self::NoAxon
+            | Self::BadAxon
+            | Self::OwnHotkey
+            | Self::Blacklisted
+            | Self::AlreadyTried
+            | Self::SameOwner
+            | Self::ClassNotOffered => false,
+        }
+    }
+}
+
 impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -28,6 +28,10 @@ pub struct LedgerWindows {
 /// The most cached images and inputs that are remembered of one miner.
 const MAX_WARM: usize = 512;
 
+/// Each report in a row that no executor is free counts for twice as long as the one before, up to this multiple of
+/// the window: a miner that works for another validator for hours is not asked every few seconds.
+const MAX_FULL: u32 = 8;
+
 /// Slices of a window that are counted apart: an event is forgotten at most a sixtieth of the window too late.
 const SLICES: i64 = 60;
 
@@ -46,8 +50,16 @@ struct MinerAccount {
     excuses: SlicedCount,
     given: SlicedCount,
     manifest: Option<(Timestamp, Manifest)>,
-    full: BTreeMap<ExecutorClass, Timestamp>,
+    full: BTreeMap<ExecutorClass, FullReport>,
     warm: BTreeMap<CacheKey, Timestamp>,
+}
+
+/// A miner's last report that no executor of a class is free.
+#[derive(Clone, Copy, Debug)]
+struct FullReport {
+    until: Timestamp,
+    /// Reports in a row, each soon after the one before had run out.
+    times: u32,
 }
 
 /// The number of recent events, counted in slices of time.
@@ -84,9 +96,21 @@ impl SlicedCount {
     }
 
     fn count(&self, now: Timestamp, window: Duration) -> u32 {
+        self.recent(now, window)
+            .fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// When the oldest of the recent events is forgotten.
+    fn next_fall(&self, now: Timestamp, window: Duration) -> Option<Timestamp> {
+        let (oldest, _) = self.recent(now, window).find(|(_, count)| *count > 0)?;
+        let width = i64::try_from(window.as_micros()).unwrap_or(i64::MAX) / SLICES;
+        let end = oldest.saturating_add(SLICES).saturating_add(1);
+        Some(Timestamp::from_micros(end.saturating_mul(width.max(1))))
+    }
+
+    fn recent(&self, now: Timestamp, window: Duration) -> impl Iterator<Item = &(i64, u32)> {
         let first = Self::slice(now, window).saturating_sub(SLICES);
-        let recent = self.slices.iter().filter(|(slice, _)| *slice >= first);
-        recent.fold(0, |sum, (_, count)| sum.saturating_add(*count))
+        self.slices.iter().filter(move |(slice, _)| *slice >= first)
     }
 }
 
@@ -148,9 +172,24 @@ impl MinerLedger {
         (now.since(*at) < self.windows.manifest).then(|| manifest.count(class))
     }
 
-    /// Notes a miner's report that no executor of the class is free.
+    /// Notes a miner's report that no executor of the class is free. Each report in a row counts for longer.
     pub fn record_full(&mut self, miner: MinerKey, class: ExecutorClass, at: Timestamp) {
-        self.account(miner).full.insert(class, at);
+        let window = self.windows.full;
+        let full = &mut self.account(miner).full;
+        let times = match full.get(&class) {
+            Some(last) if at.since(last.until) < window.saturating_mul(MAX_FULL) => {
+                last.times.saturating_add(1)
+            }
+            Some(_) | None => 1,
+        };
+        let factor = 2_u32.saturating_pow(times.saturating_sub(1)).min(MAX_FULL);
+        let until = at.plus(window.saturating_mul(factor));
+        full.insert(class, FullReport { until, times });
+    }
+
+    /// Notes that a miner has accepted an attempt, so its earlier reports of being full are out of date.
+    pub fn record_accepted(&mut self, miner: MinerKey, class: ExecutorClass) {
+        self.account(miner).full.remove(&class);
     }
 
     /// Notes images and inputs that a miner must have at hand, because an attempt got so far there.
@@ -205,14 +244,16 @@ impl MinerLedger {
             open: account.open.clone(),
             done: account.done.count(now, windows.record),
             incidents: account.incidents.count(now, windows.record),
+            incidents_until: account.incidents.next_fall(now, windows.record),
             excuses: account.excuses.count(now, windows.record),
             given: account.given.count(now, windows.given),
             manifest: manifest
                 .filter(|(at, _)| now.since(*at) < windows.manifest)
                 .map(|(_, manifest)| manifest.clone()),
+            last_manifest: manifest.map(|(_, manifest)| manifest.clone()),
             full: full
-                .filter(|(_, at)| now.since(**at) < windows.full)
-                .map(|(class, _)| *class)
+                .filter(|(_, report)| now < report.until)
+                .map(|(class, report)| (*class, report.until))
                 .collect(),
             warm: about.iter().filter(is_warm).copied().collect(),
         }
@@ -292,6 +333,33 @@ mod tests {
         assert_eq!((end.open[&CLASS], end.given, end.warm.len()), (0, 0, 0));
         ledger.forget(|_| false);
         assert!(ledger.stats([miner(1)], &BTreeSet::new(), NOW(1)).is_empty());
+    }
+
+    #[test]
+    fn a_miner_that_stays_full_is_asked_less_often_until_it_accepts() {
+        let mut ledger = ledger();
+        let until = |ledger: &MinerLedger, now| standing(ledger, &[], now).full.get(&CLASS).copied();
+        let mut now = 1_000;
+        for seconds in [5, 10, 20, 40, 40] {
+            ledger.record_full(miner(1), CLASS, NOW(now));
+            assert_eq!(until(&ledger, now), Some(NOW(now + seconds)));
+            now += seconds;
+            assert_eq!(until(&ledger, now), None);
+        }
+        ledger.record_accepted(miner(1), CLASS);
+        ledger.record_full(miner(1), CLASS, NOW(now));
+        assert_eq!(until(&ledger, now), Some(NOW(now + 5)));
+    }
+
+    #[test]
+    fn the_time_at_which_incidents_are_forgotten_is_known() {
+        let mut ledger = ledger();
+        assert_eq!(standing(&ledger, &[], 1_000).incidents_until, None);
+        ledger.record_mark(miner(1), AttemptMark::Incident, NOW(1_000));
+        let until = standing(&ledger, &[], 1_000).incidents_until.unwrap();
+        let before = until.secs() - 1;
+        assert_eq!(standing(&ledger, &[], before).incidents, 1);
+        assert_eq!(standing(&ledger, &[], until.secs()).incidents, 0);
     }
 
     #[test]

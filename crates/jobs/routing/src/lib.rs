@@ -1,12 +1,13 @@
 //! A validator's decisions about a job, all of them pure: admission ([`admission`]), the choice of a miner
-//! ([`mod@route`]), the step after an attempt ([`retry`]), and the mark that an attempt leaves on its miner's record
-//! ([`attempt_mark`]).
+//! ([`mod@route`]), whether a job without a miner waits or is refused ([`availability`]), the step after an attempt
+//! ([`retry`]), and the mark that an attempt leaves on its miner's record ([`attempt_mark`]).
 //!
 //! No clock, no store, no randomness: the same facts give the same answer everywhere. A [`MinerLedger`] holds the
 //! knowledge about miners; it is rebuilt from the store after a restart.
 
 pub mod admission;
 pub mod attempt_mark;
+pub mod availability;
 pub mod busy_excuse;
 pub mod cache_keys;
 mod exclusion;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use muster_protocol::{Digest, ExecutorClass, Hotkey, JobId, Manifest, MinerKey};
+use muster_protocol::{Digest, ExecutorClass, Hotkey, JobId, Manifest, MinerKey, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -53,6 +53,9 @@ pub struct RoutingPolicy {
     pub max_incidents: u32,
     /// Miners that get no jobs.
     pub blacklist: BTreeSet<MinerKey>,
+    /// Attempts of a class at a time at a miner that has not shown its executors yet. With each further one the job
+    /// would be declined, or wait, although another miner might have room.
+    pub most_unproven: u32,
     /// The highest cost of each drawback, in points.
     pub prices: RouteCost,
 }
@@ -83,16 +86,20 @@ pub struct MinerStats {
     pub excuses: u32,
     /// Recent attempts that were given to the miner.
     pub given: u32,
+    /// When the number of incidents falls next; `None` without incidents.
+    pub incidents_until: Option<Timestamp>,
     /// The miner's last manifest; `None` before the first connection, and once it is old.
     pub manifest: Option<Manifest>,
-    /// Classes for which the miner recently reported that no executor is free.
-    pub full: BTreeSet<ExecutorClass>,
+    /// The miner's last manifest, however old; `None` before the first connection.
+    pub last_manifest: Option<Manifest>,
+    /// Classes for which the miner recently reported that no executor is free, and until when each report counts.
+    pub full: BTreeMap<ExecutorClass, Timestamp>,
     /// Images and inputs that earlier jobs left at the miner.
     pub warm: BTreeSet<CacheKey>,
 }
 
 impl MinerStats {
-    fn open_of(&self, class: ExecutorClass) -> u32 {
+    pub(crate) fn open_of(&self, class: ExecutorClass) -> u32 {
         self.open.get(&class).copied().unwrap_or(0)
     }
 
@@ -151,6 +158,8 @@ pub struct ExcludedMiner {
     pub miner: MinerKey,
     /// The reason of the exclusion.
     pub reason: Exclusion,
+    /// When the reason ends by itself; `None` for a reason that ends with an event or never.
+    pub until: Option<Timestamp>,
 }
 
 /// The result of routing: every neuron of the subnet is in exactly one of the two lists.
@@ -241,6 +250,7 @@ pub fn route(
                 uid: neuron.uid,
                 miner: neuron.miner,
                 reason,
+                until: end_of(reason, requirements.class, stats),
             }),
         }
     }
@@ -274,6 +284,45 @@ fn check_exclusions(
     stats: &MinerStats,
     policy: &RoutingPolicy,
 ) -> Result<SocketAddr, Exclusion> {
+    let address = check_askable(neuron, policy)?;
+    if requirements.tried.contains(&neuron.miner) {
+        return Err(Exclusion::AlreadyTried);
+    }
+    if requirements.avoided_owners.contains(&neuron.owner) {
+        return Err(Exclusion::SameOwner);
+    }
+    let open = stats.open_of(requirements.class);
+    let capacity = match &stats.manifest {
+        Some(manifest) => manifest.count(requirements.class),
+        // An old manifest still tells how much the miner can do at a time; that it lacks the class may have changed.
+        None => {
+            let last = stats.last_manifest.as_ref();
+            last.map_or(0, |last| last.count(requirements.class))
+                .max(policy.most_unproven)
+        }
+    };
+    if capacity == 0 {
+        return Err(Exclusion::ClassNotOffered);
+    }
+    if open >= capacity {
+        return Err(Exclusion::Busy { open, capacity });
+    }
+    if stats.full.contains_key(&requirements.class) {
+        return Err(Exclusion::FullLately);
+    }
+    if stats.incidents >= policy.max_incidents {
+        return Err(Exclusion::LostLately {
+            incidents: stats.incidents,
+        });
+    }
+    Ok(address)
+}
+
+/// Checks the reasons that hold for every job: a neuron that passes is a miner that may be asked for something.
+pub(crate) fn check_askable(
+    neuron: &RoutableNeuron,
+    policy: &RoutingPolicy,
+) -> Result<SocketAddr, Exclusion> {
     if neuron.miner.0 == policy.me {
         return Err(Exclusion::OwnHotkey);
     }
@@ -284,31 +333,23 @@ fn check_exclusions(
     if policy.blacklist.contains(&neuron.miner) {
         return Err(Exclusion::Blacklisted);
     }
-    if requirements.tried.contains(&neuron.miner) {
-        return Err(Exclusion::AlreadyTried);
-    }
-    if requirements.avoided_owners.contains(&neuron.owner) {
-        return Err(Exclusion::SameOwner);
-    }
-    if let Some(manifest) = &stats.manifest {
-        let capacity = manifest.count(requirements.class);
-        let open = stats.open_of(requirements.class);
-        if capacity == 0 {
-            return Err(Exclusion::ClassNotOffered);
-        }
-        if open >= capacity {
-            return Err(Exclusion::Busy { open, capacity });
-        }
-    }
-    if stats.full.contains(&requirements.class) {
-        return Err(Exclusion::FullLately);
-    }
-    if stats.incidents >= policy.max_incidents {
-        return Err(Exclusion::LostLately {
-            incidents: stats.incidents,
-        });
-    }
     Ok(address)
+}
+
+/// When a reason ends by itself.
+fn end_of(reason: Exclusion, class: ExecutorClass, stats: &MinerStats) -> Option<Timestamp> {
+    match reason {
+        Exclusion::FullLately => stats.full.get(&class).copied(),
+        Exclusion::LostLately { .. } => stats.incidents_until,
+        Exclusion::NoAxon
+        | Exclusion::BadAxon
+        | Exclusion::OwnHotkey
+        | Exclusion::Blacklisted
+        | Exclusion::AlreadyTried
+        | Exclusion::SameOwner
+        | Exclusion::ClassNotOffered
+        | Exclusion::Busy { .. } => None,
+    }
 }
 
 fn is_dialable(address: SocketAddr) -> bool {

@@ -44,6 +44,7 @@ fn policy() -> RoutingPolicy {
         me: hotkey(0),
         max_incidents: 3,
         blacklist: BTreeSet::new(),
+        most_unproven: u32::MAX,
         prices: RoutingPolicy::PRICES,
     }
 }
@@ -90,7 +91,7 @@ fn every_exclusion_names_its_reason() {
         (
             miner(8),
             MinerStats {
-                full: [CLASS].into(),
+                full: [(CLASS, Timestamp::from_secs(1_005))].into(),
                 ..MinerStats::default()
             },
         ),
@@ -315,7 +316,12 @@ fn standing() -> impl Strategy<Value = MinerStats> {
                 excuses,
                 given,
                 manifest: manifest.map(|count| Manifest::new([(CLASS, count)])),
-                full: full.then_some(CLASS).into_iter().collect(),
+                incidents_until: None,
+                last_manifest: None,
+                full: full
+                    .then_some((CLASS, Timestamp::from_secs(5)))
+                    .into_iter()
+                    .collect(),
                 warm: warm.then(|| CacheKey::image("image")).into_iter().collect(),
             },
         )
@@ -418,4 +424,28 @@ fn an_image_at_another_miner_is_known_while_it_is_remembered() {
     assert!(ledger.is_elsewhere(image, miner(2), at(50)));
     assert!(!ledger.is_elsewhere(image, miner(1), at(50)), "only its own word");
     assert!(!ledger.is_elsewhere(image, miner(2), at(100)));
+}
+
+#[test]
+fn a_miner_that_has_not_shown_its_executors_gets_few_attempts_at_a_time() {
+    let subjects = [subject(1, Some(1))];
+    let limited = RoutingPolicy {
+        most_unproven: 1,
+        ..policy()
+    };
+    let with = |open, last: Option<u32>| {
+        let stats = MinerStats {
+            open: [(CLASS, open)].into(),
+            last_manifest: last.map(|count| Manifest::new([(CLASS, count)])),
+            ..MinerStats::default()
+        };
+        let route = route(&wish(1), &subjects, &[(miner(1), stats)].into(), &limited);
+        route.excluded.first().map(|excluded| excluded.reason)
+    };
+    assert_eq!(with(0, None), None);
+    let busy = |open, capacity| Some(Exclusion::Busy { open, capacity });
+    assert_eq!(with(1, None), busy(1, 1));
+    // An old manifest says how many it may have, and never that it may have none.
+    assert_eq!((with(2, Some(3)), with(3, Some(3))), (None, busy(3, 3)));
+    assert_eq!((with(0, Some(0)), with(1, Some(0))), (None, busy(1, 1)));
 }

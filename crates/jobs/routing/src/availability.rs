@@ -1,0 +1,248 @@
+//! Whether a job starts now, waits, or is refused: read from its route.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
+
+use crate::exclusion::Exclusion;
+use crate::route::{Candidate, MinerStats, RoutableNeuron, Route, RoutingPolicy, check_askable};
+
+/// What a route means for its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Availability {
+    /// This miner may be asked now. It may be one that has not shown its executors yet.
+    Now(Candidate),
+    /// No miner may be asked now, and at least one may be later.
+    Later(LaterReasons),
+    /// No miner of the subnet could run the job as things stand.
+    Never,
+}
+
+/// Why no miner may be asked now. Counts only the miners that may be asked later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaterReasons {
+    /// Executors that work for this validator.
+    pub at_work: u32,
+    /// Miners that recently said that they have no executor free.
+    pub full: u32,
+    /// Miners that failed too many attempts recently.
+    pub failing: u32,
+    /// The earliest time at which one of the reasons ends by itself; `None` if all end with events.
+    pub until: Option<Timestamp>,
+}
+
+/// What the subnet offers of one class. Only miners that may be asked at all are counted, by their manifests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCapacity {
+    /// Miners that offer the class.
+    pub miners: u32,
+    /// Their executors of the class.
+    pub executors: u32,
+    /// Attempts of this validator on these executors.
+    pub at_work: u32,
+}
+
+/// What a route means for its job.
+pub fn availability(route: &Route) -> Availability {
+    if let Some(first) = route.candidates.first() {
+        return Availability::Now(*first);
+    }
+    let mut reasons = LaterReasons::default();
+    let mut may_be_asked_later = false;
+    for excluded in &route.excluded {
+        match excluded.reason {
+            Exclusion::Busy { open, .. } => reasons.at_work = reasons.at_work.saturating_add(open),
+            Exclusion::FullLately => reasons.full = reasons.full.saturating_add(1),
+            Exclusion::LostLately { .. } => reasons.failing = reasons.failing.saturating_add(1),
+            Exclusion::NoAxon
+            | Exclusion::BadAxon
+            | Exclusion::OwnHotkey
+            | Exclusion::Blacklisted
+            | Exclusion::AlreadyTried
+            | Exclusion::SameOwner
+            | Exclusion::ClassNotOffered => {}
+        }
+        if excluded.reason.is_passing() {
+            may_be_asked_later = true;
+            reasons.until = [reasons.until, excluded.until].into_iter().flatten().min();
+        }
+    }
+    if may_be_asked_later {
+        Availability::Later(reasons)
+    } else {
+        Availability::Never
+    }
+}
+
+/// What the subnet offers, by class, as far as manifests are known.
+pub fn class_capacities(
+    neurons: &[RoutableNeuron],
+    stats_by_miner: &BTreeMap<MinerKey, MinerStats>,
+    policy: &RoutingPolicy,
+) -> BTreeMap<ExecutorClass, ClassCapacity> {
+    let mut capacities = BTreeMap::<_, ClassCapacity>::new();
+    for neuron in neurons {
+        let Some(stats) = stats_by_miner.get(&neuron.miner) else {
+            continue;
+        };
+        let (Ok(_), Some(manifest)) = (check_askable(neuron, policy), &stats.last_manifest) else {
+            continue;
+        };
+        for (class, count) in manifest.iter().filter(|(_, count)| *count > 0) {
+            let capacity = capacities.entry(class).or_default();
+            capacity.miners = capacity.miners.saturating_add(1);
+            capacity.executors = capacity.executors.saturating_add(count);
+            capacity.at_work = capacity.at_work.saturating_add(stats.open_of(class).min(count));
+        }
+    }
+    capacities
+}
+
+/// The offered classes as a user reads them: `2 of always_on.test, 1 of always_on.gpu-24gb`.
+pub fn describe_offers(capacities: &BTreeMap<ExecutorClass, ClassCapacity>) -> String {
+    if capacities.is_empty() {
+        return "no miner of this subnet offers an executor of any class".to_owned();
+    }
+    let offers = capacities
+        .iter()
+        .map(|(class, capacity)| format!("{} of {class}", capacity.executors));
+    format!("offered are {}", offers.collect::<Vec<_>>().join(", "))
+}
+
+impl fmt::Display for LaterReasons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        match self.at_work {
+            0 => {}
+            1 => parts.push("the only executor is at work".to_owned()),
+            count => parts.push(format!("all {count} executors are at work")),
+        }
+        match self.full {
+            0 => {}
+            1 => parts.push("1 miner says that it has no executor free".to_owned()),
+            count => parts.push(format!("{count} miners say that they have no executor free")),
+        }
+        match self.failing {
+            0 => {}
+            1 => parts.push("1 miner failed too often lately".to_owned()),
+            count => parts.push(format!("{count} miners failed too often lately")),
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use muster_protocol::Manifest;
+
+    use super::*;
+    use crate::route::{ExcludedMiner, RouteCost};
+    use crate::testing::hotkey;
+
+    const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+    const NEVER: [Exclusion; 7] = [
+        Exclusion::NoAxon,
+        Exclusion::BadAxon,
+        Exclusion::OwnHotkey,
+        Exclusion::Blacklisted,
+        Exclusion::AlreadyTried,
+        Exclusion::SameOwner,
+        Exclusion::ClassNotOffered,
+    ];
+
+    fn without(excluded: &[(Exclusion, Option<i64>)]) -> Route {
+        let row = |(at, (reason, until)): (usize, &(Exclusion, Option<i64>))| ExcludedMiner {
+            uid: u16::try_from(at).unwrap(),
+            miner: MinerKey(hotkey(1)),
+            reason: *reason,
+            until: until.map(Timestamp::from_secs),
+        };
+        Route {
+            candidates: Vec::new(),
+            excluded: excluded.iter().enumerate().map(row).collect(),
+        }
+    }
+
+    #[test]
+    fn a_job_is_refused_only_if_every_miner_is_out_for_good() {
+        assert_eq!(availability(&without(&[])), Availability::Never);
+        let never: Vec<_> = NEVER.iter().map(|reason| (*reason, None)).collect();
+        assert_eq!(availability(&without(&never)), Availability::Never);
+        let passing = [
+            (Exclusion::Busy { open: 2, capacity: 2 }, None),
+            (Exclusion::FullLately, Some(50)),
+            (Exclusion::LostLately { incidents: 3 }, Some(40)),
+        ];
+        for reason in passing {
+            let mut mixed = never.clone();
+            mixed.push(reason);
+            let found = availability(&without(&mixed));
+            assert!(matches!(found, Availability::Later(_)), "{reason:?}: {found:?}");
+        }
+        let Availability::Later(reasons) = availability(&without(&passing)) else {
+            panic!("it waits")
+        };
+        assert_eq!(reasons.until, Some(Timestamp::from_secs(40)));
+        assert_eq!(
+            reasons.to_string(),
+            "all 2 executors are at work, 1 miner says that it has no executor free, 1 miner failed too often lately"
+        );
+    }
+
+    #[test]
+    fn a_miner_that_may_be_asked_is_asked() {
+        let candidate = Candidate {
+            uid: 1,
+            miner: MinerKey(hotkey(1)),
+            address: SocketAddr::from(([10, 0, 0, 1], 1)),
+            cost: RouteCost::default(),
+        };
+        let mut route = without(&[(Exclusion::FullLately, None)]);
+        route.candidates.push(candidate);
+        assert_eq!(availability(&route), Availability::Now(candidate));
+    }
+
+    #[test]
+    fn offers_are_counted_by_class_and_only_of_miners_that_may_be_asked() {
+        let neuron = |seed: u8, axon: bool| RoutableNeuron {
+            uid: u16::from(seed),
+            miner: MinerKey(hotkey(seed)),
+            owner: hotkey(100),
+            axon: axon.then(|| SocketAddr::from(([10, 0, 0, 1], 1))),
+        };
+        let stats = |open| MinerStats {
+            last_manifest: Some(Manifest::new([(CLASS, 2)])),
+            open: [(CLASS, open)].into(),
+            ..MinerStats::default()
+        };
+        let policy = RoutingPolicy {
+            me: hotkey(0),
+            max_incidents: 3,
+            blacklist: [MinerKey(hotkey(4))].into(),
+            most_unproven: 1,
+            prices: RoutingPolicy::PRICES,
+        };
+        let neurons = [
+            neuron(1, true),
+            neuron(2, true),
+            neuron(3, false),
+            neuron(4, true),
+            neuron(5, true),
+        ];
+        let known = (1..=4)
+            .map(|seed| (MinerKey(hotkey(seed)), stats(u32::from(seed))))
+            .collect();
+        let capacities = class_capacities(&neurons, &known, &policy);
+        let expected = ClassCapacity {
+            miners: 2,
+            executors: 4,
+            at_work: 3,
+        };
+        assert_eq!(capacities, [(CLASS, expected)].into());
+        assert_eq!(describe_offers(&capacities), "offered are 4 of always_on.test");
+        assert!(describe_offers(&BTreeMap::new()).contains("no miner"));
+    }
+}
