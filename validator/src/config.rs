@@ -10,6 +10,7 @@ use muster_gateway::Settings as GatewaySettings;
 use muster_grading_runner::Settings as GradingSettings;
 use muster_identity::wallet::WalletPath;
 use muster_process::config::{Problem, RoleConfig};
+use muster_protocol::job::MAX_QUEUE_SECS;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, UserKey};
 use muster_routing::admission::AllowedUsers;
 use muster_routing::{LedgerWindows, RoutingPolicy};
@@ -39,6 +40,8 @@ pub struct Config {
     pub users: UsersConfig,
     /// How miners are chosen.
     pub routing: RoutingConfig,
+    /// The queue of jobs that wait for an executor.
+    pub queue: QueueConfig,
     /// The gathering of receipts of all validators.
     pub receipts: ReceiptsConfig,
     /// The value of work.
@@ -109,6 +112,18 @@ pub struct RoutingConfig {
     pub blacklist: BTreeSet<MinerKey>,
 }
 
+/// The queue of jobs that wait for an executor.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueueConfig {
+    /// Jobs of all accounts that may wait.
+    pub max_jobs: usize,
+    /// Jobs of one account that may wait.
+    pub max_per_account: usize,
+    /// Seconds that a job may wait whose terms do not say.
+    pub default_s: u64,
+}
+
 /// The gathering of receipts of all validators.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -167,6 +182,7 @@ impl Default for Config {
             facilitator: FacilitatorConfig::default(),
             users: UsersConfig::default(),
             routing: RoutingConfig::default(),
+            queue: QueueConfig::default(),
             receipts: ReceiptsConfig::default(),
             scoring: ScoringConfig::default(),
             gateway: GatewaySettings::default(),
@@ -208,6 +224,16 @@ impl Default for RoutingConfig {
             full_s: 5,
             warm_s: 86_400,
             blacklist: BTreeSet::new(),
+        }
+    }
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self {
+            max_jobs: 100_000,
+            max_per_account: 10_000,
+            default_s: 3_600,
         }
     }
 }
@@ -266,9 +292,10 @@ impl UsersConfig {
 }
 
 impl RoutingConfig {
-    pub(crate) fn policy(&self, me: Hotkey) -> RoutingPolicy {
+    pub(crate) fn policy(&self, me: Hotkey, most_unproven: u32) -> RoutingPolicy {
         RoutingPolicy {
             me,
+            most_unproven,
             max_incidents: self.max_incidents,
             blacklist: self.blacklist.clone(),
             prices: RoutingPolicy::PRICES,
@@ -316,6 +343,20 @@ impl RoleConfig for Config {
             if number == 0 {
                 problems.push(Problem::at(path, "must be at least 1"));
             }
+        }
+        for (path, number) in [
+            ("queue.max_jobs", self.queue.max_jobs),
+            ("queue.max_per_account", self.queue.max_per_account),
+        ] {
+            if number == 0 {
+                problems.push(Problem::at(path, "must be at least 1"));
+            }
+        }
+        if self.queue.default_s > MAX_QUEUE_SECS {
+            problems.push(Problem::at(
+                "queue.default_s",
+                "must be at most thirty days (2592000)",
+            ));
         }
         // Older receipts are refused, so older pages need not be read.
         if self.receipts.catch_up_s > 172_800 {

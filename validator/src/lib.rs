@@ -67,8 +67,8 @@ use tokio::sync::watch;
 
 use chain::{Chain, Subnet, SubnetView};
 pub use config::{
-    ChainConfig, Config, FacilitatorConfig, ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig,
-    UsersConfig,
+    ChainConfig, Config, FacilitatorConfig, QueueConfig, ReceiptsConfig, RoutingConfig, ScoringConfig,
+    TimingConfig, UsersConfig,
 };
 use driver::JobDrivers;
 use facilitator::FacilitatorBackend;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
+use muster_protocol::wire::facilitator::JobRequest;
 use muster_store::StoreError;
 use parking_lot::Mutex;
 
@@ -53,6 +54,11 @@ impl ValidatorState {
     /// The validator's own public key.
     pub(crate) fn key(&self) -> ValidatorKey {
         ValidatorKey(self.keypair.hotkey())
+    }
+
+    /// Whether the validator ordered the job itself: a session of its gateway or its grading.
+    pub(crate) fn is_own(&self, request: &JobRequest) -> bool {
+        request.signature.signatory.0 == self.keypair.hotkey()
     }
 
     /// Stops the validator because of an error that waiting cannot mend. A message whose facts cannot be stored must

@@ -217,6 +217,11 @@ impl SubnetView {
         }
     }
 
+    /// Changes with every finalised block. The sender lives as long as this view.
+    pub(crate) fn head_changes(&self) -> watch::Receiver<Option<BlockNumber>> {
+        self.head.subscribe()
+    }
+
     /// The newest finalised block seen; `None` before the chain has answered.
     pub(crate) fn head(&self) -> Option<BlockNumber> {
         *self.head.borrow()

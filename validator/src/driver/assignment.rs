@@ -1,5 +1,7 @@
 //! The assignment of a miner to a job: route by the metagraph and the ledger, and create the attempt.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
@@ -8,7 +10,10 @@ use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
-use muster_protocol::{AttemptId, ErrorCode, MinerKey};
+use muster_protocol::{AttemptId, ErrorCode, ExecutorClass, JobId, MinerKey};
+use muster_routing::availability::{
+    Availability, ClassCapacity, availability, class_capacities, describe_offers,
+};
 use muster_routing::{
     CacheKey, Candidate, JobRequirements, RoutableNeuron, Route, RouteDecision, RoutingPolicy, route,
 };
@@ -26,6 +31,8 @@ use crate::store::{NewAttempt, StoredAttempt};
 pub(super) enum Assignment {
     /// A miner was found, and the attempt is in the store.
     Attempt(Box<NewAttempt>),
+    /// No miner may be asked now, and at least one may be later. The outcome is for a job that does not wait.
+    Later(Box<RouteDecision>, Outcome),
     /// No miner can take the job, or its user called it off. The outcome is for the user if there was no attempt
     /// before.
     NoMiner(Outcome),
@@ -39,13 +46,55 @@ pub(super) enum Assignment {
 pub(super) fn assign_at_once(drivers: &JobDrivers, request: &JobRequest) -> Option<NewAttempt> {
     let state = &*drivers.state;
     let metagraph = state.subnet.fresh_metagraph()?;
-    let (requirements, policy) = (requirements(request, &[], &metagraph), policy(state));
-    let (found, chosen) = choose(drivers, &requirements, &metagraph, &policy);
-    let decision = found.decision(requirements.class, metagraph.block.0);
-    Some(new_attempt(state, request, &[], chosen?, decision))
+    Some(*assign_waiting(drivers, request, &[], &metagraph)?)
 }
 
-/// Assigns a miner to a job and stores the attempt. While the chain has not answered since the start no miner is known,
+/// Assigns a miner to a user's job by this metagraph. `None` if no miner may be asked now.
+///
+/// The ledger counts the attempt from here on, so the job must be driven or the attempt withdrawn.
+pub(super) fn assign_waiting(
+    drivers: &JobDrivers,
+    request: &JobRequest,
+    earlier: &[StoredAttempt],
+    metagraph: &Metagraph,
+) -> Option<Box<NewAttempt>> {
+    let state = &*drivers.state;
+    let requirements = requirements(state, request, earlier, metagraph);
+    let (found, chosen) = choose(drivers, &requirements, metagraph, &policy(state, false));
+    let decision = found.decision(requirements.class, metagraph.block.0);
+    Some(Box::new(new_attempt(state, request, earlier, chosen?, decision)))
+}
+
+/// The route of a user's job of this class that no miner was asked for yet, by what the ledger knows now.
+pub(super) fn route_class(drivers: &JobDrivers, class: ExecutorClass, metagraph: &Metagraph) -> Route {
+    let requirements = JobRequirements {
+        job: JobId::from_uuid(Uuid::nil()),
+        class,
+        image: CacheKey::image(""),
+        inputs: BTreeSet::new(),
+        tried: BTreeSet::new(),
+        avoided_owners: BTreeSet::new(),
+    };
+    let neurons = routable_neurons(metagraph, None);
+    let miners = neurons.iter().map(|neuron| neuron.miner);
+    let now = drivers.state.clock.now();
+    let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
+    route(&requirements, &neurons, &stats, &policy(&drivers.state, false))
+}
+
+/// What the subnet offers, by class.
+pub(super) fn capacities(
+    drivers: &JobDrivers,
+    metagraph: &Metagraph,
+) -> BTreeMap<ExecutorClass, ClassCapacity> {
+    let neurons = routable_neurons(metagraph, None);
+    let miners = neurons.iter().map(|neuron| neuron.miner);
+    let now = drivers.state.clock.now();
+    let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
+    class_capacities(&neurons, &stats, &policy(&drivers.state, false))
+}
+
+/// Assigns a miner to a job that does not wait in the queue, and stores the attempt. While the chain has not answered since the start no miner is known,
 /// and the job waits for it, for `chain.wait_s` at most.
 pub(super) async fn assign(
     drivers: &JobDrivers,
@@ -65,36 +114,54 @@ pub(super) async fn assign(
         () = state.clock.sleep(Duration::from_secs(state.config.chain.wait_s)) => {
             let code = ErrorCode::ChainUnreachable;
             tracing::warn!(%code, job = %request.uuid, "the chain has not answered yet, so no miner is known for a job");
-            let message = "the chain does not answer, so no miner is known; submit the job again later";
-            return Ok(Assignment::NoMiner(no_miner(message, Value::Null)));
+            return Ok(Assignment::NoMiner(no_chain()));
         }
     };
-    let (requirements, policy) = (requirements(request, earlier, &metagraph), policy(state));
-    let mut block = metagraph.block;
+    let is_own = state.is_own(request);
+    let (requirements, policy) = (requirements(state, request, earlier, &metagraph), policy(state, is_own));
+    let mut used = Arc::clone(&metagraph);
     let (mut found, mut chosen) = choose(drivers, &requirements, &metagraph, &policy);
     // A miner may have announced itself since the metagraph was read, so look at a newer one before turning the user
     // away.
     if chosen.is_none()
         && let Some(newer) = state.subnet.read_newer_than(&metagraph).await
     {
-        block = newer.block;
         (found, chosen) = choose(drivers, &requirements, &newer, &policy);
+        used = newer;
     }
-    let decision = found.decision(requirements.class, block.0);
+    let decision = found.decision(requirements.class, used.block.0);
     let Some(chosen) = chosen else {
+        let outcome = no_miner_fits(drivers, requirements.class, &found, &used);
+        match availability(&found) {
+            Availability::Later(_) if !is_own => return Ok(Assignment::Later(Box::new(decision), outcome)),
+            Availability::Now(_) | Availability::Later(_) | Availability::Never => {}
+        }
+        tracing::warn!(code = %ErrorCode::NoMiner, job = %request.uuid, class = %requirements.class, excluded = %found.explain(), "no miner for a job");
         let (ordinal, now) = (next_ordinal(earlier), state.clock.now());
         state
             .store
             .keep_decision(request.uuid, ordinal, &decision, now)
             .await?;
-        return Ok(Assignment::NoMiner(no_miner_fits(request, &found)));
+        return Ok(Assignment::NoMiner(outcome));
     };
     let attempt = new_attempt(state, request, earlier, chosen, decision);
     state.store.begin_attempt(request.uuid, &attempt).await?;
     Ok(Assignment::Attempt(Box::new(attempt)))
 }
 
-fn requirements(request: &JobRequest, earlier: &[StoredAttempt], metagraph: &Metagraph) -> JobRequirements {
+/// The facts about a job that decide its route. A miner that declined a user's job because it was busy may be asked
+/// again when it is not. A job of the validator's own does not wait, so it is never offered to a miner twice.
+fn requirements(
+    state: &ValidatorState,
+    request: &JobRequest,
+    earlier: &[StoredAttempt],
+    metagraph: &Metagraph,
+) -> JobRequirements {
+    let tried = if state.is_own(request) {
+        earlier.iter().map(|attempt| attempt.miner).collect()
+    } else {
+        tried_miners(earlier)
+    };
     let avoided = earlier
         .iter()
         .filter(|attempt| attempt.image_failure().is_some())
@@ -105,16 +172,42 @@ fn requirements(request: &JobRequest, earlier: &[StoredAttempt], metagraph: &Met
         class: request.executor_class,
         image: CacheKey::image(&request.docker_image),
         inputs: CacheKey::inputs(request.volume.as_ref()),
-        tried: earlier.iter().map(|attempt| attempt.miner).collect(),
+        tried,
     }
 }
 
-fn policy(state: &ValidatorState) -> RoutingPolicy {
-    state.config.routing.policy(state.keypair.hotkey())
+/// The miners that have had their attempt at a job: all but those that only said that they were busy.
+pub(super) fn tried_miners(earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
+    let real = earlier.iter().filter(|attempt| !was_declined_as_busy(attempt));
+    real.map(|attempt| attempt.miner).collect()
+}
+
+/// How the last attempt ended that was more than a miner's word that it is busy.
+pub(super) fn last_failure(attempts: &[StoredAttempt]) -> Option<Outcome> {
+    let mut real = attempts
+        .iter()
+        .rev()
+        .filter(|attempt| !was_declined_as_busy(attempt));
+    real.find_map(|attempt| attempt.machine.outcome().cloned())
+}
+
+/// Whether the miner declined the attempt because it was busy.
+pub(super) fn was_declined_as_busy(attempt: &StoredAttempt) -> bool {
+    match attempt.machine.outcome() {
+        Some(Outcome::Rejected(details)) => details.reason == JobRejectionReason::Busy,
+        Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) | None => false,
+    }
+}
+
+/// The operator's rules. A miner that has not shown its executors gets one attempt of a user's job at a time, while the
+/// other jobs wait for its answer; jobs of the validator's own do not wait.
+fn policy(state: &ValidatorState, is_own: bool) -> RoutingPolicy {
+    let most_unproven = if is_own { u32::MAX } else { 1 };
+    state.config.routing.policy(state.keypair.hotkey(), most_unproven)
 }
 
 /// The number of the attempt after these; the first is 1.
-fn next_ordinal(earlier: &[StoredAttempt]) -> u32 {
+pub(super) fn next_ordinal(earlier: &[StoredAttempt]) -> u32 {
     u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_add(1)
 }
 
@@ -126,16 +219,7 @@ fn choose(
     policy: &RoutingPolicy,
 ) -> (Route, Option<Candidate>) {
     let pinned = drivers.own_jobs.pinned_miner(requirements.job);
-    let neurons = metagraph.neurons.iter();
-    let subjects: Vec<_> = neurons
-        .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
-        .map(|neuron| RoutableNeuron {
-            uid: neuron.uid.0,
-            miner: MinerKey(neuron.hotkey),
-            owner: neuron.coldkey,
-            axon: neuron.axon,
-        })
-        .collect();
+    let subjects = routable_neurons(metagraph, pinned);
     let mut images_and_inputs = requirements.inputs.clone();
     images_and_inputs.insert(requirements.image);
     let now = drivers.state.clock.now();
@@ -151,6 +235,20 @@ fn choose(
         ledger.record_offer(chosen.miner, now);
     }
     (found, chosen)
+}
+
+/// The neurons of the subnet as routing needs them; only that of `pinned`, if not `None`.
+fn routable_neurons(metagraph: &Metagraph, pinned: Option<MinerKey>) -> Vec<RoutableNeuron> {
+    let neurons = metagraph.neurons.iter();
+    neurons
+        .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
+        .map(|neuron| RoutableNeuron {
+            uid: neuron.uid.0,
+            miner: MinerKey(neuron.hotkey),
+            owner: neuron.coldkey,
+            axon: neuron.axon,
+        })
+        .collect()
 }
 
 /// A new attempt on the chosen miner, with its signed started receipt.
@@ -214,14 +312,40 @@ fn plan(timing: &TimingConfig, request: &JobRequest) -> AttemptPlan {
     }
 }
 
-fn no_miner_fits(request: &JobRequest, route: &Route) -> Outcome {
-    let code = ErrorCode::NoMiner;
-    tracing::warn!(%code, job = %request.uuid, class = %request.executor_class, excluded = %route.explain(), "no miner for a job");
-    let message = format!("no miner can take a job of class {} now", request.executor_class);
-    no_miner(&message, json!({ "excluded": route.explain() }))
+/// The outcome of a job that no miner may be asked for. It says what would fit.
+pub(super) fn no_miner_fits(
+    drivers: &JobDrivers,
+    class: ExecutorClass,
+    found: &Route,
+    metagraph: &Metagraph,
+) -> Outcome {
+    let offered = capacities(drivers, metagraph);
+    let message = match availability(found) {
+        Availability::Later(reasons) => {
+            format!("no miner can take a job of class {class} now: {reasons}")
+        }
+        Availability::Now(_) | Availability::Never => {
+            let offers = describe_offers(&offered);
+            format!("no miner of this subnet can take a job of class {class}: {offers}")
+        }
+    };
+    let offered: BTreeMap<_, _> = offered
+        .into_iter()
+        .map(|(class, capacity)| (class.as_str(), capacity.executors))
+        .collect();
+    no_miner(
+        &message,
+        json!({ "excluded": found.explain(), "offered": offered }),
+    )
 }
 
-fn no_miner(message: &str, context: Value) -> Outcome {
+/// The outcome of a job for which no miner is known, because the chain has not answered since the start.
+pub(super) fn no_chain() -> Outcome {
+    let message = "the chain does not answer, so no miner is known; submit the job again later";
+    no_miner(message, Value::Null)
+}
+
+pub(super) fn no_miner(message: &str, context: Value) -> Outcome {
     Outcome::Rejected(RejectionDetails {
         rejected_by: ParticipantType::Validator,
         reason: JobRejectionReason::NoMinerForJob,

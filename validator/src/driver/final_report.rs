@@ -29,7 +29,10 @@ pub(crate) async fn read_final_metadata(
     )))
 }
 
-/// The attempts that have ended, as the user is told of them.
+/// The attempts of a job that its user is told of, at most: a job that waits may be declined as busy many times.
+const MAX_ATTEMPTS_TOLD: usize = 16;
+
+/// The last of the attempts that have ended, as the user is told of them, oldest first.
 pub(super) fn ended_attempts(attempts: &[StoredAttempt]) -> Vec<EndedAttempt> {
     let ended = |attempt: &StoredAttempt| {
         Some(EndedAttempt {
@@ -38,5 +41,12 @@ pub(super) fn ended_attempts(attempts: &[StoredAttempt]) -> Vec<EndedAttempt> {
             outcome: attempt.machine.outcome()?.clone(),
         })
     };
-    attempts.iter().filter_map(ended).collect()
+    let mut last: Vec<_> = attempts
+        .iter()
+        .rev()
+        .filter_map(ended)
+        .take(MAX_ATTEMPTS_TOLD)
+        .collect();
+    last.reverse();
+    last
 }

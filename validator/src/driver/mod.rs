@@ -1,7 +1,7 @@
-//! The drivers of open jobs: one task a job, which assigns a miner, runs the attempt, assigns another miner if the
-//! attempt failed through no fault of the user's, and reports the end once.
+//! The drivers of the jobs that run: one task a job, which runs the attempt, assigns another miner if the attempt failed
+//! through no fault of the user's, and reports the end once. Jobs that wait have no task.
 //!
-//! [`assignment`] chooses the miner, [`attempt_runner`] runs one attempt, [`unmatched`] answers messages about attempts
+//! [`assignment`] chooses the miner, [`queue`] keeps the jobs that wait for one, [`attempt_runner`] runs one attempt, [`unmatched`] answers messages about attempts
 //! that have no driver. `muster_job_messages` holds the messages themselves, and `muster_miner_link` carries
 //! them.
 
@@ -10,6 +10,7 @@ mod attempt_runner;
 mod cancellation;
 mod final_report;
 mod ledger;
+mod queue;
 mod running_own_jobs;
 mod unmatched;
 
@@ -23,12 +24,13 @@ use muster_job_messages::IssuedReceipt;
 use muster_job_messages::report::{
     add_complaint, describe, excuse_own_cancellation, explain_slow_image, fault_of, final_metadata,
 };
+use muster_job_queue::{Ticket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
 use muster_protocol::job::{Fault, ImageFetchFailure, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Receipt};
+use muster_protocol::{AttemptId, JobId, JobStatus, Manifest, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
-use muster_routing::{CacheKey, MinerLedger};
+use muster_routing::{CacheKey, MinerLedger, RouteDecision};
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
@@ -39,6 +41,8 @@ use assignment::Assignment;
 use attempt_runner::{AttemptEnd, AttemptRunner};
 use cancellation::{CancelSignal, RunningJobs};
 pub(crate) use final_report::read_final_metadata;
+pub(crate) use queue::FirstStep;
+use queue::{ReturningJob, WaitingJobs};
 use running_own_jobs::OwnJobs;
 
 /// The drivers of all open jobs, and the state that only they change.
@@ -52,6 +56,7 @@ pub(crate) struct JobDrivers {
     channels: MinerLink,
     live_output: Arc<LiveOutput>,
     running: Arc<RunningJobs>,
+    waiting: WaitingJobs,
     own_jobs: OwnJobs,
     /// Whether every open job of an earlier process has its driver. No driver dials before.
     resumed: watch::Sender<bool>,
@@ -79,6 +84,26 @@ struct DrivenJob {
     resumed: bool,
     /// The channel of the last attempt.
     channel: Option<MinerChannel>,
+    /// The last attempt, if it is not in the store yet because the job has waited until now.
+    begins: Option<Box<BeginningAttempt>>,
+    wait: WaitTime,
+}
+
+/// The attempt with which a waiting job begins or goes on.
+#[derive(Debug)]
+struct BeginningAttempt {
+    waiting: WaitingJob,
+    turn: Ticket,
+    attempt: Box<NewAttempt>,
+}
+
+/// How long a job may wait, should it have to wait for another miner.
+#[derive(Clone, Copy, Debug)]
+struct WaitTime {
+    /// When the job arrived.
+    since: Timestamp,
+    /// When it has waited too long. The time of attempts does not count.
+    deadline: Timestamp,
 }
 
 impl JobDrivers {
@@ -101,8 +126,10 @@ impl JobDrivers {
             linger: Duration::from_secs(state.config.timing.linger_s),
             first_frame: greeting,
         });
+        let waiting = WaitingJobs::new(&state.config.queue);
         let drivers = Arc::new(Self {
             state,
+            waiting,
             ledger: Mutex::new(ledger),
             channels,
             live_output,
@@ -111,6 +138,8 @@ impl JobDrivers {
             resumed: watch::Sender::new(false),
         });
         drivers.answer_unmatched(unmatched);
+        let dispatching = Arc::clone(&drivers).dispatch_waiting();
+        drivers.state.spawn("queue", dispatching);
         Ok(drivers)
     }
 
@@ -133,30 +162,35 @@ impl JobDrivers {
         self.channel(attempt.id, attempt.miner, attempt.address)
     }
 
-    /// Assigns a miner to a new job and begins to dial it, if a miner is known at once. The miner is told nothing of
-    /// the job yet. `None` as well for a job that has a driver already: a repeated job must not take an executor from
-    /// another.
-    pub(crate) fn prepare(&self, request: &JobRequest) -> Option<FirstAttempt> {
-        if self.running.contains(request.uuid) {
-            return None;
-        }
-        let attempt = Box::new(assignment::assign_at_once(self, request)?);
-        let mut channel = self.channel_of(&attempt.attempt);
-        channel.dial();
-        Some(FirstAttempt { attempt, channel })
-    }
-
     /// Takes back a first attempt whose job turned out to be known.
     pub(crate) fn withdraw(&self, first: FirstAttempt) {
-        let attempt = &first.attempt.attempt;
+        self.withdraw_attempt(&first.attempt.attempt);
+    }
+
+    /// Takes back an attempt that was never offered, so that its executor is free again.
+    fn withdraw_attempt(&self, attempt: &StoredAttempt) {
         let class = attempt.machine.plan().class;
         self.ledger()
             .withdraw_attempt(attempt.miner, class, attempt.started_at);
+        self.waiting.note_room();
     }
 
-    /// Drives a new job. The job is in the store, together with its first attempt if it has one.
+    /// Notes a miner's manifest, which may make room for jobs that wait.
+    pub(crate) fn record_manifest(&self, miner: MinerKey, manifest: Manifest) {
+        let now = self.state.clock.now();
+        self.ledger().record_manifest(miner, manifest, now);
+        self.waiting.note_room();
+    }
+
+    /// Drives a new job that does not wait. The job is in the store, together with its first attempt if it has one.
     pub(crate) fn start(self: &Arc<Self>, request: JobRequest, first: Option<FirstAttempt>) {
+        let since = self.state.clock.now();
         let mut job = DrivenJob {
+            wait: WaitTime {
+                since,
+                deadline: since.plus(self.wait_limit(&request)),
+            },
+            begins: None,
             request,
             cancelled: None,
             attempts: Vec::new(),
@@ -183,12 +217,7 @@ impl JobDrivers {
         self.own_jobs.wait_for_end(job).await;
     }
 
-    /// Tells a job's driver, if there is one, that the job was called off.
-    pub(crate) fn cancel(&self, job: JobId, reason: &str) {
-        self.running.cancel(job, reason);
-    }
-
-    /// Drives every job that an earlier process left open. The next page of jobs is read while the jobs of one page get
+    /// Restores the queue, and drives every other job that an earlier process left open. The next page of jobs is read while the jobs of one page get
     /// their drivers.
     pub(crate) async fn resume(self: &Arc<Self>) -> Result<(), StoreError> {
         let read = |after| {
@@ -196,6 +225,7 @@ impl JobDrivers {
             let reading = async move { state.store.open_after(after).await };
             self.state.tasks.spawn("read open jobs", reading)
         };
+        self.restore_queue().await?;
         let (mut next, mut resumed) = (read(None), 0_usize);
         loop {
             // The reading task fails to be joined only if it panicked over the rows.
@@ -206,7 +236,14 @@ impl JobDrivers {
             let Some(last) = page.last()? else { break };
             next = read(Some(last));
             for job in page.read()? {
+                let limit = self.wait_limit(&job.request);
                 self.spawn_driver(DrivenJob {
+                    wait: WaitTime {
+                        since: job.created_at,
+                        // How long it waited before its attempt is not known any more.
+                        deadline: self.state.clock.now().plus(limit),
+                    },
+                    begins: None,
                     request: job.request,
                     cancelled: job.cancelled,
                     // Registers the attempt with its channel before anything is dialled: as soon as one driver dials,
@@ -229,6 +266,10 @@ impl JobDrivers {
     fn spawn_driver(self: &Arc<Self>, job: DrivenJob) {
         // Registered before the task first runs, so that no cancellation is missed.
         let cancel = self.running.register(job.request.uuid, job.cancelled.clone());
+        self.spawn_registered(job, cancel);
+    }
+
+    fn spawn_registered(self: &Arc<Self>, job: DrivenJob, cancel: CancelSignal) {
         let drivers = Arc::clone(self);
         self.state.spawn("job", async move {
             // No driver dials while open jobs are being read: the dialling of the first hundred thousand would delay
@@ -251,12 +292,35 @@ impl JobDrivers {
             receipts,
             resumed,
             mut channel,
-            ..
+            begins,
+            mut wait,
+            cancelled: _,
         } = job;
+        if let Some(begins) = begins {
+            // The miner is dialled while the attempt is being stored; it is told nothing of the job yet.
+            if let Some(channel) = &mut channel {
+                channel.dial();
+            }
+            let BeginningAttempt {
+                waiting,
+                turn,
+                attempt,
+            } = &*begins;
+            self.state
+                .store
+                .begin_waiting_attempt(waiting, *turn, attempt)
+                .await?;
+        }
         let (mut attempt, mut receipts, mut resumed) = match attempts.pop() {
             Some(last) => (last, receipts, resumed),
             None => match assignment::assign(self, &request, &attempts, &mut cancel).await? {
                 Assignment::Attempt(first) => (first.attempt, vec![first.receipt], false),
+                Assignment::Later(decision, _) if !self.state.is_own(&request) => {
+                    return self
+                        .return_to_queue(&request, &attempts, wait, &decision, cancel)
+                        .await;
+                }
+                Assignment::Later(_, outcome) => return self.close(&request, outcome, &[], vec![]).await,
                 Assignment::NoMiner(outcome) => return self.close(&request, outcome, &[], vec![]).await,
                 Assignment::Stopped => return Ok(()),
             },
@@ -273,22 +337,36 @@ impl JobDrivers {
                 AttemptEnd::Ended(outcome) => add_complaint(outcome, runner.complaint()),
             };
             attempts.push(runner.attempt().clone());
+            let took = self.state.clock.now().since(runner.attempt().started_at);
+            wait.deadline = wait.deadline.plus(took);
+            self.note_duration(&request, &outcome, took);
             let facts = RetryContext {
-                attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
+                attempts: self.count_attempts(&request, &attempts),
                 max_attempts: self.state.config.routing.max_attempts,
                 slow_images: count_slow_images(&attempts),
                 image_elsewhere: self.is_image_elsewhere(&request, runner.attempt().miner),
                 cancelled: cancel.reason().is_some(),
                 address_told: self.is_address_told(&request).await?,
             };
-            if retry::next_step(&outcome, facts) == NextStep::TryAnother
-                && let Assignment::Attempt(another) =
-                    assignment::assign(self, &request, &attempts, &mut cancel).await?
-            {
-                tracing::info!(job = %request.uuid, ended = describe(&outcome), miner = %another.attempt.miner, "trying another miner");
-                runner.hang_up().await;
-                (attempt, receipts, resumed) = (another.attempt, vec![another.receipt], false);
-                continue;
+            match retry::next_step(&outcome, facts) {
+                NextStep::Report(_) => {}
+                NextStep::TryAnother => {
+                    match assignment::assign(self, &request, &attempts, &mut cancel).await? {
+                        Assignment::Attempt(another) => {
+                            tracing::info!(job = %request.uuid, ended = describe(&outcome), miner = %another.attempt.miner, "trying another miner");
+                            runner.hang_up().await;
+                            (attempt, receipts, resumed) = (another.attempt, vec![another.receipt], false);
+                            continue;
+                        }
+                        Assignment::Later(decision, _) if self.may_wait(&request, wait) => {
+                            runner.hang_up().await;
+                            return self
+                                .return_to_queue(&request, &attempts, wait, &decision, cancel)
+                                .await;
+                        }
+                        Assignment::Later(..) | Assignment::NoMiner(_) | Assignment::Stopped => {}
+                    }
+                }
             }
             let outcome = match outcome.image_fetch_failure().map(ImageFetchFailure::fault) {
                 Some(Fault::Nobody) => explain_slow_image(outcome, &request.docker_image, facts.slow_images),
@@ -306,6 +384,49 @@ impl JobDrivers {
     fn is_image_elsewhere(&self, request: &JobRequest, miner: MinerKey) -> bool {
         let image = CacheKey::image(&request.docker_image);
         self.ledger().is_elsewhere(image, miner, self.state.clock.now())
+    }
+
+    /// Whether a job that no miner may be asked for now may wait. Jobs of the validator's own do not.
+    fn may_wait(&self, request: &JobRequest, wait: WaitTime) -> bool {
+        !self.state.is_own(request) && self.state.clock.now() < wait.deadline
+    }
+
+    async fn return_to_queue(
+        &self,
+        request: &JobRequest,
+        attempts: &[StoredAttempt],
+        wait: WaitTime,
+        decision: &RouteDecision,
+        cancel: CancelSignal,
+    ) -> Result<(), StoreError> {
+        let returning = ReturningJob {
+            request,
+            attempts,
+            since: wait.since,
+            deadline: wait.deadline,
+            decision,
+        };
+        self.wait_again(returning, cancel).await
+    }
+
+    /// The attempts that count against the most that a job may have. A user's job waits while miners are busy, so their
+    /// word for it does not count.
+    fn count_attempts(&self, request: &JobRequest, attempts: &[StoredAttempt]) -> u32 {
+        let is_own = self.state.is_own(request);
+        let counted = attempts
+            .iter()
+            .filter(|attempt| is_own || !assignment::was_declined_as_busy(attempt));
+        u32::try_from(counted.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Notes how long a program kept its executor, from which waiting times are estimated.
+    fn note_duration(&self, request: &JobRequest, outcome: &Outcome, took: Duration) {
+        match outcome {
+            Outcome::Completed(_) | Outcome::Failed(_) => {
+                self.waiting.note_duration(request.executor_class, took);
+            }
+            Outcome::Rejected(_) | Outcome::HordeFailed(_) => {}
+        }
     }
 
     /// Whether the user was told the address of a streaming job.
@@ -327,7 +448,7 @@ impl JobDrivers {
     ) -> Result<(), StoreError> {
         let (job, now) = (request.uuid, self.state.clock.now());
         let attempts = final_report::ended_attempts(attempts);
-        let is_own = request.signature.signatory.0 == self.state.keypair.hotkey();
+        let is_own = self.state.is_own(request);
         let outcome = if is_own {
             excuse_own_cancellation(outcome)
         } else {

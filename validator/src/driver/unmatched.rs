@@ -36,10 +36,7 @@ pub(super) async fn answer(
 ) -> Result<Option<String>, StoreError> {
     let about = message.attempt();
     match interpret(message) {
-        MessageMeaning::Manifest(manifest) => {
-            let now = drivers.state.clock.now();
-            drivers.ledger().record_manifest(miner, manifest, now);
-        }
+        MessageMeaning::Manifest(manifest) => drivers.record_manifest(miner, manifest),
         // No driver passes this output on, so it is dropped.
         MessageMeaning::Live(_) => drivers.live_output.count_dropped(),
         MessageMeaning::Complaint(complaint) => tracing::warn!(%miner, complaint, "a miner complains"),

@@ -48,7 +48,6 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
         }
     });
     let answers: Vec<_> = asking.buffer_unordered(MINERS_AT_ONCE).collect().await;
-    let now = state.clock.now();
     let (mut announced, mut silent) = (Vec::new(), Vec::new());
     for (miner, manifest) in answers {
         let manifest = match manifest {
@@ -63,7 +62,7 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
                 .iter()
                 .map(|(class, count)| Announcement { miner, class, count }),
         );
-        drivers.ledger().record_manifest(miner, manifest, now);
+        drivers.record_manifest(miner, manifest);
     }
     announced.sort_unstable();
     Announcements { announced, silent }

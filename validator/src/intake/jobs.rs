@@ -4,22 +4,35 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use muster_identity::{VerifyError, verify_job};
-use muster_protocol::JobId;
+use muster_job_queue::{QueueFull, WaitingJob};
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, RejectionDetails};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
+use muster_protocol::{JobId, Timestamp};
 use muster_routing::admission::{Admission, PriorRequest, SignatureCheck, decide_admission};
 use muster_store::StoreError;
 use serde_json::Value;
 
-use crate::driver::{JobDrivers, read_final_metadata};
+use crate::driver::{FirstAttempt, FirstStep, JobDrivers, read_final_metadata};
 use crate::state::ValidatorState;
 use crate::store::JobAdmission;
 
 /// The characters of a user's reason for calling a job off that are kept.
 const MAX_REASON_CHARS: usize = 500;
+
+/// The first step of an admitted job, which is in the store if the job is new.
+enum IntakeStep {
+    /// The job is stored with its first attempt.
+    Starts(FirstAttempt),
+    /// The job is stored with its place in the queue.
+    Waits(WaitingJob),
+    /// The job, or its signature, is known.
+    Known(PriorRequest),
+    /// No further job may wait. Nothing is stored.
+    Full(QueueFull),
+}
 
 /// Takes users' jobs and starts their drivers.
 pub(crate) struct JobIntake {
@@ -53,24 +66,29 @@ impl JobIntake {
         let now = state.clock.now();
         let (users, own_key) = (state.config.users.rule(), state.keypair.hotkey());
         let seen = match decide_admission(&request, signature, PriorRequest::Never, &users, own_key) {
-            Admission::Admit => {
-                // The miner is dialled while the job is being stored; it is told nothing of the job yet.
-                let first = self.drivers.prepare(&request);
-                let attempt = first.as_ref().map(|first| &*first.attempt);
-                match state.store.admit(&request, frame, now, attempt).await? {
-                    JobAdmission::New => {
-                        tracing::info!(job = %id, user = %request.signature.signatory, class = %request.executor_class, "job taken");
-                        self.drivers.start(request, first);
-                        return Ok(());
-                    }
-                    JobAdmission::Known(seen) => {
-                        if let Some(first) = first {
-                            self.drivers.withdraw(first);
-                        }
-                        seen
-                    }
+            Admission::Admit => match self.store_first_step(&request, frame, now).await? {
+                IntakeStep::Starts(first) => {
+                    self.drivers.start(request, Some(first));
+                    return Ok(());
                 }
-            }
+                IntakeStep::Waits(waiting) => {
+                    self.drivers.wait(waiting);
+                    return Ok(());
+                }
+                IntakeStep::Known(seen) => seen,
+                IntakeStep::Full(full) => match state.store.find_seen(id, &request.signature).await? {
+                    PriorRequest::Never => {
+                        let details = RejectionDetails {
+                            rejected_by: ParticipantType::Validator,
+                            reason: JobRejectionReason::NoMinerForJob,
+                            message: full.to_string(),
+                            context: None,
+                        };
+                        return self.refuse(id, frame, details).await;
+                    }
+                    seen @ (PriorRequest::Job | PriorRequest::Signature) => seen,
+                },
+            },
             Admission::Refuse(_) | Admission::Repeat => state.store.find_seen(id, &request.signature).await?,
         };
         match decide_admission(&request, signature, seen, &users, own_key) {
@@ -82,6 +100,45 @@ impl JobIntake {
                 state.store.repeat(id, metadata.as_ref()).await
             }
             Admission::Refuse(details) => self.refuse(id, frame, details).await,
+        }
+    }
+
+    /// Decides and stores the first step of an admitted job, unless the job is known.
+    async fn store_first_step(
+        &self,
+        request: &JobRequest,
+        frame: &str,
+        now: Timestamp,
+    ) -> Result<IntakeStep, StoreError> {
+        let (store, job) = (&self.state.store, request.uuid);
+        let (user, class) = (request.signature.signatory, request.executor_class);
+        match self.drivers.prepare(request) {
+            FirstStep::Attempt(first) => match store.admit(request, frame, now, Some(&*first.attempt)).await?
+            {
+                JobAdmission::New => {
+                    tracing::info!(%job, %user, %class, "job taken");
+                    Ok(IntakeStep::Starts(first))
+                }
+                JobAdmission::Known(seen) => {
+                    self.drivers.withdraw(first);
+                    Ok(IntakeStep::Known(seen))
+                }
+            },
+            FirstStep::Wait(waiting) => match store.admit_waiting(request, frame, &waiting).await? {
+                JobAdmission::New => {
+                    tracing::info!(%job, %user, %class, "job taken into the queue");
+                    Ok(IntakeStep::Waits(waiting))
+                }
+                JobAdmission::Known(seen) => {
+                    self.drivers.give_back(&waiting);
+                    Ok(IntakeStep::Known(seen))
+                }
+            },
+            FirstStep::Full(full) => Ok(IntakeStep::Full(full)),
+            FirstStep::Known => {
+                let seen = store.find_seen(job, &request.signature).await?;
+                Ok(IntakeStep::Known(seen))
+            }
         }
     }
 
@@ -115,8 +172,7 @@ impl JobIntake {
         let reason: String = request.reason.chars().take(MAX_REASON_CHARS).collect();
         if store.cancel(job, &reason).await? {
             tracing::info!(%job, reason, "a user calls a job off");
-            self.drivers.cancel(job, &reason);
-            return Ok(());
+            return self.drivers.cancel(job, &reason).await;
         }
         match read_final_metadata(store, job).await? {
             Some(metadata) => store.repeat(job, Some(&metadata)).await,

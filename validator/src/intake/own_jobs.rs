@@ -58,7 +58,11 @@ impl OwnJobIntake {
     /// Calls a session's job off, if it has not ended.
     pub(super) async fn cancel(&self, job: JobId, reason: &'static str) {
         match self.state.store.cancel(job, reason).await {
-            Ok(true) => self.drivers.cancel(job, reason),
+            Ok(true) => {
+                if let Err(error) = self.drivers.cancel(job, reason).await {
+                    self.state.fail(error);
+                }
+            }
             Ok(false) => {}
             Err(error) => self.state.fail(error),
         }

@@ -291,7 +291,7 @@ impl Draft<'_> {
         );
     }
 
-    fn keep_route(&mut self, job: JobId, ordinal: u32, decision: &RouteDecision, now: Timestamp) {
+    pub(super) fn keep_route(&mut self, job: JobId, ordinal: u32, decision: &RouteDecision, now: Timestamp) {
         self.script.add(
             "INSERT INTO routes (job_id, ordinal, decided_at, decision) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (job_id, ordinal) DO UPDATE SET decided_at = excluded.decided_at, decision = excluded.decision",

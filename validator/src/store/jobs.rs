@@ -74,21 +74,17 @@ impl Store {
     ) -> Result<JobAdmission> {
         let is_new = self
             .write_whole("take a job", |draft| {
-                draft.put_job(request.uuid, frame, JobStatus::Received, now);
-                draft.script.add(
-                    "INSERT INTO signatures (signatory, timestamp_ns, job_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-                    [
-                        request.signature.signatory.to_string().into(),
-                        request.signature.timestamp_ns.into(),
-                        request.uuid.to_string().into(),
-                    ],
-                );
-                draft.put_status(request.uuid, JobStatus::Received, None, now);
+                draft.put_user_job(request, frame, now);
                 if let Some(first) = first {
                     draft.put_attempt(request.uuid, first);
                 }
             })
             .await?;
+        self.admission(request, is_new).await
+    }
+
+    /// The result of storing a job: a job that is not new was known, or its signature was.
+    pub(super) async fn admission(&self, request: &JobRequest, is_new: bool) -> Result<JobAdmission> {
         if is_new {
             return Ok(JobAdmission::New);
         }
@@ -278,7 +274,7 @@ impl Store {
 }
 
 impl Draft<'_> {
-    fn put_job(&mut self, job: JobId, frame: &str, status: JobStatus, now: Timestamp) {
+    pub(super) fn put_job(&mut self, job: JobId, frame: &str, status: JobStatus, now: Timestamp) {
         self.script.add(
             "INSERT INTO jobs (job_id, request, status, created_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
             [
@@ -290,7 +286,13 @@ impl Draft<'_> {
         );
     }
 
-    fn close_job(&mut self, job: JobId, outcome: &Outcome, metadata: &StatusMetadata, now: Timestamp) {
+    pub(super) fn close_job(
+        &mut self,
+        job: JobId,
+        outcome: &Outcome,
+        metadata: &StatusMetadata,
+        now: Timestamp,
+    ) {
         self.report(job, outcome.status(), Some(metadata), now);
         self.script.add(
             "UPDATE jobs SET outcome = $1, closed_at = $2 WHERE job_id = $3 AND closed_at IS NULL",

@@ -12,6 +12,7 @@ mod job_views;
 mod jobs;
 mod open_jobs;
 mod outbox;
+mod queue;
 mod receipts;
 
 use std::sync::LazyLock;
@@ -37,6 +38,7 @@ pub use jobs::{JobAdmission, StoredJob};
 pub use muster_facilitator_link::StatusUpdate;
 pub use muster_job_messages::IssuedReceipt;
 pub use open_jobs::{JobCursor, OpenJob, OpenPage};
+pub use queue::StoredWaitingJob;
 pub use receipts::ReceiptView;
 
 /// The schema, from the files in `validator/migrations`.
@@ -61,6 +63,7 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "sessions of jobs",
             include_str!("../../migrations/0007_sessions_of_jobs.sql"),
         ),
+        (8, "queue", include_str!("../../migrations/0008_queue.sql")),
     ])
 });
 

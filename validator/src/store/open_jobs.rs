@@ -1,23 +1,25 @@
-//! Open jobs, as a starting validator reads them to resume them.
+//! Open jobs that do not wait in the queue, as a starting validator reads them to resume them.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use muster_job_messages::IssuedReceipt;
-use muster_protocol::AttemptId;
 use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::{AttemptId, Timestamp};
 use sqlx::any::AnyRow;
 
 use super::attempts::{self, StoredAttempt};
-use super::{Result, Store, column, corrupt, parse_column, query_error, receipts};
+use super::{Result, Store, column, corrupt, parse_column, query_error, receipts, time_column};
 
-/// A job that has not ended, with all that a driver needs to resume it.
+/// A job that has not ended and does not wait, with all that a driver needs to resume it.
 #[derive(Clone, Debug)]
 pub struct OpenJob {
     /// The user's request.
     pub request: JobRequest,
     /// The user's reason, if the job was called off.
     pub cancelled: Option<String>,
+    /// When the job was admitted.
+    pub created_at: Timestamp,
     /// The job's attempts, oldest first.
     pub attempts: Vec<StoredAttempt>,
     /// The receipts of the last attempt, in the order in which they are issued.
@@ -38,7 +40,7 @@ pub type JobCursor = (i64, String);
 const JOBS_PER_PAGE: i64 = 1_000;
 
 impl Store {
-    /// The next open jobs after `after`, oldest first, a thousand at a time; an empty page at the end. Three queries.
+    /// The next open jobs after `after` that do not wait, oldest first, a thousand at a time; an empty page at the end. Three queries.
     /// The rows are parsed by [`OpenPage::read`], so that the next page can be read meanwhile.
     ///
     /// # Errors
@@ -49,17 +51,20 @@ impl Store {
         let page = |query: &'static str| sqlx::query(query).bind(time).bind(id.clone()).bind(JOBS_PER_PAGE);
         let jobs = page(
             "SELECT job_id, request, cancelled, created_at FROM jobs \
-             WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) ORDER BY created_at, job_id LIMIT $3",
+             WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) \
+             AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.job_id = jobs.job_id) ORDER BY created_at, job_id LIMIT $3",
         );
         let attempts = page(
             "SELECT a.job_id, a.attempt_id, a.ordinal, a.miner, a.uid, a.address, a.machine, a.started_at \
              FROM attempts a JOIN (SELECT job_id FROM jobs WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) \
+             AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.job_id = jobs.job_id) \
              ORDER BY created_at, job_id LIMIT $3) page ON page.job_id = a.job_id ORDER BY a.job_id, a.ordinal",
         );
         let receipts = page(
             "SELECT r.attempt_id, r.payload, r.validator_signature, r.miner_signature \
              FROM receipts r JOIN attempts a ON a.attempt_id = r.attempt_id \
              JOIN (SELECT job_id FROM jobs WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) \
+             AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.job_id = jobs.job_id) \
              ORDER BY created_at, job_id LIMIT $3) page ON page.job_id = a.job_id",
         );
         Ok(OpenPage {
@@ -105,6 +110,7 @@ impl OpenPage {
             jobs.push(OpenJob {
                 request: serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?,
                 cancelled: column(row, "cancelled")?,
+                created_at: time_column(row, "created_at")?,
                 attempts: Vec::new(),
                 receipts: Vec::new(),
             });

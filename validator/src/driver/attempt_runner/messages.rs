@@ -114,10 +114,7 @@ impl AttemptRunner<'_> {
         }
         match interpret(message) {
             MessageMeaning::Manifest(manifest) => {
-                let now = self.state.clock.now();
-                self.drivers
-                    .ledger()
-                    .record_manifest(self.attempt.miner, manifest, now);
+                self.drivers.record_manifest(self.attempt.miner, manifest);
             }
             MessageMeaning::Live(update) => {
                 if let LiveUpdate::Progress(progress) = &update

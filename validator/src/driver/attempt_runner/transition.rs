@@ -130,13 +130,17 @@ impl AttemptRunner<'_> {
             JobState::Ended(Outcome::Rejected(details)) if details.reason == JobRejectionReason::Busy => {
                 ledger.record_full(miner, class, change.now);
             }
+            JobState::Accepted => ledger.record_accepted(miner, class),
             JobState::Connecting
             | JobState::Offered
-            | JobState::Accepted
             | JobState::Fetching
             | JobState::Streaming
             | JobState::Executed
             | JobState::Ended(_) => {}
+        }
+        drop(ledger);
+        if change.mark.is_some() {
+            self.drivers.waiting.note_room();
         }
     }
 

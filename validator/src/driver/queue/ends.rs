@@ -1,0 +1,229 @@
+//! The ends of waiting jobs that get no further attempt: called off, waited too long, or refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use muster_chain::Metagraph;
+use muster_job_messages::report::{describe, fault_of, final_metadata};
+use muster_job_queue::WaitingJob;
+use muster_protocol::job::Outcome;
+use muster_protocol::status::JobStage;
+use muster_protocol::{ErrorCode, ExecutorClass, JobId, Timestamp};
+use muster_routing::Route;
+use muster_routing::availability::{Availability, availability};
+use muster_store::StoreError;
+use serde_json::{Value, json};
+
+use super::super::{JobDrivers, assignment, final_report};
+use crate::store::StoredAttempt;
+
+/// Jobs that are closed at a time, so that their writes share commits.
+const CLOSED_AT_ONCE: usize = 64;
+
+impl JobDrivers {
+    /// Calls a job off: a waiting job ends at once, a running one learns of it through its driver. The cancellation is
+    /// in the store already.
+    pub(crate) async fn cancel(&self, job: JobId, reason: &str) -> Result<(), StoreError> {
+        let has_attempts = {
+            let mut lines = self.waiting.lock();
+            match lines.queue.remove(job) {
+                Some(_) => lines.tried.remove(&job).is_some(),
+                None => {
+                    // Told while the queue is locked, so that the job cannot change sides unseen.
+                    self.running.cancel(job, reason);
+                    return Ok(());
+                }
+            }
+        };
+        self.end_cancelled(job, reason, has_attempts).await
+    }
+
+    /// Ends a job that was called off and waits in the store.
+    pub(super) async fn end_cancelled(
+        &self,
+        job: JobId,
+        reason: &str,
+        has_attempts: bool,
+    ) -> Result<(), StoreError> {
+        let attempts = self.attempts_of_waiting(job, has_attempts).await?;
+        let outcome = Outcome::cancelled(JobStage::ExecutorStartup, reason);
+        self.close_waiting(job, &outcome, &attempts).await
+    }
+
+    /// Ends every waiting job whose time is over.
+    pub(super) async fn end_expired(&self) -> Result<(), StoreError> {
+        let now = self.state.clock.now();
+        let expired: Vec<_> = {
+            let mut lines = self.waiting.lock();
+            let expired = lines.queue.expire(now);
+            let expired = expired.into_iter().map(|waiting| {
+                let has_attempts = lines.tried.remove(&waiting.job).is_some();
+                (waiting, has_attempts)
+            });
+            expired.collect()
+        };
+        if expired.is_empty() {
+            return Ok(());
+        }
+        let metagraph = self.state.subnet.last_metagraph();
+        let classes: BTreeSet<_> = expired.iter().map(|(waiting, _)| waiting.class).collect();
+        let reasons: BTreeMap<_, _> = classes
+            .into_iter()
+            .map(|class| {
+                let found = metagraph
+                    .as_ref()
+                    .map(|metagraph| assignment::route_class(self, class, metagraph));
+                (class, explain_wait(found))
+            })
+            .collect();
+        self.end_all(expired, now, |waiting| {
+            let class = waiting.class;
+            let seconds = now.since(waiting.since).as_secs();
+            let (why, excluded) = reasons.get(&class).cloned().unwrap_or_default();
+            let message = format!(
+                "the job waited {seconds} s for an executor of class {class}, which is as long as it may: {why}"
+            );
+            assignment::no_miner(&message, json!({ "waited_s": seconds, "excluded": excluded }))
+        })
+        .await
+    }
+
+    /// Ends the jobs that wait although the chain has not answered since the start, once they have done so for
+    /// `chain.wait_s`.
+    pub(super) async fn end_without_chain(&self) -> Result<(), StoreError> {
+        if self.state.subnet.head().is_some() {
+            return Ok(());
+        }
+        let (now, limit) = (self.state.clock.now(), self.chain_wait());
+        let ended: Vec<_> = {
+            let mut lines = self.waiting.lock();
+            let over = lines
+                .queue
+                .jobs()
+                .filter(|waiting| waiting.since.plus(limit) <= now);
+            let over: Vec<JobId> = over.map(|waiting| waiting.job).collect();
+            over.into_iter()
+                .filter_map(|job| {
+                    let waiting = lines.queue.remove(job)?;
+                    let has_attempts = lines.tried.remove(&job).is_some();
+                    Some((waiting, has_attempts))
+                })
+                .collect()
+        };
+        if !ended.is_empty() {
+            let code = ErrorCode::ChainUnreachable;
+            tracing::warn!(%code, jobs = ended.len(), "the chain has not answered yet, so no miner is known for waiting jobs");
+        }
+        self.end_all(ended, now, |_| assignment::no_chain()).await
+    }
+
+    /// When the dispatcher must end a job although the chain does not answer.
+    pub(super) fn chain_deadline(&self) -> Option<Timestamp> {
+        let lines = self.waiting.lock();
+        let deadline = lines.queue.next_deadline();
+        if self.state.subnet.head().is_some() {
+            return deadline;
+        }
+        let limit = self.chain_wait();
+        let waits = lines.queue.jobs().map(|waiting| waiting.since.plus(limit));
+        waits.chain(deadline).min()
+    }
+
+    fn chain_wait(&self) -> Duration {
+        Duration::from_secs(self.state.config.chain.wait_s)
+    }
+
+    /// Refuses the jobs that have just arrived in a line for which no miner could run a job. Jobs that have waited go on
+    /// waiting: a miner may come back.
+    pub(super) async fn refuse_unexamined(
+        &self,
+        class: ExecutorClass,
+        found: &Route,
+        metagraph: &Metagraph,
+    ) -> Result<(), StoreError> {
+        let refused: Vec<_> = {
+            let mut lines = self.waiting.lock();
+            let jobs = lines.unexamined.remove(&class).unwrap_or_default();
+            jobs.into_iter()
+                .filter_map(|job| lines.queue.remove(job))
+                .collect()
+        };
+        let (decision, now) = (found.decision(class, metagraph.block.0), self.state.clock.now());
+        let outcome = assignment::no_miner_fits(self, class, found, metagraph);
+        for waiting in refused {
+            let job = waiting.job;
+            self.state.store.keep_decision(job, 1, &decision, now).await?;
+            self.close_waiting(job, &outcome, &[]).await?;
+        }
+        Ok(())
+    }
+
+    /// Closes jobs that have left the queue. A job whose attempts failed ends as the last of them did.
+    async fn end_all(
+        &self,
+        ended: Vec<(WaitingJob, bool)>,
+        now: Timestamp,
+        outcome: impl Fn(&WaitingJob) -> Outcome + Sync,
+    ) -> Result<(), StoreError> {
+        let outcome = &outcome;
+        let closing = ended.into_iter().map(|(waiting, has_attempts)| async move {
+            tracing::info!(job = %waiting.job, waited_s = now.since(waiting.since).as_secs(), "a job waited too long");
+            let attempts = self.attempts_of_waiting(waiting.job, has_attempts).await?;
+            let outcome = assignment::last_failure(&attempts).unwrap_or_else(|| outcome(&waiting));
+            self.close_waiting(waiting.job, &outcome, &attempts).await
+        });
+        stream::iter(closing)
+            .buffer_unordered(CLOSED_AT_ONCE)
+            .try_collect::<()>()
+            .await
+    }
+
+    async fn attempts_of_waiting(
+        &self,
+        job: JobId,
+        has_attempts: bool,
+    ) -> Result<Vec<StoredAttempt>, StoreError> {
+        if !has_attempts {
+            return Ok(Vec::new());
+        }
+        let stored = self.state.store.job(job).await?;
+        Ok(stored.map(|stored| stored.attempts).unwrap_or_default())
+    }
+
+    async fn close_waiting(
+        &self,
+        job: JobId,
+        outcome: &Outcome,
+        attempts: &[StoredAttempt],
+    ) -> Result<(), StoreError> {
+        let now = self.state.clock.now();
+        let attempts = final_report::ended_attempts(attempts);
+        tracing::info!(%job, outcome = describe(outcome), fault = ?fault_of(outcome), attempts = attempts.len(), "waiting job over");
+        let metadata = final_metadata(outcome, &attempts, Vec::new());
+        self.state.store.close_waiting(job, outcome, &metadata, now).await
+    }
+}
+
+/// Excluded miners that the report of a job names that waited too long.
+const MAX_EXPLAINED: usize = 16;
+
+/// What a job of a class has waited for, in words and by miner.
+fn explain_wait(found: Option<Route>) -> (String, Value) {
+    let Some(mut found) = found else {
+        let why = "the chain does not answer, so no miner is known";
+        return (why.to_owned(), Value::Null);
+    };
+    let why = describe_wait(&found);
+    found.excluded.truncate(MAX_EXPLAINED);
+    (why, found.explain())
+}
+
+/// What a job of a class waits for, in words.
+pub(super) fn describe_wait(found: &Route) -> String {
+    match availability(found) {
+        Availability::Now(_) => "jobs before it were started first".to_owned(),
+        Availability::Later(reasons) => reasons.to_string(),
+        Availability::Never => "no miner of this subnet offers the class any more".to_owned(),
+    }
+}

@@ -1,0 +1,224 @@
+//! The jobs that wait for an executor. A waiting job has no task: its place lies in memory and in a row of the store.
+//!
+//! A new job begins at once if no other waits for its class and a miner may be asked ([`JobDrivers::prepare`]).
+//! Otherwise it waits, and so does a job whose attempt failed through no fault of its user's while no other miner may
+//! be asked. One task, the [`dispatcher`], starts the drivers of waiting jobs in order. It wakes on events that may
+//! make room, and at the times at which a reason against a miner ends. [`ends`] closes jobs that leave the queue without
+//! an attempt, [`restore`] reads the queue of an earlier process, [`summary`] tells users and operators about it.
+
+mod dispatcher;
+mod ends;
+mod restore;
+mod summary;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use muster_job_queue::{DurationRecord, JobQueue, QueueAccount, QueueFull, QueueLimits, Ticket, WaitingJob};
+use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::{ExecutorClass, JobId, MinerKey, Timestamp};
+use muster_routing::RouteDecision;
+use muster_routing::availability::LaterReasons;
+use muster_store::StoreError;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+
+use super::cancellation::CancelSignal;
+use super::{FirstAttempt, JobDrivers, assignment};
+use crate::config::QueueConfig;
+use crate::store::StoredAttempt;
+
+/// The waiting jobs, and the signal that wakes their dispatcher.
+#[derive(Debug)]
+pub(super) struct WaitingJobs {
+    /// Locked before the ledger and before the running jobs, never after them, and never across an await.
+    lines: Mutex<Lines>,
+    wake: Notify,
+}
+
+/// The waiting jobs and the dispatcher's knowledge about them.
+#[derive(Debug)]
+struct Lines {
+    queue: JobQueue,
+    /// The miners that must not be asked again, for each waiting job that has had an attempt.
+    tried: HashMap<JobId, BTreeSet<MinerKey>>,
+    /// Jobs that have arrived since the dispatcher last looked at their line. They are refused if no miner could run
+    /// them; a job that has waited goes on waiting.
+    unexamined: BTreeMap<ExecutorClass, Vec<JobId>>,
+    /// Why the lines wait that cannot go on before something happens.
+    blocked: BTreeMap<ExecutorClass, LaterReasons>,
+    /// How long recent attempts took.
+    durations: BTreeMap<ExecutorClass, DurationRecord>,
+}
+
+/// The first step of a new job.
+#[derive(Debug)]
+pub(crate) enum FirstStep {
+    /// A miner was found at once, and is being dialled.
+    Attempt(FirstAttempt),
+    /// The job waits. Its place is reserved: [`JobDrivers::wait`] or [`JobDrivers::give_back`] must follow.
+    Wait(WaitingJob),
+    /// No further job may wait.
+    Full(QueueFull),
+    /// The job runs or waits already.
+    Known,
+}
+
+/// A job that returns to the queue, or enters it late.
+#[derive(Debug)]
+pub(super) struct ReturningJob<'a> {
+    pub(super) request: &'a JobRequest,
+    /// Its attempts so far, oldest first.
+    pub(super) attempts: &'a [StoredAttempt],
+    pub(super) since: Timestamp,
+    pub(super) deadline: Timestamp,
+    /// Why no miner may be asked now.
+    pub(super) decision: &'a RouteDecision,
+}
+
+// === impl WaitingJobs ===
+
+impl WaitingJobs {
+    pub(super) fn new(config: &QueueConfig) -> Self {
+        let queue = JobQueue::new(QueueLimits {
+            jobs: config.max_jobs,
+            per_account: config.max_per_account,
+        });
+        Self {
+            lines: Mutex::new(Lines {
+                queue,
+                tried: HashMap::new(),
+                unexamined: BTreeMap::new(),
+                blocked: BTreeMap::new(),
+                durations: BTreeMap::new(),
+            }),
+            wake: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock()
+    }
+
+    /// Tells the dispatcher that there may be room now: an attempt ended, or a miner showed its executors.
+    pub(super) fn note_room(&self) {
+        let mut lines = self.lock();
+        lines.blocked.clear();
+        if !lines.queue.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Notes how long an attempt kept its executor.
+    pub(super) fn note_duration(&self, class: ExecutorClass, duration: Duration) {
+        self.lock().durations.entry(class).or_default().note(duration);
+    }
+}
+
+// === impl JobDrivers ===
+
+impl JobDrivers {
+    /// Decides the first step of a new job. Waits for nothing. The chosen miner is dialled and told nothing of the job
+    /// yet.
+    pub(crate) fn prepare(&self, request: &JobRequest) -> FirstStep {
+        let (job, class) = (request.uuid, request.executor_class);
+        // Held while a miner is chosen, so that no other newcomer overtakes a job that is found to wait.
+        let mut lines = self.waiting.lock();
+        if self.running.contains(job) || lines.queue.get(job).is_some() {
+            return FirstStep::Known;
+        }
+        if lines.queue.is_free_for_all(class)
+            && let Some(attempt) = assignment::assign_at_once(self, request)
+        {
+            drop(lines);
+            let attempt = Box::new(attempt);
+            let mut channel = self.channel_of(&attempt.attempt);
+            channel.dial();
+            return FirstStep::Attempt(FirstAttempt { attempt, channel });
+        }
+        let account = QueueAccount::new(&request.account());
+        match lines.queue.reserve(class, &account) {
+            Ok(ticket) => {
+                let since = self.state.clock.now();
+                let deadline = since.plus(self.wait_limit(request));
+                FirstStep::Wait(place_of(request, ticket, since, deadline))
+            }
+            Err(full) => FirstStep::Full(full),
+        }
+    }
+
+    /// How long a job may wait in all.
+    pub(super) fn wait_limit(&self, request: &JobRequest) -> Duration {
+        let limit = request.terms().queue_time_limit;
+        Duration::from_secs(limit.unwrap_or(self.state.config.queue.default_s))
+    }
+
+    /// Lets a new job wait that is in the store with its place.
+    pub(crate) fn wait(&self, waiting: WaitingJob) {
+        let (job, class) = (waiting.job, waiting.class);
+        let mut lines = self.waiting.lock();
+        lines.queue.add_reserved(waiting);
+        let is_blocked = lines.blocked.contains_key(&class);
+        if !is_blocked {
+            lines.unexamined.entry(class).or_default().push(job);
+            self.waiting.wake.notify_one();
+        }
+        drop(lines);
+        self.tell_position(job);
+    }
+
+    /// Gives back the place of a job that turned out to be known.
+    pub(crate) fn give_back(&self, waiting: &WaitingJob) {
+        self.waiting.lock().queue.release(waiting.class, &waiting.account);
+    }
+
+    /// Lets a job wait that was admitted before. If it is called off meanwhile, it ends.
+    pub(super) async fn wait_again(
+        &self,
+        returning: ReturningJob<'_>,
+        cancel: CancelSignal,
+    ) -> Result<(), StoreError> {
+        let request = returning.request;
+        let ticket = self.waiting.lock().queue.draw();
+        let waiting = place_of(request, ticket, returning.since, returning.deadline);
+        let (job, ordinal) = (request.uuid, assignment::next_ordinal(returning.attempts));
+        let now = self.state.clock.now();
+        self.state
+            .store
+            .wait_again(&waiting, ordinal, returning.decision, now)
+            .await?;
+        tracing::info!(%job, class = %request.executor_class, attempts = returning.attempts.len(), "job waits for another miner");
+        let cancelled = {
+            let mut lines = self.waiting.lock();
+            let reason = cancel.reason();
+            if reason.is_none() {
+                let tried = assignment::tried_miners(returning.attempts);
+                lines.tried.insert(job, tried);
+                lines.queue.restore(waiting);
+                // From here on a cancellation finds the job in the queue.
+                drop(cancel);
+                self.waiting.wake.notify_one();
+            }
+            reason
+        };
+        match cancelled {
+            Some(reason) => self.end_cancelled(job, &reason, true).await,
+            None => {
+                self.tell_position(job);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn place_of(request: &JobRequest, ticket: Ticket, since: Timestamp, deadline: Timestamp) -> WaitingJob {
+    WaitingJob {
+        job: request.uuid,
+        account: QueueAccount::new(&request.account()),
+        class: request.executor_class,
+        priority: request.terms().priority,
+        ticket,
+        since,
+        deadline,
+    }
+}

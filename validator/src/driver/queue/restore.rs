@@ -1,0 +1,48 @@
+//! The queue after a restart.
+
+use muster_store::StoreError;
+
+use super::super::{JobDrivers, assignment};
+
+impl JobDrivers {
+    /// Restores the waiting jobs of an earlier process in their order, and ends those that were called off.
+    pub(in crate::driver) async fn restore_queue(&self) -> Result<(), StoreError> {
+        let store = &self.state.store;
+        let turns = store.read_turns().await?;
+        let attempts = store.attempts_of_waiting().await?;
+        let (mut after, mut restored, mut cancelled) = (None, 0_usize, Vec::new());
+        loop {
+            let page = store.waiting_after(after).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.waiting.ticket);
+            restored = restored.saturating_add(page.len());
+            let mut lines = self.waiting.lock();
+            for stored in page {
+                let job = stored.waiting.job;
+                match stored.cancelled {
+                    Some(reason) => cancelled.push((job, reason)),
+                    None => {
+                        if let Some(attempts) = attempts.get(&job) {
+                            lines.tried.insert(job, assignment::tried_miners(attempts));
+                        }
+                        lines.queue.restore(stored.waiting);
+                    }
+                }
+            }
+        }
+        {
+            let mut lines = self.waiting.lock();
+            for (class, account, turn) in turns {
+                lines.queue.restore_turn(class, &account, turn);
+            }
+        }
+        for (job, reason) in cancelled {
+            self.end_cancelled(job, &reason, attempts.contains_key(&job))
+                .await?;
+        }
+        if restored > 0 {
+            tracing::info!(jobs = restored, "restored the queue");
+        }
+        Ok(())
+    }
+}
