@@ -334,6 +334,7 @@ impl RoleConfig for Config {
             ("routing.max_attempts", u64::from(self.routing.max_attempts)),
             ("routing.max_incidents", u64::from(self.routing.max_incidents)),
             ("routing.fairness_s", self.routing.fairness_s),
+            ("routing.full_s", self.routing.full_s),
             ("receipts.interval_s", self.receipts.interval_s),
             ("timing.dial_s", self.timing.dial_s),
             ("timing.reservation_s", self.timing.reservation_s),

@@ -225,7 +225,7 @@ async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: Sock
     if state.config.receipts.gather {
         let gatherer = ReceiptGatherer {
             state: Arc::clone(state),
-            drivers,
+            drivers: Arc::clone(&drivers),
             gate,
         };
         state.spawn("receipts", gatherer.run());
@@ -237,6 +237,7 @@ async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: Sock
         live_output,
         gateway,
         grading,
+        drivers,
     };
     status::serve(sources, listener).await;
     Ok(())

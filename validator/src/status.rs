@@ -25,6 +25,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::driver::JobDrivers;
 use crate::link_state::LinkState;
 use crate::state::ValidatorState;
 use crate::store::{CycleState, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
@@ -126,6 +127,7 @@ pub(crate) struct StatusSources {
     pub(crate) live_output: Arc<LiveOutput>,
     pub(crate) gateway: Option<Gateway>,
     pub(crate) grading: GradingRunner,
+    pub(crate) drivers: Arc<JobDrivers>,
 }
 
 /// Serves the status page until the validator stops.
@@ -135,6 +137,7 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
         .route("/health", get(health))
         .route("/v0/state", get(state))
         .route("/v0/jobs/{job}/route", get(route))
+        .route("/v0/queue", get(queue))
         .route("/v0/sessions", get(sessions))
         .route("/v0/batches", get(batches).post(run_batch))
         .route("/v0/batches/{batch}", get(batch))
@@ -183,6 +186,18 @@ async fn state(
         refused: sources.state.store.refused_receipts(limit).await?,
         live_dropped: sources.live_output.dropped(),
     }))
+}
+
+/// The queue: its line for each class, and the jobs that wait, in the order in which they start.
+async fn queue(
+    State(sources): State<StatusSources>,
+    Query(ListLimit { limit }): Query<ListLimit>,
+) -> Response {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    let view = sources
+        .drivers
+        .view_queue(usize::try_from(limit).unwrap_or(usize::MAX));
+    Json(view).into_response()
 }
 
 /// The gateway: the state of each model, the newest sessions, and what miners have earned with them within a day.

@@ -10,7 +10,7 @@ use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
-use muster_protocol::{AttemptId, ErrorCode, ExecutorClass, JobId, MinerKey};
+use muster_protocol::{AttemptId, ErrorCode, ExecutorClass, Hotkey, JobId, MinerKey};
 use muster_routing::availability::{
     Availability, ClassCapacity, availability, class_capacities, describe_offers,
 };
@@ -59,7 +59,8 @@ pub(super) fn assign_waiting(
     metagraph: &Metagraph,
 ) -> Option<Box<NewAttempt>> {
     let state = &*drivers.state;
-    let requirements = requirements(state, request, earlier, metagraph);
+    let avoided = avoided_owners(earlier, metagraph);
+    let requirements = requirements(request, tried_miners(earlier), avoided);
     let (found, chosen) = choose(drivers, &requirements, metagraph, &policy(state, false));
     let decision = found.decision(requirements.class, metagraph.block.0);
     Some(Box::new(new_attempt(state, request, earlier, chosen?, decision)))
@@ -80,6 +81,24 @@ pub(super) fn route_class(drivers: &JobDrivers, class: ExecutorClass, metagraph:
     let now = drivers.state.clock.now();
     let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
     route(&requirements, &neurons, &stats, &policy(&drivers.state, false))
+}
+
+/// Whether a miner that is not among these may run a job of the class, now or later.
+fn may_be_asked_later(
+    drivers: &JobDrivers,
+    class: ExecutorClass,
+    tried: &BTreeSet<MinerKey>,
+    metagraph: &Metagraph,
+) -> bool {
+    let mut found = route_class(drivers, class, metagraph);
+    found
+        .candidates
+        .retain(|candidate| !tried.contains(&candidate.miner));
+    found.excluded.retain(|excluded| !tried.contains(&excluded.miner));
+    match availability(&found) {
+        Availability::Now(_) | Availability::Later(_) => true,
+        Availability::Never => false,
+    }
 }
 
 /// What the subnet offers, by class.
@@ -118,7 +137,10 @@ pub(super) async fn assign(
         }
     };
     let is_own = state.is_own(request);
-    let (requirements, policy) = (requirements(state, request, earlier, &metagraph), policy(state, is_own));
+    // None that was asked before: a miner that was busy is asked again only after the job has waited.
+    let asked = earlier.iter().map(|attempt| attempt.miner).collect();
+    let avoided = avoided_owners(earlier, &metagraph);
+    let (requirements, policy) = (requirements(request, asked, avoided), policy(state, is_own));
     let mut used = Arc::clone(&metagraph);
     let (mut found, mut chosen) = choose(drivers, &requirements, &metagraph, &policy);
     // A miner may have announced itself since the metagraph was read, so look at a newer one before turning the user
@@ -132,9 +154,15 @@ pub(super) async fn assign(
     let decision = found.decision(requirements.class, used.block.0);
     let Some(chosen) = chosen else {
         let outcome = no_miner_fits(drivers, requirements.class, &found, &used);
-        match availability(&found) {
-            Availability::Later(_) if !is_own => return Ok(Assignment::Later(Box::new(decision), outcome)),
-            Availability::Now(_) | Availability::Later(_) | Availability::Never => {}
+        if !is_own
+            && may_be_asked_later(
+                drivers,
+                requirements.class,
+                &unaskable_miners(earlier, Some(&used)),
+                &used,
+            )
+        {
+            return Ok(Assignment::Later(Box::new(decision), outcome));
         }
         tracing::warn!(code = %ErrorCode::NoMiner, job = %request.uuid, class = %requirements.class, excluded = %found.explain(), "no miner for a job");
         let (ordinal, now) = (next_ordinal(earlier), state.clock.now());
@@ -149,25 +177,24 @@ pub(super) async fn assign(
     Ok(Assignment::Attempt(Box::new(attempt)))
 }
 
-/// The facts about a job that decide its route. A miner that declined a user's job because it was busy may be asked
-/// again when it is not. A job of the validator's own does not wait, so it is never offered to a miner twice.
-fn requirements(
-    state: &ValidatorState,
-    request: &JobRequest,
-    earlier: &[StoredAttempt],
-    metagraph: &Metagraph,
-) -> JobRequirements {
-    let tried = if state.is_own(request) {
-        earlier.iter().map(|attempt| attempt.miner).collect()
-    } else {
-        tried_miners(earlier)
-    };
-    let avoided = earlier
+/// The owners whose miners are not asked again, because one of them did not get the job's image in time.
+fn avoided_owners(earlier: &[StoredAttempt], metagraph: &Metagraph) -> BTreeSet<Hotkey> {
+    earlier
         .iter()
         .filter(|attempt| attempt.image_failure().is_some())
-        .filter_map(|attempt| metagraph.find(&attempt.miner.0));
+        .filter_map(|attempt| metagraph.find(&attempt.miner.0))
+        .map(|neuron| neuron.coldkey)
+        .collect()
+}
+
+/// The facts about a job that decide its route, with the miners and the owners that must not be asked.
+fn requirements(
+    request: &JobRequest,
+    tried: BTreeSet<MinerKey>,
+    avoided_owners: BTreeSet<Hotkey>,
+) -> JobRequirements {
     JobRequirements {
-        avoided_owners: avoided.map(|neuron| neuron.coldkey).collect(),
+        avoided_owners,
         job: request.uuid,
         class: request.executor_class,
         image: CacheKey::image(&request.docker_image),
@@ -177,9 +204,27 @@ fn requirements(
 }
 
 /// The miners that have had their attempt at a job: all but those that only said that they were busy.
-pub(super) fn tried_miners(earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
+fn tried_miners(earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
     let real = earlier.iter().filter(|attempt| !was_declined_as_busy(attempt));
     real.map(|attempt| attempt.miner).collect()
+}
+
+/// The miners that must not be asked again for a job: those that were tried, and the others of an owner whose miner did
+/// not get the job's image in time.
+pub(super) fn unaskable_miners(
+    earlier: &[StoredAttempt],
+    metagraph: Option<&Metagraph>,
+) -> BTreeSet<MinerKey> {
+    let mut miners = tried_miners(earlier);
+    if let Some(metagraph) = metagraph {
+        let owners = avoided_owners(earlier, metagraph);
+        let theirs = metagraph
+            .neurons
+            .iter()
+            .filter(|neuron| owners.contains(&neuron.coldkey));
+        miners.extend(theirs.map(|neuron| MinerKey(neuron.hotkey)));
+    }
+    miners
 }
 
 /// How the last attempt ended that was more than a miner's word that it is busy.

@@ -1,5 +1,6 @@
 //! Several jobs at a time: they share sessions with miners, and never an executor.
 
+use muster_protocol::AttemptId;
 use muster_protocol::status::JobStatus;
 
 use crate::support::World;
@@ -11,6 +12,7 @@ async fn two_jobs_at_once_do_not_take_one_executor() {
     let mut one = Miner::open("//One").await;
     let mut two = Miner::open("//Two").await;
     let mut world = World::new(&[&one, &two]).await;
+    world.config.timing.linger_s = 60;
     world.start();
     world.facilitator.accept().await;
     // Both miners have announced one executor each.
@@ -27,23 +29,20 @@ async fn two_jobs_at_once_do_not_take_one_executor() {
     for _ in 0..10 {
         world.facilitator.take().await;
     }
-    // While both work, a third job is rejected, and the reason says so.
+    // While both work, a third job waits; it begins when one of them has ended.
     for at in 3..=4 {
         world.facilitator.submit(&job("//User", at)).await;
         world.facilitator.expect(JobStatus::Received).await;
     }
-    let mut sessions = vec![one.accept().await, two.accept().await];
-    for session in &mut sessions {
-        session.offer().await;
-    }
-    world.facilitator.submit(&job("//User", 5)).await;
-    world.facilitator.expect(JobStatus::Received).await;
-    let end = world.facilitator.expect(JobStatus::Rejected).await;
-    let details = end.metadata.unwrap().job_rejection_details.unwrap();
-    assert_eq!(
-        details.context.unwrap()["excluded"][1]["reason"],
-        "1 of its 1 executors are at work for us"
-    );
+    let [mut first, mut second] = <[_; 2]>::try_from(sessions).ok().unwrap();
+    let id = first.begin().await;
+    second.begin().await;
+    let third = job("//User", 5);
+    world.facilitator.submit(&third).await;
+    while world.facilitator.take().await.status != JobStatus::Received {}
+    first.complete(id).await;
+    first.paid().await;
+    assert_eq!(first.offer().await.job_uuid, AttemptId::first_of(third.uuid));
 }
 
 #[tokio::test]

@@ -126,6 +126,7 @@ async fn a_miner_that_never_comes_back_is_lost_and_left_out_for_a_while() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::timed(&[&miner]).await;
     world.config.routing.max_incidents = 1;
+    world.config.queue.default_s = 0;
     world.start();
     world.facilitator.accept().await;
     let mut one = job("//User", 1);
@@ -150,9 +151,8 @@ async fn a_miner_that_never_comes_back_is_lost_and_left_out_for_a_while() {
 
     world.facilitator.submit(&job("//User", 2)).await;
     world.facilitator.expect(JobStatus::Received).await;
-    let details = world
-        .facilitator
-        .expect(JobStatus::Rejected)
+    let rejected = world.facilitator.expect(JobStatus::Rejected);
+    let details = while_time_passes(&world.test_clock, "a rejection", rejected)
         .await
         .metadata
         .unwrap()
@@ -352,6 +352,7 @@ async fn fail(
 async fn users_mistakes_leave_no_miner_out_and_its_own_failures_do() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
+    world.config.queue.default_s = 0;
     world.start();
     world.facilitator.accept().await;
     for at in 1..=3 {

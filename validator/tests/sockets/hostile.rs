@@ -43,6 +43,8 @@ async fn a_miner_that_lies_about_its_capacity_falls_behind_its_equals() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
     world.config.routing.full_s = 0;
+    // A job that finds no miner is refused at once, so that its end shows the reasons.
+    world.config.queue.default_s = 0;
     world.start();
     world.facilitator.accept().await;
     let clean = refused(&mut world, &mut miner, 1, 9, vec![]).await;
@@ -61,6 +63,8 @@ async fn a_miner_that_lies_about_its_capacity_falls_behind_its_equals() {
 async fn a_miner_that_shows_its_work_is_believed_and_not_asked_again_at_once() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
+    // A job that finds no miner is refused at once, so that its end shows the reasons.
+    world.config.queue.default_s = 0;
     world.start();
     world.facilitator.accept().await;
     let payload = ReceiptPayload::Started(StartedReceipt {
@@ -97,6 +101,8 @@ async fn excuses_of_a_miners_own_making_excuse_nothing() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
     world.config.routing.full_s = 0;
+    // A job that finds no miner is refused at once, so that its end shows the reasons.
+    world.config.queue.default_s = 0;
     world.start();
     world.facilitator.accept().await;
     let accomplice = Keypair::from_uri("//Accomplice").unwrap();
@@ -211,6 +217,7 @@ async fn a_frame_of_fifty_megabytes_costs_its_sender_the_connection_and_nobody_t
 async fn results_after_the_lease_are_answered_with_a_receipt_of_nothing() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::timed(&[&miner]).await;
+    world.config.queue.default_s = 0;
     world.start();
     world.facilitator.accept().await;
     world.facilitator.submit(&job("//User", 1)).await;
@@ -237,7 +244,8 @@ async fn results_after_the_lease_are_answered_with_a_receipt_of_nothing() {
         (id, "0.000000")
     );
     session.decline(second).await;
-    world.facilitator.updates_to_the_end().await;
+    let end = world.facilitator.updates_to_the_end();
+    while_time_passes(&world.test_clock, "the end of the job", end).await;
 }
 
 #[tokio::test]

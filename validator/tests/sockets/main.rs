@@ -22,6 +22,8 @@ mod killed;
 #[cfg(test)]
 mod organic;
 #[cfg(test)]
+mod queue;
+#[cfg(test)]
 mod retries;
 #[cfg(test)]
 mod support;

@@ -301,6 +301,7 @@ async fn when_every_miner_declines_the_user_sees_all_of_their_reasons() {
     let mut one = Miner::open("//One").await;
     let mut two = Miner::open("//Two").await;
     let mut world = World::new(&[&one, &two]).await;
+    world.config.queue.default_s = 0;
     world.start();
     world.facilitator.accept().await;
     world.facilitator.submit(&job("//User", 1)).await;

@@ -10,9 +10,7 @@ use muster_protocol::job::{Event, JobState};
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
-use muster_protocol::{
-    Feature, JobRejectionReason, ParticipantType, Receipt, ReceiptKind, ValidatorKey,
-};
+use muster_protocol::{Feature, JobRejectionReason, ParticipantType, Receipt, ReceiptKind, ValidatorKey};
 use muster_routing::busy_excuse::{BusyRejection, is_excused};
 use muster_store::StoreError;
 

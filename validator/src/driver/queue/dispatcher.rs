@@ -46,23 +46,24 @@ impl JobDrivers {
         }
     }
 
-    /// Starts every waiting job for which there is room, and closes those that have waited too long. Returns when to
-    /// look again even if nothing happens.
+    /// Starts every waiting job for which there is room, and closes those that had waited too long before it looked for
+    /// room. Returns when to look again even if nothing happens.
     async fn dispatch_round(self: &Arc<Self>) -> Result<Option<Timestamp>, StoreError> {
+        let now = self.state.clock.now();
         let classes = self.waiting.lock().queue.classes();
         if classes.is_empty() {
             return Ok(None);
         }
         let Some(metagraph) = self.metagraph_for_waiting().await else {
             self.end_without_chain().await?;
-            self.end_expired().await?;
+            self.end_expired(self.state.clock.now()).await?;
             return Ok(self.chain_deadline());
         };
         let mut again = None;
         for class in classes {
             again = earliest([again, self.dispatch_class(class, Arc::clone(&metagraph)).await?]);
         }
-        self.end_expired().await?;
+        self.end_expired(now).await?;
         Ok(earliest([again, self.waiting.lock().queue.next_deadline()]))
     }
 
@@ -113,7 +114,13 @@ impl JobDrivers {
             match self.state.store.job(job).await? {
                 Some(stored) if !stored.closed => {
                     if !self.start_waiting(stored, &metagraph) {
-                        return Ok(None);
+                        // The subnet has changed since a job with attempts was found startable: it avoids an owner's
+                        // miners that were not known as such. Other jobs may start.
+                        let mut lines = self.waiting.lock();
+                        let Some(tried) = lines.tried.get_mut(&job) else {
+                            return Ok(None);
+                        };
+                        tried.extend(found.candidates.iter().map(|candidate| candidate.miner));
                     }
                 }
                 Some(_) | None => {

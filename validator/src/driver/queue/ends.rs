@@ -51,9 +51,8 @@ impl JobDrivers {
         self.close_waiting(job, &outcome, &attempts).await
     }
 
-    /// Ends every waiting job whose time is over.
-    pub(super) async fn end_expired(&self) -> Result<(), StoreError> {
-        let now = self.state.clock.now();
+    /// Ends every waiting job whose time was over at `now`.
+    pub(super) async fn end_expired(&self, now: Timestamp) -> Result<(), StoreError> {
         let expired: Vec<_> = {
             let mut lines = self.waiting.lock();
             let expired = lines.queue.expire(now);

@@ -40,7 +40,7 @@ pub(super) struct WaitingJobs {
 #[derive(Debug)]
 struct Lines {
     queue: JobQueue,
-    /// The miners that must not be asked again, for each waiting job that has had an attempt.
+    /// The miners that must not be asked (again), for each waiting job that has had an attempt.
     tried: HashMap<JobId, BTreeSet<MinerKey>>,
     /// Jobs that have arrived since the dispatcher last looked at their line. They are refused if no miner could run
     /// them; a job that has waited goes on waiting.
@@ -147,20 +147,24 @@ impl JobDrivers {
         }
     }
 
-    /// How long a job may wait in all.
+    /// How long a job may wait in all. A job that may not wait has the shortest time that there is, so that the
+    /// dispatcher looks once for a miner.
     pub(super) fn wait_limit(&self, request: &JobRequest) -> Duration {
         let limit = request.terms().queue_time_limit;
-        Duration::from_secs(limit.unwrap_or(self.state.config.queue.default_s))
+        let limit = Duration::from_secs(limit.unwrap_or(self.state.config.queue.default_s));
+        limit.max(Duration::from_micros(1))
     }
 
     /// Lets a new job wait that is in the store with its place.
     pub(crate) fn wait(&self, waiting: WaitingJob) {
-        let (job, class) = (waiting.job, waiting.class);
+        let (job, class, deadline) = (waiting.job, waiting.class, waiting.deadline);
         let mut lines = self.waiting.lock();
         lines.queue.add_reserved(waiting);
-        let is_blocked = lines.blocked.contains_key(&class);
-        if !is_blocked {
+        if !lines.blocked.contains_key(&class) {
             lines.unexamined.entry(class).or_default().push(job);
+            self.waiting.wake.notify_one();
+        } else if lines.queue.next_deadline() == Some(deadline) {
+            // The dispatcher sleeps until a later deadline.
             self.waiting.wake.notify_one();
         }
         drop(lines);
@@ -192,7 +196,8 @@ impl JobDrivers {
             let mut lines = self.waiting.lock();
             let reason = cancel.reason();
             if reason.is_none() {
-                let tried = assignment::tried_miners(returning.attempts);
+                let metagraph = self.state.subnet.last_metagraph();
+                let tried = assignment::unaskable_miners(returning.attempts, metagraph.as_deref());
                 lines.tried.insert(job, tried);
                 lines.queue.restore(waiting);
                 // From here on a cancellation finds the job in the queue.

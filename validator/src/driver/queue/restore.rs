@@ -8,6 +8,7 @@ impl JobDrivers {
     /// Restores the waiting jobs of an earlier process in their order, and ends those that were called off.
     pub(in crate::driver) async fn restore_queue(&self) -> Result<(), StoreError> {
         let store = &self.state.store;
+        let metagraph = self.state.subnet.last_metagraph();
         let turns = store.read_turns().await?;
         let attempts = store.attempts_of_waiting().await?;
         let (mut after, mut restored, mut cancelled) = (None, 0_usize, Vec::new());
@@ -23,7 +24,8 @@ impl JobDrivers {
                     Some(reason) => cancelled.push((job, reason)),
                     None => {
                         if let Some(attempts) = attempts.get(&job) {
-                            lines.tried.insert(job, assignment::tried_miners(attempts));
+                            let tried = assignment::unaskable_miners(attempts, metagraph.as_deref());
+                            lines.tried.insert(job, tried);
                         }
                         lines.queue.restore(stored.waiting);
                     }

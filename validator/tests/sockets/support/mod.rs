@@ -184,6 +184,24 @@ impl World {
         .await
     }
 
+    /// Waits until `is` holds for the queue.
+    pub(crate) async fn until_queue(
+        &self,
+        what: &str,
+        is: impl Fn(&serde_json::Value) -> bool,
+    ) -> serde_json::Value {
+        within(what, async {
+            loop {
+                let queue = self.get("/v0/queue").await;
+                if is(&queue) {
+                    return queue;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+    }
+
     /// `GET /v0/state`.
     pub(crate) async fn state(&self) -> serde_json::Value {
         self.get("/v0/state").await
