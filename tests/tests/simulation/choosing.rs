@@ -117,6 +117,7 @@ impl World {
             me: validator_key().0,
             max_incidents: u32::MAX,
             blacklist: BTreeSet::new(),
+            most_unproven: u32::MAX,
             prices: RoutingPolicy::PRICES,
         };
         let chosen = route(&wish, &subjects, &standings, &policy)
