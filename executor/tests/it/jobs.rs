@@ -153,7 +153,8 @@ async fn a_missing_image_is_named_before_the_executor_is_ready() {
         }))
         .await;
         let failed = wire.expect("V0HordeFailedRequest").await;
-        let mut context = json!({"code": "E0008", "stage": "executor_startup", "image": name, "fault": "user"});
+        let mut context =
+            json!({"code": "E0008", "stage": "executor_startup", "image": name, "fault": "user"});
         if !name.starts_with("..") {
             context["image_fetch"] = json!("no_such_image");
         }

@@ -1,0 +1,209 @@
+//! Debian's `docker-registry` for tests of whole subnets, and two ways in which a registry is slow: a connection of a
+//! few kilobytes a second, and a tarpit that never answers.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
+use muster_process::Tasks;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use uuid::Uuid;
+
+use crate::image::BUSYBOX;
+use crate::parts::free_address;
+use crate::process::wait_for;
+
+const START: Duration = Duration::from_secs(30);
+/// How often a slow connection passes its next bytes on.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// A registry that ends when this value is dropped.
+#[derive(Debug)]
+pub struct Registry {
+    process: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Registry {
+    /// Starts one and waits until it answers.
+    ///
+    /// # Errors
+    /// `docker-registry` is not installed, or does not come up.
+    pub fn start() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let address = free_address()?;
+        let root = folder.path().join("data");
+        let config = format!(
+            "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\n\
+             http: {{addr: \"{address}\"}}\n",
+            root.display()
+        );
+        let path = folder.path().join("config.yml");
+        std::fs::write(&path, config)?;
+        let process = Command::new("docker-registry")
+            .arg("serve")
+            .arg(&path)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("docker-registry does not start")?;
+        let registry = Self {
+            process,
+            address,
+            _folder: folder,
+        };
+        wait_for("the registry", START, || {
+            Ok(std::net::TcpStream::connect(address).ok())
+        })?;
+        Ok(registry)
+    }
+
+    /// The host and port at the beginning of its images' names.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Pushes an image that has a shell and about `bytes` bytes which cannot be compressed, and removes it from this
+    /// machine's engine. Returns the rest of its name, after the registry's address.
+    ///
+    /// # Errors
+    /// The engine or the registry fails.
+    pub async fn publish(&self, bytes: usize) -> Result<String> {
+        let engine = ContainerEngine::connect("").await?;
+        let shell = std::fs::read(BUSYBOX).or_else(|_| std::fs::read("/usr/bin/busybox"))?;
+        let mut filler = Vec::with_capacity(bytes);
+        while filler.len() < bytes {
+            filler.extend_from_slice(Uuid::new_v4().as_bytes());
+        }
+        let file = |path: &str, mode, contents| ImageFile {
+            path: path.to_owned(),
+            mode,
+            contents,
+        };
+        let tag = Uuid::new_v4().to_string();
+        let local = format!("muster/slow-test:{tag}");
+        let archive = ImageArchive::new(&ImageContent {
+            tag: local.clone(),
+            files: vec![file(BUSYBOX, 0o755, shell), file("/filler", 0o644, filler)],
+            entrypoint: vec![BUSYBOX.to_owned(), "sh".to_owned()],
+            ..ImageContent::default()
+        })?;
+        engine.load(archive.bytes).await?;
+        let place = format!("muster/slow:{tag}");
+        let name = format!("{}/{place}", self.address);
+        engine.push(&archive.id.to_string(), &name.parse()?, None).await?;
+        for name in [&local, &name] {
+            engine.remove_tag(name).await?;
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// An address at which a registry is slow, until this value is dropped.
+#[derive(Debug)]
+pub struct SlowDoor {
+    address: SocketAddr,
+    tasks: Tasks,
+}
+
+impl SlowDoor {
+    /// Passes connections on to `to`; all answers together come at `rate` bytes a second.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub async fn relay(to: SocketAddr, rate: usize) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (address, tasks) = (listener.local_addr()?, Tasks::new());
+        let spawner = tasks.clone();
+        // One permit is a byte that may pass.
+        let line = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+        let filled = std::sync::Arc::clone(&line);
+        let per_beat = rate / 10;
+        tasks.spawn("slow line", async move {
+            loop {
+                tokio::time::sleep(BEAT).await;
+                // What nobody used in one beat is lost.
+                filled.forget_permits(usize::MAX);
+                filled.add_permits(per_beat);
+            }
+        });
+        tasks.spawn("slow door", async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let line = std::sync::Arc::clone(&line);
+                spawner.spawn("slow connection", async move {
+                    // Either side may close the connection at any time.
+                    let _ = carry(near, to, &line, per_beat).await;
+                });
+            }
+        });
+        Ok(Self { address, tasks })
+    }
+
+    /// Accepts connections and never answers.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub async fn tarpit() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (address, tasks) = (listener.local_addr()?, Tasks::new());
+        tasks.spawn("tarpit", async move {
+            let mut held = Vec::new();
+            while let Ok((near, _)) = listener.accept().await {
+                held.push(near);
+            }
+        });
+        Ok(Self { address, tasks })
+    }
+
+    /// The host and port at the beginning of images' names.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for SlowDoor {
+    fn drop(&mut self) {
+        self.tasks.shutdown();
+    }
+}
+
+async fn carry(
+    near: TcpStream,
+    to: SocketAddr,
+    line: &tokio::sync::Semaphore,
+    per_beat: usize,
+) -> std::io::Result<()> {
+    let far = TcpStream::connect(to).await?;
+    let ((mut near_read, mut near_write), (mut far_read, mut far_write)) =
+        (near.into_split(), far.into_split());
+    let answers = async {
+        let mut buffer = vec![0; per_beat.clamp(1, 4096)];
+        loop {
+            let count = far_read.read(&mut buffer).await?;
+            if count == 0 {
+                return std::io::Result::Ok(());
+            }
+            if let Ok(permits) = line.acquire_many(u32::try_from(count).unwrap_or(u32::MAX)).await {
+                permits.forget();
+            }
+            near_write
+                .write_all(buffer.get(..count).unwrap_or_default())
+                .await?;
+        }
+    };
+    tokio::select! {
+        done = answers => done,
+        done = tokio::io::copy(&mut near_read, &mut far_write) => done.map(|_| ()),
+    }
+}
