@@ -142,6 +142,7 @@ impl LiveDisplay {
             News::Status(entry) => self.status(&entry),
             News::Log(log) => self.log(&log),
             News::Progress(progress) => self.progress(&progress),
+            News::Queued(place) => self.say(&job_text::place(&place)),
         }
     }
 

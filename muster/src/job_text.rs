@@ -1,7 +1,7 @@
 //! Jobs as text for people.
 
 use muster_protocol::job::Outcome;
-use muster_protocol::rest::{JobView, StatusEntry};
+use muster_protocol::rest::{JobView, QueueEvent, StatusEntry};
 use muster_protocol::upload::FileUpload;
 use muster_protocol::wire::miner::JobImage;
 use muster_protocol::{Receipt, Timestamp};
@@ -127,4 +127,62 @@ pub(crate) fn failure(view: &JobView) -> Option<String> {
         .map(|code| format!("; `muster explain {code}`"))
         .unwrap_or_default();
     Some(format!("{words}; at fault: {}{page}", outcome.fault()))
+}
+
+/// The place of a waiting job: `  waiting: 3rd of 12 for always_on.gpu-24gb, about 4 min: all 2 executors are at work`.
+pub(crate) fn place(place: &QueueEvent) -> String {
+    let estimate = match place.estimate_s {
+        None => String::new(),
+        Some(seconds) if seconds < 60 => ", less than a minute".to_owned(),
+        Some(seconds) => format!(", about {} min", seconds.div_ceil(60)),
+    };
+    let why = if place.why.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", place.why)
+    };
+    let (class, waiting) = (place.class, place.waiting);
+    let position = ordinal(place.ahead.saturating_add(1));
+    format!("  waiting: {position} of {waiting} for {class}{estimate}{why}")
+}
+
+/// An ordinal number in English: `1st`, `12th`, `23rd`.
+fn ordinal(number: u64) -> String {
+    let ending = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        (_, _) => "th",
+    };
+    format!("{number}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::ExecutorClass;
+
+    use super::*;
+
+    #[test]
+    fn a_waiting_job_tells_its_place_its_time_and_why() {
+        let mut waits = QueueEvent {
+            class: ExecutorClass::AlwaysOnGpu24Gb,
+            ahead: 2,
+            waiting: 12,
+            estimate_s: Some(200),
+            why: "all 2 executors are at work".to_owned(),
+        };
+        assert_eq!(
+            place(&waits),
+            "  waiting: 3rd of 12 for always_on.gpu-24gb, about 4 min: all 2 executors are at work"
+        );
+        waits.estimate_s = None;
+        waits.why = String::new();
+        assert_eq!(place(&waits), "  waiting: 3rd of 12 for always_on.gpu-24gb");
+        assert_eq!(
+            [1, 2, 11, 12, 13, 21, 111].map(ordinal),
+            ["1st", "2nd", "11th", "12th", "13th", "21st", "111th"]
+        );
+    }
 }

@@ -14,7 +14,7 @@ use futures_util::stream;
 use muster_facilitator_core::job_events::{EventCursor, EventCursorError, LogTextJoiner};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::rest::{LogEvent, ProgressEvent, StatusEntry, events};
+use muster_protocol::rest::{LogEvent, ProgressEvent, QueueEvent, StatusEntry, events};
 use muster_protocol::wire::encode;
 use muster_protocol::{JobId, JobStatus};
 use muster_store::StoreError;
@@ -94,6 +94,7 @@ pub(super) async fn events(
         cursor,
         joiner: LogTextJoiner::default(),
         progress: BTreeMap::new(),
+        place: None,
         ready: VecDeque::new(),
         ended: false,
         checked: false,
@@ -125,6 +126,8 @@ struct JobEventStream {
     joiner: LogTextJoiner,
     /// The progress last sent, by stage.
     progress: BTreeMap<&'static str, ProgressEvent>,
+    /// The place in the queue last sent.
+    place: Option<QueueEvent>,
     ready: VecDeque<Event>,
     ended: bool,
     /// Whether the store has been checked once.
@@ -185,6 +188,27 @@ impl JobEventStream {
             if self.progress.insert(progress.stage.as_str(), progress) != Some(progress) {
                 self.queue(events::PROGRESS, encode(&progress));
             }
+        }
+        // A place that was told before the job started is of the past.
+        let may_wait = match history.visible_status() {
+            JobStatus::Sent | JobStatus::Received => true,
+            JobStatus::Accepted
+            | JobStatus::Rejected
+            | JobStatus::ExecutorReady
+            | JobStatus::VolumesReady
+            | JobStatus::StreamingReady
+            | JobStatus::ExecutionDone
+            | JobStatus::Completed
+            | JobStatus::Failed
+            | JobStatus::HordeFailed
+            | JobStatus::Unknown => false,
+        };
+        if may_wait
+            && let Some(place) = self.service.store.queue_place(self.job).await?
+            && self.place.as_ref() != Some(&place)
+        {
+            self.queue(events::QUEUED, encode(&place));
+            self.place = Some(place);
         }
         let done = usize::try_from(self.cursor.statuses).unwrap_or(usize::MAX);
         for entry in history.entries().iter().skip(done) {

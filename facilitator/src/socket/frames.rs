@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::store::UpdateOutcome;
 
-const TAGS: [&str; 8] = [
+const TAGS: [&str; 9] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
@@ -20,6 +20,7 @@ const TAGS: [&str; 8] = [
     "MusterChallengeResponse",
     "MusterJobLog",
     "MusterJobProgress",
+    "MusterJobQueued",
     "MusterGateway",
 ];
 
@@ -138,6 +139,7 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterGateway(_),
         ) => return not_authenticated("send V0AuthenticationRequest first"),
         Err(malformed) => return GreetingVerdict::TryAgain(malformed.response()),
@@ -192,6 +194,7 @@ pub(super) fn judge_challenge_response(
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterGateway(_),
         ) => not_authenticated("answer MusterChallenge with MusterChallengeResponse first"),
         Err(malformed) => GreetingVerdict::TryAgain(malformed.response()),

@@ -226,6 +226,11 @@ impl ValidatorSession {
                 self.services.live_output.record(self.validator(), message);
                 Ok(())
             }
+            ToFacilitator::MusterJobQueued(place) => {
+                let message = LiveMessage::Queued(place);
+                self.services.live_output.record(self.validator(), message);
+                Ok(())
+            }
             ToFacilitator::MusterGateway(notice) => self.record_gateway(*notice).await,
             // ComputeHorde's facilitator gives no answer to machine specifications, and nothing here uses them yet.
             ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),

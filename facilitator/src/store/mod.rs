@@ -47,8 +47,13 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         (12, "features", include_str!("../../migrations/0012_features.sql")),
         (
             13,
-            "image_layers",
+            "image layers",
             include_str!("../../migrations/0013_image_layers.sql"),
+        ),
+        (
+            14,
+            "queue places",
+            include_str!("../../migrations/0014_queue_places.sql"),
         ),
     ])
 });

@@ -93,6 +93,49 @@ async fn log(validator: &mut Validator, job: JobId, offset: u64, data: &str) {
 }
 
 #[tokio::test]
+async fn a_watcher_of_a_waiting_job_sees_its_place_until_the_job_starts() {
+    let facilitator = Facilitator::start().await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let user = User::login(&facilitator, "User").await;
+    let job = user
+        .create(&job_for(validator_key("Validator")), facilitator.now_ns())
+        .await
+        .uuid;
+    validator.job().await;
+    validator.report(job, JobStatus::Received).await.unwrap();
+    let place = |ahead: u64, estimate: Option<u64>| {
+        json!({
+            "class": "always_on.test", "ahead": ahead, "waiting": 12, "estimate_s": estimate,
+            "why": "all 2 executors are at work",
+        })
+    };
+    let told = |place: &serde_json::Value| {
+        let mut message = place.clone();
+        message["message_type"] = json!("MusterJobQueued");
+        message["uuid"] = json!(job);
+        message.to_string()
+    };
+    let mut events = Events::follow(&user, job, None).await;
+    for expected in [JobStatus::Sent, JobStatus::Received] {
+        assert_eq!(status(&events.next().await.unwrap()), expected);
+    }
+    for place in [place(2, Some(240)), place(0, None)] {
+        validator.socket.send(told(&place)).await.unwrap();
+        let event = events.next().await.unwrap();
+        assert_eq!((event.name.as_str(), event.data), ("queued", place));
+    }
+    validator.report(job, JobStatus::Accepted).await.unwrap();
+    assert_eq!(status(&events.next().await.unwrap()), JobStatus::Accepted);
+    drop(events);
+    validator.report(job, JobStatus::Completed).await.unwrap();
+    let whole = Events::follow(&user, job, None).await.rest().await;
+    assert!(
+        whole.iter().all(|event| event.name == "status"),
+        "its place is of the past"
+    );
+}
+
+#[tokio::test]
 async fn a_watcher_sees_statuses_output_and_progress_and_resumes_where_it_left() {
     let facilitator = Facilitator::start().await;
     let mut validator = Validator::connect(&facilitator, "Validator").await;

@@ -144,6 +144,7 @@ fn as_json(news: &News) -> serde_json::Value {
         News::Status(entry) => (events::STATUS, json!(entry)),
         News::Log(log) => (events::LOG, json!(log)),
         News::Progress(progress) => (events::PROGRESS, json!(progress)),
+        News::Queued(place) => (events::QUEUED, json!(place)),
     };
     let mut line = json!({"event": event});
     if let (Some(line), Some(data)) = (line.as_object_mut(), data.as_object()) {

@@ -64,7 +64,7 @@ impl ObservedJob {
                     self.end = Some(*update);
                 }
             }
-            ToFacilitator::V0Heartbeat(_) => {}
+            ToFacilitator::V0Heartbeat(_) | ToFacilitator::MusterJobQueued(_) => {}
             other @ (ToFacilitator::V0AuthenticationRequest(_)
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterChallengeResponse(_)

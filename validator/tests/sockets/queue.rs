@@ -128,6 +128,32 @@ async fn jobs_start_in_turns_of_their_accounts_and_by_priority_and_a_newcomer_ov
 }
 
 #[tokio::test]
+async fn the_user_of_a_waiting_job_is_told_its_place_and_why() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = lasting(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    let (mut session, held) = hold(&mut world, &mut miner).await;
+    let (one, two) = (job("//Alice", 1), job("//Alice", 2));
+    submit_to_wait(&mut world, &one).await;
+    world
+        .until_queue("the line to be looked at", |queue| {
+            queue["lines"][0]["why"].is_string()
+        })
+        .await;
+    world.facilitator.submit(&two).await;
+    let place = world.facilitator.place_of(two.uuid).await;
+    assert_eq!((place.ahead, place.waiting, place.estimate_s), (1, 2, None));
+    assert_eq!(place.why, "the only executor is at work");
+    session.complete(held).await;
+    session.paid().await;
+    // The first of them starts, so the other moves up; how long programs take is known now.
+    let place = world.facilitator.place_of(two.uuid).await;
+    assert_eq!((place.ahead, place.waiting), (0, 1));
+    assert!(place.estimate_s.is_some());
+}
+
+#[tokio::test]
 async fn a_thousand_waiting_jobs_survive_a_killed_validator_in_their_order() {
     let mut miner = Miner::open("//Miner").await;
     let mut world = lasting(&[&miner]).await;

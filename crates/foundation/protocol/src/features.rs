@@ -23,14 +23,16 @@ pub enum Feature {
     Fetching,
     /// `private-images`: images from an archive of the user's, or from a registry that wants the user's credentials.
     PrivateImages,
+    /// `queue`: the message that tells the place of a waiting job.
+    Queue,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 3] = [Self::Terms, Self::Fetching, Self::PrivateImages];
+    pub const ALL: [Self; 4] = [Self::Terms, Self::Fetching, Self::PrivateImages, Self::Queue];
 
     /// The features that this program's roles carry out.
-    const OURS: &[Self] = &[Self::Terms, Self::Fetching, Self::PrivateImages];
+    const OURS: &[Self] = &[Self::Terms, Self::Fetching, Self::PrivateImages, Self::Queue];
 
     /// The name on the wire.
     pub const fn name(self) -> &'static str {
@@ -38,6 +40,7 @@ impl Feature {
             Self::Terms => "terms",
             Self::Fetching => "fetching",
             Self::PrivateImages => "private-images",
+            Self::Queue => "queue",
         }
     }
 
@@ -46,6 +49,7 @@ impl Feature {
             Self::Terms => 1,
             Self::Fetching => 1 << 1,
             Self::PrivateImages => 1 << 2,
+            Self::Queue => 1 << 3,
         }
     }
 
@@ -175,10 +179,10 @@ mod tests {
     #[test]
     fn a_set_is_written_as_names_and_read_again() {
         let all: FeatureSet = Feature::ALL.into_iter().collect();
-        assert_eq!(all.to_string(), "terms, fetching, private-images");
+        assert_eq!(all.to_string(), "terms, fetching, private-images, queue");
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
-            r#"["terms","fetching","private-images"]"#
+            r#"["terms","fetching","private-images","queue"]"#
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");

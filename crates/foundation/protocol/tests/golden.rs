@@ -167,6 +167,12 @@ fn what_validators_and_facilitators_say_beyond_computehorde() {
         format!(
             r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1,"total":null,"layers":{{"done":0,"total":7}}}}"#
         ),
+        format!(
+            r#"{{"message_type":"MusterJobQueued",{job},"class":"always_on.test","ahead":2,"waiting":12,"estimate_s":240,"why":"all 2 executors are at work"}}"#
+        ),
+        format!(
+            r#"{{"message_type":"MusterJobQueued",{job},"class":"always_on.test","ahead":0,"waiting":1,"estimate_s":null,"why":""}}"#
+        ),
         r#"{"message_type":"MusterGateway","url":null,"models":[]}"#.to_owned(),
         concat!(
             r#"{"message_type":"MusterGateway","url":"http://10.0.0.1:8092","models":["#,

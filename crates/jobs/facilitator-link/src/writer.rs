@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
+use muster_protocol::Feature;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{Heartbeat, Response, ResponseStatus, ToFacilitator};
 use muster_websocket::SocketWriter;
@@ -99,7 +100,18 @@ impl LinkWriter<'_> {
 
     /// Sends a message of live output, which is not answered. Only a Muster facilitator knows it.
     async fn send_live(&self, message: &ToFacilitator) -> Result<(), LinkEnd> {
-        if self.socket.is_muster() {
+        let is_known = match message {
+            ToFacilitator::MusterJobQueued(_) => self.socket.features().has(Feature::Queue),
+            ToFacilitator::V0AuthenticationRequest(_)
+            | ToFacilitator::V0Heartbeat(_)
+            | ToFacilitator::V0JobStatusUpdate(_)
+            | ToFacilitator::V0MachineSpecsUpdate(_)
+            | ToFacilitator::MusterChallengeResponse(_)
+            | ToFacilitator::MusterJobLog(_)
+            | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterGateway(_) => true,
+        };
+        if self.socket.is_muster() && is_known {
             self.socket.send(encode(message)).await?;
         }
         Ok(())

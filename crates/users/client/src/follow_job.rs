@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry, events};
+use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, QueueEvent, StatusEntry, events};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use reqwest::{Method, StatusCode};
 
@@ -24,6 +24,8 @@ pub enum News {
     Log(LogEvent),
     /// Something that takes long came further.
     Progress(ProgressEvent),
+    /// The place of a job that waits.
+    Queued(QueueEvent),
 }
 
 /// How a stream of events ended.
@@ -167,6 +169,11 @@ impl Client {
                 events::PROGRESS => {
                     if let Ok(progress) = serde_json::from_str(&event.data) {
                         tell(News::Progress(progress));
+                    }
+                }
+                events::QUEUED => {
+                    if let Ok(place) = serde_json::from_str(&event.data) {
+                        tell(News::Queued(place));
                     }
                 }
                 // Kinds of events that a newer facilitator adds.

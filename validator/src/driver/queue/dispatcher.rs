@@ -61,7 +61,11 @@ impl JobDrivers {
         };
         let mut again = None;
         for class in classes {
+            let waited = self.waiting.lock().queue.waiting_for(class);
             again = earliest([again, self.dispatch_class(class, Arc::clone(&metagraph)).await?]);
+            if self.waiting.lock().queue.waiting_for(class) < waited {
+                self.tell_head(class);
+            }
         }
         self.end_expired(now).await?;
         Ok(earliest([again, self.waiting.lock().queue.next_deadline()]))
@@ -91,9 +95,18 @@ impl JobDrivers {
             match availability(&found) {
                 Availability::Now(_) => {}
                 Availability::Later(reasons) => {
-                    let mut lines = self.waiting.lock();
-                    lines.unexamined.remove(&class);
-                    lines.blocked.insert(class, reasons);
+                    let capacities = assignment::capacities(self, &metagraph);
+                    let executors = capacities.get(&class).map_or(0, |capacity| capacity.executors);
+                    let arrived = {
+                        let mut lines = self.waiting.lock();
+                        lines.executors.insert(class, executors);
+                        lines.blocked.insert(class, reasons);
+                        lines.unexamined.remove(&class).unwrap_or_default()
+                    };
+                    // Their users learn now that they wait.
+                    for job in arrived {
+                        self.tell_position(job);
+                    }
                     return Ok(reasons.until);
                 }
                 Availability::Never => {

@@ -47,6 +47,8 @@ struct Lines {
     unexamined: BTreeMap<ExecutorClass, Vec<JobId>>,
     /// Why the lines wait that cannot go on before something happens.
     blocked: BTreeMap<ExecutorClass, LaterReasons>,
+    /// Executors of each class when its line was last found blocked.
+    executors: BTreeMap<ExecutorClass, u32>,
     /// How long recent attempts took.
     durations: BTreeMap<ExecutorClass, DurationRecord>,
 }
@@ -90,6 +92,7 @@ impl WaitingJobs {
                 tried: HashMap::new(),
                 unexamined: BTreeMap::new(),
                 blocked: BTreeMap::new(),
+                executors: BTreeMap::new(),
                 durations: BTreeMap::new(),
             }),
             wake: Notify::new(),
@@ -160,15 +163,18 @@ impl JobDrivers {
         let (job, class, deadline) = (waiting.job, waiting.class, waiting.deadline);
         let mut lines = self.waiting.lock();
         lines.queue.add_reserved(waiting);
-        if !lines.blocked.contains_key(&class) {
+        let is_blocked = lines.blocked.contains_key(&class);
+        if !is_blocked {
             lines.unexamined.entry(class).or_default().push(job);
-            self.waiting.wake.notify_one();
-        } else if lines.queue.next_deadline() == Some(deadline) {
-            // The dispatcher sleeps until a later deadline.
+        }
+        // The dispatcher looks at a new job, and must not sleep past the deadline of one that it need not look at.
+        if !is_blocked || lines.queue.next_deadline() == Some(deadline) {
             self.waiting.wake.notify_one();
         }
         drop(lines);
-        self.tell_position(job);
+        if is_blocked {
+            self.tell_position(job);
+        }
     }
 
     /// Gives back the place of a job that turned out to be known.

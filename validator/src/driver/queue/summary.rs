@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_job_queue::WaitingJob;
+use muster_job_queue::{WaitingJob, estimate_wait};
 use muster_protocol::job::Priority;
+use muster_protocol::wire::facilitator::ToFacilitator;
+use muster_protocol::wire::muster::LiveQueuePlace;
 use muster_protocol::{ExecutorClass, JobId, Timestamp};
 use muster_routing::availability::ClassCapacity;
 use serde::Serialize;
@@ -105,10 +107,60 @@ fn view_job(ahead: usize, waiting: &WaitingJob) -> WaitingJobView {
     }
 }
 
+/// Jobs at the head of a line whose users are told their place each time that jobs start.
+const TOLD: usize = 64;
+
 impl JobDrivers {
-    /// Tells the facilitator the place of a job in its line.
+    /// Tells the facilitator the place of a job in its line, as live output: a message that finds no room is dropped.
     pub(super) fn tell_position(&self, job: JobId) {
         let position = self.waiting.lock().queue.position(job);
-        tracing::debug!(%job, ?position, "the job waits");
+        if let Some(position) = position {
+            self.tell_positions(position.class, [(position.ahead, job)], position.waiting);
+        }
+    }
+
+    /// Tells the facilitator the places at the head of a line, after jobs of it have started.
+    pub(super) fn tell_head(&self, class: ExecutorClass) {
+        let (head, waiting) = {
+            let lines = self.waiting.lock();
+            let jobs = lines.queue.in_order(class).map(|waiting| waiting.job);
+            let head: Vec<_> = jobs.enumerate().take(TOLD).collect();
+            (head, lines.queue.waiting_for(class))
+        };
+        if !head.is_empty() {
+            self.tell_positions(class, head, waiting);
+        }
+    }
+
+    fn tell_positions(
+        &self,
+        class: ExecutorClass,
+        places: impl IntoIterator<Item = (usize, JobId)>,
+        waiting: usize,
+    ) {
+        let (why, executors, record) = {
+            let lines = self.waiting.lock();
+            let why = lines.blocked.get(&class).map(ToString::to_string);
+            let executors = lines.executors.get(&class).copied();
+            let record = lines.durations.get(&class).cloned();
+            (
+                why.unwrap_or_default(),
+                executors.unwrap_or(0),
+                record.unwrap_or_default(),
+            )
+        };
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        for (ahead, job) in places {
+            let place = LiveQueuePlace {
+                uuid: job,
+                class,
+                ahead: count(ahead),
+                waiting: count(waiting),
+                estimate_s: estimate_wait(ahead, executors, &record).map(|wait| wait.as_secs()),
+                why: why.clone(),
+            };
+            self.live_output
+                .send(ToFacilitator::MusterJobQueued(Box::new(place)));
+        }
     }
 }

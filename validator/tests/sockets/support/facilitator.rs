@@ -2,7 +2,7 @@
 
 use muster_identity::{Keypair, sign_job, verify_challenge, verify_facilitator_auth};
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
-use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce};
+use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce, LiveQueuePlace};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus};
 use muster_websocket::Socket;
@@ -131,10 +131,32 @@ impl Facilitator {
             match self.receive().await {
                 live @ (ToFacilitator::MusterJobLog(_) | ToFacilitator::MusterJobProgress(_)) => return live,
                 ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
-                ToFacilitator::V0Heartbeat(_) | ToFacilitator::MusterGateway(_) => {}
+                ToFacilitator::V0Heartbeat(_)
+                | ToFacilitator::MusterJobQueued(_)
+                | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
                 | ToFacilitator::MusterChallengeResponse(_)) => panic!("live output was due, not {other:?}"),
+            }
+        }
+    }
+
+    /// The next place of a waiting job; everything before it is dropped.
+    pub(crate) async fn place_of(&mut self, job: JobId) -> LiveQueuePlace {
+        loop {
+            match self.receive().await {
+                ToFacilitator::MusterJobQueued(place) if place.uuid == job => return *place,
+                ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
+                ToFacilitator::MusterJobQueued(_)
+                | ToFacilitator::V0Heartbeat(_)
+                | ToFacilitator::MusterJobLog(_)
+                | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterGateway(_) => {}
+                other @ (ToFacilitator::V0AuthenticationRequest(_)
+                | ToFacilitator::V0MachineSpecsUpdate(_)
+                | ToFacilitator::MusterChallengeResponse(_)) => {
+                    panic!("the place of a job was due, not {other:?}")
+                }
             }
         }
     }
@@ -147,6 +169,7 @@ impl Facilitator {
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)

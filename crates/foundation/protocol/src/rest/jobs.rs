@@ -258,6 +258,8 @@ pub mod events {
     pub const LOG: &str = "log";
     /// The data is a [`super::ProgressEvent`].
     pub const PROGRESS: &str = "progress";
+    /// The data is a [`super::QueueEvent`].
+    pub const QUEUED: &str = "queued";
 }
 
 /// A piece of a running job's output. Pieces may be missing: the next one's `offset` shows it.
@@ -291,6 +293,23 @@ pub struct ProgressEvent {
     /// The layers of an image, with `image_pull`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayerCount>,
+}
+
+/// The place of a job that waits for an executor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QueueEvent {
+    /// The class of executor that the job waits for.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub class: ExecutorClass,
+    /// Jobs of the class that start before this one.
+    pub ahead: u64,
+    /// Jobs that wait for the class, this one included.
+    pub waiting: u64,
+    /// Seconds until the job is likely to start; null if that is unknown.
+    pub estimate_s: Option<u64>,
+    /// What the jobs of the class wait for, in words; empty if that is unknown.
+    pub why: String,
 }
 
 fn without_nulls<S: serde::Serializer>(metadata: &Option<StatusMetadata>, s: S) -> Result<S::Ok, S::Error> {

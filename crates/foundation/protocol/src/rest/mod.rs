@@ -11,7 +11,8 @@ pub use accounts::{
 };
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{
-    CreateJob, Feedback, JobPage, JobView, LogEvent, ProgressEvent, ReportCheat, StatusEntry, events,
+    CreateJob, Feedback, JobPage, JobView, LogEvent, ProgressEvent, QueueEvent, ReportCheat, StatusEntry,
+    events,
 };
 
 /// Names of request headers, most of which carry a user's signature.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::miner::StreamingDetails;
 use super::muster::{
     CancelRequest, Challenge, ChallengeResponse, GatewayNotice, JobExtension, LiveLog, LiveProgress,
-    StatusExtension,
+    LiveQueuePlace, StatusExtension,
 };
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
@@ -39,6 +39,8 @@ pub enum ToFacilitator {
     MusterJobLog(Box<LiveLog>),
     /// Muster's own: the progress of a job's stage.
     MusterJobProgress(LiveProgress),
+    /// Muster's own: the place of a job that waits.
+    MusterJobQueued(Box<LiveQueuePlace>),
     /// Muster's own: the address and the models of the validator's gateway.
     MusterGateway(Box<GatewayNotice>),
 }

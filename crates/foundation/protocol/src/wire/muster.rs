@@ -99,6 +99,27 @@ pub struct LiveProgress {
     pub layers: Option<LayerCount>,
 }
 
+/// `MusterJobQueued`, validator to facilitator: the place of a job that waits for an executor. Not answered. Sent only to
+/// facilitators that showed the feature `queue`.
+///
+/// Any message may be dropped, and the place changes while other jobs start; the newest message holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveQueuePlace {
+    /// The id of the job.
+    pub uuid: JobId,
+    /// The class of executor that the job waits for.
+    pub class: ExecutorClass,
+    /// Jobs of the class that start before this one.
+    pub ahead: u64,
+    /// Jobs that wait for the class, this one included.
+    pub waiting: u64,
+    /// Seconds until the job is likely to start; null if that is unknown.
+    pub estimate_s: Option<u64>,
+    /// What the jobs of the class wait for, in words; empty if that is unknown.
+    pub why: String,
+}
+
 /// `MusterGateway`, validator to facilitator: the address of the validator's gateway for streaming sessions and the
 /// models that it serves. Not answered. The validator sends it after every greeting; a model that is no longer listed
 /// is no longer served.
