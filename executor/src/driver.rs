@@ -301,12 +301,12 @@ impl Driver {
         match effect {
             Effect::PrepareImage => self
                 .steps
-                .prepare_image(self.image_name(), self.stage.image_archive()),
+                .prepare_image(self.image_name(), self.stage.private_image()),
             Effect::ReportUp => self.report_up().await?,
             Effect::FetchImage => match (self.stage.engine(), self.image_name()) {
                 (Some(engine), Some(name)) => {
-                    let archive = self.stage.image_archive();
-                    self.steps.fetch_image(engine.clone(), name, archive);
+                    let private = self.stage.private_image();
+                    self.steps.fetch_image(engine.clone(), name, private);
                 }
                 (None, _) | (_, None) => self.steps.report_defect("fetch"),
             },

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_containers::home_folder;
+use muster_containers::image_reference::ImageName;
 use muster_containers::images::{FoundImage, LeasedImage};
+use muster_containers::private_pull::pull_private;
 use muster_containers::sandbox::RunAs;
 use muster_job_data::volumes::{UnpackLimits, merge_volumes};
 use muster_job_data::{Fetcher, UploadError, Uploader, VolumeError};
 use muster_process::Coded;
 use muster_process::error::Causes;
-use muster_protocol::job::{ArchiveSource, Fault};
+use muster_protocol::job::Fault;
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{InitialJobRequest, JobImage, JobRequest};
+use muster_protocol::wire::muster::OfferExtension;
 use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -159,7 +162,7 @@ pub(crate) fn streaming_mode(offer: &InitialJobRequest) -> Option<StreamingMode>
 pub(crate) async fn prepare_image(
     context: AttemptContext,
     image: Option<String>,
-    archive: Option<ArchiveSource>,
+    private: Option<OfferExtension>,
 ) -> Result<(ContainerEngine, SoughtImage), AttemptFailure> {
     let (config, clock) = (context.config(), context.clock());
     let engine = context
@@ -179,27 +182,48 @@ pub(crate) async fn prepare_image(
     let Some(name) = image else {
         return Ok((engine, SoughtImage::None));
     };
-    let sought = match images::look(&engine, &config.images, &name, archive.as_ref(), clock).await? {
-        FoundImage::Here(resolved) => SoughtImage::Here(Box::new(PreparedImage { name, resolved })),
+    let OfferExtension {
+        image_archive,
+        credentials,
+        ..
+    } = private.unwrap_or_default();
+    if credentials.is_some()
+        && let Ok(ImageName::Registry(reference)) = name.parse()
+    {
+        // The registry decides anew whether the login suffices, although the image may be here.
+        return Ok((engine, SoughtImage::AtRegistry(reference.registry)));
+    }
+    let sought = match images::look(&engine, &config.images, &name, image_archive.as_ref(), clock).await? {
+        FoundImage::Here(resolved) => SoughtImage::Here(Box::new(PreparedImage {
+            name,
+            resolved: *resolved,
+        })),
         FoundImage::AtRegistry(registry) => SoughtImage::AtRegistry(registry),
     };
     Ok((engine, sought))
 }
 
-/// Fetches an image that is not on this machine: from its user's archive if there is one, else from its registry.
+/// Fetches an image that is not on this machine, or that its registry must allow anew: from its user's archive, with its
+/// user's login, or as anyone may.
 pub(crate) async fn fetch_image(
     context: AttemptContext,
     engine: &ContainerEngine,
     name: String,
-    archive: Option<ArchiveSource>,
+    private: Option<OfferExtension>,
 ) -> Result<Box<PreparedImage>, AttemptFailure> {
-    let resolved = match archive {
-        Some(source) => user_archives::prepare(&context, engine, &name, &source).await?,
-        None => {
-            let progress = context.live.image_progress_sink();
-            let settings = &context.config().images;
-            images::prepare(engine, settings, &name, &progress, context.clock()).await?
-        }
+    let (progress, clock) = (context.live.image_progress_sink(), context.clock());
+    let settings = &context.config().images;
+    let OfferExtension {
+        image_archive,
+        credentials,
+        ..
+    } = private.unwrap_or_default();
+    let resolved = match (image_archive, credentials) {
+        (Some(source), _) => user_archives::prepare(&context, engine, &name, &source).await?,
+        (None, Some(login)) => pull_private(engine, settings, &name, &login, &progress, clock)
+            .await
+            .map_err(|error| images::image_failed(&error))?,
+        (None, None) => images::prepare(engine, settings, &name, &progress, clock).await?,
     };
     Ok(Box::new(PreparedImage { name, resolved }))
 }

@@ -12,9 +12,9 @@ use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock, Tasks};
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::miner::{GenericError, ToMiner};
-use muster_protocol::wire::muster::ListedImage;
-use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Timestamp};
+use muster_protocol::wire::miner::{GenericError, InitialJobRequest, ToMiner};
+use muster_protocol::wire::muster::{ListedImage, OfferExtension};
+use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, Timestamp};
 use muster_store::StoreError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -66,12 +66,14 @@ struct RunningExecutor {
     dial: DialId,
     outbox: Outbox,
     muster: bool,
+    features: FeatureSet,
 }
 
 /// An executor that has dialled in and waits for its admission.
 struct PendingDial {
     outbox: Outbox,
     muster: bool,
+    features: FeatureSet,
     verdict: oneshot::Sender<Result<(), String>>,
 }
 
@@ -287,6 +289,7 @@ impl Peers {
                 Attachment::Executor {
                     outbox,
                     muster,
+                    features,
                     verdict,
                 },
             ) => {
@@ -295,6 +298,7 @@ impl Peers {
                     PendingDial {
                         outbox,
                         muster,
+                        features,
                         verdict,
                     },
                 );
@@ -355,13 +359,19 @@ impl Peers {
                 if let Some(PendingDial {
                     outbox,
                     muster,
+                    features,
                     verdict,
                 }) = self.dialling.remove(&dial)
                 {
                     // If it left meanwhile, its session reports that next.
                     let _ = verdict.send(Ok(()));
-                    self.executors
-                        .insert(attempt, RunningExecutor { dial, outbox, muster });
+                    let executor = RunningExecutor {
+                        dial,
+                        outbox,
+                        muster,
+                        features,
+                    };
+                    self.executors.insert(attempt, executor);
                 }
             }
             PeerEffect::Dismiss { dial, details } => match self.dialling.remove(&dial) {
@@ -370,13 +380,16 @@ impl Peers {
                 }
                 None => self.dismiss(dial, details),
             },
-            PeerEffect::Order { attempt, message } => {
+            PeerEffect::Order { attempt, mut message } => {
                 if let Some(executor) = self.executors.get(&attempt) {
                     // A message of ours means nothing to an executor of ComputeHorde: its process is stopped anyway.
                     let ours = matches!(
                         *message,
                         ToMiner::MusterCancelJob(_) | ToMiner::MusterFetchImage(_)
                     );
+                    if let ToMiner::V0InitialJobRequest(offer) = &mut *message {
+                        drop_unknown_terms(offer, executor.features);
+                    }
                     if !ours || executor.muster {
                         // The deadline of its lease ends an executor that does not read.
                         let _ = executor.outbox.push(Outgoing::Frame(encode(&*message).into()));
@@ -406,5 +419,22 @@ impl Peers {
             });
             let _ = executor.outbox.push(Outgoing::Frame(encode(&message).into()));
         }
+    }
+}
+
+/// Removes the terms that an executor has not shown to know. It fetches its image at once then, or reports that the image
+/// is missing.
+fn drop_unknown_terms(offer: &mut InitialJobRequest, features: FeatureSet) {
+    let Some(terms) = &mut offer.muster else { return };
+    if !features.has(Feature::Fetching) {
+        terms.image_time_limit = None;
+        terms.account = None;
+    }
+    if !features.has(Feature::PrivateImages) {
+        terms.image_archive = None;
+        terms.credentials = None;
+    }
+    if **terms == OfferExtension::default() {
+        offer.muster = None;
     }
 }

@@ -73,6 +73,7 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
         attachment: Attachment::Executor {
             outbox,
             muster: greeting.is_muster(),
+            features: greeting.features(),
             verdict,
         },
     };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use muster_protocol::{AttemptId, ReceiptKind};
+use muster_protocol::{AttemptId, FeatureSet, ReceiptKind};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lease_table::Event;
@@ -37,6 +37,8 @@ pub enum Attachment {
         outbox: Outbox,
         /// It showed the header of Muster.
         muster: bool,
+        /// The features that it showed.
+        features: FeatureSet,
         /// Admitted, or why not.
         verdict: oneshot::Sender<Result<(), String>>,
     },

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_identity::{FrameSignature, Keypair, countersign, verify_frame, verify_offered};
+use muster_identity::{FrameSignature, Keypair, countersign, open_credentials, verify_frame, verify_offered};
 use muster_process::error::Causes;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobRequest, MainHotkey, ToMiner};
@@ -239,8 +239,16 @@ impl Reader<'_> {
         }
     }
 
-    async fn offer(&self, request: Box<InitialJobRequest>, signed: Result<(), String>) {
+    async fn offer(&self, mut request: Box<InitialJobRequest>, signed: Result<(), String>) {
         let context = self.context;
+        if let Some(extension) = &mut request.muster {
+            let image = request.docker_image.as_deref().unwrap_or_default();
+            extension.credentials = extension.registry.take().and_then(|sealed| {
+                open_credentials(&context.key, image, &sealed)
+                    .inspect_err(|error| tracing::warn!(attempt = %request.job_uuid, %error, "a registry login is of no use"))
+                    .ok()
+            });
+        }
         let receipt = signed.map_err(OfferFlaw::Signature).and_then(|()| {
             complete_started_receipt(&context.key, &request, self.validator, context.clock.now())
         });

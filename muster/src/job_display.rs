@@ -50,6 +50,8 @@ pub(crate) struct LiveDisplay {
     stage: Option<ProgressBar>,
     /// The bar of what is under way.
     under_way: Option<(ProgressOf, ProgressBar)>,
+    /// How far the image was in the last line about it, in tenths, where there is no terminal for a bar.
+    image_said: Option<u64>,
     /// Nothing but the end is wanted.
     quiet: bool,
     stdout: PrintedOutput,
@@ -111,6 +113,7 @@ impl LiveDisplay {
             bars: MultiProgress::with_draw_target(target),
             stage: None,
             under_way: None,
+            image_said: None,
             quiet,
             stdout: PrintedOutput::default(),
             stderr: PrintedOutput::default(),
@@ -184,6 +187,24 @@ impl LiveDisplay {
                 bar.set_length(total);
             }
             bar.set_position(progress.done);
+            if let Some(layers) = progress.layers {
+                bar.set_message(format!("image, {} of {} layers", layers.done, layers.total));
+            }
+        }
+        if progress.stage == ProgressOf::ImagePull && self.bars.is_hidden() {
+            self.say_image(progress);
+        }
+    }
+
+    /// A line about the image where no bar can be seen: one for each tenth of it, and one before its size is known.
+    fn say_image(&mut self, progress: &ProgressEvent) {
+        let tenths = progress
+            .total
+            .and_then(|total| progress.done.saturating_mul(10).checked_div(total));
+        let reached = tenths.unwrap_or_default();
+        if self.image_said.is_none_or(|said| said < reached) {
+            self.image_said = Some(reached);
+            self.say(&job_text::image(progress));
         }
     }
 

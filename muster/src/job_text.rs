@@ -1,7 +1,7 @@
 //! Jobs as text for people.
 
 use muster_protocol::job::Outcome;
-use muster_protocol::rest::{JobView, QueueEvent, StatusEntry};
+use muster_protocol::rest::{JobView, ProgressEvent, QueueEvent, StatusEntry};
 use muster_protocol::upload::FileUpload;
 use muster_protocol::wire::miner::JobImage;
 use muster_protocol::{Receipt, Timestamp};
@@ -70,6 +70,23 @@ fn image(view: &JobView) -> Option<JobImage> {
 pub(crate) fn step(entry: &StatusEntry, begun: Timestamp) -> String {
     let seconds = entry.created_at.since(begun).as_secs_f64();
     format!("  {seconds:>8.3} s  {}", entry.status)
+}
+
+/// A line about an image that is being fetched: `           fetching the image: 1.5 of 3.0 MiB, 1 of 2 layers`.
+pub(crate) fn image(progress: &ProgressEvent) -> String {
+    let mib = |bytes: u64| {
+        let tenths = bytes.saturating_mul(10) >> 20;
+        format!("{}.{}", tenths / 10, tenths % 10)
+    };
+    let bytes = match progress.total {
+        Some(total) => format!("{} of {} MiB", mib(progress.done), mib(total)),
+        None => format!("{} MiB", mib(progress.done)),
+    };
+    let layers = progress
+        .layers
+        .map(|layers| format!(", {} of {} layers", layers.done, layers.total))
+        .unwrap_or_default();
+    format!("{:>12}fetching the image: {bytes}{layers}", "")
 }
 
 /// The receipts with both signatures that came with the job's end.

@@ -51,6 +51,6 @@ fn a_job_runs_an_image_from_an_archive_of_its_user() {
     // An archive that is no image stops before anything is sent.
     std::fs::write(&path, b"hello").unwrap();
     let refused = subnet.muster(&args).unwrap();
-    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert_eq!(refused.code, Some(64), "{refused:?}");
     assert!(refused.stderr.contains("own.tar"), "{refused:?}");
 }

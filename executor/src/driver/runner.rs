@@ -9,9 +9,9 @@ use futures_util::stream::FuturesUnordered;
 use muster_containers::disk::{watch, watch_root};
 use muster_containers::sandbox::Root;
 use muster_process::error::Causes;
-use muster_protocol::job::ArchiveSource;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{GraderTerms, StreamingDetails};
+use muster_protocol::wire::muster::OfferExtension;
 use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
 use muster_websocket::session::Sender;
 use tokio::sync::oneshot;
@@ -108,8 +108,8 @@ impl StepRunner {
         });
     }
 
-    pub(super) fn prepare_image(&self, name: Option<String>, archive: Option<ArchiveSource>) {
-        let preparing = steps::prepare_image(self.context.clone(), name, archive);
+    pub(super) fn prepare_image(&self, name: Option<String>, private: Option<OfferExtension>) {
+        let preparing = steps::prepare_image(self.context.clone(), name, private);
         self.begin_until_called_off(async move {
             match preparing.await {
                 Ok((engine, SoughtImage::None)) => StepResult::ImageReady(engine, None),
@@ -120,10 +120,10 @@ impl StepRunner {
         });
     }
 
-    pub(super) fn fetch_image(&self, engine: ContainerEngine, name: String, archive: Option<ArchiveSource>) {
+    pub(super) fn fetch_image(&self, engine: ContainerEngine, name: String, private: Option<OfferExtension>) {
         let context = self.context.clone();
         self.begin_until_called_off(async move {
-            match steps::fetch_image(context, &engine, name, archive).await {
+            match steps::fetch_image(context, &engine, name, private).await {
                 Ok(image) => StepResult::ImageReady(engine, Some(image)),
                 Err(failure) => StepResult::Failed(failure),
             }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use muster_protocol::job::ArchiveSource;
 use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};
+use muster_protocol::wire::muster::OfferExtension;
 use tokio::sync::oneshot;
 
 use crate::engine::ContainerEngine;
@@ -126,15 +126,15 @@ impl AttemptStage {
         }
     }
 
-    /// The user's archive that holds the image, as the offer names it.
-    pub(super) fn image_archive(&self) -> Option<ArchiveSource> {
+    /// How the executor gets the image if it is a private one, as the offer says.
+    pub(super) fn private_image(&self) -> Option<OfferExtension> {
         let offer = match self {
             Self::AwaitingOffer => return None,
             Self::Offered(offer) => offer,
             Self::Prepared(prepared) => &prepared.offer,
             Self::Requested(_) | Self::Placed(_) => &self.request()?.offer,
         };
-        offer.muster.as_ref()?.image_archive.clone()
+        offer.muster.as_deref().cloned()
     }
 
     /// The image that the job runs, by its name; the offer's until the request is there.

@@ -311,6 +311,7 @@ impl LeaseRunner {
             attachment: Attachment::Executor {
                 outbox,
                 muster: true,
+                features: self.sender.features(),
                 verdict,
             },
         };

@@ -7,7 +7,8 @@ use muster_protocol::job::{ArchiveSource, JobTerms, Priority};
 
 use super::user::duration;
 
-/// What ComputeHorde's fields cannot hold. A facilitator or validator that does not know terms refuses the job.
+/// Terms of a job, which ComputeHorde's fields cannot hold. A facilitator or validator that does not know terms refuses
+/// the job.
 #[derive(Debug, Args)]
 pub(crate) struct TermsOptions {
     /// How long the executor may take to fetch the image; by default 30m.

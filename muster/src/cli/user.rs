@@ -92,6 +92,18 @@ pub(crate) struct JobRun {
     /// The image: a name, a name with a digest, or an image id.
     #[arg(required_unless_present = "image_archive", conflicts_with = "image_archive")]
     pub(crate) image: Option<String>,
+    /// Your user name at the image's registry, for an image that not everybody may read.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "registry_password_stdin",
+        conflicts_with = "image_archive"
+    )]
+    pub(crate) registry_user: Option<String>,
+    /// Read the password or token for --registry-user from standard input. Only the job's validator and the miners that
+    /// are offered the job can read it.
+    #[arg(long, requires = "registry_user")]
+    pub(crate) registry_password_stdin: bool,
     /// An image of your own, as `docker save IMAGE > FILE` writes it. It goes through the facilitator's file store.
     #[arg(long, value_name = "FILE")]
     pub(crate) image_archive: Option<PathBuf>,

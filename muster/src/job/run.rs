@@ -1,5 +1,6 @@
 //! `muster job run`: inputs on their way, the job until its end, outputs back.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,9 +9,12 @@ use anyhow::Context as _;
 use indexmap::IndexMap;
 use muster_client::{Client, ClientError};
 use muster_executor::image_archive::list_images;
+use muster_identity::seal_credentials;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, shutdown};
-use muster_protocol::job::ArchiveSource;
+use muster_protocol::job::{
+    ArchiveSource, MAX_REGISTRY_PASSWORD_BYTES, RegistryCredentials, SealedCredentials,
+};
 use muster_protocol::rest::{CreateFile, CreateJob, JobView};
 use muster_protocol::upload::{FilePut, FileUpload};
 use muster_protocol::volume::VolumePart;
@@ -67,6 +71,7 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         .iter()
         .map(|text| variable(text))
         .collect::<Result<IndexMap<_, _>>>()?;
+    let login = read_login(&args)?;
     let target = facilitator_access::resolve(&args.door)?;
     let router = target.router()?;
     let client = target.connect(clock.clone()).await?;
@@ -77,8 +82,8 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
         let volumes = deliver(&client, &live, &inputs, args.via).await?;
         let uploads = places(&client, &outputs).await?;
         let job = CreateJob {
+            muster: extension(&args, archive, seal_login(login.as_ref(), router, &image)?),
             docker_image: image,
-            muster: extension(&args, archive),
             ..request(router, &args, env, &inputs, volumes, uploads)?
         };
         client.create(&job).await.map_err(client_failure)
@@ -292,12 +297,47 @@ async fn find_image(
 }
 
 /// The job's key `muster`, if the job asks for anything beyond ComputeHorde's fields.
-fn extension(args: &JobRun, archive: Option<ArchiveSource>) -> Option<Box<JobExtension>> {
-    let terms = args.terms.terms(archive)?;
+fn extension(
+    args: &JobRun,
+    archive: Option<ArchiveSource>,
+    registry: Option<SealedCredentials>,
+) -> Option<Box<JobExtension>> {
+    let terms = args.terms.terms(archive);
+    if terms.is_none() && registry.is_none() {
+        return None;
+    }
     Some(Box::new(JobExtension {
-        terms: Some(terms),
+        terms,
+        registry,
         ..JobExtension::default()
     }))
+}
+
+/// The user's login at the image's registry, with the password from standard input.
+fn read_login(args: &JobRun) -> Result<Option<RegistryCredentials>> {
+    let Some(username) = args.registry_user.clone() else {
+        return Ok(None);
+    };
+    let limit = u64::try_from(MAX_REGISTRY_PASSWORD_BYTES).unwrap_or(u64::MAX);
+    let mut password = String::new();
+    std::io::stdin()
+        .take(limit.saturating_add(2))
+        .read_to_string(&mut password)
+        .context("cannot read the registry's password from standard input")?;
+    let password = password.trim_end_matches(['\r', '\n']).to_owned();
+    Ok(Some(RegistryCredentials { username, password }))
+}
+
+/// Seals a login for the validator that routes the job, so that no other party on the way can read it.
+fn seal_login(
+    login: Option<&RegistryCredentials>,
+    router: ValidatorKey,
+    image: &str,
+) -> Result<Option<SealedCredentials>> {
+    login
+        .map(|login| seal_credentials(router.0, image, login))
+        .transpose()
+        .map_err(Failure::usage)
 }
 
 /// The request that the user signs, without its image.

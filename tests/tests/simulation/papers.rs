@@ -98,7 +98,7 @@ pub(crate) fn deliver(payload: &ReceiptPayload) -> Option<ToMiner> {
             muster: Some(Box::new(OfferExtension {
                 image_time_limit: Some(600),
                 account: Some("a user".to_owned()),
-                image_archive: None,
+                ..OfferExtension::default()
             })),
         })),
         ReceiptPayload::Accepted(payload) => ToMiner::V0JobAcceptedReceiptRequest(AcceptedReceiptRequest {

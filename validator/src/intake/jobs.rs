@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use muster_identity::{VerifyError, verify_job};
+use muster_identity::{VerifyError, open_credentials, verify_job};
 use muster_job_queue::{QueueFull, WaitingJob};
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
@@ -66,6 +66,16 @@ impl JobIntake {
         let now = state.clock.now();
         let (users, own_key) = (state.config.users.rule(), state.keypair.hotkey());
         let seen = match decide_admission(&request, signature, PriorRequest::Never, &users, own_key) {
+            Admission::Admit if !self.can_open_credentials(&request) => {
+                let details = RejectionDetails {
+                    rejected_by: ParticipantType::Validator,
+                    reason: JobRejectionReason::NoMinerForJob,
+                    message: "the registry login was sealed for another validator or another image; submit the job again"
+                        .to_owned(),
+                    context: None,
+                };
+                return self.refuse(id, frame, details).await;
+            }
             Admission::Admit => match self.store_first_step(&request, frame, now).await? {
                 IntakeStep::Starts(first) => {
                     self.drivers.start(request, Some(first));
@@ -140,6 +150,13 @@ impl JobIntake {
                 Ok(IntakeStep::Known(seen))
             }
         }
+    }
+
+    /// Whether this validator can open the login at a registry that a job brings, if it brings one.
+    fn can_open_credentials(&self, request: &JobRequest) -> bool {
+        request
+            .sealed_credentials()
+            .is_none_or(|sealed| open_credentials(&self.state.keypair, &request.docker_image, sealed).is_ok())
     }
 
     /// Refuses a frame that cannot be read as a job although it names one, so that the user does not wait in vain. Any

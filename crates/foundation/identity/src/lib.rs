@@ -6,6 +6,7 @@ mod job_signatures;
 mod key;
 mod peer_greetings;
 mod receipt_signatures;
+mod sealed_credentials;
 mod signed;
 mod verify;
 pub mod wallet;
@@ -22,5 +23,6 @@ pub use peer_greetings::{
 pub use receipt_signatures::{
     countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt, verify_receipts,
 };
+pub use sealed_credentials::{CredentialsSealError, open_credentials, seal_credentials};
 pub use signed::{Signed, Statement, Verified};
 pub use verify::{Party, SignatureClaim, VerifyError, verify, verify_batch};

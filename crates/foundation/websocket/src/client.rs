@@ -58,7 +58,7 @@ async fn dial(url: &str, limits: &Limits) -> Result<Socket, ConnectError> {
     ))
 }
 
-/// What the headers of an upgrade say about the peer.
+/// The peer as the headers of its upgrade show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerKind {
     /// Whether the peer is Muster in our version.

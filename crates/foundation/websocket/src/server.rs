@@ -24,8 +24,8 @@ const KEY_LENGTH: usize = 24;
 
 /// Upgrades a request to a websocket and runs `on_socket` with it as a task of its own.
 ///
-/// The answer shows that we are Muster, and our features. Anything but an upgrade request is answered with 400 or 426 and a reason, and
-/// `on_socket` never runs.
+/// The answer shows that we are Muster, and our features. Anything but an upgrade request is answered with 400 or 426
+/// and a reason, and `on_socket` never runs.
 pub fn upgrade<B, F, Fut>(
     mut request: Request<B>,
     peer: SocketAddr,

@@ -166,7 +166,7 @@ keep_mib = 204800
         self.keep_mib.saturating_mul(1 << 20)
     }
 
-    const fn pull_bounds(&self) -> PullBounds {
+    pub(crate) const fn pull_bounds(&self) -> PullBounds {
         PullBounds {
             stall: Duration::from_secs(self.stall_s),
             max_bytes: self.max_mib.saturating_mul(1 << 20),
@@ -270,7 +270,7 @@ impl Coded for ImageError {
 #[derive(Debug)]
 pub enum FoundImage {
     /// The engine has it, or an archive had it.
-    Here(LeasedImage),
+    Here(Box<LeasedImage>),
     /// It must be fetched from this registry.
     AtRegistry(String),
 }
@@ -289,7 +289,7 @@ pub async fn find(
     if let Some(image) = find_or_load(engine, &wanted.to_string(), &settings.preload).await?
         && let Some(leased) = lease_found(engine, settings, image, &wanted, clock).await?
     {
-        return Ok(FoundImage::Here(leased));
+        return Ok(FoundImage::Here(Box::new(leased)));
     }
     match wanted {
         ImageName::Registry(reference) if settings.pull => Ok(FoundImage::AtRegistry(reference.registry)),
@@ -438,7 +438,7 @@ async fn obtain(
 }
 
 /// The digest of the image's manifest in the registry of the name.
-fn find_manifest(image: &LocalImage, wanted: &ImageName) -> Option<Digest> {
+pub(crate) fn find_manifest(image: &LocalImage, wanted: &ImageName) -> Option<Digest> {
     let ImageName::Registry(wanted) = wanted else {
         return None;
     };

@@ -17,6 +17,7 @@ pub mod image_reference;
 pub mod images;
 pub mod leftovers;
 pub mod owned_folders;
+pub mod private_pull;
 mod retryable_errors;
 pub mod sandbox;
 pub mod user_archive;

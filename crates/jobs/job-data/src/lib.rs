@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`addresses`] and [`job_url`] (permitted addresses and URLs, pure), [`checked_request`] (one request
 //! to a pinned address), `fetch` (a download with its retries), [`unpack`] (safe archives), [`volumes`] (inputs),
-//! [`input_cache`] (cached inputs), [`known_file`] (one file with a known digest), `huggingface` (snapshots of repositories), [`uploads`] (outputs).
+//! [`input_cache`] (cached inputs), [`known_file`] (one file with a known digest), `huggingface` (snapshots of
+//! repositories), [`uploads`] (outputs).
 
 pub mod addresses;
 pub mod checked_request;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_identity::Keypair;
+use muster_identity::{Keypair, open_credentials, seal_credentials};
 use muster_protocol::job::{AttemptPlan, MAX_JOB_SECS};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
@@ -138,13 +138,21 @@ impl OutgoingMessages<'_> {
         })))
     }
 
-    /// What the offer says beyond ComputeHorde's fields.
+    /// What the offer says beyond ComputeHorde's fields. The user's login at a registry, which only this validator can
+    /// open, is sealed anew for the miner.
     fn extension(&self) -> Option<OfferExtension> {
-        let image = self.plan.image.filter(|_| self.image_clock);
+        let clock = self.plan.image.filter(|_| self.image_clock);
+        let image = &self.request.docker_image;
+        let registry = self.request.sealed_credentials().and_then(|sealed| {
+            let login = open_credentials(self.keypair, image, sealed).ok()?;
+            seal_credentials(self.miner.0, image, &login).ok()
+        });
         let extension = OfferExtension {
-            image_time_limit: image.map(|image| image.limit.as_secs()),
-            account: image.map(|_| self.request.account()),
-            image_archive: self.request.image_archive(),
+            image_time_limit: clock.map(|clock| clock.limit.as_secs()),
+            account: clock.map(|_| self.request.account()),
+            image_archive: self.request.terms().image_archive,
+            registry,
+            credentials: None,
         };
         Some(extension).filter(|extension| *extension != OfferExtension::default())
     }
@@ -281,8 +289,9 @@ fn finished_message(payload: &FinishedReceipt, signature: Signature) -> ToMiner 
 #[cfg(test)]
 mod tests {
     use muster_protocol::ExecutorClass;
-    use muster_protocol::job::ImageClock;
+    use muster_protocol::job::{ImageClock, RegistryCredentials};
     use muster_protocol::wire::miner::ExecutorTiming;
+    use muster_protocol::wire::muster::JobExtension;
 
     use super::*;
     use crate::testing::{job, miner, request};
@@ -397,5 +406,63 @@ mod tests {
                 "and no longer than was planned"
             );
         }
+    }
+
+    #[test]
+    fn an_offer_seals_the_users_login_for_its_miner_alone() {
+        let (validator, worker) = (
+            Keypair::from_uri("//Validator").unwrap(),
+            Keypair::from_seed([9; 32]),
+        );
+        let mut request = request();
+        let image = request.docker_image.clone();
+        let login = RegistryCredentials {
+            username: "somebody".to_owned(),
+            password: "hunter2".to_owned(),
+        };
+        let sealed = seal_credentials(validator.hotkey(), &image, &login).unwrap();
+        request.muster = Some(Box::new(JobExtension {
+            registry: Some(sealed.clone()),
+            ..JobExtension::default()
+        }));
+        let second = Duration::from_secs(1);
+        let plan = AttemptPlan {
+            class: ExecutorClass::AlwaysOnTest,
+            streaming: false,
+            timing: ExecutorTiming {
+                allowed_leeway: 5,
+                download_time_limit: 1,
+                execution_time_limit: 1,
+                upload_time_limit: 1,
+                streaming_start_time_limit: 1,
+            },
+            dial: second,
+            reservation: second,
+            startup: second,
+            reconnect: second,
+        };
+        let messages = OutgoingMessages {
+            keypair: &validator,
+            attempt: AttemptId::first_of(job(1)),
+            miner: MinerKey(worker.hotkey()),
+            request: &request,
+            plan: &plan,
+        };
+        let started = messages.started_receipt(Timestamp::from_secs(1_769_000_000));
+        let frame = messages.receipt_message(&started.offered);
+        assert!(
+            !frame.contains("hunter2") && !frame.contains("somebody"),
+            "{frame}"
+        );
+        let ToMiner::V0InitialJobRequest(offer) = muster_protocol::wire::decode(&frame).unwrap() else {
+            panic!("an offer")
+        };
+        let extension = offer.muster.unwrap();
+        assert_eq!(extension.credentials, None);
+        let resealed = extension.registry.unwrap();
+        assert_ne!(resealed, sealed);
+        assert_eq!(open_credentials(&worker, &image, &resealed), Ok(login));
+        assert!(open_credentials(&validator, &image, &resealed).is_err());
+        assert!(!messages.job().contains("hunter2"));
     }
 }

@@ -71,7 +71,10 @@ pub fn explain_slow_image(outcome: Outcome, image: &str, miners: u32) -> Outcome
             );
             Outcome::HordeFailed(HordeFailureDetails { message, ..details })
         }
-        outcome => outcome,
+        outcome @ (Outcome::Completed(_)
+        | Outcome::Rejected(_)
+        | Outcome::Failed(_)
+        | Outcome::HordeFailed(_)) => outcome,
     }
 }
 

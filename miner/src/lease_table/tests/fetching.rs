@@ -13,7 +13,7 @@ fn offered_by(connection: u64, n: u128, account: &str) -> Event {
         offer.request.muster = Some(Box::new(OfferExtension {
             image_time_limit: Some(500),
             account: Some(account.to_owned()),
-            image_archive: None,
+            ..OfferExtension::default()
         }));
     }
     event

@@ -80,9 +80,8 @@ impl AttemptRunner<'_> {
 
     /// The first feature that the job's offer needs and the connected miner has not shown.
     pub(super) fn missing_feature(&self) -> Option<Feature> {
-        self.request.image_archive()?;
-        let needed = [Feature::PrivateImages].into_iter().collect();
-        self.channel.features().lacks(needed)
+        let needed = self.request.has_private_image().then_some(Feature::PrivateImages);
+        self.channel.features().lacks(needed.into_iter().collect())
     }
 
     async fn on_message(&mut self, message: FromMiner) -> Result<(), StoreError> {

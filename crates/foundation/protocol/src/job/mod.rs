@@ -1,13 +1,18 @@
-//! The life of a job: the limits and the terms of a request, one attempt on one miner as a pure state machine, and the ways it can
-//! end.
+//! The life of a job: the limits and the terms of a request, one attempt on one miner as a pure state machine, and the
+//! ways it can end.
 
 mod attempt;
+mod credentials;
 mod image_fetch;
 mod limits;
 mod outcome;
 mod terms;
 
 pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, ImageClock, JobState};
+pub use credentials::{
+    MAX_REGISTRY_PASSWORD_BYTES, MAX_REGISTRY_USER_BYTES, RegistryCredentials, SealedCredentials,
+    SealedCredentialsError,
+};
 pub use image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
 pub use limits::{
     BoundedFields, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, find_over_limits,

@@ -1,5 +1,5 @@
-//! The terms of a job: what ComputeHorde's signed fields cannot hold. They are bound to one job and signed by the same
-//! key as the job.
+//! The terms of a job: requests that ComputeHorde's signed fields cannot hold. They are bound to one job
+//! and signed by the same key as the job.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -26,7 +26,7 @@ pub const MAX_ARCHIVE_URL_BYTES: usize = 8_192;
 /// The largest archive of an image, in bytes: one tebibyte, more than any image that an engine was seen to load.
 pub const MAX_ARCHIVE_BYTES: u64 = 1 << 40;
 
-/// What a user asks for beyond ComputeHorde's fields.
+/// The requests of a user that ComputeHorde's fields cannot hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -63,7 +63,7 @@ pub struct ArchiveSource {
     pub length: u64,
 }
 
-/// The place of a job among the waiting jobs of its account: 1 to 10, of which 10 is served first; 5 if nothing is said.
+/// The place of a job among the waiting jobs of its account: 1 to 10, of which 10 is served first. The default is 5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct Priority(u8);

@@ -11,7 +11,7 @@ use crate::class::ExecutorClass;
 use crate::digest::ImageId;
 use crate::features::{Feature, FeatureSet};
 use crate::ids::{AttemptId, JobId};
-use crate::job::{ArchiveSource, JobTerms, OverLimit};
+use crate::job::{ArchiveSource, JobTerms, OverLimit, RegistryCredentials, SealedCredentials};
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
 use crate::signature::Signature;
@@ -191,8 +191,8 @@ pub struct StatusExtension {
 /// The longest account in [`JobExtension::account`], in bytes.
 pub const MAX_ACCOUNT_BYTES: usize = 128;
 
-/// The key `muster` of a job: in `POST /api/v1/job-docker/`, in `V2JobRequest`, and, without its secrets, in the view of
-/// a job. It is sent only to peers that showed the feature `terms`.
+/// The key `muster` of a job: in `POST /api/v1/job-docker/`, in `V2JobRequest`, and, without its secrets, in a job's
+/// view. It is sent only to peers that showed the feature `terms`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -209,21 +209,26 @@ pub struct JobExtension {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub signature: Option<Signature>,
+    /// The user's login at the image's registry, sealed by the user for the job's validator. It is not signed: it opens
+    /// for this validator and this image only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub registry: Option<SealedCredentials>,
 }
 
 impl JobExtension {
     /// The features that every peer needs to keep what is asked for here. A peer without `terms` may still run a job of
     /// which only the account is known.
     pub fn needed_features(&self) -> FeatureSet {
-        let Some(terms) = &self.terms else {
-            return FeatureSet::NONE;
-        };
-        let private = terms.image_archive.is_some();
-        let private = private.then_some(Feature::PrivateImages);
-        [Feature::Terms].into_iter().chain(private).collect()
+        let archive = self.terms.as_ref().and_then(|terms| terms.image_archive.as_ref());
+        let private = archive.is_some() || self.registry.is_some();
+        let terms = self.terms.is_some() || self.registry.is_some();
+        let needed = [(terms, Feature::Terms), (private, Feature::PrivateImages)];
+        let needed = needed.into_iter().filter(|(needed, _)| *needed);
+        needed.map(|(_, feature)| feature).collect()
     }
 
-    /// What the job's user and other people may see of it: the terms.
+    /// The part that the job's user and other people may see: the terms.
     pub fn to_view(&self) -> Option<Box<Self>> {
         self.terms.as_ref().map(|terms| {
             Box::new(Self {
@@ -269,13 +274,23 @@ pub struct OfferExtension {
     /// The archive that holds the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_archive: Option<ArchiveSource>,
+    /// Validator to miner: the user's login at the image's registry, sealed for the miner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<SealedCredentials>,
+    /// Miner to executor: the same login, opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<RegistryCredentials>,
 }
 
 impl JobRequest {
-    /// The user's archive that holds the job's image, if one does. Only a miner with the feature `private-images` can
-    /// run such a job.
-    pub fn image_archive(&self) -> Option<ArchiveSource> {
-        self.terms().image_archive
+    /// Whether an executor gets the job's image in a way that needs the feature `private-images`.
+    pub fn has_private_image(&self) -> bool {
+        self.sealed_credentials().is_some() || self.terms().image_archive.is_some()
+    }
+
+    /// The user's login at the image's registry, sealed for the validator.
+    pub fn sealed_credentials(&self) -> Option<&SealedCredentials> {
+        self.muster.as_ref()?.registry.as_ref()
     }
 
     /// The terms of the job; the defaults for a job without terms.
@@ -286,7 +301,7 @@ impl JobRequest {
             .unwrap_or_default()
     }
 
-    /// The account whose jobs wait in one row: the one that the facilitator named, or else the address of the signatory.
+    /// The account whose jobs wait in one row: the one that the facilitator named, or else the signatory's address.
     /// The facilitator names a user's account by that address too, so a user has one row whichever way the jobs come.
     pub fn account(&self) -> String {
         let extension = self.muster.as_ref();

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use muster_containers::credentials::RegistryLogin;
 use muster_containers::image_pull::{PullError, PullState};
 use muster_containers::images::{ImageError, ImageSettings, ensure};
+use muster_containers::private_pull::pull_private;
 use muster_containers::{ContainerEngine, ImageArchive};
 use muster_process::Coded;
-use muster_protocol::job::Fault;
+use muster_protocol::job::{Fault, RegistryCredentials};
 use muster_protocol::{Digest, ErrorCode, ImageId};
 
 use crate::support::registry::{PASSWORD, Registry, USER, Wire};
@@ -251,5 +252,59 @@ async fn a_pull_that_is_cut_in_the_middle_of_a_layer_goes_on() {
         .unwrap();
     assert_eq!(resolved.image.id, archive.id);
     assert_eq!(wire.cuts(), 1, "the layer was on its way when the wire was cut");
+    forget(&engine, archive.id).await;
+}
+
+#[tokio::test]
+async fn a_users_login_gets_an_image_that_no_other_job_can_name() {
+    let engine = engine().await;
+    require("docker-registry");
+    let registry = Registry::start(true).await.unwrap();
+    let (name, archive) = published(&engine, &registry.address(), 10, Some(login(PASSWORD))).await;
+    let folder = tempfile::tempdir().unwrap();
+    let settings = settings(folder.path());
+    let with = |password: &str| RegistryCredentials {
+        username: USER.to_owned(),
+        password: password.to_owned(),
+    };
+    let pull = async |name: &str, password: &str| {
+        pull_private(&engine, &settings, name, &with(password), &unwatched(), &clock()).await
+    };
+    let error = pull(&name, "wrong").await.unwrap_err();
+    assert!(
+        matches!(error, ImageError::Pull(PullError::Unauthorised { .. })),
+        "{error:?}"
+    );
+    assert_eq!(error.fault(), Fault::User);
+    assert!(!error.to_string().contains("wrong"), "{error}");
+
+    let leased = pull(&name, PASSWORD).await.unwrap();
+    assert_eq!(leased.image.id, archive.id);
+    let manifest = leased.manifest.expect("the registry's digest");
+    let place = name.rsplit_once(':').unwrap().0;
+    let pinned = format!("{place}@{manifest}");
+    for known in [&name, &pinned] {
+        assert_eq!(engine.find_image(known).await.unwrap(), None, "{known}");
+    }
+    // The engine has the image, but a job without the login asks the registry and is refused. (A digest is a key to
+    // the content: an engine that has it need not ask.)
+    let error = ensure(&engine, &settings, &name, &unwatched(), &clock())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, ImageError::Pull(PullError::Unauthorised { .. })),
+        "{error:?}"
+    );
+    let error = pull(&name, "wrong").await.unwrap_err();
+    assert!(
+        matches!(error, ImageError::Pull(PullError::Unauthorised { .. })),
+        "the registry is asked although the image is here: {error:?}"
+    );
+
+    // Once more, by tag and by digest: the image keeps its one random name.
+    drop(pull(&name, PASSWORD).await.unwrap());
+    drop(pull(&pinned, PASSWORD).await.unwrap());
+    assert_eq!(engine.list_tags(archive.id).await.unwrap().len(), 1);
+    drop(leased);
     forget(&engine, archive.id).await;
 }
