@@ -57,7 +57,10 @@ async fn a_message_sent_with_the_handshake_is_not_lost() {
             .map(|line| line[18..].trim().to_owned())
             .unwrap();
         assert!(text.contains("muster-protocol: 1"), "{text}");
-        assert!(text.contains("muster-features: terms, private-images"), "{text}");
+        assert!(
+            text.contains("muster-features: terms, fetching, private-images, queue"),
+            "{text}"
+        );
         let accept = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key.as_bytes());
         let mut answer = format!(
             "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
