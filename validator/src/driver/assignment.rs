@@ -113,8 +113,8 @@ pub(super) fn capacities(
     class_capacities(&neurons, &stats, &policy(&drivers.state, false))
 }
 
-/// Assigns a miner to a job that does not wait in the queue, and stores the attempt. While the chain has not answered since the start no miner is known,
-/// and the job waits for it, for `chain.wait_s` at most.
+/// Assigns a miner to a job that does not wait in the queue, and stores the attempt. While the chain has not answered
+/// since the start no miner is known, and the job waits for it, for `chain.wait_s` at most.
 pub(super) async fn assign(
     drivers: &JobDrivers,
     request: &JobRequest,

@@ -1,9 +1,9 @@
-//! The drivers of the jobs that run: one task a job, which runs the attempt, assigns another miner if the attempt failed
-//! through no fault of the user's, and reports the end once. Jobs that wait have no task.
+//! The drivers of the jobs that run: one task a job, which runs the attempt, assigns another miner if the attempt
+//! failed through no fault of the user's, and reports the end once. Jobs that wait have no task.
 //!
-//! [`assignment`] chooses the miner, [`queue`] keeps the jobs that wait for one, [`attempt_runner`] runs one attempt, [`unmatched`] answers messages about attempts
-//! that have no driver. `muster_job_messages` holds the messages themselves, and `muster_miner_link` carries
-//! them.
+//! [`assignment`] chooses the miner, [`queue`] keeps the jobs that wait for one, [`attempt_runner`] runs one attempt,
+//! [`unmatched`] answers messages about attempts that have no driver. `muster_job_messages` holds the messages
+//! themselves, and `muster_miner_link` carries them.
 
 mod assignment;
 mod attempt_runner;
@@ -217,8 +217,8 @@ impl JobDrivers {
         self.own_jobs.wait_for_end(job).await;
     }
 
-    /// Restores the queue, and drives every other job that an earlier process left open. The next page of jobs is read while the jobs of one page get
-    /// their drivers.
+    /// Restores the queue, and drives every other job that an earlier process left open. The next page of jobs is read
+    /// while the jobs of one page get their drivers.
     pub(crate) async fn resume(self: &Arc<Self>) -> Result<(), StoreError> {
         let read = |after| {
             let state = Arc::clone(&self.state);

@@ -40,8 +40,8 @@ pub type JobCursor = (i64, String);
 const JOBS_PER_PAGE: i64 = 1_000;
 
 impl Store {
-    /// The next open jobs after `after` that do not wait, oldest first, a thousand at a time; an empty page at the end. Three queries.
-    /// The rows are parsed by [`OpenPage::read`], so that the next page can be read meanwhile.
+    /// The next open jobs after `after` that do not wait, oldest first, a thousand at a time; an empty page at the end.
+    /// Three queries. The rows are parsed by [`OpenPage::read`], so that the next page can be read meanwhile.
     ///
     /// # Errors
     /// The database fails.

@@ -38,7 +38,7 @@ impl QueueAccount {
         Self(name.into())
     }
 
-    /// The name.
+    /// The name that the account was made with.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -133,8 +133,8 @@ impl JobDrivers {
         Duration::from_secs(self.state.config.chain.wait_s)
     }
 
-    /// Refuses the jobs that have just arrived in a line for which no miner could run a job. Jobs that have waited go on
-    /// waiting: a miner may come back.
+    /// Refuses the jobs that have just arrived in a line for which no miner could run a job. Jobs that have waited go
+    /// on waiting: a miner may come back.
     pub(super) async fn refuse_unexamined(
         &self,
         class: ExecutorClass,

@@ -3,8 +3,9 @@
 //! A new job begins at once if no other waits for its class and a miner may be asked ([`JobDrivers::prepare`]).
 //! Otherwise it waits, and so does a job whose attempt failed through no fault of its user's while no other miner may
 //! be asked. One task, the [`dispatcher`], starts the drivers of waiting jobs in order. It wakes on events that may
-//! make room, and at the times at which a reason against a miner ends. [`ends`] closes jobs that leave the queue without
-//! an attempt, [`restore`] reads the queue of an earlier process, [`summary`] tells users and operators about it.
+//! make room, and at the times at which a reason against a miner ends. [`ends`] closes jobs that leave the queue
+//! without an attempt, [`restore`] reads the queue of an earlier process, [`summary`] tells users and operators about
+//! it.
 
 mod dispatcher;
 mod ends;

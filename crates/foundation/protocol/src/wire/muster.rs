@@ -99,8 +99,8 @@ pub struct LiveProgress {
     pub layers: Option<LayerCount>,
 }
 
-/// `MusterJobQueued`, validator to facilitator: the place of a job that waits for an executor. Not answered. Sent only to
-/// facilitators that showed the feature `queue`.
+/// `MusterJobQueued`, validator to facilitator: the place of a job that waits for an executor. Not answered. Sent only
+/// to facilitators that showed the feature `queue`.
 ///
 /// Any message may be dropped, and the place changes while other jobs start; the newest message holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
