@@ -101,7 +101,7 @@ fn may_be_asked_later(
     }
 }
 
-/// What the subnet offers, by class.
+/// The subnet's offers by class.
 pub(super) fn capacities(
     drivers: &JobDrivers,
     metagraph: &Metagraph,

@@ -24,7 +24,7 @@ use muster_job_messages::IssuedReceipt;
 use muster_job_messages::report::{
     add_complaint, describe, excuse_own_cancellation, explain_slow_image, fault_of, final_metadata,
 };
-use muster_job_queue::{Ticket, WaitingJob};
+use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
 use muster_protocol::job::{Fault, ImageFetchFailure, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
@@ -93,7 +93,7 @@ struct DrivenJob {
 #[derive(Debug)]
 struct BeginningAttempt {
     waiting: WaitingJob,
-    turn: Ticket,
+    turn: QueueTicket,
     attempt: Box<NewAttempt>,
 }
 
@@ -297,19 +297,7 @@ impl JobDrivers {
             cancelled: _,
         } = job;
         if let Some(begins) = begins {
-            // The miner is dialled while the attempt is being stored; it is told nothing of the job yet.
-            if let Some(channel) = &mut channel {
-                channel.dial();
-            }
-            let BeginningAttempt {
-                waiting,
-                turn,
-                attempt,
-            } = &*begins;
-            self.state
-                .store
-                .begin_waiting_attempt(waiting, *turn, attempt)
-                .await?;
+            self.store_beginning(&begins, channel.as_mut()).await?;
         }
         let (mut attempt, mut receipts, mut resumed) = match attempts.pop() {
             Some(last) => (last, receipts, resumed),
@@ -340,14 +328,7 @@ impl JobDrivers {
             let took = self.state.clock.now().since(runner.attempt().started_at);
             wait.deadline = wait.deadline.plus(took);
             self.note_duration(&request, &outcome, took);
-            let facts = RetryContext {
-                attempts: self.count_attempts(&request, &attempts),
-                max_attempts: self.state.config.routing.max_attempts,
-                slow_images: count_slow_images(&attempts),
-                image_elsewhere: self.is_image_elsewhere(&request, runner.attempt().miner),
-                cancelled: cancel.reason().is_some(),
-                address_told: self.is_address_told(&request).await?,
-            };
+            let facts = self.retry_context(&request, &attempts, &cancel).await?;
             match retry::next_step(&outcome, facts) {
                 NextStep::Report(_) => {}
                 NextStep::TryAnother => {
@@ -378,6 +359,45 @@ impl JobDrivers {
             };
             return self.close(&request, outcome, &attempts, receipts).await;
         }
+    }
+
+    /// Stores the attempt with which a waiting job begins. Its miner is dialled meanwhile, and told nothing of the job
+    /// yet.
+    async fn store_beginning(
+        &self,
+        begins: &BeginningAttempt,
+        channel: Option<&mut MinerChannel>,
+    ) -> Result<(), StoreError> {
+        if let Some(channel) = channel {
+            channel.dial();
+        }
+        let BeginningAttempt {
+            waiting,
+            turn,
+            attempt,
+        } = begins;
+        self.state
+            .store
+            .begin_waiting_attempt(waiting, *turn, attempt)
+            .await
+    }
+
+    /// The facts that decide what follows the last of these attempts.
+    async fn retry_context(
+        &self,
+        request: &JobRequest,
+        attempts: &[StoredAttempt],
+        cancel: &CancelSignal,
+    ) -> Result<RetryContext, StoreError> {
+        let last = attempts.last();
+        Ok(RetryContext {
+            attempts: self.count_attempts(request, attempts),
+            max_attempts: self.state.config.routing.max_attempts,
+            slow_images: count_slow_images(attempts),
+            image_elsewhere: last.is_some_and(|last| self.is_image_elsewhere(request, last.miner)),
+            cancelled: cancel.reason().is_some(),
+            address_told: self.is_address_told(request).await?,
+        })
     }
 
     /// Whether another miner than `miner` had the job's image lately.

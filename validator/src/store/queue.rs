@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use muster_job_queue::{QueueAccount, Ticket, WaitingJob};
+use muster_job_queue::{QueueAccount, QueueTicket, WaitingJob};
 use muster_protocol::job::{Outcome, Priority};
 use muster_protocol::wire::facilitator::{JobRequest, StatusMetadata};
 use muster_protocol::{ExecutorClass, JobId, JobStatus, Timestamp};
@@ -54,7 +54,7 @@ impl Store {
     pub async fn begin_waiting_attempt(
         &self,
         waiting: &WaitingJob,
-        turn: Ticket,
+        turn: QueueTicket,
         new: &NewAttempt,
     ) -> Result<()> {
         let begun = self
@@ -124,7 +124,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails, or a row cannot be parsed.
-    pub async fn waiting_after(&self, after: Option<Ticket>) -> Result<Vec<StoredWaitingJob>> {
+    pub async fn waiting_after(&self, after: Option<QueueTicket>) -> Result<Vec<StoredWaitingJob>> {
         let rows = sqlx::query(
             "SELECT q.job_id, q.account, q.class, q.priority, q.ticket, q.since, q.deadline, j.cancelled \
              FROM queue q JOIN jobs j ON j.job_id = q.job_id WHERE q.ticket > $1 ORDER BY q.ticket LIMIT $2",
@@ -162,7 +162,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails, or a row cannot be parsed.
-    pub async fn read_turns(&self) -> Result<Vec<(ExecutorClass, QueueAccount, Ticket)>> {
+    pub async fn read_turns(&self) -> Result<Vec<(ExecutorClass, QueueAccount, QueueTicket)>> {
         self.write("delete old turns", |draft| {
             draft.script.add(
                 "DELETE FROM queue_turns WHERE NOT EXISTS (SELECT 1 FROM queue \
@@ -180,7 +180,7 @@ impl Store {
             Ok((
                 parse_column(row, "class")?,
                 QueueAccount::new(&account),
-                Ticket(column(row, "ticket")?),
+                QueueTicket(column(row, "ticket")?),
             ))
         };
         rows.iter().map(turn).collect()
@@ -197,7 +197,7 @@ fn read_waiting(row: &AnyRow) -> Result<StoredWaitingJob> {
             account: QueueAccount::new(&account),
             class: parse_column(row, "class")?,
             priority: Priority::try_from(priority).map_err(|error| corrupt("priority", &error))?,
-            ticket: Ticket(column(row, "ticket")?),
+            ticket: QueueTicket(column(row, "ticket")?),
             since: time_column(row, "since")?,
             deadline: time_column(row, "deadline")?,
         },

@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use muster_protocol::JobId;
 
-use crate::{AGE_STEP, Ticket, WaitingJob};
+use crate::{AGE_STEP, QueueTicket, WaitingJob};
 
 /// The place of a job among its account's jobs: the lower rank first, then the earlier arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     /// Microseconds since 1970: the arrival, put back by the job's priority.
     aged: i64,
-    ticket: Ticket,
+    ticket: QueueTicket,
 }
 
 impl Rank {
@@ -31,9 +31,9 @@ impl Rank {
 pub(crate) struct AccountLine {
     jobs: VecDeque<(Rank, JobId)>,
     /// The numbers of the jobs' arrivals; the lowest decides the account's place until its first turn.
-    tickets: BTreeSet<Ticket>,
+    tickets: BTreeSet<QueueTicket>,
     /// The number of the account's last turn.
-    turn: Option<Ticket>,
+    turn: Option<QueueTicket>,
 }
 
 impl AccountLine {
@@ -51,12 +51,12 @@ impl AccountLine {
         self.tickets.remove(&job.ticket);
     }
 
-    pub(crate) fn note_turn(&mut self, turn: Ticket) {
+    pub(crate) fn note_turn(&mut self, turn: QueueTicket) {
         self.turn = self.turn.max(Some(turn));
     }
 
     /// The account's place among the accounts of the line; `None` if it has no jobs there.
-    pub(crate) fn place(&self) -> Option<Ticket> {
+    pub(crate) fn place(&self) -> Option<QueueTicket> {
         self.tickets
             .first()
             .copied()

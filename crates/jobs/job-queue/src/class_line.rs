@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use muster_protocol::JobId;
 
 use crate::account_line::AccountLine;
-use crate::{QueueAccount, Ticket, WaitingJob};
+use crate::{QueueAccount, QueueTicket, WaitingJob};
 
 /// The jobs that wait for one class of executor.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClassLine {
     accounts: BTreeMap<QueueAccount, AccountLine>,
     /// The accounts that have jobs, in the order of their turns.
-    turns: BTreeMap<Ticket, QueueAccount>,
+    turns: BTreeMap<QueueTicket, QueueAccount>,
     /// Number of accounts by the number of their jobs.
     lengths: BTreeMap<usize, usize>,
     waiting: usize,
@@ -32,7 +32,7 @@ impl ClassLine {
     }
 
     /// Removes a job and notes that its account had a turn.
-    pub(crate) fn take(&mut self, job: &WaitingJob, turn: Ticket) {
+    pub(crate) fn take(&mut self, job: &WaitingJob, turn: QueueTicket) {
         self.change(&job.account, |line| {
             line.remove(job);
             line.note_turn(turn);
@@ -40,7 +40,7 @@ impl ClassLine {
     }
 
     /// Notes a turn that an account had before a restart.
-    pub(crate) fn restore_turn(&mut self, account: &QueueAccount, turn: Ticket) {
+    pub(crate) fn restore_turn(&mut self, account: &QueueAccount, turn: QueueTicket) {
         if self.accounts.contains_key(account) {
             self.change(account, |line| line.note_turn(turn));
         }

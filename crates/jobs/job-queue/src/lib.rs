@@ -6,7 +6,7 @@
 //! per [`AGE_STEP`], and nothing in the structure changes while time passes.
 //!
 //! The order is a function of the waiting jobs and of the last turn of each account, all of which have numbers
-//! ([`Ticket`]). A store that keeps both restores the same order after a restart.
+//! ([`QueueTicket`]). A store that keeps both restores the same order after a restart.
 //!
 //! [`JobQueue`] is the entry point, [`most_starts_before`] is the bound on starvation.
 
@@ -52,7 +52,7 @@ impl fmt::Display for QueueAccount {
 
 /// A number that the queue draws for each arrival and for each turn of an account; later ones are higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub i64);
+pub struct QueueTicket(pub i64);
 
 /// A job that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct WaitingJob {
     /// The job's priority among its account's jobs; higher goes first.
     pub priority: Priority,
     /// The number of the job's arrival in the queue.
-    pub ticket: Ticket,
+    pub ticket: QueueTicket,
     /// Since when the job has waited; a job that returns after a failed attempt keeps the time of its first arrival.
     pub since: Timestamp,
     /// When the job has waited too long.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use muster_protocol::{ExecutorClass, JobId, Timestamp};
 
 use crate::class_line::ClassLine;
-use crate::{QueueAccount, Ticket, WaitingJob};
+use crate::{QueueAccount, QueueTicket, WaitingJob};
 
 /// The most jobs that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct JobQueue {
     counts: BTreeMap<QueueAccount, usize>,
     /// Jobs that are about to be added, by class.
     reserved: BTreeMap<ExecutorClass, usize>,
-    last: Ticket,
+    last: QueueTicket,
 }
 
 impl JobQueue {
@@ -68,7 +68,7 @@ impl JobQueue {
             deadlines: BTreeSet::new(),
             counts: BTreeMap::new(),
             reserved: BTreeMap::new(),
-            last: Ticket(0),
+            last: QueueTicket(0),
         }
     }
 
@@ -77,7 +77,11 @@ impl JobQueue {
     ///
     /// # Errors
     /// The account, or the queue, has as many jobs as it may have.
-    pub fn reserve(&mut self, class: ExecutorClass, account: &QueueAccount) -> Result<Ticket, QueueFull> {
+    pub fn reserve(
+        &mut self,
+        class: ExecutorClass,
+        account: &QueueAccount,
+    ) -> Result<QueueTicket, QueueFull> {
         let reserved = self.reserved.values().copied().fold(0, usize::saturating_add);
         if self.jobs.len().saturating_add(reserved) >= self.limits.jobs {
             return Err(QueueFull::All(self.limits.jobs));
@@ -106,8 +110,8 @@ impl JobQueue {
     }
 
     /// Draws the number of a job that returns, or of a turn.
-    pub fn draw(&mut self) -> Ticket {
-        self.last = Ticket(self.last.0.saturating_add(1));
+    pub fn draw(&mut self) -> QueueTicket {
+        self.last = QueueTicket(self.last.0.saturating_add(1));
         self.last
     }
 
@@ -129,7 +133,7 @@ impl JobQueue {
     }
 
     /// Notes the last turn that an account had before a restart. Call it once all its jobs are restored.
-    pub fn restore_turn(&mut self, class: ExecutorClass, account: &QueueAccount, turn: Ticket) {
+    pub fn restore_turn(&mut self, class: ExecutorClass, account: &QueueAccount, turn: QueueTicket) {
         self.last = self.last.max(turn);
         if let Some(line) = self.lines.get_mut(&class) {
             line.restore_turn(account, turn);
@@ -145,7 +149,7 @@ impl JobQueue {
 
     /// Removes a job that starts, and gives the number of the turn that its account has had with it; `None` if it does
     /// not wait.
-    pub fn take(&mut self, job: JobId) -> Option<(WaitingJob, Ticket)> {
+    pub fn take(&mut self, job: JobId) -> Option<(WaitingJob, QueueTicket)> {
         let job = self.forget(job)?;
         let turn = self.draw();
         self.change_line(job.class, |line| line.take(&job, turn));
@@ -153,7 +157,7 @@ impl JobQueue {
     }
 
     /// Takes the next job of a line.
-    pub fn pop(&mut self, class: ExecutorClass) -> Option<(WaitingJob, Ticket)> {
+    pub fn pop(&mut self, class: ExecutorClass) -> Option<(WaitingJob, QueueTicket)> {
         let next = self.lines.get(&class)?.next()?;
         self.take(next)
     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_job_queue::{
-    AGE_STEP, JobQueue, QueueAccount, QueueFull, QueueLimits, Ticket, WaitingJob, most_starts_before,
+    AGE_STEP, JobQueue, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob, most_starts_before,
 };
 use muster_protocol::job::Priority;
 use muster_protocol::{ExecutorClass, JobId, Timestamp};
@@ -72,7 +72,7 @@ fn job(number: u128) -> JobId {
 #[derive(Default)]
 struct Model {
     waiting: Vec<WaitingJob>,
-    turns: BTreeMap<(ExecutorClass, QueueAccount), Ticket>,
+    turns: BTreeMap<(ExecutorClass, QueueAccount), QueueTicket>,
 }
 
 impl Model {
@@ -92,7 +92,7 @@ impl Model {
         jobs
     }
 
-    fn place(&self, class: ExecutorClass, account: &QueueAccount) -> Ticket {
+    fn place(&self, class: ExecutorClass, account: &QueueAccount) -> QueueTicket {
         let first = self
             .of(class, account)
             .iter()
@@ -126,7 +126,9 @@ impl Model {
         let mut order = Vec::new();
         while let Some(next) = model.next(class) {
             ticket += 1;
-            model.turns.insert((class, next.account.clone()), Ticket(ticket));
+            model
+                .turns
+                .insert((class, next.account.clone()), QueueTicket(ticket));
             model.waiting.retain(|job| job.job != next.job);
             order.push(next.job);
         }

@@ -8,7 +8,7 @@ use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
 use crate::exclusion::Exclusion;
 use crate::route::{Candidate, MinerStats, RoutableNeuron, Route, RoutingPolicy, check_askable};
 
-/// What a route means for its job.
+/// The consequence of a route for its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Availability {
     /// This miner may be asked now. It may be one that has not shown its executors yet.
@@ -32,7 +32,7 @@ pub struct LaterReasons {
     pub until: Option<Timestamp>,
 }
 
-/// What the subnet offers of one class. Only miners that may be asked at all are counted, by their manifests.
+/// The subnet's offer of one class. Only miners that may be asked at all are counted, by their manifests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassCapacity {
     /// Miners that offer the class.
@@ -43,7 +43,7 @@ pub struct ClassCapacity {
     pub at_work: u32,
 }
 
-/// What a route means for its job.
+/// Reads from a route whether its job starts now, later or never.
 pub fn availability(route: &Route) -> Availability {
     if let Some(first) = route.candidates.first() {
         return Availability::Now(*first);
@@ -75,7 +75,7 @@ pub fn availability(route: &Route) -> Availability {
     }
 }
 
-/// What the subnet offers, by class, as far as manifests are known.
+/// The subnet's offers by class, as far as manifests are known.
 pub fn class_capacities(
     neurons: &[RoutableNeuron],
     stats_by_miner: &BTreeMap<MinerKey, MinerStats>,

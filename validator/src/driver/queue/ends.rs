@@ -207,7 +207,7 @@ impl JobDrivers {
 /// Excluded miners that the report of a job names that waited too long.
 const MAX_EXPLAINED: usize = 16;
 
-/// What a job of a class has waited for, in words and by miner.
+/// The reason why a job of a class has waited, in words and by miner.
 fn explain_wait(found: Option<Route>) -> (String, Value) {
     let Some(mut found) = found else {
         let why = "the chain does not answer, so no miner is known";
@@ -218,7 +218,7 @@ fn explain_wait(found: Option<Route>) -> (String, Value) {
     (why, found.explain())
 }
 
-/// What a job of a class waits for, in words.
+/// The reason why a job of a class waits, in words.
 pub(super) fn describe_wait(found: &Route) -> String {
     match availability(found) {
         Availability::Now(_) => "jobs before it were started first".to_owned(),

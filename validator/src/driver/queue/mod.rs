@@ -15,7 +15,9 @@ mod summary;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use muster_job_queue::{DurationRecord, JobQueue, QueueAccount, QueueFull, QueueLimits, Ticket, WaitingJob};
+use muster_job_queue::{
+    DurationRecord, JobQueue, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob,
+};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{ExecutorClass, JobId, MinerKey, Timestamp};
 use muster_routing::RouteDecision;
@@ -223,7 +225,7 @@ impl JobDrivers {
     }
 }
 
-fn place_of(request: &JobRequest, ticket: Ticket, since: Timestamp, deadline: Timestamp) -> WaitingJob {
+fn place_of(request: &JobRequest, ticket: QueueTicket, since: Timestamp, deadline: Timestamp) -> WaitingJob {
     WaitingJob {
         job: request.uuid,
         account: QueueAccount::new(&request.account()),

@@ -1,4 +1,4 @@
-//! What users and operators are told about the queue.
+//! The queue as users and operators are told of it.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(crate) struct LineView {
     executors: u32,
     /// Attempts of this validator on these executors.
     at_work: u32,
-    /// What the jobs wait for; `None` if nothing waits, or if the dispatcher is just looking.
+    /// The reason why the jobs wait; `None` if nothing waits, or if the dispatcher is just looking.
     why: Option<String>,
     /// Seconds that recent programs of the class took, on average; `None` if none has ended.
     mean_s: Option<u64>,
@@ -86,7 +86,7 @@ impl JobDrivers {
         }
     }
 
-    /// What the subnet offers, by class; nothing before the chain has answered.
+    /// The subnet's offers by class; nothing before the chain has answered.
     fn class_capacities(&self) -> BTreeMap<ExecutorClass, ClassCapacity> {
         let metagraph = self.state.subnet.last_metagraph();
         metagraph.map_or_else(BTreeMap::new, |metagraph| {

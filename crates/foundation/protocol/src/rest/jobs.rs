@@ -308,7 +308,7 @@ pub struct QueueEvent {
     pub waiting: u64,
     /// Seconds until the job is likely to start; null if that is unknown.
     pub estimate_s: Option<u64>,
-    /// What the jobs of the class wait for, in words; empty if that is unknown.
+    /// The reason why the jobs of the class wait, in words; empty if it is unknown.
     pub why: String,
 }
 
