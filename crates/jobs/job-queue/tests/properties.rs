@@ -1,6 +1,7 @@
 //! Properties of the queue, against a model that knows nothing but lists.
 
 #![expect(
+    clippy::panic,
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
