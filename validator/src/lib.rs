@@ -45,7 +45,6 @@ mod link_state;
 mod receipt_gatherer;
 mod state;
 mod status;
-pub mod store;
 mod weights;
 
 use std::net::SocketAddr;
@@ -77,6 +76,7 @@ use intake::own_jobs::{OwnJobIntake, cancel_earlier_sessions};
 use intake::whitelist::{publish_whitelist, whitelist_frame};
 use intake::{gateway_backend, grading_backend};
 pub use link_state::LinkState;
+pub use muster_validator_store as store;
 use receipt_gatherer::ReceiptGatherer;
 use state::ValidatorState;
 use status::StatusSources;

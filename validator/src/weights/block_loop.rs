@@ -135,7 +135,7 @@ impl WeightSetter {
         self.settle_missed_windows(&chain, span).await?;
         let stored = self.state.store.cycle(span.last).await?;
         let progress = stored.as_ref().map_or(CycleProgress::Untouched, |cycle| {
-            cycle.state.progress(BlockNumber(cycle.at_block))
+            CycleProgress::of(cycle.state, BlockNumber(cycle.at_block))
         });
         let limit = chain.rules.hyperparameters.weights_rate_limit;
         match (

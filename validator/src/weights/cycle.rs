@@ -7,6 +7,8 @@
 use muster_chain::weights_window::{Window, WindowStatus};
 use muster_chain::{BlockNumber, Epoch};
 
+use crate::store::CycleState;
+
 /// Cycles that a score reaches back at most, after missed windows.
 const MAX_CYCLES_BACK: u64 = 20;
 
@@ -32,6 +34,17 @@ pub(crate) enum CycleProgress {
     Sent(BlockNumber),
     /// The cycle is settled: its weights were kept, missed or lost.
     Settled,
+}
+
+impl CycleProgress {
+    /// The progress that a stored state means, if the cycle came to it at block `at`.
+    pub(crate) fn of(state: CycleState, at: BlockNumber) -> Self {
+        match state {
+            CycleState::Pending => Self::Pending,
+            CycleState::Committed | CycleState::Set => Self::Sent(at),
+            CycleState::Kept | CycleState::Expired | CycleState::Missed => Self::Settled,
+        }
+    }
 }
 
 /// The next action about a span.

@@ -10,7 +10,6 @@ use super::{
     Result, Store, column, corrupt, parse_json, parse_json_option, query_error, text_of, time_column,
     to_signed, to_unsigned,
 };
-use crate::weights::cycle::CycleProgress;
 
 /// The state of a scored cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,15 +47,6 @@ impl CycleState {
             Self::Kept => "kept",
             Self::Expired => "expired",
             Self::Missed => "missed",
-        }
-    }
-
-    /// The progress that this state means, if the cycle came to it at block `at`.
-    pub(crate) fn progress(self, at: BlockNumber) -> CycleProgress {
-        match self {
-            Self::Pending => CycleProgress::Pending,
-            Self::Committed | Self::Set => CycleProgress::Sent(at),
-            Self::Kept | Self::Expired | Self::Missed => CycleProgress::Settled,
         }
     }
 }

@@ -235,7 +235,7 @@ mod tests {
     use sqlx::{AssertSqlSafe, Row as _};
 
     use super::*;
-    use crate::store::MIGRATIONS;
+    use crate::MIGRATIONS;
 
     #[tokio::test]
     async fn answers_of_a_cycles_sessions_are_found_by_indexes() {

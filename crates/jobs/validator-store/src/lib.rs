@@ -41,29 +41,29 @@ pub use open_jobs::{JobCursor, OpenJob, OpenPage};
 pub use queue::StoredWaitingJob;
 pub use receipts::ReceiptView;
 
-/// The schema, from the files in `validator/migrations`.
+/// The schema, from the files in `migrations`.
 pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     migrator(&[
-        (1, "initial", include_str!("../../migrations/0001_initial.sql")),
+        (1, "initial", include_str!("../migrations/0001_initial.sql")),
         (
             2,
             "chains and excuses",
-            include_str!("../../migrations/0002_chains_and_excuses.sql"),
+            include_str!("../migrations/0002_chains_and_excuses.sql"),
         ),
-        (3, "reveals", include_str!("../../migrations/0003_reveals.sql")),
+        (3, "reveals", include_str!("../migrations/0003_reveals.sql")),
         (
             4,
             "routing and receipts",
-            include_str!("../../migrations/0004_routing_and_receipts.sql"),
+            include_str!("../migrations/0004_routing_and_receipts.sql"),
         ),
-        (5, "sessions", include_str!("../../migrations/0005_sessions.sql")),
-        (6, "grading", include_str!("../../migrations/0006_grading.sql")),
+        (5, "sessions", include_str!("../migrations/0005_sessions.sql")),
+        (6, "grading", include_str!("../migrations/0006_grading.sql")),
         (
             7,
             "sessions of jobs",
-            include_str!("../../migrations/0007_sessions_of_jobs.sql"),
+            include_str!("../migrations/0007_sessions_of_jobs.sql"),
         ),
-        (8, "queue", include_str!("../../migrations/0008_queue.sql")),
+        (8, "queue", include_str!("../migrations/0008_queue.sql")),
     ])
 });
 
