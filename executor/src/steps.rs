@@ -203,8 +203,8 @@ pub(crate) async fn prepare_image(
     Ok((engine, sought))
 }
 
-/// Fetches an image that is not on this machine, or that its registry must allow anew: from its user's archive, with its
-/// user's login, or as anyone may.
+/// Fetches an image that is not on this machine, or that its registry must allow anew: from its user's archive, with
+/// its user's login, or as anyone may.
 pub(crate) async fn fetch_image(
     context: AttemptContext,
     engine: &ContainerEngine,

@@ -422,8 +422,8 @@ impl Peers {
     }
 }
 
-/// Removes the terms that an executor has not shown to know. It fetches its image at once then, or reports that the image
-/// is missing.
+/// Removes the terms that an executor has not shown to know. It fetches its image at once then, or reports that the
+/// image is missing.
 fn drop_unknown_terms(offer: &mut InitialJobRequest, features: FeatureSet) {
     let Some(terms) = &mut offer.muster else { return };
     if !features.has(Feature::Fetching) {

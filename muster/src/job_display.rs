@@ -204,7 +204,7 @@ impl LiveDisplay {
         let reached = tenths.unwrap_or_default();
         if self.image_said.is_none_or(|said| said < reached) {
             self.image_said = Some(reached);
-            self.say(&job_text::image(progress));
+            self.say(&job_text::image_progress(progress));
         }
     }
 

@@ -73,7 +73,7 @@ pub(crate) fn step(entry: &StatusEntry, begun: Timestamp) -> String {
 }
 
 /// A line about an image that is being fetched: `           fetching the image: 1.5 of 3.0 MiB, 1 of 2 layers`.
-pub(crate) fn image(progress: &ProgressEvent) -> String {
+pub(crate) fn image_progress(progress: &ProgressEvent) -> String {
     let mib = |bytes: u64| {
         let tenths = bytes.saturating_mul(10) >> 20;
         format!("{}.{}", tenths / 10, tenths % 10)

@@ -131,9 +131,10 @@ impl SlowDoor {
         let filled = std::sync::Arc::clone(&line);
         let per_beat = rate / 10;
         tasks.spawn("slow line", async move {
+            let mut beats = tokio::time::interval(BEAT);
             loop {
-                tokio::time::sleep(BEAT).await;
-                // What nobody used in one beat is lost.
+                beats.tick().await;
+                // Bytes that nobody used in one beat are lost.
                 filled.forget_permits(usize::MAX);
                 filled.add_permits(per_beat);
             }

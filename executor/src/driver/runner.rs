@@ -130,8 +130,8 @@ impl StepRunner {
         });
     }
 
-    /// Repeats the progress of the image until the inputs are placed, so that a miner that waits for a slow registry can
-    /// tell it from an executor that is lost.
+    /// Repeats the progress of the image until the inputs are placed, so that a miner that waits for a slow registry
+    /// can tell it from an executor that is lost.
     pub(super) fn repeat_image_progress(&self) {
         let (live, clock) = (self.context.live.clone(), Arc::clone(self.context.clock()));
         let over = self.image_over.clone();

@@ -237,8 +237,8 @@ impl LeaseTable {
         leases.filter(|lease| lease.holds_executor()).count()
     }
 
-    /// Leases of one class that hold an executor, or wait for one with their image at hand: a newcomer must not overtake
-    /// them.
+    /// Leases of one class that hold an executor, or wait for one with their image at hand: a newcomer must not
+    /// overtake them.
     fn count_leases(&self, class: ExecutorClass) -> u32 {
         let waits = LeaseState::Fetching(FetchStage::Arrived);
         let count = self

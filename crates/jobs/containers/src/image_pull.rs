@@ -20,7 +20,7 @@ use crate::image_reference::{ImageReference, Pin};
 /// How far a pull has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PullState {
-    /// Bytes received.
+    /// Bytes that have arrived, over all layers.
     pub done: u64,
     /// Bytes in all, as far as they are known; the number grows while layers begin.
     pub total: Option<u64>,

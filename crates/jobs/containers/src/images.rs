@@ -223,7 +223,7 @@ impl ImageError {
 }
 
 impl ImageError {
-    /// What it says about the image or its registry; `None` where it is about this machine.
+    /// The failure of the image or its registry; `None` where this machine failed.
     pub fn fetch_failure(&self) -> Option<ImageFetchFailure> {
         match self {
             Self::Missing(_) | Self::Pull(PullError::NotFound { .. }) => Some(ImageFetchFailure::NoSuchImage),

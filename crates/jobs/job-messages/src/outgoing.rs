@@ -138,8 +138,8 @@ impl OutgoingMessages<'_> {
         })))
     }
 
-    /// What the offer says beyond ComputeHorde's fields. The user's login at a registry, which only this validator can
-    /// open, is sealed anew for the miner.
+    /// The part of the offer beyond ComputeHorde's fields. The user's login at a registry, which only this validator
+    /// can open, is sealed anew for the miner.
     fn extension(&self) -> Option<OfferExtension> {
         let clock = self.plan.image.filter(|_| self.image_clock);
         let image = &self.request.docker_image;
@@ -440,6 +440,7 @@ mod tests {
             reservation: second,
             startup: second,
             reconnect: second,
+            image: None,
         };
         let messages = OutgoingMessages {
             keypair: &validator,
@@ -447,6 +448,7 @@ mod tests {
             miner: MinerKey(worker.hotkey()),
             request: &request,
             plan: &plan,
+            image_clock: false,
         };
         let started = messages.started_receipt(Timestamp::from_secs(1_769_000_000));
         let frame = messages.receipt_message(&started.offered);

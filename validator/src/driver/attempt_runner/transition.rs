@@ -68,19 +68,7 @@ impl AttemptRunner<'_> {
                 }
             }
         }
-        // A connection that came or went is not stored, since a resumed attempt begins without one. That the offer is
-        // sent was stored when the attempt began.
-        let already_stored = matches!(change.machine.state(), JobState::Offered);
-        if (!already_stored && change.machine.state() != self.attempt.machine.state())
-            || !change.receipts.is_empty()
-            || !change.reports.is_empty()
-        {
-            self.state.store.save(&change).await?;
-            self.update_ledger(&change);
-            if matches!(change.machine.state(), JobState::Ready) {
-                self.mark_attempts_without_image(change.now).await?;
-            }
-        }
+        self.store_change(&change).await?;
         self.attempt.machine = change.machine;
         self.receipts.extend(change.receipts);
         if redial {
@@ -88,6 +76,22 @@ impl AttemptRunner<'_> {
         }
         for frame in frames {
             self.channel.send(frame).await;
+        }
+        Ok(())
+    }
+
+    /// Stores a change and notes it in the ledger. A connection that came or went is not stored, since a resumed
+    /// attempt begins without one. That the offer is sent was stored when the attempt began.
+    async fn store_change(&mut self, change: &AttemptChange) -> Result<(), StoreError> {
+        let already_stored = matches!(change.machine.state(), JobState::Offered);
+        let moved = !already_stored && change.machine.state() != self.attempt.machine.state();
+        if !moved && change.receipts.is_empty() && change.reports.is_empty() {
+            return Ok(());
+        }
+        self.state.store.save(change).await?;
+        self.update_ledger(change);
+        if matches!(change.machine.state(), JobState::Ready) {
+            self.mark_attempts_without_image(change.now).await?;
         }
         Ok(())
     }

@@ -357,8 +357,8 @@ impl Attempt {
         }
     }
 
-    /// The image has a clock of its own: the user's limit or the miner's, whichever is shorter. The miner's report of its
-    /// own time-out has the startup time to arrive.
+    /// The image has a clock of its own: the user's limit or the miner's, whichever is shorter. The miner's report of
+    /// its own time-out has the startup time to arrive.
     fn on_executor_up(self, allowed: Duration, now: Timestamp) -> Step {
         match (&self.state, self.plan.image) {
             (JobState::Accepted, Some(image)) => {
