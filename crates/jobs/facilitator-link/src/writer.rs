@@ -10,6 +10,7 @@ use futures_util::future::OptionFuture;
 use muster_protocol::Feature;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{Heartbeat, Response, ResponseStatus, ToFacilitator};
+use muster_protocol::wire::muster::LiveProgress;
 use muster_websocket::SocketWriter;
 use tokio::sync::{mpsc, watch};
 
@@ -108,8 +109,20 @@ impl LinkWriter<'_> {
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
-            | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterGateway(_) => true,
+            // A facilitator without the feature refuses a message with a field that it does not know.
+            ToFacilitator::MusterJobProgress(progress) if !self.socket.features().has(Feature::Fetching) => {
+                let known = LiveProgress {
+                    layers: None,
+                    ..*progress
+                };
+                if self.socket.is_muster() {
+                    let message = ToFacilitator::MusterJobProgress(known);
+                    self.socket.send(encode(&message)).await?;
+                }
+                return Ok(());
+            }
+            ToFacilitator::MusterJobProgress(_) => true,
         };
         if self.socket.is_muster() && is_known {
             self.socket.send(encode(message)).await?;
