@@ -50,8 +50,12 @@ async fn an_archive_cannot_take_the_name_of_an_image_that_others_use() {
     engine.load(theirs.bytes.clone()).await.unwrap();
     let content = muster_containers::ImageContent {
         tag: helper.clone(),
-        // An image of its own: one without content has the same id in every test, and any of them may remove it.
-        environment: vec![format!("NAME={helper}")],
+        // An image of its own, and one that takes room: an image without content need not be removed to make some.
+        files: vec![muster_containers::ImageFile {
+            path: "/name".to_owned(),
+            mode: 0o644,
+            contents: helper.clone().into_bytes(),
+        }],
         ..Default::default()
     };
     let evil = muster_containers::ImageArchive::new(&content).unwrap();
