@@ -4,7 +4,9 @@
 use muster_identity::{Keypair, sign_job, sign_terms};
 use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::status::{JobRejectionReason, JobStatus};
+use muster_protocol::wire::executor::ExecutorUp;
 use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{AttemptId, ExecutorClass, JobId};
 use serde_json::Value;
@@ -193,6 +195,39 @@ async fn a_thousand_waiting_jobs_survive_a_killed_validator_in_their_order() {
     world.facilitator.updates_to_the_end().await;
     let second = session.offer().await.job_uuid;
     assert_eq!(second, AttemptId::first_of(before[1].parse::<JobId>().unwrap()));
+}
+
+#[tokio::test]
+async fn a_job_that_fetches_its_image_leaves_its_executor_to_the_next_in_line() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = lasting(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    world.facilitator.submit(&job("//Alice", 1)).await;
+    let mut session = miner.accept().await;
+    let first = session.offer().await;
+    let terms = first.muster.as_ref().unwrap();
+    assert_eq!(
+        terms.image_time_limit,
+        Some(1_800),
+        "the default of a job without terms"
+    );
+    session.accept_job(first.job_uuid).await;
+    session.accepted_receipt().await;
+    for status in [JobStatus::Received, JobStatus::Accepted] {
+        world.facilitator.expect(status).await;
+    }
+    let next = job("//Bob", 1);
+    submit_to_wait(&mut world, &next).await;
+    let up = ExecutorUp {
+        job_uuid: first.job_uuid,
+        registry: "slow.example.org".to_owned(),
+        image_s: 600,
+    };
+    session.send(FromMiner::MusterExecutorUp(up)).await;
+    // No block comes: the fetch itself makes room.
+    assert_eq!(session.offer().await.job_uuid, AttemptId::first_of(next.uuid));
+    assert_eq!(order(&world).await, Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -113,10 +113,9 @@ impl AttemptRunner<'_> {
         let miner = self.attempt.miner;
         let class = self.attempt.machine.plan().class;
         let mut ledger = self.drivers.ledger();
-        match (
-            self.attempt.machine.holds_executor(),
-            change.machine.holds_executor(),
-        ) {
+        let held = self.attempt.machine.holds_executor();
+        let holds = change.machine.holds_executor();
+        match (held, holds) {
             (true, false) => ledger.close_attempt(miner, class),
             (false, true) => ledger.open_attempt(miner, class),
             (true, true) | (false, false) => {}
@@ -143,7 +142,8 @@ impl AttemptRunner<'_> {
             | JobState::Ended(_) => {}
         }
         drop(ledger);
-        if change.mark.is_some() {
+        // A fetch gives the executor to a job that waits.
+        if change.mark.is_some() || (held && !holds) {
             self.drivers.waiting.note_room();
         }
     }
