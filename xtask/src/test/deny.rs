@@ -6,6 +6,7 @@ use anyhow::Context;
 
 use super::{
     Run, cache,
+    console::Console,
     process::{last_lines, quietly},
     report::{Counts, Outcome},
 };
@@ -31,9 +32,9 @@ const NO_DATABASE: [&str; 2] = [
 ///
 /// # Errors
 /// It does not compile, or there is no place to keep it.
-pub(super) fn program(cargo: impl FnOnce() -> Command) -> anyhow::Result<PathBuf> {
+fn program(console: &Console, cargo: impl FnOnce() -> Command) -> anyhow::Result<PathBuf> {
     let folder = cache::make_once("tools", &format!("cargo-deny-{VERSION}"), |folder| {
-        println!("cargo install cargo-deny {VERSION}");
+        console.say(format_args!("cargo install cargo-deny {VERSION}"));
         let mut install = cargo();
         install
             .args([
@@ -56,8 +57,8 @@ pub(super) fn program(cargo: impl FnOnce() -> Command) -> anyhow::Result<PathBuf
 
 /// Checks every lockfile: one check of its licences, sources and bans, and one of its advisories, which is skipped
 /// where no database can be had.
-pub(super) fn run(run: &mut Run) -> anyhow::Result<Outcome> {
-    let program = program(|| run.workspace.cargo())?;
+pub(super) fn run(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let program = program(&run.console, || run.workspace.cargo())?;
     let mut counts = Counts::default();
     for (manifest, rules) in LOCKFILES {
         let check = |what: &[&str]| {
@@ -77,26 +78,35 @@ pub(super) fn run(run: &mut Run) -> anyhow::Result<Outcome> {
             quietly(&mut deny).map(drop).map_err(|error| format!("{error:#}"))
         };
         add(
+            &run.console,
             &mut counts,
             manifest,
             "licences, bans and sources",
             check(&["licenses", "bans", "sources"]),
         );
-        add(&mut counts, manifest, "advisories", check(&["advisories"]));
+        add(
+            &run.console,
+            &mut counts,
+            manifest,
+            "advisories",
+            check(&["advisories"]),
+        );
     }
     Ok(Outcome::Tests { counts, error: None })
 }
 
 /// Counts one check and prints it unless it passed.
-fn add(counts: &mut Counts, manifest: &str, what: &str, result: Result<(), String>) {
+fn add(console: &Console, counts: &mut Counts, manifest: &str, what: &str, result: Result<(), String>) {
     match result {
         Ok(()) => counts.passed += 1,
         Err(said) if NO_DATABASE.iter().any(|words| said.contains(words)) => {
-            println!("skipped: {what} of {manifest}: no advisory database can be had here");
+            console.say(format_args!(
+                "skipped: {what} of {manifest}: no advisory database can be had here"
+            ));
             counts.skipped += 1;
         }
         Err(said) => {
-            println!("{what} of {manifest}:\n{}", last_lines(&said, 60));
+            console.say(format_args!("{what} of {manifest}:\n{}", last_lines(&said, 60)));
             counts.failed += 1;
         }
     }
@@ -120,14 +130,16 @@ mod tests {
     #[test]
     fn a_missing_database_is_a_skip_and_anything_else_fails() {
         let mut counts = Counts::default();
-        add(&mut counts, "m", "advisories", Ok(()));
+        add(&Console::Screen, &mut counts, "m", "advisories", Ok(()));
         add(
+            &Console::Screen,
             &mut counts,
             "m",
             "advisories",
             Err("failed to fetch advisory database x".to_owned()),
         );
         add(
+            &Console::Screen,
             &mut counts,
             "m",
             "advisories",

@@ -3,12 +3,7 @@
 
 use std::{path::Path, process::Command};
 
-use super::{
-    docker, postgres,
-    process::{Interrupt, on_path},
-    python,
-    report::Outcome,
-};
+use super::{Run, docker, postgres, process::on_path, python, report::Outcome};
 
 struct Need {
     what: &'static str,
@@ -56,7 +51,7 @@ const NEEDS: &[Need] = &[
 ];
 
 /// Installs what is missing; fails, and says how to get it, if something stays missing.
-pub(super) fn run(interrupt: &Interrupt) -> anyhow::Result<Outcome> {
+pub(super) fn run(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let missing = missing();
     if missing.is_empty() {
         return Ok(Outcome::Passed);
@@ -65,11 +60,12 @@ pub(super) fn run(interrupt: &Interrupt) -> anyhow::Result<Outcome> {
     if !(root() && Path::new("/etc/debian_version").exists()) {
         return Ok(Outcome::Failed(advice(&missing, &packages)));
     }
-    println!("apt-get install {}", packages.join(" "));
+    run.console
+        .say(format_args!("apt-get install {}", packages.join(" ")));
     let mut update = apt();
-    interrupt.check(update.arg("update"))?;
+    run.check(update.arg("update"))?;
     let mut install = apt();
-    interrupt.check(
+    run.check(
         install
             .args(["install", "--yes", "--no-install-recommends"])
             .args(&packages),

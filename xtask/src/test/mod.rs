@@ -1,12 +1,14 @@
-//! `cargo xtask test`: every check and every test, one step after the other, and what came of them in the last line.
+//! `cargo xtask test`: every check and every test, in two lanes of steps, and what came of them in the last line.
 //!
-//! A failing step does not stop the run: whoever waited for it wants to see everything at once.
+//! A failing step does not stop the run: the user sees everything at once.
 
 mod cache;
+mod console;
 mod daemon;
 mod deny;
 mod docker;
 mod install;
+mod lanes;
 mod postgres;
 mod process;
 mod python;
@@ -15,15 +17,21 @@ mod services;
 mod steps;
 mod summary;
 
-use std::process::ExitCode;
+use std::{
+    ffi::OsString,
+    process::{Command, ExitCode, ExitStatus},
+    sync::OnceLock,
+};
 
 use anyhow::bail;
 use clap::Args;
 
 use crate::workspace::Workspace;
-use process::{Interrupt, Stopwatch};
+use console::Console;
+use process::Interrupt;
+use python::Interpreters;
 use report::{Outcome, Report};
-use services::Services;
+use services::{POSTGRES, Services};
 use steps::{STEPS, Step};
 
 #[derive(Args)]
@@ -36,11 +44,61 @@ pub(crate) struct Options {
     list: bool,
 }
 
-/// The state that the steps share.
-struct Run {
+/// The state that all steps share.
+struct Shared {
     workspace: Workspace,
     interrupt: Interrupt,
-    services: Services,
+    services: OnceLock<Services>,
+    interpreters: OnceLock<Interpreters>,
+}
+
+/// One step's view of the run.
+struct Run<'run> {
+    workspace: &'run Workspace,
+    interrupt: &'run Interrupt,
+    console: Console,
+    shared: &'run Shared,
+}
+
+impl<'run> Run<'run> {
+    fn new(shared: &'run Shared, console: Console) -> Self {
+        Self {
+            workspace: &shared.workspace,
+            interrupt: &shared.interrupt,
+            console,
+            shared,
+        }
+    }
+
+    /// Runs a check: its exit status is its outcome.
+    fn check(&self, command: &mut Command) -> anyhow::Result<Outcome> {
+        self.interrupt.check(&self.console, command)
+    }
+
+    /// Runs a command and returns all that it printed.
+    fn listen(&self, command: &mut Command) -> anyhow::Result<(ExitStatus, String)> {
+        self.interrupt.listen(&self.console, command)
+    }
+
+    /// Keeps the services until the end of the run. There is one such step, so nothing is kept already.
+    fn keep_services(&self, services: Services) {
+        let _ = self.shared.services.set(services);
+    }
+
+    /// Keeps the clients' interpreters for the steps that need them.
+    fn keep_interpreters(&self, interpreters: Interpreters) {
+        let _ = self.shared.interpreters.set(interpreters);
+    }
+
+    /// The variables by which tests find services and clients.
+    fn variables(&self) -> impl Iterator<Item = (&'static str, OsString)> {
+        let postgres = self.shared.services.get().and_then(Services::postgres);
+        let interpreters = self.shared.interpreters.get().into_iter().flatten();
+        postgres
+            .map(|url| (POSTGRES, url.into()))
+            .into_iter()
+            .chain(interpreters.map(|(variable, python)| (*variable, python.into())))
+    }
 }
 
 /// Runs the chosen steps; fails if any of them did. The last line printed is the result in plain words.
@@ -52,31 +110,15 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> anyhow::Result<Exi
         return Ok(ExitCode::SUCCESS);
     }
     let chosen = choose(&options.only)?;
-    let mut run = Run {
+    let shared = Shared {
         workspace,
         interrupt: Interrupt::install()?,
-        services: Services::default(),
+        services: OnceLock::new(),
+        interpreters: OnceLock::new(),
     };
-    let mut report = Report::default();
-    for step in chosen {
-        if run.interrupt.requested() {
-            break;
-        }
-        println!("\n=== {}: {}", step.name, step.about);
-        let watch = Stopwatch::start();
-        let outcome = (step.run)(&mut run).unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
-        report.add(step.name, watch.elapsed(), outcome);
-    }
-    let interrupted = run.interrupt.requested();
-    if interrupted {
-        report.add(
-            "interrupted",
-            std::time::Duration::ZERO,
-            Outcome::Failed("stopped by a signal".to_owned()),
-        );
-    }
+    let report = lanes::run(&shared, &chosen);
     // Services stop before the last line: nothing may be printed after it.
-    drop(run);
+    drop(shared);
     print!("{report}");
     Ok(crate::exit_code(report.passed()))
 }
@@ -120,7 +162,9 @@ mod tests {
     #[test]
     fn a_step_brings_what_it_needs() {
         let names = names(&["nextest"]);
-        for need in ["install", "services", "build", "devchain", "images", "nextest"] {
+        for need in [
+            "install", "clients", "services", "build", "devchain", "images", "nextest",
+        ] {
             assert!(names.contains(&need), "{need} is missing from {names:?}");
         }
         assert!(!names.contains(&"clippy"));

@@ -5,7 +5,7 @@ use std::{
     os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -19,20 +19,20 @@ use nix::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::report::Outcome;
+use super::{console::Console, report::Outcome};
 
 /// How long a stream may stay open after the end of the process that was listened to.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Remembers ctrl-c and SIGTERM and passes them on, so that the services of a run are stopped and removed.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Interrupt(Arc<RunningProcesses>);
 
 #[derive(Default)]
 struct RunningProcesses {
     requested: AtomicBool,
-    /// The process group in the foreground.
-    foreground: Mutex<Option<Pid>>,
+    /// The process groups of the steps that run.
+    groups: Mutex<Vec<Pid>>,
 }
 
 impl Interrupt {
@@ -65,18 +65,17 @@ impl Interrupt {
         self.0.requested.load(Ordering::SeqCst)
     }
 
-    /// Asks the foreground to stop; who asks twice means it.
+    /// Asks the running steps to stop; the second request kills them.
     fn deliver(&self) {
         let again = self.0.requested.swap(true, Ordering::SeqCst);
-        let group = *self.0.foreground.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = group {
+        for group in self.groups().iter() {
             // It may just have ended by itself.
-            let _ = killpg(group, if again { Signal::SIGKILL } else { Signal::SIGINT });
+            let _ = killpg(*group, if again { Signal::SIGKILL } else { Signal::SIGINT });
         }
     }
 
     /// Runs a command in a process group of its own until it ends. `hear` takes its streams.
-    fn foreground<T>(
+    fn run<T>(
         &self,
         command: &mut Command,
         hear: impl FnOnce(&mut Child) -> T,
@@ -86,25 +85,29 @@ impl Interrupt {
             .process_group(0)
             .spawn()
             .with_context(|| format!("start {name}"))?;
-        let group = i32::try_from(child.id()).map(Pid::from_raw).ok();
-        self.set_foreground(group);
+        let group = Pid::from_raw(i32::try_from(child.id()).context("read the child's process id")?);
+        self.groups().push(group);
         if self.requested() {
             // The signal came between the caller's last look and this child.
-            let _ = group.map(|group| killpg(group, Signal::SIGINT));
+            let _ = killpg(group, Signal::SIGINT);
         }
         let heard = hear(&mut child);
         let status = child.wait().with_context(|| format!("wait for {name}"));
-        self.set_foreground(None);
+        self.groups().retain(|other| *other != group);
         Ok((status?, heard))
     }
 
-    fn set_foreground(&self, group: Option<Pid>) {
-        *self.0.foreground.lock().unwrap_or_else(PoisonError::into_inner) = group;
+    fn groups(&self) -> MutexGuard<'_, Vec<Pid>> {
+        self.0.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a check: what it prints goes straight to the user, its exit status is its outcome.
-    pub(super) fn check(&self, command: &mut Command) -> anyhow::Result<Outcome> {
-        let (status, ()) = self.foreground(command, |_| ())?;
+    /// Runs a check: what it prints goes to the console, its exit status is its outcome.
+    pub(super) fn check(&self, console: &Console, command: &mut Command) -> anyhow::Result<Outcome> {
+        let status = match console {
+            // The command sees the terminal itself and may draw on it.
+            Console::Screen => self.run(command, |_| ())?.0,
+            Console::Kept(_) => self.listen(console, command)?.0,
+        };
         if status.success() {
             return Ok(Outcome::Passed);
         }
@@ -114,19 +117,23 @@ impl Interrupt {
         )))
     }
 
-    /// Runs a command whose output is shown to the user and also returned, both streams together.
-    pub(super) fn listen(&self, command: &mut Command) -> anyhow::Result<(ExitStatus, String)> {
+    /// Runs a command whose output goes to the console and is also returned, both streams together.
+    pub(super) fn listen(
+        &self,
+        console: &Console,
+        command: &mut Command,
+    ) -> anyhow::Result<(ExitStatus, String)> {
         let record = Arc::new(Mutex::new(String::new()));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (status, repeaters) = self.foreground(command, |child| {
+        let (status, repeaters) = self.run(command, |child| {
             let out = child
                 .stdout
                 .take()
-                .map(|stream| repeat(stream, record.clone(), |line| println!("{line}")));
+                .map(|stream| repeat(stream, record.clone(), console.clone()));
             let err = child
                 .stderr
                 .take()
-                .map(|stream| repeat(stream, record.clone(), |line| eprintln!("{line}")));
+                .map(|stream| repeat(stream, record.clone(), console.clone()));
             [out, err]
         })?;
         // A process that the command left behind may hold the streams open for ever; it is not waited for.
@@ -138,15 +145,15 @@ impl Interrupt {
     }
 }
 
-/// Copies a stream line by line to the user and to the record.
-fn repeat(stream: impl Read + Send + 'static, heard: Arc<Mutex<String>>, show: fn(&str)) -> JoinHandle<()> {
+/// Copies a stream line by line to the console and to the record.
+fn repeat(stream: impl Read + Send + 'static, heard: Arc<Mutex<String>>, console: Console) -> JoinHandle<()> {
     thread::spawn(move || {
         let mut lines = BufReader::new(stream);
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             let text = String::from_utf8_lossy(&line);
             let text = text.trim_end_matches('\n');
-            show(text);
+            console.say(format_args!("{text}"));
             let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
             heard.push_str(text);
             heard.push('\n');
@@ -255,16 +262,16 @@ mod tests {
     }
 
     fn idle() -> Interrupt {
-        Interrupt(Arc::default())
+        Interrupt::default()
     }
 
     #[test]
     fn a_check_passes_by_its_exit_status() {
         assert!(matches!(
-            idle().check(&mut shell("exit 0")).unwrap(),
+            idle().check(&Console::Screen, &mut shell("exit 0")).unwrap(),
             Outcome::Passed
         ));
-        let Outcome::Failed(why) = idle().check(&mut shell("exit 3")).unwrap() else {
+        let Outcome::Failed(why) = idle().check(&Console::Screen, &mut shell("exit 3")).unwrap() else {
             panic!("it failed")
         };
         assert_eq!(why, "sh -c ended with exit status: 3");
@@ -273,7 +280,10 @@ mod tests {
     #[test]
     fn listening_gathers_both_streams() {
         let (status, text) = idle()
-            .listen(&mut shell("echo out; echo err >&2; printf 'no newline'"))
+            .listen(
+                &Console::Screen,
+                &mut shell("echo out; echo err >&2; printf 'no newline'"),
+            )
             .unwrap();
         assert!(status.success());
         for part in ["out\n", "err\n", "no newline\n"] {
@@ -284,7 +294,10 @@ mod tests {
     #[test]
     fn listening_does_not_wait_for_a_process_left_behind() {
         let (status, text) = idle()
-            .listen(&mut shell("echo said; tail -f /dev/null & echo $!"))
+            .listen(
+                &Console::Screen,
+                &mut shell("echo said; tail -f /dev/null & echo $!"),
+            )
             .unwrap();
         assert!(status.success());
         let (said, left) = text.trim_end().split_once('\n').unwrap();
@@ -298,11 +311,13 @@ mod tests {
         let interrupt = idle();
         let other = interrupt.clone();
         let delivered = thread::spawn(move || {
-            let busy = || other.0.foreground.lock().unwrap().is_some();
+            let busy = || !other.groups().is_empty();
             assert!(within(Duration::from_secs(30), busy));
             other.deliver();
         });
-        let outcome = interrupt.check(&mut shell("exec tail -f /dev/null")).unwrap();
+        let outcome = interrupt
+            .check(&Console::Screen, &mut shell("exec tail -f /dev/null"))
+            .unwrap();
         delivered.join().unwrap();
         assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
         assert!(interrupt.requested());
@@ -323,7 +338,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let error = idle()
-            .check(&mut Command::new("no-such-program-here"))
+            .check(&Console::Screen, &mut Command::new("no-such-program-here"))
             .unwrap_err();
         assert!(
             format!("{error:#}").contains("start no-such-program-here"),

@@ -8,18 +8,18 @@ use std::{
     process::Command,
 };
 
-use super::{cache, process::quietly};
+use super::{Run, cache, process::quietly, report::Outcome};
 
 /// A client, and the variable that tells tests which interpreter has it.
-pub(super) struct Client {
+struct Client {
     /// As pip takes them; together they name the environment.
     requirements: &'static [&'static str],
     /// Installed afterwards and without what they ask for, because they ask for what nobody has.
     alone: &'static [&'static str],
-    pub(super) variable: &'static str,
+    variable: &'static str,
 }
 
-pub(super) const CLIENTS: &[Client] = &[
+const CLIENTS: &[Client] = &[
     Client {
         requirements: &["compute-horde-sdk==0.0.18"],
         alone: &[],
@@ -85,7 +85,7 @@ pub(super) const CLIENTS: &[Client] = &[
 
 impl Client {
     /// The requirement as pip reads it, such as `compute-horde-sdk==0.0.18`.
-    pub(super) fn requirement(&self) -> String {
+    fn requirement(&self) -> String {
         let all: Vec<_> = self.alone.iter().chain(self.requirements).copied().collect();
         all.join(" ")
     }
@@ -107,7 +107,7 @@ impl Client {
     }
 
     /// The interpreter of its environment, which is made if it is not there yet.
-    pub(super) fn interpreter(&self) -> anyhow::Result<PathBuf> {
+    fn interpreter(&self) -> anyhow::Result<PathBuf> {
         // An environment points at the interpreter that made it and breaks with it.
         let python = quietly(
             Command::new("python3").args(["-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]),
@@ -129,6 +129,33 @@ impl Client {
         })?;
         Ok(interpreter_in(&environment))
     }
+}
+
+/// The interpreters of clients, each with the variable that names it to the tests.
+pub(super) type Interpreters = Vec<(&'static str, PathBuf)>;
+
+/// Makes the environment of each client; fails if one cannot be made, after trying the others.
+pub(super) fn prepare(run: &Run<'_>) -> (Interpreters, Outcome) {
+    let mut interpreters = Vec::new();
+    let mut missing = Vec::new();
+    for client in CLIENTS {
+        if run.interrupt.requested() {
+            break;
+        }
+        let requirement = client.requirement();
+        match client.interpreter() {
+            Ok(python) => {
+                run.console
+                    .say(format_args!("Python: {requirement} ({})", client.variable));
+                interpreters.push((client.variable, python));
+            }
+            Err(error) => {
+                run.console.say(format_args!("{requirement}: {error:#}"));
+                missing.push(requirement);
+            }
+        }
+    }
+    (interpreters, Outcome::unless_missing(&missing))
 }
 
 /// Whether environments can be made at all.

@@ -2,72 +2,54 @@
 //!
 //! A service that cannot be had leaves its variable unset: the tests that need it fail by name and say why.
 
-use std::ffi::OsString;
-
-use super::{docker::TestEngine, postgres::Postgres, process::Interrupt, python::CLIENTS, report::Outcome};
+use super::{console::Console, docker::TestEngine, postgres::Postgres, report::Outcome};
 
 /// Where the stores' tests find PostgreSQL.
-const POSTGRES: &str = "MUSTER_TEST_POSTGRES_URL";
+pub(super) const POSTGRES: &str = "MUSTER_TEST_POSTGRES_URL";
 
 /// The services of one run. Dropping them stops what was started.
 #[derive(Default)]
 pub(super) struct Services {
     postgres: Option<Postgres>,
-    engine: Option<TestEngine>,
-    variables: Vec<(&'static str, OsString)>,
+    _engine: Option<TestEngine>,
 }
 
 impl Services {
-    /// Starts all that can be started; fails if one cannot, after trying the others.
-    pub(super) fn start(&mut self, interrupt: &Interrupt) -> Outcome {
+    /// Starts all that can be started; fails if one cannot, after trying the other.
+    ///
+    /// The services end with the thread that started them (`setpriv --pdeathsig`), so that is the main thread.
+    pub(super) fn start(console: &Console) -> (Self, Outcome) {
         let mut missing = Vec::new();
-        let mut note = |what: &str, error: anyhow::Error| {
-            eprintln!("{what}: {error:#}");
-            missing.push(what.to_owned());
+        let mut note = |what: &'static str, error: anyhow::Error| {
+            console.say(format_args!("{what}: {error:#}"));
+            missing.push(what);
         };
-        match Postgres::start() {
-            Ok(postgres) => {
-                println!("PostgreSQL: a cluster for this run ({POSTGRES})");
-                self.variables.push((POSTGRES, postgres.url().into()));
-                self.postgres = Some(postgres);
-            }
-            Err(error) => note("PostgreSQL", error),
-        }
-        match TestEngine::find_or_start() {
-            Ok(engine) => {
-                println!(
-                    "Docker: {}",
-                    if engine.started() {
-                        "started dockerd for this run"
-                    } else {
-                        "an engine answers"
-                    }
-                );
-                self.engine = Some(engine);
-            }
-            Err(error) => note("Docker", error),
-        }
-        for client in CLIENTS {
-            if interrupt.requested() {
-                break;
-            }
-            match client.interpreter() {
-                Ok(python) => {
-                    println!("Python: {} ({})", client.requirement(), client.variable);
-                    self.variables.push((client.variable, python.into()));
+        let postgres = Postgres::start()
+            .inspect(|_| console.say(format_args!("PostgreSQL: a cluster for this run ({POSTGRES})")))
+            .map_err(|error| note("PostgreSQL", error))
+            .ok();
+        let engine = TestEngine::find_or_start()
+            .map_err(|error| note("Docker", error))
+            .ok();
+        if let Some(engine) = &engine {
+            console.say(format_args!(
+                "Docker: {}",
+                if engine.started() {
+                    "started dockerd for this run"
+                } else {
+                    "an engine answers"
                 }
-                Err(error) => note(&client.requirement(), error),
-            }
+            ));
         }
-        if missing.is_empty() {
-            Outcome::Passed
-        } else {
-            Outcome::Failed(format!("not to be had: {}", missing.join(", ")))
-        }
+        let services = Self {
+            postgres,
+            _engine: engine,
+        };
+        (services, Outcome::unless_missing(&missing))
     }
 
-    /// For the test runner's environment.
-    pub(super) fn variables(&self) -> impl Iterator<Item = (&'static str, &OsString)> {
-        self.variables.iter().map(|(name, value)| (*name, value))
+    /// The URL of the PostgreSQL cluster, if there is one.
+    pub(super) fn postgres(&self) -> Option<&str> {
+        self.postgres.as_ref().map(Postgres::url)
     }
 }

@@ -1,11 +1,16 @@
 //! The steps, cheapest first: a missing comma should not wait for a build.
+//!
+//! Two steps run at a time, one of each lane. Cargo builds a workspace under one lock, and a test run often waits for
+//! a clock: one lane alone left two cores idle for more than a third of the time.
 
 use std::{io::IsTerminal, process::Command};
 
 use super::{
     Run, deny, install,
     process::on_path,
+    python,
     report::{Counts, Outcome},
+    services::Services,
     summary,
 };
 use crate::{cuda, tidy};
@@ -16,49 +21,57 @@ pub(super) struct Step {
     pub(super) about: &'static str,
     /// Steps that must have run before it; they stand above it.
     pub(super) needs: &'static [&'static str],
-    pub(super) run: fn(&mut Run) -> anyhow::Result<Outcome>,
+    pub(super) lane: Lane,
+    pub(super) run: fn(&Run<'_>) -> anyhow::Result<Outcome>,
 }
+
+/// The sequence of steps that a step belongs to. A lane runs one step at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// The workspace at the root, in sight of the user.
+    Main,
+    /// Everything with a target folder of its own; its output is shown when a step has ended.
+    Side,
+}
+
+use Lane::{Main, Side};
 
 #[rustfmt::skip]
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "install", about: "the programs that the tests need, from apt where possible", needs: &[], run: install },
-    Step { name: "fmt", about: "cargo fmt --check, in every workspace", needs: &[], run: fmt },
-    Step { name: "arrows", about: "crates use only what their folders may use", needs: &[], run: |run| own(run, &["arrows"]) },
-    Step { name: "features", about: "third-party crates have one set of features, so each is compiled once", needs: &[], run: |run| own(run, &["features"]) },
-    Step { name: "tidy", about: "sizes, names, sentences, purposes, wire hash, error pages, ADRs, words", needs: &[], run: |run| own(run, &["tidy"]) },
-    Step { name: "deny", about: "licences, advisories and sources of dependencies, in every lockfile", needs: &["install"], run: deny::run },
-    Step { name: "build", about: "everything in the workspace", needs: &[], run: build },
-    Step { name: "images", about: "the job images, static", needs: &[], run: images },
-    Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], run: devchain },
-    Step { name: "llm", about: "the language model engine, static, a workspace of its own", needs: &[], run: llm },
-    Step { name: "cuda", about: "the CUDA prover, against a libcuda without a device, a workspace of its own", needs: &[], run: cuda },
-    Step { name: "clippy", about: "no warnings, tests included", needs: &[], run: clippy },
-    Step { name: "devchain-clippy", about: "no warnings in devchain", needs: &["devchain"], run: devchain_clippy },
-    Step { name: "llm-clippy", about: "no warnings in the language model engine", needs: &["llm"], run: llm_clippy },
-    Step { name: "cuda-clippy", about: "no warnings in the CUDA prover", needs: &["cuda"], run: cuda_clippy },
-    Step { name: "docs", about: "documentation without warnings", needs: &[], run: docs },
-    Step { name: "services", about: "PostgreSQL, a Docker engine, and the Python clients nobody here wrote", needs: &["install"], run: services },
-    Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "services", "build", "images", "devchain", "llm"], run: nextest },
-    Step { name: "doctests", about: "the examples in the documentation", needs: &[], run: doctests },
-    Step { name: "devchain-tests", about: "devchain's own tests", needs: &["devchain"], run: devchain_tests },
-    Step { name: "llm-tests", about: "the engine's own tests, OpenAI's client and llama.cpp among them", needs: &["services", "llm"], run: llm_tests },
-    Step { name: "cuda-tests", about: "the CUDA prover's kernels on the processor, against the golden vectors", needs: &["cuda"], run: cuda_tests },
+    Step { name: "install", about: "the programs that the tests need, from apt where possible", needs: &[], lane: Main, run: install },
+    Step { name: "clients", about: "the Python clients nobody here wrote", needs: &["install"], lane: Side, run: clients },
+    Step { name: "fmt", about: "cargo fmt --check, in every workspace", needs: &[], lane: Main, run: fmt },
+    Step { name: "arrows", about: "crates use only what their folders may use", needs: &[], lane: Main, run: |run| own(run, &["arrows"]) },
+    Step { name: "features", about: "third-party crates have one set of features, so each is compiled once", needs: &[], lane: Main, run: |run| own(run, &["features"]) },
+    Step { name: "tidy", about: "sizes, names, sentences, purposes, wire hash, error pages, ADRs, words", needs: &[], lane: Main, run: |run| own(run, &["tidy"]) },
+    Step { name: "deny", about: "licences, advisories and sources of dependencies, in every lockfile", needs: &["install"], lane: Side, run: deny::run },
+    Step { name: "build", about: "everything in the workspace", needs: &[], lane: Main, run: build },
+    Step { name: "images", about: "the job images, static", needs: &[], lane: Main, run: images },
+    Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], lane: Main, run: devchain },
+    Step { name: "llm", about: "the language model engine, static, a workspace of its own", needs: &[], lane: Side, run: llm },
+    Step { name: "cuda", about: "the CUDA prover, against a libcuda without a device, a workspace of its own", needs: &[], lane: Side, run: cuda },
+    Step { name: "clippy", about: "no warnings, tests included", needs: &[], lane: Main, run: clippy },
+    Step { name: "devchain-clippy", about: "no warnings in devchain", needs: &["devchain"], lane: Side, run: devchain_clippy },
+    Step { name: "llm-clippy", about: "no warnings in the language model engine", needs: &["llm"], lane: Side, run: llm_clippy },
+    Step { name: "cuda-clippy", about: "no warnings in the CUDA prover", needs: &["cuda"], lane: Side, run: cuda_clippy },
+    Step { name: "docs", about: "documentation without warnings", needs: &[], lane: Main, run: docs },
+    Step { name: "services", about: "PostgreSQL and a Docker engine", needs: &["install"], lane: Main, run: services },
+    Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "clients", "services", "build", "images", "devchain", "llm"], lane: Main, run: nextest },
+    Step { name: "doctests", about: "the examples in the documentation", needs: &[], lane: Main, run: doctests },
+    Step { name: "devchain-tests", about: "devchain's own tests", needs: &["devchain"], lane: Side, run: devchain_tests },
+    Step { name: "llm-tests", about: "the engine's own tests, OpenAI's client and llama.cpp among them", needs: &["clients", "llm"], lane: Side, run: llm_tests },
+    Step { name: "cuda-tests", about: "the CUDA prover's kernels on the processor, against the golden vectors", needs: &["cuda"], lane: Side, run: cuda_tests },
 ];
 
 const FUZZ: &str = "fuzz/Cargo.toml";
 /// The compiler flags of a program that runs in an image without a base: no loader, no libraries.
 const STATIC: &str = "-C target-feature=+crt-static";
 
-fn install(run: &mut Run) -> anyhow::Result<Outcome> {
-    let installed = install::run(&run.interrupt)?;
-    if let Outcome::Passed = installed {
-        // The only program that apt does not have.
-        deny::program(|| run.workspace.cargo())?;
-    }
-    Ok(installed)
+fn install(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    install::run(run)
 }
 
-fn fmt(run: &mut Run) -> anyhow::Result<Outcome> {
+fn fmt(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut here = run.workspace.cargo();
     here.args(["fmt", "--all", "--check"]);
     let mut devchain = run.workspace.devchain_cargo();
@@ -82,21 +95,20 @@ fn fmt(run: &mut Run) -> anyhow::Result<Outcome> {
 }
 
 /// Another command of xtask, as a child so that it counts and prints like every other step.
-fn own(run: &Run, arguments: &[&str]) -> anyhow::Result<Outcome> {
+fn own(run: &Run<'_>, arguments: &[&str]) -> anyhow::Result<Outcome> {
     let mut command = Command::new(std::env::current_exe()?);
-    run.interrupt
-        .check(command.args(arguments).current_dir(run.workspace.root()))
+    run.check(command.args(arguments).current_dir(run.workspace.root()))
 }
 
-fn build(run: &mut Run) -> anyhow::Result<Outcome> {
-    run.interrupt.check(
+fn build(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    run.check(
         run.workspace
             .cargo()
             .args(["build", "--workspace", "--all-targets"]),
     )
 }
 
-fn images(run: &mut Run) -> anyhow::Result<Outcome> {
+fn images(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let folder = run.workspace.root().join("images");
     let metadata = run.workspace.metadata("Cargo.toml")?;
     let mut cargo = run.workspace.cargo();
@@ -119,21 +131,20 @@ fn images(run: &mut Run) -> anyhow::Result<Outcome> {
     {
         cargo.args(["--package", package.name.as_str()]);
     }
-    run.interrupt.check(&mut cargo)
+    run.check(&mut cargo)
 }
 
-fn devchain(run: &mut Run) -> anyhow::Result<Outcome> {
-    run.interrupt.check(run.workspace.devchain_cargo().arg("build"))
+fn devchain(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    run.check(run.workspace.devchain_cargo().arg("build"))
 }
 
-fn llm(run: &mut Run) -> anyhow::Result<Outcome> {
-    run.interrupt
-        .check(run.workspace.llm_cargo().args(["build", "--all-targets"]))
+fn llm(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    run.check(run.workspace.llm_cargo().args(["build", "--all-targets"]))
 }
 
 /// Cargo for the CUDA prover with a libcuda to link with, or why there is none. Every step makes its own: a step may
 /// run alone.
-fn with_stub(run: &Run) -> anyhow::Result<Result<Command, Outcome>> {
+fn with_stub(run: &Run<'_>) -> anyhow::Result<Result<Command, Outcome>> {
     for compiler in ["gcc", "g++"] {
         if !on_path(compiler) {
             let why = format!(
@@ -142,96 +153,101 @@ fn with_stub(run: &Run) -> anyhow::Result<Result<Command, Outcome>> {
             return Ok(Err(Outcome::Skipped(why)));
         }
     }
-    Ok(Ok(run.workspace.cuda_cargo(&cuda::stub(&run.workspace)?)))
+    Ok(Ok(run.workspace.cuda_cargo(&cuda::stub(run.workspace)?)))
 }
 
 /// The kernels are compiled for this processor too: what is built, checked and tested is one build.
 const EMULATOR: [&str; 2] = ["--features", "emulator"];
 
-fn cuda(run: &mut Run) -> anyhow::Result<Outcome> {
+fn cuda(run: &Run<'_>) -> anyhow::Result<Outcome> {
     match with_stub(run)? {
-        Ok(mut cargo) => run
-            .interrupt
-            .check(cargo.args(["build", "--all-targets"]).args(EMULATOR)),
+        Ok(mut cargo) => run.check(cargo.args(["build", "--all-targets"]).args(EMULATOR)),
         Err(skipped) => Ok(skipped),
     }
 }
 
-fn cuda_clippy(run: &mut Run) -> anyhow::Result<Outcome> {
+fn cuda_clippy(run: &Run<'_>) -> anyhow::Result<Outcome> {
     match with_stub(run)? {
         Ok(mut cargo) => {
             let (arguments, lints) = CLIPPY.split_at(3);
-            run.interrupt
-                .check(cargo.args(arguments).args(EMULATOR).args(lints))
+            run.check(cargo.args(arguments).args(EMULATOR).args(lints))
         }
         Err(skipped) => Ok(skipped),
     }
 }
 
-fn cuda_tests(run: &mut Run) -> anyhow::Result<Outcome> {
+fn cuda_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     match with_stub(run)? {
         Ok(cargo) => tests_with(run, cargo, &EMULATOR, Ignored::StayIgnored),
         Err(skipped) => Ok(skipped),
     }
 }
 
-fn clippy(run: &mut Run) -> anyhow::Result<Outcome> {
-    run.interrupt.check(run.workspace.cargo().args(CLIPPY))
+fn clippy(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    run.check(run.workspace.cargo().args(CLIPPY))
 }
 
-fn devchain_clippy(run: &mut Run) -> anyhow::Result<Outcome> {
-    run.interrupt.check(run.workspace.devchain_cargo().args(CLIPPY))
+fn devchain_clippy(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    run.check(run.workspace.devchain_cargo().args(CLIPPY))
 }
 
-fn llm_clippy(run: &mut Run) -> anyhow::Result<Outcome> {
-    run.interrupt.check(run.workspace.llm_cargo().args(CLIPPY))
+fn llm_clippy(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    run.check(run.workspace.llm_cargo().args(CLIPPY))
 }
 
 const CLIPPY: [&str; 6] = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
 
-fn docs(run: &mut Run) -> anyhow::Result<Outcome> {
+fn docs(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.cargo();
-    run.interrupt.check(
+    run.check(
         cargo
             .args(["doc", "--no-deps", "--workspace"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     )
 }
 
-fn services(run: &mut Run) -> anyhow::Result<Outcome> {
-    Ok(run.services.start(&run.interrupt))
+fn services(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let (services, outcome) = Services::start(&run.console);
+    run.keep_services(services);
+    Ok(outcome)
 }
 
-fn nextest(run: &mut Run) -> anyhow::Result<Outcome> {
+fn clients(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let (interpreters, outcome) = python::prepare(run);
+    run.keep_interpreters(interpreters);
+    Ok(outcome)
+}
+
+fn nextest(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.cargo();
-    cargo
-        .envs(run.services.variables())
-        .envs(run.workspace.shared_variables());
+    cargo.envs(run.variables()).envs(run.workspace.shared_variables());
     let outcome = all_tests(run, cargo, Ignored::StayIgnored)?;
     if let Outcome::Tests { counts, .. } = &outcome
         && counts.skipped > 0
     {
-        for reason in tidy::ignored_tests(&run.workspace)? {
-            println!("skipped: {reason}");
+        for reason in tidy::ignored_tests(run.workspace)? {
+            run.console.say(format_args!("skipped: {reason}"));
         }
     }
     Ok(outcome)
 }
 
-fn devchain_tests(run: &mut Run) -> anyhow::Result<Outcome> {
+fn devchain_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     all_tests(run, run.workspace.devchain_cargo(), Ignored::StayIgnored)
 }
 
-fn llm_tests(run: &mut Run) -> anyhow::Result<Outcome> {
+fn llm_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.llm_cargo();
-    cargo.envs(run.services.variables());
+    cargo.envs(run.variables());
     // Its tests against other people's programs are ignored where those are not at hand, so that nobody counts them as
     // passed.
-    let peers = run.services.variables().any(|(name, _)| name == LLM_PEERS);
+    let peers = run.variables().any(|(name, _)| name == LLM_PEERS);
     let ignored = if peers || std::env::var_os(LLM_PEERS).is_some() {
         Ignored::Run
     } else {
-        println!("skipped: the tests against OpenAI's client and llama.cpp, {LLM_PEERS} is not set");
+        run.console.say(format_args!(
+            "skipped: the tests against OpenAI's client and llama.cpp, {LLM_PEERS} is not set"
+        ));
         Ignored::StayIgnored
     };
     all_tests(run, cargo, ignored)
@@ -246,19 +262,24 @@ enum Ignored {
     Run,
 }
 
-fn doctests(run: &mut Run) -> anyhow::Result<Outcome> {
+fn doctests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.cargo();
     cargo.args(["test", "--doc", "--workspace", "--no-fail-fast"]);
     counted(run, cargo, summary::libtest)
 }
 
 /// All tests of a workspace but its doctests.
-fn all_tests(run: &Run, cargo: Command, ignored: Ignored) -> anyhow::Result<Outcome> {
+fn all_tests(run: &Run<'_>, cargo: Command, ignored: Ignored) -> anyhow::Result<Outcome> {
     tests_with(run, cargo, &[], ignored)
 }
 
 /// All tests of a workspace built with these features.
-fn tests_with(run: &Run, mut cargo: Command, features: &[&str], ignored: Ignored) -> anyhow::Result<Outcome> {
+fn tests_with(
+    run: &Run<'_>,
+    mut cargo: Command,
+    features: &[&str],
+    ignored: Ignored,
+) -> anyhow::Result<Outcome> {
     if on_path("cargo-nextest") {
         cargo
             .args(["nextest", "run", "--workspace", "--no-fail-fast"])
@@ -268,10 +289,10 @@ fn tests_with(run: &Run, mut cargo: Command, features: &[&str], ignored: Ignored
         }
         return counted(run, cargo, summary::nextest);
     }
-    println!(
-        "cargo-nextest is not installed (cargo install --locked cargo-nextest): running cargo test instead,"
-    );
-    println!("without .config/nextest.toml: no test is stopped after five minutes");
+    run.console.say(format_args!(
+        "cargo-nextest is not installed (cargo install --locked cargo-nextest): running cargo test instead,\n\
+         without .config/nextest.toml: no test is stopped after five minutes"
+    ));
     cargo.args([
         "test",
         "--workspace",
@@ -287,12 +308,12 @@ fn tests_with(run: &Run, mut cargo: Command, features: &[&str], ignored: Ignored
     counted(run, cargo, summary::libtest)
 }
 
-fn counted(run: &Run, mut cargo: Command, parse: fn(&str) -> Option<Counts>) -> anyhow::Result<Outcome> {
+fn counted(run: &Run<'_>, mut cargo: Command, parse: fn(&str) -> Option<Counts>) -> anyhow::Result<Outcome> {
     // Its output goes through us, so it cannot see the terminal itself.
     if std::io::stderr().is_terminal() {
         cargo.env("CARGO_TERM_COLOR", "always");
     }
-    let (status, output) = run.interrupt.listen(&mut cargo)?;
+    let (status, output) = run.listen(&mut cargo)?;
     Ok(judge(status.success(), &status.to_string(), parse(&output)))
 }
 
@@ -309,10 +330,10 @@ fn judge(success: bool, status: &str, counts: Option<Counts>) -> Outcome {
 }
 
 /// Runs all of them, even after one has failed.
-fn every(run: &Run, commands: Vec<Command>) -> anyhow::Result<Outcome> {
+fn every(run: &Run<'_>, commands: Vec<Command>) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::Passed;
     for mut command in commands {
-        if let failed @ Outcome::Failed(_) = run.interrupt.check(&mut command)? {
+        if let failed @ Outcome::Failed(_) = run.check(&mut command)? {
             outcome = failed;
         }
     }
