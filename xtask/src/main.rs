@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask arrows | features | tidy | test | bench | fuzz | ptx`.
+//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | bench | fuzz | ptx`.
 //!
 //! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
 //! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -49,6 +49,8 @@ enum Command {
     },
     /// Run every check and every test, with the services they need
     Test(test::Options),
+    /// Run the proofs that are too long for every run: long tests, many schedules, many inputs, fuzzing
+    Soak(test::soak::Options),
     /// Measure, and write the tables of docs/performance.md; without a name, list what can be measured
     Bench {
         /// Programs below bench/src/bin/, or `all`
@@ -77,6 +79,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Features => features::run(&workspace),
         Command::Tidy { fix } => tidy::run(&workspace, fix),
         Command::Test(options) => test::run(workspace, &options),
+        Command::Soak(options) => test::soak::run(workspace, &options),
         Command::Bench { names } => bench::run(&workspace, &names),
         Command::Fuzz(options) => fuzz::run(&workspace, &options),
         Command::Ptx => cuda::ptx(&workspace),
@@ -107,7 +110,7 @@ mod tests {
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
         for name in [
-            "arrows", "features", "tidy", "test", "bench", "fuzz", "ptx", "help",
+            "arrows", "features", "tidy", "test", "soak", "bench", "fuzz", "ptx", "help",
         ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }

@@ -8,30 +8,30 @@ use std::{
 };
 
 use super::{
-    Report, Run, Shared,
+    Report, Run, SharedState,
     console::Console,
     process::Stopwatch,
     report::Outcome,
-    steps::{Lane, STEPS, Step},
+    steps::{Lane, Step},
 };
 
-/// What both lanes know.
+/// The knowledge that both lanes share.
 struct Progress<'run> {
-    shared: &'run Shared,
-    state: Mutex<State>,
+    shared: &'run SharedState,
+    state: Mutex<LaneState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct LaneState {
     report: Report,
     ended: Vec<&'static str>,
-    /// What the side lane said and nobody has shown.
+    /// The words of the side lane that nobody has shown.
     unshown: String,
 }
 
 /// Runs the steps, those of the main lane on this thread.
-pub(super) fn run(shared: &Shared, steps: &[&Step]) -> Report {
+pub(super) fn run(shared: &SharedState, steps: &[&Step]) -> Report {
     let watch = Stopwatch::start();
     let progress = Progress {
         shared,
@@ -63,7 +63,7 @@ pub(super) fn run(shared: &Shared, steps: &[&Step]) -> Report {
         let stopped = Outcome::Failed("stopped by a signal".to_owned());
         report.add(&Console::Screen, "interrupted", Duration::ZERO, stopped);
     }
-    let order: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+    let order: Vec<&str> = steps.iter().map(|step| step.name).collect();
     report.finish(&order, watch.elapsed());
     report
 }
@@ -105,7 +105,7 @@ impl Progress<'_> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LaneState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,7 +127,7 @@ fn outcome_of(step: impl FnOnce() -> anyhow::Result<Outcome>) -> Outcome {
 }
 
 /// Prints what the side lane said.
-fn show(state: &mut State) {
+fn show(state: &mut LaneState) {
     print!("{}", std::mem::take(&mut state.unshown));
 }
 
@@ -156,7 +156,7 @@ mod tests {
             step("c", Lane::Main, &["b"]),
             step("d", Lane::Side, &["c"]),
         ];
-        let shared = Shared {
+        let shared = SharedState {
             workspace: Workspace::load().unwrap(),
             interrupt: Interrupt::default(),
             services: OnceLock::new(),
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn needs_that_were_not_chosen_are_not_waited_for() {
         let alone = step("a", Lane::Main, &["never"]);
-        let shared = Shared {
+        let shared = SharedState {
             workspace: Workspace::load().unwrap(),
             interrupt: Interrupt::default(),
             services: OnceLock::new(),

@@ -14,6 +14,7 @@ mod process;
 mod python;
 mod report;
 mod services;
+pub(crate) mod soak;
 mod steps;
 mod summary;
 
@@ -45,7 +46,7 @@ pub(crate) struct Options {
 }
 
 /// The state that all steps share.
-struct Shared {
+struct SharedState {
     workspace: Workspace,
     interrupt: Interrupt,
     services: OnceLock<Services>,
@@ -57,11 +58,11 @@ struct Run<'run> {
     workspace: &'run Workspace,
     interrupt: &'run Interrupt,
     console: Console,
-    shared: &'run Shared,
+    shared: &'run SharedState,
 }
 
 impl<'run> Run<'run> {
-    fn new(shared: &'run Shared, console: Console) -> Self {
+    fn new(shared: &'run SharedState, console: Console) -> Self {
         Self {
             workspace: &shared.workspace,
             interrupt: &shared.interrupt,
@@ -109,39 +110,47 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> anyhow::Result<Exi
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let chosen = choose(&options.only)?;
-    let shared = Shared {
+    let known: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+    check_names(&options.only, &known)?;
+    let all: Vec<&Step> = STEPS.iter().collect();
+    let named = |step: &Step| options.only.is_empty() || options.only.iter().any(|name| name == step.name);
+    run_steps(workspace, &choose(&all, named))
+}
+
+/// Runs steps with the services they start; the last line printed is the result.
+fn run_steps(workspace: Workspace, steps: &[&Step]) -> anyhow::Result<ExitCode> {
+    let shared = SharedState {
         workspace,
         interrupt: Interrupt::install()?,
         services: OnceLock::new(),
         interpreters: OnceLock::new(),
     };
-    let report = lanes::run(&shared, &chosen);
+    let report = lanes::run(&shared, steps);
     // Services stop before the last line: nothing may be printed after it.
     drop(shared);
     print!("{report}");
     Ok(crate::exit_code(report.passed()))
 }
 
-/// The steps of `--only` and what they need, in the order of the list; all of them if none is named.
-fn choose(only: &[String]) -> anyhow::Result<Vec<&'static Step>> {
-    if let Some(unknown) = only
-        .iter()
-        .find(|name| STEPS.iter().all(|step| step.name != name.as_str()))
-    {
-        let known: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
-        bail!("there is no step `{unknown}`; there are {}", known.join(", "));
+/// Fails if one of the names is no step.
+fn check_names(only: &[String], known: &[&str]) -> anyhow::Result<()> {
+    match only.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(unknown) => bail!("there is no step `{unknown}`; there are {}", known.join(", ")),
+        None => Ok(()),
     }
-    let named = |step: &Step| only.is_empty() || only.iter().any(|name| name == step.name);
+}
+
+/// The named steps and what they need, in the order of the list.
+fn choose<'steps>(all: &[&'steps Step], named: impl Fn(&Step) -> bool) -> Vec<&'steps Step> {
     // A need stands above its step, so one pass from below finds the needs of needs.
     let mut chosen: Vec<&Step> = Vec::new();
-    for step in STEPS.iter().rev() {
+    for step in all.iter().rev() {
         if named(step) || chosen.iter().any(|above| above.needs.contains(&step.name)) {
             chosen.push(step);
         }
     }
     chosen.reverse();
-    Ok(chosen)
+    chosen
 }
 
 #[cfg(test)]
@@ -149,8 +158,9 @@ mod tests {
     use super::*;
 
     fn names(only: &[&str]) -> Vec<&'static str> {
-        let only: Vec<String> = only.iter().map(|name| (*name).to_owned()).collect();
-        choose(&only).unwrap().into_iter().map(|step| step.name).collect()
+        let all: Vec<&Step> = STEPS.iter().collect();
+        let chosen = choose(&all, |step| only.is_empty() || only.contains(&step.name));
+        chosen.into_iter().map(|step| step.name).collect()
     }
 
     #[test]
@@ -172,7 +182,9 @@ mod tests {
 
     #[test]
     fn an_unknown_step_is_an_error_that_lists_the_known_ones() {
-        let error = choose(&["nexttest".to_owned()]).err().unwrap().to_string();
+        let error = check_names(&["nexttest".to_owned()], &["nextest", "docs"])
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("no step `nexttest`") && error.contains("nextest,"),
             "{error}"

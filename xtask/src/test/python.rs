@@ -1,7 +1,7 @@
 //! Python environments with programs nobody here wrote: the SDK of our users, the official chain client, a server of
 //! S3, the hub's client, OpenAI's client and llama.cpp.
 //!
-//! Made once with venv and pip, then kept in the user's cache: they are versions, so they never change.
+//! Made once with uv, then kept in the user's cache: they are versions, so they never change.
 
 use std::{
     path::{Path, PathBuf},
@@ -107,28 +107,56 @@ impl Client {
     }
 
     /// The interpreter of its environment, which is made if it is not there yet.
-    fn interpreter(&self) -> anyhow::Result<PathBuf> {
+    fn interpreter(&self, installer: &Path) -> anyhow::Result<PathBuf> {
         // An environment points at the interpreter that made it and breaks with it.
         let python = quietly(
             Command::new("python3").args(["-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]),
         )?;
         let name = format!("{}-python-{}", self.name(), python.trim());
         let environment = cache::make_once("python", &name, |folder| {
-            quietly(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
-            let pip = || {
-                let mut pip = Command::new(interpreter_in(folder));
-                let quiet = ["--no-input", "--disable-pip-version-check", "--quiet"];
-                pip.args(["-m", "pip", "install"]).args(quiet);
-                pip
+            quietly(uv(installer, "venv").args(["--python", "python3"]).arg(folder))?;
+            let python = interpreter_in(folder);
+            let install = || {
+                let mut install = uv(installer, "pip");
+                install.args(["install", "--python"]).arg(&python);
+                install
             };
-            quietly(pip().args(self.requirements))?;
+            quietly(install().args(self.requirements))?;
             if !self.alone.is_empty() {
-                quietly(pip().arg("--no-deps").args(self.alone))?;
+                quietly(install().arg("--no-deps").args(self.alone))?;
             }
             Ok(())
         })?;
         Ok(interpreter_in(&environment))
     }
+}
+
+/// The version of uv, which makes an environment in a tenth of pip's time.
+const UV: &str = "0.13.9";
+
+/// uv, in an environment of its own.
+fn installer() -> anyhow::Result<PathBuf> {
+    let environment = cache::make_once("python", &format!("uv-{UV}"), |folder| {
+        quietly(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+        let mut pip = Command::new(interpreter_in(folder));
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--quiet",
+        ]);
+        quietly(pip.arg(format!("uv=={UV}"))).map(drop)
+    })?;
+    Ok(environment.join("bin/uv"))
+}
+
+/// A command of uv, which uses this machine's Python and trusts the certificates that this machine trusts.
+fn uv(program: &Path, command: &str) -> Command {
+    let mut uv = Command::new(program);
+    uv.args(["--quiet", "--native-tls", "--no-python-downloads", command]);
+    uv
 }
 
 /// The interpreters of clients, each with the variable that names it to the tests.
@@ -138,12 +166,21 @@ pub(super) type Interpreters = Vec<(&'static str, PathBuf)>;
 pub(super) fn prepare(run: &Run<'_>) -> (Interpreters, Outcome) {
     let mut interpreters = Vec::new();
     let mut missing = Vec::new();
+    let installer = match installer() {
+        Ok(installer) => installer,
+        Err(error) => {
+            return (
+                interpreters,
+                Outcome::Failed(format!("install uv {UV}: {error:#}")),
+            );
+        }
+    };
     for client in CLIENTS {
         if run.interrupt.requested() {
             break;
         }
         let requirement = client.requirement();
-        match client.interpreter() {
+        match client.interpreter(&installer) {
             Ok(python) => {
                 run.console
                     .say(format_args!("Python: {requirement} ({})", client.variable));

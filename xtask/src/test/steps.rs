@@ -45,7 +45,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "features", about: "third-party crates have one set of features, so each is compiled once", needs: &[], lane: Main, run: |run| own(run, &["features"]) },
     Step { name: "tidy", about: "sizes, names, sentences, purposes, wire hash, error pages, ADRs, words", needs: &[], lane: Main, run: |run| own(run, &["tidy"]) },
     Step { name: "deny", about: "licences, advisories and sources of dependencies, in every lockfile", needs: &["install"], lane: Side, run: deny::run },
-    Step { name: "build", about: "everything in the workspace", needs: &[], lane: Main, run: build },
+    Step { name: "build", about: "everything in the workspace but the benches, which clippy checks", needs: &[], lane: Main, run: build },
     Step { name: "images", about: "the job images, static", needs: &[], lane: Main, run: images },
     Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], lane: Main, run: devchain },
     Step { name: "llm", about: "the language model engine, static, a workspace of its own", needs: &[], lane: Side, run: llm },
@@ -104,7 +104,9 @@ fn build(run: &Run<'_>) -> anyhow::Result<Outcome> {
     run.check(
         run.workspace
             .cargo()
-            .args(["build", "--workspace", "--all-targets"]),
+            .args(["build", "--workspace", "--all-targets"])
+            // Each bench links the whole subnet, and no test runs one.
+            .args(["--exclude", "muster-bench"]),
     )
 }
 
@@ -218,10 +220,28 @@ fn clients(run: &Run<'_>) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn nextest(run: &Run<'_>) -> anyhow::Result<Outcome> {
+/// Cargo at the root with everything by which the tests find what runs beside them.
+fn test_cargo(run: &Run<'_>) -> Command {
     let mut cargo = run.workspace.cargo();
     cargo.envs(run.variables()).envs(run.workspace.shared_variables());
-    let outcome = all_tests(run, cargo, Ignored::StayIgnored)?;
+    cargo
+}
+
+/// Some tests of the workspace, as `arguments` chooses them.
+pub(super) fn run_nextest(run: &Run<'_>, arguments: impl FnOnce(&mut Command)) -> anyhow::Result<Outcome> {
+    if !on_path("cargo-nextest") {
+        return Ok(Outcome::Failed(
+            "cargo-nextest is not installed: cargo install --locked cargo-nextest".to_owned(),
+        ));
+    }
+    let mut cargo = test_cargo(run);
+    cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+    arguments(&mut cargo);
+    counted(run, cargo, summary::nextest)
+}
+
+fn nextest(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let outcome = all_tests(run, test_cargo(run), Ignored::StayIgnored)?;
     if let Outcome::Tests { counts, .. } = &outcome
         && counts.skipped > 0
     {

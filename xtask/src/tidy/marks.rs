@@ -81,6 +81,27 @@ pub(super) fn reasons(tree: &Tree) -> Vec<String> {
     explained.iter().map(Finding::to_string).collect()
 }
 
+/// The beginning of the reason of a test that is too long for every run.
+const SOAK: &str = concat!("#[ig", "nore = \"soak:");
+
+/// The names of the tests that only `cargo xtask soak` runs.
+pub(super) fn soak_tests(tree: &Tree) -> Vec<String> {
+    let mut names = Vec::new();
+    for (_, text) in tree.rust() {
+        let mut lines = text.lines();
+        while lines.any(|line| line.trim_start().starts_with(SOAK)) {
+            names.extend(lines.by_ref().find_map(function_name).map(str::to_owned));
+        }
+    }
+    names
+}
+
+/// The name of the function that this line declares.
+fn function_name(line: &str) -> Option<&str> {
+    let (_, declared) = line.trim_start().split_once("fn ")?;
+    declared.split_once('(').map(|(name, _)| name)
+}
+
 fn each_line<'a>(
     files: impl Iterator<Item = (&'a str, &'a str)>,
     judge: impl Fn(&str) -> Option<String>,
@@ -140,6 +161,17 @@ mod tests {
             }
         }
         assert!(words(&Tree::of(&[("README.md", "the root folder, /srv/muster")])).is_empty());
+    }
+
+    #[test]
+    fn the_tests_of_the_soak_are_found_by_their_reason() {
+        let soak = concat!(
+            "#[test]\n#[ig",
+            "nore = \"soak: an hour\"]\nfn long_one() {}\n\n#[tokio::test]\n#[ig",
+            "nore = \"soak: two\"]\nasync fn another() {}\n#[ig",
+            "nore = \"needs a GPU\"]\nfn apart() {}\n"
+        );
+        assert_eq!(soak_tests(&Tree::of(&[("a.rs", soak)])), ["long_one", "another"]);
     }
 
     #[test]

@@ -185,6 +185,11 @@ pub(crate) fn ignored_tests(workspace: &Workspace) -> anyhow::Result<Vec<String>
     Ok(marks::reasons(&Tree::read(workspace.root())?))
 }
 
+/// The names of the tests that are too long for every run.
+pub(crate) fn soak_tests(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    Ok(marks::soak_tests(&Tree::read(workspace.root())?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
