@@ -220,6 +220,36 @@ async fn the_wait_grows_and_only_a_good_connection_shortens_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_line_that_breaks_every_five_seconds_is_mended_quickly_each_time() {
+    let clock: SharedClock = Arc::new(TokioClock::new(Timestamp::from_secs(0)));
+    let stop = CancellationToken::new();
+    let (tries, begun) = (AtomicU32::new(0), clock.now());
+    let dial = || {
+        let n = tries.fetch_add(1, Ordering::SeqCst);
+        // Each try that succeeds comes after one that fails.
+        async move { if n % 2 == 1 { Ok(n) } else { Err("cut") } }
+    };
+    let serve = |n| {
+        let clock = Arc::clone(&clock);
+        async move {
+            if n > 20 {
+                return AfterConnection::Stop;
+            }
+            clock.sleep(Duration::from_secs(5)).await;
+            AfterConnection::Again
+        }
+    };
+    let keeping = Reconnecting {
+        backoff: Backoff::PEERS,
+        ..keeping(Arc::clone(&clock), &stop)
+    };
+    keeping.run(dial, serve, |_: &&str| false).await.unwrap();
+    // Ten connections of five seconds; each break costs at most half a second, and a second after the failed try.
+    let away = clock.now().since(begun).saturating_sub(Duration::from_secs(50));
+    assert!(away <= Duration::from_millis(17_000), "{away:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_fatal_error_and_a_stop_end_it() {
     let clock: SharedClock = Arc::new(TokioClock::new(Timestamp::from_secs(0)));
     let stop = CancellationToken::new();
