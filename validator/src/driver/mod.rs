@@ -26,7 +26,7 @@ use muster_job_messages::report::{
 };
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
-use muster_protocol::job::{Fault, ImageFetchFailure, Outcome};
+use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{AttemptId, JobId, JobStatus, Manifest, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
@@ -349,8 +349,10 @@ impl JobDrivers {
                     }
                 }
             }
-            let outcome = match outcome.image_fetch_failure().map(ImageFetchFailure::fault) {
-                Some(Fault::Nobody) => explain_slow_image(outcome, &request.docker_image, facts.slow_images),
+            let outcome = match attempts.last().and_then(StoredAttempt::image_failure) {
+                Some(failure) if failure.fault() == Fault::Nobody => {
+                    explain_slow_image(outcome, &request.docker_image, facts.slow_images)
+                }
                 Some(_) | None => outcome,
             };
             let receipts = match runner.settle().await? {

@@ -90,7 +90,7 @@ impl LinkWriter<'_> {
                 _ = writes.changed(), if !more => more = true,
                 Some(()) = too_late => return Err(LinkEnd::Silent(link.answer_within)),
                 // The sender lies beside the receiver, so the channel cannot close.
-                Some(message) = live.recv() => self.send_live(&message).await?,
+                Some(message) = live.recv() => self.send_live(message).await?,
                 () = clock.sleep_until(next_beat) => {
                     self.socket.send(encode(&ToFacilitator::V0Heartbeat(Heartbeat {}))).await?;
                     next_beat = clock.now().plus(link.heartbeat);
@@ -100,33 +100,23 @@ impl LinkWriter<'_> {
     }
 
     /// Sends a message of live output, which is not answered. Only a Muster facilitator knows it.
-    async fn send_live(&self, message: &ToFacilitator) -> Result<(), LinkEnd> {
-        let is_known = match message {
-            ToFacilitator::MusterJobQueued(_) => self.socket.features().has(Feature::Queue),
-            ToFacilitator::V0AuthenticationRequest(_)
-            | ToFacilitator::V0Heartbeat(_)
-            | ToFacilitator::V0JobStatusUpdate(_)
-            | ToFacilitator::V0MachineSpecsUpdate(_)
-            | ToFacilitator::MusterChallengeResponse(_)
-            | ToFacilitator::MusterJobLog(_)
-            | ToFacilitator::MusterGateway(_) => true,
-            // A facilitator without the feature refuses a message with a field that it does not know.
-            ToFacilitator::MusterJobProgress(progress) if !self.socket.features().has(Feature::Fetching) => {
-                let known = LiveProgress {
-                    layers: None,
-                    ..*progress
-                };
-                if self.socket.is_muster() {
-                    let message = ToFacilitator::MusterJobProgress(known);
-                    self.socket.send(encode(&message)).await?;
-                }
-                return Ok(());
-            }
-            ToFacilitator::MusterJobProgress(_) => true,
-        };
-        if self.socket.is_muster() && is_known {
-            self.socket.send(encode(message)).await?;
+    async fn send_live(&self, message: ToFacilitator) -> Result<(), LinkEnd> {
+        if !self.socket.is_muster() {
+            return Ok(());
         }
+        let features = self.socket.features();
+        let message = match message {
+            ToFacilitator::MusterJobQueued(_) if !features.has(Feature::Queue) => return Ok(()),
+            // A facilitator without the feature refuses a message with a field that it does not know.
+            ToFacilitator::MusterJobProgress(progress) if !features.has(Feature::Fetching) => {
+                ToFacilitator::MusterJobProgress(LiveProgress {
+                    layers: None,
+                    ..progress
+                })
+            }
+            message => message,
+        };
+        self.socket.send(encode(&message)).await?;
         Ok(())
     }
 

@@ -149,6 +149,34 @@ fn an_image_that_does_not_come_ends_its_lease_and_blames_nobody() {
 }
 
 #[test]
+fn an_image_that_came_while_no_executor_was_free_is_named_so_before_the_validators_clock_runs_out() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    apply(&mut book, fetching(1, "alice", "slow"));
+    // Both executors take other jobs meanwhile, which last.
+    for n in [2, 3] {
+        apply(&mut book, [offered(1, n), dialled(u64::try_from(n).unwrap(), n), ready(n)]);
+        let payload = Event::Payload {
+            connection: ConnectionId(1),
+            request: Box::new(job(attempt(n))),
+        };
+        apply(&mut book, [payload]);
+    }
+    apply(&mut book, [ready(1)]);
+    // The image's own limit, without the margin after which the validator's clock would have ended the attempt.
+    let limit = start().plus(Duration::from_secs(500));
+    let before = book.apply(Event::Tick, Timestamp::from_micros(limit.micros() - 1));
+    assert!(heard(&before, 1).all(|message| message.attempt() != Some(attempt(1))));
+    let effects = book.apply(Event::Tick, limit);
+    let failure = heard(&effects, 1).find_map(|message| match message {
+        FromMiner::V0HordeFailedRequest(failed) if failed.job_uuid == attempt(1) => Some(failed.clone()),
+        _ => None,
+    });
+    let failed = failure.unwrap();
+    assert_eq!(failed.context.as_ref().unwrap()["image_fetch"], "no_executor");
+}
+
+#[test]
 fn a_validator_without_the_feature_is_told_nothing_and_keeps_its_executor() {
     let mut book = open();
     let effects = apply(
