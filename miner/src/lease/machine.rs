@@ -40,6 +40,8 @@ pub struct Lease {
     image_time_limit: Option<u64>,
     /// The account that its fetch counts towards; empty if the validator names none.
     account: String,
+    /// Whether its executor must take an image from an archive or with a login.
+    private_image: bool,
     /// The registry of an image that has to be fetched.
     registry: String,
     /// When the image must be there and an executor free, for a lease that fetches. The deadline of the fetch itself is
@@ -79,6 +81,7 @@ impl Lease {
             deadline: now.plus(class.spin_up_time()).plus(patience.startup),
             image_time_limit: terms.and_then(|terms| terms.image_time_limit),
             account: terms.and_then(|terms| terms.account.clone()).unwrap_or_default(),
+            private_image: has_private_image(&offer),
             registry: String::new(),
             seated_by: now,
             apart: false,
@@ -130,6 +133,11 @@ impl Lease {
             LeaseState::Fetching(_) => !self.apart,
             LeaseState::Ended(_) => false,
         }
+    }
+
+    /// Whether its executor must take an image from an archive or with a login.
+    pub fn has_private_image(&self) -> bool {
+        self.private_image
     }
 
     /// Whether the miner started its executor for it alone.
@@ -664,4 +672,12 @@ fn job_time(offer: &InitialJobRequest) -> Duration {
         (None, Some(secs)) => Duration::from_secs(secs),
         (None, None) => UNTIMED_JOB,
     }
+}
+
+/// Whether the offer's image comes from an archive or with a login.
+pub fn has_private_image(offer: &InitialJobRequest) -> bool {
+    let terms = offer.muster.as_deref();
+    terms.is_some_and(|terms| {
+        terms.image_archive.is_some() || terms.registry.is_some() || terms.credentials.is_some()
+    })
 }

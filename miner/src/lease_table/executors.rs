@@ -1,11 +1,11 @@
 //! The lease table's answers to executors.
 
 use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
-use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Manifest, Timestamp};
+use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, Manifest, Timestamp};
 
 use super::fetch_slots::FetchRequest;
 use super::validators::executor_complaint;
-use super::{ConnectionId, DialId, Effect, LeaseTable};
+use super::{ConnectionId, DialId, Effect, ExecutorCapacity, LeaseTable};
 use crate::lease::{self, ExecutorReport, FetchStage, LeaseState};
 
 impl LeaseTable {
@@ -167,24 +167,52 @@ impl LeaseTable {
 
     /// The whole capacity of the miner at this moment.
     pub(super) fn manifest(&self) -> Manifest {
-        self.rules.manifest.plus(&self.standing)
+        self.rules.manifest.plus(&self.standing.all)
+    }
+
+    /// The capacity for images from archives or with a login. The executors that the miner starts are of its own version.
+    pub(super) fn private_manifest(&self) -> Manifest {
+        self.rules.manifest.plus(&self.standing.private_images)
+    }
+
+    /// The announcement of the executors, for a validator that showed these features.
+    pub(super) fn announcement(&self, features: FeatureSet) -> FromMiner {
+        let tells = features.has(Feature::PrivateImages);
+        FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
+            manifest: self.manifest(),
+            private_images: tells.then(|| self.private_manifest()),
+        })
     }
 
     /// Muster validators get the new manifest at once. Others get it when they connect, since a second one might
     /// confuse them.
-    pub(super) fn on_capacity(&mut self, standing: Manifest) -> Vec<Effect> {
+    pub(super) fn on_capacity(&mut self, standing: ExecutorCapacity) -> Vec<Effect> {
         if self.standing == standing {
             return vec![];
         }
         self.standing = standing;
         let mut everyone: Vec<_> = self.connections.keys().copied().collect();
         everyone.sort_unstable();
-        let manifest = self.manifest();
-        let message = FromMiner::V0ExecutorManifestRequest(ExecutorManifest { manifest });
-        vec![Effect::Tell {
-            to: self.muster_only(&everyone),
-            message: Box::new(message),
-        }]
+        let (mut telling, mut others) = (Vec::new(), Vec::new());
+        for id in self.muster_only(&everyone) {
+            if self.features_of(id).has(Feature::PrivateImages) {
+                telling.push(id);
+            } else {
+                others.push(id);
+            }
+        }
+        let groups = [(telling, FeatureSet::ours()), (others, FeatureSet::NONE)];
+        let told = groups.into_iter().filter(|(to, _)| !to.is_empty());
+        told.map(|(to, features)| Effect::Tell {
+            to,
+            message: Box::new(self.announcement(features)),
+        })
+        .collect()
+    }
+
+    fn features_of(&self, id: ConnectionId) -> FeatureSet {
+        let known = self.connections.get(&id);
+        known.map_or(FeatureSet::NONE, |known| known.features)
     }
 
     /// Those of the connections whose other side is Muster.

@@ -152,7 +152,8 @@ impl PersistentServer {
     ) {
         tracing::info!(name = member.name, class = %hello.class, capacity = hello.capacity, version = hello.version, "a persistent executor connected");
         let session = greeting.accept(ExecutorPeer);
-        let (seat, orders) = self.pool.join(hello.class, hello.capacity);
+        let features = session.features();
+        let (seat, orders) = self.pool.join(hello.class, hello.capacity, features);
         let visit = ExecutorSession {
             door: self,
             name: &member.name,

@@ -230,7 +230,11 @@ mod tests {
         assert_eq!(going(hour, 0), [a.image, b.image, c.image]);
         assert_eq!(overdue(&[], hour, 0, now), []);
         let empty = held("empty", 0, 1_000);
-        assert_eq!(overdue(&[empty], hour, 0, now), [empty.image], "it takes room too");
+        assert_eq!(
+            overdue(&[empty], hour, 0, now),
+            [empty.image],
+            "it takes room too"
+        );
         assert_eq!(overdue(&[empty], hour, 1, now), []);
         // A clock that was set back makes no image overdue.
         assert_eq!(overdue(&[c], Duration::ZERO, 60, Timestamp::from_secs(10)), []);

@@ -15,6 +15,7 @@ use muster_websocket::SocketWriter;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::Acknowledgement;
+use crate::capacity::CapacityReports;
 use crate::update_frame::encode_update;
 use crate::{FacilitatorLink, LinkEnd, MAX_FRAME, WINDOW, describe_errors};
 
@@ -53,6 +54,8 @@ impl LinkWriter<'_> {
             link.live_output.count_dropped();
         }
         let clock = Arc::clone(&link.clock);
+        let tells_capacity = is_muster && self.socket.features().has(Feature::Capacity);
+        let mut capacity = CapacityReports::new(clock.now());
         let mut writes = link.backend.outbox_writes();
         let (mut next_beat, mut answer_by, mut store_by) = (clock.now(), None, None);
         let window = if is_muster { WINDOW } else { 1 };
@@ -91,6 +94,12 @@ impl LinkWriter<'_> {
                 Some(()) = too_late => return Err(LinkEnd::Silent(link.answer_within)),
                 // The sender lies beside the receiver, so the channel cannot close.
                 Some(message) = live.recv() => self.send_live(message).await?,
+                () = clock.sleep_until(capacity.next_look()), if tells_capacity => {
+                    if let Some(notice) = capacity.take(link.backend.capacity_notice(), clock.now()) {
+                        let notice = ToFacilitator::MusterCapacity(Box::new(notice));
+                        self.socket.send(encode(&notice)).await?;
+                    }
+                }
                 () = clock.sleep_until(next_beat) => {
                     self.socket.send(encode(&ToFacilitator::V0Heartbeat(Heartbeat {}))).await?;
                     next_beat = clock.now().plus(link.heartbeat);
@@ -114,7 +123,16 @@ impl LinkWriter<'_> {
                     ..progress
                 })
             }
-            message => message,
+            message @ (ToFacilitator::V0AuthenticationRequest(_)
+            | ToFacilitator::V0Heartbeat(_)
+            | ToFacilitator::V0JobStatusUpdate(_)
+            | ToFacilitator::V0MachineSpecsUpdate(_)
+            | ToFacilitator::MusterChallengeResponse(_)
+            | ToFacilitator::MusterJobLog(_)
+            | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterJobQueued(_)
+            | ToFacilitator::MusterCapacity(_)
+            | ToFacilitator::MusterGateway(_)) => message,
         };
         self.socket.send(encode(&message)).await?;
         Ok(())

@@ -155,7 +155,10 @@ fn an_image_that_came_while_no_executor_was_free_is_named_so_before_the_validato
     apply(&mut book, fetching(1, "alice", "slow"));
     // Both executors take other jobs meanwhile, which last.
     for n in [2, 3] {
-        apply(&mut book, [offered(1, n), dialled(u64::try_from(n).unwrap(), n), ready(n)]);
+        apply(
+            &mut book,
+            [offered(1, n), dialled(u64::try_from(n).unwrap(), n), ready(n)],
+        );
         let payload = Event::Payload {
             connection: ConnectionId(1),
             request: Box::new(job(attempt(n))),
