@@ -140,6 +140,12 @@ impl Lease {
         self.private_image
     }
 
+    /// Whether it still holds the offer, which may hold a login at a registry.
+    #[cfg(test)]
+    pub(crate) fn holds_offer(&self) -> bool {
+        self.offer.is_some()
+    }
+
     /// Whether the miner started its executor for it alone.
     pub fn is_apart(&self) -> bool {
         self.apart

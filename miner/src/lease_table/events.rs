@@ -101,6 +101,8 @@ pub enum Event {
         executor_ip: Option<String>,
         /// Whether the miner started it for its lease alone on this machine.
         apart: bool,
+        /// The features that it showed.
+        features: FeatureSet,
     },
     /// An executor reported.
     Said {

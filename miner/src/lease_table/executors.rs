@@ -6,7 +6,7 @@ use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureS
 use super::fetch_slots::FetchRequest;
 use super::validators::executor_complaint;
 use super::{ConnectionId, DialId, Effect, ExecutorCapacity, LeaseTable};
-use crate::lease::{self, ExecutorReport, FetchStage, LeaseState};
+use crate::lease::{self, ExecutorReport, FetchStage, Lease, LeaseState};
 
 impl LeaseTable {
     /// A token is valid once: for its lease, while that lease waits for its executor.
@@ -14,22 +14,32 @@ impl LeaseTable {
         &mut self,
         dial: DialId,
         token: &ExecutorToken,
-        executor_ip: Option<String>,
-        apart: bool,
+        event: lease::Event,
+        features: FeatureSet,
         now: Timestamp,
     ) -> Vec<Effect> {
         let attempt = token.attempt();
-        match self.active_by_token(token).map(|active| active.lease.state()) {
+        let lease = self.active_by_token(token).map(|active| &active.lease);
+        let is_private = lease.is_some_and(Lease::has_private_image);
+        match lease.map(Lease::state) {
             None => vec![Effect::Dismiss {
                 dial,
                 details: format!("No job waiting for token {token}"),
             }],
+            // It would not know the archive or the login, and report that there is no such image.
+            Some(LeaseState::WaitingForExecutor) if is_private && !features.has(Feature::PrivateImages) => {
+                let how = "it does not know private-images, which the job's image needs".to_owned();
+                let details = format!("Job with token {token} is for an executor of a newer version: {how}");
+                let mut effects = vec![Effect::Dismiss { dial, details }];
+                let event = lease::Event::ExecutorExited(how);
+                effects.extend(self.drive(attempt, event, now).unwrap_or_default());
+                effects
+            }
             Some(LeaseState::WaitingForExecutor) => {
                 if let Some(active) = self.active.get_mut(&attempt) {
                     active.executor = Some(dial);
                 }
                 let mut effects = vec![Effect::Admit { dial, attempt }];
-                let event = lease::Event::Dialled { executor_ip, apart };
                 effects.extend(self.drive(attempt, event, now).unwrap_or_default());
                 effects
             }

@@ -212,7 +212,11 @@ impl LeaseTable {
                 token,
                 executor_ip,
                 apart,
-            } => self.on_dialled(dial, &token, executor_ip, apart, now),
+                features,
+            } => {
+                let dialled = lease::Event::Dialled { executor_ip, apart };
+                self.on_dialled(dial, &token, dialled, features, now)
+            }
             Event::Said {
                 dial,
                 attempt,

@@ -149,6 +149,7 @@ fn dialled(dial: u64, n: u128) -> Event {
         token: token(n),
         executor_ip: None,
         apart: true,
+        features: FeatureSet::ours(),
     }
 }
 
@@ -433,6 +434,7 @@ fn a_token_opens_the_door_once_and_only_its_own() {
         token: guessed.clone(),
         executor_ip: None,
         apart: true,
+        features: FeatureSet::ours(),
     };
     assert_eq!(
         details(book.apply(dial, start())),

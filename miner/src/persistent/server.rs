@@ -308,6 +308,7 @@ impl LeaseRunner {
                 executor_ip: Some(self.ip),
                 // It runs no more jobs than its own capacity, whatever they are at.
                 apart: false,
+                features: self.sender.features(),
             },
             attachment: Attachment::Executor {
                 outbox,

@@ -185,6 +185,7 @@ impl World {
                             token,
                             executor_ip: None,
                             apart: true,
+                            features: FeatureSet::ours(),
                         },
                     );
                 }

@@ -4,13 +4,12 @@
 use std::time::Duration;
 
 use muster_identity::{Keypair, seal_credentials, sign_job};
+use muster_process::Clock as _;
 use muster_protocol::job::RegistryCredentials;
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use muster_protocol::wire::facilitator::{JobRequest, ToFacilitator};
-use muster_protocol::wire::miner::{FromMiner, MachineSpecs};
 use muster_protocol::wire::muster::{CapacityNotice, JobExtension, OfferedClass};
 use muster_protocol::{AttemptId, ExecutorClass, Feature, FeatureSet, Manifest};
-use serde_json::json;
 
 use crate::support::facilitator::job;
 use crate::support::miner::Miner;

@@ -325,6 +325,7 @@ fn standing() -> impl Strategy<Value = MinerStats> {
                     .into_iter()
                     .collect(),
                 warm: warm.then(|| CacheKey::image("image")).into_iter().collect(),
+                ..MinerStats::default()
             },
         )
 }

@@ -1,5 +1,7 @@
 //! Leases whose images are fetched: they keep no executor, and neither an account nor a registry delays others.
 
+use muster_protocol::JobRejectionReason;
+use muster_protocol::job::RegistryCredentials;
 use muster_protocol::wire::executor::ExecutorUp;
 use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::wire::muster::OfferExtension;
@@ -201,8 +203,115 @@ fn a_persistent_executor_keeps_its_place_and_needs_a_slot_all_the_same() {
         token: token(1),
         executor_ip: None,
         apart: false,
+        features: FeatureSet::ours(),
     };
     let effects = apply(&mut book, [dial, up(1, "slow")]);
     assert_eq!((granted(&effects), book.working_leases()), (vec![attempt(1)], 1));
     assert_eq!(told(&apply(&mut book, [ready(1)]), 1), ["V0ExecutorReadyRequest"]);
+}
+
+/// An offer whose image comes with a login.
+fn offered_with_login(n: u128) -> Event {
+    let mut event = offered(1, n);
+    if let Event::Offered { offer, .. } = &mut event {
+        offer.request.muster = Some(Box::new(OfferExtension {
+            credentials: Some(RegistryCredentials {
+                username: "me".to_owned(),
+                password: "secret".to_owned(),
+            }),
+            ..OfferExtension::default()
+        }));
+    }
+    event
+}
+
+#[test]
+fn an_executor_without_the_feature_gets_no_private_image_and_its_lease_says_why() {
+    let mut book = open();
+    apply(&mut book, [joined(1), offered_with_login(1)]);
+    let old = Event::Dialled {
+        dial: DialId(1),
+        token: token(1),
+        executor_ip: None,
+        apart: true,
+        features: [Feature::Fetching].into_iter().collect(),
+    };
+    let effects = apply(&mut book, [old]);
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Dismiss { .. })),
+        "{effects:?}"
+    );
+    let orders = effects.iter().filter_map(|effect| match effect {
+        Effect::Order { message, .. } => Some(&**message),
+        _ => None,
+    });
+    assert!(
+        !orders
+            .into_iter()
+            .any(|order| matches!(order, ToMiner::V0InitialJobRequest(_))),
+        "it is not told the job"
+    );
+    let Some(FromMiner::V0HordeFailedRequest(failed)) = heard(&effects, 1).last() else {
+        panic!("{effects:?}")
+    };
+    assert!(
+        failed.message.contains("does not know private-images"),
+        "{failed:?}"
+    );
+    assert_eq!(book.open_leases(), 0);
+}
+
+#[test]
+fn a_lease_forgets_the_login_once_its_executor_has_it() {
+    let mut book = open();
+    apply(&mut book, [joined(1), offered_with_login(1)]);
+    let effects = apply(&mut book, [dialled(1, 1)]);
+    let told = format!("{effects:?}");
+    assert!(told.contains("V0InitialJobRequest"), "{told}");
+    let order = effects.iter().find_map(|effect| match effect {
+        Effect::Order { message, .. } => Some(muster_protocol::wire::encode(&**message)),
+        _ => None,
+    });
+    assert!(order.unwrap().contains("secret"), "the executor gets the login");
+    let lease = &book.active[&attempt(1)].lease;
+    assert!(!lease.holds_offer(), "the offer is gone with the login");
+    assert!(lease.has_private_image());
+}
+
+#[test]
+fn no_more_private_images_are_taken_than_executors_take_them() {
+    let mut book = open();
+    book.rules.manifest = Manifest::default();
+    let standing = ExecutorCapacity {
+        all: Manifest::new([(ExecutorClass::AlwaysOnTest, 3)]),
+        private_images: Manifest::new([(ExecutorClass::AlwaysOnTest, 1)]),
+    };
+    apply(&mut book, [joined(1), Event::Capacity(standing)]);
+    let first = apply(&mut book, [offered_with_login(1)]);
+    let started = first.iter().any(|effect| {
+        matches!(
+            effect,
+            Effect::Start {
+                private_image: true,
+                ..
+            }
+        )
+    });
+    assert!(started, "{first:?}");
+    let second = apply(&mut book, [offered_with_login(2)]);
+    assert_eq!(told(&second, 1), ["V0DeclineJobRequest"]);
+    let everybodys = apply(&mut book, [offered(1, 3)]);
+    assert_eq!(told(&everybodys, 1)[0], "V0AcceptJobRequest");
+    let none = ExecutorCapacity {
+        private_images: Manifest::default(),
+        ..book.standing.clone()
+    };
+    apply(&mut book, [Event::Capacity(none)]);
+    let effects = apply(&mut book, [offered_with_login(4)]);
+    let Some(FromMiner::V0DeclineJobRequest(declined)) = heard(&effects, 1).next() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(declined.reason, JobRejectionReason::NoMinerForJob);
 }

@@ -106,16 +106,9 @@ impl JobDrivers {
                 && availability(private) == Availability::Never
                 && self.has_unexamined_private_image(class)
             {
-                // A miner may have announced itself since the metagraph was read.
-                if let Some(newer) = self.state.subnet.read_newer_than(&metagraph).await {
+                if let Some(newer) = self.refuse_private_images(class, private, &metagraph).await? {
                     metagraph = newer;
-                    continue;
                 }
-                let need = ExecutorNeed {
-                    class,
-                    private_image: true,
-                };
-                self.refuse_unexamined(need, private, &metagraph).await?;
                 continue;
             }
             match availability(&found) {
@@ -160,18 +153,10 @@ impl JobDrivers {
             match self.state.store.job(job).await? {
                 Some(stored) if !stored.closed => {
                     let is_private = stored.request.has_private_image();
-                    if !self.start_waiting(stored, &metagraph) {
-                        let mut lines = self.waiting.lock();
-                        // A job of an earlier process whose image not every executor takes. Other jobs may start.
-                        if is_private && lines.private_images.insert(job) {
-                            continue;
-                        }
-                        // The subnet has changed since a job with attempts was found startable: it avoids an owner's
-                        // miners that were not known as such. Other jobs may start.
-                        let Some(tried) = lines.tried.get_mut(&job) else {
-                            return Ok(None);
-                        };
-                        tried.extend(found.candidates.iter().map(|candidate| candidate.miner));
+                    if !self.start_waiting(stored, &metagraph)
+                        && !self.pass_over(job, is_private, &found.candidates)
+                    {
+                        return Ok(None);
                     }
                 }
                 Some(_) | None => {
@@ -193,6 +178,42 @@ impl JobDrivers {
             private_image: true,
         };
         Some(assignment::route_class(self, need, metagraph))
+    }
+
+    /// Notes why a job that was found startable does not start, so that others may; `false` if nothing more is known of
+    /// it than before.
+    fn pass_over(&self, job: JobId, is_private: bool, candidates: &[Candidate]) -> bool {
+        let mut lines = self.waiting.lock();
+        // A job of an earlier process whose image not every executor takes.
+        if is_private && lines.private_images.insert(job) {
+            return true;
+        }
+        // The subnet has changed since a job with attempts was found startable: it avoids an owner's miners that were
+        // not known as such.
+        let Some(tried) = lines.tried.get_mut(&job) else {
+            return false;
+        };
+        tried.extend(candidates.iter().map(|candidate| candidate.miner));
+        true
+    }
+
+    /// Refuses the jobs with private images that have just arrived in a line, because no miner could run them. Returns a
+    /// newer metagraph instead if there is one: a miner may have announced itself in it.
+    async fn refuse_private_images(
+        &self,
+        class: ExecutorClass,
+        found: &Route,
+        metagraph: &Metagraph,
+    ) -> Result<Option<Arc<Metagraph>>, StoreError> {
+        let newer = self.state.subnet.read_newer_than(metagraph).await;
+        if newer.is_none() {
+            let need = ExecutorNeed {
+                class,
+                private_image: true,
+            };
+            self.refuse_unexamined(need, found, metagraph).await?;
+        }
+        Ok(newer)
     }
 
     /// Whether a job with a private image has arrived since the line was last looked at.
