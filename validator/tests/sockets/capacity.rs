@@ -90,9 +90,9 @@ async fn a_facilitator_is_told_what_is_free_when_that_changes_and_once_a_minute(
     // Both executors take jobs, and two of one user's wait.
     for at in 2..=5 {
         world.facilitator.submit(&job("//Alice", at)).await;
-    }
-    for _ in 0..2 {
-        session.begin().await;
+        if at <= 3 {
+            session.begin().await;
+        }
     }
     let notice = told(&mut world, &|offer| offer.waiting == 2 && offer.running == 2).await;
     let busy = offer(&notice);
@@ -160,7 +160,7 @@ async fn a_private_image_goes_to_the_miner_that_knows_it_and_an_old_miner_is_pas
     assert_eq!(offered.job_uuid, AttemptId::first_of(private.uuid));
     assert!(offered.muster.unwrap().registry.is_some());
     let routes = world.get(&format!("/v0/jobs/{}/route", private.uuid)).await;
-    let excluded = routes["routes"][0]["decision"]["excluded"].to_string();
+    let excluded = routes["routes"][0]["excluded"].to_string();
     assert!(excluded.contains("no_private_images"), "{routes}");
 }
 
@@ -198,9 +198,9 @@ async fn a_private_image_that_no_executor_takes_is_refused_at_once_and_told_what
     // Not even while other jobs wait, since none of them is what it waits for.
     for at in 2..=4 {
         world.facilitator.submit(&job("//Bob", at)).await;
-    }
-    for _ in 0..2 {
-        session.begin().await;
+        if at <= 3 {
+            session.begin().await;
+        }
     }
     world
         .until_queue("a job to wait", |queue| queue["lines"][0]["waiting"] == 1)

@@ -155,17 +155,12 @@ fn an_image_that_came_while_no_executor_was_free_is_named_so_before_the_validato
     let mut book = open();
     apply(&mut book, [joined(1)]);
     apply(&mut book, fetching(1, "alice", "slow"));
-    // Both executors take other jobs meanwhile, which last.
+    // Both executors take other jobs meanwhile, and wait longer for their validator than the image may take.
     for n in [2, 3] {
         apply(
             &mut book,
             [offered(1, n), dialled(u64::try_from(n).unwrap(), n), ready(n)],
         );
-        let payload = Event::Payload {
-            connection: ConnectionId(1),
-            request: Box::new(job(attempt(n))),
-        };
-        apply(&mut book, [payload]);
     }
     apply(&mut book, [ready(1)]);
     // The image's own limit, without the margin after which the validator's clock would have ended the attempt.
