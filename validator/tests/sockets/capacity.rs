@@ -11,11 +11,24 @@ use muster_protocol::wire::facilitator::{JobRequest, ToFacilitator};
 use muster_protocol::wire::muster::{CapacityNotice, JobExtension, OfferedClass};
 use muster_protocol::{AttemptId, ExecutorClass, Feature, FeatureSet, Manifest};
 
-use crate::support::facilitator::job;
 use crate::support::miner::Miner;
 use crate::support::{World, while_time_passes};
 
 const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+
+/// A signed job with so much time for each stage that it lasts as long as its test.
+fn job(user: &str, at: i64) -> JobRequest {
+    let mut job = crate::support::facilitator::job(user, at);
+    for limit in [
+        &mut job.download_time_limit,
+        &mut job.execution_time_limit,
+        &mut job.upload_time_limit,
+    ] {
+        *limit = 100_000;
+    }
+    job.signature = sign_job(&Keypair::from_uri(user).unwrap(), &job.signed_fields(), at);
+    job
+}
 
 /// A job whose image comes with the user's login at its registry.
 fn private_job(world: &World, user: &str, at: i64) -> JobRequest {
