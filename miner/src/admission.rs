@@ -11,6 +11,8 @@ pub struct AdmissionRequest {
     pub class: ExecutorClass,
     /// The validator that makes the offer.
     pub validator: ValidatorKey,
+    /// Whether the job's image comes from an archive or with a login.
+    pub private_image: bool,
 }
 
 /// The miner's record of an attempt, by its id.
@@ -40,6 +42,10 @@ pub struct AdmissionInputs<'a> {
     pub manifest: &'a Manifest,
     /// Leases of the wanted class that have not ended.
     pub leased: u32,
+    /// Executors of the wanted class that take images from archives or with a login.
+    pub takers: u32,
+    /// Those of the leases that need such an executor.
+    pub leased_takers: u32,
     /// The miner's record of this attempt.
     pub known: AttemptHistory,
     /// Whether the miner still serves this validator; its connection may be older than the metagraph.
@@ -122,11 +128,25 @@ pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> Admissio
             format!("this miner has no executor of class {}", offer.class),
         );
     }
+    if offer.private_image && facts.takers == 0 {
+        let message = format!(
+            "no executor of class {} here knows private-images, which the job's image needs",
+            offer.class
+        );
+        return decline(JobRejectionReason::NoMinerForJob, message);
+    }
     if facts.draining {
         return decline(JobRejectionReason::Busy, "the miner is shutting down".to_owned());
     }
     if facts.leased >= count {
         let message = format!("all {count} executors of class {} are at work", offer.class);
+        return decline(JobRejectionReason::Busy, message);
+    }
+    if offer.private_image && facts.leased_takers >= facts.takers {
+        let message = format!(
+            "all {} executors of class {} that take private images are at work",
+            facts.takers, offer.class
+        );
         return decline(JobRejectionReason::Busy, message);
     }
     AdmissionDecision::Accept
@@ -146,6 +166,9 @@ mod tests {
     struct Case {
         manifest: Manifest,
         leased: u32,
+        takers: u32,
+        leased_takers: u32,
+        private_image: bool,
         known: AttemptHistory,
         served: bool,
         draining: bool,
@@ -158,6 +181,9 @@ mod tests {
         let mut case = Case {
             manifest: Manifest::new([(CLASS, 2)]),
             leased: 1,
+            takers: 1,
+            leased_takers: 0,
+            private_image: false,
             known: AttemptHistory::New,
             served: true,
             draining: false,
@@ -168,6 +194,8 @@ mod tests {
         let facts = AdmissionInputs {
             manifest: &case.manifest,
             leased: case.leased,
+            takers: case.takers,
+            leased_takers: case.leased_takers,
             known: case.known,
             served: case.served,
             draining: case.draining,
@@ -179,6 +207,7 @@ mod tests {
             attempt,
             class: CLASS,
             validator: validator(1),
+            private_image: case.private_image,
         };
         decide(&offer, &facts)
     }
@@ -198,6 +227,22 @@ mod tests {
         assert_eq!(ask(|_| {}), AdmissionDecision::Accept);
         assert_eq!(reason(ask(|c| c.leased = 2)), JobRejectionReason::Busy);
         assert_eq!(reason(ask(|c| c.draining = true)), JobRejectionReason::Busy);
+    }
+
+    #[test]
+    fn a_private_image_needs_an_executor_that_takes_it() {
+        let private = |takers, leased_takers| {
+            ask(|case| {
+                case.private_image = true;
+                case.takers = takers;
+                case.leased_takers = leased_takers;
+            })
+        };
+        assert_eq!(private(1, 0), AdmissionDecision::Accept);
+        assert_eq!(reason(private(1, 1)), JobRejectionReason::Busy);
+        assert_eq!(reason(private(0, 0)), JobRejectionReason::NoMinerForJob);
+        let everybodys = ask(|case| case.takers = 0);
+        assert_eq!(everybodys, AdmissionDecision::Accept);
     }
 
     #[test]

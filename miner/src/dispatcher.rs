@@ -147,7 +147,7 @@ impl Dispatcher {
         }
         for effect in rest {
             match effect {
-                OutwardEffect::Start { token, class } => self.start(token, class, peers),
+                OutwardEffect::Start(order) => self.start(order, peers),
                 OutwardEffect::Shelve(images) => self.pool.set_whitelist(images),
                 OutwardEffect::Peers(effect) => peers.carry_out(effect),
             }
@@ -180,13 +180,14 @@ impl Dispatcher {
         }
     }
 
-    fn start(&self, token: ExecutorToken, class: ExecutorClass, peers: &mut Peers) {
-        let attempt = token.attempt();
+    fn start(&self, wanted: WantedExecutor, peers: &mut Peers) {
+        let attempt = wanted.token.attempt();
         let stop = CancellationToken::new();
         peers.processes.insert(attempt, stop.clone());
         let order = Order {
-            token,
-            class,
+            token: wanted.token,
+            class: wanted.class,
+            private_image: wanted.private_image,
             miner_address: self.miner_address.clone(),
         };
         let running = self.manager.run(order, stop);
@@ -199,12 +200,16 @@ impl Dispatcher {
     }
 }
 
+/// An executor that a lease waits for.
+struct WantedExecutor {
+    token: ExecutorToken,
+    class: ExecutorClass,
+    private_image: bool,
+}
+
 /// An effect that is carried out after the writes.
 enum OutwardEffect {
-    Start {
-        token: ExecutorToken,
-        class: ExecutorClass,
-    },
+    Start(WantedExecutor),
     Shelve(Vec<ListedImage>),
     Peers(PeerEffect),
 }
@@ -245,7 +250,15 @@ fn split(effects: Vec<Effect>) -> (Vec<LeaseWrite>, Vec<OutwardEffect>) {
                 writes.push(write);
                 continue;
             }
-            Effect::Start { token, class } => OutwardEffect::Start { token, class },
+            Effect::Start {
+                token,
+                class,
+                private_image,
+            } => OutwardEffect::Start(WantedExecutor {
+                token,
+                class,
+                private_image,
+            }),
             Effect::Tell { to, message } => {
                 let frame = Outgoing::Frame(encode(&*message).into());
                 OutwardEffect::Peers(PeerEffect::Validators { to, outgoing: frame })

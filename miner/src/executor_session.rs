@@ -69,6 +69,7 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
             token,
             executor_ip: Some(executor_ip.clone()),
             apart: context.fetches_apart && greeting.is_muster(),
+            features: greeting.features(),
         },
         attachment: Attachment::Executor {
             outbox,

@@ -61,7 +61,7 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
     };
     let validator = seat.validator();
     let session = greeting.accept(ValidatorPeer);
-    let muster = session.is_muster();
+    let (muster, features) = (session.is_muster(), session.features());
     let (receiver, sender) = session.split();
     let (outbox, outgoings) = outbox();
     let connection = ConnectionId(context.number());
@@ -70,6 +70,7 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
             connection,
             validator,
             muster,
+            features,
         },
         attachment: Attachment::Validator(outbox),
     };

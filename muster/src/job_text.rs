@@ -1,7 +1,7 @@
 //! Jobs as text for people.
 
 use muster_protocol::job::Outcome;
-use muster_protocol::rest::{JobView, ProgressEvent, QueueEvent, StatusEntry};
+use muster_protocol::rest::{JobView, ProgressEvent, QueueEvent, QueuedJob, StatusEntry};
 use muster_protocol::upload::FileUpload;
 use muster_protocol::wire::miner::JobImage;
 use muster_protocol::{Receipt, Timestamp};
@@ -50,6 +50,9 @@ pub(crate) fn job(view: &JobView) {
     }
     print::line(format_args!("class    {}", view.executor_class));
     print::line(format_args!("router   {}", view.target_validator_hotkey));
+    if let Some(queued) = &view.queue {
+        queue(queued);
+    }
     for entry in &view.status_history {
         print::line(format_args!("{}", step(entry, view.created_at)));
     }
@@ -148,11 +151,10 @@ pub(crate) fn failure(view: &JobView) -> Option<String> {
 
 /// The place of a waiting job: `  waiting: 3rd of 12 for always_on.gpu-24gb, about 4 min: all 2 executors are at work`.
 pub(crate) fn place(place: &QueueEvent) -> String {
-    let estimate = match place.estimate_s {
-        None => String::new(),
-        Some(seconds) if seconds < 60 => ", less than a minute".to_owned(),
-        Some(seconds) => format!(", about {} min", seconds.div_ceil(60)),
-    };
+    let estimate = place
+        .estimate_s
+        .map(|seconds| format!(", {}", wait(seconds)))
+        .unwrap_or_default();
     let why = if place.why.is_empty() {
         String::new()
     } else {
@@ -161,6 +163,58 @@ pub(crate) fn place(place: &QueueEvent) -> String {
     let (class, waiting) = (place.class, place.waiting);
     let position = ordinal(place.ahead.saturating_add(1));
     format!("  waiting: {position} of {waiting} for {class}{estimate}{why}")
+}
+
+/// The place of a waiting job as the table of jobs has it: `3rd of 12, about 4 min`.
+pub(crate) fn short_place(queued: &QueuedJob, now: Timestamp) -> String {
+    let position = ordinal(queued.position);
+    let start = queued
+        .estimated_start
+        .map(|start| format!(", {}", wait(start.since(now).as_secs())))
+        .unwrap_or_default();
+    format!("{position} of {}{start}", queued.waiting)
+}
+
+/// A waiting time in words: `less than a minute`, `about 4 min`, `about 3 h`.
+pub(crate) fn wait(seconds: u64) -> String {
+    match seconds {
+        0..60 => "less than a minute".to_owned(),
+        60..7_200 => format!("about {} min", seconds.div_ceil(60)),
+        _ => format!("about {} h", seconds.div_ceil(3_600)),
+    }
+}
+
+/// The time since something, as tables have it: `45s`, `12m`, `3h`, `2d`.
+pub(crate) fn age(since: Timestamp, now: Timestamp) -> String {
+    match now.since(since).as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..86_400 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Where a job stands in a word: `queued` while it waits for an executor, else its last status.
+pub(crate) fn state(view: &JobView) -> String {
+    match view.queue {
+        Some(_) => "queued".to_owned(),
+        None => view.last_status().to_string(),
+    }
+}
+
+/// The lines about the place of a job that waits.
+fn queue(queued: &QueuedJob) {
+    let (position, waiting, class) = (ordinal(queued.position), queued.waiting, queued.class);
+    let told = queued.told_at;
+    print::line(format_args!(
+        "queue    {position} of {waiting} for {class}, told at {told}"
+    ));
+    if !queued.why.is_empty() {
+        print::line(format_args!("  why    {}", queued.why));
+    }
+    if let Some(start) = queued.estimated_start {
+        print::line(format_args!("  start  estimated at {start}"));
+    }
 }
 
 /// An ordinal number in English: `1st`, `12th`, `23rd`.
@@ -194,12 +248,41 @@ mod tests {
             place(&waits),
             "  waiting: 3rd of 12 for always_on.gpu-24gb, about 4 min: all 2 executors are at work"
         );
+        let told = Timestamp::from_secs(1_000);
+        let view = QueuedJob::new(&waits, told);
+        assert_eq!(short_place(&view, told), "3rd of 12, about 4 min");
+        let later = Timestamp::from_secs(9_000);
+        assert_eq!(short_place(&view, later), "3rd of 12, less than a minute");
         waits.estimate_s = None;
         waits.why = String::new();
+        assert_eq!(short_place(&QueuedJob::new(&waits, told), told), "3rd of 12");
         assert_eq!(place(&waits), "  waiting: 3rd of 12 for always_on.gpu-24gb");
         assert_eq!(
             [1, 2, 11, 12, 13, 21, 111].map(ordinal),
             ["1st", "2nd", "11th", "12th", "13th", "21st", "111th"]
         );
+    }
+
+    #[test]
+    fn times_are_told_in_one_unit() {
+        let at = Timestamp::from_secs;
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3_599, "59m"),
+            (7_200, "2h"),
+            (200_000, "2d"),
+        ] {
+            assert_eq!(age(at(1_000), at(1_000 + seconds)), text);
+        }
+        assert_eq!(age(at(9), at(1)), "0s", "a clock that was set back");
+        for (seconds, text) in [
+            (59, "less than a minute"),
+            (61, "about 2 min"),
+            (7_201, "about 3 h"),
+        ] {
+            assert_eq!(wait(seconds), text);
+        }
     }
 }

@@ -15,6 +15,7 @@ mod login;
 mod proof;
 mod roles;
 mod saved_login;
+mod subnet;
 mod up;
 mod validator;
 mod wallet;
@@ -52,6 +53,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Miner(args) => roles::miner(args, tasks, clock).await,
         Command::Executor(args) => roles::executor(args, tasks, clock).await,
         Command::Job(command) => job::run(*command, clock).await,
+        Command::Subnet(args) => subnet::run(args, clock).await,
         Command::Route(command) => validator::run(command).await,
         Command::Chat(args) => chat::run(args, clock).await,
         Command::Proof(command) => proof::run(command, clock).await,

@@ -19,6 +19,7 @@ const COMMANDS: &[&[&str]] = &[
     &["job", "logs"],
     &["job", "cancel"],
     &["job", "get"],
+    &["subnet"],
     &["files"],
     &["files", "put"],
     &["files", "ls"],

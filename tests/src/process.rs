@@ -1,5 +1,6 @@
 //! Running our binary and others, with deadlines instead of sleeps.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -75,11 +76,36 @@ pub fn run(command: &mut Command) -> Result<Output> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot run {command:?}"))?;
-    Ok(Output {
-        code: output.status.code(),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
+    Ok(Output::read(&output))
+}
+
+/// Runs a program to its end with this text on its standard input.
+///
+/// # Errors
+/// It cannot be started, or ends before it has read the text. A bad exit code is not an error here.
+pub fn run_with_input(command: &mut Command, input: &str) -> Result<Output> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    let mut stdin = child.stdin.take().context("it has a standard input")?;
+    stdin
+        .write_all(input.as_bytes())
+        .context("it does not read its input")?;
+    drop(stdin);
+    Ok(Output::read(&child.wait_with_output()?))
+}
+
+impl Output {
+    fn read(output: &std::process::Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
 }
 
 /// Looks for something until it is there.

@@ -6,8 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use bollard::auth::DockerCredentials;
 use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 use muster_process::Tasks;
+use muster_protocol::ImageId;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
@@ -15,6 +17,13 @@ use uuid::Uuid;
 use crate::image::BUSYBOX;
 use crate::parts::free_address;
 use crate::process::wait_for;
+
+/// The user of a registry that wants a login.
+pub const REGISTRY_USER: &str = "muster";
+/// The password of that user, which is nowhere else in this repository.
+pub const REGISTRY_PASSWORD: &str = "only-in-the-users-hands-5e1f";
+/// The bcrypt hash of the password, as `htpasswd -nbB -C 5` makes one: the registry takes no other.
+const HTPASSWD: &str = "muster:$2b$05$abcdefghijklmnopqrstuu8y8fYFYd/OlFvlG4MQzey5xVOjjdjG6\n";
 
 const START: Duration = Duration::from_secs(30);
 /// How often a slow connection passes its next bytes on.
@@ -25,7 +34,17 @@ const BEAT: Duration = Duration::from_millis(100);
 pub struct Registry {
     process: Child,
     address: SocketAddr,
+    wants_login: bool,
     _folder: tempfile::TempDir,
+}
+
+/// An image that lies in a registry only.
+#[derive(Debug)]
+pub struct PublishedImage {
+    /// The rest of its name, after the registry's address.
+    pub place: String,
+    /// Its id.
+    pub id: ImageId,
 }
 
 impl Registry {
@@ -34,14 +53,34 @@ impl Registry {
     /// # Errors
     /// `docker-registry` is not installed, or does not come up.
     pub fn start() -> Result<Self> {
+        Self::start_with(false)
+    }
+
+    /// Starts one that wants the login of [`REGISTRY_USER`].
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with_login() -> Result<Self> {
+        Self::start_with(true)
+    }
+
+    fn start_with(wants_login: bool) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let address = free_address()?;
         let root = folder.path().join("data");
-        let config = format!(
+        let mut config = format!(
             "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\n\
              http: {{addr: \"{address}\"}}\n",
             root.display()
         );
+        if wants_login {
+            let users = folder.path().join("htpasswd");
+            std::fs::write(&users, HTPASSWD)?;
+            config.push_str(&format!(
+                "auth: {{htpasswd: {{realm: muster, path: {}}}}}\n",
+                users.display()
+            ));
+        }
         let path = folder.path().join("config.yml");
         std::fs::write(&path, config)?;
         let process = Command::new("docker-registry")
@@ -54,6 +93,7 @@ impl Registry {
         let registry = Self {
             process,
             address,
+            wants_login,
             _folder: folder,
         };
         wait_for("the registry", START, || {
@@ -68,11 +108,11 @@ impl Registry {
     }
 
     /// Pushes an image that has a shell and about `bytes` bytes which cannot be compressed, and removes it from this
-    /// machine's engine. Returns the rest of its name, after the registry's address.
+    /// machine's engine.
     ///
     /// # Errors
     /// The engine or the registry fails.
-    pub async fn publish(&self, bytes: usize) -> Result<String> {
+    pub async fn publish(&self, bytes: usize) -> Result<PublishedImage> {
         let engine = ContainerEngine::connect("").await?;
         let shell = std::fs::read(BUSYBOX).or_else(|_| std::fs::read("/usr/bin/busybox"))?;
         let mut filler = Vec::with_capacity(bytes);
@@ -95,11 +135,22 @@ impl Registry {
         engine.load(archive.bytes).await?;
         let place = format!("muster/slow:{tag}");
         let name = format!("{}/{place}", self.address);
-        engine.push(&archive.id.to_string(), &name.parse()?, None).await?;
+        let login = self.wants_login.then(|| DockerCredentials {
+            username: Some(REGISTRY_USER.to_owned()),
+            password: Some(REGISTRY_PASSWORD.to_owned()),
+            serveraddress: Some(self.address.to_string()),
+            ..DockerCredentials::default()
+        });
+        engine
+            .push(&archive.id.to_string(), &name.parse()?, login)
+            .await?;
         for name in [&local, &name] {
             engine.remove_tag(name).await?;
         }
-        Ok(place)
+        Ok(PublishedImage {
+            place,
+            id: archive.id,
+        })
     }
 }
 

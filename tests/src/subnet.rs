@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::process::{Output, muster, run, wait_for};
+use crate::process::{Output, muster, run, run_with_input, wait_for};
 
 /// A cold machine builds the local chain first; everything else takes seconds.
 const START: Duration = Duration::from_secs(900);
@@ -88,12 +88,24 @@ impl RunningSubnet {
     /// # Errors
     /// It cannot be started.
     pub fn muster(&self, args: &[&str]) -> Result<Output> {
-        let (command, rest) = args.split_at(args.len().min(2));
-        run(Command::new(muster()?)
-            .args(command)
-            .arg("--dir")
-            .arg(self.folder.path())
-            .args(rest))
+        run(&mut self.command(args)?)
+    }
+
+    /// Runs `muster ARGS` as a user of this subnet, with this text on its standard input.
+    ///
+    /// # Errors
+    /// It cannot be started, or does not read the text.
+    pub fn muster_with_input(&self, args: &[&str], input: &str) -> Result<Output> {
+        run_with_input(&mut self.command(args)?, input)
+    }
+
+    fn command(&self, args: &[&str]) -> Result<Command> {
+        // A command of one word has its options right behind it.
+        let words = args.iter().take_while(|word| !word.starts_with('-')).count();
+        let (command, rest) = args.split_at(words.min(2));
+        let mut line = Command::new(muster()?);
+        line.args(command).arg("--dir").arg(self.folder.path()).args(rest);
+        Ok(line)
     }
 
     /// A job as its user sees it.

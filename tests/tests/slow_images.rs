@@ -45,14 +45,14 @@ fn a_slow_registry_takes_its_time_and_a_tarpit_delays_and_marks_nobody() {
     let runtime = Runtime::new().unwrap();
     muster_process::tls::install_provider();
     let registry = Registry::start().unwrap();
-    let place = runtime.block_on(registry.publish(RATE * SLOW_SECS)).unwrap();
+    let image = runtime.block_on(registry.publish(RATE * SLOW_SECS)).unwrap();
     let slow = runtime
         .block_on(SlowDoor::relay(registry.address(), RATE))
         .unwrap();
     let tarpit = runtime.block_on(SlowDoor::tarpit()).unwrap();
     let subnet = RunningSubnet::start_with(&["--miners", "3", "--executors", "1"]).unwrap();
     let stuck = format!("{}/muster/never:1", tarpit.address());
-    let patient = format!("{}/{place}", slow.address());
+    let patient = format!("{}/{}", slow.address(), image.place);
     let clock = SystemClock::default();
     std::thread::scope(|scope| {
         // Three jobs whose image never comes: two miners of different owners try each, 4 seconds long.

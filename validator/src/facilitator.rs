@@ -10,10 +10,11 @@ use muster_facilitator_link::{Acknowledgement, FacilitatorLink, LinkBackend, Sta
 use muster_gateway::Gateway;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest};
-use muster_protocol::wire::muster::{CancelRequest, GatewayNotice};
+use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice};
 use muster_store::StoreError;
 use tokio::sync::watch;
 
+use crate::driver::JobDrivers;
 use crate::intake::jobs::JobIntake;
 use crate::link_state::LinkState;
 use crate::state::ValidatorState;
@@ -22,6 +23,7 @@ use crate::state::ValidatorState;
 pub(crate) struct FacilitatorBackend {
     pub(crate) state: Arc<ValidatorState>,
     pub(crate) intake: JobIntake,
+    pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) gateway: Option<Gateway>,
     /// The state of the connection, for the status page.
     pub(crate) link: Arc<watch::Sender<LinkState>>,
@@ -93,6 +95,10 @@ impl LinkBackend for FacilitatorBackend {
 
     fn gateway_notice(&self) -> Option<GatewayNotice> {
         self.gateway.as_ref().map(Gateway::notice)
+    }
+
+    fn capacity_notice(&self) -> Option<CapacityNotice> {
+        self.drivers.capacity_notice()
     }
 
     fn note_connecting(&self) {

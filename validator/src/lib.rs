@@ -205,6 +205,7 @@ async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: Sock
     let backend = FacilitatorBackend {
         state: Arc::clone(state),
         intake: JobIntake::new(Arc::clone(state), Arc::clone(&drivers)),
+        drivers: Arc::clone(&drivers),
         gateway: gateway.clone(),
         link: Arc::clone(&link),
     };

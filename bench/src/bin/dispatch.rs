@@ -371,6 +371,7 @@ async fn mine(mut socket: Socket, offers: mpsc::UnboundedSender<(AttemptId, Inst
         let answer = match decode_from_validator(&frame)?.message {
             ToMiner::ValidatorAuthForMiner(_) => FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
                 manifest: Manifest::new([(CLASS, 1_000_000)]),
+                private_images: None,
             }),
             ToMiner::V0InitialJobRequest(offer) => {
                 offers.send((offer.job_uuid, at))?;

@@ -189,26 +189,11 @@ impl JobEventStream {
                 self.queue(events::PROGRESS, encode(&progress));
             }
         }
-        // A place that was told before the job started is of the past.
-        let may_wait = match history.visible_status() {
-            JobStatus::Sent | JobStatus::Received => true,
-            JobStatus::Accepted
-            | JobStatus::Rejected
-            | JobStatus::ExecutorReady
-            | JobStatus::VolumesReady
-            | JobStatus::StreamingReady
-            | JobStatus::ExecutionDone
-            | JobStatus::Completed
-            | JobStatus::Failed
-            | JobStatus::HordeFailed
-            | JobStatus::Unknown => false,
-        };
-        if may_wait
-            && let Some(place) = self.service.store.queue_place(self.job).await?
-            && self.place.as_ref() != Some(&place)
+        if let Some(place) = self.service.store.queue_place(self.job).await?
+            && self.place.as_ref() != Some(&place.told)
         {
-            self.queue(events::QUEUED, encode(&place));
-            self.place = Some(place);
+            self.queue(events::QUEUED, encode(&place.told));
+            self.place = Some(place.told);
         }
         let done = usize::try_from(self.cursor.statuses).unwrap_or(usize::MAX);
         for entry in history.entries().iter().skip(done) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
@@ -17,7 +17,7 @@ use muster_process::SharedClock;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateJob, JobPage, JobView};
 use muster_protocol::wire::facilitator::SignatureScope;
-use muster_protocol::{FeatureSet, JobId, JobStatus};
+use muster_protocol::{Feature, FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER};
 use uuid::Uuid;
 
 use super::admission::Caller;
@@ -122,6 +122,23 @@ pub(super) async fn create(
 }
 
 impl JobService {
+    /// Adds the places of the jobs that wait, for a client that shows that it knows them: ComputeHorde's SDK sees what it
+    /// always saw.
+    async fn add_places(&self, headers: &HeaderMap, views: &mut [JobView]) -> Result<(), ApiRejection> {
+        let shown = headers.get(MUSTER_FEATURES_HEADER).map(HeaderValue::as_bytes);
+        if !FeatureSet::parse(shown.unwrap_or_default()).has(Feature::Queue) {
+            return Ok(());
+        }
+        let open = views.iter().filter(|view| !view.last_status().is_terminal());
+        let open: Vec<_> = open.map(|view| view.uuid.to_string()).collect();
+        let places = self.store.queue_places(&open).await?;
+        for view in views {
+            let place = places.get(&view.uuid.to_string());
+            view.queue = place.map(|place| Box::new(place.to_view()));
+        }
+        Ok(())
+    }
+
     /// The features of the job's validator, as far as the job depends on them: by its own terms, or because its account
     /// is told with it.
     ///
@@ -168,11 +185,15 @@ fn parse_idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiRejec
 
 /// Returns one job of the account.
 #[utoipa::path(get, path = "/api/v1/jobs/{uuid}/", tag = "jobs", security(("bearer" = [])),
-    params(("uuid" = String, Path, format = "uuid", description = "The job")),
+    params(
+        ("uuid" = String, Path, format = "uuid", description = "The job"),
+        ("Muster-Features" = Option<String>, Header, description = "With `queue`, a job that waits has its place"),
+    ),
     responses((status = 200, body = JobView), ApiRejection))]
 pub(super) async fn show(
     State(service): State<Arc<JobService>>,
     caller: Caller,
+    headers: HeaderMap,
     uuid: Result<Path<String>, PathRejection>,
 ) -> Result<Json<JobView>, ApiRejection> {
     let uuid = parse_job_id(uuid)?;
@@ -180,7 +201,10 @@ pub(super) async fn show(
     let own = stored
         .filter(|job| job.account == *caller.account())
         .ok_or_else(ApiRejection::not_found)?;
-    Ok(Json(view(&own)))
+    let mut views = [view(&own)];
+    service.add_places(&headers, &mut views).await?;
+    let [view] = views;
+    Ok(Json(view))
 }
 
 /// Cancels a job.
@@ -236,16 +260,21 @@ pub(super) async fn cancel(
         ("page_size" = Option<u32>, Query, minimum = 1, description = "Results on a page, at most 256; 10 if absent"),
         ("uuid" = Option<Vec<String>>, Query, description = "Only these jobs"),
         ("tag" = Option<String>, Query, description = "Only jobs with this label; no job has a label yet"),
+        ("status" = Option<Vec<String>>, Query,
+            description = "Only jobs with one of these statuses, or with `queued` those that wait for an executor"),
+        ("Muster-Features" = Option<String>, Header, description = "With `queue`, jobs that wait have their places"),
     ),
     responses((status = 200, body = JobPage), ApiRejection))]
 pub(super) async fn list(
     State(service): State<Arc<JobService>>,
     caller: Caller,
+    headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<JobPage>, ApiRejection> {
     let Query(query) = query.map_err(|_| ApiRejection::no_such_page())?;
     let page = PageQuery::parse(&query).ok_or_else(ApiRejection::no_such_page)?;
-    let filter = JobFilter::parse(&query).map_err(|error| ApiRejection::field("uuid", &error.to_string()))?;
+    let filter =
+        JobFilter::parse(&query).map_err(|error| ApiRejection::field(error.field(), &error.to_string()))?;
     let listing = service
         .store
         .list_jobs(caller.account(), &filter, page.limit(), page.offset())
@@ -264,11 +293,13 @@ pub(super) async fn list(
     }
     let base = format!("{}{JOBS_PATH}", service.public_url);
     let (next, previous) = page.links(&base, &filter.query(), found.count);
+    let mut results: Vec<_> = found.jobs.iter().map(view).collect();
+    service.add_places(&headers, &mut results).await?;
     Ok(Json(JobPage {
         count: found.count,
         next,
         previous,
-        results: found.jobs.iter().map(view).collect(),
+        results,
     }))
 }
 

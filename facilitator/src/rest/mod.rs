@@ -12,6 +12,7 @@ mod login;
 pub(crate) mod openai;
 mod rejection;
 pub(crate) mod reports;
+mod subnet;
 mod usage;
 
 use std::any::Any;
@@ -63,6 +64,7 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(jobs::show))
         .routes(routes!(jobs::cancel))
         .routes(routes!(events::events))
+        .routes(routes!(subnet::capacity))
         .routes(routes!(reports::feedback, reports::give_feedback))
         .routes(routes!(reports::report_cheat))
         .routes(routes!(keys::list, keys::create))

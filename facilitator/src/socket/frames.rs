@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::store::UpdateOutcome;
 
-const TAGS: [&str; 9] = [
+const TAGS: [&str; 10] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
@@ -21,6 +21,7 @@ const TAGS: [&str; 9] = [
     "MusterJobLog",
     "MusterJobProgress",
     "MusterJobQueued",
+    "MusterCapacity",
     "MusterGateway",
 ];
 
@@ -140,6 +141,7 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobQueued(_)
+            | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterGateway(_),
         ) => return not_authenticated("send V0AuthenticationRequest first"),
         Err(malformed) => return GreetingVerdict::TryAgain(malformed.response()),
@@ -195,6 +197,7 @@ pub(super) fn judge_challenge_response(
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobQueued(_)
+            | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterGateway(_),
         ) => not_authenticated("answer MusterChallenge with MusterChallengeResponse first"),
         Err(malformed) => GreetingVerdict::TryAgain(malformed.response()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use muster_facilitator_core::connections::{Presence, Trust};
 use muster_process::error::Causes;
 use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, Response, ToFacilitator};
-use muster_protocol::wire::muster::GatewayNotice;
+use muster_protocol::wire::muster::{CapacityNotice, GatewayNotice, MAX_NEXT_PLACES};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use muster_websocket::{CloseCode, PeerSession, SessionError, SocketError};
@@ -22,6 +22,13 @@ use crate::validator_sessions::SessionRegistration;
 /// and a connection that another facilitator held may have ended with it.
 const CHECK_SHARED_STORE: Duration = Duration::from_secs(5);
 
+/// The shortest time between two capacities of one validator that are stored. A validator of this version leaves three
+/// seconds between them.
+const CAPACITY_EVERY: Duration = Duration::from_secs(1);
+
+/// The most characters of a text in a capacity that are stored.
+const MAX_CAPACITY_TEXT: usize = 500;
+
 /// A session with an authenticated validator.
 pub(super) struct ValidatorSession {
     pub(super) session: PeerSession<ValidatorPeer>,
@@ -30,6 +37,8 @@ pub(super) struct ValidatorSession {
     /// Whether this connection holds the validator's jobs, as last read from the store.
     holds_jobs: bool,
     last_heartbeat: Timestamp,
+    /// When this connection last brought a capacity that was stored.
+    capacity_at: Option<Timestamp>,
     /// Running jobs that the validator has been told over this connection to stop.
     pub(super) stopping: BTreeSet<JobId>,
     pub(super) services: Arc<SessionServices>,
@@ -73,6 +82,7 @@ impl ValidatorSession {
             trust,
             holds_jobs: false,
             last_heartbeat: services.clock.now(),
+            capacity_at: None,
             stopping: BTreeSet::new(),
             services,
         }
@@ -227,10 +237,11 @@ impl ValidatorSession {
                 Ok(())
             }
             ToFacilitator::MusterJobQueued(place) => {
-                let message = LiveMessage::Queued(place);
+                let message = LiveMessage::Queued(place, self.services.clock.now());
                 self.services.live_output.record(self.validator(), message);
                 Ok(())
             }
+            ToFacilitator::MusterCapacity(notice) => self.record_capacity(*notice).await,
             ToFacilitator::MusterGateway(notice) => self.record_gateway(*notice).await,
             // ComputeHorde's facilitator gives no answer to machine specifications, and nothing here uses them yet.
             ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),
@@ -281,6 +292,23 @@ impl ValidatorSession {
         Ok(())
     }
 
+    /// Records what the validator's miners offer. Only a connection that holds the validator's jobs may tell it.
+    async fn record_capacity(&mut self, notice: CapacityNotice) -> Result<(), SessionEnd> {
+        let now = self.services.clock.now();
+        let is_early = self
+            .capacity_at
+            .is_some_and(|last| now.since(last) < CAPACITY_EVERY);
+        if is_early || !self.still_holds_jobs().await? {
+            return Ok(());
+        }
+        self.capacity_at = Some(now);
+        let store = &self.services.store;
+        store
+            .record_capacity(self.validator(), &bounded(notice), now)
+            .await?;
+        Ok(())
+    }
+
     async fn respond(&self, response: Response) -> Result<(), SessionEnd> {
         Ok(self.session.send(&FromFacilitator::Response(response)).await?)
     }
@@ -288,4 +316,18 @@ impl ValidatorSession {
     pub(super) fn validator(&self) -> ValidatorKey {
         self.session.peer().0
     }
+}
+
+/// A capacity with each class once, and with texts and lists within their bounds.
+fn bounded(mut notice: CapacityNotice) -> CapacityNotice {
+    let mut seen = BTreeSet::new();
+    notice.classes.retain(|offer| seen.insert(offer.class));
+    for offer in &mut notice.classes {
+        offer.next.truncate(MAX_NEXT_PLACES);
+        offer.why = offer.why.chars().take(MAX_CAPACITY_TEXT).collect();
+        if let Some(hardware) = &mut offer.hardware {
+            *hardware = hardware.chars().take(MAX_CAPACITY_TEXT).collect();
+        }
+    }
+    notice
 }

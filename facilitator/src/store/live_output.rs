@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_protocol::rest::{ProgressEvent, QueueEvent};
+use muster_protocol::rest::ProgressEvent;
 use muster_protocol::wire::executor::{LayerCount, LogStream, ProgressOf};
 use muster_protocol::wire::muster::{LiveLog, LiveProgress, LiveQueuePlace};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
@@ -14,6 +14,7 @@ use muster_store::{During as _, StoreError};
 use sqlx::AnyConnection;
 
 use super::Store;
+use super::queue_places::store_place;
 use crate::config::LiveConfig;
 
 /// The time after a job's end in which output is still accepted and kept for event streams. The result contains all
@@ -30,8 +31,8 @@ pub enum LiveMessage {
     Log(Box<LiveLog>),
     /// The progress of a stage.
     Progress(LiveProgress),
-    /// The place of a job that waits.
-    Queued(Box<LiveQueuePlace>),
+    /// The place of a job that waits, and when the message came.
+    Queued(Box<LiveQueuePlace>, Timestamp),
 }
 
 /// A piece of output as stored.
@@ -63,12 +64,6 @@ muster_store::row! {
 /// known.
 type ProgressRow = (String, i64, i64, i64, i64);
 
-/// A row of `queue_places`: the class, the jobs ahead and in all, the estimate in seconds or -1, and the reason.
-type QueuePlaceRow = (String, i64, i64, i64, String);
-
-/// The most characters of the reason that are stored.
-const MAX_WHY: usize = 500;
-
 // === impl LiveMessage ===
 
 impl LiveMessage {
@@ -77,7 +72,7 @@ impl LiveMessage {
         match self {
             Self::Log(log) => log.uuid,
             Self::Progress(progress) => progress.uuid,
-            Self::Queued(place) => place.uuid,
+            Self::Queued(place, _) => place.uuid,
         }
     }
 }
@@ -156,29 +151,6 @@ impl Store {
         Ok(rows.into_iter().map(event).collect())
     }
 
-    /// The last known place of a waiting job; `None` if its validator has told none.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn queue_place(&self, job: JobId) -> Result<Option<QueueEvent>, StoreError> {
-        let statement = "SELECT class, ahead, waiting, estimate_s, why FROM queue_places WHERE job = $1";
-        let row: Option<QueuePlaceRow> = sqlx::query_as(statement)
-            .bind(job.to_string())
-            .fetch_optional(&self.pool)
-            .await
-            .during("read the place of a job")?;
-        let event = |(class, ahead, waiting, estimate_s, why): QueuePlaceRow| {
-            Some(QueueEvent {
-                class: class.parse().ok()?,
-                ahead: u64::try_from(ahead).unwrap_or_default(),
-                waiting: u64::try_from(waiting).unwrap_or_default(),
-                estimate_s: u64::try_from(estimate_s).ok(),
-                why,
-            })
-        };
-        Ok(row.and_then(event))
-    }
-
     /// Deletes the live output of jobs that ended more than an hour ago.
     ///
     /// # Errors
@@ -235,7 +207,7 @@ async fn store_messages(
             LiveMessage::Progress(progress) => {
                 stages.insert(progress.of.as_str(), progress);
             }
-            LiveMessage::Queued(known) => place = Some(known),
+            LiveMessage::Queued(known, at) => place = Some((known, *at)),
             LiveMessage::Log(log) => {
                 let seq = match next {
                     Some(seq) => seq,
@@ -266,22 +238,8 @@ async fn store_messages(
             .await
             .during("store progress")?;
     }
-    if let Some(place) = place {
-        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let statement = "INSERT INTO queue_places (job, class, ahead, waiting, estimate_s, why) \
-                         VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (job) DO UPDATE SET \
-                         class = excluded.class, ahead = excluded.ahead, waiting = excluded.waiting, \
-                         estimate_s = excluded.estimate_s, why = excluded.why";
-        sqlx::query(statement)
-            .bind(&job)
-            .bind(place.class.as_str())
-            .bind(number(place.ahead))
-            .bind(number(place.waiting))
-            .bind(place.estimate_s.map_or(-1, number))
-            .bind(place.why.chars().take(MAX_WHY).collect::<String>())
-            .execute(&mut *connection)
-            .await
-            .during("store the place of a job")?;
+    if let Some((place, told_at)) = place {
+        store_place(connection, place, told_at).await?;
     }
     match next {
         Some(_) => delete_oldest(connection, &job, bounds).await,

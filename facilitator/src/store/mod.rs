@@ -7,6 +7,7 @@ mod api_keys;
 mod audit;
 mod jobs;
 mod live_output;
+mod queue_places;
 mod quota;
 mod replica_messages;
 mod reports;
@@ -28,10 +29,11 @@ pub use jobs::{
     UpdateOutcome,
 };
 pub use live_output::{LiveMessage, LogPiece};
+pub use queue_places::StoredPlace;
 pub use quota::{JobQuota, QuotaExceeded};
 pub use replica_messages::{ReplicaListener, ReplicaMessage};
 pub use usage::DayUsage;
-pub use validators::{AnnouncedGateway, REPLICA_BEAT, ValidatorRecord};
+pub use validators::{AnnouncedCapacity, AnnouncedGateway, REPLICA_BEAT, ValidatorRecord};
 
 /// Every version of the schema, applied in order.
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -55,6 +57,7 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "queue places",
             include_str!("../../migrations/0014_queue_places.sql"),
         ),
+        (15, "capacity", include_str!("../../migrations/0015_capacity.sql")),
     ])
 });
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use muster_facilitator_core::connections::{SILENT_AFTER, Trust};
 use muster_protocol::wire::encode;
-use muster_protocol::wire::muster::GatewayNotice;
+use muster_protocol::wire::muster::{CapacityNotice, GatewayNotice};
 use muster_protocol::{FeatureSet, Timestamp, ValidatorKey};
 use muster_store::{During as _, StoreError};
 
@@ -43,6 +43,17 @@ pub struct AnnouncedGateway {
     pub seen: Timestamp,
     /// The announcement: the address, the models and their prices.
     pub notice: GatewayNotice,
+}
+
+/// What a validator's miners offer, as it told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnouncedCapacity {
+    /// The validator that told it.
+    pub validator: ValidatorKey,
+    /// When the message came.
+    pub told_at: Timestamp,
+    /// The message.
+    pub notice: CapacityNotice,
 }
 
 // === impl Store ===
@@ -195,6 +206,58 @@ impl Store {
             })
         };
         rows.into_iter().map(read).collect()
+    }
+
+    /// Stores what a validator's miners offer.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn record_capacity(
+        &self,
+        validator: ValidatorKey,
+        notice: &CapacityNotice,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        sqlx::query("UPDATE validators SET capacity = $1, capacity_at = $2 WHERE hotkey = $3")
+            .bind(encode(notice))
+            .bind(now.micros())
+            .bind(validator.to_string())
+            .execute(&self.pool)
+            .await
+            .during("store a validator's capacity")?;
+        Ok(())
+    }
+
+    /// What validators' miners offer, as far as it was told after `since`, by the validators' addresses. A text that only
+    /// another version of this program can read is left out: the validator tells it again.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn capacities(&self, since: Timestamp) -> Result<Vec<AnnouncedCapacity>, StoreError> {
+        let rows: Vec<(String, i64, String)> = sqlx::query_as(
+            "SELECT hotkey, capacity_at, capacity FROM validators \
+             WHERE capacity <> '' AND capacity_at > $1 ORDER BY hotkey",
+        )
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .during("list the capacities of validators")?;
+        let mut found = Vec::new();
+        for (hotkey, told_at, notice) in rows {
+            let validator = hotkey
+                .parse()
+                .map_err(|error| StoreError::corrupt("hotkey", error))?;
+            let Ok(notice) = serde_json::from_str(&notice) else {
+                tracing::debug!(%validator, "the stored capacity of a validator cannot be read");
+                continue;
+            };
+            found.push(AnnouncedCapacity {
+                validator,
+                told_at: Timestamp::from_micros(told_at),
+                notice,
+            });
+        }
+        Ok(found)
     }
 
     /// Records that this facilitator is alive, and deletes the records of those that were not for a day.

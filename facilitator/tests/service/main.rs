@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod accounts;
 #[cfg(test)]
+mod capacity;
+#[cfg(test)]
 mod computehorde;
 #[cfg(test)]
 mod create;

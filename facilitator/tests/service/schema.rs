@@ -38,6 +38,7 @@ async fn the_document_names_every_call() {
         ("/api/v1/keys/", "post"),
         ("/api/v1/keys/{id}/", "delete"),
         ("/api/v1/audit/", "get"),
+        ("/api/v1/subnet/", "get"),
         ("/api/v1/files/", "get"),
         ("/api/v1/files/", "post"),
         ("/api/v1/files/{id}/", "get"),

@@ -8,7 +8,7 @@ use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs,
     StreamingDetails, ToMiner,
 };
-use muster_protocol::wire::muster::{CancelJob, OfferExtension};
+use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
 };
@@ -36,10 +36,17 @@ pub struct Lease {
     deadline: Timestamp,
     /// Held until the executor has it.
     offer: Option<Box<InitialJobRequest>>,
-    /// The terms of its image; `None` for a validator that gives the image no time limit of its own.
-    image: Option<OfferExtension>,
+    /// The time limit of its image in seconds; `None` for a validator that gives the image none of its own.
+    image_time_limit: Option<u64>,
+    /// The account that its fetch counts towards; empty if the validator names none.
+    account: String,
+    /// Whether its executor must take an image from an archive or with a login.
+    private_image: bool,
     /// The registry of an image that has to be fetched.
     registry: String,
+    /// When the image must be there and an executor free, for a lease that fetches. The deadline of the fetch itself is
+    /// later, so that the validator's clock comes first.
+    seated_by: Timestamp,
     /// Whether its executor takes nothing from other leases while it fetches.
     apart: bool,
     /// Of a streaming job.
@@ -64,14 +71,19 @@ impl Lease {
         now: Timestamp,
     ) -> Self {
         let class = offer.executor_class;
+        // The login and the archive stay in the offer, which is dropped once the executor has it.
+        let terms = offer.muster.as_deref();
         Self {
             validator,
             class,
             patience,
             state: LeaseState::WaitingForExecutor,
             deadline: now.plus(class.spin_up_time()).plus(patience.startup),
-            image: offer.muster.as_deref().cloned(),
+            image_time_limit: terms.and_then(|terms| terms.image_time_limit),
+            account: terms.and_then(|terms| terms.account.clone()).unwrap_or_default(),
+            private_image: has_private_image(&offer),
             registry: String::new(),
+            seated_by: now,
             apart: false,
             streaming: offer.streaming_details.clone(),
             closed_told: false,
@@ -123,6 +135,17 @@ impl Lease {
         }
     }
 
+    /// Whether its executor must take an image from an archive or with a login.
+    pub fn has_private_image(&self) -> bool {
+        self.private_image
+    }
+
+    /// Whether it still holds the offer, which may hold a login at a registry.
+    #[cfg(test)]
+    pub(crate) fn holds_offer(&self) -> bool {
+        self.offer.is_some()
+    }
+
     /// Whether the miner started its executor for it alone.
     pub fn is_apart(&self) -> bool {
         self.apart
@@ -135,8 +158,7 @@ impl Lease {
 
     /// The account and the registry of its fetch.
     pub fn fetch_of(&self) -> (&str, &str) {
-        let account = self.image.as_ref().and_then(|image| image.account.as_deref());
-        (account.unwrap_or_default(), &self.registry)
+        (&self.account, &self.registry)
     }
 
     /// When a [`Event::Tick`] is due.
@@ -315,11 +337,12 @@ impl Lease {
             return Err(self.out_of_order("the fetch of an image"));
         }
         self.registry = up.registry.chars().take(MAX_REGISTRY).collect();
-        let Some(limit) = self.image.as_ref().and_then(|image| image.image_time_limit) else {
+        let Some(limit) = self.image_time_limit else {
             return Ok(vec![self.fetch_order()]);
         };
         let allowed = Duration::from_secs(limit.min(up.image_s)).min(self.patience.image);
-        let until = now.plus(allowed).plus(self.patience.margin);
+        self.seated_by = now.plus(allowed);
+        let until = self.seated_by.plus(self.patience.margin);
         self.enter(LeaseState::Fetching(FetchStage::Waiting), until);
         let told = ExecutorUp {
             job_uuid: self.attempt(),
@@ -340,9 +363,10 @@ impl Lease {
     fn on_ready(&mut self, now: Timestamp) -> Step {
         match self.state {
             LeaseState::Preparing => Ok(self.await_payload(now)),
-            // The deadline of the image goes on: an executor must become free before it.
+            // The time of the image goes on: an executor must become free within it. Only the miner knows that the
+            // image is there, so its clock comes first from here on.
             LeaseState::Fetching(FetchStage::Granted) => {
-                self.state = LeaseState::Fetching(FetchStage::Arrived);
+                self.enter(LeaseState::Fetching(FetchStage::Arrived), self.seated_by.max(now));
                 Ok(vec![])
             }
             LeaseState::WaitingForExecutor
@@ -480,16 +504,23 @@ impl Lease {
                 HordeFailureReason::ExecutorReadinessTimedOut,
                 "the executor dialled in and did not become ready in time",
             ),
-            // The validator's clock comes first; this end is for one that has gone.
+            // Before the image is there the validator's clock comes first; these ends are for one that has gone.
             LeaseState::Fetching(stage) => {
-                let text = match stage {
-                    FetchStage::Waiting => {
-                        "the image could not be fetched in time: other fetches were under way"
-                    }
-                    FetchStage::Granted => "the image did not arrive within the time that is allowed for it",
-                    FetchStage::Arrived => "the image arrived, and no executor became free in time",
+                let (failure, text) = match stage {
+                    FetchStage::Waiting => (
+                        ImageFetchFailure::TimedOut,
+                        "the image could not be fetched in time: other fetches were under way",
+                    ),
+                    FetchStage::Granted => (
+                        ImageFetchFailure::TimedOut,
+                        "the image did not arrive within the time that is allowed for it",
+                    ),
+                    FetchStage::Arrived => (
+                        ImageFetchFailure::NoExecutor,
+                        "the image arrived, and no executor became free in time",
+                    ),
                 };
-                return self.lose_image(text);
+                return self.lose_image(failure, text);
             }
             LeaseState::WaitingForPayload => (
                 HordeFailureReason::GenericError,
@@ -545,15 +576,15 @@ impl Lease {
         }
     }
 
-    /// The miner ends the attempt because its image does not come.
-    fn lose_image(&mut self, text: &str) -> Step {
+    /// The miner ends the attempt because its image does not come, or comes too late for an executor.
+    fn lose_image(&mut self, failure: ImageFetchFailure, text: &str) -> Step {
         let order = self.cancel_order(text.to_owned());
         let message = FromMiner::V0HordeFailedRequest(HordeFailed {
             job_uuid: self.attempt(),
             reported_by: ParticipantType::Miner,
             message: text.to_owned(),
             reason: HordeFailureReason::GenericError,
-            context: Some(json!({ IMAGE_FETCH_KEY: ImageFetchFailure::TimedOut })),
+            context: Some(json!({ IMAGE_FETCH_KEY: failure })),
         });
         let mut effects = self.end(LeaseEnding::HordeFailed, message);
         let before_stop = effects.len().saturating_sub(1);
@@ -647,4 +678,12 @@ fn job_time(offer: &InitialJobRequest) -> Duration {
         (None, Some(secs)) => Duration::from_secs(secs),
         (None, None) => UNTIMED_JOB,
     }
+}
+
+/// Whether the offer's image comes from an archive or with a login.
+pub fn has_private_image(offer: &InitialJobRequest) -> bool {
+    let terms = offer.muster.as_deref();
+    terms.is_some_and(|terms| {
+        terms.image_archive.is_some() || terms.registry.is_some() || terms.credentials.is_some()
+    })
 }

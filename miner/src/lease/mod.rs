@@ -19,7 +19,7 @@ use muster_protocol::wire::miner::{
 use muster_protocol::{AttemptId, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, HashScheme, Price};
 
-pub use machine::Lease;
+pub use machine::{Lease, has_private_image};
 
 /// How long the miner waits before it gives a lease up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

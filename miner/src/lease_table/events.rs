@@ -3,7 +3,8 @@
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobRequest, ToMiner};
 use muster_protocol::wire::muster::{CancelJob, ListedImage, WhitelistNotice};
 use muster_protocol::{
-    AttemptId, ExecutorClass, ExecutorToken, Manifest, Receipt, ReceiptKind, Timestamp, ValidatorKey,
+    AttemptId, ExecutorClass, ExecutorToken, FeatureSet, Manifest, Receipt, ReceiptKind, Timestamp,
+    ValidatorKey,
 };
 
 use crate::admission::OfferFlaw;
@@ -28,6 +29,15 @@ pub struct JobOffer {
     pub served: bool,
 }
 
+/// The number of jobs that executors run at once, by class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecutorCapacity {
+    /// All of them.
+    pub all: Manifest,
+    /// Those that take images from archives or with a login.
+    pub private_images: Manifest,
+}
+
 /// An event from outside the lease table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -39,6 +49,8 @@ pub enum Event {
         validator: ValidatorKey,
         /// Whether it showed the header of Muster.
         muster: bool,
+        /// The features that it showed.
+        features: FeatureSet,
     },
     /// A validator's connection closed.
     Left(ConnectionId),
@@ -89,6 +101,8 @@ pub enum Event {
         executor_ip: Option<String>,
         /// Whether the miner started it for its lease alone on this machine.
         apart: bool,
+        /// The features that it showed.
+        features: FeatureSet,
     },
     /// An executor reported.
     Said {
@@ -113,8 +127,8 @@ pub enum Event {
         /// The exit in words, for a failure message.
         how: String,
     },
-    /// Persistent executors came or went: the number of jobs that all of them run at once, by class.
-    Capacity(Manifest),
+    /// Persistent executors came or went: the number of jobs that all of them run at once.
+    Capacity(ExecutorCapacity),
     /// The miner accepts no more offers.
     Drain,
     /// The miner ends every open lease.
@@ -165,6 +179,8 @@ pub enum Effect {
         token: ExecutorToken,
         /// The class of the executor.
         class: ExecutorClass,
+        /// Whether the executor must take an image from an archive or with a login.
+        private_image: bool,
     },
     /// Admit the executor on a connection to its lease.
     Admit {

@@ -1,12 +1,12 @@
 //! The lease table's answers to executors.
 
 use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
-use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Manifest, Timestamp};
+use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, Manifest, Timestamp};
 
 use super::fetch_slots::FetchRequest;
 use super::validators::executor_complaint;
-use super::{ConnectionId, DialId, Effect, LeaseTable};
-use crate::lease::{self, ExecutorReport, FetchStage, LeaseState};
+use super::{ConnectionId, DialId, Effect, ExecutorCapacity, LeaseTable};
+use crate::lease::{self, ExecutorReport, FetchStage, Lease, LeaseState};
 
 impl LeaseTable {
     /// A token is valid once: for its lease, while that lease waits for its executor.
@@ -14,22 +14,32 @@ impl LeaseTable {
         &mut self,
         dial: DialId,
         token: &ExecutorToken,
-        executor_ip: Option<String>,
-        apart: bool,
+        event: lease::Event,
+        features: FeatureSet,
         now: Timestamp,
     ) -> Vec<Effect> {
         let attempt = token.attempt();
-        match self.active_by_token(token).map(|active| active.lease.state()) {
+        let lease = self.active_by_token(token).map(|active| &active.lease);
+        let is_private = lease.is_some_and(Lease::has_private_image);
+        match lease.map(Lease::state) {
             None => vec![Effect::Dismiss {
                 dial,
                 details: format!("No job waiting for token {token}"),
             }],
+            // It would not know the archive or the login, and report that there is no such image.
+            Some(LeaseState::WaitingForExecutor) if is_private && !features.has(Feature::PrivateImages) => {
+                let how = "it does not know private-images, which the job's image needs".to_owned();
+                let details = format!("Job with token {token} is for an executor of a newer version: {how}");
+                let mut effects = vec![Effect::Dismiss { dial, details }];
+                let event = lease::Event::ExecutorExited(how);
+                effects.extend(self.drive(attempt, event, now).unwrap_or_default());
+                effects
+            }
             Some(LeaseState::WaitingForExecutor) => {
                 if let Some(active) = self.active.get_mut(&attempt) {
                     active.executor = Some(dial);
                 }
                 let mut effects = vec![Effect::Admit { dial, attempt }];
-                let event = lease::Event::Dialled { executor_ip, apart };
                 effects.extend(self.drive(attempt, event, now).unwrap_or_default());
                 effects
             }
@@ -167,24 +177,52 @@ impl LeaseTable {
 
     /// The whole capacity of the miner at this moment.
     pub(super) fn manifest(&self) -> Manifest {
-        self.rules.manifest.plus(&self.standing)
+        self.rules.manifest.plus(&self.standing.all)
+    }
+
+    /// The capacity for images from archives or with a login. The executors that the miner starts are of its own version.
+    pub(super) fn private_manifest(&self) -> Manifest {
+        self.rules.manifest.plus(&self.standing.private_images)
+    }
+
+    /// The announcement of the executors, for a validator that showed these features.
+    pub(super) fn announcement(&self, features: FeatureSet) -> FromMiner {
+        let tells = features.has(Feature::PrivateImages);
+        FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
+            manifest: self.manifest(),
+            private_images: tells.then(|| self.private_manifest()),
+        })
     }
 
     /// Muster validators get the new manifest at once. Others get it when they connect, since a second one might
     /// confuse them.
-    pub(super) fn on_capacity(&mut self, standing: Manifest) -> Vec<Effect> {
+    pub(super) fn on_capacity(&mut self, standing: ExecutorCapacity) -> Vec<Effect> {
         if self.standing == standing {
             return vec![];
         }
         self.standing = standing;
         let mut everyone: Vec<_> = self.connections.keys().copied().collect();
         everyone.sort_unstable();
-        let manifest = self.manifest();
-        let message = FromMiner::V0ExecutorManifestRequest(ExecutorManifest { manifest });
-        vec![Effect::Tell {
-            to: self.muster_only(&everyone),
-            message: Box::new(message),
-        }]
+        let (mut telling, mut others) = (Vec::new(), Vec::new());
+        for id in self.muster_only(&everyone) {
+            if self.features_of(id).has(Feature::PrivateImages) {
+                telling.push(id);
+            } else {
+                others.push(id);
+            }
+        }
+        let groups = [(telling, FeatureSet::ours()), (others, FeatureSet::NONE)];
+        let told = groups.into_iter().filter(|(to, _)| !to.is_empty());
+        told.map(|(to, features)| Effect::Tell {
+            to,
+            message: Box::new(self.announcement(features)),
+        })
+        .collect()
+    }
+
+    fn features_of(&self, id: ConnectionId) -> FeatureSet {
+        let known = self.connections.get(&id);
+        known.map_or(FeatureSet::NONE, |known| known.features)
     }
 
     /// Those of the connections whose other side is Muster.

@@ -22,13 +22,16 @@ use std::time::Duration;
 
 use muster_protocol::wire::muster::WhitelistNotice;
 use muster_protocol::{
-    AttemptId, ExecutorClass, Manifest, ParticipantType, Receipt, ReceiptKind, Timestamp, ValidatorKey,
+    AttemptId, ExecutorClass, FeatureSet, Manifest, ParticipantType, Receipt, ReceiptKind, Timestamp,
+    ValidatorKey,
 };
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
 use crate::lease::{self, FetchStage, Lease, LeaseRefusal, LeaseState, LeaseTimeouts};
 
-pub use events::{ConnectionId, DialId, Effect, Event, JobOffer, LeaseRecord, LeaseStatus, LeaseWrite};
+pub use events::{
+    ConnectionId, DialId, Effect, Event, ExecutorCapacity, JobOffer, LeaseRecord, LeaseStatus, LeaseWrite,
+};
 pub use fetch_slots::FetchRules;
 
 /// The interval between two searches for attempts that are old enough to be forgotten.
@@ -103,6 +106,7 @@ struct ValidatorConnection {
     validator: ValidatorKey,
     /// It showed the header of Muster, so our own messages may be sent.
     muster: bool,
+    features: FeatureSet,
 }
 
 /// All leases of the miner, the connections of validators, and the histories owed to them.
@@ -110,7 +114,7 @@ struct ValidatorConnection {
 pub struct LeaseTable {
     rules: LeaseRules,
     /// The capacity of connected persistent executors.
-    standing: Manifest,
+    standing: ExecutorCapacity,
     active: HashMap<AttemptId, ActiveLease>,
     past: HashMap<AttemptId, EndedLease>,
     /// Ended and not yet acknowledged, by validator.
@@ -130,7 +134,7 @@ impl LeaseTable {
     pub fn open(rules: LeaseRules, records: Vec<LeaseRecord>, now: Timestamp) -> (Self, Vec<Effect>) {
         let mut book = Self {
             rules,
-            standing: Manifest::default(),
+            standing: ExecutorCapacity::default(),
             active: HashMap::new(),
             past: HashMap::new(),
             owed: HashMap::new(),
@@ -184,7 +188,15 @@ impl LeaseTable {
                 connection,
                 validator,
                 muster,
-            } => self.on_joined(connection, validator, muster),
+                features,
+            } => self.on_joined(
+                connection,
+                ValidatorConnection {
+                    validator,
+                    muster,
+                    features,
+                },
+            ),
             Event::Left(connection) => self.on_left(connection),
             Event::Offered {
                 connection,
@@ -200,7 +212,11 @@ impl LeaseTable {
                 token,
                 executor_ip,
                 apart,
-            } => self.on_dialled(dial, &token, executor_ip, apart, now),
+                features,
+            } => {
+                let dialled = lease::Event::Dialled { executor_ip, apart };
+                self.on_dialled(dial, &token, dialled, features, now)
+            }
             Event::Said {
                 dial,
                 attempt,
@@ -246,6 +262,19 @@ impl LeaseTable {
             .values()
             .map(|active| &active.lease)
             .filter(|lease| lease.class() == class && (lease.holds_executor() || lease.state() == waits))
+            .count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// As [`Self::count_leases`], of leases whose executors must take private images.
+    fn count_private_leases(&self, class: ExecutorClass) -> u32 {
+        let waits = LeaseState::Fetching(FetchStage::Arrived);
+        let count = self
+            .active
+            .values()
+            .map(|active| &active.lease)
+            .filter(|lease| lease.class() == class && lease.has_private_image())
+            .filter(|lease| lease.holds_executor() || lease.state() == waits)
             .count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }

@@ -7,7 +7,7 @@ use muster_identity::{countersign, offer_receipt};
 use muster_protocol::receipt::{AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag};
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobFinished};
 use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::{MinerKey, ReceiptKind, ReceiptPayload};
+use muster_protocol::{Feature, MinerKey, ReceiptKind, ReceiptPayload};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -139,6 +139,7 @@ fn joined(connection: u64) -> Event {
         connection: ConnectionId(connection),
         validator: validator(),
         muster: true,
+        features: FeatureSet::ours(),
     }
 }
 
@@ -148,6 +149,7 @@ fn dialled(dial: u64, n: u128) -> Event {
         token: token(n),
         executor_ip: None,
         apart: true,
+        features: FeatureSet::ours(),
     }
 }
 
@@ -324,6 +326,7 @@ fn a_full_miner_shows_a_muster_validator_the_receipts_that_cover_its_jobs() {
         connection: ConnectionId(2),
         validator: validator(),
         muster: false,
+        features: FeatureSet::NONE,
     };
     apply(&mut book, [joined(1), other, offered(1, 1), offered(1, 2)]);
     let accepted = Event::ReceiptOffered {
@@ -395,6 +398,7 @@ fn a_validator_that_is_not_muster_is_never_sent_what_is_ours() {
         connection: ConnectionId(1),
         validator: validator(),
         muster: false,
+        features: FeatureSet::NONE,
     };
     let receipt = |receipt| Event::ReceiptOffered {
         connection: ConnectionId(1),
@@ -430,6 +434,7 @@ fn a_token_opens_the_door_once_and_only_its_own() {
         token: guessed.clone(),
         executor_ip: None,
         apart: true,
+        features: FeatureSet::ours(),
     };
     assert_eq!(
         details(book.apply(dial, start())),
@@ -466,6 +471,7 @@ fn receipts_for_attempts_that_never_ran_here_are_refused() {
         connection: ConnectionId(2),
         validator: validator(),
         muster: false,
+        features: FeatureSet::NONE,
     };
     apply(&mut book, [joined(1), stranger]);
     // Only a Muster validator gets the attempt in a field of its own.
@@ -676,26 +682,48 @@ proptest! {
 #[test]
 fn standing_executors_are_capacity_and_only_muster_is_told_at_once() {
     let (mut book, now) = (open(), start());
-    for (connection, muster) in [(ConnectionId(71), false), (ConnectionId(72), true)] {
+    const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+    for (connection, muster, features) in [
+        (ConnectionId(71), false, FeatureSet::NONE),
+        (ConnectionId(72), true, FeatureSet::ours()),
+        (ConnectionId(73), true, [Feature::Terms].into_iter().collect()),
+    ] {
         let validator = validator();
         book.apply(
             Event::Joined {
                 connection,
                 validator,
                 muster,
+                features,
             },
             now,
         );
     }
-    let more = Manifest::new([(ExecutorClass::AlwaysOnTest, 3)]);
+    let more = ExecutorCapacity {
+        all: Manifest::new([(CLASS, 3)]),
+        private_images: Manifest::new([(CLASS, 1)]),
+    };
     let effects = book.apply(Event::Capacity(more.clone()), now);
-    let [Effect::Tell { to, message }] = effects.as_slice() else {
-        panic!("{effects:?}")
-    };
-    assert_eq!(to, &[ConnectionId(72)]);
-    let FromMiner::V0ExecutorManifestRequest(told) = &**message else {
-        panic!("{message:?}")
-    };
-    assert_eq!(told.manifest.count(ExecutorClass::AlwaysOnTest), COUNT + 3);
+    let told = effects.iter().map(|effect| match effect {
+        Effect::Tell { to, message } => match &**message {
+            FromMiner::V0ExecutorManifestRequest(told) => {
+                let private = told
+                    .private_images
+                    .as_ref()
+                    .map(|executors| executors.count(CLASS));
+                (to.clone(), told.manifest.count(CLASS), private)
+            }
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    });
+    // A validator of an older version is told in the words that it knows.
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            (vec![ConnectionId(72)], COUNT + 3, Some(COUNT + 1)),
+            (vec![ConnectionId(73)], COUNT + 3, None),
+        ]
+    );
     assert_eq!(book.apply(Event::Capacity(more), now), [], "nothing has changed");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_protocol::receipt::MAX_AHEAD;
 use muster_protocol::wire::miner::{
-    DeclineJob, ExecutorManifest, FromMiner, GenericError, InitialJobRequest, JobRequest, ToMiner,
+    DeclineJob, FromMiner, GenericError, InitialJobRequest, JobRequest, ToMiner,
 };
 use muster_protocol::wire::muster::{
     CancelJob, ListedImage, MAX_LISTED_IMAGES, ReceiptCountersigned, WhitelistNotice,
@@ -19,21 +19,13 @@ use super::{
 use crate::admission::{
     self, AdmissionDecision, AdmissionInputs, AdmissionRequest, AttemptHistory, OfferFlaw,
 };
-use crate::lease::{self, Lease};
+use crate::lease::{self, Lease, has_private_image};
 
 impl LeaseTable {
-    pub(super) fn on_joined(
-        &mut self,
-        id: ConnectionId,
-        validator: ValidatorKey,
-        muster: bool,
-    ) -> Vec<Effect> {
-        self.connections
-            .insert(id, ValidatorConnection { validator, muster });
-        let manifest = ExecutorManifest {
-            manifest: self.manifest(),
-        };
-        let mut effects = vec![tell(id, FromMiner::V0ExecutorManifestRequest(manifest))];
+    pub(super) fn on_joined(&mut self, id: ConnectionId, connection: ValidatorConnection) -> Vec<Effect> {
+        self.connections.insert(id, connection);
+        let validator = connection.validator;
+        let mut effects = vec![tell(id, self.announcement(connection.features))];
         let mut open: Vec<_> = self
             .active
             .values_mut()
@@ -85,11 +77,14 @@ impl LeaseTable {
             attempt,
             class: request.executor_class,
             validator,
+            private_image: has_private_image(&request),
         };
-        let manifest = self.manifest();
+        let (manifest, private) = (self.manifest(), self.private_manifest());
         let facts = AdmissionInputs {
             manifest: &manifest,
             leased: self.count_leases(offer.class),
+            takers: private.count(offer.class),
+            leased_takers: self.count_private_leases(offer.class),
             known: self.recall(attempt),
             served,
             draining: self.draining,
@@ -110,7 +105,11 @@ impl LeaseTable {
                 ];
                 effects.extend(lease.history().iter().map(|message| tell(id, message.clone())));
                 effects.extend(self.tell_countersigned(id, &receipt));
-                effects.push(Effect::Start { token, class });
+                effects.push(Effect::Start {
+                    token,
+                    class,
+                    private_image: offer.private_image,
+                });
                 let active = ActiveLease {
                     lease,
                     started: receipt,

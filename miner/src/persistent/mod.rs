@@ -12,12 +12,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use muster_protocol::wire::muster::ListedImage;
-use muster_protocol::{ExecutorClass, Manifest};
+use muster_protocol::{ExecutorClass, Feature, FeatureSet, Manifest};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::lease_table::Event;
+use crate::lease_table::{Event, ExecutorCapacity};
 use crate::manager::{ExecutorManager, ManagerError, Order, Running};
 use crate::queues::Inbox;
 
@@ -58,6 +58,8 @@ struct ConnectedExecutors {
 struct ConnectedExecutor {
     class: ExecutorClass,
     capacity: u32,
+    /// Whether it takes images from archives or with a login.
+    private_images: bool,
     busy: u32,
     hand: mpsc::UnboundedSender<AssignedLease>,
 }
@@ -85,6 +87,7 @@ impl ExecutorPool {
         &self,
         class: ExecutorClass,
         capacity: u32,
+        features: FeatureSet,
     ) -> (PoolMembership, mpsc::UnboundedReceiver<AssignedLease>) {
         let (hand, orders) = mpsc::unbounded_channel();
         let mut seats = self.seats();
@@ -95,6 +98,7 @@ impl ExecutorPool {
             ConnectedExecutor {
                 class,
                 capacity,
+                private_images: features.has(Feature::PrivateImages),
                 busy: 0,
                 hand,
             },
@@ -115,11 +119,15 @@ impl ExecutorPool {
         self.0.shelf.subscribe()
     }
 
-    /// How many jobs all of them run at once, by class.
-    pub fn manifest(&self) -> Manifest {
-        let mut sum = Manifest::default();
+    /// How many jobs all of them run at once.
+    pub fn capacity(&self) -> ExecutorCapacity {
+        let mut sum = ExecutorCapacity::default();
         for seat in self.seats().taken.values() {
-            sum = sum.plus(&Manifest::new([(seat.class, seat.capacity)]));
+            let one = Manifest::new([(seat.class, seat.capacity)]);
+            sum.all = sum.all.plus(&one);
+            if seat.private_images {
+                sum.private_images = sum.private_images.plus(&one);
+            }
         }
         sum
     }
@@ -127,13 +135,13 @@ impl ExecutorPool {
     /// Tells the dispatcher the capacity of all executors, whenever that changes.
     pub async fn publish(self, inbox: Inbox, stop: CancellationToken) {
         let mut changed = self.0.changed.subscribe();
-        let mut told = Manifest::default();
+        let mut told = ExecutorCapacity::default();
         loop {
             changed.borrow_and_update();
-            let manifest = self.manifest();
-            if manifest != told {
-                told = manifest.clone();
-                inbox.send(Event::Capacity(manifest)).await;
+            let capacity = self.capacity();
+            if capacity != told {
+                told = capacity.clone();
+                inbox.send(Event::Capacity(capacity)).await;
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -143,14 +151,16 @@ impl ExecutorPool {
         }
     }
 
-    /// A slot of the least busy executor of a class.
-    fn take(&self, class: ExecutorClass) -> Option<CapacitySlot> {
+    /// A slot of the least busy executor for an order. An image that everybody may read leaves the executors that take
+    /// private images to others, where it can.
+    fn take(&self, order: &Order) -> Option<CapacitySlot> {
         let mut seats = self.seats();
-        let free = seats
-            .taken
-            .iter_mut()
-            .filter(|(_, seat)| seat.class == class && seat.busy < seat.capacity);
-        let (id, seat) = free.min_by_key(|(_, seat)| seat.busy)?;
+        let free = seats.taken.iter_mut().filter(|(_, seat)| {
+            seat.class == order.class
+                && seat.busy < seat.capacity
+                && (seat.private_images || !order.private_image)
+        });
+        let (id, seat) = free.min_by_key(|(_, seat)| (seat.private_images, seat.busy))?;
         seat.busy += 1;
         Some(CapacitySlot {
             pool: self.clone(),
@@ -211,7 +221,7 @@ impl Fleet {
         let mut changed = self.pool.0.changed.subscribe();
         loop {
             changed.borrow_and_update();
-            if let Some(slot) = self.pool.take(order.class) {
+            if let Some(slot) = self.pool.take(&order) {
                 let (over, ended) = oneshot::channel();
                 let assigned = AssignedLease {
                     order: order.clone(),
@@ -274,6 +284,7 @@ mod tests {
         Order {
             token: ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4()),
             class,
+            private_image: false,
             miner_address: "ws://127.0.0.1:1".to_owned(),
         }
     }
@@ -287,8 +298,8 @@ mod tests {
     #[tokio::test]
     async fn standing_executors_first_then_our_own_then_whoever_is_free_first() {
         let (pool, fleet) = fleet(1);
-        let (_seat, mut orders) = pool.join(CLASS, 1);
-        assert_eq!(pool.manifest(), Manifest::new([(CLASS, 1)]));
+        let (_seat, mut orders) = pool.join(CLASS, 1, FeatureSet::ours());
+        assert_eq!(pool.capacity().all, Manifest::new([(CLASS, 1)]));
         let stops: Vec<_> = (0..3).map(|_| CancellationToken::new()).collect();
         let mut runs: Vec<_> = stops
             .iter()
@@ -311,21 +322,57 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_private_image_waits_for_an_executor_that_takes_it_and_others_leave_that_one_free() {
+        let (pool, fleet) = fleet(0);
+        let (_old, mut old_orders) = pool.join(CLASS, 1, FeatureSet::NONE);
+        let (_new, mut new_orders) = pool.join(CLASS, 1, FeatureSet::ours());
+        let one = Manifest::new([(CLASS, 1)]);
+        assert_eq!(
+            (pool.capacity().all.count(CLASS), pool.capacity().private_images),
+            (2, one)
+        );
+        let private = || Order {
+            private_image: true,
+            ..order(CLASS)
+        };
+        let mut runs: Vec<_> = [order(CLASS), private(), private()]
+            .into_iter()
+            .map(|order| fleet.run(order, CancellationToken::new()))
+            .collect();
+        for run in &mut runs {
+            assert!(run.now_or_never().is_none());
+        }
+        let everybodys = old_orders.try_recv().unwrap();
+        assert!(!everybodys.order.private_image);
+        let taken = new_orders.try_recv().unwrap();
+        assert!(taken.order.private_image);
+        // The executor that does not take it becomes free, and the second private image goes on waiting.
+        everybodys.over.send("free again".to_owned()).unwrap();
+        (&mut runs[0]).await.unwrap();
+        assert!((&mut runs[2]).now_or_never().is_none());
+        assert!(old_orders.try_recv().is_err() && new_orders.try_recv().is_err());
+        taken.over.send("free again".to_owned()).unwrap();
+        (&mut runs[1]).await.unwrap();
+        assert!((&mut runs[2]).now_or_never().is_none());
+        assert!(new_orders.try_recv().unwrap().order.private_image);
+    }
+
+    #[tokio::test]
     async fn an_executor_that_vanishes_ends_its_lease_and_leaves_no_capacity() {
         let (pool, fleet) = fleet(0);
-        let (seat, mut orders) = pool.join(CLASS, 2);
+        let (seat, mut orders) = pool.join(CLASS, 2, FeatureSet::ours());
         let mut run = fleet.run(order(CLASS), CancellationToken::new());
         assert!((&mut run).now_or_never().is_none());
         drop((orders.try_recv().unwrap(), seat, orders));
         assert_eq!(run.await.unwrap(), "its connection ended");
-        assert_eq!(pool.manifest(), Manifest::default());
+        assert_eq!(pool.capacity(), ExecutorCapacity::default());
     }
 
     #[tokio::test]
     async fn an_order_for_which_nobody_comes_ends_when_it_is_given_up() {
         let (pool, fleet) = fleet(1);
         let stop = CancellationToken::new();
-        let (_seat, _orders) = pool.join(ExecutorClass::AlwaysOnCpu8c16Gb, 1);
+        let (_seat, _orders) = pool.join(ExecutorClass::AlwaysOnCpu8c16Gb, 1, FeatureSet::ours());
         let mut run = fleet.run(order(ExecutorClass::AlwaysOnGpu24Gb), stop.clone());
         assert!((&mut run).now_or_never().is_none());
         stop.cancel();

@@ -152,7 +152,8 @@ impl PersistentServer {
     ) {
         tracing::info!(name = member.name, class = %hello.class, capacity = hello.capacity, version = hello.version, "a persistent executor connected");
         let session = greeting.accept(ExecutorPeer);
-        let (seat, orders) = self.pool.join(hello.class, hello.capacity);
+        let features = session.features();
+        let (seat, orders) = self.pool.join(hello.class, hello.capacity, features);
         let visit = ExecutorSession {
             door: self,
             name: &member.name,
@@ -307,6 +308,7 @@ impl LeaseRunner {
                 executor_ip: Some(self.ip),
                 // It runs no more jobs than its own capacity, whatever they are at.
                 apart: false,
+                features: self.sender.features(),
             },
             attachment: Attachment::Executor {
                 outbox,

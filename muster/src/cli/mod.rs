@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use muster_enrollment::Invitation;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 
-pub(crate) use user::{Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify};
+pub(crate) use user::{Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify, Subnet};
 
 /// A compute subnet: validators muster miners, prove what they have, and put it to work.
 #[derive(Debug, Parser)]
@@ -35,6 +35,8 @@ pub(crate) enum Command {
     /// Run jobs, follow them, fetch what they left.
     #[command(subcommand)]
     Job(Box<Job>),
+    /// Show what the subnet offers now, class by class, and how long a job of yours would wait.
+    Subnet(Subnet),
     /// Explain the choice of miners for a job.
     #[command(subcommand)]
     Route(Route),

@@ -18,7 +18,7 @@ pub(crate) enum Job {
     /// List jobs, newest first.
     #[command(visible_alias = "list")]
     Ls(JobLs),
-    /// Show a job: its steps, its receipts, its failure and the party at fault.
+    /// Show a job: its place while it waits, its steps, its receipts, its failure and the party at fault.
     Show(JobShow),
     /// Print a job's output; with --follow, while it runs.
     Logs(JobLogs),
@@ -152,12 +152,36 @@ pub(crate) struct JobRun {
     pub(crate) command: Vec<String>,
 }
 
+/// The states by which jobs are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum JobState {
+    /// Waits for an executor.
+    Queued,
+    /// Has not ended.
+    Open,
+    /// Has ended, well or badly.
+    Ended,
+    /// Succeeded.
+    Completed,
+    /// Failed by its own fault, by the subnet's, or was rejected.
+    Failed,
+}
+
 /// `muster job ls`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  muster job ls --status queued
+  muster job ls --status open --limit 50 --page 2")]
 pub(crate) struct JobLs {
     /// The number of rows to show.
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
+    /// The page to show, each with --limit rows, at most 256.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) page: u64,
+    /// Only jobs in this state. Repeatable.
+    #[arg(long = "status", short = 's', value_enum, value_name = "STATE")]
+    pub(crate) states: Vec<JobState>,
     /// Print them as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -201,6 +225,22 @@ pub(crate) struct JobGet {
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub(crate) save: PathBuf,
     /// Print what was written as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster subnet`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Executors that are free may be at work for another validator. A job waits its turn where none is free."
+)]
+pub(crate) struct Subnet {
+    /// Only this class of executor.
+    #[arg(long)]
+    pub(crate) class: Option<ExecutorClass>,
+    /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -17,9 +17,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::Job;
-use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow};
+use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow, JobState};
 use crate::facilitator_access::{self, client_failure};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::job_display::LiveDisplay;
 use crate::{job_inputs, job_text, print};
 
@@ -27,7 +27,10 @@ use crate::{job_inputs, job_text, print};
 const VERY_LONG: Duration = Duration::from_secs(30 * 86_400);
 /// The exit code of a command that Ctrl-C ended, as shells use it.
 const EXIT_INTERRUPTED: u8 = 130;
-const PAGE: u32 = 100;
+/// The most jobs that a facilitator puts on a page.
+const LARGEST_PAGE: u32 = 256;
+/// Characters of an image's name in the table of jobs.
+const MAX_IMAGE_COLUMN: usize = 60;
 
 /// Something that was written to this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,14 +55,29 @@ pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
-    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
-    let mut jobs = Vec::new();
+    if args.page > 1 && args.limit > LARGEST_PAGE {
+        return Err(Failure::usage(format_args!(
+            "with --page, --limit is at most {LARGEST_PAGE}"
+        )));
+    }
+    let client = facilitator_access::resolve(&args.door)?
+        .connect(clock.clone())
+        .await?;
+    let statuses = words_of(&args.states);
     let wanted = usize::try_from(args.limit).unwrap_or(usize::MAX);
-    for page in 1.. {
-        let found = client
-            .jobs(page, args.limit.min(PAGE))
-            .await
-            .map_err(client_failure)?;
+    let mut jobs = Vec::new();
+    for page in args.page.. {
+        let size = args.limit.min(LARGEST_PAGE);
+        let found = if statuses.is_empty() {
+            client.jobs(page, size).await
+        } else {
+            client.jobs_with_status(page, size, &statuses).await
+        };
+        let found = match found {
+            // There is no such page.
+            Err(ClientError::Refused { status, .. }) if status.as_u16() == 404 && page > 1 => break,
+            found => found.map_err(client_failure)?,
+        };
         jobs.extend(found.results);
         if found.next.is_none() || jobs.len() >= wanted {
             break;
@@ -70,22 +88,50 @@ async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {
         print::line(format_args!("{}", serde_json::to_string_pretty(&jobs)?));
         return Ok(ExitCode::SUCCESS);
     }
+    let now = clock.now();
     let row = |job: &JobView| {
-        let arguments = job.args.join(" ");
-        let shown: String = arguments.chars().take(40).collect();
+        let place = job.queue.as_ref();
         vec![
             job.uuid.to_string(),
-            job.last_status().to_string(),
-            job.created_at.to_string(),
-            job.docker_image.clone(),
-            shown,
+            job_text::state(job),
+            place
+                .map(|place| job_text::short_place(place, now))
+                .unwrap_or_default(),
+            job.docker_image.chars().take(MAX_IMAGE_COLUMN).collect(),
+            job.executor_class.to_string(),
+            job_text::age(job.created_at, now),
         ]
     };
     print::table(
-        &["id", "status", "made", "image", "arguments"],
+        &["id", "state", "place", "image", "class", "age"],
         jobs.iter().map(row),
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// The words by which the facilitator knows these states.
+fn words_of(states: &[JobState]) -> Vec<&'static str> {
+    let known = JobStatus::ALL.iter().copied();
+    let known = known.filter(|status| *status != JobStatus::Unknown);
+    let mut words: Vec<_> = states
+        .iter()
+        .flat_map(|state| -> Vec<&'static str> {
+            let with = |is: fn(JobStatus) -> bool| {
+                let found = known.clone().filter(|status| is(*status));
+                found.map(JobStatus::as_str).collect()
+            };
+            match state {
+                JobState::Queued => vec!["queued"],
+                JobState::Open => with(|status| !status.is_terminal()),
+                JobState::Ended => with(JobStatus::is_terminal),
+                JobState::Completed => with(|status| status == JobStatus::Completed),
+                JobState::Failed => with(|status| status.is_terminal() && status != JobStatus::Completed),
+            }
+        })
+        .collect();
+    words.sort_unstable();
+    words.dedup();
+    words
 }
 
 async fn show(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
@@ -291,4 +337,23 @@ fn patience(now: Timestamp, limits: Duration) -> Timestamp {
     /// Pulls and queues lie between a job's own limits.
     const MORE: Duration = Duration::from_secs(600);
     now.plus(MORE).plus(limits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_asked_for_in_the_facilitators_words() {
+        assert_eq!(words_of(&[]), Vec::<&str>::new());
+        assert_eq!(words_of(&[JobState::Queued]), ["queued"]);
+        let failed = ["failed", "horde_failed", "rejected"];
+        assert_eq!(words_of(&[JobState::Failed]), failed);
+        assert_eq!(
+            words_of(&[JobState::Ended, JobState::Failed]),
+            ["completed", "failed", "horde_failed", "rejected"]
+        );
+        let all = words_of(&[JobState::Open, JobState::Ended]);
+        assert_eq!(all.len(), JobStatus::ALL.len() - 1, "{all:?}");
+    }
 }

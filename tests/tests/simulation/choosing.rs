@@ -98,6 +98,7 @@ impl World {
             image: CacheKey::image("image"),
             inputs: BTreeSet::new(),
             avoided_owners: BTreeSet::new(),
+            private_image: false,
             tried: self.validator.jobs.get(&job).map(tried).unwrap_or_default(),
         };
         let subject = |(index, uid): (usize, u16)| RoutableNeuron {

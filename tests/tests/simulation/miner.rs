@@ -15,8 +15,8 @@ use muster_protocol::wire::decode;
 use muster_protocol::wire::miner::{FromMiner, GenericError, InitialJobRequest, ToMiner};
 use muster_protocol::wire::muster::ReceiptCountersigned;
 use muster_protocol::{
-    AttemptId, ExecutorClass, ExecutorToken, Hotkey, Manifest, MinerKey, Receipt, Signature, Timestamp,
-    ValidatorKey,
+    AttemptId, ExecutorClass, ExecutorToken, FeatureSet, Hotkey, Manifest, MinerKey, Receipt, Signature,
+    Timestamp, ValidatorKey,
 };
 
 use crate::faults::{Fault, Mutation};
@@ -171,6 +171,7 @@ impl World {
                     connection: ConnectionId(line),
                     validator: validator_key(),
                     muster: true,
+                    features: FeatureSet::ours(),
                 },
             ),
             Some(Node::Executor(id)) => {
@@ -184,6 +185,7 @@ impl World {
                             token,
                             executor_ip: None,
                             apart: true,
+                            features: FeatureSet::ours(),
                         },
                     );
                 }

@@ -364,6 +364,7 @@ impl World {
             MessageMeaning::Manifest(_)
             | MessageMeaning::Complaint(_)
             | MessageMeaning::Live(_)
+            | MessageMeaning::Hardware(_)
             | MessageMeaning::Ignored => {}
         }
     }

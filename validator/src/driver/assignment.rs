@@ -12,7 +12,7 @@ use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{AttemptId, ErrorCode, ExecutorClass, Hotkey, JobId, MinerKey};
 use muster_routing::availability::{
-    Availability, ClassCapacity, availability, class_capacities, describe_offers,
+    Availability, ClassCapacity, availability, class_capacities, describe_offers, describe_private_offers,
 };
 use muster_routing::{
     CacheKey, Candidate, JobRequirements, RoutableNeuron, Route, RouteDecision, RoutingPolicy, route,
@@ -66,11 +66,38 @@ pub(super) fn assign_waiting(
     Some(Box::new(new_attempt(state, request, earlier, chosen?, decision)))
 }
 
-/// The route of a user's job of this class that no miner was asked for yet, by what the ledger knows now.
-pub(super) fn route_class(drivers: &JobDrivers, class: ExecutorClass, metagraph: &Metagraph) -> Route {
+/// The kind of executor that a job waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ExecutorNeed {
+    pub(super) class: ExecutorClass,
+    /// Whether the executor must take an image from an archive or with a login.
+    pub(super) private_image: bool,
+}
+
+impl ExecutorNeed {
+    /// The kind of executor for a job that everybody may read the image of.
+    pub(super) fn of_class(class: ExecutorClass) -> Self {
+        Self {
+            class,
+            private_image: false,
+        }
+    }
+
+    /// The kind of executor that this job needs.
+    pub(super) fn of_job(request: &JobRequest) -> Self {
+        Self {
+            class: request.executor_class,
+            private_image: request.has_private_image(),
+        }
+    }
+}
+
+/// The route of a user's job with this need that no miner was asked for yet, by what the ledger knows now.
+pub(super) fn route_class(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &Metagraph) -> Route {
     let requirements = JobRequirements {
         job: JobId::from_uuid(Uuid::nil()),
-        class,
+        class: need.class,
+        private_image: need.private_image,
         image: CacheKey::image(""),
         inputs: BTreeSet::new(),
         tried: BTreeSet::new(),
@@ -83,14 +110,14 @@ pub(super) fn route_class(drivers: &JobDrivers, class: ExecutorClass, metagraph:
     route(&requirements, &neurons, &stats, &policy(&drivers.state, false))
 }
 
-/// Whether a miner that is not among these may run a job of the class, now or later.
+/// Whether a miner that is not among these may run a job with this need, now or later.
 fn may_be_asked_later(
     drivers: &JobDrivers,
-    class: ExecutorClass,
+    need: ExecutorNeed,
     tried: &BTreeSet<MinerKey>,
     metagraph: &Metagraph,
 ) -> bool {
-    let mut found = route_class(drivers, class, metagraph);
+    let mut found = route_class(drivers, need, metagraph);
     found
         .candidates
         .retain(|candidate| !tried.contains(&candidate.miner));
@@ -153,15 +180,9 @@ pub(super) async fn assign(
     }
     let decision = found.decision(requirements.class, used.block.0);
     let Some(chosen) = chosen else {
-        let outcome = no_miner_fits(drivers, requirements.class, &found, &used);
-        if !is_own
-            && may_be_asked_later(
-                drivers,
-                requirements.class,
-                &unaskable_miners(earlier, Some(&used)),
-                &used,
-            )
-        {
+        let need = ExecutorNeed::of_job(request);
+        let outcome = no_miner_fits(drivers, need, &found, &used);
+        if !is_own && may_be_asked_later(drivers, need, &unaskable_miners(earlier, Some(&used)), &used) {
             return Ok(Assignment::Later(Box::new(decision), outcome));
         }
         tracing::warn!(code = %ErrorCode::NoMiner, job = %request.uuid, class = %requirements.class, excluded = %found.explain(), "no miner for a job");
@@ -197,6 +218,7 @@ fn requirements(
         avoided_owners,
         job: request.uuid,
         class: request.executor_class,
+        private_image: request.has_private_image(),
         image: CacheKey::image(&request.docker_image),
         inputs: CacheKey::inputs(request.volume.as_ref()),
         tried,
@@ -360,28 +382,46 @@ fn plan(timing: &TimingConfig, request: &JobRequest) -> AttemptPlan {
 /// The outcome of a job that no miner may be asked for. It says what would fit.
 pub(super) fn no_miner_fits(
     drivers: &JobDrivers,
-    class: ExecutorClass,
+    need: ExecutorNeed,
     found: &Route,
     metagraph: &Metagraph,
 ) -> Outcome {
     let offered = capacities(drivers, metagraph);
+    let class = need.class;
+    let image = if need.private_image {
+        " with a private image"
+    } else {
+        ""
+    };
     let message = match availability(found) {
         Availability::Later(reasons) => {
-            format!("no miner can take a job of class {class} now: {reasons}")
+            format!("no miner can take a job of class {class}{image} now: {reasons}")
         }
         Availability::Now(_) | Availability::Never => {
-            let offers = describe_offers(&offered);
-            format!("no miner of this subnet can take a job of class {class}: {offers}")
+            let mut offers = describe_offers(&offered);
+            if need.private_image && !offered.is_empty() {
+                offers = format!("{offers}; {}", describe_private_offers(&offered));
+            }
+            format!("no miner of this subnet can take a job of class {class}{image}: {offers}")
         }
     };
-    let offered: BTreeMap<_, _> = offered
-        .into_iter()
-        .map(|(class, capacity)| (class.as_str(), capacity.executors))
-        .collect();
-    no_miner(
-        &message,
-        json!({ "excluded": found.explain(), "offered": offered }),
-    )
+    let count = |of: fn(&ClassCapacity) -> u32| -> BTreeMap<_, _> {
+        let counts = offered
+            .iter()
+            .map(|(class, capacity)| (class.as_str(), of(capacity)));
+        counts.collect()
+    };
+    let mut context = json!({
+        "excluded": found.explain(),
+        "offered": count(|capacity| capacity.executors),
+    });
+    if need.private_image
+        && let Some(context) = context.as_object_mut()
+    {
+        let takers = json!(count(|capacity| capacity.private_images));
+        context.insert("private_images".to_owned(), takers);
+    }
+    no_miner(&message, context)
 }
 
 /// The outcome of a job for which no miner is known, because the chain has not answered since the start.

@@ -26,9 +26,10 @@ use muster_job_messages::report::{
 };
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
-use muster_protocol::job::{Fault, ImageFetchFailure, Outcome};
+use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::{AttemptId, JobId, JobStatus, Manifest, MinerKey, Receipt, Timestamp};
+use muster_protocol::wire::miner::ExecutorManifest;
+use muster_protocol::{AttemptId, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_routing::{CacheKey, MinerLedger, RouteDecision};
 use muster_store::StoreError;
@@ -176,10 +177,20 @@ impl JobDrivers {
     }
 
     /// Notes a miner's manifest, which may make room for jobs that wait.
-    pub(crate) fn record_manifest(&self, miner: MinerKey, manifest: Manifest) {
+    pub(crate) fn record_manifest(&self, miner: MinerKey, shown: ExecutorManifest) {
         let now = self.state.clock.now();
-        self.ledger().record_manifest(miner, manifest, now);
+        {
+            let mut ledger = self.ledger();
+            ledger.record_private_images(miner, shown.private_images, now);
+            ledger.record_manifest(miner, shown.manifest, now);
+        }
         self.waiting.note_room();
+    }
+
+    /// Notes the features that a miner showed on its connection.
+    pub(crate) fn record_features(&self, miner: MinerKey, features: FeatureSet) {
+        let now = self.state.clock.now();
+        self.ledger().record_features(miner, features, now);
     }
 
     /// Drives a new job that does not wait. The job is in the store, together with its first attempt if it has one.
@@ -349,8 +360,10 @@ impl JobDrivers {
                     }
                 }
             }
-            let outcome = match outcome.image_fetch_failure().map(ImageFetchFailure::fault) {
-                Some(Fault::Nobody) => explain_slow_image(outcome, &request.docker_image, facts.slow_images),
+            let outcome = match attempts.last().and_then(StoredAttempt::image_failure) {
+                Some(failure) if failure.fault() == Fault::Nobody => {
+                    explain_slow_image(outcome, &request.docker_image, facts.slow_images)
+                }
                 Some(_) | None => outcome,
             };
             let receipts = match runner.settle().await? {

@@ -36,7 +36,7 @@ pub(super) async fn answer(
 ) -> Result<Option<String>, StoreError> {
     let about = message.attempt();
     match interpret(message) {
-        MessageMeaning::Manifest(manifest) => drivers.record_manifest(miner, manifest),
+        MessageMeaning::Manifest(shown) => drivers.record_manifest(miner, shown),
         // No driver passes this output on, so it is dropped.
         MessageMeaning::Live(_) => drivers.live_output.count_dropped(),
         MessageMeaning::Complaint(complaint) => tracing::warn!(%miner, complaint, "a miner complains"),
@@ -46,7 +46,7 @@ pub(super) async fn answer(
                 return answer_event(drivers, miner, attempt, &event).await;
             }
         }
-        MessageMeaning::Ignored => {}
+        MessageMeaning::Hardware(_) | MessageMeaning::Ignored => {}
     }
     Ok(None)
 }

@@ -50,19 +50,21 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
     let answers: Vec<_> = asking.buffer_unordered(MINERS_AT_ONCE).collect().await;
     let (mut announced, mut silent) = (Vec::new(), Vec::new());
     for (miner, manifest) in answers {
-        let manifest = match manifest {
-            Ok(manifest) => manifest,
+        let (shown, features) = match manifest {
+            Ok(found) => found,
             Err(said) => {
                 silent.push(SilentMiner { miner, said });
                 continue;
             }
         };
         announced.extend(
-            manifest
+            shown
+                .manifest
                 .iter()
                 .map(|(class, count)| Announcement { miner, class, count }),
         );
-        drivers.record_manifest(miner, manifest);
+        drivers.record_features(miner, features);
+        drivers.record_manifest(miner, shown);
     }
     announced.sort_unstable();
     Announcements { announced, silent }

@@ -82,7 +82,7 @@ impl JobIntake {
                     return Ok(());
                 }
                 IntakeStep::Waits(waiting) => {
-                    self.drivers.wait(waiting);
+                    self.drivers.wait(waiting, &request);
                     return Ok(());
                 }
                 IntakeStep::Known(seen) => seen,

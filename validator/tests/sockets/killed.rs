@@ -64,7 +64,9 @@ impl ObservedJob {
                     self.end = Some(*update);
                 }
             }
-            ToFacilitator::V0Heartbeat(_) | ToFacilitator::MusterJobQueued(_) => {}
+            ToFacilitator::V0Heartbeat(_)
+            | ToFacilitator::MusterJobQueued(_)
+            | ToFacilitator::MusterCapacity(_) => {}
             other @ (ToFacilitator::V0AuthenticationRequest(_)
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterChallengeResponse(_)

@@ -25,14 +25,23 @@ pub enum Feature {
     PrivateImages,
     /// `queue`: the message that tells the place of a waiting job.
     Queue,
+    /// `capacity`: the message that tells what a validator's miners offer. A facilitator with the feature shows it to
+    /// users, and lists their jobs by status.
+    Capacity,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 4] = [Self::Terms, Self::Fetching, Self::PrivateImages, Self::Queue];
+    pub const ALL: [Self; 5] = [
+        Self::Terms,
+        Self::Fetching,
+        Self::PrivateImages,
+        Self::Queue,
+        Self::Capacity,
+    ];
 
     /// The features that this program's roles carry out.
-    const OURS: &[Self] = &[Self::Terms, Self::Fetching, Self::PrivateImages, Self::Queue];
+    const OURS: &[Self] = &Self::ALL;
 
     /// The name on the wire.
     pub const fn name(self) -> &'static str {
@@ -41,6 +50,7 @@ impl Feature {
             Self::Fetching => "fetching",
             Self::PrivateImages => "private-images",
             Self::Queue => "queue",
+            Self::Capacity => "capacity",
         }
     }
 
@@ -50,6 +60,7 @@ impl Feature {
             Self::Fetching => 1 << 1,
             Self::PrivateImages => 1 << 2,
             Self::Queue => 1 << 3,
+            Self::Capacity => 1 << 4,
         }
     }
 
@@ -179,10 +190,13 @@ mod tests {
     #[test]
     fn a_set_is_written_as_names_and_read_again() {
         let all: FeatureSet = Feature::ALL.into_iter().collect();
-        assert_eq!(all.to_string(), "terms, fetching, private-images, queue");
+        assert_eq!(
+            all.to_string(),
+            "terms, fetching, private-images, queue, capacity"
+        );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
-            r#"["terms","fetching","private-images","queue"]"#
+            r#"["terms","fetching","private-images","queue","capacity"]"#
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");

@@ -173,6 +173,18 @@ fn what_validators_and_facilitators_say_beyond_computehorde() {
         format!(
             r#"{{"message_type":"MusterJobQueued",{job},"class":"always_on.test","ahead":0,"waiting":1,"estimate_s":null,"why":""}}"#
         ),
+        concat!(
+            r#"{"message_type":"MusterCapacity","classes":[{"class":"always_on.test","hardware":"8 cores, 16 GiB","#,
+            r#""miners":1,"executors":2,"free":0,"running":2,"private_images":1,"waiting":5,"#,
+            r#""next":[{"ahead":3,"estimate_s":240},{"ahead":5,"estimate_s":null}],"why":"all 2 executors are at work"}],"#,
+            r#""limits":{"job_s":2592000,"image_s":604800,"image_default_s":1800,"queue_s":2592000,"queue_default_s":3600}}"#
+        )
+        .to_owned(),
+        concat!(
+            r#"{"message_type":"MusterCapacity","classes":[],"limits":{"job_s":1,"image_s":2,"image_default_s":3,"#,
+            r#""queue_s":4,"queue_default_s":5}}"#
+        )
+        .to_owned(),
         r#"{"message_type":"MusterGateway","url":null,"models":[]}"#.to_owned(),
         concat!(
             r#"{"message_type":"MusterGateway","url":"http://10.0.0.1:8092","models":["#,
@@ -219,6 +231,11 @@ fn what_an_executor_says_beyond_computehorde() {
     ] {
         assert_eq!(rewrite::<FromMiner>("ours", &frame), frame);
     }
+    let manifest = concat!(
+        r#"{"message_type":"V0ExecutorManifestRequest","manifest":{"always_on.test":2},"#,
+        r#""private_images":{"always_on.test":1}}"#
+    );
+    assert_eq!(rewrite::<FromMiner>("ours", manifest), manifest);
     let enrolled = r#"{"message_type":"MusterExecutorEnrolled","class":"always_on.test"}"#;
     let sealed = |attestation, refusal| {
         format!(

@@ -48,15 +48,19 @@ pub enum CacheError {
 }
 
 /// Chooses the images to remove, the longest unused first: those unused for longer than `age`, then as many more as it
-/// takes to bring the rest under `bytes`.
+/// takes to bring the rest under `bytes`. An image without content counts as one byte, because its name and its
+/// configuration take room too.
 pub fn overdue(held: &[CachedImage], age: Duration, bytes: u64, now: Timestamp) -> Vec<ImageId> {
     let mut oldest_first = held.to_vec();
     oldest_first.sort_by_key(|held| (held.last, held.image));
-    let mut left = held.iter().fold(0_u64, |sum, held| sum.saturating_add(held.size));
+    let room = |held: &CachedImage| held.size.max(1);
+    let mut left = held
+        .iter()
+        .fold(0_u64, |sum, held| sum.saturating_add(room(held)));
     let mut going = Vec::new();
     for held in oldest_first {
         if now.since(held.last) > age || left > bytes {
-            left = left.saturating_sub(held.size);
+            left = left.saturating_sub(room(&held));
             going.push(held.image);
         }
     }
@@ -225,6 +229,13 @@ mod tests {
         assert_eq!(going(hour, 49), [a.image, b.image]);
         assert_eq!(going(hour, 0), [a.image, b.image, c.image]);
         assert_eq!(overdue(&[], hour, 0, now), []);
+        let empty = held("empty", 0, 1_000);
+        assert_eq!(
+            overdue(&[empty], hour, 0, now),
+            [empty.image],
+            "it takes room too"
+        );
+        assert_eq!(overdue(&[empty], hour, 1, now), []);
         // A clock that was set back makes no image overdue.
         assert_eq!(overdue(&[c], Duration::ZERO, 60, Timestamp::from_secs(10)), []);
     }

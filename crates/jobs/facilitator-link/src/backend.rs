@@ -4,7 +4,7 @@
 use futures_util::future::BoxFuture;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata};
-use muster_protocol::wire::muster::{CancelRequest, GatewayNotice};
+use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice};
 use muster_protocol::{JobId, JobStatus};
 use muster_store::StoreError;
 use tokio::sync::watch;
@@ -68,6 +68,10 @@ pub trait LinkBackend: Send + Sync + 'static {
 
     /// The validator's gateway, as a Muster facilitator is told of it; `None` if there is no gateway.
     fn gateway_notice(&self) -> Option<GatewayNotice>;
+
+    /// What the subnet offers now, as a facilitator with the feature `capacity` is told of it; `None` while nothing is
+    /// known. Called every few seconds, so it must be quick.
+    fn capacity_notice(&self) -> Option<CapacityNotice>;
 
     /// Notes that the facilitator is being dialled.
     fn note_connecting(&self);

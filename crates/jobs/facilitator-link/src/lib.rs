@@ -9,10 +9,13 @@
 //! taken in parallel, each in a task of its own, so that jobs that come together share a commit. A cancellation may be
 //! about any of them, so it waits until all of them are taken.
 //!
+//! A facilitator with the feature `capacity` is told what the subnet offers, when that changes.
+//!
 //! [`FacilitatorLink::run`] is the entry point, [`LinkBackend`] is the validator behind it, [`live_output`] carries
 //! what running jobs print.
 
 mod backend;
+mod capacity;
 pub mod live_output;
 mod reader;
 mod update_frame;

@@ -15,6 +15,7 @@ use muster_websocket::SocketWriter;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::Acknowledgement;
+use crate::capacity::CapacityReports;
 use crate::update_frame::encode_update;
 use crate::{FacilitatorLink, LinkEnd, MAX_FRAME, WINDOW, describe_errors};
 
@@ -53,6 +54,8 @@ impl LinkWriter<'_> {
             link.live_output.count_dropped();
         }
         let clock = Arc::clone(&link.clock);
+        let tells_capacity = is_muster && self.socket.features().has(Feature::Capacity);
+        let mut capacity = CapacityReports::new(clock.now());
         let mut writes = link.backend.outbox_writes();
         let (mut next_beat, mut answer_by, mut store_by) = (clock.now(), None, None);
         let window = if is_muster { WINDOW } else { 1 };
@@ -90,7 +93,13 @@ impl LinkWriter<'_> {
                 _ = writes.changed(), if !more => more = true,
                 Some(()) = too_late => return Err(LinkEnd::Silent(link.answer_within)),
                 // The sender lies beside the receiver, so the channel cannot close.
-                Some(message) = live.recv() => self.send_live(&message).await?,
+                Some(message) = live.recv() => self.send_live(message).await?,
+                () = clock.sleep_until(capacity.next_look()), if tells_capacity => {
+                    if let Some(notice) = capacity.take(link.backend.capacity_notice(), clock.now()) {
+                        let notice = ToFacilitator::MusterCapacity(Box::new(notice));
+                        self.socket.send(encode(&notice)).await?;
+                    }
+                }
                 () = clock.sleep_until(next_beat) => {
                     self.socket.send(encode(&ToFacilitator::V0Heartbeat(Heartbeat {}))).await?;
                     next_beat = clock.now().plus(link.heartbeat);
@@ -100,33 +109,32 @@ impl LinkWriter<'_> {
     }
 
     /// Sends a message of live output, which is not answered. Only a Muster facilitator knows it.
-    async fn send_live(&self, message: &ToFacilitator) -> Result<(), LinkEnd> {
-        let is_known = match message {
-            ToFacilitator::MusterJobQueued(_) => self.socket.features().has(Feature::Queue),
-            ToFacilitator::V0AuthenticationRequest(_)
+    async fn send_live(&self, message: ToFacilitator) -> Result<(), LinkEnd> {
+        if !self.socket.is_muster() {
+            return Ok(());
+        }
+        let features = self.socket.features();
+        let message = match message {
+            ToFacilitator::MusterJobQueued(_) if !features.has(Feature::Queue) => return Ok(()),
+            // A facilitator without the feature refuses a message with a field that it does not know.
+            ToFacilitator::MusterJobProgress(progress) if !features.has(Feature::Fetching) => {
+                ToFacilitator::MusterJobProgress(LiveProgress {
+                    layers: None,
+                    ..progress
+                })
+            }
+            message @ (ToFacilitator::V0AuthenticationRequest(_)
             | ToFacilitator::V0Heartbeat(_)
             | ToFacilitator::V0JobStatusUpdate(_)
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
-            | ToFacilitator::MusterGateway(_) => true,
-            // A facilitator without the feature refuses a message with a field that it does not know.
-            ToFacilitator::MusterJobProgress(progress) if !self.socket.features().has(Feature::Fetching) => {
-                let known = LiveProgress {
-                    layers: None,
-                    ..*progress
-                };
-                if self.socket.is_muster() {
-                    let message = ToFacilitator::MusterJobProgress(known);
-                    self.socket.send(encode(&message)).await?;
-                }
-                return Ok(());
-            }
-            ToFacilitator::MusterJobProgress(_) => true,
+            | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterJobQueued(_)
+            | ToFacilitator::MusterCapacity(_)
+            | ToFacilitator::MusterGateway(_)) => message,
         };
-        if self.socket.is_muster() && is_known {
-            self.socket.send(encode(message)).await?;
-        }
+        self.socket.send(encode(&message)).await?;
         Ok(())
     }
 

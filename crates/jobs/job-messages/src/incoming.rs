@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use muster_protocol::Receipt;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::status::{HordeFailureReason, ParticipantType};
 use muster_protocol::wire::executor::{JobLog, JobProgress};
 use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
 };
-use muster_protocol::wire::miner::FromMiner;
-use muster_protocol::{Manifest, Receipt};
+use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
 use serde_json::json;
+
+use crate::hardware::describe_hardware;
 
 /// The meaning of a miner's message.
 #[derive(Debug, PartialEq)]
@@ -18,7 +20,9 @@ pub enum MessageMeaning {
     /// An event of the attempt's state machine.
     Event(Event),
     /// The executors that the miner announces.
-    Manifest(Manifest),
+    Manifest(ExecutorManifest),
+    /// The hardware of the attempt's executor, in a few words of the miner's.
+    Hardware(String),
     /// A receipt with the miner's signature, which is not checked yet.
     Countersigned(Box<Receipt>),
     /// An error that the miner reports as text, not checked or shortened.
@@ -41,7 +45,10 @@ pub enum LiveUpdate {
 /// Interprets a message of a miner.
 pub fn interpret(message: FromMiner) -> MessageMeaning {
     let event = match message {
-        FromMiner::V0ExecutorManifestRequest(m) => return MessageMeaning::Manifest(m.manifest),
+        FromMiner::V0ExecutorManifestRequest(m) => return MessageMeaning::Manifest(m),
+        FromMiner::V0MachineSpecsRequest(m) => {
+            return describe_hardware(&m.specs).map_or(MessageMeaning::Ignored, MessageMeaning::Hardware);
+        }
         FromMiner::MusterReceiptCountersigned(m) => {
             return MessageMeaning::Countersigned(Box::new(m.receipt));
         }
@@ -54,7 +61,6 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
             return MessageMeaning::Live(LiveUpdate::Progress(progress));
         }
         FromMiner::V0MainHotkeyMessage(_)
-        | FromMiner::V0MachineSpecsRequest(_)
         | FromMiner::MusterExecutorMetrics(_)
         | FromMiner::MusterExecutorHello(_)
         | FromMiner::MusterEnrolExecutor(_)

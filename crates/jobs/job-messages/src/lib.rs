@@ -2,8 +2,10 @@
 //!
 //! * [`incoming`]: the meaning of a miner's message for the attempt.
 //! * [`outgoing`]: the offer, the job, the cancellation and the receipts that a miner is sent, and [`IssuedReceipt`].
+//! * [`hardware`]: an executor's hardware in a few words.
 //! * [`report`]: the report of a job's end, for its user and for the log.
 
+pub mod hardware;
 pub mod incoming;
 pub mod outgoing;
 pub mod report;

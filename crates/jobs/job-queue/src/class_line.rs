@@ -93,6 +93,22 @@ impl ClassLine {
         Some(earlier.saturating_add(same_round.count()))
     }
 
+    /// The most jobs that start before a new one of an account which has so many jobs here. The new one is the last of
+    /// its account.
+    pub(crate) fn ahead_of_next(&self, own: usize) -> usize {
+        let rounds = self.lengths.iter().map(|(length, accounts)| {
+            // In the new job's own round, each account that still has a job may have its turn before.
+            let starts = (*length).min(own.saturating_add(1));
+            starts.saturating_mul(*accounts)
+        });
+        rounds.fold(0, usize::saturating_add)
+    }
+
+    /// The most jobs that one account has here.
+    pub(crate) fn longest(&self) -> usize {
+        self.lengths.last_key_value().map_or(0, |(length, _)| *length)
+    }
+
     /// Changes the jobs of an account, and gives the account the place that follows from them. An account without jobs
     /// is forgotten: its last turn came before every later arrival, so it decides nothing any more.
     fn change(&mut self, account: &QueueAccount, change: impl FnOnce(&mut AccountLine)) {

@@ -295,6 +295,33 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn a_new_job_gets_no_worse_place_than_its_account_was_told(
+        steps in proptest::collection::vec((0u8..4, 1u8..=10, 0usize..5), 0..40), newcomer in 0u8..6,
+    ) {
+        let mut queue = JobQueue::new(WIDE);
+        let now = Timestamp::from_secs(1_000_000);
+        let from = |by, priority| Step::Arrive { account: by, class: 0, priority, patience: 3_600 };
+        for (number, (by, priority, pops)) in steps.iter().enumerate() {
+            arrive(&mut queue, number as u128, &from(*by, *priority), now).unwrap();
+            // Most arrivals find nobody starting.
+            if *pops == 0 { queue.pop(CLASSES[0]); }
+        }
+        let own = queue.jobs().filter(|job| job.account == account(newcomer)).count();
+        let told = queue.ahead_of_next(CLASSES[0], usize::MAX);
+        let short = queue.ahead_of_next(CLASSES[0], 2);
+        prop_assert_eq!(&short[..], &told[..told.len().min(2)]);
+        prop_assert_eq!(told.last().copied(), Some(queue.len()), "behind all that wait");
+        // The least priority, so that it is the last of its account.
+        let job = arrive(&mut queue, 1_000, &from(newcomer, 1), now).unwrap();
+        let ahead = queue.position(job.job).unwrap().ahead;
+        let most = told[own.min(told.len() - 1)];
+        prop_assert!(ahead <= most, "{ahead} of {told:?} with {own}");
+        prop_assert!(own > 0 || ahead == most, "{ahead} of {told:?}");
+    }
+}
+
 #[test]
 fn one_account_with_a_thousand_jobs_holds_up_no_other() {
     let mut queue = JobQueue::new(WIDE);

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use muster_identity::{Keypair, sign_validator_auth};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::wire::miner::{FromMiner, ToMiner};
+use muster_protocol::wire::miner::{ExecutorManifest, FromMiner, ToMiner};
 use muster_protocol::wire::{decode, encode};
-use muster_protocol::{Manifest, MinerKey};
+use muster_protocol::{FeatureSet, MinerKey};
 use muster_websocket::{Limits, connect};
 
-/// Dials the miner at `address`, greets it as the validator `keypair`, and returns the first manifest that it sends.
+/// Dials the miner at `address`, greets it as the validator `keypair`, and returns the first manifest that it sends, with
+/// the features that it showed.
 ///
 /// A miner sends its manifest only when a connection begins, so this opens a connection of its own.
 ///
@@ -22,7 +23,7 @@ pub async fn fetch_manifest(
     clock: &SharedClock,
     miner: MinerKey,
     address: SocketAddr,
-) -> Result<Manifest, String> {
+) -> Result<(ExecutorManifest, FeatureSet), String> {
     let url = format!("ws://{address}/v0.1/validator_interface/{}", keypair.hotkey());
     let causes = |error: &(dyn Error + 'static)| Causes(error).to_string();
     let mut socket = connect(&url, &Limits::miner())
@@ -37,7 +38,7 @@ pub async fn fetch_manifest(
         match socket.recv().await {
             Ok(Some(frame)) => {
                 if let Ok(FromMiner::V0ExecutorManifestRequest(message)) = decode(&frame) {
-                    return Ok(message.manifest);
+                    return Ok((message, socket.features()));
                 }
             }
             Ok(None) => return Err("it disconnected before it sent its manifest".to_owned()),

@@ -26,6 +26,8 @@ pub struct Order {
     pub token: ExecutorToken,
     /// The class that the executor must have.
     pub class: ExecutorClass,
+    /// Whether the executor must take an image from an archive or with a login.
+    pub private_image: bool,
     /// The address of the miner that it dials.
     pub miner_address: String,
 }

@@ -106,6 +106,7 @@ mod tests {
         Order {
             token: ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4()),
             class: ExecutorClass::AlwaysOnTest,
+            private_image: false,
             miner_address: "ws://127.0.0.1:1".to_owned(),
         }
     }

@@ -225,6 +225,7 @@ mod tests {
         Order {
             token: ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4()),
             class: ExecutorClass::AlwaysOnTest,
+            private_image: false,
             miner_address: "ws://192.0.2.1:8092".to_owned(),
         }
     }

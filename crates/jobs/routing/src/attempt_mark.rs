@@ -1,6 +1,6 @@
 //! The mark that the end of an attempt leaves on its miner's record.
 
-use muster_protocol::job::{Fault, Outcome};
+use muster_protocol::job::{Fault, ImageFetchFailure, Outcome};
 use serde::{Deserialize, Serialize};
 
 /// The mark that the end of an attempt leaves on its miner's record.
@@ -69,7 +69,10 @@ pub fn mark_attempt(outcome: &Outcome, evidence: MarkEvidence) -> AttemptMark {
         Outcome::Rejected(_) if excused => AttemptMark::Clean,
         Outcome::Rejected(_) => AttemptMark::Unexcused,
         Outcome::HordeFailed(_) if outcome.image_fetch_failure().is_some() => {
-            if image_elsewhere {
+            let came = outcome
+                .image_fetch_failure()
+                .is_some_and(ImageFetchFailure::image_came);
+            if image_elsewhere && !came {
                 AttemptMark::Excuse
             } else {
                 AttemptMark::Clean
@@ -151,12 +154,18 @@ mod tests {
         }
         let image = json!({"image_fetch": "no_such_image", "fault": "user"});
         let claimed = horde(ParticipantType::Executor, generic, Some(image));
+        let seatless = horde(
+            ParticipantType::Miner,
+            generic,
+            Some(json!({"image_fetch": "no_executor"})),
+        );
         for (image_elsewhere, expected) in [(false, AttemptMark::Clean), (true, AttemptMark::Excuse)] {
             let evidence = MarkEvidence {
                 excused: false,
                 image_elsewhere,
             };
             assert_eq!(mark_attempt(&claimed, evidence), expected);
+            assert_eq!(mark_attempt(&seatless, evidence), AttemptMark::Clean);
         }
         for mark in AttemptMark::ALL {
             assert_eq!(AttemptMark::from_word(mark.as_str()), Some(mark));

@@ -33,7 +33,7 @@ pub struct LaterReasons {
 }
 
 /// The subnet's offer of one class. Only miners that may be asked at all are counted, by their manifests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassCapacity {
     /// Miners that offer the class.
     pub miners: u32,
@@ -41,6 +41,20 @@ pub struct ClassCapacity {
     pub executors: u32,
     /// Attempts of this validator on these executors.
     pub at_work: u32,
+    /// Those of the executors that would be asked now.
+    pub free: u32,
+    /// Those of the executors that are known to take private images.
+    pub private_images: u32,
+    /// The number of executors by their hardware, as far as their miners told it.
+    pub hardware: BTreeMap<String, u32>,
+}
+
+impl ClassCapacity {
+    /// The hardware of the most executors; `None` if none is known.
+    pub fn usual_hardware(&self) -> Option<&str> {
+        let usual = self.hardware.iter().max_by_key(|(_, count)| **count)?;
+        Some(usual.0)
+    }
 }
 
 /// Reads from a route whether its job starts now, later or never.
@@ -61,7 +75,9 @@ pub fn availability(route: &Route) -> Availability {
             | Exclusion::Blacklisted
             | Exclusion::AlreadyTried
             | Exclusion::SameOwner
-            | Exclusion::ClassNotOffered => {}
+            | Exclusion::ClassNotOffered
+            | Exclusion::NoPrivateImages
+            | Exclusion::NoPrivateExecutor => {}
         }
         if excluded.reason.is_passing() {
             may_be_asked_later = true;
@@ -93,7 +109,21 @@ pub fn class_capacities(
             let capacity = capacities.entry(class).or_default();
             capacity.miners = capacity.miners.saturating_add(1);
             capacity.executors = capacity.executors.saturating_add(count);
-            capacity.at_work = capacity.at_work.saturating_add(stats.open_of(class).min(count));
+            let at_work = stats.open_of(class).min(count);
+            capacity.at_work = capacity.at_work.saturating_add(at_work);
+            let is_asked = !stats.full.contains_key(&class) && stats.incidents < policy.max_incidents;
+            let free = if is_asked {
+                count.saturating_sub(at_work)
+            } else {
+                0
+            };
+            capacity.free = capacity.free.saturating_add(free);
+            let private = stats.count_private(class, count);
+            capacity.private_images = capacity.private_images.saturating_add(private);
+            if let Some(hardware) = stats.hardware.get(&class) {
+                let known = capacity.hardware.entry(hardware.clone()).or_default();
+                *known = known.saturating_add(count);
+            }
         }
     }
     capacities
@@ -108,6 +138,20 @@ pub fn describe_offers(capacities: &BTreeMap<ExecutorClass, ClassCapacity>) -> S
         .iter()
         .map(|(class, capacity)| format!("{} of {class}", capacity.executors));
     format!("offered are {}", offers.collect::<Vec<_>>().join(", "))
+}
+
+/// The executors that take private images as a user reads them: `private images are taken by 1 of always_on.test`.
+pub fn describe_private_offers(capacities: &BTreeMap<ExecutorClass, ClassCapacity>) -> String {
+    let takers = capacities
+        .iter()
+        .filter(|(_, capacity)| capacity.private_images > 0)
+        .map(|(class, capacity)| format!("{} of {class}", capacity.private_images));
+    let takers: Vec<_> = takers.collect();
+    if takers.is_empty() {
+        return "none of these is known to take private images; use an image that its registry gives to everybody"
+            .to_owned();
+    }
+    format!("private images are taken by {}", takers.join(", "))
 }
 
 impl fmt::Display for LaterReasons {
@@ -136,14 +180,14 @@ impl fmt::Display for LaterReasons {
 mod tests {
     use std::net::SocketAddr;
 
-    use muster_protocol::Manifest;
+    use muster_protocol::{Feature, Manifest};
 
     use super::*;
     use crate::route::{ExcludedMiner, RouteCost};
     use crate::testing::hotkey;
 
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
-    const NEVER: [Exclusion; 7] = [
+    const NEVER: [Exclusion; 9] = [
         Exclusion::NoAxon,
         Exclusion::BadAxon,
         Exclusion::OwnHotkey,
@@ -151,6 +195,8 @@ mod tests {
         Exclusion::AlreadyTried,
         Exclusion::SameOwner,
         Exclusion::ClassNotOffered,
+        Exclusion::NoPrivateImages,
+        Exclusion::NoPrivateExecutor,
     ];
 
     fn without(excluded: &[(Exclusion, Option<i64>)]) -> Route {
@@ -232,7 +278,7 @@ mod tests {
             neuron(4, true),
             neuron(5, true),
         ];
-        let known = (1..=4)
+        let mut known: BTreeMap<_, _> = (1..=4)
             .map(|seed| (MinerKey(hotkey(seed)), stats(u32::from(seed))))
             .collect();
         let capacities = class_capacities(&neurons, &known, &policy);
@@ -240,9 +286,32 @@ mod tests {
             miners: 2,
             executors: 4,
             at_work: 3,
+            free: 1,
+            ..ClassCapacity::default()
         };
-        assert_eq!(capacities, [(CLASS, expected)].into());
+        assert_eq!(capacities, [(CLASS, expected.clone())].into());
         assert_eq!(describe_offers(&capacities), "offered are 4 of always_on.test");
         assert!(describe_offers(&BTreeMap::new()).contains("no miner"));
+        assert!(describe_private_offers(&capacities).starts_with("none of these"));
+
+        // A miner that is full, or fails, is not asked; one that knows private images may tell how many executors do.
+        let one = known.get_mut(&MinerKey(hotkey(1))).unwrap();
+        one.full.insert(CLASS, Timestamp::from_secs(9));
+        one.last_features = Some([Feature::PrivateImages].into_iter().collect());
+        one.last_private_images = Some(Manifest::new([(CLASS, 1)]));
+        one.hardware.insert(CLASS, "8 cores, 16 GiB".to_owned());
+        let capacities = class_capacities(&neurons, &known, &policy);
+        let expected = ClassCapacity {
+            free: 0,
+            private_images: 1,
+            hardware: [("8 cores, 16 GiB".to_owned(), 2)].into(),
+            ..expected
+        };
+        assert_eq!(expected.usual_hardware(), Some("8 cores, 16 GiB"));
+        assert_eq!(capacities, [(CLASS, expected)].into());
+        assert_eq!(
+            describe_private_offers(&capacities),
+            "private images are taken by 1 of always_on.test"
+        );
     }
 }

@@ -22,6 +22,11 @@ pub enum Exclusion {
     SameOwner,
     /// The miner's last manifest has no executor of the class.
     ClassNotOffered,
+    /// The job's image comes from an archive or with a login, and the miner has not shown the feature `private-images`.
+    NoPrivateImages,
+    /// The job's image comes from an archive or with a login, and no executor of the class at the miner has shown the
+    /// feature `private-images`.
+    NoPrivateExecutor,
     /// All the miner's executors of the class are at work for this validator.
     Busy {
         /// Attempts under way at the miner.
@@ -50,7 +55,9 @@ impl Exclusion {
             | Self::Blacklisted
             | Self::AlreadyTried
             | Self::SameOwner
-            | Self::ClassNotOffered => false,
+            | Self::ClassNotOffered
+            | Self::NoPrivateImages
+            | Self::NoPrivateExecutor => false,
         }
     }
 }
@@ -65,6 +72,12 @@ impl fmt::Display for Exclusion {
             Self::AlreadyTried => f.write_str("it was already asked for this job"),
             Self::SameOwner => f.write_str("the job's image did not come to another miner of its owner"),
             Self::ClassNotOffered => f.write_str("its manifest has no executor of this class"),
+            Self::NoPrivateImages => {
+                f.write_str("it does not know private-images, which this job's image needs")
+            }
+            Self::NoPrivateExecutor => f.write_str(
+                "no executor of this class there knows private-images, which this job's image needs",
+            ),
             Self::Busy { open, capacity } => {
                 write!(f, "{open} of its {capacity} executors are at work for us")
             }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use muster_protocol::{ExecutorClass, Manifest, MinerKey, Timestamp};
+use muster_protocol::{ExecutorClass, FeatureSet, Manifest, MinerKey, Timestamp};
 
 use crate::attempt_mark::AttemptMark;
 use crate::cache_keys::CacheKey;
@@ -50,6 +50,9 @@ struct MinerAccount {
     excuses: SlicedCount,
     given: SlicedCount,
     manifest: Option<(Timestamp, Manifest)>,
+    features: Option<(Timestamp, FeatureSet)>,
+    private_images: Option<(Timestamp, Manifest)>,
+    hardware: BTreeMap<ExecutorClass, String>,
     full: BTreeMap<ExecutorClass, FullReport>,
     warm: BTreeMap<CacheKey, Timestamp>,
 }
@@ -166,6 +169,29 @@ impl MinerLedger {
         self.account(miner).manifest = Some((at, manifest));
     }
 
+    /// Notes the features that a miner showed on a connection. They expire with the manifest's window, because a miner
+    /// that is not asked for want of a feature could not show that it has it now.
+    pub fn record_features(&mut self, miner: MinerKey, features: FeatureSet, at: Timestamp) {
+        self.account(miner).features = Some((at, features));
+    }
+
+    /// Notes which of its executors take private images, as a miner told with its manifest; `None` if it does not tell.
+    pub fn record_private_images(&mut self, miner: MinerKey, executors: Option<Manifest>, at: Timestamp) {
+        self.account(miner).private_images = executors.map(|executors| (at, executors));
+    }
+
+    /// Notes the hardware of an executor, as a miner told it.
+    pub fn record_hardware(&mut self, miner: MinerKey, class: ExecutorClass, hardware: String) {
+        self.account(miner).hardware.insert(class, hardware);
+    }
+
+    /// Executors of the class that take private images, by the miner's last words; `None` if they are not recent, or do
+    /// not tell.
+    pub fn private_executors(&self, miner: MinerKey, class: ExecutorClass, now: Timestamp) -> Option<u32> {
+        let (at, executors) = self.accounts.get(&miner)?.private_images.as_ref()?;
+        (now.since(*at) < self.windows.manifest).then(|| executors.count(class))
+    }
+
     /// Executors of the class by the miner's last manifest; `None` without a recent one.
     pub fn executors(&self, miner: MinerKey, class: ExecutorClass, now: Timestamp) -> Option<u32> {
         let (at, manifest) = self.accounts.get(&miner)?.manifest.as_ref()?;
@@ -256,6 +282,21 @@ impl MinerLedger {
                 .map(|(class, report)| (*class, report.until))
                 .collect(),
             warm: about.iter().filter(is_warm).copied().collect(),
+            features: account
+                .features
+                .filter(|(at, _)| now.since(*at) < windows.manifest)
+                .map(|(_, features)| features),
+            private_images: account
+                .private_images
+                .as_ref()
+                .filter(|(at, _)| now.since(*at) < windows.manifest)
+                .map(|(_, executors)| executors.clone()),
+            last_features: account.features.map(|(_, features)| features),
+            last_private_images: account
+                .private_images
+                .as_ref()
+                .map(|(_, executors)| executors.clone()),
+            hardware: account.hardware.clone(),
         }
     }
 
@@ -300,6 +341,26 @@ mod tests {
             .stats([miner(1)], &about, NOW(now))
             .remove(&miner(1))
             .unwrap_or_default()
+    }
+
+    #[test]
+    fn what_a_miner_knows_of_private_images_is_asked_again_when_it_is_old() {
+        let mut ledger = ledger();
+        let known = |ledger: &MinerLedger, now| {
+            let stats = standing(ledger, &[], now);
+            (stats.features, stats.private_images, stats.last_features)
+        };
+        assert_eq!(known(&ledger, 0), (None, None, None));
+        let executors = Manifest::new([(CLASS, 1)]);
+        ledger.record_features(miner(1), FeatureSet::NONE, NOW(0));
+        ledger.record_private_images(miner(1), Some(executors.clone()), NOW(0));
+        let none = Some(FeatureSet::NONE);
+        assert_eq!(known(&ledger, 299), (none, Some(executors), none));
+        assert_eq!(ledger.private_executors(miner(1), CLASS, NOW(299)), Some(1));
+        assert_eq!(known(&ledger, 300), (None, None, none));
+        assert_eq!(ledger.private_executors(miner(1), CLASS, NOW(300)), None);
+        ledger.record_private_images(miner(1), None, NOW(300));
+        assert_eq!(known(&ledger, 300).1, None, "it does not tell any more");
     }
 
     #[test]

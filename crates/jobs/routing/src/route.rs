@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use muster_protocol::{Digest, ExecutorClass, Hotkey, JobId, Manifest, MinerKey, Timestamp};
+use muster_protocol::{
+    Digest, ExecutorClass, Feature, FeatureSet, Hotkey, JobId, Manifest, MinerKey, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -42,6 +44,8 @@ pub struct JobRequirements {
     pub tried: BTreeSet<MinerKey>,
     /// Coldkeys of the owners to whose miners the job's image did not come.
     pub avoided_owners: BTreeSet<Hotkey>,
+    /// Whether the job's image comes from an archive or with a login, which not every miner and executor knows.
+    pub private_image: bool,
 }
 
 /// The operator's rules and the prices.
@@ -96,11 +100,41 @@ pub struct MinerStats {
     pub full: BTreeMap<ExecutorClass, Timestamp>,
     /// Images and inputs that earlier jobs left at the miner.
     pub warm: BTreeSet<CacheKey>,
+    /// The features that the miner lately showed; `None` if it was not connected lately.
+    pub features: Option<FeatureSet>,
+    /// The executors that take private images, as the miner lately told; `None` if it does not tell.
+    pub private_images: Option<Manifest>,
+    /// The features that the miner last showed, however long ago.
+    pub last_features: Option<FeatureSet>,
+    /// The executors that take private images, as the miner last told, however long ago.
+    pub last_private_images: Option<Manifest>,
+    /// The hardware of an executor of each class, as the miner last told it.
+    pub hardware: BTreeMap<ExecutorClass, String>,
 }
 
 impl MinerStats {
     pub(crate) fn open_of(&self, class: ExecutorClass) -> u32 {
         self.open.get(&class).copied().unwrap_or(0)
+    }
+
+    /// Checks that a job with a private image may be offered. A miner whose features are not known may: it shows them
+    /// before it gets the offer.
+    fn check_private_images(&self, class: ExecutorClass) -> Result<(), Exclusion> {
+        match (self.features, &self.private_images) {
+            (Some(features), _) if !features.has(Feature::PrivateImages) => Err(Exclusion::NoPrivateImages),
+            (_, Some(executors)) if executors.count(class) == 0 => Err(Exclusion::NoPrivateExecutor),
+            (_, _) => Ok(()),
+        }
+    }
+
+    /// Those of `executors` executors of the class that are known to take private images.
+    pub(crate) fn count_private(&self, class: ExecutorClass, executors: u32) -> u32 {
+        let knows = self.last_features.unwrap_or_default().has(Feature::PrivateImages);
+        match &self.last_private_images {
+            Some(told) if knows => told.count(class).min(executors),
+            None if knows => executors,
+            Some(_) | None => 0,
+        }
     }
 
     /// Executors of the class; without a manifest, one more than are at work.
@@ -304,6 +338,9 @@ fn check_exclusions(
     if capacity == 0 {
         return Err(Exclusion::ClassNotOffered);
     }
+    if requirements.private_image {
+        stats.check_private_images(requirements.class)?;
+    }
     if open >= capacity {
         return Err(Exclusion::Busy { open, capacity });
     }
@@ -348,6 +385,8 @@ fn end_of(reason: Exclusion, class: ExecutorClass, stats: &MinerStats) -> Option
         | Exclusion::AlreadyTried
         | Exclusion::SameOwner
         | Exclusion::ClassNotOffered
+        | Exclusion::NoPrivateImages
+        | Exclusion::NoPrivateExecutor
         | Exclusion::Busy { .. } => None,
     }
 }

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use muster_protocol::{ExecutorClass, Hotkey, JobId, Manifest, MinerKey, Timestamp};
+use muster_protocol::{ExecutorClass, Feature, FeatureSet, Hotkey, JobId, Manifest, MinerKey, Timestamp};
+use muster_routing::availability::{Availability, availability};
 use muster_routing::{
     AttemptMark, CacheKey, Exclusion, JobRequirements, LedgerWindows, MinerLedger, MinerStats,
     RoutableNeuron, Route, RoutingPolicy, route,
@@ -36,6 +37,7 @@ fn wish(seed: u128) -> JobRequirements {
         inputs: BTreeSet::new(),
         tried: BTreeSet::new(),
         avoided_owners: BTreeSet::new(),
+        private_image: false,
     }
 }
 
@@ -323,6 +325,7 @@ fn standing() -> impl Strategy<Value = MinerStats> {
                     .into_iter()
                     .collect(),
                 warm: warm.then(|| CacheKey::image("image")).into_iter().collect(),
+                ..MinerStats::default()
             },
         )
 }
@@ -448,4 +451,48 @@ fn a_miner_that_has_not_shown_its_executors_gets_few_attempts_at_a_time() {
     // An old manifest says how many it may have, and never that it may have none.
     assert_eq!((with(2, Some(3)), with(3, Some(3))), (None, busy(3, 3)));
     assert_eq!((with(0, Some(0)), with(1, Some(0))), (None, busy(1, 1)));
+}
+
+#[test]
+fn a_job_with_a_private_image_passes_over_those_that_do_not_know_it_by_name() {
+    let known = |features: Option<FeatureSet>, private: Option<u32>| MinerStats {
+        manifest: Some(Manifest::new([(CLASS, 2)])),
+        last_manifest: Some(Manifest::new([(CLASS, 2)])),
+        features,
+        private_images: private.map(|count| Manifest::new([(CLASS, count)])),
+        ..MinerStats::default()
+    };
+    let knows = Some([Feature::PrivateImages].into_iter().collect());
+    let stats = BTreeMap::from([
+        // Nothing is known of the first: it is asked, and shows its features before it gets the offer.
+        (miner(1), known(None, None)),
+        (miner(2), known(Some(FeatureSet::NONE), None)),
+        (miner(3), known(knows, Some(0))),
+        (miner(4), known(knows, Some(1))),
+        (miner(5), known(knows, None)),
+    ]);
+    let neurons: Vec<_> = (1..=5).map(|seed| subject(seed, Some(1))).collect();
+    let mut wish = wish(1);
+    let everybody = route(&wish, &neurons, &stats, &policy());
+    assert_eq!(everybody.candidates.len(), 5, "an image that everybody may read");
+    wish.private_image = true;
+    let found = route(&wish, &neurons, &stats, &policy());
+    let mut asked = order(&found);
+    asked.sort_unstable();
+    assert_eq!(asked, [1, 4, 5]);
+    let reasons: Vec<_> = found
+        .excluded
+        .iter()
+        .map(|excluded| (excluded.uid, excluded.reason))
+        .collect();
+    assert_eq!(
+        reasons,
+        [(2, Exclusion::NoPrivateImages), (3, Exclusion::NoPrivateExecutor)]
+    );
+    // These reasons hold, so a job that only such miners could run is refused at once.
+    let old: Vec<_> = [2, 3].map(|seed| subject(seed, Some(1))).into();
+    assert_eq!(
+        availability(&route(&wish, &old, &stats, &policy())),
+        Availability::Never
+    );
 }

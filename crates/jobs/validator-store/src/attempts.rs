@@ -37,9 +37,11 @@ pub struct StoredAttempt {
 }
 
 impl StoredAttempt {
-    /// The reason for which the job's image did not come, if the attempt ended by that.
+    /// The reason for which the job's image did not come, if the attempt ended by that. An image that came while no
+    /// executor was free is no such reason.
     pub fn image_failure(&self) -> Option<ImageFetchFailure> {
-        self.machine.outcome()?.image_fetch_failure()
+        let failure = self.machine.outcome()?.image_fetch_failure()?;
+        (!failure.image_came()).then_some(failure)
     }
 }
 

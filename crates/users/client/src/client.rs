@@ -7,9 +7,9 @@ use muster_identity::{Keypair, sign_job, sign_terms};
 use muster_process::SharedClock;
 use muster_protocol::rest::{
     ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, LoginNonce,
-    LoginRequest, Token, headers,
+    LoginRequest, SubnetCapacity, Token, headers,
 };
-use muster_protocol::{FeatureSet, JobId};
+use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER};
 use parking_lot::Mutex;
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -227,6 +227,24 @@ impl Client {
         self.send(|| self.ask(Method::GET, path), true).await
     }
 
+    /// As [`Self::get`], showing the facilitator our features, so that it tells what ComputeHorde's clients do not know.
+    async fn get_with_features<T: DeserializeOwned>(&self, path: &str) -> ClientResult<T> {
+        let shown = FeatureSet::ours().to_string();
+        let request = || self.ask(Method::GET, path).header(MUSTER_FEATURES_HEADER, &shown);
+        self.send(request, true).await
+    }
+
+    /// Fails if the facilitator has not shown a feature.
+    async fn require(&self, feature: Feature) -> ClientResult<()> {
+        if self.features().await?.has(feature) {
+            return Ok(());
+        }
+        Err(ClientError::Older {
+            base: self.base.clone(),
+            feature: feature.name(),
+        })
+    }
+
     async fn post<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> ClientResult<T> {
         self.send(|| self.ask(Method::POST, path).json(body), false).await
     }
@@ -320,7 +338,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn job(&self, id: JobId) -> ClientResult<JobView> {
-        self.get(&format!("/api/v1/jobs/{id}/")).await
+        self.get_with_features(&format!("/api/v1/jobs/{id}/")).await
     }
 
     /// A page of the user's jobs, newest first; the first is 1.
@@ -328,8 +346,30 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn jobs(&self, page: u64, size: u32) -> ClientResult<JobPage> {
-        self.get(&format!("/api/v1/jobs/?page={page}&page_size={size}"))
+        self.get_with_features(&format!("/api/v1/jobs/?page={page}&page_size={size}"))
             .await
+    }
+
+    /// A page of those of the user's jobs that have one of these statuses, as the wire has them, or with `queued` wait
+    /// for an executor; newest first.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; also if the facilitator is too old to list jobs by status.
+    pub async fn jobs_with_status(&self, page: u64, size: u32, statuses: &[&str]) -> ClientResult<JobPage> {
+        // An older facilitator would list every job.
+        self.require(Feature::Capacity).await?;
+        let statuses: String = statuses.iter().map(|word| format!("&status={word}")).collect();
+        let path = format!("/api/v1/jobs/?page={page}&page_size={size}{statuses}");
+        self.get_with_features(&path).await
+    }
+
+    /// What the miners of the subnet offer now.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; also if the facilitator is too old to tell it.
+    pub async fn subnet(&self) -> ClientResult<SubnetCapacity> {
+        self.require(Feature::Capacity).await?;
+        self.get("/api/v1/subnet/").await
     }
 
     /// Asks for a job to be stopped. It has ended when its status says so.

@@ -54,6 +54,17 @@ pub enum ClientError {
         /// The feature's name.
         feature: &'static str,
     },
+    /// It is older than this call.
+    #[error(
+        "the facilitator at {base} does not know {feature:?}, which this needs; ask its operator for a newer version, or \
+         choose another facilitator"
+    )]
+    Older {
+        /// The facilitator's URL.
+        base: String,
+        /// The feature's name.
+        feature: &'static str,
+    },
     /// Its answer cannot be read.
     #[error("the answer of the facilitator at {base} cannot be read; is that a facilitator?")]
     Unreadable {
@@ -114,6 +125,7 @@ impl ClientError {
             Self::Unreachable { .. }
             | Self::Unreadable { .. }
             | Self::Lacks { .. }
+            | Self::Older { .. }
             | Self::BadKey
             | Self::TooLate { .. }
             | Self::Io { .. }
@@ -132,7 +144,11 @@ impl Coded for ClientError {
             Self::Unauthorised { .. } => Some(ErrorCode::SignatureRefused),
             Self::BadKey => Some(ErrorCode::NotLoggedIn),
             Self::Damaged { .. } | Self::BrokeOff { .. } => Some(ErrorCode::FileRefused),
-            Self::Refused { .. } | Self::Lacks { .. } | Self::TooLate { .. } | Self::Io { .. } => None,
+            Self::Refused { .. }
+            | Self::Lacks { .. }
+            | Self::Older { .. }
+            | Self::TooLate { .. }
+            | Self::Io { .. } => None,
         }
     }
 }

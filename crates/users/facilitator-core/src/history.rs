@@ -182,6 +182,7 @@ pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHist
         streaming_server_port: address.streaming_server_port.unwrap_or_default(),
         status_history,
         muster: request.muster.as_ref().and_then(|extension| extension.to_view()),
+        queue: None,
     }
 }
 

@@ -4,9 +4,10 @@
 //!
 //! Reading order: [`login_tokens`] and [`account`] (the identity of a caller), [`signature`] and [`request_bodies`]
 //! (the content of a request), [`rate_limit`] (the frequency of requests), [`connections`] (the delivery of jobs),
-//! [`history`], [`job_events`] and [`list_page`] (the answers to users).
+//! [`history`], [`job_events`], [`list_page`] and [`capacity`] (the answers to users).
 
 pub mod account;
+pub mod capacity;
 pub mod connections;
 pub mod history;
 pub mod job_events;

@@ -1,7 +1,9 @@
 //! Pages of a list: parsing the query, and the links to the next and the previous page. Pure.
 
-use muster_protocol::JobId;
+use std::collections::BTreeSet;
+
 use muster_protocol::ids::IdError;
+use muster_protocol::{JobId, JobStatus};
 
 /// The results on a page if the query has no `page_size`.
 const DEFAULT_SIZE: u32 = 10;
@@ -73,7 +75,17 @@ pub struct JobFilter {
     pub uuids: Vec<JobId>,
     /// Only jobs with a label. No call of the API sets one yet, so there are none.
     pub labelled: bool,
+    /// Only jobs with one of these statuses, or that wait if `queued` is set; jobs of every status if both are empty.
+    pub statuses: BTreeSet<StatusWord>,
+    /// As well the jobs that wait for an executor.
+    pub queued: bool,
 }
+
+/// The word of a status, as the wire has it.
+pub type StatusWord = &'static str;
+
+/// The word that asks for jobs that wait for an executor.
+pub const QUEUED: &str = "queued";
 
 /// The reason why a filter is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,6 +96,27 @@ pub enum FilterRejection {
     /// The filter names more jobs than a page can hold.
     #[error("Ask for at most {MAX_SIZE} jobs at once.")]
     TooMany,
+    /// A value of `status` is no status.
+    #[error("There is no such status; known are {QUEUED}, {known}.", known = status_words().collect::<Vec<_>>().join(", "))]
+    NotStatus,
+}
+
+/// The words of all statuses that a job can have.
+fn status_words() -> impl Iterator<Item = StatusWord> {
+    let known = JobStatus::ALL
+        .iter()
+        .filter(|status| **status != JobStatus::Unknown);
+    known.map(|status| status.as_str())
+}
+
+impl FilterRejection {
+    /// The name of the parameter with the wrong value.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::NotUuid(_) | Self::TooMany => "uuid",
+            Self::NotStatus => "status",
+        }
+    }
 }
 
 // === impl JobFilter ===
@@ -110,12 +143,30 @@ impl JobFilter {
             return Err(FilterRejection::TooMany);
         }
         let labelled = values("tag").next().is_some();
-        Ok(Self { uuids, labelled })
+        let (mut statuses, mut queued) = (BTreeSet::new(), false);
+        for text in values("status") {
+            if text == QUEUED {
+                queued = true;
+            } else {
+                let word = status_words().find(|word| *word == text);
+                statuses.insert(word.ok_or(FilterRejection::NotStatus)?);
+            }
+        }
+        Ok(Self {
+            uuids,
+            labelled,
+            statuses,
+            queued,
+        })
     }
 
     /// The filter as part of a query. It begins with `&` unless it is empty.
     pub fn query(&self) -> String {
-        self.uuids.iter().map(|uuid| format!("&uuid={uuid}")).collect()
+        let uuids = self.uuids.iter().map(|uuid| format!("&uuid={uuid}"));
+        let queued = self.queued.then_some(QUEUED);
+        let statuses = self.statuses.iter().copied().chain(queued);
+        let statuses = statuses.map(|word| format!("&status={word}"));
+        uuids.chain(statuses).collect()
     }
 }
 
@@ -179,6 +230,22 @@ mod tests {
             query(&[("uuid", "x")]),
             Err(FilterRejection::NotUuid(_))
         ));
+        let open = query(&[
+            ("status", "queued"),
+            ("status", "accepted"),
+            ("status", "accepted"),
+        ])
+        .unwrap();
+        assert!(open.queued && open.statuses.iter().eq(["accepted"].iter()));
+        assert_eq!(open.query(), "&status=accepted&status=queued");
+        for bad in ["Queued", "unknown", "running"] {
+            let rejection = query(&[("status", bad)]).unwrap_err();
+            assert_eq!(
+                (rejection.field(), &rejection),
+                ("status", &FilterRejection::NotStatus)
+            );
+            assert!(rejection.to_string().contains("horde_failed"), "{rejection}");
+        }
         let page = PageQuery { number: 1, size: 1 };
         let next = page.links("/j/", &filter.query(), 2).0.unwrap();
         assert_eq!(next, format!("/j/?page=2&page_size=1&uuid={uuid}"));

@@ -13,6 +13,7 @@ use sqlx::AssertSqlSafe;
 
 use super::{JOB_COLUMNS, JobRow, StatusRow, StoredJob};
 use crate::store::Store;
+use crate::store::queue_places::IS_WAITING;
 
 /// One page of a user's jobs.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,10 +121,11 @@ impl Store {
         limit: u32,
         offset: u64,
     ) -> Result<(u64, Vec<String>), StoreError> {
-        let which = match filter.uuids.len() {
+        let mut which = match filter.uuids.len() {
             0 => String::new(),
             some => format!("AND uuid IN ({})", placeholders(4, some)),
         };
+        which.push_str(&status_condition(filter));
         // Both statements use the first three parameters, so that the others have the same numbers.
         let counting = format!(
             "SELECT COUNT(*) FROM jobs WHERE account = $1 AND CAST($2 AS BIGINT) >= 0 AND CAST($3 AS BIGINT) >= 0 {which}"
@@ -176,6 +178,30 @@ impl Store {
             .await
             .during("read a job's request")?;
         Ok(request)
+    }
+}
+
+/// The condition that a row of `jobs` has one of the statuses of the filter; empty if each will do.
+fn status_condition(filter: &JobFilter) -> String {
+    let mut conditions = Vec::new();
+    if !filter.statuses.is_empty() {
+        // The words are the wire's own, so they need no parameters.
+        let words: Vec<_> = filter.statuses.iter().map(|word| format!("'{word}'")).collect();
+        conditions.push(format!(
+            "(SELECT last.status FROM statuses AS last WHERE last.job = jobs.uuid AND last.status <> 'unknown' \
+             ORDER BY last.position DESC LIMIT 1) IN ({})",
+            words.join(", ")
+        ));
+    }
+    if filter.queued {
+        conditions.push(format!(
+            "EXISTS (SELECT 1 FROM queue_places WHERE queue_places.job = jobs.uuid AND {IS_WAITING})"
+        ));
+    }
+    if conditions.is_empty() {
+        String::new()
+    } else {
+        format!(" AND ({})", conditions.join(" OR "))
     }
 }
 

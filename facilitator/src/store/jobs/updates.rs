@@ -8,6 +8,7 @@ use muster_store::{During as _, StoreError, json};
 use super::{append, mark_answered, read_history};
 use crate::store::Store;
 use crate::store::audit::{Actor, AuditAction};
+use crate::store::queue_places::end_place;
 
 /// The most attempts to write an update while other facilitators write to the same job.
 const MAX_RACES: usize = 16;
@@ -74,6 +75,10 @@ impl Store {
         for _ in 0..MAX_RACES {
             let history = read_history(&mut transaction, update.uuid).await?;
             if let Err(rejection) = history.check(update) {
+                let is_of_attempt = !matches!(update.status, JobStatus::Sent | JobStatus::Received);
+                if is_of_attempt && end_place(&mut transaction, update.uuid, now).await? {
+                    transaction.commit("store that a job waits no more").await?;
+                }
                 return Ok(UpdateOutcome::Rejected(rejection));
             }
             if append(&mut transaction, update.uuid, history.len(), &entry).await? {

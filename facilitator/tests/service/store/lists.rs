@@ -99,6 +99,7 @@ async fn a_filter_finds_the_accounts_own_jobs_only() {
         let filter = JobFilter {
             uuids: vec![mine.uuid, other.uuid],
             labelled: false,
+            ..JobFilter::default()
         };
         let page = listed(store.list_jobs(&account("User"), &filter, 10, 0).await.unwrap());
         assert_eq!((page.count, page.jobs[0].request.uuid), (1, mine.uuid));

@@ -1,5 +1,7 @@
 //! Leases whose images are fetched: they keep no executor, and neither an account nor a registry delays others.
 
+use muster_protocol::JobRejectionReason;
+use muster_protocol::job::RegistryCredentials;
 use muster_protocol::wire::executor::ExecutorUp;
 use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::wire::muster::OfferExtension;
@@ -149,6 +151,32 @@ fn an_image_that_does_not_come_ends_its_lease_and_blames_nobody() {
 }
 
 #[test]
+fn an_image_that_came_while_no_executor_was_free_is_named_so_before_the_validators_clock_runs_out() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    apply(&mut book, fetching(1, "alice", "slow"));
+    // Both executors take other jobs meanwhile, and wait longer for their validator than the image may take.
+    for n in [2, 3] {
+        apply(
+            &mut book,
+            [offered(1, n), dialled(u64::try_from(n).unwrap(), n), ready(n)],
+        );
+    }
+    apply(&mut book, [ready(1)]);
+    // The image's own limit, without the margin after which the validator's clock would have ended the attempt.
+    let limit = start().plus(Duration::from_secs(500));
+    let before = book.apply(Event::Tick, Timestamp::from_micros(limit.micros() - 1));
+    assert!(heard(&before, 1).all(|message| message.attempt() != Some(attempt(1))));
+    let effects = book.apply(Event::Tick, limit);
+    let failure = heard(&effects, 1).find_map(|message| match message {
+        FromMiner::V0HordeFailedRequest(failed) if failed.job_uuid == attempt(1) => Some(failed.clone()),
+        _ => None,
+    });
+    let failed = failure.unwrap();
+    assert_eq!(failed.context.as_ref().unwrap()["image_fetch"], "no_executor");
+}
+
+#[test]
 fn a_validator_without_the_feature_is_told_nothing_and_keeps_its_executor() {
     let mut book = open();
     let effects = apply(
@@ -170,8 +198,115 @@ fn a_persistent_executor_keeps_its_place_and_needs_a_slot_all_the_same() {
         token: token(1),
         executor_ip: None,
         apart: false,
+        features: FeatureSet::ours(),
     };
     let effects = apply(&mut book, [dial, up(1, "slow")]);
     assert_eq!((granted(&effects), book.working_leases()), (vec![attempt(1)], 1));
     assert_eq!(told(&apply(&mut book, [ready(1)]), 1), ["V0ExecutorReadyRequest"]);
+}
+
+/// An offer whose image comes with a login.
+fn offered_with_login(n: u128) -> Event {
+    let mut event = offered(1, n);
+    if let Event::Offered { offer, .. } = &mut event {
+        offer.request.muster = Some(Box::new(OfferExtension {
+            credentials: Some(RegistryCredentials {
+                username: "me".to_owned(),
+                password: "secret".to_owned(),
+            }),
+            ..OfferExtension::default()
+        }));
+    }
+    event
+}
+
+#[test]
+fn an_executor_without_the_feature_gets_no_private_image_and_its_lease_says_why() {
+    let mut book = open();
+    apply(&mut book, [joined(1), offered_with_login(1)]);
+    let old = Event::Dialled {
+        dial: DialId(1),
+        token: token(1),
+        executor_ip: None,
+        apart: true,
+        features: [Feature::Fetching].into_iter().collect(),
+    };
+    let effects = apply(&mut book, [old]);
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Dismiss { .. })),
+        "{effects:?}"
+    );
+    let orders = effects.iter().filter_map(|effect| match effect {
+        Effect::Order { message, .. } => Some(&**message),
+        _ => None,
+    });
+    assert!(
+        !orders
+            .into_iter()
+            .any(|order| matches!(order, ToMiner::V0InitialJobRequest(_))),
+        "it is not told the job"
+    );
+    let Some(FromMiner::V0HordeFailedRequest(failed)) = heard(&effects, 1).last() else {
+        panic!("{effects:?}")
+    };
+    assert!(
+        failed.message.contains("does not know private-images"),
+        "{failed:?}"
+    );
+    assert_eq!(book.open_leases(), 0);
+}
+
+#[test]
+fn a_lease_forgets_the_login_once_its_executor_has_it() {
+    let mut book = open();
+    apply(&mut book, [joined(1), offered_with_login(1)]);
+    let effects = apply(&mut book, [dialled(1, 1)]);
+    let told = format!("{effects:?}");
+    assert!(told.contains("V0InitialJobRequest"), "{told}");
+    let order = effects.iter().find_map(|effect| match effect {
+        Effect::Order { message, .. } => Some(muster_protocol::wire::encode(&**message)),
+        _ => None,
+    });
+    assert!(order.unwrap().contains("secret"), "the executor gets the login");
+    let lease = &book.active[&attempt(1)].lease;
+    assert!(!lease.holds_offer(), "the offer is gone with the login");
+    assert!(lease.has_private_image());
+}
+
+#[test]
+fn no_more_private_images_are_taken_than_executors_take_them() {
+    let mut book = open();
+    book.rules.manifest = Manifest::default();
+    let standing = ExecutorCapacity {
+        all: Manifest::new([(ExecutorClass::AlwaysOnTest, 3)]),
+        private_images: Manifest::new([(ExecutorClass::AlwaysOnTest, 1)]),
+    };
+    apply(&mut book, [joined(1), Event::Capacity(standing)]);
+    let first = apply(&mut book, [offered_with_login(1)]);
+    let started = first.iter().any(|effect| {
+        matches!(
+            effect,
+            Effect::Start {
+                private_image: true,
+                ..
+            }
+        )
+    });
+    assert!(started, "{first:?}");
+    let second = apply(&mut book, [offered_with_login(2)]);
+    assert_eq!(told(&second, 1), ["V0DeclineJobRequest"]);
+    let everybodys = apply(&mut book, [offered(1, 3)]);
+    assert_eq!(told(&everybodys, 1)[0], "V0AcceptJobRequest");
+    let none = ExecutorCapacity {
+        private_images: Manifest::default(),
+        ..book.standing.clone()
+    };
+    apply(&mut book, [Event::Capacity(none)]);
+    let effects = apply(&mut book, [offered_with_login(4)]);
+    let Some(FromMiner::V0DeclineJobRequest(declined)) = heard(&effects, 1).next() else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(declined.reason, JobRejectionReason::NoMinerForJob);
 }

@@ -57,6 +57,8 @@ impl AttemptRunner<'_> {
                 }
             }
         }
+        self.drivers
+            .record_features(self.attempt.miner, self.channel.features());
         self.apply(Event::Connected).await?;
         match (self.missing_feature(), self.attempt.machine.state()) {
             (Some(feature), JobState::Offered) => {
@@ -110,8 +112,13 @@ impl AttemptRunner<'_> {
             own_jobs.notify(self.request.uuid, JobNews::Closed(closed.close.clone()));
         }
         match interpret(message) {
-            MessageMeaning::Manifest(manifest) => {
-                self.drivers.record_manifest(self.attempt.miner, manifest);
+            MessageMeaning::Manifest(shown) => {
+                self.drivers.record_manifest(self.attempt.miner, shown);
+            }
+            MessageMeaning::Hardware(hardware) => {
+                let class = self.attempt.machine.plan().class;
+                let miner = self.attempt.miner;
+                self.drivers.ledger().record_hardware(miner, class, hardware);
             }
             MessageMeaning::Live(update) => {
                 if let LiveUpdate::Progress(progress) = &update
@@ -151,12 +158,20 @@ impl AttemptRunner<'_> {
         }
         let now = self.state.clock.now();
         let class = self.attempt.machine.plan().class;
+        let executors = {
+            let (ledger, miner) = (self.drivers.ledger(), self.attempt.miner);
+            let all = ledger.executors(miner, class, now);
+            // The executors that do not take the image may well be free.
+            let takers = ledger.private_executors(miner, class, now);
+            let takers = takers.filter(|_| self.request.has_private_image());
+            takers.or(all)
+        };
         let refusal = BusyRejection {
             miner: self.attempt.miner,
             attempt: self.attempt.id,
             class,
             at: now,
-            executors: self.drivers.ledger().executors(self.attempt.miner, class, now),
+            executors,
         };
         let shown: Vec<_> = decline.receipts.iter().take(MAX_EXCUSES).cloned().collect();
         let verified = verify_receipts(shown, now);

@@ -5,16 +5,25 @@ use std::sync::Arc;
 use futures_util::future::OptionFuture;
 use muster_chain::Metagraph;
 use muster_protocol::{ExecutorClass, JobId, Timestamp};
-use muster_routing::Candidate;
 use muster_routing::availability::{Availability, availability};
+use muster_routing::{Candidate, Route};
 use muster_store::StoreError;
 
+use super::super::assignment::ExecutorNeed;
 use super::super::{BeginningAttempt, DrivenJob, JobDrivers, WaitTime, assignment};
 use crate::store::StoredJob;
 
 /// The earliest of some times.
 fn earliest(times: impl IntoIterator<Item = Option<Timestamp>>) -> Option<Timestamp> {
     times.into_iter().flatten().min()
+}
+
+/// When a reason ends for which no miner of a route may be asked now.
+fn end_of_wait(found: &Route) -> Option<Timestamp> {
+    match availability(found) {
+        Availability::Later(reasons) => reasons.until,
+        Availability::Now(_) | Availability::Never => None,
+    }
 }
 
 impl JobDrivers {
@@ -91,7 +100,17 @@ impl JobDrivers {
             if self.waiting.lock().queue.waiting_for(class) == 0 {
                 return Ok(None);
             }
-            let found = assignment::route_class(self, class, &metagraph);
+            let found = assignment::route_class(self, ExecutorNeed::of_class(class), &metagraph);
+            let private = self.route_private_images(class, &metagraph);
+            if let Some(private) = &private
+                && availability(private) == Availability::Never
+                && self.has_unexamined_private_image(class)
+            {
+                if let Some(newer) = self.refuse_private_images(class, private, &metagraph).await? {
+                    metagraph = newer;
+                }
+                continue;
+            }
             match availability(&found) {
                 Availability::Now(_) => {}
                 Availability::Later(reasons) => {
@@ -115,45 +134,116 @@ impl JobDrivers {
                         metagraph = newer;
                         continue;
                     }
-                    self.refuse_unexamined(class, &found, &metagraph).await?;
+                    self.refuse_unexamined(ExecutorNeed::of_class(class), &found, &metagraph)
+                        .await?;
                     return Ok(None);
                 }
             }
-            let Some(job) = self.first_startable(class, &found.candidates) else {
-                // All that wait have been tried on the miners that are free.
-                self.waiting.lock().unexamined.remove(&class);
-                return Ok(None);
+            let takers = private
+                .as_ref()
+                .map_or(&found.candidates, |private| &private.candidates);
+            let Some(job) = self.first_startable(class, &found.candidates, takers) else {
+                // All that wait have been tried on the miners that are free, or have images which these do not take.
+                let arrived = self.waiting.lock().unexamined.remove(&class);
+                for job in arrived.unwrap_or_default() {
+                    self.tell_position(job);
+                }
+                return Ok(private.and_then(|private| end_of_wait(&private)));
             };
             match self.state.store.job(job).await? {
                 Some(stored) if !stored.closed => {
-                    if !self.start_waiting(stored, &metagraph) {
-                        // The subnet has changed since a job with attempts was found startable: it avoids an owner's
-                        // miners that were not known as such. Other jobs may start.
-                        let mut lines = self.waiting.lock();
-                        let Some(tried) = lines.tried.get_mut(&job) else {
-                            return Ok(None);
-                        };
-                        tried.extend(found.candidates.iter().map(|candidate| candidate.miner));
+                    let is_private = stored.request.has_private_image();
+                    if !self.start_waiting(stored, &metagraph)
+                        && !self.pass_over(job, is_private, &found.candidates)
+                    {
+                        return Ok(None);
                     }
                 }
                 Some(_) | None => {
                     // A job that ended lost its row in the same write, so this does not happen.
                     tracing::error!(%job, "a job waits that has ended or is unknown; it is forgotten");
-                    self.waiting.lock().queue.remove(job);
+                    self.waiting.lock().remove(job);
                 }
             }
         }
     }
 
-    /// The first job of a line that one of these miners may run. Only jobs that have had an attempt are ever passed
-    /// over.
-    fn first_startable(&self, class: ExecutorClass, candidates: &[Candidate]) -> Option<JobId> {
+    /// The route of the waiting jobs of a class with private images; `None` if no such job is known to wait.
+    fn route_private_images(&self, class: ExecutorClass, metagraph: &Metagraph) -> Option<Route> {
+        if !self.waiting.lock().needs_private_images(class) {
+            return None;
+        }
+        let need = ExecutorNeed {
+            class,
+            private_image: true,
+        };
+        Some(assignment::route_class(self, need, metagraph))
+    }
+
+    /// Notes why a job that was found startable does not start, so that others may; `false` if nothing more is known of
+    /// it than before.
+    fn pass_over(&self, job: JobId, is_private: bool, candidates: &[Candidate]) -> bool {
+        let mut lines = self.waiting.lock();
+        // A job of an earlier process whose image not every executor takes.
+        if is_private && lines.private_images.insert(job) {
+            return true;
+        }
+        // The subnet has changed since a job with attempts was found startable: it avoids an owner's miners that were
+        // not known as such.
+        let Some(tried) = lines.tried.get_mut(&job) else {
+            return false;
+        };
+        tried.extend(candidates.iter().map(|candidate| candidate.miner));
+        true
+    }
+
+    /// Refuses the jobs with private images that have just arrived in a line, because no miner could run them. Returns a
+    /// newer metagraph instead if there is one: a miner may have announced itself in it.
+    async fn refuse_private_images(
+        &self,
+        class: ExecutorClass,
+        found: &Route,
+        metagraph: &Metagraph,
+    ) -> Result<Option<Arc<Metagraph>>, StoreError> {
+        let newer = self.state.subnet.read_newer_than(metagraph).await;
+        if newer.is_none() {
+            let need = ExecutorNeed {
+                class,
+                private_image: true,
+            };
+            self.refuse_unexamined(need, found, metagraph).await?;
+        }
+        Ok(newer)
+    }
+
+    /// Whether a job with a private image has arrived since the line was last looked at.
+    fn has_unexamined_private_image(&self, class: ExecutorClass) -> bool {
         let lines = self.waiting.lock();
-        let is_startable = |job: &JobId| match lines.tried.get(job) {
-            None => true,
-            Some(tried) => candidates
-                .iter()
-                .any(|candidate| !tried.contains(&candidate.miner)),
+        let mut arrived = lines.unexamined.get(&class).into_iter().flatten();
+        arrived.any(|job| lines.private_images.contains(job))
+    }
+
+    /// The first job of a line that one of these miners may run; `takers` are those that take private images. Only jobs
+    /// that have had an attempt, or have a private image, are ever passed over.
+    fn first_startable(
+        &self,
+        class: ExecutorClass,
+        candidates: &[Candidate],
+        takers: &[Candidate],
+    ) -> Option<JobId> {
+        let lines = self.waiting.lock();
+        let is_startable = |job: &JobId| {
+            let candidates = if lines.private_images.contains(job) {
+                takers
+            } else {
+                candidates
+            };
+            match lines.tried.get(job) {
+                None => !candidates.is_empty(),
+                Some(tried) => candidates
+                    .iter()
+                    .any(|candidate| !tried.contains(&candidate.miner)),
+            }
         };
         let next = lines.queue.next(class)?.job;
         if is_startable(&next) {
@@ -179,7 +269,7 @@ impl JobDrivers {
             let mut lines = self.waiting.lock();
             // Registered while the queue is locked, so that a cancellation finds the job here or there.
             lines.queue.take(job).map(|taken| {
-                lines.tried.remove(&job);
+                lines.forget(job);
                 (taken, self.running.register(job, None))
             })
         };

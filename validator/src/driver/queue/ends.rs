@@ -9,12 +9,13 @@ use muster_job_messages::report::{describe, fault_of, final_metadata};
 use muster_job_queue::WaitingJob;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::JobStage;
-use muster_protocol::{ErrorCode, ExecutorClass, JobId, Timestamp};
+use muster_protocol::{ErrorCode, JobId, Timestamp};
 use muster_routing::Route;
 use muster_routing::availability::{Availability, availability};
 use muster_store::StoreError;
 use serde_json::{Value, json};
 
+use super::super::assignment::ExecutorNeed;
 use super::super::{JobDrivers, assignment, final_report};
 use crate::store::StoredAttempt;
 
@@ -27,8 +28,8 @@ impl JobDrivers {
     pub(crate) async fn cancel(&self, job: JobId, reason: &str) -> Result<(), StoreError> {
         let has_attempts = {
             let mut lines = self.waiting.lock();
-            match lines.queue.remove(job) {
-                Some(_) => lines.tried.remove(&job).is_some(),
+            match lines.remove(job) {
+                Some((_, has_attempts)) => has_attempts,
                 None => {
                     // Told while the queue is locked, so that the job cannot change sides unseen.
                     self.running.cancel(job, reason);
@@ -57,7 +58,7 @@ impl JobDrivers {
             let mut lines = self.waiting.lock();
             let expired = lines.queue.expire(now);
             let expired = expired.into_iter().map(|waiting| {
-                let has_attempts = lines.tried.remove(&waiting.job).is_some();
+                let has_attempts = lines.forget(waiting.job);
                 (waiting, has_attempts)
             });
             expired.collect()
@@ -72,7 +73,7 @@ impl JobDrivers {
             .map(|class| {
                 let found = metagraph
                     .as_ref()
-                    .map(|metagraph| assignment::route_class(self, class, metagraph));
+                    .map(|metagraph| assignment::route_class(self, ExecutorNeed::of_class(class), metagraph));
                 (class, explain_wait(found))
             })
             .collect();
@@ -102,13 +103,7 @@ impl JobDrivers {
                 .jobs()
                 .filter(|waiting| waiting.since.plus(limit) <= now);
             let over: Vec<JobId> = over.map(|waiting| waiting.job).collect();
-            over.into_iter()
-                .filter_map(|job| {
-                    let waiting = lines.queue.remove(job)?;
-                    let has_attempts = lines.tried.remove(&job).is_some();
-                    Some((waiting, has_attempts))
-                })
-                .collect()
+            over.into_iter().filter_map(|job| lines.remove(job)).collect()
         };
         if !ended.is_empty() {
             let code = ErrorCode::ChainUnreachable;
@@ -133,24 +128,30 @@ impl JobDrivers {
         Duration::from_secs(self.state.config.chain.wait_s)
     }
 
-    /// Refuses the jobs that have just arrived in a line for which no miner could run a job. Jobs that have waited go
-    /// on waiting: a miner may come back.
+    /// Refuses the jobs that have just arrived in a line and that no miner could run: all of them, or those with a private
+    /// image. Jobs that have waited go on waiting: a miner may come back.
     pub(super) async fn refuse_unexamined(
         &self,
-        class: ExecutorClass,
+        need: ExecutorNeed,
         found: &Route,
         metagraph: &Metagraph,
     ) -> Result<(), StoreError> {
+        let class = need.class;
         let refused: Vec<_> = {
             let mut lines = self.waiting.lock();
-            let jobs = lines.unexamined.remove(&class).unwrap_or_default();
-            jobs.into_iter()
-                .filter_map(|job| lines.queue.remove(job))
-                .collect()
+            let mut jobs = lines.unexamined.remove(&class).unwrap_or_default();
+            if need.private_image {
+                let (private, others) = jobs
+                    .into_iter()
+                    .partition(|job| lines.private_images.contains(job));
+                jobs = private;
+                lines.unexamined.insert(class, others);
+            }
+            jobs.into_iter().filter_map(|job| lines.remove(job)).collect()
         };
         let (decision, now) = (found.decision(class, metagraph.block.0), self.state.clock.now());
-        let outcome = assignment::no_miner_fits(self, class, found, metagraph);
-        for waiting in refused {
+        let outcome = assignment::no_miner_fits(self, need, found, metagraph);
+        for (waiting, _) in refused {
             let job = waiting.job;
             self.state.store.keep_decision(job, 1, &decision, now).await?;
             self.close_waiting(job, &outcome, &[]).await?;

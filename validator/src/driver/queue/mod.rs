@@ -12,7 +12,7 @@ mod ends;
 mod restore;
 mod summary;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use muster_job_queue::{
@@ -45,6 +45,9 @@ struct Lines {
     queue: JobQueue,
     /// The miners that must not be asked (again), for each waiting job that has had an attempt.
     tried: HashMap<JobId, BTreeSet<MinerKey>>,
+    /// Waiting jobs with an image from an archive or with a login. Those of an earlier process are added when their turn
+    /// comes and no executor that is free takes such an image.
+    private_images: HashSet<JobId>,
     /// Jobs that have arrived since the dispatcher last looked at their line. They are refused if no miner could run
     /// them; a job that has waited goes on waiting.
     unexamined: BTreeMap<ExecutorClass, Vec<JobId>>,
@@ -81,6 +84,26 @@ pub(super) struct ReturningJob<'a> {
     pub(super) decision: &'a RouteDecision,
 }
 
+impl Lines {
+    /// Removes a job that does not start; returns whether it waited and whether it has had attempts.
+    fn remove(&mut self, job: JobId) -> Option<(WaitingJob, bool)> {
+        let waiting = self.queue.remove(job)?;
+        Some((waiting, self.forget(job)))
+    }
+
+    /// Forgets what is known of a job that waits no more; returns whether it has had attempts.
+    fn forget(&mut self, job: JobId) -> bool {
+        self.private_images.remove(&job);
+        self.tried.remove(&job).is_some()
+    }
+
+    /// Whether a job of the class waits that needs an executor which takes private images.
+    fn needs_private_images(&self, class: ExecutorClass) -> bool {
+        let mut jobs = self.private_images.iter();
+        jobs.any(|job| self.queue.get(*job).is_some_and(|waiting| waiting.class == class))
+    }
+}
+
 // === impl WaitingJobs ===
 
 impl WaitingJobs {
@@ -93,6 +116,7 @@ impl WaitingJobs {
             lines: Mutex::new(Lines {
                 queue,
                 tried: HashMap::new(),
+                private_images: HashSet::new(),
                 unexamined: BTreeMap::new(),
                 blocked: BTreeMap::new(),
                 executors: BTreeMap::new(),
@@ -162,11 +186,16 @@ impl JobDrivers {
     }
 
     /// Lets a new job wait that is in the store with its place.
-    pub(crate) fn wait(&self, waiting: WaitingJob) {
+    pub(crate) fn wait(&self, waiting: WaitingJob, request: &JobRequest) {
         let (job, class, deadline) = (waiting.job, waiting.class, waiting.deadline);
         let mut lines = self.waiting.lock();
         lines.queue.add_reserved(waiting);
-        let is_blocked = lines.blocked.contains_key(&class);
+        // That a line is blocked says nothing about a private image: it may be that no miner takes one.
+        let is_private = request.has_private_image();
+        if is_private {
+            lines.private_images.insert(job);
+        }
+        let is_blocked = lines.blocked.contains_key(&class) && !is_private;
         if !is_blocked {
             lines.unexamined.entry(class).or_default().push(job);
         }
@@ -208,6 +237,9 @@ impl JobDrivers {
                 let metagraph = self.state.subnet.last_metagraph();
                 let tried = assignment::unaskable_miners(returning.attempts, metagraph.as_deref());
                 lines.tried.insert(job, tried);
+                if request.has_private_image() {
+                    lines.private_images.insert(job);
+                }
                 lines.queue.restore(waiting);
                 // From here on a cancellation finds the job in the queue.
                 drop(cancel);

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use muster_job_queue::{WaitingJob, estimate_wait};
-use muster_protocol::job::Priority;
+use muster_protocol::job::{DEFAULT_IMAGE_SECS, MAX_IMAGE_SECS, MAX_JOB_SECS, MAX_QUEUE_SECS, Priority};
 use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::wire::muster::LiveQueuePlace;
+use muster_protocol::wire::muster::{
+    CapacityNotice, JobLimits, LiveQueuePlace, MAX_NEXT_PLACES, NextPlace, OfferedClass,
+};
 use muster_protocol::{ExecutorClass, JobId, Timestamp};
 use muster_routing::availability::ClassCapacity;
 use serde::Serialize;
 
 use super::super::{JobDrivers, assignment};
+use super::Lines;
 
 /// The queue as the operator sees it.
 #[derive(Debug, Serialize)]
@@ -70,7 +73,7 @@ impl JobDrivers {
                 .into_iter()
                 .filter(|class| classes.contains(class) || capacities.contains_key(class))
                 .map(|class| {
-                    let capacity = capacities.get(&class).copied().unwrap_or_default();
+                    let capacity = capacities.get(&class).cloned().unwrap_or_default();
                     let mean = lines.durations.get(&class).and_then(|record| record.mean());
                     LineView {
                         class,
@@ -105,6 +108,73 @@ fn view_job(ahead: usize, waiting: &WaitingJob) -> WaitingJobView {
         since: waiting.since,
         deadline: waiting.deadline,
     }
+}
+
+impl JobDrivers {
+    /// What the subnet offers, class by class, for users who look before they submit a job; `None` before the chain has
+    /// answered.
+    pub(crate) fn capacity_notice(&self) -> Option<CapacityNotice> {
+        self.state.subnet.last_metagraph()?;
+        let capacities = self.class_capacities();
+        let lines = self.waiting.lock();
+        let classes = lines.queue.classes();
+        let shown = ExecutorClass::ALL
+            .into_iter()
+            .filter(|class| classes.contains(class) || capacities.contains_key(class));
+        Some(CapacityNotice {
+            classes: shown
+                .map(|class| {
+                    let capacity = capacities.get(&class).cloned().unwrap_or_default();
+                    lines.describe_offer(class, &capacity)
+                })
+                .collect(),
+            limits: JobLimits {
+                job_s: MAX_JOB_SECS,
+                image_s: MAX_IMAGE_SECS,
+                image_default_s: DEFAULT_IMAGE_SECS,
+                queue_s: MAX_QUEUE_SECS,
+                queue_default_s: self.state.config.queue.default_s,
+            },
+        })
+    }
+}
+
+impl Lines {
+    fn describe_offer(&self, class: ExecutorClass, capacity: &ClassCapacity) -> OfferedClass {
+        let record = self.durations.get(&class).cloned().unwrap_or_default();
+        let starts_now = capacity.free > 0 && self.queue.is_free_for_all(class);
+        let place = |ahead: usize| NextPlace {
+            ahead: to_u64(ahead),
+            estimate_s: if starts_now && ahead == 0 {
+                Some(0)
+            } else {
+                estimate_wait(ahead, capacity.executors, &record).map(|wait| wait.as_secs())
+            },
+        };
+        let waiting = self.queue.waiting_for(class);
+        let why = self.blocked.get(&class).filter(|_| waiting > 0);
+        OfferedClass {
+            class,
+            hardware: capacity.usual_hardware().map(str::to_owned),
+            miners: capacity.miners,
+            executors: capacity.executors,
+            free: capacity.free,
+            running: capacity.at_work,
+            private_images: capacity.private_images,
+            waiting: to_u64(waiting),
+            next: self
+                .queue
+                .ahead_of_next(class, MAX_NEXT_PLACES)
+                .into_iter()
+                .map(place)
+                .collect(),
+            why: why.map(ToString::to_string).unwrap_or_default(),
+        }
+    }
+}
+
+fn to_u64(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Jobs at the head of a line whose users are told their place each time that jobs start.
@@ -149,13 +219,12 @@ impl JobDrivers {
                 record.unwrap_or_default(),
             )
         };
-        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         for (ahead, job) in places {
             let place = LiveQueuePlace {
                 uuid: job,
                 class,
-                ahead: count(ahead),
-                waiting: count(waiting),
+                ahead: to_u64(ahead),
+                waiting: to_u64(waiting),
                 estimate_s: estimate_wait(ahead, executors, &record).map(|wait| wait.as_secs()),
                 why: why.clone(),
             };

@@ -2,9 +2,11 @@
 
 use muster_identity::{Keypair, sign_job, verify_challenge, verify_facilitator_auth};
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
-use muster_protocol::wire::muster::{CancelRequest, Challenge, ChallengeNonce, LiveQueuePlace};
+use muster_protocol::wire::muster::{
+    CancelRequest, CapacityNotice, Challenge, ChallengeNonce, LiveQueuePlace,
+};
 use muster_protocol::wire::{decode, encode};
-use muster_protocol::{JobId, JobStatus};
+use muster_protocol::{FeatureSet, JobId, JobStatus};
 use muster_websocket::Socket;
 use serde_json::json;
 use uuid::Uuid;
@@ -47,6 +49,11 @@ impl Facilitator {
             server: TestServer::open().await,
             socket: None,
         }
+    }
+
+    /// Shows these features from here on, as an older facilitator does.
+    pub(crate) fn show_features(&self, features: FeatureSet) {
+        self.server.show_features(features);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -133,6 +140,7 @@ impl Facilitator {
                 ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobQueued(_)
+                | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
@@ -151,11 +159,32 @@ impl Facilitator {
                 | ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
                 | ToFacilitator::MusterChallengeResponse(_)) => {
                     panic!("the place of a job was due, not {other:?}")
+                }
+            }
+        }
+    }
+
+    /// The next notice of what the subnet offers; status updates before it are answered and dropped.
+    pub(crate) async fn capacity(&mut self) -> CapacityNotice {
+        loop {
+            match self.receive().await {
+                ToFacilitator::MusterCapacity(notice) => return *notice,
+                ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
+                ToFacilitator::V0Heartbeat(_)
+                | ToFacilitator::MusterJobLog(_)
+                | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobQueued(_)
+                | ToFacilitator::MusterGateway(_) => {}
+                other @ (ToFacilitator::V0AuthenticationRequest(_)
+                | ToFacilitator::V0MachineSpecsUpdate(_)
+                | ToFacilitator::MusterChallengeResponse(_)) => {
+                    panic!("a capacity was due, not {other:?}")
                 }
             }
         }
@@ -170,6 +199,7 @@ impl Facilitator {
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterJobQueued(_)
+                | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)

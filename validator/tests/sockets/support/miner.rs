@@ -35,6 +35,8 @@ const LATER: fn() -> Timestamp = || Timestamp::from_secs(4_000_000_000);
 pub(crate) struct Miner {
     pub(crate) keypair: Keypair,
     pub(crate) server: TestServer,
+    /// The executors that take private images, as the miner tells it.
+    pub(crate) private_images: Option<Manifest>,
 }
 
 /// A connection from the validator.
@@ -63,6 +65,7 @@ impl Miner {
         Self {
             keypair: Keypair::from_uri(uri).unwrap(),
             server: TestServer::open().await,
+            private_images: None,
         }
     }
 
@@ -102,6 +105,7 @@ impl Miner {
         session
             .send(FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
                 manifest,
+                private_images: self.private_images.clone(),
             }))
             .await;
         session

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::response::Response;
 use muster_process::Tasks;
-use muster_protocol::MUSTER_PROTOCOL_HEADER;
+use muster_protocol::{FeatureSet, MUSTER_FEATURES_HEADER, MUSTER_PROTOCOL_HEADER};
 use muster_websocket::{Limits, Socket, server};
 use tokio::sync::mpsc;
 
@@ -23,7 +23,11 @@ pub(crate) struct TestServer {
     tasks: Tasks,
     pages: Pages,
     plain: Arc<AtomicBool>,
+    features: ShownFeatures,
 }
+
+/// The features that the server shows; its own if `None`.
+type ShownFeatures = Arc<Mutex<Option<FeatureSet>>>;
 
 /// Pages by the last part of their paths.
 type Pages = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
@@ -34,6 +38,7 @@ struct ServerState {
     tasks: Tasks,
     pages: Pages,
     plain: Arc<AtomicBool>,
+    features: ShownFeatures,
 }
 
 /// The limits of a miner that sends frames of any size.
@@ -49,11 +54,13 @@ impl TestServer {
         let (sender, sockets) = mpsc::unbounded_channel();
         let tasks = Tasks::new();
         let (pages, plain) = (Pages::default(), Arc::<AtomicBool>::default());
+        let features = ShownFeatures::default();
         let server = ServerState {
             sockets: sender,
             tasks: tasks.clone(),
             pages: Arc::clone(&pages),
             plain: Arc::clone(&plain),
+            features: Arc::clone(&features),
         };
         let service = Router::new()
             .fallback(upgrade)
@@ -72,12 +79,18 @@ impl TestServer {
             tasks,
             pages,
             plain,
+            features,
         }
     }
 
     /// From here on the server does not show that it is Muster.
     pub(crate) fn be_plain(&self) {
         self.plain.store(true, Ordering::Relaxed);
+    }
+
+    /// From here on the server shows these features, as an older peer does.
+    pub(crate) fn show_features(&self, features: FeatureSet) {
+        *self.features.lock().unwrap() = Some(features);
     }
 
     /// Adds to a page.
@@ -121,6 +134,10 @@ async fn upgrade(
     let mut answer = answer.map(Body::new);
     if server.plain.load(Ordering::Relaxed) {
         answer.headers_mut().remove(MUSTER_PROTOCOL_HEADER);
+    }
+    if let Some(features) = *server.features.lock().unwrap() {
+        let shown = features.to_string().parse().unwrap();
+        answer.headers_mut().insert(MUSTER_FEATURES_HEADER, shown);
     }
     answer
 }

@@ -22,6 +22,8 @@ crate::macros::open_enum!(
         TimedOut = "timed_out",
         /// The registry does not answer, or answers with failures of its own.
         Unreachable = "unreachable",
+        /// The image came, and no executor of the miner became free within the time limit of the image.
+        NoExecutor = "no_executor",
     }
 );
 
@@ -30,7 +32,24 @@ impl ImageFetchFailure {
     pub fn fault(self) -> Fault {
         match self {
             Self::NoSuchImage | Self::NoRight | Self::TooLarge | Self::WrongPlatform => Fault::User,
-            Self::Stalled | Self::TimedOut | Self::Unreachable | Self::Unknown => Fault::Nobody,
+            Self::Stalled | Self::TimedOut | Self::Unreachable | Self::NoExecutor | Self::Unknown => {
+                Fault::Nobody
+            }
+        }
+    }
+
+    /// Whether the image came all the same, so that neither its registry nor the line to it is slow.
+    pub fn image_came(self) -> bool {
+        match self {
+            Self::NoExecutor => true,
+            Self::NoSuchImage
+            | Self::NoRight
+            | Self::TooLarge
+            | Self::WrongPlatform
+            | Self::Stalled
+            | Self::TimedOut
+            | Self::Unreachable
+            | Self::Unknown => false,
         }
     }
 }

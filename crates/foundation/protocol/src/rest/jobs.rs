@@ -1,5 +1,7 @@
 //! Bodies about jobs: a new job, a job's view with its statuses, its live events, and reports about its result.
 
+use std::time::Duration;
+
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -179,6 +181,10 @@ pub struct JobView {
     /// Muster's own: the job's terms, without their signature. Absent for a job without terms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub muster: Option<Box<JobExtension>>,
+    /// Muster's own: the place of a job that waits for an executor. Only in answers to requests whose header
+    /// `Muster-Features` names `queue`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Box<QueuedJob>>,
 }
 
 impl JobView {
@@ -310,6 +316,42 @@ pub struct QueueEvent {
     pub estimate_s: Option<u64>,
     /// The reason why the jobs of the class wait, in words; empty if it is unknown.
     pub why: String,
+}
+
+/// The place of a job that waits for an executor, as its validator last told it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QueuedJob {
+    /// The class of executor that the job waits for.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub class: ExecutorClass,
+    /// The job's position in the line of its class; the first is 1.
+    pub position: u64,
+    /// Jobs that wait for the class, this one included.
+    pub waiting: u64,
+    /// The reason why the jobs of the class wait, in words; empty if it is unknown.
+    pub why: String,
+    /// The time at which the facilitator learned of the place.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub told_at: Timestamp,
+    /// The time at which the job is likely to start; null if that is unknown.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, format = "date-time"))]
+    pub estimated_start: Option<Timestamp>,
+}
+
+impl QueuedJob {
+    /// The place that an event told at `told_at`.
+    pub fn new(told: &QueueEvent, told_at: Timestamp) -> Self {
+        let seconds = told.estimate_s.map(Duration::from_secs);
+        Self {
+            class: told.class,
+            position: told.ahead.saturating_add(1),
+            waiting: told.waiting,
+            why: told.why.clone(),
+            told_at,
+            estimated_start: seconds.map(|seconds| told_at.plus(seconds)),
+        }
+    }
 }
 
 fn without_nulls<S: serde::Serializer>(metadata: &Option<StatusMetadata>, s: S) -> Result<S::Ok, S::Error> {

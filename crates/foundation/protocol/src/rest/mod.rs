@@ -3,6 +3,7 @@
 mod accounts;
 mod files;
 mod jobs;
+mod subnet;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +12,10 @@ pub use accounts::{
 };
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{
-    CreateJob, Feedback, JobPage, JobView, LogEvent, ProgressEvent, QueueEvent, ReportCheat, StatusEntry,
-    events,
+    CreateJob, Feedback, JobPage, JobView, LogEvent, ProgressEvent, QueueEvent, QueuedJob, ReportCheat,
+    StatusEntry, events,
 };
+pub use subnet::{ClassOffer, SubnetCapacity, ValidatorCapacity};
 
 /// Names of request headers, most of which carry a user's signature.
 pub mod headers {

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::miner::StreamingDetails;
 use super::muster::{
-    CancelRequest, Challenge, ChallengeResponse, GatewayNotice, JobExtension, LiveLog, LiveProgress,
-    LiveQueuePlace, StatusExtension,
+    CancelRequest, CapacityNotice, Challenge, ChallengeResponse, GatewayNotice, JobExtension, LiveLog,
+    LiveProgress, LiveQueuePlace, StatusExtension,
 };
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
@@ -41,6 +41,8 @@ pub enum ToFacilitator {
     MusterJobProgress(LiveProgress),
     /// Muster's own: the place of a job that waits.
     MusterJobQueued(Box<LiveQueuePlace>),
+    /// Muster's own: what the validator's miners offer.
+    MusterCapacity(Box<CapacityNotice>),
     /// Muster's own: the address and the models of the validator's gateway.
     MusterGateway(Box<GatewayNotice>),
 }

@@ -346,6 +346,10 @@ pub struct UnauthorizedError {
 pub struct ExecutorManifest {
     /// The number of executors of each class.
     pub manifest: Manifest,
+    /// Muster's own: those of the executors that take images from archives or with a login. Sent only to validators
+    /// that showed the feature `private-images`; absent if the miner does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private_images: Option<Manifest>,
 }
 
 /// A message that only names its attempt.

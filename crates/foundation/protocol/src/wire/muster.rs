@@ -120,6 +120,88 @@ pub struct LiveQueuePlace {
     pub why: String,
 }
 
+/// The most entries of [`OfferedClass::next`] that a sender lists and a receiver reads.
+pub const MAX_NEXT_PLACES: usize = 16;
+
+/// `MusterCapacity`, validator to facilitator: what its miners offer, class by class, and the limits of a job. Not
+/// answered. Sent only to facilitators that showed the feature `capacity`: after the greeting, when something has
+/// changed, but not more often than every three seconds, and once a minute if nothing has.
+///
+/// Any message may be dropped; the newest one holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CapacityNotice {
+    /// The classes that are offered or waited for, each once.
+    pub classes: Vec<OfferedClass>,
+    /// The limits of a job.
+    pub limits: JobLimits,
+}
+
+/// The offer of one class of executor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfferedClass {
+    /// The class.
+    pub class: ExecutorClass,
+    /// The hardware of the most of these executors, as their miners tell it; null if none has told it.
+    pub hardware: Option<String>,
+    /// Miners that offer the class and may be asked.
+    pub miners: u32,
+    /// Their executors of the class.
+    pub executors: u32,
+    /// Those of the executors that would be asked now. They may be at work for another validator.
+    pub free: u32,
+    /// Attempts of this validator on these executors.
+    pub running: u32,
+    /// Those of the executors that take images from archives or with a login, as far as is known.
+    pub private_images: u32,
+    /// Jobs that wait for the class.
+    pub waiting: u64,
+    /// The place that a new job of an account would get. The first entry is for an account without a waiting job, the
+    /// next one for an account with one, and so on; [`MAX_NEXT_PLACES`] at most. An account with more waiting jobs than
+    /// there are entries is behind all jobs that wait.
+    pub next: Vec<NextPlace>,
+    /// The reason why the jobs of the class wait, in words; empty if none waits or the reason is unknown.
+    pub why: String,
+}
+
+/// The place that a new job would get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NextPlace {
+    /// Jobs that would start before it, at most.
+    pub ahead: u64,
+    /// Seconds until it is likely to start; null if that is unknown.
+    pub estimate_s: Option<u64>,
+}
+
+/// The limits of a job at one validator, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JobLimits {
+    /// All stages of a job together.
+    pub job_s: u64,
+    /// The longest `image_time_limit`.
+    pub image_s: u64,
+    /// The time for the image of a job without `image_time_limit`.
+    pub image_default_s: u64,
+    /// The longest `queue_time_limit`.
+    pub queue_s: u64,
+    /// The time in the queue of a job without `queue_time_limit`.
+    pub queue_default_s: u64,
+}
+
+impl OfferedClass {
+    /// The place of the next job of an account that has so many jobs waiting for the class.
+    pub fn place_after(&self, own_waiting: usize) -> NextPlace {
+        self.next.get(own_waiting).copied().unwrap_or(NextPlace {
+            ahead: self.waiting,
+            estimate_s: None,
+        })
+    }
+}
+
 /// `MusterGateway`, validator to facilitator: the address of the validator's gateway for streaming sessions and the
 /// models that it serves. Not answered. The validator sends it after every greeting; a model that is no longer listed
 /// is no longer served.

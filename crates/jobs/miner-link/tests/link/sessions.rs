@@ -213,6 +213,7 @@ async fn attempts_of_a_muster_miner_share_a_session_and_each_hears_its_own() {
     assert!(one.is_muster());
     let manifest = FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
         manifest: Manifest::default(),
+        private_images: None,
     });
     for said in [manifest.clone(), accepted(2), accepted(1), accepted(3)] {
         say(&mut socket, said).await;

@@ -1,0 +1,68 @@
+//! What a validator's miners offer, as one account sees it. Pure.
+
+use std::collections::BTreeMap;
+
+use muster_protocol::ExecutorClass;
+use muster_protocol::rest::ClassOffer;
+use muster_protocol::wire::muster::CapacityNotice;
+
+/// The offers of a notice, class by class, for an account that has so many jobs waiting for each class.
+pub fn describe_capacity(
+    notice: &CapacityNotice,
+    waiting: &BTreeMap<ExecutorClass, usize>,
+) -> Vec<ClassOffer> {
+    let offers = notice.classes.iter().map(|offered| {
+        let own = waiting.get(&offered.class).copied().unwrap_or(0);
+        let place = offered.place_after(own);
+        ClassOffer {
+            class: offered.class,
+            hardware: offered.hardware.clone(),
+            miners: offered.miners,
+            executors: offered.executors,
+            free: offered.free,
+            running: offered.running,
+            private_images: offered.private_images,
+            waiting: offered.waiting,
+            ahead: place.ahead,
+            estimate_s: place.estimate_s,
+            why: offered.why.clone(),
+        }
+    });
+    offers.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::wire::muster::{NextPlace, OfferedClass};
+
+    use super::*;
+
+    #[test]
+    fn an_account_sees_the_place_that_its_own_next_job_would_get() {
+        const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+        let place = |ahead, estimate_s| NextPlace { ahead, estimate_s };
+        let notice = CapacityNotice {
+            classes: vec![OfferedClass {
+                class: CLASS,
+                hardware: None,
+                miners: 1,
+                executors: 2,
+                free: 0,
+                running: 2,
+                private_images: 0,
+                waiting: 9,
+                next: vec![place(2, Some(60)), place(5, Some(120))],
+                why: String::new(),
+            }],
+            limits: Default::default(),
+        };
+        let seen = |own: usize| {
+            let offers = describe_capacity(&notice, &[(CLASS, own)].into());
+            (offers[0].ahead, offers[0].estimate_s)
+        };
+        assert_eq!((seen(0), seen(1)), ((2, Some(60)), (5, Some(120))));
+        assert_eq!(seen(2), (9, None), "behind all that wait");
+        let other_class = [(ExecutorClass::AlwaysOnGpu24Gb, 7)].into();
+        assert_eq!(describe_capacity(&notice, &other_class)[0].ahead, 2);
+    }
+}
