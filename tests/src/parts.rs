@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use muster_identity::Keypair;
 use muster_identity::wallet::{ColdkeyStorage, WalletPath, create};
 use muster_process::ready;
+use muster_protocol::JobId;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -431,6 +432,20 @@ impl Parts {
     /// It does not answer.
     pub fn validator_state(&self) -> Result<Value> {
         fetch(&format!("http://{}/v0/state", self.address(Role::Validator)))
+    }
+}
+
+impl Parts {
+    /// The ids of the first thousand jobs that wait in the validator's queue, in the order in which they start.
+    ///
+    /// # Errors
+    /// The validator does not answer.
+    pub fn waiting_jobs(&self) -> Result<Vec<JobId>> {
+        let url = format!("http://{}/v0/queue?limit=1000", self.address(Role::Validator));
+        let queue = fetch(&url)?;
+        let jobs = queue.get("jobs").and_then(Value::as_array).context("no jobs")?;
+        let id = |job: &Value| Ok(job.get("job").and_then(Value::as_str).context("no id")?.parse()?);
+        jobs.iter().map(id).collect()
     }
 }
 
