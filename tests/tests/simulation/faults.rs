@@ -96,10 +96,12 @@ pub(crate) enum Mutation {
     ValidatorIgnoresLimits,
     /// A validator lets jobs wait for longer than they may.
     ValidatorNeverExpires,
+    /// A validator takes the turn from an account whose first job must be passed over.
+    ValidatorWaitsForTheFirst,
 }
 
 impl Mutation {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::MinerSpeaksFirst,
         Self::ValidatorSpeaksFirst,
         Self::MinerForgetsLeases,
@@ -116,6 +118,7 @@ impl Mutation {
         Self::ValidatorStartsNewcomersFirst,
         Self::ValidatorIgnoresLimits,
         Self::ValidatorNeverExpires,
+        Self::ValidatorWaitsForTheFirst,
     ];
 }
 

@@ -78,17 +78,20 @@ impl QueueModel {
         turn: QueueTicket,
         may_pass: impl Fn(JobId) -> bool,
     ) -> Result<(), Broken> {
-        let order = self.order();
         let Some(row) = self.rows.iter().find(|row| row.job == job).cloned() else {
             return Err((
                 Invariant::QueueOrder,
                 format!("job {job} starts and does not wait"),
             ));
         };
-        let before = order.iter().take_while(|other| **other != job);
-        for passed in before {
+        // Account by account, and in each the jobs in order: the first that may not be passed over starts.
+        let line = accounts(&self.rows, &self.turns)
+            .into_iter()
+            .flat_map(|account| of(&self.rows, &account));
+        let line: Vec<_> = line.map(|row| row.job).collect();
+        for passed in line.iter().take_while(|other| **other != job) {
             if !may_pass(*passed) {
-                let how = format!("job {job} starts before job {passed}; the order is {order:?}");
+                let how = format!("job {job} starts before job {passed}; the order is {line:?}");
                 return Err((Invariant::QueueOrder, how));
             }
             if let Some(starts) = self.seen.get_mut(passed) {
@@ -135,12 +138,18 @@ impl QueueModel {
     }
 }
 
-fn next_of(rows: &[WaitingJob], turns: &BTreeMap<QueueAccount, QueueTicket>) -> Option<WaitingJob> {
-    let accounts: BTreeSet<_> = rows.iter().map(|row| &row.account).collect();
-    let place = |account: &QueueAccount| {
+/// The accounts in the order of their turns.
+fn accounts(rows: &[WaitingJob], turns: &BTreeMap<QueueAccount, QueueTicket>) -> Vec<QueueAccount> {
+    let accounts: BTreeSet<_> = rows.iter().map(|row| row.account.clone()).collect();
+    let mut accounts: Vec<_> = accounts.into_iter().collect();
+    accounts.sort_by_key(|account| {
         let first = of(rows, account).iter().map(|row| row.ticket).min();
         first.max(turns.get(account).copied())
-    };
-    let first = accounts.into_iter().min_by_key(|account| place(account))?;
-    of(rows, first).first().copied().cloned()
+    });
+    accounts
+}
+
+fn next_of(rows: &[WaitingJob], turns: &BTreeMap<QueueAccount, QueueTicket>) -> Option<WaitingJob> {
+    let first = accounts(rows, turns).into_iter().next()?;
+    of(rows, &first).first().copied().cloned()
 }

@@ -248,11 +248,19 @@ impl World {
         if free.is_empty() {
             return None;
         }
-        self.validator.lines.queue.in_order(CLASS).find_map(|waiting| {
-            let stored = self.validator.jobs.get(&waiting.job)?;
-            let miner = self.route(waiting.job, tried(stored))?;
-            Some((waiting.job, miner))
-        })
+        let miner_of = |job: JobId| {
+            let stored = self.validator.jobs.get(&job)?;
+            self.route(job, tried(stored))
+        };
+        let queue = &self.validator.lines.queue;
+        let job = if self.mutated(Mutation::ValidatorWaitsForTheFirst) {
+            queue
+                .in_order(CLASS)
+                .find(|waiting| miner_of(waiting.job).is_some())
+        } else {
+            queue.first_where(CLASS, |waiting| miner_of(waiting.job).is_some())
+        }?;
+        Some((job.job, miner_of(job.job)?))
     }
 
     fn start_waiting(&mut self, job: JobId, miner: usize, free: &[usize]) {

@@ -69,6 +69,11 @@ impl AccountLine {
         self.jobs.get(index).map(|(_, job)| *job)
     }
 
+    /// The jobs in order.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.jobs.len()
     }

@@ -53,6 +53,15 @@ impl ClassLine {
         self.accounts.get(account)?.get(0)
     }
 
+    /// The first job that is accepted, account by account in the order of their turns.
+    pub(crate) fn first_where(&self, mut accept: impl FnMut(JobId) -> bool) -> Option<JobId> {
+        let mut lines = self
+            .turns
+            .values()
+            .filter_map(|account| self.accounts.get(account));
+        lines.find_map(|line| line.jobs().find(|job| accept(*job)))
+    }
+
     /// The jobs in the order in which they start.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = JobId> + '_ {
         let lines = || {

@@ -169,6 +169,18 @@ impl JobQueue {
         self.jobs.get(&self.lines.get(&class)?.next()?)
     }
 
+    /// The first job of a line that is accepted. An account whose jobs are all refused misses its turn; an account with
+    /// an accepted job does not, so that a job which must be passed over holds up no other job of its account.
+    pub fn first_where(
+        &self,
+        class: ExecutorClass,
+        mut accept: impl FnMut(&WaitingJob) -> bool,
+    ) -> Option<&WaitingJob> {
+        let line = self.lines.get(&class)?;
+        let first = line.first_where(|job| self.jobs.get(&job).is_some_and(&mut accept))?;
+        self.jobs.get(&first)
+    }
+
     /// The jobs of a line in the order in which they start.
     pub fn in_order(&self, class: ExecutorClass) -> impl Iterator<Item = &WaitingJob> {
         let order = self.lines.get(&class).map(ClassLine::in_order);

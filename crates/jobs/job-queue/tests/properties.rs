@@ -339,6 +339,30 @@ proptest! {
 }
 
 #[test]
+fn a_job_that_is_passed_over_holds_up_no_other_job_of_its_account() {
+    let mut queue = JobQueue::new(WIDE);
+    let now = Timestamp::from_secs(1_000_000);
+    let from = |by| Step::Arrive {
+        account: by,
+        class: 0,
+        priority: 5,
+        patience: 3_600,
+    };
+    for (number, by) in [1, 1, 2, 2, 2].into_iter().enumerate() {
+        arrive(&mut queue, number as u128, &from(by), now).unwrap();
+    }
+    // Nobody may run job 0 now. Its account has its turns all the same.
+    let mut started = Vec::new();
+    while let Some(next) = queue.first_where(CLASSES[0], |waiting| waiting.job != job(0)) {
+        let next = next.job;
+        started.push(next);
+        queue.take(next).unwrap();
+    }
+    assert_eq!(started, [1, 2, 3, 4].map(job));
+    assert_eq!(queue.next(CLASSES[0]).unwrap().job, job(0));
+}
+
+#[test]
 fn one_account_with_a_thousand_jobs_holds_up_no_other() {
     let mut queue = JobQueue::new(WIDE);
     let now = Timestamp::from_secs(1_000_000);

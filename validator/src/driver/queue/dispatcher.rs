@@ -146,21 +146,18 @@ impl JobDrivers {
     }
 
     /// The first job of a line that one of these miners may run. Only jobs that have had an attempt are ever passed
-    /// over.
+    /// over, and their account's turn goes to its next job.
     fn first_startable(&self, class: ExecutorClass, candidates: &[Candidate]) -> Option<JobId> {
         let lines = self.waiting.lock();
-        let is_startable = |job: &JobId| match lines.tried.get(job) {
-            None => true,
-            Some(tried) => candidates
-                .iter()
-                .any(|candidate| !tried.contains(&candidate.miner)),
-        };
-        let next = lines.queue.next(class)?.job;
-        if is_startable(&next) {
-            return Some(next);
-        }
-        let order = lines.queue.in_order(class).map(|waiting| waiting.job);
-        order.into_iter().find(is_startable)
+        let first = lines
+            .queue
+            .first_where(class, |waiting| match lines.tried.get(&waiting.job) {
+                None => true,
+                Some(tried) => candidates
+                    .iter()
+                    .any(|candidate| !tried.contains(&candidate.miner)),
+            });
+        first.map(|waiting| waiting.job)
     }
 
     /// Starts the driver of a waiting job on the miner that suits it best. Returns whether the next job may be looked
