@@ -113,7 +113,7 @@ const SLOWER_RATE: usize = 60_000;
 const MINUTE_SECS: usize = 60;
 
 #[test]
-#[ignore = "soak: the image takes a minute on its slow line"]
+#[ignore = "soak: the image takes a minute on its slow line, so `cargo xtask soak` runs it"]
 fn an_image_of_a_minute_arrives_at_the_first_try_and_runs() {
     let runtime = Runtime::new().unwrap();
     muster_process::tls::install_provider();

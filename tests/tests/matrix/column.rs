@@ -170,8 +170,15 @@ impl Column {
             .map(|other| (other, self.end_of(other)))
             .collect();
         self.calm();
-        for (other, history) in others {
-            self.expect(other, &history, Hold::ExecutorGated);
+        for (number, (other, history)) in others.into_iter().enumerate() {
+            // Only the executor of the first of them is killed.
+            let is_spared = number > 0 && self.strike == Strike::Kill(Party::Executor);
+            let at = if is_spared {
+                Hold::Queued
+            } else {
+                Hold::ExecutorGated
+            };
+            self.expect(other, &history, at);
         }
         let end = self.expect(job, &history, at);
         if at == Hold::Fetching {
