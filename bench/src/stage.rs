@@ -45,7 +45,7 @@ pub fn now() -> Instant {
 /// An offer that a miner declined.
 #[derive(Clone, Copy, Debug)]
 pub struct DeclinedOffer {
-    /// The attempt.
+    /// The attempt that the validator offered.
     pub attempt: AttemptId,
     /// When the offer came.
     pub came: Instant,
@@ -70,7 +70,7 @@ pub type HandedJobs = Arc<Mutex<Option<mpsc::UnboundedReceiver<JobRequest>>>>;
 /// A listening stand-in.
 #[derive(Clone, Debug)]
 pub enum Listener {
-    /// A miner.
+    /// A miner that declines.
     Miner(DecliningMiner),
     /// A facilitator for one validator.
     Facilitator(HandedJobs),

@@ -227,6 +227,8 @@ impl Parts {
                 "public_url": format!("http://{}", self.address(role)),
                 "chain": {"url": self.chain.url(), "netuid": 1, "refresh_s": 2},
                 "files": {"store": format!("file:{}", self.folder.path().join("files").display())},
+                // A test may fill the queue of its validator.
+                "limits": {"open_jobs": 10_000},
             }),
             Role::Validator => {
                 let door = layout

@@ -1,9 +1,9 @@
 //! A hundred thousand waiting jobs: the memory of each, the time until a restarted validator has them all back, and the
 //! time from a miner's word that its executor is free to the next offer, against the same with a short queue.
 //!
-//! `MUSTER_BENCH_QUEUED` says how many jobs (100,000 unless it does). The validator is the real one, in a process of its
-//! own with its store on disk. Its one miner has one executor and ends each attempt by declining it for good, so each
-//! answer makes room for one job. The jobs stand in the store when the validator starts.
+//! `MUSTER_BENCH_QUEUED` says how many jobs (100,000 unless it does). The validator is the real one, in a process of
+//! its own with its store on disk. Its one miner has one executor and ends each attempt by declining it for good, so
+//! each answer makes room for one job. The jobs stand in the store when the validator starts.
 
 use std::net::SocketAddr;
 use std::path::Path;

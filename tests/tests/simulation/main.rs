@@ -1,7 +1,7 @@
 //! Thousands of schedules of one subnet in one thread: a facilitator, a validator, two miners and their executors, with
-//! the cores that the real processes run (the miner's book and store, the attempt's machine, routing, the queue and what
-//! follows an end, the facilitator's connections and histories), struck by everything in `Fault`, and held against every
-//! `Invariant`.
+//! the cores that the real processes run (the miner's book and store, the attempt's machine, routing, the queue and
+//! what follows an end, the facilitator's connections and histories), struck by everything in `Fault`, and held against
+//! every `Invariant`.
 //!
 //! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests simulation` replays one and
 //! says what happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
@@ -75,8 +75,8 @@ fn terms(dice: &mut Dice) -> WaitTerms {
 /// One schedule, from its seed to its end.
 fn schedule(seed: u64, mutation: Option<Mutation>) -> Outcome {
     let mut dice = Dice::new(seed ^ 0x006d_7573_7465_7200);
-    // Everything fits on either miner, unless this is a schedule of scarcity, in which jobs wait. Then the validator may
-    // also believe in an executor that is not there any more, so that miners decline.
+    // Everything fits on either miner, unless this is a schedule of scarcity, in which jobs wait. Then the validator
+    // may also believe in an executor that is not there any more, so that miners decline.
     let scarce = dice.one_in(3);
     let jobs = if scarce {
         3 + dice.below(12)
