@@ -11,6 +11,7 @@ pub mod plot;
 pub mod process;
 mod publish;
 mod report;
+pub mod stage;
 pub mod streams;
 
 pub use publish::{Record, publish};
@@ -65,6 +66,20 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*lower, *upper))
 }
 
+/// The sample that this share of all samples does not exceed: 0.99 asks for P99. `None` without samples.
+pub fn quantile(samples: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "nobody takes so many samples"
+    )]
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +101,15 @@ mod tests {
     #[test]
     fn an_error_of_either_side_ends_the_run() {
         assert!(take_turns(1, || Ok(1.0), || anyhow::bail!("the peer is not installed")).is_err());
+    }
+
+    #[test]
+    fn quantiles() {
+        assert_eq!(quantile(&[], 0.99), None);
+        assert_eq!(quantile(&[2.0], 0.99), Some(2.0));
+        let hundred: Vec<_> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(quantile(&hundred, 0.99), Some(99.0));
+        assert_eq!(quantile(&hundred, 1.0), Some(100.0));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use dockerd::Dockerd;
 pub use image::{BUSYBOX, llama_image, shell_image};
 pub use parts::{Keys, Layout, Parts, Role, free_address};
 pub use process::{Output, muster, run, run_with_input, wait_for};
-pub use registry::{PublishedImage, REGISTRY_PASSWORD, REGISTRY_USER, Registry, SlowDoor};
+pub use registry::{HeldDoor, PublishedImage, REGISTRY_PASSWORD, REGISTRY_USER, Registry, SlowDoor};
 pub use relay::{Relay, Weather};
 pub use subnet::{RunningSubnet, program_from_env, python};
 pub use user::User;

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use muster_identity::Keypair;
 use muster_identity::wallet::{ColdkeyStorage, WalletPath, create};
 use muster_process::ready;
+use muster_protocol::JobId;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -226,6 +227,8 @@ impl Parts {
                 "public_url": format!("http://{}", self.address(role)),
                 "chain": {"url": self.chain.url(), "netuid": 1, "refresh_s": 2},
                 "files": {"store": format!("file:{}", self.folder.path().join("files").display())},
+                // A test may fill the queue of its validator.
+                "limits": {"open_jobs": 10_000},
             }),
             Role::Validator => {
                 let door = layout
@@ -431,6 +434,20 @@ impl Parts {
     /// It does not answer.
     pub fn validator_state(&self) -> Result<Value> {
         fetch(&format!("http://{}/v0/state", self.address(Role::Validator)))
+    }
+}
+
+impl Parts {
+    /// The ids of the first thousand jobs that wait in the validator's queue, in the order in which they start.
+    ///
+    /// # Errors
+    /// The validator does not answer.
+    pub fn waiting_jobs(&self) -> Result<Vec<JobId>> {
+        let url = format!("http://{}/v0/queue?limit=1000", self.address(Role::Validator));
+        let queue = fetch(&url)?;
+        let jobs = queue.get("jobs").and_then(Value::as_array).context("no jobs")?;
+        let id = |job: &Value| Ok(job.get("job").and_then(Value::as_str).context("no id")?.parse()?);
+        jobs.iter().map(id).collect()
     }
 }
 

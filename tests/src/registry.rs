@@ -1,8 +1,10 @@
-//! Debian's `docker-registry` for tests of whole subnets, and two ways in which a registry is slow: a connection of a
-//! few kilobytes a second, and a tarpit that never answers.
+//! Debian's `docker-registry` for tests of whole subnets, and three ways in which a registry is slow: a connection of a
+//! few kilobytes a second, a connection that stands still until it is released, and a tarpit that never answers.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -12,6 +14,7 @@ use muster_process::Tasks;
 use muster_protocol::ImageId;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::image::BUSYBOX;
@@ -178,8 +181,8 @@ impl SlowDoor {
         let (address, tasks) = (listener.local_addr()?, Tasks::new());
         let spawner = tasks.clone();
         // One permit is a byte that may pass.
-        let line = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-        let filled = std::sync::Arc::clone(&line);
+        let line = Arc::new(tokio::sync::Semaphore::new(0));
+        let filled = Arc::clone(&line);
         let per_beat = rate / 10;
         tasks.spawn("slow line", async move {
             let mut beats = tokio::time::interval(BEAT);
@@ -192,7 +195,7 @@ impl SlowDoor {
         });
         tasks.spawn("slow door", async move {
             while let Ok((near, _)) = listener.accept().await {
-                let line = std::sync::Arc::clone(&line);
+                let line = Arc::clone(&line);
                 spawner.spawn("slow connection", async move {
                     // Either side may close the connection at any time.
                     let _ = carry(near, to, &line, per_beat).await;
@@ -227,6 +230,105 @@ impl SlowDoor {
 impl Drop for SlowDoor {
     fn drop(&mut self) {
         self.tasks.shutdown();
+    }
+}
+
+/// Bytes of an answer that pass a held door: enough for a manifest, too few for an image.
+const FREE_BYTES: usize = 64 * 1024;
+
+/// An address at which a registry answers small requests and keeps the rest of larger answers back until it is
+/// released, or until this value is dropped.
+#[derive(Debug)]
+pub struct HeldDoor {
+    address: SocketAddr,
+    released: watch::Sender<bool>,
+    held: Arc<AtomicUsize>,
+    tasks: Tasks,
+}
+
+impl HeldDoor {
+    /// Passes connections on to `to`.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub async fn relay(to: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (address, tasks) = (listener.local_addr()?, Tasks::new());
+        let (released, gate) = watch::channel(false);
+        let held = Arc::new(AtomicUsize::new(0));
+        let (spawner, counter) = (tasks.clone(), Arc::clone(&held));
+        tasks.spawn("held door", async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let (gate, counter) = (gate.clone(), Arc::clone(&counter));
+                spawner.spawn("held connection", async move {
+                    // Either side may close the connection at any time.
+                    let _ = hold_answers(near, to, gate, &counter).await;
+                });
+            }
+        });
+        Ok(Self {
+            address,
+            released,
+            held,
+            tasks,
+        })
+    }
+
+    /// The host and port at the beginning of images' names.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers that were held so far.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    /// Lets all answers pass from now on.
+    pub fn release(&self) {
+        self.released.send_replace(true);
+    }
+}
+
+impl Drop for HeldDoor {
+    fn drop(&mut self) {
+        self.tasks.shutdown();
+    }
+}
+
+async fn hold_answers(
+    near: TcpStream,
+    to: SocketAddr,
+    mut gate: watch::Receiver<bool>,
+    held: &AtomicUsize,
+) -> std::io::Result<()> {
+    let far = TcpStream::connect(to).await?;
+    let ((mut near_read, mut near_write), (mut far_read, mut far_write)) =
+        (near.into_split(), far.into_split());
+    let answers = async {
+        let mut buffer = vec![0; 4096];
+        let mut passed: usize = 0;
+        let mut is_held = false;
+        loop {
+            let count = far_read.read(&mut buffer).await?;
+            if count == 0 {
+                return std::io::Result::Ok(());
+            }
+            passed = passed.saturating_add(count);
+            if passed > FREE_BYTES && !is_held {
+                is_held = true;
+                held.fetch_add(1, Ordering::SeqCst);
+                // The sender is gone only with the door.
+                let _ = gate.wait_for(|released| *released).await;
+            }
+            near_write
+                .write_all(buffer.get(..count).unwrap_or_default())
+                .await?;
+        }
+    };
+    tokio::select! {
+        done = answers => done,
+        done = tokio::io::copy(&mut near_read, &mut far_write) => done.map(|_| ()),
     }
 }
 

@@ -107,3 +107,39 @@ fn a_slow_registry_takes_its_time_and_a_tarpit_delays_and_marks_nobody() {
     );
     assert!(count(AttemptMark::Clean) > 0, "{marks:?}");
 }
+
+/// Bytes a second of a line that needs a minute for the image of the long test.
+const SLOWER_RATE: usize = 60_000;
+const MINUTE_SECS: usize = 60;
+
+#[test]
+#[ignore = "soak: the image takes a minute on its slow line, so `cargo xtask soak` runs it"]
+fn an_image_of_a_minute_arrives_at_the_first_try_and_runs() {
+    let runtime = Runtime::new().unwrap();
+    muster_process::tls::install_provider();
+    let registry = Registry::start().unwrap();
+    let size = SLOWER_RATE * MINUTE_SECS;
+    let place = runtime.block_on(registry.publish(size)).unwrap();
+    let slow = runtime
+        .block_on(SlowDoor::relay(registry.address(), SLOWER_RATE))
+        .unwrap();
+    let subnet = RunningSubnet::start_with(&["--miners", "2", "--executors", "1"]).unwrap();
+    let image = format!("{}/{place}", slow.address());
+    let script = format!("{BUSYBOX} echo it is here");
+    let clock = SystemClock::default();
+    let began = clock.now();
+    let ran = subnet
+        .muster(&["job", "run", &image, "--", "-c", &script])
+        .unwrap();
+    let took = clock.now().since(began);
+    assert_eq!(ran.code, Some(0), "{ran:?}\n{}", subnet.log("validator"));
+    assert_eq!(ran.stdout, "it is here\n");
+    // Shorter would mean that the image did not come over the slow line.
+    assert!(took >= Duration::from_secs(55), "the job took {took:?}");
+    let marks = marks(&runtime, &subnet);
+    assert_eq!(
+        marks,
+        [AttemptMark::Clean],
+        "one attempt, and its miner has a clean record"
+    );
+}

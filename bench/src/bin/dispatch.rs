@@ -9,44 +9,31 @@
 //! figures stand alone. `MUSTER_BENCH_JOBS` (default 2000) is how many jobs are handed over at once,
 //! `MUSTER_BENCH_ROUNDS` (default 5) how many rounds there are.
 
-use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{ConnectInfo, Request, State};
-use axum::response::Response;
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, pending};
+use muster_bench::stage::{
+    CLASS, DeclinedOffer, DecliningMiner, Listener, StillChain, metagraph, now, open, proc_status, resident,
+};
 use muster_bench::{Direction, Report, Row, Turns, median, timed};
-use muster_chain::weights_commit::{CommitPosition, OnChainWeights};
-use muster_chain::{BlockNumber, ChainError, Metagraph, Netuid, Neuron, Uid, WeightRules, WeightsCall};
 use muster_identity::{Keypair, sign_job, sign_validator_auth};
 use muster_process::{SystemClock, Tasks, ready, tls};
-use muster_protocol::wire::facilitator::{JobRequest, Response as Answer, ToFacilitator};
-use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest, FromMiner, ToMiner};
-use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
-use muster_protocol::wire::signing::decode_from_validator;
-use muster_protocol::wire::{decode, encode};
-use muster_protocol::{
-    AttemptId, ExecutorClass, Hotkey, JobRejectionReason, Manifest, MinerKey, Timestamp, ValidatorKey,
-};
-use muster_validator::chain::{Blocks, Chain};
-use muster_websocket::{Limits, Socket, connect, server};
+use muster_protocol::wire::encode;
+use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::miner::ToMiner;
+use muster_protocol::{MinerKey, Timestamp, ValidatorKey};
+use muster_websocket::{Limits, connect};
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 /// Jobs one after another in a round of latencies.
 const ONE_BY_ONE: usize = 100;
 const SESSIONS: usize = 1_000;
@@ -181,20 +168,12 @@ fn number(variable: &str, usual: usize) -> usize {
         .unwrap_or(usual)
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bench measures real time; no test moves it"
-)]
-fn now() -> Instant {
-    Instant::now()
-}
-
 // === the validator, and who stands around it ===
 
 /// Everybody but the peer.
 struct Stage {
     facilitator: mpsc::UnboundedSender<JobRequest>,
-    offers: mpsc::UnboundedReceiver<(AttemptId, Instant)>,
+    offers: mpsc::UnboundedReceiver<DeclinedOffer>,
     user: Keypair,
     signed: i64,
     folder: PathBuf,
@@ -208,7 +187,12 @@ impl Stage {
         let (validator, miner, user) = (key("//Validator")?, key("//Miner")?, key("//User")?);
         let (offer, offers) = mpsc::unbounded_channel();
         let (facilitator, jobs) = mpsc::unbounded_channel();
-        let miner_address = open(&tasks, Listener::Miner(offer)).await?;
+        let declining = DecliningMiner {
+            executors: 1_000_000,
+            offers: offer,
+            answers: None,
+        };
+        let miner_address = open(&tasks, Listener::Miner(declining)).await?;
         let door = open(&tasks, Listener::Facilitator(Arc::new(Mutex::new(Some(jobs))))).await?;
         let mut config = muster_validator::Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -220,8 +204,7 @@ impl Stage {
         config.users.allow_any = true;
         config.routing.max_attempts = 1;
         config.routing.max_incidents = u32::MAX;
-        config.routing.full_s = 0;
-        let chain = Still {
+        let chain = StillChain {
             metagraph: metagraph(&validator, &miner, miner_address),
         };
         let running = tasks.clone();
@@ -261,8 +244,8 @@ impl Stage {
             let job = self.job()?;
             let sent = now();
             self.facilitator.send(job)?;
-            let (_, at) = self.next(runtime)?;
-            spans.push(at.duration_since(sent).as_secs_f64() * 1e3);
+            let offer = self.next(runtime)?;
+            spans.push(offer.came.duration_since(sent).as_secs_f64() * 1e3);
         }
         median(&spans).context("no samples")
     }
@@ -276,7 +259,7 @@ impl Stage {
         }
         let mut last = sent;
         for _ in 0..jobs {
-            last = self.next(runtime)?.1.max(last);
+            last = self.next(runtime)?.came.max(last);
         }
         #[expect(clippy::cast_precision_loss, reason = "nobody hands over so many jobs")]
         Ok(jobs as f64 / last.duration_since(sent).as_secs_f64())
@@ -310,179 +293,13 @@ impl Stage {
         })
     }
 
-    fn next(&mut self, runtime: &Runtime) -> Result<(AttemptId, Instant)> {
+    fn next(&mut self, runtime: &Runtime) -> Result<DeclinedOffer> {
         let offers = &mut self.offers;
         let offered =
             runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), offers.recv()).await });
         offered
             .context("no offer within a minute")?
             .context("the miner is gone")
-    }
-}
-
-/// The listening side, and its state.
-#[derive(Clone)]
-enum Listener {
-    Miner(mpsc::UnboundedSender<(AttemptId, Instant)>),
-    Facilitator(Arc<Mutex<Option<mpsc::UnboundedReceiver<JobRequest>>>>),
-}
-
-#[derive(Clone)]
-struct Served {
-    door: Listener,
-    tasks: Tasks,
-}
-
-async fn open(tasks: &Tasks, door: Listener) -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let served = Served {
-        door,
-        tasks: tasks.clone(),
-    };
-    let service = Router::new()
-        .fallback(ring)
-        .with_state(served)
-        .into_make_service_with_connect_info::<SocketAddr>();
-    tasks.spawn("door", async move { axum::serve(listener, service).await });
-    Ok(address)
-}
-
-async fn ring(
-    State(served): State<Served>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    request: Request,
-) -> Response {
-    let door = served.door.clone();
-    let on_socket = move |socket| async move {
-        // A peer that closes the connection has what it needs.
-        let _ = match door {
-            Listener::Miner(offers) => mine(socket, offers).await,
-            Listener::Facilitator(jobs) => facilitate(socket, jobs).await,
-        };
-    };
-    server::upgrade(request, peer, &Limits::miner(), &served.tasks, on_socket).map(Body::new)
-}
-
-/// A miner that notes every offer and declines it.
-async fn mine(mut socket: Socket, offers: mpsc::UnboundedSender<(AttemptId, Instant)>) -> Result<()> {
-    while let Some(frame) = socket.recv().await? {
-        let at = now();
-        let answer = match decode_from_validator(&frame)?.message {
-            ToMiner::ValidatorAuthForMiner(_) => FromMiner::V0ExecutorManifestRequest(ExecutorManifest {
-                manifest: Manifest::new([(CLASS, 1_000_000)]),
-                private_images: None,
-            }),
-            ToMiner::V0InitialJobRequest(offer) => {
-                offers.send((offer.job_uuid, at))?;
-                FromMiner::V0DeclineJobRequest(DeclineJob {
-                    job_uuid: offer.job_uuid,
-                    message: "a bench".to_owned(),
-                    reason: JobRejectionReason::Busy,
-                    receipts: vec![],
-                    context: None,
-                })
-            }
-            ToMiner::V0MainHotkeyMessage(_)
-            | ToMiner::V0JobRequest(_)
-            | ToMiner::V0JobAcceptedReceiptRequest(_)
-            | ToMiner::V0JobFinishedReceiptRequest(_)
-            | ToMiner::GenericError(_)
-            | ToMiner::MusterCancelJob(_)
-            | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_)
-            | ToMiner::MusterWhitelist(_)
-            | ToMiner::MusterFetchImage(_) => continue,
-        };
-        socket.send(encode(&answer)).await?;
-    }
-    Ok(())
-}
-
-/// A facilitator that hands over what it is given and takes every update.
-async fn facilitate(
-    mut socket: Socket,
-    jobs: Arc<Mutex<Option<mpsc::UnboundedReceiver<JobRequest>>>>,
-) -> Result<()> {
-    socket.recv().await?;
-    socket
-        .send(encode(&Challenge::new(ChallengeNonce::from_bytes([7; 32]))))
-        .await?;
-    socket.recv().await?;
-    socket.send(encode(&Answer::success())).await?;
-    let taken = jobs.lock().take();
-    let mut jobs = taken.context("a second validator")?;
-    let (mut reader, writer) = socket.split();
-    loop {
-        tokio::select! {
-            job = jobs.recv() => {
-                let Some(job) = job else { return Ok(()) };
-                writer.send(encode(&job)).await?;
-            }
-            frame = reader.recv() => {
-                let Some(frame) = frame? else { return Ok(()) };
-                if let ToFacilitator::V0JobStatusUpdate(_) = decode(&frame)? {
-                    writer.send(encode(&Answer::success())).await?;
-                }
-            }
-        }
-    }
-}
-
-/// A chain that stands still.
-#[derive(Debug)]
-struct Still {
-    metagraph: Metagraph,
-}
-
-impl Chain for Still {
-    fn genesis(&self) -> BoxFuture<'_, Result<String, ChainError>> {
-        async { Ok("a bench's own".to_owned()) }.boxed()
-    }
-
-    fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>> {
-        async { Ok(self.metagraph.clone()) }.boxed()
-    }
-
-    fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {
-        pending().boxed()
-    }
-
-    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
-        pending().boxed()
-    }
-
-    fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>> {
-        pending().boxed()
-    }
-
-    fn blocks(&self) -> BoxFuture<'_, Result<Blocks, ChainError>> {
-        pending().boxed()
-    }
-}
-
-fn metagraph(validator: &Keypair, miner: &Keypair, address: SocketAddr) -> Metagraph {
-    let neuron = |uid: u16, hotkey: Hotkey, axon| Neuron {
-        uid: Uid(uid),
-        hotkey,
-        coldkey: hotkey,
-        axon,
-        stake: 1_000_000_000_000,
-        permit: uid == 0,
-        active: true,
-        registered: BlockNumber(0),
-        last_update: BlockNumber(0),
-        incentive: 0,
-    };
-    Metagraph {
-        block: BlockNumber(100),
-        netuid: Netuid(1),
-        tempo: 360,
-        last_epoch: BlockNumber(0),
-        neurons: vec![
-            neuron(0, validator.hotkey(), None),
-            neuron(1, miner.hotkey(), Some(address)),
-        ],
     }
 }
 
@@ -656,26 +473,11 @@ fn clock_now() -> Timestamp {
     SystemClock::new().now()
 }
 
-/// A figure of `/proc/PID/status`.
-fn status(file: &Path, name: &str) -> Result<f64> {
-    let text = std::fs::read_to_string(file)?;
-    let fields: HashMap<_, _> = text.lines().filter_map(|line| line.split_once(':')).collect();
-    let field = fields
-        .get(name)
-        .with_context(|| format!("{} has no {name}", file.display()))?;
-    Ok(field.split_whitespace().next().unwrap_or_default().parse()?)
-}
-
-/// The resident memory of a process, in KiB.
-fn resident(pid: u32) -> Result<f64> {
-    status(Path::new(&format!("/proc/{pid}/status")), "VmRSS")
-}
-
 /// How often all threads of a process gave the processor up by themselves, which is once for each time one was woken.
 fn switches(pid: u32) -> Result<f64> {
     let mut sum = 0.0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        sum += status(&thread?.path().join("status"), "voluntary_ctxt_switches").unwrap_or_default();
+        sum += proc_status(&thread?.path().join("status"), "voluntary_ctxt_switches").unwrap_or_default();
     }
     Ok(sum)
 }

@@ -10,11 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, ready};
+use muster_bench::stage::NoChain;
 use muster_bench::{Direction, Report, Row, timed};
-use muster_chain::weights_commit::{CommitPosition, OnChainWeights};
-use muster_chain::{ChainError, Metagraph, WeightRules, WeightsCall};
 use muster_identity::Keypair;
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks};
 use muster_protocol::job::{Attempt, AttemptPlan, Event};
@@ -24,7 +21,6 @@ use muster_protocol::{
     AttemptId, ExecutorClass, Hotkey, JobId, MinerKey, ReceiptPayload, Timestamp, ValidatorKey,
 };
 use muster_store::{begin, open};
-use muster_validator::chain::{Blocks, Chain};
 use muster_validator::store::Store;
 use muster_validator::{Config, run_on};
 use serde_json::json;
@@ -233,43 +229,4 @@ fn request(job: JobId) -> String {
         "streaming_start_time_limit": 1,
     })
     .to_string()
-}
-
-/// A chain that does not answer: open jobs go on without one.
-#[derive(Debug)]
-struct NoChain;
-
-fn away<T: Send + 'static>() -> BoxFuture<'static, Result<T, ChainError>> {
-    ready(Err(ChainError::Unreachable {
-        doing: "answer",
-        url: "nowhere".to_owned(),
-        cause: None,
-    }))
-    .boxed()
-}
-
-impl Chain for NoChain {
-    fn genesis(&self) -> BoxFuture<'_, Result<String, ChainError>> {
-        away()
-    }
-
-    fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>> {
-        away()
-    }
-
-    fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {
-        away()
-    }
-
-    fn submit<'a>(&'a self, _call: &'a WeightsCall) -> BoxFuture<'a, Result<CommitPosition, ChainError>> {
-        away()
-    }
-
-    fn read_weights(&self) -> BoxFuture<'_, Result<OnChainWeights, ChainError>> {
-        away()
-    }
-
-    fn blocks(&self) -> BoxFuture<'_, Result<Blocks, ChainError>> {
-        away()
-    }
 }

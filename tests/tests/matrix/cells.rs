@@ -60,8 +60,12 @@ impl Strike {
 pub(crate) enum Hold {
     /// The miner stands still, so nobody answers the offer.
     MinerStopped,
+    /// Other jobs keep all executors, so it waits in the validator's queue.
+    Queued,
     /// Its executor does not start.
     ExecutorGated,
+    /// The registry keeps its image back, so its executor fetches.
+    Fetching,
     /// Its input does not come.
     InputHeld,
     /// Its program takes its time.
@@ -72,22 +76,22 @@ pub(crate) enum Hold {
     Over,
 }
 
-/// How a job is held in this state; `None` for what is no state of an organic job.
-pub(crate) fn hold(state: JobStatus) -> Option<Hold> {
+/// The ways in which a job is held while its user sees this state; none for what is no state of an organic job.
+pub(crate) fn holds(state: JobStatus) -> &'static [Hold] {
     match state {
-        JobStatus::Received => Some(Hold::MinerStopped),
-        JobStatus::Accepted => Some(Hold::ExecutorGated),
-        JobStatus::ExecutorReady => Some(Hold::InputHeld),
-        JobStatus::VolumesReady => Some(Hold::ProgramBusy),
-        JobStatus::ExecutionDone => Some(Hold::OutputHeld),
-        JobStatus::Completed => Some(Hold::Over),
+        JobStatus::Received => &[Hold::MinerStopped, Hold::Queued],
+        JobStatus::Accepted => &[Hold::ExecutorGated, Hold::Fetching],
+        JobStatus::ExecutorReady => &[Hold::InputHeld],
+        JobStatus::VolumesReady => &[Hold::ProgramBusy],
+        JobStatus::ExecutionDone => &[Hold::OutputHeld],
+        JobStatus::Completed => &[Hold::Over],
         // A word of a newer peer; a moment inside the facilitator; a streaming job's; and the ends that faults lead to.
         JobStatus::Unknown
         | JobStatus::Sent
         | JobStatus::StreamingReady
         | JobStatus::Rejected
         | JobStatus::Failed
-        | JobStatus::HordeFailed => None,
+        | JobStatus::HordeFailed => &[],
     }
 }
 
@@ -105,28 +109,48 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             _,
         ) => WELL,
         // Not yet, or no longer, on an executor.
-        (Strike::Kill(Party::Miner | Party::Executor), Hold::MinerStopped | Hold::Over) => WELL,
+        (Strike::Kill(Party::Miner | Party::Executor), Hold::MinerStopped | Hold::Queued | Hold::Over) => {
+            WELL
+        }
         (
             Strike::Kill(Party::Miner | Party::Executor),
-            Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
+            Hold::ExecutorGated | Hold::Fetching | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
         ) => LOST,
         // Whether the engine is back before it is needed; never the user's fault.
         (Strike::Kill(Party::Engine), Hold::Over) => WELL,
         (
             Strike::Kill(Party::Engine),
-            Hold::MinerStopped | Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
+            Hold::MinerStopped
+            | Hold::Queued
+            | Hold::ExecutorGated
+            | Hold::Fetching
+            | Hold::InputHeld
+            | Hold::ProgramBusy
+            | Hold::OutputHeld,
         ) => EITHER,
         // Whether a miner outlasts it: it tries again for some seconds before it gives its leases up.
         (Strike::Kill(Party::Database), Hold::Over) => WELL,
         (
             Strike::Kill(Party::Database),
-            Hold::MinerStopped | Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
+            Hold::MinerStopped
+            | Hold::Queued
+            | Hold::ExecutorGated
+            | Hold::Fetching
+            | Hold::InputHeld
+            | Hold::ProgramBusy
+            | Hold::OutputHeld,
         ) => EITHER,
         // A peer that swaps frames breaks the protocol; whatever it swapped, there is one end.
         (Strike::Socket(Wire::Reordered), Hold::Over) => WELL,
         (
             Strike::Socket(Wire::Reordered),
-            Hold::MinerStopped | Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
+            Hold::MinerStopped
+            | Hold::Queued
+            | Hold::ExecutorGated
+            | Hold::Fetching
+            | Hold::InputHeld
+            | Hold::ProgramBusy
+            | Hold::OutputHeld,
         ) => EITHER,
     }
 }

@@ -12,15 +12,15 @@ use muster_protocol::rest::CreateJob;
 use muster_protocol::wire::decode;
 use muster_protocol::{AttemptId, JobId, JobStatus, Receipt, ReceiptKind, ReceiptPayload};
 use muster_tests::{
-    BUSYBOX, Cluster, Dockerd, Layout, Parts, Relay, Role, User, Weather, free_address, run, shell_image,
-    wait_for,
+    BUSYBOX, Cluster, Dockerd, HeldDoor, Layout, Parts, Registry, Relay, Role, User, Weather, free_address,
+    run, shell_image, wait_for,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::cells::{Hold, Party, Strike, Wire, allowed, hold};
+use crate::cells::{Hold, Party, Strike, Wire, allowed, holds};
 use crate::outside::Outside;
 
 /// No condition takes this long unless it never comes.
@@ -29,6 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(100);
 const LATE: Duration = Duration::from_millis(400);
 /// How long the program of a job takes that is struck while it runs, in seconds.
 const BUSY: u64 = 4;
+/// Jobs that the miner runs at once.
+const EXECUTORS: u32 = 2;
+/// Bytes of the image that is kept back: more than a held door lets pass.
+const IMAGE_BYTES: usize = 256 * 1024;
 
 pub(crate) struct Column {
     strike: Strike,
@@ -42,6 +46,7 @@ pub(crate) struct Column {
     cluster: Option<Cluster>,
     engine: Option<Dockerd>,
     image: &'static str,
+    registry: Registry,
     /// Every job so far, with the state it was struck in.
     jobs: Vec<(JobId, String, JobStatus)>,
     _folder: tempfile::TempDir,
@@ -55,14 +60,14 @@ impl Column {
     )]
     pub(crate) fn run(strike: Strike) {
         let mut column = Self::start(strike);
-        let states: Vec<_> = JobStatus::ALL
+        let cells: Vec<_> = JobStatus::ALL
             .iter()
-            .filter_map(|state| Some((*state, hold(*state)?)))
+            .flat_map(|state| holds(*state).iter().map(|at| (*state, *at)))
             .collect();
-        assert!(states.len() >= 6, "states are missing: {states:?}");
-        for (state, at) in states {
+        assert!(cells.len() >= 8, "cells are missing: {cells:?}");
+        for (state, at) in cells {
             let end = column.cell(state, at);
-            eprintln!("{strike:?} at {state}: {end}");
+            eprintln!("{strike:?} at {state} ({at:?}): {end}");
         }
         column.afterwards();
     }
@@ -95,7 +100,7 @@ impl Column {
             facilitator_through: Some(relays[1].address()),
             gate: Some(gate.clone()),
             engine: engine.as_ref().map(Dockerd::address),
-            executors: 2,
+            executors: EXECUTORS,
             validators: vec![],
         };
         let address = engine.as_ref().map(Dockerd::address).unwrap_or_default();
@@ -117,6 +122,7 @@ impl Column {
             cluster,
             engine,
             image,
+            registry: Registry::start().unwrap(),
             jobs: vec![],
             _folder: folder,
         }
@@ -124,55 +130,126 @@ impl Column {
 
     /// Brings a job into a state, strikes, lets go, and waits for its end.
     fn cell(&mut self, state: JobStatus, at: Hold) -> JobStatus {
-        let name = state.as_str().to_owned();
+        let name = format!("{state}-{at:?}");
         self.outside
             .begin(&name, at != Hold::InputHeld, at != Hold::OutputHeld);
+        let (mut others, mut door) = (Vec::new(), None);
+        let mut image = self.image.to_owned();
         match at {
             Hold::MinerStopped => self.parts.signal(Role::Miner, Signal::SIGSTOP).unwrap(),
             Hold::ExecutorGated => std::fs::remove_file(&self.gate).unwrap(),
+            Hold::Queued => others = self.occupy(),
+            Hold::Fetching => {
+                let (held, held_image) = self.hold_image();
+                (door, image) = (Some(held), held_image);
+            }
             Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld | Hold::Over => {}
         }
         let busy = if at == Hold::ProgramBusy { BUSY } else { 0 };
-        let job = self.submit(&name, busy);
+        let job = self.submit(&name, &image, busy);
         self.jobs.push((job, name.clone(), state));
         self.wait_for(job, &format!("{state} of job {job}"), |history| {
-            history.contains(&name)
+            history.iter().any(|status| status == state.as_str())
         });
-        self.held(job, at, &name);
+        self.held(job, at, &name, door.as_ref());
 
-        self.strikes(job, at);
+        self.strikes(others.first().copied().unwrap_or(job), at);
         if at == Hold::MinerStopped {
             // A killed one has been replaced by one that goes.
             self.parts.signal(Role::Miner, Signal::SIGCONT).unwrap();
         }
         std::fs::write(&self.gate, "").unwrap();
         self.outside.release(&name);
+        if let Some(door) = &door {
+            door.release();
+        }
 
-        let history = self.wait_for(job, &format!("the end of job {job}"), |history| {
+        let history = self.end_of(job);
+        let others: Vec<_> = others
+            .into_iter()
+            .map(|other| (other, self.end_of(other)))
+            .collect();
+        self.calm();
+        for (number, (other, history)) in others.into_iter().enumerate() {
+            // Only the executor of the first of them is killed.
+            let is_spared = number > 0 && self.strike == Strike::Kill(Party::Executor);
+            let at = if is_spared {
+                Hold::Queued
+            } else {
+                Hold::ExecutorGated
+            };
+            self.expect(other, &history, at);
+        }
+        let end = self.expect(job, &history, at);
+        if at == Hold::Fetching {
+            // Nobody needs it again. It is not there if it never came.
+            let _ = run(self.docker().args(["image", "rm", "--force", &image]));
+        }
+        end
+    }
+
+    /// Waits for the end of a job; its history.
+    fn end_of(&mut self, job: JobId) -> Vec<String> {
+        self.wait_for(job, &format!("the end of job {job}"), |history| {
             history
                 .iter()
                 .any(|status| JobStatus::from_wire(status).is_terminal())
-        });
-        self.calm();
-        let end = self.agreed(job, &history);
+        })
+    }
+
+    /// Checks the end of a job that was struck in a held state.
+    fn expect(&mut self, job: JobId, history: &[String], at: Hold) -> JobStatus {
+        let end = self.agreed(job, history);
         let expected = allowed(self.strike, at);
         assert!(
             expected.contains(&end),
-            "{:?} at {state}: {end}, not {expected:?}\n{}",
+            "{:?} at {at:?}: {end}, not {expected:?}\n{}",
             self.strike,
             self.logs()
         );
         end
     }
 
-    fn submit(&self, cell: &str, busy: u64) -> JobId {
+    /// Keeps every executor behind the gate with a job of its own.
+    fn occupy(&mut self) -> Vec<JobId> {
+        std::fs::remove_file(&self.gate).unwrap();
+        let accepted = JobStatus::Accepted;
+        let mut others = Vec::new();
+        for number in 0..EXECUTORS {
+            let name = format!("other-{number}");
+            self.outside.begin(&name, true, true);
+            let other = self.submit(&name, self.image, 0);
+            self.jobs.push((other, name, accepted));
+            others.push(other);
+        }
+        for other in &others {
+            self.wait_for(*other, &format!("{accepted} of job {other}"), |history| {
+                history.iter().any(|status| status == accepted.as_str())
+            });
+            self.held(*other, Hold::ExecutorGated, "", None);
+        }
+        others
+    }
+
+    /// A door that keeps an image back, and the image's name.
+    fn hold_image(&self) -> (HeldDoor, String) {
+        let place = self.runtime.block_on(self.registry.publish(IMAGE_BYTES)).unwrap();
+        let door = self
+            .runtime
+            .block_on(HeldDoor::relay(self.registry.address()))
+            .unwrap();
+        let image = format!("{}/{place}", door.address());
+        (door, image)
+    }
+
+    fn submit(&self, cell: &str, image: &str, busy: u64) -> JobId {
         let script = format!(
             "{BUSYBOX} cat /volume/input /proc/sys/kernel/random/uuid > /output/mark; {BUSYBOX} sleep {busy}; {BUSYBOX} cat /output/mark"
         );
         let job: CreateJob = serde_json::from_value(json!({
             "target_validator_hotkey": self.parts.keys().validator.hotkey().to_string(),
             "executor_class": "always_on.test",
-            "docker_image": self.image,
+            "docker_image": image,
             "args": ["-c", script],
             "artifacts_dir": "/artifacts",
             "download_time_limit": 30,
@@ -203,9 +280,21 @@ impl Column {
     }
 
     /// Waits until the state is really reached, where the status comes before it.
-    fn held(&mut self, job: JobId, at: Hold, cell: &str) {
+    fn held(&mut self, job: JobId, at: Hold, cell: &str, door: Option<&HeldDoor>) {
         let (parts, outside) = (&self.parts, &self.outside);
         match at {
+            Hold::Queued => {
+                wait_for("the job in the queue", PATIENCE, || {
+                    Ok(parts.waiting_jobs()?.contains(&job).then_some(()))
+                })
+                .unwrap();
+            }
+            Hold::Fetching => {
+                wait_for("the fetch of the image", PATIENCE, || {
+                    Ok(door.is_some_and(|door| door.held() > 0).then_some(()))
+                })
+                .unwrap();
+            }
             Hold::ExecutorGated => {
                 wait_for("an executor behind the gate", PATIENCE, || {
                     let there = !parts.executors_of(&job.to_string())?.is_empty();
@@ -233,16 +322,22 @@ impl Column {
 
     /// The containers of an attempt in the executors' engine.
     fn containers(&self, attempt: &str) -> String {
-        let mut docker = Command::new("docker");
-        if let Some(engine) = &self.engine {
-            docker.args(["--host", &engine.address()]);
-        }
         let label = format!("label=muster.attempt={attempt}");
-        run(docker.args(["ps", "--all", "--quiet", "--filter", &label]))
+        run(self.docker().args(["ps", "--all", "--quiet", "--filter", &label]))
             .unwrap()
             .stdout
     }
 
+    /// The command line of the executors' engine.
+    fn docker(&self) -> Command {
+        let mut docker = Command::new("docker");
+        if let Some(engine) = &self.engine {
+            docker.args(["--host", &engine.address()]);
+        }
+        docker
+    }
+
+    /// The fault strikes. If it kills an executor, it is that of `job`.
     fn strikes(&mut self, job: JobId, at: Hold) {
         let role = |party| match party {
             Party::Facilitator => Some(Role::Facilitator),
@@ -259,7 +354,13 @@ impl Column {
             Strike::Kill(Party::Executor) => {
                 let killed = self.parts.kill_executor(&job.to_string()).unwrap();
                 match at {
-                    Hold::ExecutorGated | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld => {
+                    // In the queue's cell it is the executor of a job before it.
+                    Hold::Queued
+                    | Hold::ExecutorGated
+                    | Hold::Fetching
+                    | Hold::InputHeld
+                    | Hold::ProgramBusy
+                    | Hold::OutputHeld => {
                         assert!(killed > 0, "there was no executor to kill");
                     }
                     Hold::MinerStopped | Hold::Over => {}
@@ -343,12 +444,8 @@ impl Column {
         for number in 0..2 {
             let name = format!("last-{number}");
             self.outside.begin(&name, true, true);
-            let job = self.submit(&name, 0);
-            let history = self.wait_for(job, "the end of a last job", |history| {
-                history
-                    .iter()
-                    .any(|status| JobStatus::from_wire(status).is_terminal())
-            });
+            let job = self.submit(&name, self.image, 0);
+            let history = self.end_of(job);
             assert_eq!(
                 self.agreed(job, &history),
                 JobStatus::Completed,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use muster_protocol::job::{Attempt, Event, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::RejectionDetails;
-use muster_protocol::{AttemptId, JobId};
-use muster_routing::{CacheKey, JobRequirements, MinerStats, RoutableNeuron, RoutingPolicy, route};
+use muster_protocol::{AttemptId, JobId, Manifest, MinerKey};
+use muster_routing::{CacheKey, JobRequirements, MinerStats, RoutableNeuron, Route, RoutingPolicy, route};
 
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
@@ -21,6 +21,7 @@ use crate::world::{Happening, MINERS, Node, World};
 pub(crate) const CALLED_OFF: &str = "no longer wanted";
 
 impl World {
+    /// Looks for another miner after an attempt that failed. If none may be asked now, the job waits.
     pub(crate) fn begin(&mut self, job: JobId) {
         let Some(stored) = self
             .validator
@@ -31,49 +32,30 @@ impl World {
             return;
         };
         if self.is_called_off(job) {
-            let before = stored
-                .attempts
-                .last()
-                .and_then(|tried| tried.machine.outcome().cloned());
-            let cancelled = || Outcome::cancelled(JobStage::ExecutorStartup, CALLED_OFF);
-            return self.close_job(job, before.unwrap_or_else(cancelled));
+            let outcome = without_miner(stored);
+            return self.close_job(job, outcome);
         }
         if !self.chain {
             let life = self.validator.life;
             return self.after(Duration::from_secs(1), Happening::Begin(job, life));
         }
+        // None that was asked before: a miner that was busy is asked again only after the job has waited.
+        let asked = stored.attempts.iter().map(Tried::miner_key).collect();
         let last = stored.attempts.last().map(|tried| tried.id);
-        let before = stored
-            .attempts
-            .last()
-            .and_then(|tried| tried.machine.outcome().cloned());
         if stored.called_off {
             let how = format!("a miner is looked for, for job {job}");
             self.violate(Invariant::NobodyAskedAfterCancel, how);
         }
-        let Some(miner) = self.route(job) else {
-            let nobody = || {
-                Outcome::Rejected(RejectionDetails {
-                    rejected_by: ParticipantType::Validator,
-                    reason: JobRejectionReason::NoMinerForJob,
-                    message: "nobody is left".to_owned(),
-                    context: None,
-                })
-            };
-            return self.close_job(job, before.unwrap_or_else(nobody));
+        let Some(miner) = self.route(job, asked) else {
+            if !self.wait_again(job)
+                && let Some(stored) = self.validator.jobs.get(&job)
+            {
+                let outcome = without_miner(stored);
+                self.close_job(job, outcome);
+            }
+            return;
         };
-        let id = match last {
-            None => AttemptId::first_of(job),
-            Some(last) if self.mutated(Mutation::ValidatorReusesIds) => last,
-            Some(_) => AttemptId::from_uuid(self.dice.uuid()),
-        };
-        let attempt = Tried {
-            id,
-            miner,
-            machine: Attempt::new(plan(), self.now),
-            receipts: vec![],
-            began: self.now,
-        };
+        let attempt = self.new_attempt(job, last, miner);
         if let Some(stored) = self.validator.jobs.get_mut(&job) {
             stored.attempts.push(attempt);
         }
@@ -82,50 +64,68 @@ impl World {
         }
     }
 
-    /// The miner that the real routing asks first. It knows this validator's open attempts, and the miners that had an
-    /// attempt.
-    fn route(&self, job: JobId) -> Option<usize> {
-        let tried = |stored: &Job| {
-            stored
-                .attempts
-                .iter()
-                .map(|tried| miner_key(tried.miner))
-                .collect()
+    /// An attempt after `last`.
+    pub(crate) fn new_attempt(&mut self, job: JobId, last: Option<AttemptId>, miner: usize) -> Tried {
+        let id = match last {
+            None => AttemptId::first_of(job),
+            Some(last) if self.mutated(Mutation::ValidatorReusesIds) => last,
+            Some(_) => AttemptId::from_uuid(self.dice.uuid()),
         };
-        let wish = JobRequirements {
+        Tried {
+            id,
+            miner,
+            machine: Attempt::new(plan(), self.now),
+            receipts: vec![],
+            began: self.now,
+        }
+    }
+
+    /// The miner that the real routing asks first.
+    pub(crate) fn route(&self, job: JobId, tried: BTreeSet<MinerKey>) -> Option<usize> {
+        miners_of(&self.route_all(job, tried)).first().copied()
+    }
+
+    /// The real routing of a job. It knows this validator's open attempts and the miners' manifests.
+    pub(crate) fn route_all(&self, job: JobId, tried: BTreeSet<MinerKey>) -> Route {
+        let requirements = JobRequirements {
             job,
             class: CLASS,
             image: CacheKey::image("image"),
             inputs: BTreeSet::new(),
             avoided_owners: BTreeSet::new(),
             private_image: false,
-            tried: self.validator.jobs.get(&job).map(tried).unwrap_or_default(),
+            tried,
         };
-        let subject = |(index, uid): (usize, u16)| RoutableNeuron {
+        let neuron = |(index, uid): (usize, u16)| RoutableNeuron {
             uid,
             miner: miner_key(index),
             owner: miner_key(index).0,
             axon: Some(SocketAddr::from(([127, 0, 0, 1], 8_000 + uid))),
         };
-        let subjects: Vec<_> = (0..MINERS).zip(0..).map(subject).collect();
-        let mut standings: BTreeMap<_, MinerStats> = BTreeMap::new();
+        let neurons: Vec<_> = (0..MINERS).zip(0..).map(neuron).collect();
+        let mut stats: BTreeMap<_, MinerStats> = BTreeMap::new();
+        for index in 0..MINERS {
+            let miner = stats.entry(miner_key(index)).or_default();
+            miner.manifest = Some(Manifest::new([(CLASS, self.believed)]));
+            let full = self.validator.lines.full.get(&index);
+            miner.full.extend(
+                full.filter(|until| **until > self.now)
+                    .map(|until| (CLASS, *until)),
+            );
+        }
         let attempts = self.validator.jobs.values().flat_map(|job| &job.attempts);
         for tried in attempts.filter(|tried| tried.machine.holds_executor()) {
-            let standing = standings.entry(miner_key(tried.miner)).or_default();
-            *standing.open.entry(CLASS).or_default() += 1;
+            let miner = stats.entry(miner_key(tried.miner)).or_default();
+            *miner.open.entry(CLASS).or_default() += 1;
         }
         let policy = RoutingPolicy {
             me: validator_key().0,
             max_incidents: u32::MAX,
             blacklist: BTreeSet::new(),
-            most_unproven: u32::MAX,
+            most_unproven: 1,
             prices: RoutingPolicy::PRICES,
         };
-        let chosen = route(&wish, &subjects, &standings, &policy)
-            .candidates
-            .into_iter()
-            .next()?;
-        (0..MINERS).find(|index| miner_key(*index) == chosen.miner)
+        route(&requirements, &neurons, &stats, &policy)
     }
 
     pub(crate) fn is_called_off(&self, job: JobId) -> bool {
@@ -147,6 +147,7 @@ impl World {
         let at_work = last
             .filter(|tried| tried.machine.outcome().is_none())
             .map(|tried| tried.id);
+        let stored_waits = stored.waits.is_some();
         if std::mem::replace(&mut stored.called_off, true) || self.may_die_here(Node::Validator) {
             return;
         }
@@ -156,7 +157,47 @@ impl World {
                 self.look_later(attempt);
             }
             Some(_) => {}
-            None => self.begin(job),
+            None if stored_waits && self.is_called_off(job) => self.end_waiting(job),
+            None => {}
         }
     }
+}
+
+/// The miners that a route leaves, the best first.
+pub(crate) fn miners_of(route: &Route) -> Vec<usize> {
+    let index = |miner| (0..MINERS).find(|index| miner_key(*index) == miner);
+    let candidates = route.candidates.iter();
+    candidates
+        .filter_map(|candidate| index(candidate.miner))
+        .collect()
+}
+
+/// Whether the miner only said that it was busy.
+pub(crate) fn was_busy(tried: &Tried) -> bool {
+    match tried.machine.outcome() {
+        Some(Outcome::Rejected(details)) => details.reason == JobRejectionReason::Busy,
+        Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) | None => false,
+    }
+}
+
+/// The end of a job that no miner is asked for any more: that of its last real attempt, or a reason of its own.
+pub(crate) fn without_miner(stored: &Job) -> Outcome {
+    let mut real = stored.attempts.iter().rev().filter(|tried| !was_busy(tried));
+    let before = real.find_map(|tried| tried.machine.outcome().cloned());
+    before.unwrap_or_else(|| {
+        if stored.called_off {
+            return Outcome::cancelled(JobStage::ExecutorStartup, CALLED_OFF);
+        }
+        rejected(JobRejectionReason::NoMinerForJob, "nobody is left")
+    })
+}
+
+/// A rejection by the validator.
+pub(crate) fn rejected(reason: JobRejectionReason, message: &str) -> Outcome {
+    Outcome::Rejected(RejectionDetails {
+        rejected_by: ParticipantType::Validator,
+        reason,
+        message: message.to_owned(),
+        context: None,
+    })
 }

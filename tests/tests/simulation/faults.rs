@@ -86,10 +86,22 @@ pub(crate) enum Mutation {
     ExecutorNeverLeaves,
     /// A miner runs whatever it is offered, however full it is.
     MinerTakesEverything,
+    /// A validator does not restore its queue.
+    ValidatorForgetsQueue,
+    /// A validator does not write down which account had the last turn.
+    ValidatorForgetsTurns,
+    /// A validator gives a free executor to a newcomer although others wait.
+    ValidatorStartsNewcomersFirst,
+    /// A validator lets more jobs wait than may.
+    ValidatorIgnoresLimits,
+    /// A validator lets jobs wait for longer than they may.
+    ValidatorNeverExpires,
+    /// A validator takes the turn from an account whose first job must be passed over.
+    ValidatorWaitsForTheFirst,
 }
 
 impl Mutation {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::MinerSpeaksFirst,
         Self::ValidatorSpeaksFirst,
         Self::MinerForgetsLeases,
@@ -101,6 +113,12 @@ impl Mutation {
         Self::ValidatorIgnoresCancel,
         Self::ExecutorNeverLeaves,
         Self::MinerTakesEverything,
+        Self::ValidatorForgetsQueue,
+        Self::ValidatorForgetsTurns,
+        Self::ValidatorStartsNewcomersFirst,
+        Self::ValidatorIgnoresLimits,
+        Self::ValidatorNeverExpires,
+        Self::ValidatorWaitsForTheFirst,
     ];
 }
 

@@ -9,6 +9,7 @@ use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::{AttemptId, JobId, JobStatus};
 
 use crate::faults::Fault;
+use crate::queue_model::QueueModel;
 use crate::world::World;
 
 /// A promise of the subnet.
@@ -36,6 +37,14 @@ pub(crate) enum Invariant {
     NobodyAskedAfterCancel,
     /// Both sides hold the same receipts, and only success is paid.
     ReceiptsAgree,
+    /// Waiting jobs start in the order of the queue, also after a restart, and no newcomer overtakes them.
+    QueueOrder,
+    /// As many jobs wait as may, and none is turned away while there is room.
+    QueueBound,
+    /// No job sees more others start than its account's jobs and the other accounts' turns allow.
+    NobodyStarves,
+    /// No job starts long after its time in the queue is over.
+    WaitsNoLonger,
 }
 
 /// A broken promise.
@@ -53,6 +62,10 @@ pub(crate) struct Ledger {
     pub(crate) submitted: BTreeSet<JobId>,
     pub(crate) started: BTreeMap<AttemptId, u32>,
     pub(crate) marks: BTreeMap<AttemptId, u32>,
+    /// The jobs that wait.
+    pub(crate) queue: QueueModel,
+    /// Jobs that found no room in the queue, and jobs that waited too long.
+    pub(crate) turned_away: BTreeSet<JobId>,
 }
 
 impl World {
@@ -78,7 +91,8 @@ impl World {
             let how = format!("job {job} is shown as {shown} and written down as {written:?}");
             self.violate(Invariant::EveryJobEnds, how);
         }
-        let wanted = !self.facilitator.called_off.contains(&job);
+        let called_off = self.facilitator.called_off.contains(&job);
+        let wanted = !called_off && !self.ledger.turned_away.contains(&job);
         let must = wanted && struck.iter().all(|fault| fault.is_survivable());
         if must && shown != JobStatus::Completed {
             let reason = self
@@ -112,6 +126,10 @@ impl World {
         let (alive, leases) = (self.alive(), self.open_leases());
         if !alive.is_empty() || leases > 0 {
             let how = format!("{leases} leases are open and executors of {alive:?} at work");
+            self.violate(Invariant::NothingOrphaned, how);
+        }
+        if !self.ledger.queue.is_empty() {
+            let how = format!("{:?} still wait", self.ledger.queue.order());
             self.violate(Invariant::NothingOrphaned, how);
         }
         let links = self.open_links();

@@ -1,7 +1,7 @@
 //! Thousands of schedules of one subnet in one thread: a facilitator, a validator, two miners and their executors, with
-//! the cores that the real processes run (the miner's book and store, the attempt's machine, routing and what follows
-//! an end, the facilitator's connections and histories), struck by everything in `Fault`, and held against every
-//! `Invariant`.
+//! the cores that the real processes run (the miner's book and store, the attempt's machine, routing, the queue and
+//! what follows an end, the facilitator's connections and histories), struck by everything in `Fault`, and held against
+//! every `Invariant`.
 //!
 //! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests simulation` replays one and
 //! says what happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
@@ -18,17 +18,22 @@ mod faults;
 mod invariants;
 mod miner;
 mod papers;
+mod queue_model;
 mod validator;
+mod waiting;
 mod world;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use muster_job_queue::QueueAccount;
 use muster_protocol::JobId;
+use muster_protocol::job::Priority;
 use uuid::Uuid;
 
 use faults::{Fault, Mutation};
 use invariants::Violation;
+use waiting::WaitTerms;
 use world::{Dice, Happening, World, start};
 
 /// How many schedules a test runs.
@@ -51,15 +56,39 @@ fn job(number: u64) -> JobId {
     JobId::from_uuid(Uuid::from_u128(u128::from(number) + 1))
 }
 
+/// The terms of a job: one of three accounts, any priority, and now and then a user who waits for a short time only.
+fn terms(dice: &mut Dice) -> WaitTerms {
+    let account = dice.below(3);
+    let priority = u8::try_from(1 + dice.below(10)).unwrap_or_default();
+    let patience = if dice.one_in(6) {
+        dice.millis(1_000, 60_000)
+    } else {
+        Duration::from_secs(7_200)
+    };
+    WaitTerms {
+        account: QueueAccount::new(&format!("account {account}")),
+        priority: Priority::try_from(priority).unwrap_or_default(),
+        patience,
+    }
+}
+
 /// One schedule, from its seed to its end.
 fn schedule(seed: u64, mutation: Option<Mutation>) -> Outcome {
     let mut dice = Dice::new(seed ^ 0x006d_7573_7465_7200);
-    let jobs = 1 + dice.below(4);
-    // Everything fits on either miner, unless this is a schedule of scarcity.
-    let scarce = dice.one_in(4);
-    let mut world = World::new(seed, if scarce { 1 } else { 8 }, mutation);
+    // Everything fits on either miner, unless this is a schedule of scarcity, in which jobs wait. Then the validator
+    // may also believe in an executor that is not there any more, so that miners decline.
+    let scarce = dice.one_in(3);
+    let jobs = if scarce {
+        3 + dice.below(12)
+    } else {
+        1 + dice.below(4)
+    };
+    let capacity: u32 = if scarce { 1 } else { 8 };
+    let believed = capacity + u32::from(dice.one_in(3));
+    let mut world = World::new(seed, capacity, believed, mutation);
     for number in 0..jobs {
         let when = start().plus(dice.millis(0, 20_000));
+        world.terms.insert(job(number), terms(&mut dice));
         world.at(when, Happening::Submit(job(number)));
         if dice.one_in(4) {
             let when = when.plus(dice.millis(0, 12_000));
@@ -74,10 +103,6 @@ fn schedule(seed: u64, mutation: Option<Mutation>) -> Outcome {
             struck.insert(*fault);
             world.at(when, Happening::Strike(*fault));
         }
-    }
-    if scarce {
-        // A miner that is full declines, which is no fault of anything.
-        struck.insert(Fault::KillMiner);
     }
     world.run(start().plus(STORM));
     world.mend_everything();

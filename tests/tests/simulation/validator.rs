@@ -5,18 +5,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_job_messages::incoming::{MessageMeaning, implied_events, interpret};
+use muster_job_queue::{QueueAccount, QueueTicket, WaitingJob};
 use muster_protocol::job::{Attempt, Effect, Event, Outcome};
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::facilitator::JobStatusUpdate;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::{AttemptId, JobId, JobStatus, ReceiptKind, Timestamp};
+use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, ReceiptKind, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
 
-use crate::choosing::CALLED_OFF;
+use crate::choosing::{CALLED_OFF, was_busy};
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
+use crate::miner::miner_key;
 use crate::papers::{deliver, job_request};
+use crate::waiting::{FULL, WaitingLines};
 use crate::world::{Frame, Happening, Line, MINERS, Node, World};
 
 /// How long a lost connection to a miner may stay lost.
@@ -42,11 +45,36 @@ pub(crate) struct Tried {
 }
 
 /// A job, as the store has it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) attempts: Vec<Tried>,
     pub(crate) closed: Option<Outcome>,
     pub(crate) called_off: bool,
+    /// Its row in the queue.
+    pub(crate) waits: Option<WaitingJob>,
+    /// When it was admitted.
+    pub(crate) since: Timestamp,
+    /// When it has waited too long. The time of attempts does not count.
+    pub(crate) deadline: Timestamp,
+}
+
+impl Job {
+    pub(crate) fn new(since: Timestamp, deadline: Timestamp) -> Self {
+        Self {
+            attempts: vec![],
+            closed: None,
+            called_off: false,
+            waits: None,
+            since,
+            deadline,
+        }
+    }
+}
+
+impl Tried {
+    pub(crate) fn miner_key(&self) -> MinerKey {
+        miner_key(self.miner)
+    }
 }
 
 /// The state outside the store.
@@ -73,6 +101,9 @@ pub(crate) struct Validator {
     pub(crate) up: bool,
     pub(crate) life: u64,
     pub(crate) jobs: BTreeMap<JobId, Job>,
+    /// The last turn of each account, as the store has it.
+    pub(crate) turns: BTreeMap<QueueAccount, QueueTicket>,
+    pub(crate) lines: WaitingLines,
     /// The updates that the facilitator has not answered, oldest first, by number.
     pub(crate) outbox: BTreeMap<usize, JobStatusUpdate>,
     next_report: usize,
@@ -93,6 +124,7 @@ impl Validator {
         self.up = false;
         self.life += 1;
         self.links.clear();
+        self.lines = WaitingLines::default();
         self.door = None;
         self.under_way = None;
     }
@@ -132,11 +164,16 @@ impl World {
         if self.mutated(Mutation::ValidatorForgetsJobs) {
             return;
         }
+        let life = self.validator.life;
+        self.restore_queue();
+        if self.life(Node::Validator) != Some(life) {
+            return;
+        }
         let open: Vec<_> = self
             .validator
             .jobs
             .iter()
-            .filter(|(_, job)| job.closed.is_none())
+            .filter(|(_, job)| job.closed.is_none() && job.waits.is_none())
             .map(|(id, _)| *id)
             .collect();
         for job in open {
@@ -157,7 +194,7 @@ impl World {
             .get(&job)
             .and_then(|stored| stored.attempts.last())
             .cloned();
-        let Some(last) = last else { return self.begin(job) };
+        let Some(last) = last else { return };
         let link = Link {
             job: Some(job),
             interrupted: resumed,
@@ -313,13 +350,7 @@ impl World {
             self.validator.report(job, again.unwrap_or(JobStatus::Received));
             return self.report_next();
         }
-        self.validator.jobs.insert(job, Job::default());
-        self.validator.report(job, JobStatus::Received);
-        if self.may_die_here(Node::Validator) {
-            return;
-        }
-        self.report_next();
-        self.begin(job);
+        self.admit(job);
     }
 
     /// One at a time, the next only after the answer to the one before.
@@ -460,6 +491,7 @@ impl World {
             return;
         }
         let was_over = tried.machine.outcome().is_some();
+        let held_executor = tried.machine.holds_executor();
         tried.machine = machine;
         let (mut frames, mut reports, mut dial) = (Vec::new(), Vec::new(), false);
         for effect in effects {
@@ -508,6 +540,7 @@ impl World {
             }
         }
         let over = tried.machine.outcome().is_some() && !was_over;
+        let makes_room = held_executor && !tried.machine.holds_executor();
         let written = Written {
             job,
             attempt: tried,
@@ -524,6 +557,9 @@ impl World {
         self.save(written);
         if self.may_die_here(Node::Validator) {
             return;
+        }
+        if makes_room {
+            self.wake_dispatcher();
         }
         self.report_next();
         if dial {
@@ -580,8 +616,26 @@ impl World {
         self.redial(attempt, 500);
         self.look_later(attempt);
         self.leave_if_settled(attempt);
+        let began = self
+            .validator
+            .attempt(attempt)
+            .map_or(self.now, |tried| tried.began);
+        let (took, full_until) = (self.now.since(began), self.now.plus(FULL));
+        let Some(stored) = self.validator.jobs.get_mut(&job) else {
+            return;
+        };
+        stored.deadline = stored.deadline.plus(took);
+        let busy = stored
+            .attempts
+            .iter()
+            .take(index + 1)
+            .filter(|tried| was_busy(tried));
+        let busy: Vec<_> = busy.map(|tried| (tried.id, tried.miner)).collect();
+        if let Some((_, miner)) = busy.iter().find(|(id, _)| *id == attempt) {
+            self.validator.lines.full.insert(*miner, full_until);
+        }
         let facts = RetryContext {
-            attempts: u32::try_from(index + 1).unwrap_or(u32::MAX),
+            attempts: u32::try_from(index + 1 - busy.len()).unwrap_or(u32::MAX),
             max_attempts: u32::try_from(MINERS).unwrap_or(u32::MAX),
             slow_images: 0,
             image_elsewhere: false,

@@ -16,6 +16,7 @@ use crate::faults::{Fault, Mutation};
 use crate::invariants::{Invariant, Ledger, Violation};
 use crate::miner::Miner;
 use crate::validator::Validator;
+use crate::waiting::WaitTerms;
 
 /// Miners of every world: so many that a job may be tried on a second one.
 pub(crate) const MINERS: usize = 2;
@@ -122,8 +123,10 @@ pub(crate) enum Happening {
     Wake(Node, u64),
     /// A validator dials for an attempt, or its facilitator.
     Dial(crate::validator::Call, u64),
-    /// A validator looks for a miner for a job.
+    /// A validator looks for another miner for a job.
     Begin(JobId, u64),
+    /// A validator starts the waiting jobs for which there is room.
+    Dispatch(u64),
     /// An executor goes on.
     Step(u64),
     Strike(Fault),
@@ -143,6 +146,10 @@ pub(crate) struct World {
     pub(crate) executors: BTreeMap<u64, Executor>,
     pub(crate) lines: BTreeMap<Line, Connection>,
     pub(crate) ledger: Ledger,
+    /// The terms of the jobs, as far as they are not the usual ones.
+    pub(crate) terms: BTreeMap<JobId, WaitTerms>,
+    /// Executors of each miner by the validator's manifests, which may be older than the miners.
+    pub(crate) believed: u32,
     /// The chain answers.
     pub(crate) chain: bool,
     /// The machines' engines answer.
@@ -157,7 +164,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, capacity: u32, mutation: Option<Mutation>) -> Self {
+    /// A world whose miners have this many executors, and whose validator believes that they have `believed`.
+    pub(crate) fn new(seed: u64, capacity: u32, believed: u32, mutation: Option<Mutation>) -> Self {
         let mut world = Self {
             now: start(),
             dice: Dice::new(seed),
@@ -168,6 +176,8 @@ impl World {
             executors: BTreeMap::new(),
             lines: BTreeMap::new(),
             ledger: Ledger::default(),
+            terms: BTreeMap::new(),
+            believed,
             chain: true,
             engine: true,
             weather: BTreeMap::new(),
@@ -243,6 +253,11 @@ impl World {
             Happening::Begin(job, life) => {
                 if self.life(Node::Validator) == Some(life) {
                     self.begin(job);
+                }
+            }
+            Happening::Dispatch(life) => {
+                if self.life(Node::Validator) == Some(life) {
+                    self.dispatch();
                 }
             }
             Happening::Step(executor) => self.step(executor),

@@ -1,9 +1,10 @@
 //! The waiting jobs of one account in one line.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use muster_protocol::JobId;
 
+use crate::ranked_set::RankedSet;
 use crate::{AGE_STEP, QueueTicket, WaitingJob};
 
 /// The place of a job among its account's jobs: the lower rank first, then the earlier arrival.
@@ -25,11 +26,10 @@ impl Rank {
     }
 }
 
-/// The jobs of one account, in order. A sorted deque: new jobs nearly always go to its end, the next job stands at its
-/// front, and the place of any job is found by halving.
+/// The jobs of one account, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccountLine {
-    jobs: VecDeque<(Rank, JobId)>,
+    jobs: RankedSet<(Rank, JobId)>,
     /// The numbers of the jobs' arrivals; the lowest decides the account's place until its first turn.
     tickets: BTreeSet<QueueTicket>,
     /// The number of the account's last turn.
@@ -38,16 +38,12 @@ pub(crate) struct AccountLine {
 
 impl AccountLine {
     pub(crate) fn insert(&mut self, job: &WaitingJob) {
-        let rank = Rank::of(job);
-        let at = self.jobs.partition_point(|(known, _)| *known < rank);
-        self.jobs.insert(at, (rank, job.job));
+        self.jobs.insert((Rank::of(job), job.job));
         self.tickets.insert(job.ticket);
     }
 
     pub(crate) fn remove(&mut self, job: &WaitingJob) {
-        if let Some(at) = self.index_of(job) {
-            self.jobs.remove(at);
-        }
+        self.jobs.remove(&(Rank::of(job), job.job));
         self.tickets.remove(&job.ticket);
     }
 
@@ -66,12 +62,16 @@ impl AccountLine {
 
     /// Number of the account's jobs that go before this one; `None` if the job is not here.
     pub(crate) fn index_of(&self, job: &WaitingJob) -> Option<usize> {
-        let rank = Rank::of(job);
-        self.jobs.binary_search_by(|(known, _)| known.cmp(&rank)).ok()
+        self.jobs.index_of(&(Rank::of(job), job.job))
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<JobId> {
         self.jobs.get(index).map(|(_, job)| *job)
+    }
+
+    /// The jobs in order.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
+        (0..self.len()).filter_map(|index| self.get(index))
     }
 
     pub(crate) fn len(&self) -> usize {

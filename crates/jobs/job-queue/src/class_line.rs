@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use muster_protocol::JobId;
 
 use crate::account_line::AccountLine;
+use crate::length_index::{AccountEntry, LengthIndex};
 use crate::{QueueAccount, QueueTicket, WaitingJob};
 
 /// The jobs that wait for one class of executor.
@@ -13,8 +14,8 @@ pub(crate) struct ClassLine {
     accounts: BTreeMap<QueueAccount, AccountLine>,
     /// The accounts that have jobs, in the order of their turns.
     turns: BTreeMap<QueueTicket, QueueAccount>,
-    /// Number of accounts by the number of their jobs.
-    lengths: BTreeMap<usize, usize>,
+    /// The same accounts by the number of their jobs.
+    lengths: LengthIndex,
     waiting: usize,
 }
 
@@ -52,25 +53,26 @@ impl ClassLine {
         self.accounts.get(account)?.get(0)
     }
 
-    /// The jobs in the order in which they start.
-    pub(crate) fn in_order(&self) -> impl Iterator<Item = JobId> + '_ {
-        let mut lines: Vec<&AccountLine> = self
+    /// The first job that is accepted, account by account in the order of their turns.
+    pub(crate) fn first_where(&self, mut accept: impl FnMut(JobId) -> bool) -> Option<JobId> {
+        let mut lines = self
             .turns
             .values()
-            .filter_map(|account| self.accounts.get(account))
-            .collect();
-        let mut round = 0;
-        let mut at = 0;
-        std::iter::from_fn(move || {
-            if at >= lines.len() {
-                round += 1;
-                at = 0;
-                lines.retain(|line| line.len() > round);
-            }
-            let job = lines.get(at)?.get(round);
-            at += 1;
-            job
-        })
+            .filter_map(|account| self.accounts.get(account));
+        lines.find_map(|line| line.jobs().find(|job| accept(*job)))
+    }
+
+    /// The jobs in the order in which they start.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = JobId> + '_ {
+        let lines = || {
+            self.turns
+                .values()
+                .filter_map(|account| self.accounts.get(account))
+        };
+        let first_round = lines().filter_map(|line| line.get(0));
+        // Often only the head of the line is looked at.
+        let later_rounds = std::iter::once_with(move || later_rounds(lines().collect())).flatten();
+        first_round.chain(later_rounds)
     }
 
     /// Number of jobs that start before this one; `None` if it is not here.
@@ -78,64 +80,54 @@ impl ClassLine {
         let line = self.accounts.get(&job.account)?;
         let own = line.index_of(job)?;
         let place = line.place()?;
-        // In each of the `own` rounds before the job's, every account has a turn as long as it has jobs. This account
-        // is counted like any other.
-        let rounds = self
-            .lengths
-            .iter()
-            .map(|(length, accounts)| length.min(&own).saturating_mul(*accounts));
-        let earlier = rounds.fold(0, usize::saturating_add);
-        // In the job's own round, the accounts go first whose turn comes before.
-        let same_round = self
-            .turns
-            .range(..place)
-            .filter(|(_, account)| self.accounts.get(*account).is_some_and(|line| line.len() > own));
-        Some(earlier.saturating_add(same_round.count()))
+        Some(self.lengths.starts_before(own, place))
     }
 
     /// The most jobs that start before a new one of an account which has so many jobs here. The new one is the last of
     /// its account.
     pub(crate) fn ahead_of_next(&self, own: usize) -> usize {
-        let rounds = self.lengths.iter().map(|(length, accounts)| {
-            // In the new job's own round, each account that still has a job may have its turn before.
-            let starts = (*length).min(own.saturating_add(1));
-            starts.saturating_mul(*accounts)
-        });
-        rounds.fold(0, usize::saturating_add)
-    }
-
-    /// The most jobs that one account has here.
-    pub(crate) fn longest(&self) -> usize {
-        self.lengths.last_key_value().map_or(0, |(length, _)| *length)
+        // In the new job's own round, each account that still has a job may have its turn before.
+        self.lengths.starts_in(own.saturating_add(1))
     }
 
     /// Changes the jobs of an account, and gives the account the place that follows from them. An account without jobs
     /// is forgotten: its last turn came before every later arrival, so it decides nothing any more.
     fn change(&mut self, account: &QueueAccount, change: impl FnOnce(&mut AccountLine)) {
         let mut line = self.accounts.remove(account).unwrap_or_default();
-        if let Some(place) = line.place() {
-            self.turns.remove(&place);
-            self.count_length(line.len(), false);
-        }
-        self.waiting = self.waiting.saturating_sub(line.len());
+        let before = entry_of(&line);
         change(&mut line);
-        self.waiting = self.waiting.saturating_add(line.len());
-        if let Some(place) = line.place() {
-            self.count_length(line.len(), true);
-            self.turns.insert(place, account.clone());
+        let after = entry_of(&line);
+        self.lengths.replace(before, after);
+        if let Some(before) = before {
+            self.turns.remove(&before.place);
+            self.waiting = self.waiting.saturating_sub(before.length);
+        }
+        if let Some(after) = after {
+            self.turns.insert(after.place, account.clone());
+            self.waiting = self.waiting.saturating_add(after.length);
             self.accounts.insert(account.clone(), line);
         }
     }
+}
 
-    fn count_length(&mut self, length: usize, add: bool) {
-        let accounts = self.lengths.entry(length).or_default();
-        *accounts = if add {
-            accounts.saturating_add(1)
-        } else {
-            accounts.saturating_sub(1)
-        };
-        if *accounts == 0 {
-            self.lengths.remove(&length);
+fn entry_of(line: &AccountLine) -> Option<AccountEntry> {
+    let place = line.place()?;
+    let length = line.len();
+    Some(AccountEntry { place, length })
+}
+
+/// The jobs of these lines after the first of each, in the order in which they start.
+fn later_rounds(mut lines: Vec<&AccountLine>) -> impl Iterator<Item = JobId> {
+    let mut round: usize = 0;
+    let mut at: usize = lines.len();
+    std::iter::from_fn(move || {
+        if at >= lines.len() {
+            round = round.saturating_add(1);
+            at = 0;
+            lines.retain(|line| line.len() > round);
         }
-    }
+        let job = lines.get(at)?.get(round);
+        at = at.saturating_add(1);
+        job
+    })
 }

@@ -13,7 +13,9 @@
 mod account_line;
 mod class_line;
 mod estimate;
+mod length_index;
 mod queue;
+mod ranked_set;
 
 use std::fmt;
 use std::sync::Arc;

@@ -42,9 +42,11 @@ pub struct QueuePosition {
 
 /// The waiting jobs, in order.
 ///
-/// Adding, taking and removing a job costs O(log n) comparisons; a job that does not go to the end of its account's
-/// jobs also moves half of these at most, 32 bytes each. [`Self::position`] looks at each account ahead of the job
-/// once.
+/// With `n` waiting jobs of `a` accounts, adding, taking or removing a job costs O(log n · log a) comparisons at most,
+/// and so does [`Self::position`]: about a dozen searches in sets of accounts. The order of accounts and the number of
+/// their jobs are independent of each other, so the position is a count in two dimensions, for which no structure
+/// answers and changes in O(log n). [`Self::next`] costs O(log n), and so does each job of [`Self::in_order`] after the
+/// first of each account.
 #[derive(Clone, Debug)]
 pub struct JobQueue {
     limits: QueueLimits,
@@ -167,6 +169,18 @@ impl JobQueue {
         self.jobs.get(&self.lines.get(&class)?.next()?)
     }
 
+    /// The first job of a line that is accepted. An account whose jobs are all refused misses its turn; an account with
+    /// an accepted job does not, so that a job which must be passed over holds up no other job of its account.
+    pub fn first_where(
+        &self,
+        class: ExecutorClass,
+        mut accept: impl FnMut(&WaitingJob) -> bool,
+    ) -> Option<&WaitingJob> {
+        let line = self.lines.get(&class)?;
+        let first = line.first_where(|job| self.jobs.get(&job).is_some_and(&mut accept))?;
+        self.jobs.get(&first)
+    }
+
     /// The jobs of a line in the order in which they start.
     pub fn in_order(&self, class: ExecutorClass) -> impl Iterator<Item = &WaitingJob> {
         let order = self.lines.get(&class).map(ClassLine::in_order);
@@ -212,11 +226,17 @@ impl JobQueue {
     /// there are entries is behind all jobs of the line. The new job is the last of its account.
     pub fn ahead_of_next(&self, class: ExecutorClass, limit: usize) -> Vec<usize> {
         let line = self.lines.get(&class);
-        let longest = line.map_or(0, ClassLine::longest);
-        (0..=longest)
-            .take(limit)
-            .map(|own| line.map_or(0, |line| line.ahead_of_next(own)))
-            .collect()
+        let mut places = Vec::new();
+        for own in 0..limit {
+            let ahead = line.map_or(0, |line| line.ahead_of_next(own));
+            // An entry that is no larger than the one before it is behind all jobs of the line.
+            let is_last = ahead == 0 || places.last() == Some(&ahead);
+            places.push(ahead);
+            if is_last {
+                break;
+            }
+        }
+        places
     }
 
     /// A waiting job.

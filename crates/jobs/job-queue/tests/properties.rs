@@ -322,6 +322,73 @@ proptest! {
     }
 }
 
+/// Arrivals of many accounts, some of which have far more jobs than others.
+fn crowd() -> impl Strategy<Value = Vec<(u8, u8, u64)>> {
+    let account = prop_oneof![3 => 0u8..2, 2 => 2u8..6, 1 => 6u8..40];
+    proptest::collection::vec((account, 1u8..=10, 0u64..400), 1..160)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn positions_in_a_crowd_are_those_of_jobs_started_one_by_one(
+        crowd in crowd(),
+        leaving in proptest::collection::vec((any::<bool>(), 0usize..160), 0..80),
+    ) {
+        let mut queue = JobQueue::new(WIDE);
+        let mut model = Model::default();
+        let mut now = Timestamp::from_secs(1_000_000);
+        let mut leaving = leaving.into_iter();
+        for (number, (by, priority, passed)) in crowd.into_iter().enumerate() {
+            now = now.plus(Duration::from_secs(passed));
+            let step = Step::Arrive { account: by, class: 0, priority, patience: 1_000_000 };
+            model.waiting.push(arrive(&mut queue, number as u128, &step, now).unwrap());
+            // Every second arrival something leaves, so that accounts shrink while others grow.
+            let Some((starts, nth)) = leaving.next().filter(|_| number % 2 == 1) else { continue };
+            if starts {
+                let (job, turn) = queue.pop(CLASSES[0]).unwrap();
+                model.waiting.retain(|other| other.job != job.job);
+                model.turns.insert((job.class, job.account), turn);
+            } else {
+                let job = model.waiting[nth % model.waiting.len()].job;
+                queue.remove(job).unwrap();
+                model.waiting.retain(|other| other.job != job);
+            }
+        }
+        let order = model.order(CLASSES[0]);
+        let ours: Vec<_> = queue.in_order(CLASSES[0]).map(|job| job.job).collect();
+        prop_assert_eq!(&ours, &order);
+        for (ahead, job) in order.iter().enumerate() {
+            prop_assert_eq!(queue.position(*job).unwrap().ahead, ahead);
+        }
+    }
+}
+
+#[test]
+fn a_job_that_is_passed_over_holds_up_no_other_job_of_its_account() {
+    let mut queue = JobQueue::new(WIDE);
+    let now = Timestamp::from_secs(1_000_000);
+    let from = |by| Step::Arrive {
+        account: by,
+        class: 0,
+        priority: 5,
+        patience: 3_600,
+    };
+    for (number, by) in [1, 1, 2, 2, 2].into_iter().enumerate() {
+        arrive(&mut queue, number as u128, &from(by), now).unwrap();
+    }
+    // Nobody may run job 0 now. Its account has its turns all the same.
+    let mut started = Vec::new();
+    while let Some(next) = queue.first_where(CLASSES[0], |waiting| waiting.job != job(0)) {
+        let next = next.job;
+        started.push(next);
+        queue.take(next).unwrap();
+    }
+    assert_eq!(started, [1, 2, 3, 4].map(job));
+    assert_eq!(queue.next(CLASSES[0]).unwrap().job, job(0));
+}
+
 #[test]
 fn one_account_with_a_thousand_jobs_holds_up_no_other() {
     let mut queue = JobQueue::new(WIDE);

@@ -245,12 +245,11 @@ impl JobDrivers {
                     .any(|candidate| !tried.contains(&candidate.miner)),
             }
         };
-        let next = lines.queue.next(class)?.job;
-        if is_startable(&next) {
-            return Some(next);
-        }
-        let order = lines.queue.in_order(class).map(|waiting| waiting.job);
-        order.into_iter().find(is_startable)
+        // The turn of an account goes to its next job where its first one is passed over.
+        let first = lines
+            .queue
+            .first_where(class, |waiting| is_startable(&waiting.job));
+        first.map(|waiting| waiting.job)
     }
 
     /// Starts the driver of a waiting job on the miner that suits it best. Returns whether the next job may be looked
