@@ -119,12 +119,12 @@ fn an_image_of_a_minute_arrives_at_the_first_try_and_runs() {
     muster_process::tls::install_provider();
     let registry = Registry::start().unwrap();
     let size = SLOWER_RATE * MINUTE_SECS;
-    let place = runtime.block_on(registry.publish(size)).unwrap();
+    let published = runtime.block_on(registry.publish(size)).unwrap();
     let slow = runtime
         .block_on(SlowDoor::relay(registry.address(), SLOWER_RATE))
         .unwrap();
     let subnet = RunningSubnet::start_with(&["--miners", "2", "--executors", "1"]).unwrap();
-    let image = format!("{}/{place}", slow.address());
+    let image = format!("{}/{}", slow.address(), published.place);
     let script = format!("{BUSYBOX} echo it is here");
     let clock = SystemClock::default();
     let began = clock.now();
