@@ -46,7 +46,7 @@ pub struct Registry {
 pub struct PublishedImage {
     /// The rest of its name, after the registry's address.
     pub place: String,
-    /// Its id.
+    /// The digest of its configuration.
     pub id: ImageId,
 }
 

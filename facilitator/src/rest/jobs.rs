@@ -122,8 +122,8 @@ pub(super) async fn create(
 }
 
 impl JobService {
-    /// Adds the places of the jobs that wait, for a client that shows that it knows them: ComputeHorde's SDK sees what it
-    /// always saw.
+    /// Adds the places of the jobs that wait, for a client that shows that it knows them: ComputeHorde's SDK sees what
+    /// it always saw.
     async fn add_places(&self, headers: &HeaderMap, views: &mut [JobView]) -> Result<(), ApiRejection> {
         let shown = headers.get(MUSTER_FEATURES_HEADER).map(HeaderValue::as_bytes);
         if !FeatureSet::parse(shown.unwrap_or_default()).has(Feature::Queue) {

@@ -16,7 +16,7 @@ use super::rejection::ApiRejection;
 /// The age at which a capacity is stale. A validator tells it every minute if it has not changed.
 const STALE_AFTER: Duration = Duration::from_secs(150);
 
-/// Lists what the miners of each validator offer now, class by class, and the place that the caller's next job would get.
+/// Lists what the miners of each validator offer now, by class, and the place that the caller's next job would get.
 ///
 /// Validators that take no jobs, or have told nothing lately, are left out.
 #[utoipa::path(get, path = "/api/v1/subnet/", tag = "subnet", security(("bearer" = [])),

@@ -30,8 +30,8 @@ pub struct StoredPlace {
     pub told_at: Timestamp,
 }
 
-/// A row of `queue_places`: the job, the class, the jobs ahead and in all, the estimate in seconds or -1, the reason, and
-/// the time at which it was told.
+/// A row of `queue_places`: the job, the class, the jobs ahead and in all, the estimate in seconds or -1, the reason,
+/// and the time at which it was told.
 type QueuePlaceRow = (String, String, i64, i64, i64, String, i64);
 
 const COLUMNS: &str = "job, class, ahead, waiting, estimate_s, why, told_at";

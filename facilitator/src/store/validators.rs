@@ -45,14 +45,14 @@ pub struct AnnouncedGateway {
     pub notice: GatewayNotice,
 }
 
-/// What a validator's miners offer, as it told.
+/// The offers of a validator's miners, as it told them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnouncedCapacity {
     /// The validator that told it.
     pub validator: ValidatorKey,
     /// When the message came.
     pub told_at: Timestamp,
-    /// The message.
+    /// The offers, class by class, and the limits of a job.
     pub notice: CapacityNotice,
 }
 
@@ -228,7 +228,7 @@ impl Store {
         Ok(())
     }
 
-    /// What validators' miners offer, as far as it was told after `since`, by the validators' addresses. A text that only
+    /// The offers of validators' miners that were told after `since`, by the validators' addresses. A text that only
     /// another version of this program can read is left out: the validator tells it again.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What users are told of waiting jobs and of the subnet's offers, and what ComputeHorde's clients are not told.
+//! Users are told of waiting jobs and of the subnet's offers; ComputeHorde's clients are told what they always were.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,7 +200,7 @@ async fn users_are_told_what_the_subnet_offers_and_the_place_that_they_would_get
     validator.report(job, JobStatus::ExecutorReady).await.unwrap();
     assert_eq!(offers(&user, 1).await[0]["classes"][0]["free"], 1);
 
-    // What was told long ago is left out, and so is a validator that takes no jobs.
+    // An old capacity is left out, and so is a validator that takes no jobs.
     clock.advance(Duration::from_secs(149));
     assert_eq!(offers(&user, 1).await.len(), 1);
     clock.advance(Duration::from_secs(1));

@@ -180,7 +180,7 @@ impl LeaseTable {
         self.rules.manifest.plus(&self.standing.all)
     }
 
-    /// The capacity for images from archives or with a login. The executors that the miner starts are of its own version.
+    /// The capacity for images from archives or with a login. The executors that the miner starts are of its version.
     pub(super) fn private_manifest(&self) -> Manifest {
         self.rules.manifest.plus(&self.standing.private_images)
     }

@@ -68,6 +68,19 @@ struct ActiveLease {
 }
 
 impl ActiveLease {
+    /// A lease that was just accepted over connection `id`, with its started receipt.
+    fn new(lease: Lease, started: Receipt, id: ConnectionId) -> Self {
+        Self {
+            lease,
+            started,
+            accepted: None,
+            audience: vec![id],
+            spoke: vec![id],
+            executor: None,
+            fetch_number: 0,
+        }
+    }
+
     /// The connection that spoke last becomes the whole audience: the validator's other connections belong to other
     /// attempts.
     fn set_speaker(&mut self, id: ConnectionId) {

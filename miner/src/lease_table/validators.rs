@@ -110,15 +110,7 @@ impl LeaseTable {
                     class,
                     private_image: offer.private_image,
                 });
-                let active = ActiveLease {
-                    lease,
-                    started: receipt,
-                    accepted: None,
-                    audience: vec![id],
-                    spoke: vec![id],
-                    executor: None,
-                    fetch_number: 0,
-                };
+                let active = ActiveLease::new(lease, receipt, id);
                 self.active.insert(attempt, active);
                 effects
             }

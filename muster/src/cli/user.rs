@@ -161,7 +161,7 @@ pub(crate) enum JobState {
     Open,
     /// Has ended, well or badly.
     Ended,
-    /// Succeeded.
+    /// Has ended well.
     Completed,
     /// Failed by its own fault, by the subnet's, or was rejected.
     Failed,

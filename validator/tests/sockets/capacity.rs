@@ -1,5 +1,5 @@
-//! What the facilitator is told of the subnet's offers, and jobs with private images among miners and executors that do
-//! not know them.
+//! The facilitator is told of the subnet's offers. Jobs with private images pass over miners and executors that do not
+//! know them.
 
 use std::time::Duration;
 

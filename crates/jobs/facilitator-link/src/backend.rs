@@ -69,7 +69,7 @@ pub trait LinkBackend: Send + Sync + 'static {
     /// The validator's gateway, as a Muster facilitator is told of it; `None` if there is no gateway.
     fn gateway_notice(&self) -> Option<GatewayNotice>;
 
-    /// What the subnet offers now, as a facilitator with the feature `capacity` is told of it; `None` while nothing is
+    /// The subnet's offers now, as a facilitator with the feature `capacity` is told of them; `None` while nothing is
     /// known. Called every few seconds, so it must be quick.
     fn capacity_notice(&self) -> Option<CapacityNotice>;
 

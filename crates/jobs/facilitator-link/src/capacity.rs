@@ -1,4 +1,4 @@
-//! When a facilitator is told what the subnet offers: soon after something has changed, and now and then if nothing has.
+//! The times at which a facilitator is told what the subnet offers: soon after a change, and once a minute without one.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use muster_protocol::wire::muster::CapacityNotice;
 /// The shortest time between two notices, and the longest that a change waits.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(3);
 
-/// The time after which a notice that has not changed is sent again. Facilitators leave out what is older than two and a
-/// half times this.
+/// The time after which a notice that has not changed is sent again. Facilitators leave out older notices than two and
+/// a half times this.
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
 /// The notices that one connection has brought to the facilitator.

@@ -221,9 +221,9 @@ impl JobQueue {
         })
     }
 
-    /// The most jobs of a line that would start before a new one: the first entry is for an account without a job in the
-    /// line, the next one for an account with one, and so on, `limit` entries at most. An account with more jobs than
-    /// there are entries is behind all jobs of the line. The new job is the last of its account.
+    /// The most jobs of a line that would start before a new one: the first entry is for an account without a job in
+    /// the line, the next one for an account with one, and so on, `limit` entries at most. An account with more jobs
+    /// than there are entries is behind all jobs of the line. The new job is the last of its account.
     pub fn ahead_of_next(&self, class: ExecutorClass, limit: usize) -> Vec<usize> {
         let line = self.lines.get(&class);
         let mut places = Vec::new();

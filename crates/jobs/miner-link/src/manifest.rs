@@ -11,8 +11,8 @@ use muster_protocol::wire::{decode, encode};
 use muster_protocol::{FeatureSet, MinerKey};
 use muster_websocket::{Limits, connect};
 
-/// Dials the miner at `address`, greets it as the validator `keypair`, and returns the first manifest that it sends, with
-/// the features that it showed.
+/// Dials the miner at `address`, greets it as the validator `keypair`, and returns the first manifest that it sends,
+/// with the features that it showed.
 ///
 /// A miner sends its manifest only when a connection begins, so this opens a connection of its own.
 ///

@@ -227,7 +227,7 @@ impl Client {
         self.send(|| self.ask(Method::GET, path), true).await
     }
 
-    /// As [`Self::get`], showing the facilitator our features, so that it tells what ComputeHorde's clients do not know.
+    /// As [`Self::get`], showing our features, so that the facilitator tells what ComputeHorde's clients do not know.
     async fn get_with_features<T: DeserializeOwned>(&self, path: &str) -> ClientResult<T> {
         let shown = FeatureSet::ours().to_string();
         let request = || self.ask(Method::GET, path).header(MUSTER_FEATURES_HEADER, &shown);
@@ -363,7 +363,7 @@ impl Client {
         self.get_with_features(&path).await
     }
 
-    /// What the miners of the subnet offer now.
+    /// The offers of the subnet's miners now.
     ///
     /// # Errors
     /// See [`ClientError`]; also if the facilitator is too old to tell it.

@@ -1,4 +1,4 @@
-//! What a validator's miners offer, as one account sees it. Pure.
+//! The offers of a validator's miners, as one account sees them. Pure.
 
 use std::collections::BTreeMap;
 

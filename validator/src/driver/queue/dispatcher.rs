@@ -197,8 +197,8 @@ impl JobDrivers {
         true
     }
 
-    /// Refuses the jobs with private images that have just arrived in a line, because no miner could run them. Returns a
-    /// newer metagraph instead if there is one: a miner may have announced itself in it.
+    /// Refuses the jobs with private images that have just arrived in a line, because no miner could run them. Returns
+    /// a newer metagraph instead if there is one: a miner may have announced itself in it.
     async fn refuse_private_images(
         &self,
         class: ExecutorClass,

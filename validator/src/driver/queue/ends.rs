@@ -128,8 +128,8 @@ impl JobDrivers {
         Duration::from_secs(self.state.config.chain.wait_s)
     }
 
-    /// Refuses the jobs that have just arrived in a line and that no miner could run: all of them, or those with a private
-    /// image. Jobs that have waited go on waiting: a miner may come back.
+    /// Refuses the jobs that have just arrived in a line and that no miner could run: all of them, or those with a
+    /// private image. Jobs that have waited go on waiting: a miner may come back.
     pub(super) async fn refuse_unexamined(
         &self,
         need: ExecutorNeed,

@@ -45,8 +45,8 @@ struct Lines {
     queue: JobQueue,
     /// The miners that must not be asked (again), for each waiting job that has had an attempt.
     tried: HashMap<JobId, BTreeSet<MinerKey>>,
-    /// Waiting jobs with an image from an archive or with a login. Those of an earlier process are added when their turn
-    /// comes and no executor that is free takes such an image.
+    /// Waiting jobs with an image from an archive or with a login. Those of an earlier process are added when their
+    /// turn comes and no executor that is free takes such an image.
     private_images: HashSet<JobId>,
     /// Jobs that have arrived since the dispatcher last looked at their line. They are refused if no miner could run
     /// them; a job that has waited goes on waiting.

@@ -111,7 +111,7 @@ fn view_job(ahead: usize, waiting: &WaitingJob) -> WaitingJobView {
 }
 
 impl JobDrivers {
-    /// What the subnet offers, class by class, for users who look before they submit a job; `None` before the chain has
+    /// The subnet's offers, class by class, for users who look before they submit a job; `None` before the chain has
     /// answered.
     pub(crate) fn capacity_notice(&self) -> Option<CapacityNotice> {
         self.state.subnet.last_metagraph()?;

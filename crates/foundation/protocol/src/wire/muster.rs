@@ -141,7 +141,7 @@ pub struct CapacityNotice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OfferedClass {
-    /// The class.
+    /// The class of executor that a job would ask for.
     pub class: ExecutorClass,
     /// The hardware of the most of these executors, as their miners tell it; null if none has told it.
     pub hardware: Option<String>,
