@@ -188,6 +188,9 @@ fn a_thousand_waiting_jobs_outlive_kills_of_their_validator_in_their_order() {
         "{completed:?}"
     );
     for job in others {
-        assert_eq!(view_of(job).last_status(), JobStatus::Failed, "it was called off");
+        let end = view_of(job).last_status();
+        // The facilitator itself ends a job whose first update it has not received yet.
+        let is_called_off = end == JobStatus::Failed || end == JobStatus::Rejected;
+        assert!(is_called_off, "job {job} ended as {end}");
     }
 }
