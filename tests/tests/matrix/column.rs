@@ -233,12 +233,12 @@ impl Column {
 
     /// A door that keeps an image back, and the image's name.
     fn hold_image(&self) -> (HeldDoor, String) {
-        let place = self.runtime.block_on(self.registry.publish(IMAGE_BYTES)).unwrap();
+        let published = self.runtime.block_on(self.registry.publish(IMAGE_BYTES)).unwrap();
         let door = self
             .runtime
             .block_on(HeldDoor::relay(self.registry.address()))
             .unwrap();
-        let image = format!("{}/{place}", door.address());
+        let image = format!("{}/{}", door.address(), published.place);
         (door, image)
     }
 
