@@ -704,18 +704,16 @@ fn standing_executors_are_capacity_and_only_muster_is_told_at_once() {
         private_images: Manifest::new([(CLASS, 1)]),
     };
     let effects = book.apply(Event::Capacity(more.clone()), now);
-    let told = effects.iter().map(|effect| match effect {
-        Effect::Tell { to, message } => match &**message {
-            FromMiner::V0ExecutorManifestRequest(told) => {
-                let private = told
-                    .private_images
-                    .as_ref()
-                    .map(|executors| executors.count(CLASS));
-                (to.clone(), told.manifest.count(CLASS), private)
-            }
-            other => panic!("{other:?}"),
-        },
-        other => panic!("{other:?}"),
+    let told = effects.iter().map(|effect| {
+        let Effect::Tell { to, message } = effect else {
+            panic!("{effect:?}")
+        };
+        let FromMiner::V0ExecutorManifestRequest(told) = &**message else {
+            panic!("{message:?}")
+        };
+        let private = told.private_images.as_ref();
+        let private = private.map(|executors| executors.count(CLASS));
+        (to.clone(), told.manifest.count(CLASS), private)
     });
     // A validator of an older version is told in the words that it knows.
     assert_eq!(

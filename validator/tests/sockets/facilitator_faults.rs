@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use muster_process::Clock as _;
+use muster_protocol::FeatureSet;
 use muster_protocol::status::JobStatus;
 use muster_protocol::wire::facilitator::{Heartbeat, Response, ToFacilitator};
 
@@ -65,6 +66,8 @@ async fn a_facilitator_that_has_forgotten_us_or_refuses_us_is_greeted_again() {
 #[tokio::test]
 async fn the_facilitator_hears_a_heartbeat_every_minute() {
     let mut world = World::timed(&[]).await;
+    // A facilitator with the feature `capacity` is told more.
+    world.facilitator.show_features(FeatureSet::NONE);
     world.start();
     world.facilitator.accept().await;
     assert_eq!(

@@ -168,9 +168,11 @@ fn an_image_that_came_while_no_executor_was_free_is_named_so_before_the_validato
     let before = book.apply(Event::Tick, Timestamp::from_micros(limit.micros() - 1));
     assert!(heard(&before, 1).all(|message| message.attempt() != Some(attempt(1))));
     let effects = book.apply(Event::Tick, limit);
-    let failure = heard(&effects, 1).find_map(|message| match message {
-        FromMiner::V0HordeFailedRequest(failed) if failed.job_uuid == attempt(1) => Some(failed.clone()),
-        _ => None,
+    let failure = heard(&effects, 1).find_map(|message| {
+        let FromMiner::V0HordeFailedRequest(failed) = message else {
+            return None;
+        };
+        (failed.job_uuid == attempt(1)).then(|| failed.clone())
     });
     let failed = failure.unwrap();
     assert_eq!(failed.context.as_ref().unwrap()["image_fetch"], "no_executor");
@@ -203,6 +205,16 @@ fn a_persistent_executor_keeps_its_place_and_needs_a_slot_all_the_same() {
     let effects = apply(&mut book, [dial, up(1, "slow")]);
     assert_eq!((granted(&effects), book.working_leases()), (vec![attempt(1)], 1));
     assert_eq!(told(&apply(&mut book, [ready(1)]), 1), ["V0ExecutorReadyRequest"]);
+}
+
+/// The messages for executors.
+fn orders(effects: &[Effect]) -> impl Iterator<Item = &ToMiner> {
+    effects.iter().filter_map(|effect| {
+        let Effect::Order { message, .. } = effect else {
+            return None;
+        };
+        Some(&**message)
+    })
 }
 
 /// An offer whose image comes with a login.
@@ -238,14 +250,8 @@ fn an_executor_without_the_feature_gets_no_private_image_and_its_lease_says_why(
             .any(|effect| matches!(effect, Effect::Dismiss { .. })),
         "{effects:?}"
     );
-    let orders = effects.iter().filter_map(|effect| match effect {
-        Effect::Order { message, .. } => Some(&**message),
-        _ => None,
-    });
     assert!(
-        !orders
-            .into_iter()
-            .any(|order| matches!(order, ToMiner::V0InitialJobRequest(_))),
+        !orders(&effects).any(|order| matches!(order, ToMiner::V0InitialJobRequest(_))),
         "it is not told the job"
     );
     let Some(FromMiner::V0HordeFailedRequest(failed)) = heard(&effects, 1).last() else {
@@ -265,10 +271,7 @@ fn a_lease_forgets_the_login_once_its_executor_has_it() {
     let effects = apply(&mut book, [dialled(1, 1)]);
     let told = format!("{effects:?}");
     assert!(told.contains("V0InitialJobRequest"), "{told}");
-    let order = effects.iter().find_map(|effect| match effect {
-        Effect::Order { message, .. } => Some(muster_protocol::wire::encode(&**message)),
-        _ => None,
-    });
+    let order = orders(&effects).next().map(muster_protocol::wire::encode);
     assert!(order.unwrap().contains("secret"), "the executor gets the login");
     let lease = &book.active[&attempt(1)].lease;
     assert!(!lease.holds_offer(), "the offer is gone with the login");
