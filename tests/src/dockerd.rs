@@ -1,9 +1,12 @@
 //! A Docker engine of a test's own, which may be killed.
 
+use std::fs::File;
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
@@ -113,6 +116,23 @@ impl Dockerd {
             let answered = run(Command::new("docker").args(["--host", &address, "version"]))?;
             Ok((answered.code == Some(0)).then_some(()))
         })
+    }
+
+    /// A port on the loopback address of the engine's own network, where this process listens.
+    ///
+    /// # Errors
+    /// It does not run, or this process may not enter its network.
+    pub fn listen(&self) -> Result<TcpListener> {
+        let daemon = self.daemon.as_ref().context("it does not run")?;
+        let network = File::open(format!("/proc/{}/ns/net", daemon.id()))?;
+        // A socket stays in the network that its thread was in when it made the socket.
+        let listening = std::thread::spawn(move || {
+            setns(&network, CloneFlags::CLONE_NEWNET)?;
+            Ok(TcpListener::bind("127.0.0.1:0")?)
+        });
+        listening
+            .join()
+            .unwrap_or_else(|_| anyhow::bail!("the thread that listens panicked"))
     }
 
     /// Kills it without warning.

@@ -247,12 +247,13 @@ pub struct HeldDoor {
 }
 
 impl HeldDoor {
-    /// Passes connections on to `to`.
+    /// Passes connections that come to `listener` on to `to`.
     ///
     /// # Errors
-    /// There is no port.
-    pub async fn relay(to: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// The listener cannot be used.
+    pub fn relay(listener: std::net::TcpListener, to: SocketAddr) -> Result<Self> {
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
         let (address, tasks) = (listener.local_addr()?, Tasks::new());
         let (released, gate) = watch::channel(false);
         let held = Arc::new(AtomicUsize::new(0));

@@ -1,6 +1,7 @@
 //! One column: a subnet, a fault, and a job in each state that the fault strikes.
 
 use std::collections::HashSet;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -234,10 +235,12 @@ impl Column {
     /// A door that keeps an image back, and the image's name.
     fn hold_image(&self) -> (HeldDoor, String) {
         let published = self.runtime.block_on(self.registry.publish(IMAGE_BYTES)).unwrap();
-        let door = self
-            .runtime
-            .block_on(HeldDoor::relay(self.registry.address()))
-            .unwrap();
+        let listener = match &self.engine {
+            Some(engine) => engine.listen().unwrap(),
+            None => TcpListener::bind("127.0.0.1:0").unwrap(),
+        };
+        let _runtime = self.runtime.enter();
+        let door = HeldDoor::relay(listener, self.registry.address()).unwrap();
         let image = format!("{}/{}", door.address(), published.place);
         (door, image)
     }

@@ -61,6 +61,8 @@ pub(crate) struct JobDrivers {
     own_jobs: OwnJobs,
     /// Whether every open job of an earlier process has its driver. No driver dials before.
     resumed: watch::Sender<bool>,
+    /// When this process began to drive jobs.
+    started_at: Timestamp,
 }
 
 /// The first attempt of a new job, and the channel to its miner, which is being dialled. The ledger counts the attempt,
@@ -129,6 +131,7 @@ impl JobDrivers {
         });
         let waiting = WaitingJobs::new(&state.config.queue);
         let drivers = Arc::new(Self {
+            started_at: state.clock.now(),
             state,
             waiting,
             ledger: Mutex::new(ledger),

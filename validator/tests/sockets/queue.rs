@@ -1,6 +1,8 @@
 //! The queue: jobs that find every executor at work wait, in order, through restarts, until they start, are called off
 //! or have waited too long.
 
+use std::time::Duration;
+
 use muster_identity::{Keypair, sign_job, sign_terms};
 use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::status::{JobRejectionReason, JobStatus};
@@ -195,6 +197,28 @@ async fn a_thousand_waiting_jobs_survive_a_killed_validator_in_their_order() {
     world.facilitator.updates_to_the_end().await;
     let second = session.offer().await.job_uuid;
     assert_eq!(second, AttemptId::first_of(before[1].parse::<JobId>().unwrap()));
+}
+
+#[tokio::test]
+async fn a_restarted_validator_gives_the_chain_time_before_it_ends_a_job_that_has_waited() {
+    let mut world = World::timed(&[]).await;
+    world.chain.silent(true);
+    world.start_mortal();
+    world.facilitator.accept().await;
+    submit_to_wait(&mut world, &job("//Alice", 1)).await;
+    world.kill();
+
+    world.test_clock.advance(Duration::from_secs(600));
+    let restarted_at = world.test_clock.now();
+    world.start_mortal();
+    world.facilitator.accept().await;
+    let end = while_time_passes(&world.test_clock, "the end", world.facilitator.take()).await;
+    assert_eq!(end.status, JobStatus::Rejected);
+    let waited = world.test_clock.now().since(restarted_at);
+    assert!(
+        waited >= Duration::from_secs(world.config.chain.wait_s),
+        "{waited:?}"
+    );
 }
 
 #[tokio::test]

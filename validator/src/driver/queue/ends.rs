@@ -95,13 +95,13 @@ impl JobDrivers {
         if self.state.subnet.head().is_some() {
             return Ok(());
         }
-        let (now, limit) = (self.state.clock.now(), self.chain_wait());
+        let now = self.state.clock.now();
         let ended: Vec<_> = {
             let mut lines = self.waiting.lock();
             let over = lines
                 .queue
                 .jobs()
-                .filter(|waiting| waiting.since.plus(limit) <= now);
+                .filter(|waiting| self.chain_wait_end(waiting) <= now);
             let over: Vec<JobId> = over.map(|waiting| waiting.job).collect();
             over.into_iter().filter_map(|job| lines.remove(job)).collect()
         };
@@ -119,13 +119,15 @@ impl JobDrivers {
         if self.state.subnet.head().is_some() {
             return deadline;
         }
-        let limit = self.chain_wait();
-        let waits = lines.queue.jobs().map(|waiting| waiting.since.plus(limit));
+        let waits = lines.queue.jobs().map(|waiting| self.chain_wait_end(waiting));
         waits.chain(deadline).min()
     }
 
-    fn chain_wait(&self) -> Duration {
-        Duration::from_secs(self.state.config.chain.wait_s)
+    /// When a job has waited long enough for the chain's first answer. The time before this process started does not
+    /// count: an earlier process may have known the chain.
+    fn chain_wait_end(&self, waiting: &WaitingJob) -> Timestamp {
+        let limit = Duration::from_secs(self.state.config.chain.wait_s);
+        waiting.since.max(self.started_at).plus(limit)
     }
 
     /// Refuses the jobs that have just arrived in a line and that no miner could run: all of them, or those with a
