@@ -215,10 +215,11 @@ async fn killed_until_in_force(netuid: Netuid, commit_reveal: bool) -> anyhow::R
         let until = blocks.next().await?.0 + 10 + (life * 7) % 21;
         let mut done = false;
         while !done && blocks.next().await?.0 < until {
+            // Before the metagraph, so that the block of weights in force is seen.
+            done = client.weights_of(netuid, Uid(0)).await? == [(1, 65_535)];
             let graph = client.metagraph(netuid).await?;
             let update = graph.find(&alice.hotkey()).unwrap().last_update.0;
             taken.extend(Some(update).filter(|update| *update != before));
-            done = client.weights_of(netuid, Uid(0)).await? == [(1, 65_535)];
         }
         // Dropping a runtime waits for its threads, which is not allowed inside another runtime.
         std::thread::spawn(move || drop(runtime)).join().unwrap();
