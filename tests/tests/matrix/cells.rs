@@ -60,7 +60,8 @@ impl Strike {
 pub(crate) enum Hold {
     /// The miner stands still, so nobody answers the offer.
     MinerStopped,
-    /// Other jobs keep all executors, so it waits in the validator's queue.
+    /// Other jobs keep all executors, so it waits in the validator's queue. Those jobs are struck as well, in
+    /// [`Self::ExecutorGated`].
     Queued,
     /// Its executor does not start.
     ExecutorGated,
@@ -80,7 +81,8 @@ pub(crate) enum Hold {
 pub(crate) fn holds(state: JobStatus) -> &'static [Hold] {
     match state {
         JobStatus::Received => &[Hold::MinerStopped, Hold::Queued],
-        JobStatus::Accepted => &[Hold::ExecutorGated, Hold::Fetching],
+        // Also struck as accepted, behind the gate: the jobs that keep the executors in the cell of a queued job.
+        JobStatus::Accepted => &[Hold::Fetching],
         JobStatus::ExecutorReady => &[Hold::InputHeld],
         JobStatus::VolumesReady => &[Hold::ProgramBusy],
         JobStatus::ExecutionDone => &[Hold::OutputHeld],
