@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use muster_identity::{Keypair, sign_job, sign_terms};
+use muster_process::Clock as _;
 use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use muster_protocol::wire::executor::ExecutorUp;
