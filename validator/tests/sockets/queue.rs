@@ -213,8 +213,9 @@ async fn a_restarted_validator_gives_the_chain_time_before_it_ends_a_job_that_ha
     let restarted_at = world.test_clock.now();
     world.start_mortal();
     world.facilitator.accept().await;
-    let end = while_time_passes(&world.test_clock, "the end", world.facilitator.take()).await;
-    assert_eq!(end.status, JobStatus::Rejected);
+    let updates = world.facilitator.updates_to_the_end();
+    let (statuses, _) = while_time_passes(&world.test_clock, "the end", updates).await;
+    assert_eq!(statuses.last(), Some(&JobStatus::Rejected));
     let waited = world.test_clock.now().since(restarted_at);
     assert!(
         waited >= Duration::from_secs(world.config.chain.wait_s),
