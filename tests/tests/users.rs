@@ -123,6 +123,16 @@ fn a_detached_job_is_listed_followed_and_fetched() {
     assert_eq!(listed.as_array().unwrap().len(), 2);
     let listed = subnet.muster(&["job", "ls", "--limit", "1"]).unwrap().stdout;
     assert!(listed.contains(id) && listed.contains("completed"), "{listed}");
+    // The offer follows the ends of the jobs by a few seconds.
+    wait_for("an offer of two free executors", PATIENCE, || {
+        let told = json(&subnet.muster(&["subnet", "--json"])?);
+        let offer = &told["results"][0]["classes"][0];
+        let is_free = offer["executors"] == 2 && offer["free"] == 2 && offer["waiting"] == 0;
+        Ok(is_free.then_some(()))
+    })
+    .unwrap();
+    let offers = subnet.muster(&["subnet"]).unwrap().stdout;
+    assert!(offers.contains("starts now"), "{offers}");
     let inspected =
         run(Command::new("docker").args(["inspect", "--format", "{{.Id}}", subnet.demo_image()])).unwrap();
     let shown = subnet.muster(&["job", "show", id]).unwrap().stdout;
