@@ -44,7 +44,7 @@ pub(super) fn run(shared: &SharedState, steps: &[&Step]) -> Report {
         step.needs.iter().copied().filter(chosen).collect()
     };
     thread::scope(|scope| {
-        let side = scope.spawn(|| {
+        scope.spawn(|| {
             for step in of(Lane::Side) {
                 progress.run_step(step, &needs(step), &Console::kept());
             }
@@ -53,8 +53,9 @@ pub(super) fn run(shared: &SharedState, steps: &[&Step]) -> Report {
             progress.run_step(step, &needs(step), &Console::Screen);
         }
         let last: Vec<_> = of(Lane::Side).map(|step| step.name).collect();
-        if !side.is_finished() && !shared.interrupt.requested() {
-            println!("\nthe main lane has ended; still to come: {}", last.join(", "));
+        let ahead = progress.not_ended(&last);
+        if !ahead.is_empty() && !shared.interrupt.requested() {
+            println!("\nthe main lane has ended; still to come: {}", ahead.join(", "));
         }
         progress.wait_for(&last, &Console::Screen);
     });
@@ -105,6 +106,14 @@ impl Progress<'_> {
         }
     }
 
+    /// Those of the steps that have not ended.
+    fn not_ended(&self, steps: &[&'static str]) -> Vec<&'static str> {
+        let state = self.state();
+        let mut open = steps.to_vec();
+        open.retain(|step| !state.ended.contains(step));
+        open
+    }
+
     fn state(&self) -> MutexGuard<'_, LaneState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,8 +142,6 @@ fn show(state: &mut LaneState) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::OnceLock;
-
     use super::*;
     use crate::{test::process::Interrupt, workspace::Workspace};
 
@@ -156,12 +163,7 @@ mod tests {
             step("c", Lane::Main, &["b"]),
             step("d", Lane::Side, &["c"]),
         ];
-        let shared = SharedState {
-            workspace: Workspace::load().unwrap(),
-            interrupt: Interrupt::default(),
-            services: OnceLock::new(),
-            interpreters: OnceLock::new(),
-        };
+        let shared = SharedState::new(Workspace::load().unwrap(), Interrupt::default());
         let steps: Vec<&Step> = steps.iter().collect();
         let report = run(&shared, &steps);
         assert!(report.passed());
@@ -182,12 +184,7 @@ mod tests {
     #[test]
     fn needs_that_were_not_chosen_are_not_waited_for() {
         let alone = step("a", Lane::Main, &["never"]);
-        let shared = SharedState {
-            workspace: Workspace::load().unwrap(),
-            interrupt: Interrupt::default(),
-            services: OnceLock::new(),
-            interpreters: OnceLock::new(),
-        };
+        let shared = SharedState::new(Workspace::load().unwrap(), Interrupt::default());
         assert!(run(&shared, &[&alone]).passed());
     }
 }

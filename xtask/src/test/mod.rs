@@ -53,6 +53,17 @@ struct SharedState {
     interpreters: OnceLock<Interpreters>,
 }
 
+impl SharedState {
+    fn new(workspace: Workspace, interrupt: Interrupt) -> Self {
+        Self {
+            workspace,
+            interrupt,
+            services: OnceLock::new(),
+            interpreters: OnceLock::new(),
+        }
+    }
+}
+
 /// One step's view of the run.
 struct Run<'run> {
     workspace: &'run Workspace,
@@ -119,12 +130,7 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> anyhow::Result<Exi
 
 /// Runs steps with the services they start; the last line printed is the result.
 fn run_steps(workspace: Workspace, steps: &[&Step]) -> anyhow::Result<ExitCode> {
-    let shared = SharedState {
-        workspace,
-        interrupt: Interrupt::install()?,
-        services: OnceLock::new(),
-        interpreters: OnceLock::new(),
-    };
+    let shared = SharedState::new(workspace, Interrupt::install()?);
     let report = lanes::run(&shared, steps);
     // Services stop before the last line: nothing may be printed after it.
     drop(shared);

@@ -38,7 +38,7 @@ use Lane::{Main, Side};
 
 #[rustfmt::skip]
 pub(super) const STEPS: &[Step] = &[
-    Step { name: "install", about: "the programs that the tests need, from apt where possible", needs: &[], lane: Main, run: install },
+    Step { name: "install", about: "the programs that the tests need, from apt where possible", needs: &[], lane: Main, run: install::run },
     Step { name: "clients", about: "the Python clients nobody here wrote", needs: &["install"], lane: Side, run: clients },
     Step { name: "fmt", about: "cargo fmt --check, in every workspace", needs: &[], lane: Main, run: fmt },
     Step { name: "arrows", about: "crates use only what their folders may use", needs: &[], lane: Main, run: |run| own(run, &["arrows"]) },
@@ -66,10 +66,6 @@ pub(super) const STEPS: &[Step] = &[
 const FUZZ: &str = "fuzz/Cargo.toml";
 /// The compiler flags of a program that runs in an image without a base: no loader, no libraries.
 const STATIC: &str = "-C target-feature=+crt-static";
-
-fn install(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    install::run(run)
-}
 
 fn fmt(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut here = run.workspace.cargo();

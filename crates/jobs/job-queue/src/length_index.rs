@@ -75,18 +75,14 @@ impl LengthIndex {
         let short = self.totals(own, place);
         // In each of the `own` rounds before the job's, every account has a turn as long as it has jobs; the job's own
         // account is counted like any other. In the job's own round, the accounts go first whose place is lower.
-        self.starts_in(own)
-            .saturating_add(all.before.saturating_sub(short.before))
+        starts_in_rounds(own, all, short).saturating_add(all.before.saturating_sub(short.before))
     }
 
     /// Number of jobs that start in the first rounds of a line, in each of which every account has a turn as long as it
     /// has jobs.
     pub(crate) fn starts_in(&self, rounds: usize) -> usize {
         let nobody = QueueTicket(0);
-        let all = self.totals(self.all, nobody);
-        let short = self.totals(rounds, nobody);
-        let longer = all.accounts.saturating_sub(short.accounts);
-        short.jobs.saturating_add(longer.saturating_mul(rounds))
+        starts_in_rounds(rounds, self.totals(self.all, nobody), self.totals(rounds, nobody))
     }
 
     /// The accounts with at most this many jobs.
@@ -141,6 +137,12 @@ impl LengthIndex {
             }
         }
     }
+}
+
+/// Number of jobs that start in these rounds; `short` are the accounts with at most so many jobs.
+fn starts_in_rounds(rounds: usize, all: Totals, short: Totals) -> usize {
+    let longer = all.accounts.saturating_sub(short.accounts);
+    short.jobs.saturating_add(longer.saturating_mul(rounds))
 }
 
 #[cfg(test)]
