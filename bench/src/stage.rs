@@ -136,7 +136,9 @@ impl DecliningMiner {
                 | ToMiner::MusterExecutorEnrolled(_)
                 | ToMiner::MusterSessionSealed(_)
                 | ToMiner::MusterWhitelist(_)
-                | ToMiner::MusterFetchImage(_) => continue,
+                | ToMiner::MusterFetchImage(_)
+                | ToMiner::MusterLeaseHeld(_)
+                | ToMiner::MusterEndStored(_) => continue,
             };
             socket.send(encode(&answer)).await?;
         }

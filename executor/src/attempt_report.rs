@@ -1,16 +1,16 @@
 //! The last messages of an attempt, made from its conclusion. Pure.
 
 use muster_job_data::Uploaded;
-use muster_protocol::job::IMAGE_FETCH_KEY;
+use muster_protocol::job::{FailureContext, IMAGE_FETCH_KEY, PartialResult};
 use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
 use muster_protocol::{AttemptId, ParticipantType};
 use muster_websocket::Limits;
 use serde_json::{Map, Value, json};
 
 use crate::artifacts::{Artifacts, LONGEST_IN_JSON, MAX_ENTRIES};
-use crate::attempt_state::{AttemptFailure, Conclusion, FailureKind};
 use crate::config::MAX_ARTIFACTS_MIB;
 use crate::output_capture::{CUT, MAX_CHARS, PrintedOutput, shorten, shorten_to};
+use muster_attempt_state::{AttemptFailure, Conclusion, FailureKind};
 
 /// Characters of a failure's message. An error of the engine may quote the job, whose texts have any length.
 const MAX_MESSAGE: usize = 4_000;
@@ -43,7 +43,7 @@ pub struct AttemptReport {
     pub printed: PrintedOutput,
     /// The job's small files, as far as they could be read.
     pub artifacts: Artifacts,
-    /// Servers' answers to its uploads, if it finished.
+    /// Servers' answers to its uploads, as far as they succeeded.
     pub uploaded: Uploaded,
     /// Whether the miner is Muster.
     pub muster: bool,
@@ -93,10 +93,16 @@ impl AttemptReport {
         specs.into_iter().chain([finished]).collect()
     }
 
-    fn failed(self, failure: &AttemptFailure) -> FromMiner {
-        let context = Some(self.context(failure));
+    fn failed(mut self, failure: &AttemptFailure) -> FromMiner {
+        let printed = std::mem::take(&mut self.printed);
+        let (told, beside) = match failure.kind {
+            FailureKind::Job { .. } => (printed, PrintedOutput::default()),
+            // The message has no place for what the job printed, but the context has.
+            FailureKind::Horde(_) => (PrintedOutput::default(), printed),
+        };
         let job_uuid = self.attempt;
         let message = shorten_to(&failure.message, MAX_MESSAGE);
+        let context = Some(self.context(failure, beside));
         match failure.kind {
             FailureKind::Job { reason, exit_code } => FromMiner::V0JobFailedRequest(JobFailed {
                 job_uuid,
@@ -104,8 +110,8 @@ impl AttemptReport {
                 reason,
                 stage: failure.stage,
                 docker_process_exit_status: exit_code,
-                docker_process_stdout: Some(self.printed.stdout),
-                docker_process_stderr: Some(self.printed.stderr),
+                docker_process_stdout: Some(told.stdout),
+                docker_process_stderr: Some(told.stderr),
                 context,
             }),
             FailureKind::Horde(reason) => FromMiner::V0HordeFailedRequest(HordeFailed {
@@ -118,7 +124,9 @@ impl AttemptReport {
         }
     }
 
-    fn context(&self, failure: &AttemptFailure) -> Value {
+    /// The details of a failure. A Muster miner also gets the image that ran, and the results so far: ComputeHorde's
+    /// failures have no place for them.
+    fn context(self, failure: &AttemptFailure, printed: PrintedOutput) -> Value {
         let mut context = Map::new();
         if let Some(code) = failure.code {
             context.insert("code".to_owned(), json!(code.code()));
@@ -131,9 +139,17 @@ impl AttemptReport {
         if let Some(image_fetch) = failure.image_fetch {
             context.insert(IMAGE_FETCH_KEY.to_owned(), json!(image_fetch));
         }
-        // ComputeHorde's failures have no place for files.
-        if self.muster && !self.artifacts.files.is_empty() {
-            context.insert("artifacts".to_owned(), json!(self.artifacts.files));
+        if self.muster {
+            let own = FailureContext {
+                image: self.ran,
+                partial: PartialResult {
+                    stdout: printed.stdout,
+                    stderr: printed.stderr,
+                    artifacts: self.artifacts.files,
+                    upload_results: self.uploaded.results,
+                },
+            };
+            own.insert_into(&mut context);
         }
         Value::Object(context)
     }
@@ -147,7 +163,7 @@ mod tests {
     use muster_protocol::{Digest, ErrorCode, HordeFailureReason, ImageId, JobFailureReason, JobStage};
 
     use super::*;
-    use crate::attempt_state::Abandonment;
+    use muster_attempt_state::Abandonment;
 
     const UUID: &str = "11111111-2222-4333-8444-555555555555";
 
@@ -301,6 +317,30 @@ mod tests {
         );
         let failed = largest(Conclusion::Failed(failure));
         assert!((10 << 20..13 << 20).contains(&failed), "{failed}");
+        for failure in [
+            AttemptFailure::job(
+                JobFailureReason::Unknown,
+                JobStage::Execution,
+                "\0".repeat(10 << 20),
+            ),
+            AttemptFailure::horde(
+                HordeFailureReason::GenericError,
+                JobStage::Execution,
+                "\0".repeat(10 << 20),
+            ),
+        ] {
+            let report = AttemptReport {
+                muster: true,
+                ..report()
+            };
+            let whole = report
+                .messages(&Conclusion::Failed(failure))
+                .iter()
+                .map(encode)
+                .map(|frame| frame.len())
+                .max();
+            assert!((30 << 20..limit).contains(&whole.unwrap()), "{whole:?}");
+        }
     }
 
     #[test]
@@ -312,10 +352,41 @@ mod tests {
             let FromMiner::V0JobFailedRequest(failed) = message else {
                 panic!("{message:?}")
             };
-            let left = failed.context.unwrap().get("artifacts").cloned();
-            assert_eq!(left, muster.then(|| json!({"/artifacts/a": "QQ=="})));
             assert_eq!(failed.docker_process_stdout.as_deref(), Some("out\n"));
+            let mut context = failed.context;
+            let left = FailureContext::take_from(&mut context);
+            assert_eq!(left.image.is_some(), muster);
+            let artifacts = IndexMap::from([("/artifacts/a".to_owned(), "QQ==".to_owned())]);
+            assert_eq!(
+                left.partial.artifacts,
+                if muster { artifacts } else { IndexMap::new() }
+            );
+            assert_eq!(left.partial.stdout, "", "it stands in the failure itself");
+            let rest = json!({"stage": "execution", "image": "muster/hello", "fault": "user"});
+            assert_eq!(context, Some(rest));
         }
+    }
+
+    #[test]
+    fn what_a_job_printed_and_delivered_before_the_subnet_failed_it_is_told() {
+        let uploaded = Uploaded {
+            results: IndexMap::from([("one".to_owned(), "{}".to_owned())]),
+            notices: vec![],
+        };
+        let report = AttemptReport {
+            muster: true,
+            uploaded: uploaded.clone(),
+            ..report()
+        };
+        let reason = HordeFailureReason::GenericError;
+        let failure = AttemptFailure::horde(reason, JobStage::ResultUpload, "the store is away");
+        let message = report.messages(&Conclusion::Failed(failure)).remove(0);
+        let FromMiner::V0HordeFailedRequest(mut failed) = message else {
+            panic!("{message:?}")
+        };
+        let left = FailureContext::take_from(&mut failed.context).partial;
+        assert_eq!((left.stdout.as_str(), left.stderr.as_str()), ("out\n", "err"));
+        assert_eq!(left.upload_results, uploaded.results);
     }
 
     #[test]

@@ -274,7 +274,7 @@ impl Inner {
 
     /// Makes the folders that the grader reads and writes. It sees none of the session's.
     fn make_folders(&self) -> io::Result<JobFolders> {
-        let root = self.spec.folders.root.join("grader");
+        let root = self.spec.folders.data.join("grader");
         let folders = JobFolders {
             // The next executor finds the container of a killed executor by this folder.
             root: self.spec.folders.root.clone(),

@@ -10,17 +10,20 @@ use indexmap::IndexMap;
 use muster_containers::gpu::is_uuid;
 use muster_containers::images::ImageSettings;
 use muster_containers::sandbox::{Root, RunAs};
+use muster_containers::sized_disk;
 use muster_job_data::Settings;
 use muster_process::config::{Problem, RoleConfig};
+use muster_process::private_folder;
 use muster_protocol::{ExecutorClass, ImageId};
 use serde::Deserialize;
 
-pub use self::limits::{Limits, MachineSize, Policy};
+pub use self::limits::{Limits, Policy};
 pub use self::sections::{
-    ArtifactLimits, GpuSettings, MAX_ARTIFACTS_MIB, PersistentSettings, StreamingSettings, VolumeLimits,
-    WarmSettings,
+    ArtifactLimits, MAX_ARTIFACTS_MIB, PersistentSettings, StreamingSettings, VolumeLimits, WarmSettings,
 };
-use crate::attempt_state::WaitLimits;
+use muster_attempt_state::WaitLimits;
+pub use muster_machine::gpu::GpuSettings;
+pub use muster_machine::specs::MachineSize;
 
 /// The configuration of an executor.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -30,6 +33,10 @@ pub struct Config {
     pub engine: String,
     /// The folder in which the folders of running jobs are made.
     pub work_dir: PathBuf,
+    /// How a job's use of the disk is bounded.
+    pub disk_bound: DiskBound,
+    /// MiB that stay free on the disk of `work_dir`; with less, no job begins and running jobs are stopped.
+    pub disk_reserve_mib: u64,
     /// Where images come from and how long they stay.
     pub images: ImageSettings,
     /// Images that run as a user without rights (65532), whatever user they name.
@@ -40,6 +47,8 @@ pub struct Config {
     pub startup_s: u64,
     /// The most seconds for an image to be pulled or loaded.
     pub pull_s: u64,
+    /// How long a job goes on without its miner, in seconds.
+    pub orphan_s: u64,
     /// Seconds a job has between being asked to stop and being killed.
     pub stop_grace_s: u64,
     /// The OCI runtime of jobs without a GPU; empty for the engine's default.
@@ -63,16 +72,29 @@ pub struct Config {
     pub persistent: PersistentSettings,
 }
 
+/// How jobs' use of the disk is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskBound {
+    /// By a file system of a fixed size for each job where the machine allows it, else by measuring.
+    Auto,
+    /// By measuring the job's folders every second.
+    Watched,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             engine: String::new(),
-            work_dir: PathBuf::from("/var/tmp/muster-executor"),
+            work_dir: private_folder::usual_place("executor"),
+            disk_bound: DiskBound::Auto,
+            disk_reserve_mib: 1_024,
             images: ImageSettings::default(),
             whitelist: Vec::new(),
             gpus: GpuSettings::default(),
             startup_s: 300,
             pull_s: 3_600,
+            orphan_s: 120,
             stop_grace_s: 3,
             runtime: String::new(),
             limits: Limits::default(),
@@ -93,6 +115,16 @@ impl Config {
         self.class.get(&class).copied().unwrap_or(self.limits)
     }
 
+    /// While this file is there, a persistent executor takes no more jobs.
+    pub fn drain_file(&self) -> PathBuf {
+        self.work_dir.join("drain")
+    }
+
+    /// Where an executor that takes no more jobs writes how many it still has.
+    pub fn drained_file(&self) -> PathBuf {
+        self.work_dir.join("drained")
+    }
+
     /// The policy for a job of this class and image on this machine.
     pub fn policy(&self, class: ExecutorClass, image: ImageId, machine: MachineSize) -> Policy {
         let limits = self.limits_of(class);
@@ -109,6 +141,23 @@ impl Config {
                 Root::ReadOnly
             },
         }
+    }
+
+    /// The bytes of the file system of a job that may write `written` of them: its inputs, packed and unpacked, and the
+    /// copies of its output lie there too. `None` where jobs have none.
+    pub fn job_disk(&self, written: u64) -> Option<u64> {
+        let own = self
+            .volumes
+            .max_mib
+            .saturating_add(self.log_mib)
+            .saturating_mul(2 << 20);
+        let sized = self.disk_bound == DiskBound::Auto && sized_disk::shares_mounts(&self.engine);
+        sized.then(|| written.saturating_add(own))
+    }
+
+    /// The bytes that stay free on the disk of `work_dir`.
+    pub const fn disk_reserve(&self) -> u64 {
+        self.disk_reserve_mib.saturating_mul(1 << 20)
     }
 
     /// The time limits that the operator sets.
@@ -157,6 +206,7 @@ impl RoleConfig for Config {
         check(self.pull_s > 0, "pull_s", "must be at least 1");
         // The engine must answer within two minutes, and it waits this long before it does.
         check(self.stop_grace_s <= 100, "stop_grace_s", "must be at most 100");
+        check(self.orphan_s <= 3600, "orphan_s", "must be at most 3600");
         check(self.log_mib <= 1 << 20, "log_mib", "must be at most 1048576");
         check(
             (1..=64).contains(&self.persistent.capacity),

@@ -7,19 +7,19 @@ use bollard::errors::Error as ApiError;
 use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use muster_containers::engine::InputSink;
+use muster_containers::engine::{ContainerStage, InputSink, KeptOutput};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::{HordeFailureReason, JobStage};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt_state::{AttemptFailure, ProgramExit};
 use crate::engine::{ContainerEngine, EngineError};
 use crate::images::engine_failed;
-use crate::output_capture::OutputCapture;
+use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::retry;
 use crate::warm_containers::AttachedContainer;
+use muster_attempt_state::{AttemptFailure, ProgramExit};
 
 /// The exit codes of a shell whose program is not found, or may not be executed.
 const NOT_FOUND: i64 = 127;
@@ -52,21 +52,134 @@ pub(crate) async fn run(
             "called off",
         ));
     }
-    if let Err(error) = engine.start(&name).await {
-        return judge_failed_start(&engine, &name, &error).await;
+    match start_once(&engine, &name, &clock).await {
+        Ok(presence) => wait_for_end(&engine, &name, presence, output, &capture, &clock).await,
+        Err(error) => judge_failed_start(&engine, &name, &error).await,
     }
-    wait_for_end(&engine, &name, output, &capture, &clock).await
 }
 
-/// Waits until a container ends, and finds out how it ended.
+/// Whether the engine was there all the time since the request to start a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EnginePresence {
+    Unbroken,
+    /// The engine was away, and may have killed the container when it came back.
+    Interrupted,
+}
+
+/// Starts a container that may have been started already: an engine that goes away in the middle does not say whether
+/// it has.
+async fn start_once(
+    engine: &ContainerEngine,
+    name: &str,
+    clock: &SharedClock,
+) -> Result<EnginePresence, EngineError> {
+    match engine.start(name).await {
+        Err(error) if error.is_recoverable() => {}
+        started => return started.map(|()| EnginePresence::Unbroken),
+    }
+    let start = || async {
+        match engine.find_stage(name).await? {
+            ContainerStage::Started => Ok(()),
+            ContainerStage::Created | ContainerStage::Absent => engine.start(name).await,
+        }
+    };
+    retry::retry(clock, "start a container", start)
+        .await
+        .map(|()| EnginePresence::Interrupted)
+}
+
+/// Goes on with a container that another process created, and waits until it ends. Output that the other process had
+/// not captured goes into `capture`.
+///
+/// # Errors
+/// The engine's failures, and a container that is gone.
+pub(crate) async fn take_over(
+    engine: ContainerEngine,
+    name: String,
+    before: CapturedBefore,
+    capture: OutputCapture,
+    clock: SharedClock,
+) -> Result<ProgramExit, AttemptFailure> {
+    let find = || engine.find_stage(&name);
+    let stage = retry::retry(&clock, "find a container", find)
+        .await
+        .map_err(|error| engine_failed(&error))?;
+    let presence = match stage {
+        ContainerStage::Absent => {
+            return Err(AttemptFailure::horde(
+                HordeFailureReason::GenericError,
+                JobStage::Execution,
+                "the job's container is gone",
+            ));
+        }
+        ContainerStage::Created => match start_once(&engine, &name, &clock).await {
+            Ok(presence) => presence,
+            Err(error) => return judge_failed_start(&engine, &name, &error).await,
+        },
+        ContainerStage::Started => EnginePresence::Unbroken,
+    };
+    let output = rest_of_output(&engine, &name, &before, &capture).await;
+    wait_for_end(&engine, &name, presence, output, &capture, &clock).await
+}
+
+/// The output of a container after what was captured before. If the engine has dropped a part of it, the gap is told.
+async fn rest_of_output<'a>(
+    engine: &'a ContainerEngine,
+    name: &str,
+    before: &CapturedBefore,
+    capture: &OutputCapture,
+) -> BoxStream<'a, Result<LogOutput, ApiError>> {
+    let mut kept = CapturedBefore::default();
+    let mut so_far = engine.read_output(name, KeptOutput::SoFar);
+    while let Some(Ok(piece)) = so_far.next().await {
+        kept.add(&piece);
+    }
+    if !kept.continues(before) {
+        capture.note_gap();
+        return engine.read_output(name, KeptOutput::FromNow);
+    }
+    let mut skip = (before.stdout.length, before.stderr.length);
+    let rest = engine.read_output(name, KeptOutput::Whole);
+    rest.filter_map(move |piece| ready(cut_front(piece, &mut skip)))
+        .boxed()
+}
+
+/// The piece without the bytes that are still to be skipped of its stream; `None` if nothing is left.
+fn cut_front(
+    piece: Result<LogOutput, ApiError>,
+    skip: &mut (u64, u64),
+) -> Option<Result<LogOutput, ApiError>> {
+    let mut piece = match piece {
+        Ok(piece) => piece,
+        Err(error) => return Some(Err(error)),
+    };
+    let (message, left) = match &mut piece {
+        LogOutput::StdErr { message } => (message, &mut skip.1),
+        LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message } => {
+            (message, &mut skip.0)
+        }
+    };
+    let cut = message.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+    *left -= cut as u64;
+    let rest = message.split_off(cut);
+    *message = rest;
+    (!message.is_empty()).then_some(Ok(piece))
+}
+
+/// Waits until a container ends, and finds out how it ended. `before` tells whether the engine was away since the
+/// start.
 async fn wait_for_end(
     engine: &ContainerEngine,
     name: &str,
+    before: EnginePresence,
     output: BoxStream<'_, Result<LogOutput, ApiError>>,
     capture: &OutputCapture,
     clock: &SharedClock,
 ) -> Result<ProgramExit, AttemptFailure> {
-    let (outcome, ()) = tokio::join!(wait(engine, name, clock), drain(output, capture));
+    let (outcome, ()) = tokio::join!(
+        wait(engine, name, clock),
+        drain_to_end(engine, name, output, capture, clock)
+    );
     let lost = |error: EngineError| {
         AttemptFailure::horde(
             HordeFailureReason::GenericError,
@@ -74,8 +187,14 @@ async fn wait_for_end(
             Causes(&error).to_string(),
         )
     };
-    let (code, interrupted) = outcome.map_err(lost)?;
-    if interrupted && code != 0 {
+    let (code, meanwhile) = outcome.map_err(lost)?;
+    let interrupted = [before, meanwhile].contains(&EnginePresence::Interrupted);
+    if interrupted {
+        // A stream may end with the engine as if the container had ended.
+        let rest = rest_of_output(engine, name, &capture.captured(), capture).await;
+        drain(rest, capture).await;
+    }
+    if interrupted && code != 0 && !engine.keeps_containers().await.unwrap_or_default() {
         let message = "the docker engine went away while the job ran, and the job with it";
         return Err(AttemptFailure::horde(
             HordeFailureReason::GenericError,
@@ -129,7 +248,15 @@ pub(crate) async fn run_in_warm(
         }
         ready(words.is_none())
     });
-    let exit = wait_for_end(&engine, &name, output.boxed(), &capture, &clock).await?;
+    let exit = wait_for_end(
+        &engine,
+        &name,
+        EnginePresence::Unbroken,
+        output.boxed(),
+        &capture,
+        &clock,
+    )
+    .await?;
     // The engine closes the container's input with it.
     drop(input);
     Ok(ProgramExit { not_started, ..exit })
@@ -141,9 +268,13 @@ async fn write(input: &mut InputSink, program: &str) -> std::io::Result<()> {
 }
 
 /// The exit code, and whether the engine was away meanwhile: an engine may be restarted while its container runs on.
-async fn wait(engine: &ContainerEngine, name: &str, clock: &SharedClock) -> Result<(i64, bool), EngineError> {
+async fn wait(
+    engine: &ContainerEngine,
+    name: &str,
+    clock: &SharedClock,
+) -> Result<(i64, EnginePresence), EngineError> {
     let first = match engine.wait(name).await {
-        Ok(code) => return Ok((code, false)),
+        Ok(code) => return Ok((code, EnginePresence::Unbroken)),
         Err(error) => error,
     };
     if !first.is_recoverable() {
@@ -151,7 +282,7 @@ async fn wait(engine: &ContainerEngine, name: &str, clock: &SharedClock) -> Resu
     }
     tracing::warn!(error = %Causes(&first), container = name, "the engine is away; waiting for it");
     let code = retry::retry(clock, "wait for a container", || engine.wait(name)).await?;
-    Ok((code, true))
+    Ok((code, EnginePresence::Interrupted))
 }
 
 /// Judges a container that could not be started: a command that the image does not have is the user's mistake,
@@ -172,15 +303,36 @@ async fn judge_failed_start(
     }
 }
 
-/// Captures everything that a container prints.
-async fn drain(mut output: BoxStream<'_, Result<LogOutput, ApiError>>, capture: &OutputCapture) {
+/// Captures everything that a container prints. A stream that breaks with the engine is replaced by the engine's copy.
+async fn drain_to_end(
+    engine: &ContainerEngine,
+    name: &str,
+    output: BoxStream<'_, Result<LogOutput, ApiError>>,
+    capture: &OutputCapture,
+    clock: &SharedClock,
+) {
+    let mut is_whole = drain(output, capture).await;
+    while !is_whole {
+        let find = || engine.find_stage(name);
+        match retry::retry(clock, "read a container's output", find).await {
+            Ok(ContainerStage::Started) => {}
+            Ok(ContainerStage::Absent | ContainerStage::Created) | Err(_) => return,
+        }
+        let rest = rest_of_output(engine, name, &capture.captured(), capture).await;
+        is_whole = drain(rest, capture).await;
+    }
+}
+
+/// Captures a stream. Returns whether it ended by itself.
+async fn drain(mut output: BoxStream<'_, Result<LogOutput, ApiError>>, capture: &OutputCapture) -> bool {
     while let Some(piece) = output.next().await {
         match piece {
             Ok(piece) => capture.push(&piece),
             Err(error) => {
                 tracing::warn!(%error, "the stream of the job's output broke");
-                return;
+                return false;
             }
         }
     }
+    true
 }

@@ -1,6 +1,7 @@
 //! Drives one attempt: receives what the miner sends, lets [`crate::attempt_state`] decide, begins the steps that it
 //! asks for, and tells the miner.
 
+mod adoption;
 mod conclusion;
 mod runner;
 mod stage_data;
@@ -8,7 +9,6 @@ mod stage_data;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_process::error::Causes;
 use muster_protocol::job::Fault;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::executor::{ExecutorUp, SessionClosed};
@@ -16,26 +16,28 @@ use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, StreamingJobReady, ToMiner,
 };
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobStage, Timestamp};
-use muster_websocket::SocketError;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::adoption::{find_jobs, take_over};
 use self::runner::{StepResult, StepRunner};
 use self::stage_data::{AttemptStage, PlacedStage, SessionStage};
-use crate::attempt_state::{
+use crate::context::{AttemptContext, ProcessContext};
+use crate::error::Error;
+use crate::journal::JobOrigin;
+use crate::lease_connection::{LeaseConnection, Received};
+use crate::live_updates::LiveUpdates;
+use crate::miner_link::{MinerLink, ReturnPath};
+use crate::output_capture::OutputCapture;
+use crate::steps::streaming_mode;
+use muster_attempt_state::{
     Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
     StageLimits,
 };
-use crate::context::{AttemptContext, ProcessContext};
-use crate::error::Error;
-use crate::lease_connection::{LeaseConnection, Received};
-use crate::live_updates::LiveUpdates;
-use crate::output_capture::OutputCapture;
-use crate::steps::streaming_mode;
 
 /// One attempt in progress.
 pub(crate) struct Driver {
     context: AttemptContext,
-    connection: LeaseConnection,
+    link: MinerLink,
     machine: AttemptMachine,
     stage: AttemptStage,
     steps: StepRunner,
@@ -52,8 +54,17 @@ impl Driver {
         process: ProcessContext,
         token: ExecutorToken,
         connection: LeaseConnection,
+        path: ReturnPath,
         started: Timestamp,
     ) -> Self {
+        let orphan = Duration::from_secs(process.config.orphan_s);
+        let link = MinerLink::new(
+            token.attempt(),
+            connection,
+            path,
+            orphan,
+            Arc::clone(&process.clock),
+        );
         let machine = AttemptMachine::new(started, process.config.wait_limits());
         let context = AttemptContext {
             process,
@@ -62,12 +73,12 @@ impl Driver {
             called_off: CancellationToken::new(),
         };
         // Only a Muster miner understands live updates.
-        let muster = connection.is_muster().then(|| connection.sender());
+        let muster = link.is_muster().then(|| link.outlet());
         let capture = OutputCapture::new(muster.is_some().then(|| context.live.clone()));
         Self {
             steps: StepRunner::new(context.clone(), capture, muster),
             context,
-            connection,
+            link,
             machine,
             stage: AttemptStage::default(),
             request: None,
@@ -84,15 +95,14 @@ impl Driver {
         loop {
             let event = tokio::select! {
                 biased;
+                () = shutdown.cancelled(), if self.may_leave() => return self.leave(),
                 () = shutdown.cancelled() => Some(Event::Abandoned(Abandonment::ShutDown)),
-                received = self.connection.recv() => self.handle_received(received),
+                received = self.link.recv() => self.handle_received(received),
                 Some(result) = self.steps.next() => self.handle_result(result),
                 () = clock.sleep_until(self.machine.deadline()) => Some(Event::Tick),
             };
             let Some(event) = event else { continue };
-            if let Err(error) = self.send_close().await {
-                tracing::debug!(error = %Causes(&error), "the session's close could not be sent");
-            }
+            self.send_close().await;
             let mut conclusion = self.apply(event).await;
             let waiting = matches!(self.machine.state(), AttemptState::AwaitingJob(_));
             if waiting && self.request.is_some() {
@@ -104,6 +114,26 @@ impl Driver {
                 return self.conclude(conclusion).await;
             }
         }
+    }
+
+    /// Whether the job may be left to the next process of this executor. A process that serves a single lease has no
+    /// successor when it is told to stop.
+    fn may_leave(&self) -> bool {
+        let returns = match self.link.origin() {
+            JobOrigin::Enrolled { .. } => true,
+            JobOrigin::Started { .. } => false,
+        };
+        returns && self.link.is_journaled()
+    }
+
+    /// Ends this process's part of the job; its container runs on.
+    fn leave(self) -> Result<(), Error> {
+        let AttemptStage::Placed(placed) = self.stage else {
+            return Err(Error::ShutDown);
+        };
+        tracing::info!("the job is left to the next process of this executor");
+        placed.job.workspace.abandon();
+        Ok(())
     }
 
     // === events ===
@@ -126,6 +156,7 @@ impl Driver {
             ToMiner::V0JobRequest(job)
                 if job.job_uuid == self.attempt() && self.request.is_none() && !self.stage.has_request() =>
             {
+                self.link.note_job();
                 self.request = Some(job);
                 Some(self.complete_request())
             }
@@ -157,7 +188,9 @@ impl Driver {
             | ToMiner::V0JobFinishedReceiptRequest(_)
             | ToMiner::MusterExecutorEnrolled(_)
             | ToMiner::MusterWhitelist(_)
-            | ToMiner::MusterFetchImage(_) => {
+            | ToMiner::MusterFetchImage(_)
+            | ToMiner::MusterLeaseHeld(_)
+            | ToMiner::MusterEndStored(_) => {
                 tracing::warn!("ignored a message that is not for this attempt");
                 None
             }
@@ -255,10 +288,31 @@ impl Driver {
             }
             StepResult::Nothing => None,
             StepResult::Collected(outputs) => {
-                if let AttemptStage::Placed(placed) = &mut self.stage {
-                    placed.outputs = Some(outputs);
+                let ended_well = self.machine.state() == AttemptState::Collecting;
+                let AttemptStage::Placed(placed) = &mut self.stage else {
+                    return Some(Event::Collected);
+                };
+                placed.outputs = Some(outputs);
+                if ended_well {
+                    self.steps.upload(&placed.job);
+                    return None;
                 }
-                Some(Event::Collected)
+                if !self.steps.upload_left(&placed.job) {
+                    return Some(Event::Collected);
+                }
+                // The time of the uploads counts from then on.
+                let job_uuid = self.attempt();
+                self.link
+                    .queue_report(FromMiner::V0ExecutionDoneRequest(AttemptNotice { job_uuid }));
+                None
+            }
+            StepResult::Uploaded(uploaded, failure) => {
+                if let AttemptStage::Placed(placed) = &mut self.stage
+                    && let Some(outputs) = &mut placed.outputs
+                {
+                    outputs.uploaded = uploaded;
+                }
+                Some(failure.map_or(Event::Collected, Event::Failed))
             }
             StepResult::Failed(failure) => Some(Event::Failed(failure)),
         }
@@ -274,27 +328,17 @@ impl Driver {
 
     // === effects ===
 
-    /// Lets the machine decide and carries out its effects. A miner that cannot be reached is lost.
+    /// Lets the machine decide and carries out its effects.
     async fn apply(&mut self, event: Event) -> Option<Conclusion> {
-        let mut effects = self.machine.apply(event, self.context.clock().now());
-        loop {
-            let mut lost = None;
-            for effect in effects {
-                match self.perform(effect).await {
-                    Ok(None) => {}
-                    Ok(Some(conclusion)) => return Some(conclusion),
-                    Err(error) => {
-                        let reason = Causes(&error).to_string();
-                        lost = Some(Event::Abandoned(Abandonment::MinerLost(reason)));
-                        break;
-                    }
-                }
+        for effect in self.machine.apply(event, self.context.clock().now()) {
+            if let Some(conclusion) = self.perform(effect).await {
+                return Some(conclusion);
             }
-            effects = self.machine.apply(lost?, self.context.clock().now());
         }
+        None
     }
 
-    async fn perform(&mut self, effect: Effect) -> Result<Option<Conclusion>, SocketError> {
+    async fn perform(&mut self, effect: Effect) -> Option<Conclusion> {
         let notice = AttemptNotice {
             job_uuid: self.attempt(),
         };
@@ -302,7 +346,7 @@ impl Driver {
             Effect::PrepareImage => self
                 .steps
                 .prepare_image(self.image_name(), self.stage.private_image()),
-            Effect::ReportUp => self.report_up().await?,
+            Effect::ReportUp => self.report_up().await,
             Effect::FetchImage => match (self.stage.engine(), self.image_name()) {
                 (Some(engine), Some(name)) => {
                     let private = self.stage.private_image();
@@ -315,7 +359,7 @@ impl Driver {
                     job_uuid: notice.job_uuid,
                     executor_token: None,
                 };
-                self.send(FromMiner::V0ExecutorReadyRequest(ready)).await?;
+                self.report(FromMiner::V0ExecutorReadyRequest(ready)).await;
             }
             Effect::PlaceVolumes => match &self.stage {
                 AttemptStage::Requested(request) => self.steps.place_inputs(request),
@@ -324,38 +368,35 @@ impl Driver {
                 | AttemptStage::Prepared(_)
                 | AttemptStage::Placed(_) => self.steps.report_defect("place inputs of"),
             },
-            Effect::ReportVolumesReady => self.send(FromMiner::V0VolumesReadyRequest(notice)).await?,
-            Effect::Run => self.with_placed("run", |steps, placed| steps.run(placed)),
+            Effect::ReportVolumesReady => self.report(FromMiner::V0VolumesReadyRequest(notice)).await,
+            Effect::Run => {
+                self.begin_journal().await;
+                self.with_placed("run", |steps, placed| steps.run(placed));
+            }
             Effect::OpenSession => self.with_placed("open a session of", |steps, placed| {
                 if !steps.open_session(placed) {
                     steps.report_defect("serve a client of");
                 }
             }),
-            Effect::ReportSession => self.report_session().await?,
+            Effect::ReportSession => self.report_session().await,
             Effect::CloseSession => self.steps.end_session.cancel(),
             Effect::Stop => self.with_placed("stop", |steps, placed| steps.stop(&placed.job)),
-            Effect::ReportExecutionDone => self.send(FromMiner::V0ExecutionDoneRequest(notice)).await?,
-            Effect::Collect => {
-                let ended_well = self.machine.state() == AttemptState::Collecting;
-                self.with_placed("collect", |steps, placed| {
-                    steps.collect(&placed.job, ended_well);
-                });
-            }
-            Effect::Conclude(conclusion) => return Ok(Some(conclusion)),
+            Effect::ReportExecutionDone => self.report(FromMiner::V0ExecutionDoneRequest(notice)).await,
+            Effect::Collect => self.with_placed("collect", |steps, placed| steps.collect(&placed.job)),
+            Effect::Conclude(conclusion) => return Some(conclusion),
         }
-        Ok(None)
+        None
     }
 
     /// Tells the miner that the image has to be fetched, and goes on telling it how far it is until the job is there.
-    async fn report_up(&mut self) -> Result<(), SocketError> {
+    async fn report_up(&mut self) {
         let up = ExecutorUp {
             job_uuid: self.attempt(),
             registry: self.registry.clone().unwrap_or_default(),
             image_s: self.context.config().pull_s,
         };
-        self.send(FromMiner::MusterExecutorUp(up)).await?;
+        self.report(FromMiner::MusterExecutorUp(up)).await;
         self.steps.repeat_image_progress();
-        Ok(())
     }
 
     /// Begins work of a job whose inputs are in place.
@@ -370,7 +411,7 @@ impl Driver {
     }
 
     /// Serves the session and tells the miner where it listens.
-    async fn report_session(&mut self) -> Result<(), SocketError> {
+    async fn report_session(&mut self) {
         let open = match &mut self.stage {
             AttemptStage::Placed(placed) => placed.session.take_open(),
             AttemptStage::AwaitingOffer
@@ -380,7 +421,7 @@ impl Driver {
         };
         let Some(open) = open else {
             self.steps.report_defect("serve");
-            return Ok(());
+            return;
         };
         let ready = StreamingJobReady {
             job_uuid: self.attempt(),
@@ -391,26 +432,26 @@ impl Driver {
             miner_signature: None,
         };
         self.steps.serve(*open);
-        self.send(FromMiner::V0StreamingJobReadyRequest(ready)).await
+        self.report(FromMiner::V0StreamingJobReadyRequest(ready)).await;
     }
 
     /// Sends the close of the session if there is one. Only a Muster miner understands it.
-    async fn send_close(&mut self) -> Result<(), SocketError> {
+    async fn send_close(&mut self) {
         let Some(close) = self.unsent_close.take() else {
-            return Ok(());
+            return;
         };
-        if !self.connection.is_muster() {
-            return Ok(());
+        if !self.link.is_muster() {
+            return;
         }
         let closed = SessionClosed {
             job_uuid: self.attempt(),
             close,
         };
-        self.send(FromMiner::MusterSessionClosed(closed)).await
+        self.report(FromMiner::MusterSessionClosed(closed)).await;
     }
 
-    async fn send(&mut self, message: FromMiner) -> Result<(), SocketError> {
-        self.connection.send(&message).await
+    async fn report(&mut self, message: FromMiner) {
+        self.link.report(message).await;
     }
 
     fn attempt(&self) -> AttemptId {

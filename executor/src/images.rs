@@ -14,11 +14,11 @@ use muster_protocol::job::{ArchiveSource, Fault};
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 
-use crate::attempt_state::AttemptFailure;
 use crate::config::Config;
 use crate::engine::{ContainerEngine, EngineError};
 use crate::engine_cache::EngineCache;
 use crate::retry;
+use muster_attempt_state::AttemptFailure;
 
 /// How often the executors of a machine look for images to remove.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);
@@ -59,6 +59,12 @@ pub(crate) async fn look(
     }
 }
 
+/// The failure of a job whose image is gone although its container was made of it.
+pub(crate) fn image_gone(id: &str) -> AttemptFailure {
+    let message = format!("the image {id} of the running job is gone");
+    AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::Execution, message)
+}
+
 /// The host of a URL; empty for a text that is none, which the fetch refuses later.
 fn host_of(url: &str) -> String {
     let parsed = url.parse::<http::Uri>().ok();
@@ -94,17 +100,42 @@ pub(crate) fn image_failed(error: &ImageError) -> AttemptFailure {
     }
 }
 
+/// An image that is kept because a validator lists it.
+#[derive(Debug)]
+pub(crate) struct KeptImage {
+    _lease: Lease,
+    /// The number of its validator.
+    share: Option<u32>,
+    /// The bytes that the image takes unpacked.
+    size: u64,
+}
+
+/// The bytes that one validator's images may still take.
+fn room_left(kept: &BTreeMap<ImageId, KeptImage>, share: Option<u32>, limit: u64) -> u64 {
+    let own = kept.values().filter(|image| image.share == share);
+    let taken = own.fold(0_u64, |sum, image| sum.saturating_add(image.size));
+    limit.saturating_sub(taken)
+}
+
 /// Fetches the images that validators may want sessions of, keeps their leases in `held`, and drops the leases of
-/// images that are no longer listed. An image that cannot be fetched is logged and tried again in the next round; a
-/// session of it tries again too.
+/// images that are no longer listed. Each validator's images have a bound of their own. An image that cannot be fetched
+/// is logged and tried again in the next round; a session of it tries again too.
 pub(crate) async fn fetch_listed(
     config: &Config,
     cache: &EngineCache,
     clock: &SharedClock,
     wanted: Vec<ListedImage>,
-    held: &mut BTreeMap<ImageId, Lease>,
+    held: &mut BTreeMap<ImageId, KeptImage>,
 ) {
-    held.retain(|image, _| wanted.iter().any(|listed| listed.image == *image));
+    held.retain(|image, kept| {
+        let listed = wanted.iter().find(|listed| listed.image == *image);
+        if let Some(listed) = listed {
+            // The miner numbers validators anew when one of them goes.
+            kept.share = listed.share;
+        }
+        listed.is_some()
+    });
+    let limit = config.images.listed_mib.saturating_mul(1 << 20);
     for listed in wanted {
         if held.contains_key(&listed.image) {
             continue;
@@ -116,10 +147,20 @@ pub(crate) async fn fetch_listed(
                 return;
             }
         };
-        match fetch(&engine, &config.images, &listed, clock).await {
-            Ok(lease) => {
+        let room = room_left(held, listed.share, limit);
+        match fetch(&engine, &config.images.within(room), &listed, clock).await {
+            Ok(found) if found.image.size > room => {
+                let (image, model) = (listed.image, &listed.model);
+                tracing::warn!(%image, model, "a whitelisted image is not kept: its validator's images take too much");
+            }
+            Ok(found) => {
                 tracing::info!(image = %listed.image, model = listed.model, "fetched a whitelisted image");
-                held.insert(listed.image, lease);
+                let kept = KeptImage {
+                    share: listed.share,
+                    size: found.image.size,
+                    _lease: found.lease,
+                };
+                held.insert(listed.image, kept);
             }
             Err(why) => {
                 tracing::warn!(image = %listed.image, model = listed.model, why, "a whitelisted image was not fetched");
@@ -134,12 +175,12 @@ async fn fetch(
     settings: &ImageSettings,
     listed: &ListedImage,
     clock: &SharedClock,
-) -> Result<Lease, String> {
+) -> Result<LeasedImage, String> {
     let unwatched: PullProgress = Arc::new(|_| {});
     let mut why = String::new();
     for name in std::iter::once(listed.image.to_string()).chain(listed.reference.clone()) {
         match ensure(engine, settings, &name, &unwatched, clock).await {
-            Ok(resolved) if resolved.image.id == listed.image => return Ok(resolved.lease),
+            Ok(resolved) if resolved.image.id == listed.image => return Ok(resolved),
             Ok(resolved) => why = format!("{name} now names the image {}", resolved.image.id),
             Err(error) => why = Causes(&error).to_string(),
         }
@@ -167,5 +208,38 @@ pub(crate) fn engine_failed(error: &EngineError) -> AttemptFailure {
     AttemptFailure {
         code: error.code(),
         ..failure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_process::SystemClock;
+    use muster_protocol::Digest;
+
+    use super::*;
+
+    #[test]
+    fn each_validators_images_have_room_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock: SharedClock = Arc::new(SystemClock::new());
+        let kept = [
+            (1, Some(0), 60),
+            (2, Some(0), 30),
+            (3, Some(1), 10),
+            (4, None, 100),
+        ];
+        let kept: BTreeMap<_, _> = kept
+            .into_iter()
+            .map(|(number, share, size)| {
+                let id = ImageId(Digest::of(&[number]));
+                let _lease = Lease::take(folder.path(), id, "x", &clock).unwrap();
+                (id, KeptImage { _lease, share, size })
+            })
+            .collect();
+        let left = |share| room_left(&kept, share, 100);
+        assert_eq!(
+            [left(Some(0)), left(Some(1)), left(Some(2)), left(None)],
+            [10, 90, 100, 0]
+        );
     }
 }

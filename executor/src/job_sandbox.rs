@@ -21,6 +21,8 @@ pub const SOCKETS: &str = "/muster";
 pub struct JobFolders {
     /// The root of the others.
     pub root: PathBuf,
+    /// The root of the folders that the job may fill: `root`, or the job's own file system in it.
+    pub data: PathBuf,
     /// Mounted at `/volume`.
     pub volume: PathBuf,
     /// Mounted at `/output`.
@@ -74,15 +76,21 @@ pub fn container_name(token: &ExecutorToken) -> String {
 impl JobFolders {
     /// The paths of the folders below `root`. Creates nothing.
     pub fn under(root: &Path) -> Self {
+        Self::with_data(root, root)
+    }
+
+    /// The paths of the folders below `root`, of which the job may fill those below `data`. Creates nothing.
+    pub fn with_data(root: &Path, data: &Path) -> Self {
         Self {
             root: root.to_owned(),
-            volume: root.join("volume"),
-            output: root.join("output"),
-            specs: root.join("specs"),
-            artifacts: root.join("artifacts"),
+            data: data.to_owned(),
+            volume: data.join("volume"),
+            output: data.join("output"),
+            specs: data.join("specs"),
+            artifacts: data.join("artifacts"),
             script: root.join("script.py"),
-            sockets: root.join("sockets"),
-            logs: root.join("logs"),
+            sockets: data.join("sockets"),
+            logs: data.join("logs"),
         }
     }
 }

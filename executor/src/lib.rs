@@ -1,6 +1,6 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
-//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`job_sandbox`] (what a job may do, pure),
+//! Reading order: [`muster_attempt_state`] (the life of an attempt, pure), [`job_sandbox`] (what a job may do, pure),
 //! [`output_capture`] and [`artifacts`] (what a job prints and leaves; [`muster_job_data`] carries its inputs and
 //! outputs), [`attempt_report`] (the last messages to the miner, pure), `steps` (preparing an image, placing inputs,
 //! collecting outputs), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver`
@@ -13,7 +13,6 @@
 
 pub mod artifacts;
 pub mod attempt_report;
-pub mod attempt_state;
 mod co_grader;
 pub mod config;
 mod container;
@@ -21,13 +20,13 @@ mod context;
 mod driver;
 mod engine_cache;
 pub mod error;
-mod gpu;
 mod images;
 pub mod job_sandbox;
+mod journal;
 mod lease_connection;
 mod live_updates;
-mod machine_metrics;
-pub mod machine_specs;
+mod machine_folders;
+mod miner_link;
 pub mod output_capture;
 pub mod persistent;
 mod retry;
@@ -41,14 +40,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::ExecutorToken;
+use muster_protocol::{ExecutorToken, Timestamp};
 use muster_websocket::{Greeting, Limits, connect};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::Instrument;
 
 pub use config::Config;
 pub use error::Error;
 pub use muster_containers::leftovers::{ReapError, ReapSummary};
+pub use muster_containers::sized_disk;
 pub use muster_containers::{
     ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, engine, image_archive,
 };
@@ -90,11 +91,11 @@ async fn serve(
     clock: SharedClock,
 ) -> Result<(), Error> {
     let started = clock.now();
+    let path = miner_link::ReturnPath::Own(invocation.miner_address.clone());
+    let (work_dir, token) = (config.work_dir.clone(), invocation.token.clone());
+    let look = move || driver::find_jobs(&work_dir, |_, found| *found == token);
+    let earlier = spawn_blocking(look).await.unwrap_or_default().pop();
     let url = lease_connection::lease_url(&invocation.miner_address, &invocation.token);
-    let socket = connect(&url, &Limits::miner()).await?;
-    tracing::info!(miner = %socket.peer(), "connected");
-    // The miner started this process and gave it the token, so no further greeting is needed.
-    let session = Greeting::new(socket).accept(lease_connection::Miner);
     let (config, cache) = (Arc::new(config), engine_cache::EngineCache::default());
     let process = context::ProcessContext {
         config: Arc::clone(&config),
@@ -105,9 +106,19 @@ async fn serve(
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     };
-    let connection = lease_connection::LeaseConnection::own(session);
-    let driver = driver::Driver::new(process, invocation.token, connection, started);
-    let driven = driver.drive().await;
+    let driven = if let Some(earlier) = earlier {
+        // The miner started this process because another one ended while its job's container runs.
+        driver::take_over(process, earlier, path).await
+    } else {
+        let socket = connect(&url, &Limits::miner()).await?;
+        tracing::info!(miner = %socket.peer(), "connected");
+        // The miner started this process and gave it the token, so no further greeting is needed.
+        let session = Greeting::new(socket).accept(lease_connection::Miner);
+        let connection = lease_connection::LeaseConnection::own(session);
+        driver::Driver::new(process, invocation.token, connection, path, started)
+            .drive()
+            .await
+    };
     // The miner has the result: it does not wait for this.
     if timeout(COLLECT_LIMIT, images::collect(&config, &cache, &clock))
         .await
@@ -118,13 +129,13 @@ async fn serve(
     driven
 }
 
-/// Removes the containers and folders of executors of this `work_dir` whose processes are gone. Safe at any time,
-/// while other executors run and while another call runs.
+/// Removes the containers and folders of executors of this `work_dir` whose processes are gone, and which nobody takes
+/// over any more at `now`. Safe at any time, while other executors run and while another call runs.
 ///
 /// # Errors
 /// The engine or `work_dir` cannot be used at all. A container that cannot be removed is counted in
 /// [`ReapSummary::left`].
-pub async fn reap(config: &Config) -> Result<ReapSummary, ReapError> {
+pub async fn reap(config: &Config, now: Timestamp) -> Result<ReapSummary, ReapError> {
     let engine = ContainerEngine::connect(&config.engine).await?;
-    muster_containers::reap(&engine, &config.work_dir).await
+    muster_containers::reap(&engine, &config.work_dir, now).await
 }

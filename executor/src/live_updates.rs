@@ -15,11 +15,10 @@ use muster_protocol::wire::executor::{
     JobLog, JobProgress, LayerCount, LogBytes, LogStream, MAX_LOG_BYTES, ProgressOf,
 };
 use muster_protocol::wire::miner::FromMiner;
-use muster_websocket::session::Sender;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::lease_connection::Miner;
+use crate::miner_link::MinerOutlet;
 
 /// Bytes of each stream that are kept until they are sent.
 const MAX_UNSENT: usize = 4 * MAX_LOG_BYTES;
@@ -73,6 +72,13 @@ impl LiveUpdates {
         self.0.added.notify_one();
     }
 
+    /// Begins at these offsets: another process has sent what is before them.
+    pub(crate) fn skip_to(&self, stdout: u64, stderr: u64) {
+        let mut unsent = self.unsent();
+        unsent.stdout.offset = stdout;
+        unsent.stderr.offset = stderr;
+    }
+
     /// Replaces the progress of one kind of work.
     pub(crate) fn set_progress(&self, of: ProgressOf, done: u64, total: Option<u64>) {
         let progress = Progress {
@@ -114,8 +120,8 @@ impl LiveUpdates {
         Arc::new(move |done, total| live.set_progress(of, done, total))
     }
 
-    /// Sends updates as they come, until the miner cannot be reached any more.
-    pub(crate) async fn send_all(self, attempt: AttemptId, miner: Sender<Miner>, clock: SharedClock) {
+    /// Sends updates as they come, until the attempt ends. While there is no connection, updates wait.
+    pub(crate) async fn send_all(self, attempt: AttemptId, mut miner: MinerOutlet, clock: SharedClock) {
         loop {
             self.0.added.notified().await;
             while let Some(message) = self.take_message(attempt) {

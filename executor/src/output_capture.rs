@@ -1,11 +1,12 @@
 //! The printed output of a job, captured within fixed memory.
 //!
-//! Output is taken from the streams attached before the container starts: nothing is lost to a rotating log file, and
-//! the engine keeps no copy. A fixed amount of memory holds the beginning and the end, however much a job prints.
+//! Output is taken from the streams attached before the container starts, so nothing is lost to a rotating log file. A
+//! fixed amount of memory holds the beginning and the end, however much a job prints. A process that takes the place of
+//! a dead one goes on where the copy on disk ends, with the engine's copy.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,6 +24,10 @@ pub(crate) const STDERR_FILE: &str = "stderr.txt";
 pub(crate) const MAX_CHARS: usize = 1_000_000;
 /// The characters that remain on either side of the cut.
 const HALF_CHARS: usize = 500_000;
+/// The bytes by which the beginning of a stream is recognised.
+pub(crate) const BEGINNING: usize = 1024;
+/// Stands in the output where some of it was lost.
+const GAP: &str = "\n[muster: output is missing here, because the executor's process was replaced]\n";
 /// Stands in place of what was cut.
 pub(crate) const CUT: &str = " ... ";
 /// The longest UTF-8 form of [`MAX_CHARS`] characters: a text of more bytes has more characters.
@@ -55,6 +60,45 @@ struct CapturedStream {
     buffer: StreamBuffer,
     /// `None` before the job runs, and once the copy is full or its disk has failed.
     copy: Option<DiskCopy>,
+}
+
+/// The output that another process had captured of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CapturedBefore {
+    pub(crate) stdout: StreamBefore,
+    pub(crate) stderr: StreamBefore,
+}
+
+/// The part of one stream that another process had captured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StreamBefore {
+    /// Its length in bytes.
+    pub(crate) length: u64,
+    /// Its first bytes.
+    pub(crate) beginning: Vec<u8>,
+}
+
+impl CapturedBefore {
+    /// Counts a piece of the engine's copy.
+    pub(crate) fn add(&mut self, piece: &LogOutput) {
+        let (stream, bytes) = match piece {
+            LogOutput::StdErr { message } => (&mut self.stderr, message),
+            LogOutput::StdOut { message } | LogOutput::StdIn { message } | LogOutput::Console { message } => {
+                (&mut self.stdout, message)
+            }
+        };
+        let room = BEGINNING.saturating_sub(stream.beginning.len());
+        stream.beginning.extend(bytes.iter().take(room));
+        stream.length += bytes.len() as u64;
+    }
+
+    /// Whether this copy has everything that was captured `before`, from the beginning on.
+    pub(crate) fn continues(&self, before: &Self) -> bool {
+        let of = |kept: &StreamBefore, before: &StreamBefore| {
+            kept.length >= before.length && kept.beginning.starts_with(&before.beginning)
+        };
+        of(&self.stdout, &before.stdout) && of(&self.stderr, &before.stderr)
+    }
 }
 
 /// A stream's copy on disk, whole up to a limit.
@@ -178,6 +222,38 @@ impl OutputCapture {
         streams.stderr.copy = make(STDERR_FILE);
     }
 
+    /// Goes on with a capture of another process, from its copies in `folder`. Returns how much it had of each stream,
+    /// and how each stream began. Blocks.
+    pub(crate) fn resume(&self, folder: &Path, limit: u64) -> CapturedBefore {
+        let mut streams = self.lock();
+        let stdout = streams.stdout.resume(&folder.join(STDOUT_FILE), limit);
+        let stderr = streams.stderr.resume(&folder.join(STDERR_FILE), limit);
+        if let Some(live) = &streams.live {
+            live.skip_to(stdout.length, stderr.length);
+        }
+        CapturedBefore { stdout, stderr }
+    }
+
+    /// How much there is of each stream, and how each began.
+    pub(crate) fn captured(&self) -> CapturedBefore {
+        let streams = self.lock();
+        let of = |stream: &CapturedStream| StreamBefore {
+            length: stream.buffer.total,
+            beginning: stream.buffer.head.iter().take(BEGINNING).copied().collect(),
+        };
+        CapturedBefore {
+            stdout: of(&streams.stdout),
+            stderr: of(&streams.stderr),
+        }
+    }
+
+    /// Says in the output that some of it is missing here.
+    pub(crate) fn note_gap(&self) {
+        self.push(&LogOutput::StdErr {
+            message: GAP.as_bytes().into(),
+        });
+    }
+
     /// Appends a piece of either stream.
     pub(crate) fn push(&self, piece: &LogOutput) {
         let mut streams = self.lock();
@@ -209,6 +285,37 @@ impl OutputCapture {
 }
 
 impl CapturedStream {
+    fn resume(&mut self, copy: &Path, limit: u64) -> StreamBefore {
+        let mut before = StreamBefore::default();
+        let mut resume = || -> std::io::Result<File> {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .append(true)
+                .create(true)
+                .open(copy)?;
+            let mut chunk = vec![0; 64 * 1024];
+            loop {
+                let length = file.read(&mut chunk)?;
+                let Some(bytes) = chunk.get(..length).filter(|bytes| !bytes.is_empty()) else {
+                    return Ok(file);
+                };
+                if before.beginning.is_empty() {
+                    before.beginning = bytes.iter().take(BEGINNING).copied().collect();
+                }
+                before.length += bytes.len() as u64;
+                self.buffer.push(bytes);
+            }
+        };
+        match resume() {
+            Ok(file) => {
+                let room = limit.saturating_sub(before.length);
+                self.copy = (room > 0).then_some(DiskCopy { file, room });
+            }
+            Err(error) => tracing::warn!(%error, "the output so far cannot be read"),
+        }
+        before
+    }
+
     fn push(&mut self, bytes: &[u8]) {
         self.buffer.push(bytes);
         let Some(copy) = &mut self.copy else { return };

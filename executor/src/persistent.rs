@@ -2,12 +2,13 @@
 //! come over it, one after another or several at once. Each lease has a driver of its own, as if a process had been
 //! started for it.
 //!
-//! A lost connection ends its leases and removes their containers; the miner has given the leases up by then.
+//! A lost connection does not end its leases: they go on, and come back to the miner over the next one.
 
 mod connection;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -16,7 +17,7 @@ use muster_enrollment::{ExecutorCredentials, Invitation, StoredIdentity};
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock, Tasks, tls};
 use muster_protocol::Digest;
-use muster_protocol::wire::executor::{EnrolExecutor, EnrolSecret};
+use muster_protocol::wire::executor::{EnrolExecutor, OneTimeSecret};
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::ListedImage;
 use muster_websocket::reconnect::Reconnecting;
@@ -33,6 +34,7 @@ use crate::engine_cache::EngineCache;
 use crate::error::Error;
 use crate::images;
 use crate::lease_connection::Miner;
+use crate::machine_folders::keep_folders;
 use crate::warm_containers::WarmPool;
 
 /// The path at which a miner takes persistent executors.
@@ -70,7 +72,7 @@ pub async fn enroll(config: &Config, invitation: Invitation, name: &str) -> Resu
 /// Shows the miner the secret of an invitation.
 async fn show_invitation(
     membership: &ExecutorCredentials,
-    secret: EnrolSecret,
+    secret: OneTimeSecret,
     name: &str,
 ) -> Result<(), Error> {
     let mut session = start_session(dial(membership)?.await?);
@@ -104,13 +106,14 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
     let membership = membership
         .await
         .map_err(|error| Error::MinerLost(error.to_string()))??;
-    if let Err(error) = crate::reap(&config).await {
+    if let Err(error) = crate::reap(&config, clock.now()).await {
         // The first lease tries again, and reports what is wrong with the engine.
         tracing::warn!(error = %Causes(&error), "containers of dead executors were not removed");
     }
     // The membership is checked before anything is dialled.
     drop(dial(&membership)?);
     let (listed, list) = watch::channel(Vec::new());
+    let (lines, _) = watch::channel(None);
     let process = ProcessContext {
         warm: None,
         config: Arc::new(config),
@@ -120,16 +123,8 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
         tasks: tasks.clone(),
     };
     tasks.spawn("images", keep_images(process.clone(), list));
-    let warm = WarmPool::open(&process.config, &tasks, &process.clock);
-    if let Some(warm) = warm.clone() {
-        let stop = tasks.token();
-        tasks.spawn("warm containers", async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = warm.sweep() => {}
-            }
-        });
-    }
+    tasks.spawn("folders", keep_folders(process.clone()));
+    let warm = open_warm_pool(&process);
     let link = Reconnecting {
         name: "miner",
         backoff: RETRY,
@@ -143,10 +138,16 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
         },
         listed,
         revoked: Mutex::new(None),
+        lines,
+        leases: Mutex::new(HashMap::new()),
+        miner: membership.miner,
+        connections: AtomicU64::new(0),
     });
+    Arc::clone(&executor).take_over_jobs().await;
     let dialled = link
         .run(
             || async {
+                executor.wait_until_wanted().await;
                 match dial(&membership) {
                     Ok(dialling) => dialling.await,
                     // Checked above.
@@ -163,12 +164,26 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
             },
         )
         .await;
+    executor.end_leases().await;
     if let Some(warm) = warm {
         warm.close().await;
     }
     dialled?;
     let revoked = executor.revoked.lock().take();
     revoked.map_or(Ok(()), |reason| Err(Error::Revoked(reason)))
+}
+
+/// The containers that wait for jobs, and the task that renews them; `None` where the operator wants none.
+fn open_warm_pool(process: &ProcessContext) -> Option<WarmPool> {
+    let warm = WarmPool::open(&process.config, &process.tasks, &process.clock)?;
+    let (sweeping, stop) = (warm.clone(), process.tasks.token());
+    process.tasks.spawn("warm containers", async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = sweeping.sweep() => {}
+        }
+    });
+    Some(warm)
 }
 
 /// A connection that is being made.

@@ -23,19 +23,18 @@ use muster_sealing_proxy::socket::{JobSocket, SocketOwner};
 use muster_sealing_proxy::{
     Endpoint, EngineAddress, GraderBackend, Limits, ProofSigner, SealingProxy, Upstream,
 };
-use muster_websocket::session::Sender;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::attempt_state::{AttemptFailure, CLOSE_LIMIT};
 use crate::co_grader::CoGrader;
 use crate::config::StreamingSettings;
 use crate::engine::{ContainerEngine, RunningContainer};
 use crate::images::engine_failed;
-use crate::lease_connection::Miner;
+use crate::miner_link::MinerOutlet;
+use muster_attempt_state::{AttemptFailure, CLOSE_LIMIT};
 
 /// The port and the path at which ComputeHorde's streaming jobs answer their health check.
 const PORT: u16 = 8_000;
@@ -51,7 +50,7 @@ const ATTEST_LIMIT: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Asks a Muster miner for its attestation, and receives it.
-pub(crate) type Attester = (Sender<Miner>, oneshot::Receiver<SessionSealed>);
+pub(crate) type Attester = (MinerOutlet, oneshot::Receiver<SessionSealed>);
 
 /// The facts with which a session is opened.
 pub(crate) struct SessionSetup {
@@ -302,7 +301,7 @@ fn join_host_port(host: &str, port: u16) -> String {
 /// Has the miner sign the statement, and checks its signature.
 async fn attest(
     statement: &Attestation,
-    miner: Sender<Miner>,
+    mut miner: MinerOutlet,
     answer: oneshot::Receiver<SessionSealed>,
 ) -> Result<Envelope<Attestation>, AttemptFailure> {
     let unattested = |why: &str| {
@@ -313,9 +312,13 @@ async fn attest(
         job_uuid: statement.attempt,
         statement: STANDARD.encode(statement.signed_bytes()),
     };
-    let sent = miner.send(&FromMiner::MusterSealSession(Box::new(ask))).await;
-    sent.map_err(|error| unattested(&Causes(&error).to_string()))?;
-    let answered = timeout(ATTEST_LIMIT, answer).await;
+    let ask = FromMiner::MusterSealSession(Box::new(ask));
+    // A connection that is lost takes the question or its answer with it, so the question is asked on each anew.
+    let asking = async { while miner.send(&ask).await.is_ok() && miner.changed().await.is_ok() {} };
+    let answered = tokio::select! {
+        answered = timeout(ATTEST_LIMIT, answer) => answered,
+        () = asking => return Err(unattested("the attempt has ended")),
+    };
     let Ok(Ok(sealed)) = answered else {
         return Err(unattested("it does not answer"));
     };

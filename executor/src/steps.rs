@@ -6,6 +6,7 @@ mod collect;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_containers::disk::lacks_reserve;
 use muster_containers::home_folder;
 use muster_containers::image_reference::ImageName;
 use muster_containers::images::{FoundImage, LeasedImage};
@@ -24,16 +25,20 @@ use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-pub(crate) use self::collect::{CollectedOutputs, collect_outputs};
-use crate::attempt_state::{AttemptFailure, StreamingMode};
+pub(crate) use self::collect::{
+    CollectedOutputs, collect_outputs, find_left_outputs, upload_all, upload_outputs,
+};
 use crate::config::{Config, Policy};
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
-use crate::gpu::ClaimedGpus;
 use crate::job_sandbox::{container_name, labels, wants_gpu};
+use crate::journal::JournaledJob;
 use crate::warm_containers::{AttachedContainer, WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
-use crate::{gpu, images, machine_specs, user_archives};
+use crate::{images, user_archives};
+use muster_attempt_state::{AttemptFailure, StreamingMode};
+use muster_machine::gpu::ClaimedGpus;
+use muster_machine::{gpu, specs};
 
 /// How long a job waits until the containers of dead executors are removed.
 const REAP_LIMIT: Duration = Duration::from_secs(30);
@@ -109,11 +114,7 @@ impl RequestedJob {
 
     fn policy(&self, config: &Config) -> Policy {
         let class = self.offer.executor_class;
-        let policy = config.policy(
-            class,
-            self.image.resolved.image.id,
-            machine_specs::read_machine_size(),
-        );
+        let policy = config.policy(class, self.image.resolved.image.id, specs::read_machine_size());
         match self.streaming() {
             // A sealed session runs a whitelisted image, which never chooses its own user.
             Some(StreamingMode::Sealed) => Policy {
@@ -128,21 +129,40 @@ impl RequestedJob {
 // === impl PlacedJob ===
 
 impl PlacedJob {
-    /// Gives back what the job took from this machine, and has a warm container made for the next job like it. The
-    /// folders stay if the container may still be there: the next executor finds it by them.
-    pub(crate) async fn give_back(self, context: &AttemptContext, container_gone: bool) {
+    /// Gives back what the job took from this machine, and has a warm container made for the next job like it. Returns
+    /// the folders, which hold the job's journal. They stay if the container may still be there: the next executor
+    /// finds it by them.
+    pub(crate) async fn give_back(self, context: &AttemptContext, container_gone: bool) -> Option<Workspace> {
         if let Some(gpus) = self.gpus {
             gpus.give_back(context.clock()).await;
         }
         if !container_gone {
-            self.workspace.abandon();
-            return;
-        }
-        if let Err(error) = self.workspace.remove() {
-            tracing::warn!(error = %Causes(&error), "files of the job are left behind");
+            self.workspace.give_up();
+            return None;
         }
         if let (Some(warm), Some(template)) = (&context.process.warm, self.template) {
             warm.replenish(&self.request.engine, template);
+        }
+        Some(self.workspace)
+    }
+
+    /// A job that another process began, with its container.
+    pub(crate) fn taken_over(
+        request: Arc<RequestedJob>,
+        workspace: Workspace,
+        journaled: &JournaledJob,
+        gpus: Option<ClaimedGpus>,
+        config: &Config,
+    ) -> Self {
+        Self {
+            policy: request.policy(config),
+            request,
+            container: journaled.container.clone(),
+            workspace,
+            bare_home: journaled.bare_home.clone(),
+            warm: None,
+            template: None,
+            gpus,
         }
     }
 }
@@ -172,7 +192,12 @@ pub(crate) async fn prepare_image(
         .await
         .map_err(|error| images::engine_failed(&error))?;
     // Before the job's own container: a dead one may hold the memory or the GPU that it needs.
-    match timeout(REAP_LIMIT, muster_containers::reap(&engine, &config.work_dir)).await {
+    match timeout(
+        REAP_LIMIT,
+        muster_containers::reap(&engine, &config.work_dir, clock.now()),
+    )
+    .await
+    {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => {
             tracing::warn!(error = %Causes(&error), "containers of dead executors were not removed");
@@ -363,14 +388,21 @@ fn make_folders(
     request: &RequestedJob,
     folders: Option<Workspace>,
 ) -> Result<(Workspace, Option<ClaimedGpus>), AttemptFailure> {
-    let gpus = if request.wants_gpu() {
-        Some(gpu::claim_watched(&config.gpus).map_err(|error| unfit(&error))?)
-    } else {
-        None
-    };
     let workspace = match folders {
         Some(workspace) => workspace,
-        None => Workspace::new(&config.work_dir, request.job.job_uuid).map_err(|error| unfit(&error))?,
+        None => {
+            let size = config.job_disk(request.policy(config).allowance.disk);
+            Workspace::new(&config.work_dir, request.job.job_uuid, size).map_err(|error| unfit(&error))?
+        }
+    };
+    if lacks_reserve(&workspace.folders().root, config.disk_reserve()) {
+        return Err(reserve_lacking(config));
+    }
+    let gpus = if request.wants_gpu() {
+        let owner = &workspace.folders().root;
+        Some(gpu::claim_watched(&config.gpus, owner).map_err(|error| unfit(&error))?)
+    } else {
+        None
     };
     if request.streaming().is_some() {
         workspace.make_sockets().map_err(|error| unfit(&error))?;
@@ -414,6 +446,17 @@ fn transfer_failed(
         Some(code) => failure.with_code(code),
         None => failure,
     }
+}
+
+/// The failure of a machine whose disk has less left than its operator keeps free.
+pub(crate) fn reserve_lacking(config: &Config) -> AttemptFailure {
+    let message = format!(
+        "the executor's disk at {} has less than its reserve of {} MiB left",
+        config.work_dir.display(),
+        config.disk_reserve_mib
+    );
+    AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::Execution, message)
+        .blame(Fault::Executor)
 }
 
 /// The failure of a machine that cannot do the work, with no fault of the job.

@@ -247,8 +247,9 @@ impl WarmPool {
             .await
             .map_err(|error| Causes(&error).to_string())?;
         let attempt = AttemptId::from_uuid(Uuid::new_v4());
-        let (work_dir, script) = (config.work_dir.clone(), template.has_script());
-        let workspace = spawn_blocking(move || Workspace::new_ahead(&work_dir, attempt, script))
+        let (own, script, disk) = (Arc::clone(config), template.has_script(), template.disk());
+        let work = move || Workspace::new_ahead(&own.work_dir, attempt, script, own.job_disk(disk));
+        let workspace = spawn_blocking(work)
             .await
             .map_err(|error| error.to_string())?
             .map_err(|error| Causes(&error).to_string())?;

@@ -6,7 +6,7 @@ use muster_facilitator_core::account::{Account, Credential};
 use muster_protocol::UserKey;
 
 use crate::config::Config;
-use crate::store::Actor;
+use muster_facilitator_store::Actor;
 
 /// The configured users and administrators.
 pub(crate) struct AccessPolicy {

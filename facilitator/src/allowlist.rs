@@ -1,6 +1,6 @@
 //! The allowlist of validators: those with a permit on the chain, as last read, and those of the configuration.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Allowlist {
     configured: Arc<BTreeSet<ValidatorKey>>,
-    permitted: Arc<RwLock<BTreeSet<ValidatorKey>>>,
+    /// The permitted validators, each with its stake in rao.
+    permitted: Arc<RwLock<BTreeMap<ValidatorKey, u64>>>,
 }
 
 /// The chain that permits are read from.
@@ -46,7 +47,12 @@ impl Allowlist {
 
     /// Whether this validator is served.
     pub(crate) fn admits(&self, validator: ValidatorKey) -> bool {
-        self.configured.contains(&validator) || self.permitted.read().contains(&validator)
+        self.configured.contains(&validator) || self.permitted.read().contains_key(&validator)
+    }
+
+    /// The stake of a permitted validator, in rao; 0 for one without a permit.
+    pub(crate) fn stake(&self, validator: ValidatorKey) -> u64 {
+        self.permitted.read().get(&validator).copied().unwrap_or(0)
     }
 
     /// Replaces the permits by those of a newer metagraph.
@@ -57,9 +63,11 @@ impl Allowlist {
     }
 }
 
-fn permitted_validators(metagraph: &Metagraph) -> BTreeSet<ValidatorKey> {
+fn permitted_validators(metagraph: &Metagraph) -> BTreeMap<ValidatorKey, u64> {
     let permitted = metagraph.neurons.iter().filter(|neuron| neuron.permit);
-    permitted.map(|neuron| ValidatorKey(neuron.hotkey)).collect()
+    permitted
+        .map(|neuron| (ValidatorKey(neuron.hotkey), neuron.stake))
+        .collect()
 }
 
 /// Reads permits into the list until the process stops. A failed reading leaves the last good permits in force.
@@ -120,7 +128,7 @@ mod tests {
             hotkey: key(n),
             coldkey: key(n),
             axon: None,
-            stake: 0,
+            stake: u64::from(n),
             permit,
             active: true,
             registered: BlockNumber(0),
@@ -144,6 +152,8 @@ mod tests {
         allowlist.update(&metagraph(&[(1, true), (2, false)]));
         assert!(allowlist.admits(ValidatorKey(key(1))));
         assert!(!allowlist.admits(ValidatorKey(key(2))));
+        let stakes = [1, 2, 9].map(|n| allowlist.stake(ValidatorKey(key(n))));
+        assert_eq!(stakes, [1, 0, 0], "a stake counts with a permit only");
         allowlist.update(&metagraph(&[(1, false)]));
         assert!(!allowlist.admits(ValidatorKey(key(1))));
         assert!(allowlist.admits(ValidatorKey(key(9))));

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_chain::Netuid;
+use muster_http::addresses::AddressRules;
+use muster_http::server::HttpSettings;
 use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{UserKey, ValidatorKey};
 use serde::Deserialize;
@@ -12,7 +14,7 @@ use serde::Deserialize;
 use muster_facilitator_core::login_tokens::CredentialLifetimes;
 use muster_facilitator_core::signature::SignatureFreshness;
 
-use crate::store::JobQuota;
+use muster_facilitator_store::{FacilitatorRetentionConfig, JobQuota, LiveConfig};
 
 /// The largest allowed `live.log_kib`. A job's stored output is measured at each new piece, so it must be small.
 const MAX_LOG_KIB: u64 = 64 * 1024;
@@ -35,6 +37,8 @@ pub struct Config {
     pub users: Option<Vec<UserKey>>,
     /// The hotkeys that may create API keys for accounts without a hotkey, and read the whole audit log.
     pub administrators: Vec<UserKey>,
+    /// The connections of users and validators.
+    pub http: HttpSettings,
     /// The chain that validators' permits are read from.
     pub chain: PermitsConfig,
     /// The lifetimes of credentials and signatures.
@@ -45,6 +49,34 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// The bounds of running jobs' stored output.
     pub live: LiveConfig,
+    /// The validators' gateways that answer OpenAI's calls.
+    pub gateways: GatewaysConfig,
+    /// The messages about jobs' ends.
+    pub webhooks: WebhooksConfig,
+    /// How long rows stay.
+    pub retention: FacilitatorRetentionConfig,
+}
+
+/// The validators' gateways that answer OpenAI's calls.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewaysConfig {
+    /// The validators whose gateways are asked, the preferred ones first; all served validators if it is empty.
+    pub validators: Vec<ValidatorKey>,
+    /// Hosts, addresses, addresses with a port, and networks that gateways may have although they are not public.
+    pub allow: Vec<String>,
+    /// Seconds within which a gateway must begin a streamed answer, or give a proof.
+    pub head_s: u64,
+    /// Seconds within which it must begin any other answer, and for which it may send nothing in the middle of one.
+    pub silence_s: u64,
+}
+
+/// The messages about jobs' ends, which go to URLs of users.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WebhooksConfig {
+    /// Hosts, addresses, addresses with a port, and networks that messages may go to although they are not public.
+    pub allow: Vec<String>,
 }
 
 /// The limits of accounts and addresses; 0 for no limit.
@@ -55,6 +87,8 @@ pub struct LimitsConfig {
     pub requests_per_minute: u32,
     /// Requests a minute of one address to the calls that need no credentials.
     pub strangers_per_minute: u32,
+    /// Wrong credentials a minute of one address.
+    pub failures_per_minute: u32,
     /// Open jobs of one account.
     pub open_jobs: u32,
     /// Jobs of one account a day, UTC.
@@ -65,16 +99,6 @@ pub struct LimitsConfig {
     pub watchers: usize,
     /// Seconds after which a job ends that its validator has not answered.
     pub unanswered_s: u64,
-}
-
-/// The bounds of running jobs' stored output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LiveConfig {
-    /// The most output of one job, in KiB.
-    pub log_kib: u64,
-    /// The most pieces of output of one job.
-    pub log_pieces: usize,
 }
 
 /// The chain that validators' permits are read from.
@@ -113,11 +137,26 @@ impl Default for Config {
             validators: Vec::new(),
             users: None,
             administrators: Vec::new(),
+            http: HttpSettings::default(),
             chain: PermitsConfig::default(),
             auth: AuthConfig::default(),
             files: muster_file_store::Settings::default(),
             limits: LimitsConfig::default(),
             live: LiveConfig::default(),
+            gateways: GatewaysConfig::default(),
+            webhooks: WebhooksConfig::default(),
+            retention: FacilitatorRetentionConfig::default(),
+        }
+    }
+}
+
+impl Default for GatewaysConfig {
+    fn default() -> Self {
+        Self {
+            validators: Vec::new(),
+            allow: Vec::new(),
+            head_s: 30,
+            silence_s: 900,
         }
     }
 }
@@ -127,20 +166,12 @@ impl Default for LimitsConfig {
         Self {
             requests_per_minute: 6000,
             strangers_per_minute: 600,
+            failures_per_minute: 60,
             open_jobs: 1000,
             daily_jobs: 0,
             daily_tokens: 0,
             watchers: 1000,
             unanswered_s: 3600,
-        }
-    }
-}
-
-impl Default for LiveConfig {
-    fn default() -> Self {
-        Self {
-            log_kib: 1024,
-            log_pieces: 4096,
         }
     }
 }
@@ -192,81 +223,7 @@ impl AuthConfig {
 }
 
 impl RoleConfig for Config {
-    const COMMENTED_DEFAULT: &'static str = r#"# The facilitator: the service that users submit jobs to.
-
-# The address to listen on, for users and for validators. Port 0 takes a free one.
-bind = "127.0.0.1:8090"
-
-# A file that is written once requests are served: {"address":"127.0.0.1:8090"}.
-# ready_file = "facilitator.ready"
-
-# Accounts, jobs and their statuses: sqlite:PATH, or postgres://USER@HOST/DATABASE.
-store = "sqlite:facilitator.db"
-
-# The address at which users and executors reach this facilitator. Without it, links between pages of a list are
-# relative, and signed URLs begin with the host of the request.
-# public_url = "https://facilitator.example.org"
-
-# Hotkeys of validators that are served also without a permit on the chain.
-validators = []
-
-# Hotkeys that may log in. Without this key every hotkey may.
-# users = ["5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY"]
-
-# Hotkeys that may create API keys for accounts without a hotkey, and read the whole audit log.
-administrators = []
-
-[chain]
-# The chain's endpoint, from which validators' permits are read, for example ws://127.0.0.1:9944. If it is empty, only
-# the validators above are served.
-url = ""
-netuid = 1
-# Seconds between two readings of the metagraph. If one fails, the last permits stay in force.
-refresh_s = 60
-
-[auth]
-# Seconds until a nonce and a token expire.
-nonce_lifetime_s = 300
-token_lifetime_s = 3600
-# Seconds by which the time inside a request's signature may lie behind or ahead of this machine's clock.
-signature_max_age_s = 300
-signature_max_ahead_s = 30
-
-# Files of users: inputs and outputs of jobs, reached through signed URLs below public_url.
-[files]
-# The store of their bytes: file:FOLDER, or any S3-compatible bucket,
-# s3://BUCKET/PREFIX?endpoint=https://HOST&region=NAME, with the credentials in AWS_ACCESS_KEY_ID and
-# AWS_SECRET_ACCESS_KEY. Replicas of one facilitator must share it.
-store = "file:facilitator-files"
-# The largest size of one file, and of all files of one account together, in MiB.
-max_file_mib = 2048
-quota_mib = 20480
-# Hours for which a file is kept after its last upload, and hours until a signed URL expires.
-keep_hours = 168
-url_hours = 24
-# Seconds between two sweeps, which delete expired files and unused objects.
-sweep_s = 600
-
-# Limits; 0 for no limit. Facilitators on a shared store count requests separately, and jobs together.
-[limits]
-# Requests a minute of one account, and of one address to the calls that need no credentials.
-requests_per_minute = 6000
-strangers_per_minute = 600
-# Open jobs of one account, and jobs that it may create a day (UTC).
-open_jobs = 1000
-daily_jobs = 0
-# Tokens of one account a day (UTC), input and output of all models together.
-daily_tokens = 0
-# Open event streams of one account.
-watchers = 1000
-# Seconds after which a job ends that its validator has not answered.
-unanswered_s = 3600
-
-# The newest output of running jobs is stored for clients that connect late, until an hour after the job's end.
-[live]
-log_kib = 1024
-log_pieces = 4096
-"#;
+    const COMMENTED_DEFAULT: &'static str = include_str!("commented_default.toml");
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -275,6 +232,8 @@ log_pieces = 4096
             ("auth.nonce_lifetime_s", self.auth.nonce_lifetime_s),
             ("auth.token_lifetime_s", self.auth.token_lifetime_s),
             ("auth.signature_max_age_s", self.auth.signature_max_age_s),
+            ("gateways.head_s", self.gateways.head_s),
+            ("gateways.silence_s", self.gateways.silence_s),
         ] {
             if seconds == 0 {
                 problems.push(Problem::at(path, "must be at least 1 second"));
@@ -298,7 +257,17 @@ log_pieces = 4096
                 problems.push(Problem::at(path, format!("must begin with {one} or {other}")));
             }
         }
+        problems.extend(self.http.problems("http"));
         problems.extend(self.files.problems("files"));
+        for (path, allow) in [
+            ("gateways.allow", &self.gateways.allow),
+            ("webhooks.allow", &self.webhooks.allow),
+        ] {
+            if let Err(error) = AddressRules::parse(allow) {
+                problems.push(Problem::at(path, error.to_string()));
+            }
+        }
+        problems.extend(self.retention.problems());
         problems
     }
 }
@@ -323,6 +292,13 @@ url = "http://127.0.0.1"
 refresh_s = 0
 [auth]
 token_lifetime = 1
+[gateways]
+allow = ["http://10.0.0.1"]
+head_s = 0
+[retention]
+jobs = { days = 0, rows = 1, mib = 1 }
+[retention.pace]
+step_rows = 0
 "#;
         let errors = parse::<Config>(text, "facilitator.toml").unwrap_err().to_string();
         for key in [
@@ -330,6 +306,10 @@ token_lifetime = 1
             "chain.url",
             "chain.refresh_s",
             "auth.token_lifetime",
+            "gateways.allow",
+            "gateways.head_s",
+            "retention.jobs.days",
+            "retention.pace.step_rows",
         ] {
             assert!(errors.contains(key), "{key} in {errors}");
         }

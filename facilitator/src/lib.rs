@@ -2,14 +2,15 @@
 //! websockets that the validators opened, and shows users the statuses and results. It never writes to the chain and
 //! never talks to a miner.
 //!
-//! `muster-facilitator-core` contains the rules, without IO. [`store`] makes everything durable. `rest` answers
-//! users, `socket` serves validators' sessions, and `state` gives each of them the services that it needs. `notices`,
-//! `live_output`, `replicas` and `sweep` are the work between requests.
+//! `muster-facilitator-core` contains the rules, without IO. `muster-facilitator-store` makes everything durable.
+//! `rest` answers users, `socket` serves validators' sessions, and `state` gives each of them the services that it
+//! needs. `notices`, `live_output`, `replicas` and `periodic_cleanup` are the work between requests.
 
 mod access_policy;
 mod allowlist;
 mod background;
 pub mod config;
+mod gateways;
 mod job_watchers;
 mod live_output;
 mod notices;
@@ -19,7 +20,6 @@ mod request_signer;
 mod rest;
 mod socket;
 mod state;
-pub mod store;
 mod user_limits;
 mod validator_selection;
 mod validator_sessions;
@@ -30,29 +30,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
+use muster_facilitator_store::{FacilitatorRetention, Store};
 use muster_file_store::{FileCatalogue, FileService, ObjectStorage, UrlKey};
-use muster_gateway_client::GatewayClient;
-use muster_http::server::{self, ServerLimits, TowerToHyperService, with_peer};
+use muster_http::addresses::{AddressRules, RuleError};
+use muster_http::server::{self, Server, TowerToHyperService, with_peer};
 use muster_identity::Keypair;
+use muster_job_data::Notifications;
 use muster_process::error::Coded;
+use muster_process::folders::report_folders;
 use muster_process::listen::{self, BindError};
 use muster_process::ready::{self, ReadyError};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
 use muster_store::StoreError;
+use muster_store::retention::{JanitorStore, run_janitor};
+use muster_webhooks::sender::ATTEMPT_LIMIT;
 
 pub use config::Config;
 
 use allowlist::{Allowlist, PermitSource};
+use background::spawn_until_stopped;
 use state::Services;
-use store::Store;
-
-/// The bounds of users' connections, among them those that follow events. Validators' websockets do not count.
-const LIMITS: ServerLimits = ServerLimits {
-    connections: 4_096,
-    head: Duration::from_secs(30),
-    drain: Duration::from_secs(10),
-};
 
 /// The longest time that the start waits for the first reading of the chain.
 const FIRST_READING: Duration = Duration::from_secs(5);
@@ -75,9 +73,12 @@ pub enum Error {
     /// The operating system gives no randomness for the secrets that the first start draws.
     #[error("cannot draw the secrets of the tokens and of the signing key: {0}")]
     Randomness(getrandom::Error),
-    /// The HTTP client for gateways cannot be built.
-    #[error("cannot make connections to validators' gateways")]
-    GatewayClient(#[source] muster_gateway_client::ClientSetupError),
+    /// An entry of `webhooks.allow` cannot be read.
+    #[error("webhooks.allow: {0}")]
+    WebhookRules(RuleError),
+    /// An entry of `gateways.allow` cannot be read.
+    #[error("gateways.allow: {0}")]
+    GatewayRules(RuleError),
     /// The HTTP server failed while it was running.
     #[error("cannot serve requests any longer")]
     Serve(#[source] io::Error),
@@ -89,7 +90,11 @@ impl Coded for Error {
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
             Self::Files(error) => error.code(),
-            Self::Ready(_) | Self::Randomness(_) | Self::GatewayClient(_) | Self::Serve(_) => None,
+            Self::Ready(_)
+            | Self::Randomness(_)
+            | Self::WebhookRules(_)
+            | Self::GatewayRules(_)
+            | Self::Serve(_) => None,
         }
     }
 }
@@ -104,16 +109,18 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     let store = Store::open(&config.store).await?;
     let files = open_files(&config, &store, Arc::clone(&clock)).await?;
     periodic_cleanup::start_file_sweep(Arc::clone(&files), &tasks, Arc::clone(&clock));
+    start_janitor(&config, &store, &tasks, Arc::clone(&clock));
     let allowlist = Allowlist::new(config.validators.iter().copied());
     let keypair = Keypair::from_seed(store.signing_seed(draw_secret()?).await?);
+    let rules = AddressRules::parse(&config.webhooks.allow).map_err(Error::WebhookRules)?;
     let services = Services {
         config: &config,
         store: store.clone(),
         files: Arc::clone(&files),
         allowlist: allowlist.clone(),
-        gateway_client: GatewayClient::new(keypair.clone(), Arc::clone(&clock))
-            .map_err(Error::GatewayClient)?,
+        gateway_rules: AddressRules::parse(&config.gateways.allow).map_err(Error::GatewayRules)?,
         keypair,
+        notifications: Notifications::new(rules, ATTEMPT_LIMIT),
         token_secret: store.token_secret(draw_secret()?).await?,
         client_secret: store.secret("clients", draw_secret()?).await?,
         tasks: tasks.clone(),
@@ -139,9 +146,27 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     let service = TowerToHyperService::new(rest::router(state, files));
     let service_for = with_peer(service, ConnectInfo::<SocketAddr>);
     ready::announce(address, config.ready_file.as_deref())?;
-    server::serve("http", listener, LIMITS, service_for, tasks, serving_clock, stop).await;
+    let server = Server::new("http", &config.http, tasks, serving_clock, stop);
+    server::serve(server, listener, service_for).await;
     store.release_all().await?;
     Ok(())
+}
+
+/// Starts the janitor of the store, and the measurement of the folder of files.
+fn start_janitor(config: &Config, store: &Store, tasks: &Tasks, clock: SharedClock) {
+    let pace = config.retention.pace.pace();
+    if let Some(folder) = config.files.folder() {
+        let folders = vec![("files.store", folder)];
+        let reporting = report_folders("facilitator", folders, pace.measure, Arc::clone(&clock));
+        spawn_until_stopped(tasks, "measure folders", reporting);
+    }
+    let rules = FacilitatorRetention::new(store.clone(), config.retention);
+    let janitor_store = JanitorStore {
+        role: "facilitator",
+        url: config.store.clone(),
+        writer: store.writer(),
+    };
+    spawn_until_stopped(tasks, "janitor", run_janitor(rules, janitor_store, pace, clock));
 }
 
 /// Opens the file store that the configuration names.

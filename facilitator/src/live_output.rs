@@ -9,9 +9,9 @@ use muster_protocol::ValidatorKey;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::background::spawn_until_stopped;
-use crate::config::LiveConfig;
 use crate::notices::{Notice, Notifier};
-use crate::store::{LiveMessage, Store};
+use muster_facilitator_store::LiveConfig;
+use muster_facilitator_store::{LiveMessage, Store};
 
 /// The most messages that wait to be stored. Further ones are dropped.
 const MAX_QUEUED: usize = 4096;

@@ -1,4 +1,4 @@
-//! Periodic clean-up: ends jobs that no validator has answered, deletes old live output, and collects files.
+//! Periodic clean-up: ends jobs that no validator has answered, and collects files. Old rows are the janitor's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,37 +10,29 @@ use muster_protocol::Timestamp;
 
 use crate::background::spawn_until_stopped;
 use crate::notices::{Notice, Notifier};
-use crate::store::Store;
+use muster_facilitator_store::Store;
 
 /// The pause between two sweeps over jobs.
 const JOB_SWEEP: Duration = Duration::from_secs(30);
 
-/// Starts sweeping jobs, until the process stops. A job without an answer ends after `unanswered`; `None` for never.
+/// Starts to end jobs that no validator has answered within `unanswered`, until the process stops.
 pub(crate) fn start_job_sweep(
     store: Store,
     notifier: Notifier,
-    unanswered: Option<Duration>,
+    unanswered: Duration,
     tasks: &Tasks,
     clock: SharedClock,
 ) {
     spawn_until_stopped(tasks, "sweep jobs", async move {
         loop {
-            let now = clock.now();
-            if let Some(limit) = unanswered {
-                end_unanswered_jobs(&store, &notifier, limit, now).await;
-            }
-            if let Err(error) = store.delete_old_live(now).await {
-                tracing::warn!(error = %Causes(&error), "cannot delete old live output");
-            }
+            end_unanswered_jobs(&store, &notifier, unanswered, clock.now()).await;
             clock.sleep(JOB_SWEEP).await;
         }
     });
 }
 
 async fn end_unanswered_jobs(store: &Store, notifier: &Notifier, limit: Duration, now: Timestamp) {
-    let limit = i64::try_from(limit.as_micros()).unwrap_or(i64::MAX);
-    let before = Timestamp::from_micros(now.micros().saturating_sub(limit));
-    match store.expire(before, now).await {
+    match store.expire(now.minus(limit), now).await {
         Ok(ended) => {
             for job in ended {
                 tracing::warn!(%job, "no validator answered the job in time; it has ended");

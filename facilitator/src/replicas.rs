@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::background::spawn_until_stopped;
 use crate::notices::{Notice, Notifier};
-use crate::store::{REPLICA_BEAT, ReplicaMessage, Store};
+use muster_facilitator_store::{REPLICA_BEAT, ReplicaMessage, Store};
 
 /// The most notices that one message carries.
 const BATCH: usize = 256;

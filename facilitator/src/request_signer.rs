@@ -11,7 +11,7 @@ use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{Feature, FeatureSet, Hotkey};
 use serde_json::Value;
 
-use crate::store::Actor;
+use muster_facilitator_store::Actor;
 
 /// The facilitator's own key, and how fresh a user's signature must be.
 pub(crate) struct RequestSigner {

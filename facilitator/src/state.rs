@@ -4,33 +4,42 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
+use muster_facilitator_core::gateways::GatewayPreference;
 use muster_facilitator_core::login_tokens::Issuer;
 use muster_file_store::FileService;
-use muster_gateway_client::GatewayClient;
+use muster_gateway_client::{ForwardLimits, GatewayClient};
+use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
+use muster_job_data::Notifications;
 use muster_process::{SharedClock, Tasks};
+use muster_webhooks::sender::WebhookSender;
 
 use crate::access_policy::AccessPolicy;
 use crate::allowlist::Allowlist;
+use crate::background::spawn_until_stopped;
 use crate::config::Config;
+use crate::gateways::GatewayDirectory;
 use crate::job_watchers::JobWatchers;
 use crate::live_output::LiveOutput;
 use crate::notices::Notifier;
 use crate::request_signer::RequestSigner;
+use crate::rest::account::AccountService;
 use crate::rest::admission::Admission;
 use crate::rest::events::EventService;
 use crate::rest::files::FileCalls;
 use crate::rest::health::HealthService;
 use crate::rest::jobs::JobService;
 use crate::rest::keys::KeyService;
-use crate::rest::openai::ModelService;
+use crate::rest::model_service::ModelService;
+use crate::rest::model_usage::UsageCounter;
 use crate::rest::reports::ReportService;
+use crate::rest::webhooks::WebhookService;
 use crate::socket::{self, SessionServices};
-use crate::store::Store;
 use crate::user_limits::{EventStreamSlots, RequestRates};
 use crate::validator_selection::ValidatorSelection;
 use crate::validator_sessions::ValidatorSessions;
 use crate::{periodic_cleanup, replicas};
+use muster_facilitator_store::Store;
 
 /// The parts, shared by all requests.
 #[derive(Clone)]
@@ -41,8 +50,10 @@ pub(crate) struct FacilitatorState {
     pub(crate) events: Arc<EventService>,
     pub(crate) reports: Arc<ReportService>,
     pub(crate) keys: Arc<KeyService>,
+    pub(crate) account: Arc<AccountService>,
     pub(crate) files: Arc<FileCalls>,
     pub(crate) models: Arc<ModelService>,
+    pub(crate) webhooks: Arc<WebhookService>,
     pub(crate) sessions: Arc<SessionServices>,
 }
 
@@ -62,8 +73,10 @@ part!(jobs: JobService);
 part!(events: EventService);
 part!(reports: ReportService);
 part!(keys: KeyService);
+part!(account: AccountService);
 part!(files: FileCalls);
 part!(models: ModelService);
+part!(webhooks: WebhookService);
 part!(sessions: SessionServices);
 
 /// The services that the parts are built from.
@@ -74,8 +87,10 @@ pub(crate) struct Services<'a> {
     pub(crate) allowlist: Allowlist,
     /// Signs requests for accounts without a hotkey.
     pub(crate) keypair: Keypair,
-    /// Forwards requests to validators' gateways.
-    pub(crate) gateway_client: GatewayClient,
+    /// The addresses that validators' gateways may have.
+    pub(crate) gateway_rules: AddressRules,
+    /// Sends messages to users' webhooks.
+    pub(crate) notifications: Notifications,
     /// Signs nonces and tokens.
     pub(crate) token_secret: Vec<u8>,
     /// The secret that pseudonyms of accounts are derived from.
@@ -101,16 +116,14 @@ impl Services<'_> {
         });
         let signer = RequestSigner::new(self.keypair.clone(), config.auth.freshness(), self.clock());
         let signer = Arc::new(signer);
-        let models = ModelService {
-            store: self.store.clone(),
-            admission: Arc::clone(&admission),
-            allowlist: self.allowlist.clone(),
-            gateway_client: self.gateway_client.clone(),
-            client_secret: self.client_secret.clone(),
-            daily_tokens: (limits.daily_tokens > 0).then_some(limits.daily_tokens),
-            clock: self.clock(),
-            tasks: self.tasks.clone(),
-        };
+        let gateways = Arc::new(GatewayDirectory::new(
+            self.store.clone(),
+            self.allowlist.clone(),
+            GatewayPreference::new(config.gateways.validators.clone()),
+            self.gateway_rules.clone(),
+            self.clock(),
+        ));
+        let models = self.models(&admission, &gateways);
         let events = EventService {
             store: self.store.clone(),
             watchers,
@@ -124,9 +137,18 @@ impl Services<'_> {
             clock: self.clock(),
             public_url: self.public_url(),
         };
+        let account = AccountService {
+            store: self.store.clone(),
+            clock: self.clock(),
+        };
         let files = FileCalls {
             files: Arc::clone(&self.files),
             public_url: self.public_url(),
+        };
+        let webhooks = WebhookService {
+            store: self.store.clone(),
+            notifications: self.notifications.clone(),
+            clock: self.clock(),
         };
         let reports = ReportService {
             store: self.store.clone(),
@@ -146,9 +168,11 @@ impl Services<'_> {
             events: Arc::new(events),
             reports: Arc::new(reports),
             keys: Arc::new(keys),
+            account: Arc::new(account),
             files: Arc::new(files),
             models: Arc::new(models),
-            sessions: Arc::new(self.sessions(sessions, notifier)),
+            webhooks: Arc::new(webhooks),
+            sessions: Arc::new(self.sessions(sessions, notifier, gateways)),
         }
     }
 
@@ -160,14 +184,22 @@ impl Services<'_> {
             replicas::start(&self.store, &notifier, queue, &self.tasks, &self.clock);
         }
         let limit = self.config.limits.unanswered_s;
-        let unanswered = (limit > 0).then(|| Duration::from_secs(limit));
-        periodic_cleanup::start_job_sweep(
-            self.store.clone(),
-            notifier.clone(),
-            unanswered,
-            &self.tasks,
-            self.clock(),
-        );
+        if limit > 0 {
+            periodic_cleanup::start_job_sweep(
+                self.store.clone(),
+                notifier.clone(),
+                Duration::from_secs(limit),
+                &self.tasks,
+                self.clock(),
+            );
+        }
+        let webhooks = WebhookSender {
+            store: self.store.webhooks(),
+            jobs: self.store.clone(),
+            notifications: self.notifications.clone(),
+            clock: self.clock(),
+        };
+        spawn_until_stopped(&self.tasks, "send webhooks", webhooks.run());
         notifier
     }
 
@@ -187,13 +219,41 @@ impl Services<'_> {
             },
             signer,
             notifier: notifier.clone(),
+            notifications: self.notifications.clone(),
             quota: self.config.limits.quota(),
             clock: self.clock(),
             public_url: self.public_url(),
         }
     }
 
-    fn sessions(self, sessions: Arc<ValidatorSessions>, notifier: Notifier) -> SessionServices {
+    fn models(&self, admission: &Arc<Admission>, gateways: &Arc<GatewayDirectory>) -> ModelService {
+        let (limits, settings) = (&self.config.limits, &self.config.gateways);
+        let forwarding = ForwardLimits {
+            rules: self.gateway_rules.clone(),
+            silence: Duration::from_secs(settings.silence_s),
+        };
+        ModelService {
+            admission: Arc::clone(admission),
+            gateways: Arc::clone(gateways),
+            gateway_client: GatewayClient::new(self.keypair.clone(), forwarding, self.clock()),
+            head_limit: Duration::from_secs(settings.head_s),
+            silence_limit: Duration::from_secs(settings.silence_s),
+            client_secret: self.client_secret.clone(),
+            usage: Arc::new(UsageCounter {
+                store: self.store.clone(),
+                clock: self.clock(),
+                tasks: self.tasks.clone(),
+                daily_tokens: (limits.daily_tokens > 0).then_some(limits.daily_tokens),
+            }),
+        }
+    }
+
+    fn sessions(
+        self,
+        sessions: Arc<ValidatorSessions>,
+        notifier: Notifier,
+        gateways: Arc<GatewayDirectory>,
+    ) -> SessionServices {
         let live_output = LiveOutput::start(
             self.store.clone(),
             self.config.live,
@@ -205,11 +265,12 @@ impl Services<'_> {
             store: self.store,
             allowlist: self.allowlist,
             sessions,
+            gateways,
             notifier,
             live_output,
             clock: self.clock,
             tasks: self.tasks,
-            unauthenticated: socket::unauthenticated_permits(),
+            unauthenticated: socket::count_unauthenticated(),
         }
     }
 

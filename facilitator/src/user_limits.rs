@@ -1,21 +1,23 @@
 //! Limits on users that live in the memory of one process: requests a minute, and open event streams.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_facilitator_core::account::Account;
-use muster_facilitator_core::rate_limit::RateLimiter;
-use muster_protocol::Timestamp;
+use muster_http::rate_limit::{CredentialPace, RateLimiter};
+use muster_process::connections::AddressGroup;
+use muster_protocol::{Digest, Timestamp};
 use parking_lot::Mutex;
 
 use crate::config::LimitsConfig;
 
-/// The request rates of accounts, and of addresses that have not logged in.
+/// The request rates of accounts, and of addresses that have not logged in or have shown wrong credentials.
 pub(crate) struct RequestRates {
     accounts: Mutex<RateLimiter<Account>>,
-    addresses: Mutex<RateLimiter<IpAddr>>,
+    addresses: Mutex<RateLimiter<AddressGroup>>,
+    /// API keys are remembered by their hashes.
+    credentials: Mutex<CredentialPace<AddressGroup, Digest>>,
 }
 
 /// Counts the open event streams of each account. Clones share the counts.
@@ -39,6 +41,7 @@ impl RequestRates {
         Self {
             accounts: Mutex::new(RateLimiter::new(limits.requests_per_minute)),
             addresses: Mutex::new(RateLimiter::new(limits.strangers_per_minute)),
+            credentials: Mutex::new(CredentialPace::new(limits.failures_per_minute)),
         }
     }
 
@@ -54,8 +57,39 @@ impl RequestRates {
     ///
     /// # Errors
     /// The time to wait before the next request.
-    pub(crate) fn count_address(&self, address: IpAddr, now: Timestamp) -> Result<(), Duration> {
+    pub(crate) fn count_address(&self, address: AddressGroup, now: Timestamp) -> Result<(), Duration> {
         self.addresses.lock().take(address, now)
+    }
+
+    /// Decides whether an API key may be looked up for a request from an address.
+    ///
+    /// # Errors
+    /// The address has shown too many wrong credentials: the time to wait before the next one.
+    pub(crate) fn admit_key(
+        &self,
+        address: AddressGroup,
+        key: Digest,
+        now: Timestamp,
+    ) -> Result<(), Duration> {
+        self.credentials.lock().admit(&address, &key, now)
+    }
+
+    /// Notes that an API key is valid.
+    pub(crate) fn note_valid_key(&self, key: Digest, now: Timestamp) {
+        self.credentials.lock().note_right(key, now);
+    }
+
+    /// Counts a wrong credential of an address: the API key with this hash, or a token or a signature.
+    ///
+    /// # Errors
+    /// The address has shown too many: the time to wait before the next one.
+    pub(crate) fn count_failure(
+        &self,
+        address: AddressGroup,
+        key: Option<Digest>,
+        now: Timestamp,
+    ) -> Result<(), Duration> {
+        self.credentials.lock().note_wrong(address, key.as_ref(), now)
     }
 }
 

@@ -8,8 +8,8 @@ use muster_protocol::ValidatorKey;
 use muster_store::StoreError;
 
 use crate::allowlist::Allowlist;
-use crate::store::Store;
 use crate::validator_sessions::ValidatorSessions;
+use muster_facilitator_store::Store;
 
 /// The facts about validators that the decision needs.
 pub(crate) struct ValidatorSelection {

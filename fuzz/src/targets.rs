@@ -11,13 +11,13 @@ use muster_facilitator_core::{request_bodies, signature};
 use muster_file_store::FileId;
 use muster_hardware_proof::Evidence;
 use muster_hardware_proof::challenge_message::{MessageFrame, ProofSpec};
+use muster_http::addresses::AddressRules;
 use muster_http::event_stream::LineSplitter;
 use muster_http::http1::client::{Dial, Http1Client};
 use muster_http::range::{ContentRange, RequestedRange};
-use muster_job_data::addresses::AddressRules;
 use muster_job_data::job_url::Target as JobUrl;
 use muster_openai::text::TextDigest;
-use muster_openai::{BodyKind, TokenMeter};
+use muster_openai::{BodyKind, TokenBounds, TokenMeter};
 use muster_process::Tasks;
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_response_proof::comment::CommentScanner;
@@ -136,7 +136,7 @@ fn http1_response(data: &[u8]) {
 
 fn openai_tokens(data: &[u8]) {
     for kind in ["text/event-stream", "application/json"] {
-        let mut meter = TokenMeter::new(Some(kind), data.len());
+        let mut meter = TokenMeter::new(Some(kind), TokenBounds::of(data));
         meter.update(data);
         let _ = meter.usage();
     }

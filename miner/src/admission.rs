@@ -2,6 +2,8 @@
 
 use muster_protocol::{AttemptId, ExecutorClass, ImageId, JobRejectionReason, Manifest, ValidatorKey};
 
+use crate::shares::ValidatorShare;
+
 /// The part of a validator's offer that the decision needs.
 #[derive(Clone, Copy, Debug)]
 pub struct AdmissionRequest {
@@ -52,6 +54,8 @@ pub struct AdmissionInputs<'a> {
     pub served: bool,
     /// The miner is about to stop.
     pub draining: bool,
+    /// The validator's share of the executors.
+    pub share: ValidatorShare,
     /// The image of a sealed session that is not on the whitelist that its validator has published.
     pub unlisted: Option<ImageId>,
     /// The defect of the offer, if its check found one.
@@ -149,11 +153,16 @@ pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> Admissio
         );
         return decline(JobRejectionReason::Busy, message);
     }
-    AdmissionDecision::Accept
+    match facts.share.admit(offer.class) {
+        Ok(()) => AdmissionDecision::Accept,
+        Err(message) => decline(JobRejectionReason::Busy, message),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use muster_protocol::Hotkey;
 
@@ -172,6 +181,7 @@ mod tests {
         known: AttemptHistory,
         served: bool,
         draining: bool,
+        share: ValidatorShare,
         unlisted: Option<ImageId>,
         flaw: Option<OfferFlaw>,
     }
@@ -187,6 +197,13 @@ mod tests {
             known: AttemptHistory::New,
             served: true,
             draining: false,
+            share: ValidatorShare {
+                places: 2,
+                held: 1,
+                is_contested: true,
+                lasts: Duration::from_secs(2_592_000),
+                beyond: Duration::from_secs(3_600),
+            },
             unlisted: None,
             flaw: None,
         };
@@ -199,6 +216,7 @@ mod tests {
             known: case.known,
             served: case.served,
             draining: case.draining,
+            share: case.share,
             unlisted: case.unlisted,
             flaw: case.flaw.as_ref(),
         };
@@ -227,6 +245,20 @@ mod tests {
         assert_eq!(ask(|_| {}), AdmissionDecision::Accept);
         assert_eq!(reason(ask(|c| c.leased = 2)), JobRejectionReason::Busy);
         assert_eq!(reason(ask(|c| c.draining = true)), JobRejectionReason::Busy);
+    }
+
+    #[test]
+    fn a_validator_with_its_share_gets_short_jobs_while_nobody_else_waits() {
+        let full = |is_contested, lasts| {
+            ask(|case| {
+                case.share.held = 2;
+                case.share.is_contested = is_contested;
+                case.share.lasts = Duration::from_secs(lasts);
+            })
+        };
+        assert_eq!(full(false, 60), AdmissionDecision::Accept);
+        assert_eq!(reason(full(true, 60)), JobRejectionReason::Busy);
+        assert_eq!(reason(full(false, 86_400)), JobRejectionReason::Busy);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The miner's use of the chain: it announces the miner's address once, and keeps the list of served validators fresh.
 //! The miner serves validators with a permit in the metagraph, and those that the configuration lists.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,10 @@ use muster_process::{Backoff, SharedClock};
 use muster_protocol::{MinerKey, ValidatorKey};
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
+
+use crate::lease_table::Event;
+use crate::queues::Inbox;
+use crate::shares::ValidatorStakes;
 
 /// How a chain that does not answer is tried again.
 const RETRY: Backoff = Backoff {
@@ -35,6 +39,8 @@ pub struct ChainFollower {
     pub address: SocketAddr,
     /// Gets each metagraph.
     pub served: ServedValidators,
+    /// The dispatcher, which is told the served validators.
+    pub inbox: Inbox,
     /// The source of time for waits between tries.
     pub clock: SharedClock,
 }
@@ -70,6 +76,7 @@ impl ChainFollower {
                 .until_done("read the metagraph", || client.metagraph(self.netuid))
                 .await;
             self.take(&metagraph);
+            self.inbox.send(Event::Permitted(self.served.all())).await;
             self.clock.sleep(self.refresh).await;
         }
     }
@@ -82,7 +89,7 @@ impl ChainFollower {
             metagraph
                 .neurons
                 .iter()
-                .map(|neuron| (ValidatorKey(neuron.hotkey), neuron.permit)),
+                .map(|neuron| (ValidatorKey(neuron.hotkey), neuron.permit.then_some(neuron.stake))),
         );
     }
 
@@ -124,7 +131,8 @@ pub enum ValidatorAdmission {
 pub struct ServedValidators {
     listed: Arc<HashSet<ValidatorKey>>,
     blacklist: Arc<HashSet<ValidatorKey>>,
-    metagraph: Arc<RwLock<HashMap<ValidatorKey, bool>>>,
+    /// Every registered hotkey; its stake in rao if it has a permit.
+    metagraph: Arc<RwLock<HashMap<ValidatorKey, Option<u64>>>>,
 }
 
 impl ServedValidators {
@@ -151,14 +159,51 @@ impl ServedValidators {
         // The map is whole between any two statements, so a panic elsewhere cannot have spoilt it.
         let metagraph = self.metagraph.read();
         match metagraph.get(&validator) {
-            Some(true) => ValidatorAdmission::Served,
-            Some(false) => ValidatorAdmission::Inactive,
+            Some(Some(_)) => ValidatorAdmission::Served,
+            Some(None) => ValidatorAdmission::Inactive,
             None => ValidatorAdmission::Unknown,
         }
     }
 
-    /// Takes a fresh metagraph: hotkeys, each with whether it has a permit.
-    pub fn refresh(&self, hotkeys: impl IntoIterator<Item = (ValidatorKey, bool)>) {
+    /// All validators that the miner serves now.
+    pub fn all(&self) -> BTreeSet<ValidatorKey> {
+        let metagraph = self.metagraph.read();
+        let permitted = metagraph
+            .iter()
+            .filter(|(_, stake)| stake.is_some())
+            .map(|(key, _)| key);
+        let served = permitted.chain(self.listed.iter());
+        served
+            .filter(|key| !self.blacklist.contains(key))
+            .copied()
+            .collect()
+    }
+
+    /// The stake of `validator` beside those of the others that the miner serves now. A listed validator without a
+    /// permit counts with no stake.
+    pub fn stakes_of(&self, validator: ValidatorKey) -> ValidatorStakes {
+        let metagraph = self.metagraph.read();
+        let stake_of = |key: &ValidatorKey| metagraph.get(key).copied().flatten();
+        let permitted = metagraph
+            .iter()
+            .filter_map(|(key, stake)| stake.map(|stake| (*key, stake)));
+        let listed = self.listed.iter().filter(|key| stake_of(key).is_none());
+        let rivals = permitted
+            .chain(listed.map(|key| (*key, 0)))
+            .filter(|(key, _)| *key != validator && !self.blacklist.contains(key));
+        let mut stakes = ValidatorStakes {
+            own: stake_of(&validator).unwrap_or_default(),
+            ..ValidatorStakes::default()
+        };
+        for (_, stake) in rivals {
+            stakes.others = stakes.others.saturating_add(u128::from(stake));
+            stakes.rivals = stakes.rivals.saturating_add(1);
+        }
+        stakes
+    }
+
+    /// Takes a fresh metagraph: hotkeys, each with its stake in rao if it has a permit.
+    pub fn refresh(&self, hotkeys: impl IntoIterator<Item = (ValidatorKey, Option<u64>)>) {
         let fresh = hotkeys.into_iter().collect();
         *self.metagraph.write() = fresh;
     }
@@ -175,7 +220,12 @@ mod tests {
         let served = ServedValidators::new([key(1)], [key(4)]);
         assert_eq!(served.admission(key(1)), ValidatorAdmission::Served);
         assert_eq!(served.admission(key(2)), ValidatorAdmission::Unknown);
-        served.refresh([(key(1), false), (key(2), true), (key(3), false), (key(4), true)]);
+        served.refresh([
+            (key(1), None),
+            (key(2), Some(5)),
+            (key(3), None),
+            (key(4), Some(7)),
+        ]);
         assert_eq!(
             [1, 2, 3, 4, 5].map(|n| served.admission(key(n))),
             [
@@ -186,7 +236,27 @@ mod tests {
                 ValidatorAdmission::Unknown
             ]
         );
+        assert_eq!(served.all(), BTreeSet::from([key(1), key(2)]));
         served.refresh([]);
+        assert_eq!(served.all(), BTreeSet::from([key(1)]));
         assert_eq!(served.admission(key(2)), ValidatorAdmission::Unknown);
+    }
+
+    #[test]
+    fn rivals_are_the_others_that_are_served() {
+        let key = |n| ValidatorKey(Hotkey::from_bytes([n; 32]));
+        let served = ServedValidators::new([key(1), key(4)], [key(4)]);
+        served.refresh([
+            (key(2), Some(5)),
+            (key(3), None),
+            (key(4), Some(7)),
+            (key(5), Some(2)),
+        ]);
+        let stakes = |own, others, rivals| ValidatorStakes { own, others, rivals };
+        assert_eq!(served.stakes_of(key(2)), stakes(5, 2, 2));
+        assert_eq!(served.stakes_of(key(1)), stakes(0, 7, 2));
+        assert_eq!(served.stakes_of(key(5)), stakes(2, 5, 2));
+        served.refresh([(key(1), Some(9))]);
+        assert_eq!(served.stakes_of(key(1)), stakes(9, 0, 0));
     }
 }

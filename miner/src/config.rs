@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use muster_chain::Netuid;
+use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;
 use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, Manifest, ValidatorKey};
+use muster_store::retention::{Keep, PaceSettings};
 use serde::Deserialize;
 
 /// The whole configuration of one miner.
@@ -33,6 +35,10 @@ pub struct Config {
     pub main_hotkey: Option<Hotkey>,
     /// How long a stopping miner waits for its leases to end, in seconds.
     pub drain_s: u64,
+    /// While this file is there, the miner accepts no more jobs.
+    pub drain_file: PathBuf,
+    /// The connections of validators, of executors and of readers of receipts.
+    pub http: HttpSettings,
     /// The miner's key.
     pub wallet: WalletPath,
     /// The chain to follow.
@@ -41,8 +47,24 @@ pub struct Config {
     pub executor: ExecutorConfig,
     /// The fetches of images.
     pub fetch: FetchConfig,
+    /// The shares of validators.
+    pub shares: SharesConfig,
     /// The executors that stay connected.
     pub standing: PersistentConfig,
+    /// How long rows stay.
+    pub retention: MinerRetentionConfig,
+}
+
+/// How long rows stay, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MinerRetentionConfig {
+    /// Seconds for which results are kept for their validators, and attempts remembered; at least an hour.
+    pub results_s: u64,
+    /// Receipts; at least 3 days.
+    pub receipts: Keep,
+    /// The pace of the janitor.
+    pub pace: PaceSettings,
 }
 
 /// The bounds on the images that executors of this miner fetch at one time.
@@ -59,6 +81,16 @@ pub struct FetchConfig {
     pub per_registry: u32,
     /// Jobs that wait for a slot without keeping an executor.
     pub waiting: u32,
+}
+
+/// How many executors of a class one validator may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SharesConfig {
+    /// The least share of a validator, in executors of a class.
+    pub floor: u32,
+    /// The most seconds that a job may take which a validator gets beyond its share.
+    pub beyond_s: u64,
 }
 
 /// Which chain, and which subnet on it.
@@ -83,7 +115,7 @@ pub struct ExecutorConfig {
     pub class: ExecutorClass,
     /// How many jobs run at once.
     pub count: u32,
-    /// The program and its arguments; `--miner-address` and `--token` follow.
+    /// The program and its arguments; `MINER_ADDRESS` and `EXECUTOR_TOKEN` are in its environment.
     pub command: Vec<String>,
     /// Where executors dial, `ws://…`. Empty: the bound address.
     pub dial: String,
@@ -99,6 +131,9 @@ pub struct ExecutorConfig {
     pub startup_s: u64,
     /// How long one may take to get the image, in seconds.
     pub prepare_s: u64,
+    /// How long a lease is kept for an executor whose connection is lost, in seconds. 0: it is lost with its
+    /// connection.
+    pub reattach_s: u64,
     /// How far the clock of one may be off before its streaming sessions are not attested, in milliseconds.
     pub max_skew_ms: u64,
 }
@@ -139,15 +174,47 @@ impl Default for Config {
             receipts_dir: PathBuf::from("miner/receipts"),
             validators: vec![],
             blacklist: vec![],
-            require_validator_signature: false,
+            require_validator_signature: true,
             main_hotkey: None,
             drain_s: 0,
+            drain_file: PathBuf::from("miner/drain"),
+            http: HttpSettings::default(),
             wallet: WalletPath::default(),
             chain: ChainConfig::default(),
             executor: ExecutorConfig::default(),
             fetch: FetchConfig::default(),
+            shares: SharesConfig::default(),
             standing: PersistentConfig::default(),
+            retention: MinerRetentionConfig::default(),
         }
+    }
+}
+
+impl Default for MinerRetentionConfig {
+    fn default() -> Self {
+        Self {
+            results_s: 24 * 3600,
+            receipts: Keep {
+                days: 90,
+                rows: 10_000_000,
+                mib: 20_480,
+            },
+            pace: PaceSettings::default(),
+        }
+    }
+}
+
+impl MinerRetentionConfig {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.receipts.problems("retention.receipts", 3);
+        if self.results_s < 3600 {
+            problems.push(Problem::at(
+                "retention.results_s",
+                "must be at least an hour (3600)",
+            ));
+        }
+        problems.extend(self.pace.problems("retention.pace"));
+        problems
     }
 }
 
@@ -184,6 +251,15 @@ impl Default for ChainConfig {
     }
 }
 
+impl Default for SharesConfig {
+    fn default() -> Self {
+        Self {
+            floor: 1,
+            beyond_s: 3600,
+        }
+    }
+}
+
 impl Default for FetchConfig {
     fn default() -> Self {
         Self {
@@ -209,6 +285,7 @@ impl Default for ExecutorConfig {
             provisioned: PathBuf::from("miner/provisioned"),
             startup_s: 30,
             prepare_s: 1200,
+            reattach_s: 150,
             max_skew_ms: 2000,
         }
     }
@@ -237,14 +314,32 @@ validators = []
 # Validators that are never served, whatever the metagraph and the list above say.
 blacklist = []
 
-# Decline job requests without validator_signature. Validators before compute-horde 0.0.27 do not send it.
-require_validator_signature = false
+# Decline job requests without validator_signature: without it, a party on the way could put jobs into a validator's
+# connection. Validators before compute-horde 0.0.27 do not send it.
+require_validator_signature = true
 
 # The hotkey that validators are told as the main one of this miner's owner. This miner's own if it is not set.
 # main_hotkey = "5…"
 
-# How long a stopping miner waits for its jobs to end. What is open then fails with executor_disconnected.
+# How long a stopping miner waits for its jobs to end. Jobs that are open then go on, and come back to the next process of
+# this miner, if it is there within executor.reattach_s.
 drain_s = 0
+
+# While this file is there, the miner accepts no more jobs and finishes those that it has. `muster miner drain` makes and
+# removes it.
+drain_file = "miner/drain"
+
+# Connections of validators, of the executors that this miner starts, and of readers of receipts.
+[http]
+# Open connections, in all and of one address; an IPv6 network of 64 bits counts as one address. A websocket counts until
+# its peer has shown its key or token.
+connections = 4096
+connections_per_address = 1024
+# Addresses and networks of reverse proxies in front of this miner, for example ["127.0.0.1", "10.1.0.0/16"]. Their
+# connections count for no address. The addresses of their clients are read from proxy_header, "x-forwarded-for" or
+# "forwarded": name the one that the proxies write themselves, because they pass on the other as clients wrote it.
+trusted_proxies = []
+proxy_header = "x-forwarded-for"
 
 [wallet]
 # The folder of wallets, the wallet in it, the hotkey in the wallet.
@@ -266,7 +361,7 @@ refresh_s = 12
 # Executors that this miner starts itself: their class, and the number of jobs at once. 0: persistent executors only.
 class = "always_on.test"
 count = 1
-# The command that starts one executor for one job; --miner-address ws://… and --token … are added.
+# The command that starts one executor for one job; MINER_ADDRESS and EXECUTOR_TOKEN are in its environment.
 command = ["muster", "executor"]
 # Where executors dial, "ws://HOST:PORT". Empty: the bound address, which suits executors on this machine.
 dial = ""
@@ -283,6 +378,10 @@ provisioned = "miner/provisioned"
 # How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
 startup_s = 30
 prepare_s = 1200
+# How long a job's lease is kept when the connection to its executor is lost, and when this miner is restarted. The
+# executor goes on with the job and comes back. Above the executors' orphan_s, below the validators' reattach_s. 0: the
+# job is lost with the connection.
+reattach_s = 150
 # How far an executor's clock may be off before the miner no longer attests its streaming sessions, milliseconds.
 max_skew_ms = 2000
 
@@ -299,6 +398,14 @@ per_registry = 3
 # Jobs that wait for a slot without an executor; each is a process. Further ones keep their executors while they wait.
 waiting = 12
 
+# A validator's share of the executors of a class goes by its stake among the validators that this miner serves. It may
+# keep its share for as long as its jobs take. Beyond it, it gets an executor only for a job of at most beyond_s seconds,
+# and only while no other validator waits for its own share. With one validator there are no shares.
+[shares]
+# The least share of a validator, in executors. A large number ends all sharing: whoever comes first may take everything.
+floor = 1
+beyond_s = 3600
+
 # Persistent executors: on other machines, enrolled once (muster miner --enroll), and connected from then on. They count
 # as capacity while they are connected.
 [standing]
@@ -308,10 +415,26 @@ waiting = 12
 announce = ""
 # The folder of enrolled executors, this miner's key towards them, and open tokens.
 roll = "miner/standing"
+
+# How long rows stay.
+[retention]
+# Seconds for which results are kept for a validator that was away, and attempts remembered.
+results_s = 86400
+# Receipts: for so many days (at least 3), but no more rows than `rows`, and no more than take `mib` MiB. The oldest go
+# first, a few at a time. Receipts of the last three days stay whatever their number: validators read them and score the
+# open epoch by them.
+receipts = { days = 90, rows = 10000000, mib = 20480 }
+
+[retention.pace]
+# Seconds between two sweeps, the most rows that one transaction deletes, and seconds between two measurements of the
+# tables and folders, for metrics and for `mib`.
+interval_s = 60
+step_rows = 200
+measure_s = 3600
 "#;
 
     fn validate(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
+        let mut problems = self.http.problems("http");
         if self.chain.url.is_empty() && self.validators.is_empty() {
             let text = "without a chain no validator is served: name validators, or set chain.url";
             problems.push(Problem::at("validators", text));
@@ -385,6 +508,7 @@ roll = "miner/standing"
         if self.executor.prepare_s == 0 {
             problems.push(Problem::at("executor.prepare_s", "must be at least 1"));
         }
+        problems.extend(self.retention.problems());
         problems
     }
 }
@@ -412,6 +536,21 @@ mod tests {
         assert_eq!(
             keys,
             ["chain.url", "announce", "executor.count", "executor.command"]
+        );
+        let retention = "[retention]\nresults_s = 1\nreceipts = { days = 2, rows = 0, mib = 1 }";
+        let errors = parse::<Config>(retention, "miner.toml").unwrap_err();
+        let keys: Vec<_> = errors
+            .problems()
+            .iter()
+            .map(|problem| problem.path.as_str())
+            .collect();
+        assert_eq!(
+            keys,
+            [
+                "retention.receipts.days",
+                "retention.receipts.rows",
+                "retention.results_s"
+            ]
         );
         let alone = parse::<Config>("[chain]\nurl = \"\"", "miner.toml").unwrap_err();
         assert_eq!(alone.problems()[0].path, "validators");

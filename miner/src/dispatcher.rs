@@ -20,10 +20,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::lease_table::{ConnectionId, DialId, Effect, Event, LeaseTable, LeaseWrite};
-use crate::manager::{ExecutorManager, Order};
+use crate::manager::{ExecutorManager, Order, Running};
 use crate::persistent::ExecutorPool;
 use crate::queues::{Attachment, DispatcherInput, Inbox, Outbox, Outgoing};
 use crate::receipt_pages::Pages;
+use crate::state::LeaseGauge;
 use crate::store::{PageLine, Store};
 
 /// Events decided together at most.
@@ -59,6 +60,8 @@ pub struct Dispatcher {
     pub inbox: Inbox,
     /// How long to wait for leases when the miner stops.
     pub drain: Duration,
+    /// Where the number of open leases is shown.
+    pub gauge: Arc<LeaseGauge>,
 }
 
 /// A connected executor.
@@ -100,6 +103,8 @@ impl Dispatcher {
     ) -> Result<(), StoreError> {
         let mut peers = Peers::default();
         self.carry_out(pending, &mut peers).await?;
+        self.gauge
+            .show(self.leases.open_leases(), self.leases.is_draining());
         let mut batch = Vec::with_capacity(BATCH);
         let mut drained_by: Option<Timestamp> = None;
         let mut tidy_at = self.clock.now();
@@ -121,7 +126,7 @@ impl Dispatcher {
                 biased;
                 () = stop.cancelled(), if drained_by.is_none() => {
                     drained_by = Some(self.clock.now().plus(self.drain));
-                    batch.push(Event::Drain.into());
+                    batch.push(Event::Drain(true).into());
                 }
                 _ = events.recv_many(&mut batch, BATCH) => {}
                 () = self.clock.sleep_until(wake) => batch.push(Event::Tick.into()),
@@ -133,6 +138,8 @@ impl Dispatcher {
                 effects.extend(self.leases.apply(event, now));
             }
             self.carry_out(effects, &mut peers).await?;
+            self.gauge
+                .show(self.leases.open_leases(), self.leases.is_draining());
         }
     }
 
@@ -147,7 +154,14 @@ impl Dispatcher {
         }
         for effect in rest {
             match effect {
-                OutwardEffect::Start(order) => self.start(order, peers),
+                OutwardEffect::Start(wanted) => self.start(wanted, peers, |manager, order, stop| {
+                    Some(manager.run(order, stop))
+                }),
+                OutwardEffect::Resume(wanted, apart) => {
+                    self.start(wanted, peers, |manager, order, stop| {
+                        manager.resume(order, apart, stop)
+                    });
+                }
                 OutwardEffect::Shelve(images) => self.pool.set_whitelist(images),
                 OutwardEffect::Peers(effect) => peers.carry_out(effect),
             }
@@ -180,17 +194,24 @@ impl Dispatcher {
         }
     }
 
-    fn start(&self, wanted: WantedExecutor, peers: &mut Peers) {
+    fn start(
+        &self,
+        wanted: WantedExecutor,
+        peers: &mut Peers,
+        run: impl FnOnce(&dyn ExecutorManager, Order, CancellationToken) -> Option<Running>,
+    ) {
         let attempt = wanted.token.attempt();
         let stop = CancellationToken::new();
-        peers.processes.insert(attempt, stop.clone());
         let order = Order {
             token: wanted.token,
             class: wanted.class,
             private_image: wanted.private_image,
             miner_address: self.miner_address.clone(),
         };
-        let running = self.manager.run(order, stop);
+        let Some(running) = run(&*self.manager, order, stop.clone()) else {
+            return;
+        };
+        peers.processes.insert(attempt, stop);
         let inbox = self.inbox.clone();
         self.tasks.spawn("executor", async move {
             let how = running.await.unwrap_or_else(|error| Causes(&error).to_string());
@@ -210,6 +231,8 @@ struct WantedExecutor {
 /// An effect that is carried out after the writes.
 enum OutwardEffect {
     Start(WantedExecutor),
+    /// With whether it was started on this machine for its lease alone.
+    Resume(WantedExecutor, bool),
     Shelve(Vec<ListedImage>),
     Peers(PeerEffect),
 }
@@ -259,6 +282,19 @@ fn split(effects: Vec<Effect>) -> (Vec<LeaseWrite>, Vec<OutwardEffect>) {
                 class,
                 private_image,
             }),
+            Effect::Resume {
+                token,
+                class,
+                private_image,
+                apart,
+            } => {
+                let wanted = WantedExecutor {
+                    token,
+                    class,
+                    private_image,
+                };
+                OutwardEffect::Resume(wanted, apart)
+            }
             Effect::Tell { to, message } => {
                 let frame = Outgoing::Frame(encode(&*message).into());
                 OutwardEffect::Peers(PeerEffect::Validators { to, outgoing: frame })
@@ -298,7 +334,7 @@ impl Peers {
                 self.validators.insert(*connection, outbox);
             }
             (
-                Event::Dialled { dial, .. },
+                Event::Dialled { dial, .. } | Event::Reattached { dial, .. },
                 Attachment::Executor {
                     outbox,
                     muster,
@@ -334,14 +370,16 @@ impl Peers {
             (
                 Event::Joined { .. }
                 | Event::Dialled { .. }
+                | Event::Reattached { .. }
                 | Event::Offered { .. }
                 | Event::Payload { .. }
                 | Event::Cancelled { .. }
                 | Event::Listed { .. }
+                | Event::Permitted(_)
                 | Event::ReceiptOffered { .. }
                 | Event::Said { .. }
                 | Event::Capacity(_)
-                | Event::Drain
+                | Event::Drain(_)
                 | Event::Stop
                 | Event::Tick,
                 _,
@@ -398,7 +436,10 @@ impl Peers {
                     // A message of ours means nothing to an executor of ComputeHorde: its process is stopped anyway.
                     let ours = matches!(
                         *message,
-                        ToMiner::MusterCancelJob(_) | ToMiner::MusterFetchImage(_)
+                        ToMiner::MusterCancelJob(_)
+                            | ToMiner::MusterFetchImage(_)
+                            | ToMiner::MusterLeaseHeld(_)
+                            | ToMiner::MusterEndStored(_)
                     );
                     if let ToMiner::V0InitialJobRequest(offer) = &mut *message {
                         drop_unknown_terms(offer, executor.features);

@@ -1,21 +1,25 @@
 //! One session with one executor: its token admits it to one lease, its frames become reports on that lease.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::sign_streaming_ready;
 use muster_process::error::Causes;
-use muster_protocol::wire::executor::{ExecutorMetrics, MAX_GPUS, SealSession};
+use muster_protocol::wire::executor::{ExecutorMetrics, MAX_GPUS, OneTimeSecret, Reattach, SealSession};
 use muster_protocol::wire::miner::{FromMiner, GenericError, HordeFailed, StreamingJobReady, ToMiner};
+use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::wire::{WireError, decode, encode};
 use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, MinerKey, ParticipantType};
 use muster_response_proof::{Attestation, Envelope, Sealable as _};
 use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::{CloseCode, Greeting, Peer, SessionError, Socket, SocketError};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
+use uuid::Uuid;
 
-use crate::lease::{ExecutorReport, SealingRequest};
+use crate::lease::{ExecutorReport, ReturningExecutor, SealingRequest};
 use crate::lease_table::{DialId, Event};
 use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
 use crate::state::MinerState;
@@ -70,6 +74,7 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
             executor_ip: Some(executor_ip.clone()),
             apart: context.fetches_apart && greeting.is_muster(),
             features: greeting.features(),
+            secret: draw_secret(),
         },
         attachment: Attachment::Executor {
             outbox,
@@ -91,19 +96,102 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
         // The miner has stopped.
         Err(_) => return,
     }
+    converse(greeting, dial, attempt, executor_ip, outgoings, &context).await;
+}
+
+/// Serves an executor that comes back to its lease, to the end of the connection. Its first message shows the secret.
+pub async fn serve_returning(socket: Socket, context: Arc<MinerState>) {
+    let executor_ip = socket.peer().ip().to_string();
+    let mut greeting = Greeting::new(socket);
+    let first = timeout(context.limits.handshake, greeting.receive()).await;
+    let Ok(Ok(Some(first))) = first else { return };
+    let back = match decode::<FromMiner>(&first) {
+        Ok(FromMiner::MusterReattach(back)) => back,
+        Ok(_) => {
+            let details = "an executor that comes back begins with MusterReattach".to_owned();
+            return greeting
+                .refuse(Some(error_frame(details)), CloseCode::Policy)
+                .await;
+        }
+        Err(error) => {
+            return greeting
+                .refuse(Some(error_frame(error.to_string())), CloseCode::Policy)
+                .await;
+        }
+    };
+    let (dial, attempt) = (DialId(context.number()), back.job_uuid);
+    let (outbox, outgoings) = outbox();
+    let (verdict, admitted) = oneshot::channel();
+    let returned = DispatcherInput {
+        event: reattached(dial, back),
+        attachment: Attachment::Executor {
+            outbox,
+            muster: greeting.is_muster(),
+            features: greeting.features(),
+            verdict,
+        },
+    };
+    context.inbox.send(returned).await;
+    match admitted.await {
+        Ok(Ok(())) => tracing::info!(%attempt, "an executor came back to its lease"),
+        Ok(Err(details)) => {
+            tracing::warn!(%attempt, details, "an executor may not come back");
+            return greeting
+                .refuse(Some(cancel_frame(attempt, details)), CloseCode::Normal)
+                .await;
+        }
+        // The miner has stopped.
+        Err(_) => return,
+    }
+    converse(greeting, dial, attempt, executor_ip, outgoings, &context).await;
+}
+
+/// Passes messages between an admitted executor and the dispatcher until the connection ends.
+async fn converse(
+    greeting: Greeting,
+    dial: DialId,
+    attempt: AttemptId,
+    executor_ip: String,
+    outgoings: OutgoingQueue,
+    context: &MinerState,
+) {
     let (receiver, sender) = greeting.accept(ExecutorPeer).split();
     let reader = Reader {
         dial,
         attempt,
         executor_ip,
         sender: sender.clone(),
-        context: &context,
+        context,
     };
     tokio::select! {
         () = reader.run(receiver) => {}
         () = write(&sender, outgoings) => {}
     }
     context.inbox.send(Event::ExecutorGone { dial, attempt }).await;
+}
+
+/// The event of an executor that comes back, with the secret that it gets.
+pub(crate) fn reattached(dial: DialId, back: Reattach) -> Event {
+    Event::Reattached {
+        dial,
+        attempt: back.job_uuid,
+        back: ReturningExecutor {
+            shown: back.secret,
+            next: draw_secret(),
+            job_age: back.job_ms.map(Duration::from_millis),
+        },
+    }
+}
+
+/// A new secret for an executor.
+pub(crate) fn draw_secret() -> OneTimeSecret {
+    // Each half has 122 random bits.
+    let halves = [Uuid::new_v4().into_bytes(), Uuid::new_v4().into_bytes()];
+    let mut bytes = [0; 32];
+    for (byte, drawn) in bytes.iter_mut().zip(halves.concat()) {
+        *byte = drawn;
+    }
+    OneTimeSecret::from_bytes(bytes)
 }
 
 async fn write(sender: &Sender<ExecutorPeer>, mut outgoings: OutgoingQueue) {
@@ -229,8 +317,10 @@ pub(crate) fn read_report(
         FromMiner::UnauthorizedError(_) => return Err("UnauthorizedError"),
         FromMiner::MusterReceiptCountersigned(_) => return Err("MusterReceiptCountersigned"),
         FromMiner::MusterExecutorMetrics(_) => return Err("MusterExecutorMetrics about an attempt"),
+        FromMiner::MusterMachines(_) => return Err("MusterMachines"),
         FromMiner::MusterExecutorHello(_) => return Err("a second MusterExecutorHello"),
         FromMiner::MusterEnrolExecutor(_) => return Err("MusterEnrolExecutor in a lease"),
+        FromMiner::MusterReattach(_) => return Err("MusterReattach on a connection that serves the lease"),
         FromMiner::MusterLeaseOver(_) => {
             return Err("MusterLeaseOver of an executor that was started for its lease");
         }
@@ -305,6 +395,14 @@ pub(crate) fn note_metrics(executor: &str, seen: &ExecutorMetrics) {
         set("muster_miner_executor_gpu_memory_used_bytes", gpu.memory_used);
         set("muster_miner_executor_gpu_power_milliwatts", gpu.power_mw.into());
     }
+}
+
+/// Tells an executor that its attempt is over.
+pub(crate) fn cancel_frame(attempt: AttemptId, reason: String) -> String {
+    encode(&ToMiner::MusterCancelJob(CancelJob {
+        job_uuid: attempt,
+        reason,
+    }))
 }
 
 /// A generic error as a frame for an executor.

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use muster_identity::{AuthError, Verified, verify_validator_auth};
+use muster_process::connections::ConnectionBounds;
 use muster_process::error::Causes;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{FromMiner, GenericError, ToMiner, ValidatorAuth};
@@ -22,9 +23,12 @@ const MAX_AHEAD: Duration = Duration::from_secs(10);
 /// After this no greeting accepted now can be accepted again; the bounds above are in whole seconds.
 const REMEMBERED: Duration = Duration::from_secs(10 + 10 + 2);
 /// How long a validator may take to greet.
-const GREETING_TIME: Duration = Duration::from_secs(10);
+pub const GREETING_TIME: Duration = Duration::from_secs(10);
 /// Connections that have not greeted, at any moment. Each may cost some 200 KiB: the socket takes no more from it.
-pub const MAX_UNAUTHENTICATED: usize = 256;
+pub const UNAUTHENTICATED: ConnectionBounds = ConnectionBounds {
+    total: 256,
+    per_address: 32,
+};
 /// The number of characters of an unknown peer's text that are echoed.
 const MAX_ECHO: usize = 64;
 
@@ -84,7 +88,7 @@ pub async fn greet(
 ) -> Result<SessionPermit, NoSession> {
     let refused = NoSession::Refused;
     let validator = recognise(claimed, context).map_err(refused)?;
-    let Ok(_stranger) = context.strangers.try_acquire() else {
+    let Ok(_stranger) = context.strangers.admit(Some(greeting.peer().ip())) else {
         return Err(refused(GreetingRejection::Crowded(validator)));
     };
     let heard = tokio::select! {
@@ -140,7 +144,9 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
                 | ToMiner::MusterExecutorEnrolled(_)
                 | ToMiner::MusterSessionSealed(_)
                 | ToMiner::MusterWhitelist(_)
-                | ToMiner::MusterFetchImage(_),
+                | ToMiner::MusterFetchImage(_)
+                | ToMiner::MusterLeaseHeld(_)
+                | ToMiner::MusterEndStored(_),
             ) => return Err(NoSession::Refused(GreetingRejection::NotGreeted(validator))),
             Err(error) => complain(greeting, &error.reason)
                 .await

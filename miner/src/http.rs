@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Path, Request, State};
-use axum::http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, RANGE};
+use axum::extract::{ConnectInfo, Extension, Path, Request, State};
+use axum::http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Json, Response};
 use axum::routing::get;
 use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
-use muster_http::server::{self, ServerLimits, TowerToHyperService, with_peer};
+use muster_http::server::{self, ClientAddress, HttpSettings, Server, TowerToHyperService, with_peer};
 use muster_process::Tasks;
 use muster_process::error::Causes;
 use muster_protocol::FeatureSet;
 use muster_websocket::server::upgrade;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio_util::io::ReaderStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::receipt_pages::{PageContent, parse_name};
@@ -32,7 +33,13 @@ struct HttpState {
 }
 
 /// Serves until `stop` is cancelled. Sessions that were upgraded live on as tasks of their own.
-pub async fn serve(listener: TcpListener, context: Arc<MinerState>, tasks: Tasks, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    settings: HttpSettings,
+    context: Arc<MinerState>,
+    tasks: Tasks,
+    stop: CancellationToken,
+) {
     let clock = Arc::clone(&context.clock);
     let door = HttpState {
         context,
@@ -41,37 +48,52 @@ pub async fn serve(listener: TcpListener, context: Arc<MinerState>, tasks: Tasks
     let router = Router::new()
         .route("/v0.1/validator_interface/{validator}", get(validator))
         .route("/v0.1/executor_interface/{token}", get(executor))
+        .route("/v0/reattach", get(returning_executor))
         .route("/receipts/{page}", get(receipts))
         .route("/version", get(version))
         .route("/health", get(health))
         .with_state(door);
     let service_for = with_peer(TowerToHyperService::new(router), ConnectInfo::<SocketAddr>);
-    let limits = ServerLimits::default();
-    server::serve("http", listener, limits, service_for, tasks, clock, stop).await;
+    let server = Server::new("http", &settings, tasks, clock, stop);
+    server::serve(server, listener, service_for).await;
 }
 
 async fn validator(
     State(door): State<HttpState>,
     Path(claimed): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(client): Extension<ClientAddress>,
     request: Request,
 ) -> Response {
     let context = Arc::clone(&door.context);
     let limits = context.limits;
     let on_socket = move |socket| validator_session::serve(socket, claimed, context);
-    upgrade(request, peer, &limits, &door.tasks, on_socket).map(Body::new)
+    upgrade(request, client.at_port_of(peer), &limits, &door.tasks, on_socket).map(Body::new)
 }
 
 async fn executor(
     State(door): State<HttpState>,
     Path(token): Path<String>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(client): Extension<ClientAddress>,
     request: Request,
 ) -> Response {
     let context = Arc::clone(&door.context);
     let limits = context.limits;
     let on_socket = move |socket| executor_session::serve(socket, token, context);
-    upgrade(request, peer, &limits, &door.tasks, on_socket).map(Body::new)
+    upgrade(request, client.at_port_of(peer), &limits, &door.tasks, on_socket).map(Body::new)
+}
+
+async fn returning_executor(
+    State(door): State<HttpState>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(client): Extension<ClientAddress>,
+    request: Request,
+) -> Response {
+    let context = Arc::clone(&door.context);
+    let limits = context.limits;
+    let on_socket = move |socket| executor_session::serve_returning(socket, context);
+    upgrade(request, client.at_port_of(peer), &limits, &door.tasks, on_socket).map(Body::new)
 }
 
 async fn receipts(State(door): State<HttpState>, Path(name): Path<String>, headers: HeaderMap) -> Response {
@@ -79,7 +101,7 @@ async fn receipts(State(door): State<HttpState>, Path(name): Path<String>, heade
         return StatusCode::NOT_FOUND.into_response();
     };
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok());
-    let PageContent { range, size, bytes } = match door.context.pages.read_range(page, range).await {
+    let PageContent { range, size, bytes } = match door.context.pages.open_range(page, range).await {
         Ok(Some(content)) => content,
         Ok(None) => return StatusCode::NOT_FOUND.into_response(),
         Err(error) => {
@@ -88,11 +110,20 @@ async fn receipts(State(door): State<HttpState>, Path(name): Path<String>, heade
         }
     };
     let kind = [(CONTENT_TYPE, "application/jsonl"), (ACCEPT_RANGES, "bytes")];
+    let length = [(CONTENT_LENGTH, bytes.limit())];
+    let body = Body::from_stream(ReaderStream::new(bytes));
     match range {
-        RequestedRange::Whole => (kind, bytes).into_response(),
+        RequestedRange::Whole => (kind, length, body).into_response(),
         RequestedRange::Part { first, end } => {
             let range = ContentRange::of_part(first, end, size).to_string();
-            (StatusCode::PARTIAL_CONTENT, kind, [(CONTENT_RANGE, range)], bytes).into_response()
+            (
+                StatusCode::PARTIAL_CONTENT,
+                kind,
+                length,
+                [(CONTENT_RANGE, range)],
+                body,
+            )
+                .into_response()
         }
         RequestedRange::Unsatisfiable => (
             StatusCode::RANGE_NOT_SATISFIABLE,
@@ -107,6 +138,13 @@ async fn version() -> Response {
     Json(json!({"miner_version": version, "runner_version": version})).into_response()
 }
 
-async fn health() -> Response {
-    Json(json!({"status": "ok", "features": FeatureSet::ours()})).into_response()
+async fn health(State(door): State<HttpState>) -> Response {
+    let gauge = &door.context.gauge;
+    let health = json!({
+        "status": "ok",
+        "features": FeatureSet::ours(),
+        "draining": gauge.is_draining(),
+        "open_leases": gauge.open(),
+    });
+    Json(health).into_response()
 }

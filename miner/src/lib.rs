@@ -16,16 +16,19 @@ pub mod greeting;
 pub mod http;
 pub mod lease;
 pub mod lease_table;
+pub mod machine_board;
 pub mod persistent;
 pub mod queues;
 pub mod receipt_pages;
+pub mod shares;
 pub mod state;
 pub mod store;
 #[cfg(test)]
 mod testing;
 pub mod validator_session;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -33,36 +36,38 @@ use std::time::Duration;
 use muster_enrollment::{ExecutorRegistry, RegistryError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
+use muster_process::connections::ConnectionCounts;
 use muster_process::error::Coded;
-use muster_process::listen::{BindError, bind};
+use muster_process::folders::report_folders;
+use muster_process::listen::{BindError, bind, local_address};
 use muster_process::ready::{ReadyError, announce};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
 use muster_store::StoreError;
+use muster_store::retention::{JanitorStore, run_janitor};
 use muster_websocket::Limits;
-use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::chain::{ChainFollower, ServedValidators};
 use crate::dispatcher::Dispatcher;
-use crate::greeting::MAX_UNAUTHENTICATED;
+use crate::greeting::UNAUTHENTICATED;
 use crate::lease::LeaseTimeouts;
-use crate::lease_table::{FetchRules, LeaseRules, LeaseTable};
+use crate::lease_table::{Event, FetchRules, LeaseRules, LeaseTable};
 use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
 use crate::persistent::{ExecutorPool, Fleet, PersistentServer};
 use crate::queues::{Inbox, inbox};
 use crate::receipt_pages::{PageError, Pages, oldest_page};
-use crate::state::{MinerState, SessionLimiter};
+use crate::shares::ShareRules;
+use crate::state::{LeaseGauge, MinerState, SessionLimiter};
 use crate::store::Store;
 
-pub use config::{ChainConfig, Config, ExecutorConfig, PersistentConfig};
+pub use config::{ChainConfig, Config, ExecutorConfig, MinerRetentionConfig, PersistentConfig, SharesConfig};
 pub use muster_provisioning as manager;
 
 /// How long a validator may take to send the job once its executor is ready, as in ComputeHorde.
 const PAYLOAD_TIME: Duration = Duration::from_secs(600);
 /// The time beyond the sum of a job's own limits after which the miner ends it: the validator's clock comes first.
 const MARGIN: Duration = Duration::from_secs(60);
-/// The time for which results are kept for their validators, and attempts remembered.
-const MEMORY: Duration = Duration::from_secs(24 * 3600);
 /// How long sessions and executors may take to end once the miner stops.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -160,6 +165,7 @@ pub async fn run_with(
         config.validators.iter().copied(),
         config.blacklist.iter().copied(),
     );
+    let gauge = Arc::new(LeaseGauge::default());
     let context = Arc::new(MinerState {
         main_hotkey: config.main_hotkey.unwrap_or(key.hotkey()),
         key,
@@ -171,16 +177,28 @@ pub async fn run_with(
         limits: Limits::miner(),
         require_signature: config.require_validator_signature,
         fetches_apart: fetches_apart(&config),
+        machines: machine_board::MachineBoard::default(),
         hangup: own.token(),
         seats: SessionLimiter::default(),
-        strangers: Semaphore::new(MAX_UNAUTHENTICATED),
+        strangers: ConnectionCounts::new(UNAUTHENTICATED),
+        gauge: Arc::clone(&gauge),
         next: AtomicU64::new(0),
     });
+    let drain_file = config.drain_file.clone();
+    own.spawn(
+        "drain",
+        watch_drain(drain_file, inbox.clone(), Arc::clone(&clock), own.token()),
+    );
     let pool = ExecutorPool::default();
     let manager = lend_persistent(&config, manager, &pool, &context, &own).await?;
-    own.spawn("executors of an earlier process", manager.reclaim());
-    let serving = http::serve(listener, Arc::clone(&context), own.clone(), own.token());
+    own.spawn(
+        "executors of an earlier process",
+        manager.reclaim(leases.open_attempts()),
+    );
+    let settings = config.http.clone();
+    let serving = http::serve(listener, settings, Arc::clone(&context), own.clone(), own.token());
     own.spawn("http", serving);
+    start_janitor(&config, &store, &own, &clock);
     follow_chain(&config, &context, config.announce.unwrap_or(address), &own);
     announce(address, config.ready_file.as_deref())?;
 
@@ -192,12 +210,13 @@ pub async fn run_with(
         tasks: own.clone(),
         manager,
         miner_address: match config.executor.dial.as_str() {
-            "" => format!("ws://{}", dialable(address)),
+            "" => format!("ws://{}", local_address(address)),
             dial => dial.to_owned(),
         },
         pool,
         inbox,
         drain: Duration::from_secs(config.drain_s),
+        gauge,
     };
     let outcome = dispatcher.run(events, pending, tasks.token()).await;
     own.shutdown();
@@ -206,6 +225,52 @@ pub async fn run_with(
     }
     store.close().await;
     Ok(outcome?)
+}
+
+/// How often the miner looks for the file that empties it.
+const DRAIN_EVERY: Duration = Duration::from_secs(2);
+
+/// Declines offers while the file is there.
+async fn watch_drain(file: PathBuf, inbox: Inbox, clock: SharedClock, stop: CancellationToken) {
+    let mut told = false;
+    loop {
+        let there = tokio::fs::try_exists(&file).await.unwrap_or(told);
+        if there != told {
+            told = there;
+            tracing::info!(draining = there, file = %file.display(), "the operator's wish has changed");
+            inbox.send(Event::Drain(there)).await;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = clock.sleep(DRAIN_EVERY) => {}
+        }
+    }
+}
+
+/// Starts the janitor of the store and the measurement of the folders, until the miner stops.
+fn start_janitor(config: &Config, store: &Store, tasks: &Tasks, clock: &SharedClock) {
+    let pace = config.retention.pace.pace();
+    let folders = vec![
+        ("receipts_dir", config.receipts_dir.clone()),
+        ("executor.provisioned", config.executor.provisioned.clone()),
+        ("standing.roll", config.standing.roll.clone()),
+    ];
+    let reporting = report_folders("miner", folders, pace.measure, Arc::clone(clock));
+    let stop = tasks.token();
+    tasks.spawn("measure folders", async move {
+        stop.run_until_cancelled(reporting).await
+    });
+    let Some((rules, writer)) = store.retention(config.retention.receipts) else {
+        return;
+    };
+    let janitor_store = JanitorStore {
+        role: "miner",
+        url: config.store.clone(),
+        writer,
+    };
+    let janitor = run_janitor(rules, janitor_store, pace, Arc::clone(clock));
+    let stop = tasks.token();
+    tasks.spawn("janitor", async move { stop.run_until_cancelled(janitor).await });
 }
 
 /// Announces the miner's address on the chain and keeps the served validators fresh, where a chain is configured.
@@ -220,6 +285,7 @@ fn follow_chain(config: &Config, context: &MinerState, address: SocketAddr, task
         key: context.key.clone(),
         address,
         served: context.served.clone(),
+        inbox: context.inbox.clone(),
         clock: Arc::clone(&context.clock),
     };
     tasks.spawn("chain", follower.run(tasks.token()));
@@ -306,22 +372,18 @@ fn rules(config: &Config) -> LeaseRules {
             payload: PAYLOAD_TIME,
             margin: MARGIN,
             skew: Duration::from_millis(config.executor.max_skew_ms),
+            reattach: Duration::from_secs(config.executor.reattach_s),
         },
-        memory: MEMORY,
+        memory: Duration::from_secs(config.retention.results_s),
         fetch: FetchRules {
             slots: config.fetch.slots,
             per_account: config.fetch.per_account,
             per_registry: config.fetch.per_registry,
             waiting: config.fetch.waiting,
         },
-    }
-}
-
-/// The address by which executors on this machine reach a port that may be bound to all interfaces.
-fn dialable(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        ip if !ip.is_unspecified() => address,
-        IpAddr::V4(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())),
-        IpAddr::V6(_) => SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, address.port())),
+        shares: ShareRules {
+            floor: config.shares.floor,
+            beyond: Duration::from_secs(config.shares.beyond_s),
+        },
     }
 }

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use muster_http::range::RequestedRange;
 use muster_protocol::Timestamp;
 use muster_protocol::receipt::{PAGE_SECS, SERVED_SECS, page_of};
-use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _, Take};
 
 use crate::store::PageLine;
 
@@ -26,15 +27,16 @@ pub struct PageError {
     source: io::Error,
 }
 
-/// The bytes of a page that a request gets.
-#[derive(Clone, Debug)]
+/// The part of a page that a request gets.
+#[derive(Debug)]
 pub struct PageContent {
     /// The range that the request's `Range` header asked for.
     pub range: RequestedRange,
     /// Bytes of the whole page.
     pub size: u64,
-    /// The bytes of the range, which is all of them for [`RequestedRange::Whole`].
-    pub bytes: Vec<u8>,
+    /// The bytes of the range, which is all of the page for [`RequestedRange::Whole`]. They are read as they are sent:
+    /// nobody has to be trusted to ask for little.
+    pub bytes: Take<File>,
 }
 
 /// The oldest page still served at a moment.
@@ -105,17 +107,22 @@ impl Pages {
     /// # Errors
     /// It is there but cannot be read.
     pub async fn read(&self, page: i64) -> Result<Option<Vec<u8>>, PageError> {
-        let content = self.read_range(page, None).await?;
-        Ok(content.map(|content| content.bytes))
+        let Some(mut content) = self.open_range(page, None).await? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        let read = content.bytes.read_to_end(&mut bytes).await;
+        read.map_err(failed("read", &self.path(page)))?;
+        Ok(Some(bytes))
     }
 
-    /// The bytes of a page that a `Range` header asks for, and no others; `None` if there is no such page.
+    /// Opens the part of a page that a `Range` header asks for; `None` if there is no such page.
     ///
     /// # Errors
     /// It is there but cannot be read.
-    pub async fn read_range(&self, page: i64, range: Option<&str>) -> Result<Option<PageContent>, PageError> {
+    pub async fn open_range(&self, page: i64, range: Option<&str>) -> Result<Option<PageContent>, PageError> {
         let path = self.path(page);
-        match read_range(&path, range).await {
+        match open_range(&path, range).await {
             Ok(content) => Ok(Some(content)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", &path)(error)),
@@ -170,9 +177,9 @@ pub fn parse_name(name: &str) -> Option<i64> {
     digits.parse().ok()
 }
 
-/// Reads the bytes that a `Range` header asks for, and no others.
-async fn read_range(path: &Path, range: Option<&str>) -> io::Result<PageContent> {
-    let mut file = tokio::fs::File::open(path).await?;
+/// Opens the bytes that a `Range` header asks for, and no others.
+async fn open_range(path: &Path, range: Option<&str>) -> io::Result<PageContent> {
+    let mut file = File::open(path).await?;
     let size = file.metadata().await?.len();
     let range = RequestedRange::parse(range, size);
     let (first, end) = match range {
@@ -180,12 +187,9 @@ async fn read_range(path: &Path, range: Option<&str>) -> io::Result<PageContent>
         RequestedRange::Part { first, end } => (first, end),
         RequestedRange::Unsatisfiable => (0, 0),
     };
-    let mut bytes = Vec::new();
-    if first < end {
-        file.seek(io::SeekFrom::Start(first)).await?;
-        // Lines that are appended meanwhile belong to the next request.
-        file.take(end - first).read_to_end(&mut bytes).await?;
-    }
+    file.seek(io::SeekFrom::Start(first)).await?;
+    // Lines that are appended meanwhile belong to the next request.
+    let bytes = file.take(end.saturating_sub(first));
     Ok(PageContent { range, size, bytes })
 }
 
@@ -221,12 +225,29 @@ mod tests {
             (Some("bytes=10-"), RequestedRange::Unsatisfiable, b""),
             (Some("lines=1-"), RequestedRange::Whole, b"012345678\n"),
         ] {
-            let content = pages.read_range(page, header).await.unwrap().unwrap();
+            let mut content = pages.open_range(page, header).await.unwrap().unwrap();
+            let mut read = Vec::new();
+            content.bytes.read_to_end(&mut read).await.unwrap();
             assert_eq!(
-                (content.range, content.size, &content.bytes[..]),
+                (content.range, content.size, &read[..]),
                 (range, 10, bytes),
                 "{header:?}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_of_any_size_costs_the_bytes_that_are_sent() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Timestamp::from_secs(1_767_225_600);
+        let pages = Pages::open(folder.path(), vec![], now).await.unwrap();
+        let size = 1 << 40;
+        let page = std::fs::File::create(pages.path(page_of(now))).unwrap();
+        page.set_len(size).unwrap();
+        for header in [None, Some("bytes=0-")] {
+            let mut content = pages.open_range(page_of(now), header).await.unwrap().unwrap();
+            assert_eq!((content.size, content.bytes.limit()), (size, size));
+            assert_eq!(content.bytes.read_u8().await.unwrap(), 0);
         }
     }
 

@@ -2,23 +2,49 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use muster_identity::Keypair;
 use muster_process::SharedClock;
+use muster_process::connections::ConnectionCounts;
 use muster_protocol::{Hotkey, MinerKey, ValidatorKey};
 use muster_websocket::Limits;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ServedValidators;
+use crate::machine_board::MachineBoard;
 use crate::queues::Inbox;
 use crate::receipt_pages::Pages;
 use crate::store::Store;
 
 /// Sessions of one validator at any moment. Ours needs one; ComputeHorde's opens one for each job.
 pub const MAX_SESSIONS: usize = 1_024;
+
+/// The open leases, for whoever asks about this miner.
+#[derive(Debug, Default)]
+pub struct LeaseGauge {
+    open: AtomicUsize,
+    draining: AtomicBool,
+}
+
+impl LeaseGauge {
+    /// Shows the state of the lease table.
+    pub fn show(&self, open: usize, draining: bool) {
+        self.open.store(open, Ordering::Relaxed);
+        self.draining.store(draining, Ordering::Relaxed);
+    }
+
+    /// Leases that have not ended.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Whether offers are declined because the miner is being emptied.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+}
 
 /// The number of open sessions of each validator.
 #[derive(Clone, Debug, Default)]
@@ -54,12 +80,16 @@ pub struct MinerState {
     pub require_signature: bool,
     /// Whether executors that the miner starts take nothing from one another while they fetch images.
     pub fetches_apart: bool,
+    /// The load of persistent executors' machines.
+    pub machines: MachineBoard,
     /// Cancelled when sessions must end.
     pub hangup: CancellationToken,
     /// Bounds the sessions of each validator.
     pub seats: SessionLimiter,
-    /// A permit for every connection whose validator has not proved its key.
-    pub strangers: Semaphore,
+    /// Connections whose validator has not proved its key.
+    pub strangers: ConnectionCounts,
+    /// The open leases.
+    pub gauge: Arc<LeaseGauge>,
     /// The next connection's number.
     pub next: AtomicU64,
 }

@@ -1,15 +1,19 @@
 //! One session with one validator: its frames become events, and the dispatcher's queued messages are sent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use muster_identity::{FrameSignature, Keypair, countersign, open_credentials, verify_frame, verify_offered};
 use muster_process::error::Causes;
 use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::wire::machines::MachinesNotice;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobRequest, MainHotkey, ToMiner};
 use muster_protocol::wire::muster::ReceiptCountersigned;
 use muster_protocol::wire::signing::{SignedFrame, decode_from_validator};
 use muster_protocol::wire::{WireError, encode};
-use muster_protocol::{ExecutorToken, MinerKey, Receipt, ReceiptPayload, Timestamp, ValidatorKey};
+use muster_protocol::{
+    ExecutorToken, Feature, FeatureSet, MinerKey, Receipt, ReceiptPayload, Timestamp, ValidatorKey,
+};
 use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::{CloseCode, Greeting, Peer, SessionError, Socket, SocketError};
 use uuid::Uuid;
@@ -23,6 +27,11 @@ use crate::state::MinerState;
 
 /// Bytes of frames that are handed to the network together, if so many have gathered.
 const TOGETHER: usize = 128 * 1024;
+
+/// The time after the greeting until the first message about the machines.
+const TELL_MACHINES_AFTER: Duration = Duration::from_secs(2);
+/// The pause between two messages about the machines.
+const TELL_MACHINES_EVERY: Duration = Duration::from_secs(30);
 
 /// A validator that has proved its key.
 #[derive(Debug)]
@@ -87,8 +96,32 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
     tokio::select! {
         () = reader.run(receiver) => {}
         () = write(&sender, outgoings, &context) => {}
+        () = tell_machines(&sender, features, &context) => {}
     }
     context.inbox.send(Event::Left(connection)).await;
+}
+
+/// Tells a validator that knows the feature the load of the executors' machines, until the socket fails. A notice that
+/// does not go out is of no use later.
+async fn tell_machines(sender: &Sender<ValidatorPeer>, features: FeatureSet, context: &MinerState) {
+    if !features.has(Feature::Machines) {
+        return std::future::pending().await;
+    }
+    let mut told = MachinesNotice::default();
+    // The greeting's own messages go first.
+    context.clock.sleep(TELL_MACHINES_AFTER).await;
+    loop {
+        let notice = context.machines.notice(context.clock.now());
+        if notice != told {
+            let frame = encode(&FromMiner::MusterMachines(Box::new(notice.clone())));
+            if let Err(error) = sender.send(&Frame(frame.into())).await {
+                tracing::debug!(error = %Causes(&error), "a validator cannot be told of the machines");
+                return;
+            }
+            told = notice;
+        }
+        context.clock.sleep(TELL_MACHINES_EVERY).await;
+    }
 }
 
 /// Sends queued messages; messages that gathered go out together. It ends when the dispatcher has dropped the session
@@ -210,6 +243,9 @@ impl Reader<'_> {
             }
             ToMiner::MusterSessionSealed(_) => self.say(malformed("sessions are sealed by miners")).await,
             ToMiner::MusterFetchImage(_) => self.say(malformed("fetches are granted by miners")).await,
+            ToMiner::MusterLeaseHeld(_) | ToMiner::MusterEndStored(_) => {
+                self.say(malformed("leases are held by miners")).await
+            }
             ToMiner::MusterWhitelist(notice) => {
                 self.post(Event::Listed {
                     connection: self.connection,
@@ -259,6 +295,7 @@ impl Reader<'_> {
             request,
             receipt,
             served,
+            stakes: context.served.stakes_of(self.validator),
         });
         self.post(Event::Offered {
             connection: self.connection,

@@ -11,13 +11,14 @@ use muster_gateway::ProofView;
 use muster_gateway::proof_record::{ProofRecord, Transcript};
 use muster_openai::{BodyKind, JsonReader};
 use muster_process::SharedClock;
+use muster_terminal::print;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cli::Chat;
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::{print, proof};
+use crate::proof;
 
 const PATH: &str = "/v1/chat/completions";
 /// The most of one answer that is kept to be checked.

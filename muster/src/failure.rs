@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use muster_protocol::ErrorCode;
+use muster_terminal::print;
 
 /// Why a command ended badly.
 #[derive(Debug)]
@@ -60,9 +61,9 @@ impl Failure {
     /// Prints it to stderr; the process ends with the code returned.
     pub(crate) fn report(&self) -> ExitCode {
         let code = self.code.map(|code| format!(" {code}")).unwrap_or_default();
-        crate::print::problem(format_args!("error{code}: {:#}", self.error));
+        print::problem(format_args!("error{code}: {:#}", self.error));
         if let Some(code) = self.code {
-            crate::print::problem(format_args!("  `muster explain {code}` says what to do"));
+            print::problem(format_args!("  `muster explain {code}` says what to do"));
         }
         ExitCode::from(self.exit)
     }

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use muster_process::SharedClock;
 use muster_protocol::rest::FileView;
+use muster_terminal::job_display::LiveDisplay;
+use muster_terminal::print;
 use serde_json::json;
 
 use crate::cli::Files;
 use crate::cli::user::{FileId, FilesGet, FilesLs, FilesPut};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::job_display::LiveDisplay;
-use crate::print;
 
 const PAGE: u32 = 100;
 

@@ -26,14 +26,16 @@ use muster_hardware_proof::prover::{
 };
 use muster_hardware_proof::spec::NumberFormat;
 use muster_hardware_proof::{Evidence, InstructionSet, Measurement, ProofVerdict};
+use muster_process::operator_token::OperatorToken;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
+use muster_terminal::print;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::cli::{Grade, GradeExplain, GradeLs, GradeReplay, GradeRun, GradeSelf};
 use crate::failure::{Failure, Result};
-use crate::{print, validator};
+use crate::validator;
 
 /// A batch takes as long as its slowest class.
 const BATCH_PATIENCE: Duration = Duration::from_secs(3_600);
@@ -86,7 +88,8 @@ pub(crate) async fn run(command: Grade) -> Result<ExitCode> {
 
 async fn now(args: GradeRun) -> Result<ExitCode> {
     let at = validator::address(args.of.state, &args.of.dir)?;
-    let file = batch(at).await?;
+    let token = validator::operator_token(args.token_file, args.of.state, &args.of.dir)?;
+    let file = batch(at, &token).await?;
     if args.of.json {
         print::line(format_args!(
             "{}",
@@ -119,12 +122,16 @@ async fn now(args: GradeRun) -> Result<ExitCode> {
 }
 
 /// Has a validator run a batch now; its whole file, once everybody in it is judged.
-pub(crate) async fn batch(at: SocketAddr) -> Result<BatchFile> {
+pub(crate) async fn batch(at: SocketAddr, token: &OperatorToken) -> Result<BatchFile> {
     let client = reqwest::Client::builder()
         .timeout(BATCH_PATIENCE)
         .no_proxy()
         .build()?;
-    let answer = client.post(format!("http://{at}/v0/batches")).send().await;
+    let request = client.post(format!("http://{at}/v0/batches"));
+    let answer = request
+        .header("authorization", token.authorization())
+        .send()
+        .await;
     let answer = answer.with_context(|| format!("no validator answers at {at}"))?;
     let ran = answer.status().is_success();
     let body: Value = answer

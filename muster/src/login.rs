@@ -4,16 +4,17 @@ use std::io::Read as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use muster_client::Credential;
+use muster_client::{ClientError, Credential};
 use muster_identity::wallet::WalletPath;
 use muster_process::SharedClock;
 use muster_protocol::rest::{ApiKey, CreateKey};
+use muster_terminal::print;
+use reqwest::StatusCode;
 use serde_json::json;
 
 use crate::cli::{Keys, Login};
 use crate::facilitator_access::{self, FacilitatorAccess, client_failure};
 use crate::failure::{Failure, Result};
-use crate::print;
 use crate::saved_login::SavedLogin;
 
 /// Longer than any key.
@@ -51,7 +52,15 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
     let target = facilitator_access::resolve(&args.door)?;
     let client = target.connect(clock).await?;
     // A hotkey has logged in by now; a key is shown with the first request.
-    client.jobs(1, 1).await.map_err(client_failure)?;
+    if let Err(error) = client.jobs(1, 1).await {
+        // A key may lack the right to read jobs; every key may see its account.
+        let is_forbidden =
+            matches!(&error, ClientError::Refused { status, .. } if *status == StatusCode::FORBIDDEN);
+        if !is_forbidden {
+            return Err(client_failure(error));
+        }
+        client.account().await.map_err(client_failure)?;
+    }
     let remembered = remember(&target);
     let file = remembered.write()?;
     let as_whom = match &target.credential {
@@ -105,15 +114,28 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
             let new = CreateKey {
                 name: args.name,
                 account: args.account,
+                rights: (!args.rights.is_empty()).then_some(args.rights),
+                days: args.days,
             };
             let made = client.create_key(&new).await.map_err(client_failure)?;
+            let is_bound = new.rights.is_some() || new.days.is_some();
+            if is_bound && made.rights.is_empty() {
+                // An older facilitator made a key that may do everything and never ends.
+                client.revoke_key(&made.id).await.map_err(client_failure)?;
+                return Err(Failure::usage(
+                    "the facilitator is too old for --rights and --days; the key that it made was revoked",
+                ));
+            }
             if args.json {
                 print::line(format_args!("{}", serde_json::to_string(&made)?));
             } else {
                 print::line(format_args!("{}", made.key.as_deref().unwrap_or_default()));
                 print::problem(format_args!(
-                    "key {} ({}) opens the account {}; it is shown this once, keep it like a password",
-                    made.id, made.name, made.account
+                    "key {} ({}) opens the account {}{}; it is shown this once, keep it like a password",
+                    made.id,
+                    made.name,
+                    made.account,
+                    describe_bounds(&made)
                 ));
             }
         }
@@ -125,9 +147,18 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
             } else {
                 let row = |key: &ApiKey| {
                     let (id, name, account) = (key.id.clone(), key.name.clone(), key.account.clone());
-                    vec![id, name, account, key.created_at.to_string()]
+                    let ends = key.expires_at.map(|end| end.to_string()).unwrap_or_default();
+                    vec![
+                        id,
+                        name,
+                        account,
+                        list_rights(key),
+                        key.created_at.to_string(),
+                        ends,
+                    ]
                 };
-                print::table(&["id", "name", "account", "made"], keys.iter().map(row));
+                let columns = ["id", "name", "account", "rights", "made", "ends"];
+                print::table(&columns, keys.iter().map(row));
             }
         }
         Keys::Rm(args) => {
@@ -141,4 +172,19 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The names of a key's rights with commas.
+fn list_rights(key: &ApiKey) -> String {
+    let names: Vec<_> = key.rights.iter().map(|right| right.as_str()).collect();
+    names.join(",")
+}
+
+/// The rights and the end of a key, in words; empty for a key of a facilitator that knows neither.
+fn describe_bounds(key: &ApiKey) -> String {
+    let rights = list_rights(key);
+    match key.expires_at {
+        Some(end) if !rights.is_empty() => format!(" for {rights} until {end}"),
+        Some(_) | None => String::new(),
+    }
 }

@@ -1,17 +1,19 @@
-//! `muster`: every role and every tool of the subnet in one binary. Nothing lives here but parsing, printing, and `up`.
+//! `muster`: every role and every tool of the subnet in one binary. Nothing lives here but commands and `up`.
 
+mod account;
+mod backup;
 mod chat;
 mod cli;
 mod doctor;
+mod drain;
 mod facilitator_access;
 mod failure;
 mod files;
 mod grade;
 mod job;
-mod job_display;
 mod job_inputs;
-mod job_text;
 mod login;
+mod miner_view;
 mod proof;
 mod roles;
 mod saved_login;
@@ -19,6 +21,7 @@ mod subnet;
 mod up;
 mod validator;
 mod wallet;
+mod webhook;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -26,8 +29,9 @@ use std::sync::Arc;
 use clap::{CommandFactory as _, Parser as _};
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::ErrorCode;
+use muster_terminal::print;
 
-use crate::cli::{Cli, Command, Completions};
+use crate::cli::{Cli, Command, Completions, Miner, MinerCommand};
 use crate::failure::{Failure, Result};
 
 fn main() -> ExitCode {
@@ -50,6 +54,10 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Up(args) => up::run(args, tasks, clock).await,
         Command::Facilitator(args) => roles::facilitator(args, tasks, clock).await,
         Command::Validator(args) => roles::validator(args, tasks, clock).await,
+        Command::Miner(Miner {
+            command: Some(MinerCommand::Show(args)),
+            ..
+        }) => miner_view::show(*args, clock).await,
         Command::Miner(args) => roles::miner(args, tasks, clock).await,
         Command::Executor(args) => roles::executor(args, tasks, clock).await,
         Command::Job(command) => job::run(*command, clock).await,
@@ -62,8 +70,12 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Files(command) => files::run(*command, clock).await,
         Command::Login(args) => login::login(args, clock).await,
         Command::Keys(command) => login::keys(command, clock).await,
+        Command::Webhook(command) => webhook::run(command, clock).await,
+        Command::Account(command) => account::run(command, clock).await,
         Command::Doctor(args) => doctor::run(args, clock).await,
         Command::Completions(args) => completions(&args),
+        Command::Backup(args) => backup::backup(args, clock).await,
+        Command::Restore(args) => backup::restore(args, clock).await,
         Command::Wallet(command) => wallet::run(command),
         Command::Explain { code } => explain(&code),
     }
@@ -92,50 +104,4 @@ fn explain(text: &str) -> Result<ExitCode> {
     };
     print::raw(code.page());
     Ok(ExitCode::SUCCESS)
-}
-
-/// The one place that writes to the terminal. A reader that goes away (`muster … | head`) is no error.
-mod print {
-    use std::fmt::Arguments;
-    use std::io::Write as _;
-
-    /// A line of what was asked for.
-    pub(crate) fn line(text: Arguments<'_>) {
-        let _ = writeln!(std::io::stdout().lock(), "{text}");
-    }
-
-    /// Text of what was asked for, as it is.
-    pub(crate) fn raw(text: &str) {
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    }
-
-    /// A line beside what was asked for.
-    pub(crate) fn problem(text: Arguments<'_>) {
-        let _ = writeln!(std::io::stderr().lock(), "{text}");
-    }
-
-    /// Bytes of what was asked for, as they are and at once.
-    pub(crate) fn bytes_beside(text: &str) {
-        let mut out = std::io::stderr().lock();
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    }
-
-    /// A table of what was asked for, without lines around it.
-    pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-        let mut table = comfy_table::Table::new();
-        table.load_style(comfy_table::presets::NOTHING);
-        table.set_header(head);
-        for row in rows {
-            table.add_row(row);
-        }
-        for text in table.lines() {
-            line(format_args!("{}", text.trim_end()));
-        }
-    }
-
-    /// A number of bytes as people say it.
-    pub(crate) fn size(bytes: u64) -> String {
-        indicatif::HumanBytes(bytes).to_string()
-    }
 }

@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use muster_gateway::proof_record::{ProofRecord, VerifiedRecord};
 use muster_process::SharedClock;
+use muster_terminal::print;
 use serde_json::{Value, json};
 
 use crate::cli::{Proof, ProofVerify, Session, SessionLs};
 use crate::failure::{Failure, Result};
-use crate::{print, validator};
+use crate::validator;
 
 /// The verdict on an answer whose proof holds.
 pub(crate) const PROVEN: &str = "proven";

@@ -10,11 +10,12 @@ use muster_executor::Invocation;
 use muster_process::config::{self, RoleConfig};
 use muster_process::telemetry::{self, LogFormat};
 use muster_process::{Coded, SharedClock, Tasks, shutdown};
+use muster_terminal::print;
 use tokio::io::AsyncReadExt as _;
 
-use crate::cli::{Executor, Miner, Role};
+use crate::cli::{Executor, ExecutorCommand, Miner, MinerCommand, Role};
+use crate::drain;
 use crate::failure::{Failure, Result};
-use crate::print;
 
 /// How long a role may take to end its connections and writes after it was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -47,7 +48,10 @@ pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> R
 
 /// `muster miner`.
 pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let Miner { role, .. } = &args;
+    let Miner { role, command, .. } = &args;
+    if let Some(MinerCommand::Drain(asked)) = command {
+        return drain::miner(asked, &clock).await;
+    }
     let Some(config) = configure::<muster_miner::Config>(role.config.as_deref(), role.print_config)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -103,6 +107,9 @@ fn unusable(error: RegistryError) -> Failure {
 
 /// `muster executor`.
 pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
+    if let Some(ExecutorCommand::Drain(asked)) = &args.command {
+        return drain::executor(asked, &clock).await;
+    }
     let configured = configure::<muster_executor::Config>(args.config.as_deref(), args.print_config)?;
     let Some(config) = configured else {
         return Ok(ExitCode::SUCCESS);
@@ -124,7 +131,7 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
 }
 
 /// Reads a configuration, or prints the commented defaults and returns nothing.
-fn configure<T: RoleConfig>(path: Option<&Path>, print: bool) -> Result<Option<T>> {
+pub(crate) fn configure<T: RoleConfig>(path: Option<&Path>, print: bool) -> Result<Option<T>> {
     if print {
         print::raw(T::COMMENTED_DEFAULT);
         return Ok(None);

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use muster_process::SharedClock;
 use muster_protocol::rest::{ClassOffer, ValidatorCapacity};
+use muster_terminal::{job_text, print};
 
 use crate::cli::Subnet;
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::Result;
-use crate::{job_text, print};
 
 /// Runs `muster subnet`.
 pub(crate) async fn run(args: Subnet, clock: SharedClock) -> Result<ExitCode> {

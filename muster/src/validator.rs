@@ -2,22 +2,23 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table};
+use muster_process::operator_token::OperatorToken;
 use muster_protocol::{JobId, MinerKey, Timestamp};
 use muster_routing::{Candidate, RouteDecision};
+use muster_terminal::print;
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::cli::{Route, RouteExplain};
 use crate::failure::{Failure, Result};
-use crate::print;
-use crate::up::state::Subnet;
+use crate::up::state::{Layout, Subnet};
 
 /// A validator answers from its own store.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -69,6 +70,26 @@ pub(crate) fn address(state: Option<SocketAddr>, folder: &Path) -> Result<Socket
             folder.display()
         ))
     })
+}
+
+/// The token of its operator: in `file`, or that of the subnet in `folder`.
+pub(crate) fn operator_token(
+    file: Option<PathBuf>,
+    state: Option<SocketAddr>,
+    folder: &Path,
+) -> Result<OperatorToken> {
+    let file = match (file, state) {
+        (Some(file), _) => file,
+        (None, None) => Layout::create(folder)?.operator_token(),
+        (None, Some(_)) => {
+            return Err(Failure::usage(
+                "the validator runs a batch for its operator only: give --token-file with the path of \
+                 `operator_token` in its configuration",
+            ));
+        }
+    };
+    let token = OperatorToken::read(&file);
+    Ok(token.with_context(|| format!("{} has no token of a validator's operator", file.display()))?)
 }
 
 /// Its answer to `GET path`.

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
 use muster_protocol::{ErrorCode, Hotkey};
+use muster_terminal::print;
 use serde::Serialize;
 
 use crate::cli::{Wallet, WalletArgs};
 use crate::failure::{Failure, Result};
-use crate::print;
 
 /// The public part of a wallet.
 #[derive(Serialize)]

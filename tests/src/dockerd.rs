@@ -1,7 +1,7 @@
 //! A Docker engine of a test's own, which may be killed.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ const START: Duration = Duration::from_secs(90);
 pub struct Dockerd {
     folder: tempfile::TempDir,
     daemon: Option<Child>,
+    /// Whether its containers go on while it is away.
+    live_restore: bool,
 }
 
 impl Dockerd {
@@ -27,6 +29,18 @@ impl Dockerd {
     /// # Errors
     /// This is not root, there is no dockerd, or it does not come up.
     pub fn start() -> Result<Self> {
+        Self::start_as(false)
+    }
+
+    /// Starts one whose containers go on while it is away.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with_live_restore() -> Result<Self> {
+        Self::start_as(true)
+    }
+
+    fn start_as(live_restore: bool) -> Result<Self> {
         ensure!(
             geteuid().is_root() && std::path::Path::new("/usr/sbin/dockerd").exists(),
             "this test starts a Docker engine of its own: it needs root, and dockerd, which `cargo xtask test` installs"
@@ -35,7 +49,11 @@ impl Dockerd {
         let folder = tempfile::Builder::new()
             .prefix("muster-engine-")
             .tempdir_in("/tmp")?;
-        let mut engine = Self { folder, daemon: None };
+        let mut engine = Self {
+            folder,
+            daemon: None,
+            live_restore,
+        };
         if let Err(error) = engine.begin() {
             let log = std::fs::read_to_string(engine.folder.path().join("log")).unwrap_or_default();
             let end: Vec<_> = log.lines().rev().take(15).collect();
@@ -71,7 +89,8 @@ impl Dockerd {
             let _ = std::fs::remove_file(at(stale));
         }
         // The machine's own configuration must not speak to this one; its storage is slow and works everywhere.
-        std::fs::write(at("daemon.json"), "{}")?;
+        let settings = serde_json::json!({ "live-restore": self.live_restore });
+        std::fs::write(at("daemon.json"), settings.to_string())?;
         // In a network of its own: an engine that is told to have no bridge removes the machine's. The shell becomes
         // dockerd, so that its process id is dockerd's.
         let daemon = Command::new("unshare")
@@ -118,17 +137,18 @@ impl Dockerd {
         })
     }
 
-    /// A port on the loopback address of the engine's own network, where this process listens.
+    /// A port on the loopback address of the engine's own network, where this process listens; a free one for 0. An
+    /// engine that is started again has another network.
     ///
     /// # Errors
     /// It does not run, or this process may not enter its network.
-    pub fn listen(&self) -> Result<TcpListener> {
+    pub fn listen(&self, port: u16) -> Result<TcpListener> {
         let daemon = self.daemon.as_ref().context("it does not run")?;
         let network = File::open(format!("/proc/{}/ns/net", daemon.id()))?;
         // A socket stays in the network that its thread was in when it made the socket.
         let listening = std::thread::spawn(move || {
             setns(&network, CloneFlags::CLONE_NEWNET)?;
-            Ok(TcpListener::bind("127.0.0.1:0")?)
+            Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, port))?)
         });
         listening
             .join()

@@ -12,6 +12,10 @@ use serde::Deserialize;
 
 use crate::process::run;
 
+/// The table of an executor's configuration that allows what the tests need: images that they loaded themselves, and
+/// registries of this machine.
+pub const IMAGES_OF_TESTS: &str = "[images]\nlocal = [\"*\"]\nallow = [\"127.0.0.0/8\"]\n";
+
 /// The shell, and every other program, inside the image.
 pub const BUSYBOX: &str = "/bin/busybox";
 

@@ -1,6 +1,6 @@
 //! A subnet whose processes a test holds one by one: killed, stopped, started again, and reached through relays.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,19 +9,22 @@ use anyhow::{Context as _, Result, bail};
 use muster_identity::Keypair;
 use muster_identity::wallet::{ColdkeyStorage, WalletPath, create};
 use muster_process::ready;
-use muster_protocol::JobId;
+use muster_protocol::{AttemptId, JobId};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::devchain::RunningChain;
+use crate::free_address::free_address;
 use crate::process::{muster, wait_for};
+
+mod layout;
+
+pub use layout::{Absences, Keys, Layout, SpareMiner};
 
 /// How long a role may take to be up on a busy machine.
 const START: Duration = Duration::from_secs(60);
 const HOTKEY: &str = "default";
-/// A thousand TAO: enough for a permit.
-const STAKE: u64 = 1_000_000_000_000;
 
 /// A role that runs as a process of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,55 +35,32 @@ pub enum Role {
     Validator,
     /// The role that runs jobs.
     Miner,
+    /// A second miner, of another owner, if the layout has one.
+    SpareMiner,
 }
 
 impl Role {
     /// Every role, in the order in which they need one another.
-    pub const ALL: [Self; 3] = [Self::Facilitator, Self::Miner, Self::Validator];
+    pub const ALL: [Self; 4] = [Self::Facilitator, Self::Miner, Self::SpareMiner, Self::Validator];
 
-    /// The subcommand of `muster`.
+    /// The name of its files and its wallet.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Facilitator => "facilitator",
             Self::Validator => "validator",
             Self::Miner => "miner",
+            Self::SpareMiner => "spare_miner",
         }
     }
-}
 
-/// The settings that differ from one test to the next.
-#[derive(Clone, Debug, Default)]
-pub struct Layout {
-    /// Where the roles keep what they know; SQLite files in the subnet's folder if it is not set. `ROLE` in it stands
-    /// for the role.
-    pub store: Option<String>,
-    /// The address the miner announces; its own if it is not set.
-    pub miner_announces: Option<SocketAddr>,
-    /// The miner's own port; a free one if it is not set.
-    pub miner_port: Option<SocketAddr>,
-    /// Where the validator finds its facilitator; its own address if it is not set.
-    pub facilitator_through: Option<SocketAddr>,
-    /// The facilitator's own port; a free one if it is not set.
-    pub facilitator_port: Option<SocketAddr>,
-    /// An executor does not start before this file is there.
-    pub gate: Option<PathBuf>,
-    /// The engine of the executors; the machine's if it is not set.
-    pub engine: Option<String>,
-    /// How many jobs the miner runs at once.
-    pub executors: u32,
-    /// Validators that the miner serves although they are in no metagraph.
-    pub validators: Vec<String>,
-}
-
-/// The keys of everyone.
-#[derive(Debug)]
-pub struct Keys {
-    /// The key of the validator.
-    pub validator: Keypair,
-    /// The key of the miner.
-    pub miner: Keypair,
-    /// The key that signs jobs.
-    pub user: Keypair,
+    /// The subcommand of `muster`.
+    const fn command(self) -> &'static str {
+        match self {
+            Self::Facilitator => "facilitator",
+            Self::Validator => "validator",
+            Self::Miner | Self::SpareMiner => "miner",
+        }
+    }
 }
 
 /// A subnet that runs until it is dropped.
@@ -89,17 +69,11 @@ pub struct Parts {
     folder: tempfile::TempDir,
     chain: RunningChain,
     keys: Keys,
-    addresses: [SocketAddr; 3],
-    processes: [Option<Child>; 3],
-    stores: [String; 3],
-}
-
-/// An address on which nobody listens at this moment.
-///
-/// # Errors
-/// There is none.
-pub fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    /// The roles that this subnet has, in the order in which they need one another.
+    roles: Vec<Role>,
+    addresses: [SocketAddr; 4],
+    processes: [Option<Child>; 4],
+    stores: [String; 4],
 }
 
 const fn place(role: Role) -> usize {
@@ -107,6 +81,7 @@ const fn place(role: Role) -> usize {
         Role::Facilitator => 0,
         Role::Validator => 1,
         Role::Miner => 2,
+        Role::SpareMiner => 3,
     }
 }
 
@@ -128,10 +103,11 @@ impl Parts {
         let keys = Keys {
             validator: key("validator")?,
             miner: key("miner")?,
+            spare_miner: key("spare_miner")?,
             user: key("user")?,
         };
         let genesis = folder.path().join("genesis.json");
-        std::fs::write(&genesis, spec(&keys).to_string())?;
+        std::fs::write(&genesis, layout::spec(&keys, layout).to_string())?;
         let genesis = genesis.to_str().context("a folder that is no text")?;
         let chain = RunningChain::start(&["--spec", genesis, "--block-time-ms", "500"])?;
         let given = |address: Option<SocketAddr>| address.map_or_else(free_address, Ok);
@@ -139,6 +115,7 @@ impl Parts {
             given(layout.facilitator_port)?,
             free_address()?,
             given(layout.miner_port)?,
+            given(layout.spare_miner.as_ref().map(|spare| spare.port))?,
         ];
         let at = |name: &str| {
             format!(
@@ -150,22 +127,34 @@ impl Parts {
             Some(template) => template.replace("ROLE", role.name()),
             None => at(role.name()),
         };
-        let stores = [Role::Facilitator, Role::Validator, Role::Miner].map(store);
+        let stores = [Role::Facilitator, Role::Validator, Role::Miner, Role::SpareMiner].map(store);
+        let there = |role: &Role| *role != Role::SpareMiner || layout.spare_miner.is_some();
+        let roles: Vec<_> = Role::ALL.into_iter().filter(there).collect();
         let mut parts = Self {
             folder,
             chain,
             keys,
+            roles: roles.clone(),
             addresses,
-            processes: [None, None, None],
+            processes: [const { None }; 4],
             stores,
         };
-        for role in Role::ALL {
+        for role in roles {
+            if role == Role::Validator {
+                // The validator's first reading of the chain then has the addresses, whatever strikes the chain.
+                parts.wait_for_miners()?;
+            }
             let config = parts.config(role, layout)?;
-            std::fs::write(parts.file(role, "toml"), config)?;
+            std::fs::write(parts.config_file(role), config)?;
             parts.begin(role)?;
         }
         parts.wait_for_validator()?;
         Ok(parts)
+    }
+
+    /// The roles that this subnet has, in the order in which they need one another.
+    pub fn roles(&self) -> &[Role] {
+        &self.roles
     }
 
     /// The folder of everything.
@@ -185,21 +174,23 @@ impl Parts {
 
     /// Where a role listens.
     pub fn address(&self, role: Role) -> SocketAddr {
-        let [facilitator, validator, miner] = self.addresses;
+        let [facilitator, validator, miner, spare_miner] = self.addresses;
         match role {
             Role::Facilitator => facilitator,
             Role::Validator => validator,
             Role::Miner => miner,
+            Role::SpareMiner => spare_miner,
         }
     }
 
     /// Where a role keeps what it knows.
     pub fn store(&self, role: Role) -> &str {
-        let [facilitator, validator, miner] = &self.stores;
+        let [facilitator, validator, miner, spare_miner] = &self.stores;
         match role {
             Role::Facilitator => facilitator,
             Role::Validator => validator,
             Role::Miner => miner,
+            Role::SpareMiner => spare_miner,
         }
     }
 
@@ -208,75 +199,13 @@ impl Parts {
         self.folder.path().join("work")
     }
 
+    /// The configuration of a role.
+    pub fn config_file(&self, role: Role) -> PathBuf {
+        self.file(role, "toml")
+    }
+
     fn file(&self, role: Role, extension: &str) -> PathBuf {
         self.folder.path().join(role.name()).with_extension(extension)
-    }
-
-    fn config(&self, role: Role, layout: &Layout) -> Result<String> {
-        let chain = json!({"url": self.chain.url(), "netuid": 1});
-        let wallet =
-            |name: &str| json!({"root": self.folder.path().join("wallets"), "name": name, "hotkey": HOTKEY});
-        let mut config = json!({
-            "bind": self.address(role),
-            "ready_file": self.file(role, "ready"),
-            "store": self.store(role),
-            "chain": chain,
-        });
-        let more = match role {
-            Role::Facilitator => json!({
-                "public_url": format!("http://{}", self.address(role)),
-                "chain": {"url": self.chain.url(), "netuid": 1, "refresh_s": 2},
-                "files": {"store": format!("file:{}", self.folder.path().join("files").display())},
-                // A test may fill the queue of its validator.
-                "limits": {"open_jobs": 10_000},
-            }),
-            Role::Validator => {
-                let door = layout
-                    .facilitator_through
-                    .unwrap_or(self.address(Role::Facilitator));
-                json!({
-                    "facilitator": {"url": format!("ws://{door}/ws/v0/"), "answer_s": 5},
-                    "wallet": wallet("validator"),
-                    "users": {"allow": [self.keys.user.hotkey().to_string()]},
-                    // Longer than any pause a busy machine makes: what fails is to fail by the fault that struck.
-                    "timing": {"leeway_s": 10, "dial_s": 30, "reservation_s": 30, "startup_s": 60},
-                    // There is one miner, and what is done to it is not its fault.
-                    "routing": {"max_incidents": 1000},
-                })
-            }
-            Role::Miner => {
-                let executor = self.folder.path().join("executor.toml");
-                std::fs::write(&executor, self.executor_config(layout)?)?;
-                json!({
-                    "announce": layout.miner_announces.unwrap_or(self.address(role)),
-                    "wallet": wallet("miner"),
-                    "receipts_dir": self.folder.path().join("receipts"),
-                    "validators": layout.validators,
-                    "standing": {"roll": self.folder.path().join("standing")},
-                    "executor": {
-                        "class": "always_on.test",
-                        "count": layout.executors,
-                        "command": command(layout, &executor)?,
-                    },
-                })
-            }
-        };
-        if let (Some(config), Value::Object(more)) = (config.as_object_mut(), more) {
-            config.extend(more);
-        }
-        Ok(toml::to_string(&config)?)
-    }
-
-    fn executor_config(&self, layout: &Layout) -> Result<String> {
-        let mut config = json!({
-            "work_dir": self.work_dir(),
-            "stop_grace_s": 1,
-            "transfer": {"allow": ["127.0.0.1"], "cache_dir": self.folder.path().join("inputs"), "cache_mib": 0},
-        });
-        if let (Some(config), Some(engine)) = (config.as_object_mut(), &layout.engine) {
-            config.insert("engine".to_owned(), json!(engine));
-        }
-        Ok(toml::to_string(&config)?)
     }
 
     /// Starts a role that does not run and waits until it is up.
@@ -311,9 +240,9 @@ impl Parts {
             .append(true)
             .open(self.file(role, "log"))?;
         let child = Command::new(muster()?)
-            .arg(role.name())
+            .arg(role.command())
             .arg("--config")
-            .arg(self.file(role, "toml"))
+            .arg(self.config_file(role))
             // The lifeline: whoever runs the test may be killed.
             .arg("--lifeline")
             .stdin(Stdio::piped())
@@ -333,7 +262,7 @@ impl Parts {
     /// # Errors
     /// It cannot be started at all.
     pub fn keep_running(&mut self) -> Result<()> {
-        for role in Role::ALL {
+        for role in self.roles.clone() {
             let process = self.processes.get_mut(place(role)).and_then(Option::as_mut);
             if process.is_none_or(|process| !matches!(process.try_wait(), Ok(None))) {
                 self.spawn(role)?;
@@ -367,7 +296,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Processes of executors whose command line names this attempt.
+    /// Processes of executors whose token is of this attempt.
     ///
     /// # Errors
     /// The machine does not list its processes.
@@ -378,9 +307,10 @@ impl Parts {
             let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
                 continue;
             };
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line);
-            if line.contains("--token") && line.contains(attempt) {
+            let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let wanted = format!("EXECUTOR_TOKEN={attempt}");
+            let mut variables = variables.split(|byte| *byte == 0);
+            if variables.any(|variable| variable.starts_with(wanted.as_bytes())) {
                 found.push(pid);
             }
         }
@@ -410,22 +340,32 @@ impl Parts {
             .join("\n")
     }
 
-    /// Waits until the facilitator has its validator and the validator a miner's address.
+    /// Waits until the facilitator has its validator.
     fn wait_for_validator(&self) -> Result<()> {
         let url = format!("http://{}/health", self.address(Role::Facilitator));
         wait_for("the validator at its facilitator", START, || {
             let health = fetch(&url).unwrap_or_default();
-            Ok(health
-                .get("validators")
-                .and_then(Value::as_u64)
-                .filter(|count| *count > 0))
-        })?;
-        let miner = self.keys.miner.hotkey().to_string();
-        wait_for("the miner's address on the chain", START, || {
-            let text = std::fs::read_to_string(self.file(Role::Miner, "log")).unwrap_or_default();
-            Ok(text.contains("the address is on the chain").then_some(()))
+            let validators = health.get("validators").and_then(Value::as_u64);
+            Ok(validators.is_some_and(|count| count > 0).then_some(()))
         })
-        .with_context(|| format!("miner {miner}\n{}", self.log(Role::Miner)))
+    }
+
+    /// Waits until the chain has the address of each miner.
+    fn wait_for_miners(&self) -> Result<()> {
+        for role in self.roles.iter().filter(|role| role.command() == "miner") {
+            wait_for("the miner's address on the chain", START, || {
+                let text = std::fs::read_to_string(self.file(*role, "log")).unwrap_or_default();
+                Ok(text.contains("the address is on the chain").then_some(()))
+            })
+            .with_context(|| format!("{}\n{}", role.name(), self.log(*role)))?;
+        }
+        Ok(())
+    }
+
+    /// The end of every role's log, for messages of failing tests.
+    pub fn logs(&self) -> String {
+        let log = |role: &Role| format!("== {}\n{}\n", role.name(), self.log(*role));
+        self.roles.iter().map(log).collect()
     }
 
     /// The validator's state, as it serves it.
@@ -438,6 +378,31 @@ impl Parts {
 }
 
 impl Parts {
+    /// The attempts of a job so far, oldest first, each with its miner.
+    ///
+    /// # Errors
+    /// The validator does not answer.
+    pub fn attempts_of(&self, job: JobId) -> Result<Vec<(AttemptId, Role)>> {
+        let state = self.validator_state()?;
+        let jobs = state.get("jobs").and_then(Value::as_array).context("no jobs")?;
+        let id = job.to_string();
+        let known = jobs
+            .iter()
+            .find(|known| known.get("job").and_then(Value::as_str) == Some(&id));
+        let attempts = known.and_then(|known| known.get("attempts")?.as_array());
+        let spare = self.keys.spare_miner.hotkey().to_string();
+        let text = |attempt: &Value, key: &str| attempt.get(key).and_then(Value::as_str).map(str::to_owned);
+        let read = |attempt: &Value| {
+            let miner = match text(attempt, "miner") {
+                Some(miner) if miner == spare => Role::SpareMiner,
+                Some(_) | None => Role::Miner,
+            };
+            let id = text(attempt, "attempt").context("an attempt without an id")?;
+            Ok((id.parse()?, miner))
+        };
+        attempts.into_iter().flatten().map(read).collect()
+    }
+
     /// The ids of the first thousand jobs that wait in the validator's queue, in the order in which they start.
     ///
     /// # Errors
@@ -472,42 +437,5 @@ fn fetch(url: &str) -> Result<Value> {
             .timeout(Duration::from_secs(5))
             .build()?;
         Ok(client.get(url).send().await?.json().await?)
-    })
-}
-
-/// Starts an executor, behind the gate if there is one.
-fn command(layout: &Layout, executor: &Path) -> Result<Vec<String>> {
-    let text = |path: &Path| path.to_str().map(str::to_owned).context("a path that is no text");
-    let own = [
-        text(&muster()?)?,
-        "executor".to_owned(),
-        "--config".to_owned(),
-        text(executor)?,
-    ];
-    Ok(match &layout.gate {
-        None => own.to_vec(),
-        Some(gate) => {
-            let script = format!(
-                "while [ ! -e '{}' ]; do sleep 0.02; done; exec \"$@\"",
-                gate.display()
-            );
-            let shell = ["sh".to_owned(), "-c".to_owned(), script, "executor".to_owned()];
-            shell.into_iter().chain(own).collect()
-        }
-    })
-}
-
-fn spec(keys: &Keys) -> Value {
-    let owner = Keypair::generate().hotkey().to_string();
-    let (validator, miner) = (
-        keys.validator.hotkey().to_string(),
-        keys.miner.hotkey().to_string(),
-    );
-    let neuron = |hotkey: &str, stake: u64, permit: bool| json!({"netuid": 1, "hotkey": hotkey, "coldkey": owner, "stake": stake, "permit": permit});
-    json!({
-        "subnets": [{"netuid": 1, "tempo": 20}],
-        "balances": {owner.clone(): STAKE, validator.clone(): STAKE, miner.clone(): STAKE},
-        "neurons": [neuron(&validator, STAKE, true), neuron(&miner, 0, false)],
-        "allow_loopback": true,
     })
 }

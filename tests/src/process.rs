@@ -113,14 +113,18 @@ impl Output {
 /// # Errors
 /// It is not there after `patience`, or looking failed.
 pub fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    const LOOK: Duration = Duration::from_millis(20);
-    let looks = patience.as_millis() / LOOK.as_millis();
-    for _ in 0..looks {
+    // A look may start a program or ask a role, and what is waited for takes seconds on a busy machine: looks that find
+    // nothing come less and less often. The pauses bound the looks; they decide nothing.
+    const FIRST: Duration = Duration::from_millis(20);
+    const LAST: Duration = Duration::from_millis(160);
+    let (mut waited, mut pause) = (Duration::ZERO, FIRST);
+    while waited < patience {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        // A look costs next to nothing; this bounds how many there are in a second, it decides nothing.
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(pause);
+        waited += pause;
+        pause = (pause + pause / 8).min(LAST);
     }
     bail!("{what} did not appear within {} s", patience.as_secs())
 }

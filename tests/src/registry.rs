@@ -17,8 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::free_address::free_address;
 use crate::image::BUSYBOX;
-use crate::parts::free_address;
 use crate::process::wait_for;
 
 /// The user of a registry that wants a login.
@@ -241,6 +241,7 @@ const FREE_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct HeldDoor {
     address: SocketAddr,
+    to: SocketAddr,
     released: watch::Sender<bool>,
     held: Arc<AtomicUsize>,
     tasks: Tasks,
@@ -252,13 +253,27 @@ impl HeldDoor {
     /// # Errors
     /// The listener cannot be used.
     pub fn relay(listener: std::net::TcpListener, to: SocketAddr) -> Result<Self> {
+        let door = Self {
+            address: listener.local_addr()?,
+            to,
+            released: watch::Sender::new(false),
+            held: Arc::new(AtomicUsize::new(0)),
+            tasks: Tasks::new(),
+        };
+        door.open_again(listener)?;
+        Ok(door)
+    }
+
+    /// Passes on the connections that come to another listener at the door's address, in another network.
+    ///
+    /// # Errors
+    /// The listener cannot be used.
+    pub fn open_again(&self, listener: std::net::TcpListener) -> Result<()> {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        let (address, tasks) = (listener.local_addr()?, Tasks::new());
-        let (released, gate) = watch::channel(false);
-        let held = Arc::new(AtomicUsize::new(0));
-        let (spawner, counter) = (tasks.clone(), Arc::clone(&held));
-        tasks.spawn("held door", async move {
+        let (to, gate) = (self.to, self.released.subscribe());
+        let (spawner, counter) = (self.tasks.clone(), Arc::clone(&self.held));
+        self.tasks.spawn("held door", async move {
             while let Ok((near, _)) = listener.accept().await {
                 let (gate, counter) = (gate.clone(), Arc::clone(&counter));
                 spawner.spawn("held connection", async move {
@@ -267,12 +282,7 @@ impl HeldDoor {
                 });
             }
         });
-        Ok(Self {
-            address,
-            released,
-            held,
-            tasks,
-        })
+        Ok(())
     }
 
     /// The host and port at the beginning of images' names.

@@ -140,7 +140,15 @@ impl RunningSubnet {
     /// # Errors
     /// It does not answer.
     pub fn validator_state(&self) -> Result<Value> {
-        let url = format!("http://{}/v0/state", self.field("validator_status")?);
+        self.validator_page("/v0/state")
+    }
+
+    /// A page of the validator's status address.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn validator_page(&self, path: &str) -> Result<Value> {
+        let url = format!("http://{}{path}", self.field("validator_status")?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;

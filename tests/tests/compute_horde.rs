@@ -13,7 +13,9 @@ use muster_identity::{Keypair, verify_receipt};
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::rest::CreateJob;
 use muster_protocol::{JobStatus, Receipt};
-use muster_tests::{Layout, Parts, Role, User, muster, program_from_env, python, run, shell_image, wait_for};
+use muster_tests::{
+    IMAGES_OF_TESTS, Layout, Parts, Role, User, muster, program_from_env, python, run, shell_image, wait_for,
+};
 use serde_json::{Value, json};
 
 const PYTHON: &str = "MUSTER_TEST_COMPUTE_HORDE_PYTHON";
@@ -59,7 +61,7 @@ fn run_one_of_ours(parts: &Parts, image: &str) {
 /// Every line of the miner's pages.
 fn pages(parts: &Parts) -> String {
     let mut text = String::new();
-    for page in std::fs::read_dir(parts.folder().join("receipts")).unwrap() {
+    for page in std::fs::read_dir(parts.folder().join("miner-receipts")).unwrap() {
         let path = page.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "jsonl") {
             text.push_str(&std::fs::read_to_string(path).unwrap());
@@ -178,7 +180,10 @@ fn our_executor_does_what_a_python_miner_says() {
     let config = folder.path().join("executor.toml");
     std::fs::write(
         &config,
-        format!("work_dir = {:?}\nstop_grace_s = 1\n", folder.path().join("work")),
+        format!(
+            "work_dir = {:?}\nstop_grace_s = 1\n{IMAGES_OF_TESTS}",
+            folder.path().join("work")
+        ),
     )
     .unwrap();
     let (job, lease) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());

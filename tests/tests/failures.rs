@@ -7,10 +7,14 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
+use muster_protocol::Timestamp;
 use muster_tests::{Output, RunningSubnet, run, wait_for};
+use muster_webhooks::message::WebhookSecret;
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -58,6 +62,8 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
     assert_eq!(details["reason"], "nonzero_return_code");
     assert_eq!(details["stage"], "execution");
     assert_eq!(details["docker_process_exit_status"], 3);
+
+    kept_results_of_a_failed_job(&subnet, image);
 
     let slow = subnet
         .muster(&[
@@ -117,77 +123,116 @@ fn a_job_that_fails_names_the_stage_and_the_party() {
     }
 }
 
-#[test]
-fn killing_the_miner_mid_job_ends_in_a_state_that_everyone_agrees_on() {
-    let subnet = RunningSubnet::start().unwrap();
-    let image = subnet.demo_image();
-    let started = subnet
+/// Takes one message and answers it; returns its head and its body.
+fn receive_message(receiver: &TcpListener) -> (String, String) {
+    let (mut socket, _) = receiver.accept().unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut text = String::new();
+    loop {
+        let mut piece = [0; 4_096];
+        let read = socket.read(&mut piece).unwrap();
+        assert!(read > 0, "the message ends early: {text}");
+        text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "));
+        if body.len() >= length.unwrap().parse::<usize>().unwrap() {
+            let answer = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+            socket.write_all(answer).unwrap();
+            return (head.to_owned(), body.to_owned());
+        }
+    }
+}
+
+/// Checks a message with the secret that the command has shown.
+fn check_message((head, body): &(String, String), said: &str, id: &str) {
+    let secret = said.split_whitespace().find(|word| word.starts_with("whsec_"));
+    let secret: WebhookSecret = secret
+        .unwrap_or_else(|| panic!("no secret: {said}"))
+        .parse()
+        .unwrap();
+    let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let sent = Timestamp::from_secs(header("webhook-timestamp: ").parse().unwrap());
+    let signature = secret.sign(header("webhook-id: "), sent, body);
+    assert_eq!(header("webhook-signature: "), signature);
+    let message: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(
+        (
+            &message["data"]["job"],
+            &message["data"]["status"],
+            &message["data"]["exit_code"]
+        ),
+        (&json!(id), &json!("failed"), &json!(4))
+    );
+}
+
+/// A failed job's output and files are shown and fetched, its image is named, and its webhook is told.
+fn kept_results_of_a_failed_job(subnet: &RunningSubnet, image: &str) {
+    let here = tempfile::tempdir().unwrap();
+    let at_once = here.path().join("at-once");
+    let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/ended", receiver.local_addr().unwrap());
+    let told = std::thread::spawn(move || receive_message(&receiver));
+    let failed = subnet
         .muster(&[
             "job",
             "run",
             image,
-            "--detach",
-            "--timeout",
-            "60",
+            "--json",
+            "--webhook",
+            &url,
+            "--save",
+            at_once.to_str().unwrap(),
+            "--output",
+            "left.txt",
+            "--output",
+            "never.txt",
             "--",
             "probe",
-            "sleep",
-            "60",
+            "leave",
+            "4",
         ])
         .unwrap();
-    let id = started.stdout.trim().to_owned();
-    subnet.wait_for_status(&id, "volumes_ready", PATIENCE).unwrap();
-
-    subnet.kill("miner").unwrap();
-    let user = subnet
-        .wait_for_status(&id, "horde_failed", PATIENCE)
-        .unwrap_or_else(|error| {
-            panic!(
-                "{error}\n== validator\n{}\n== miner\n{}",
-                subnet.log("validator"),
-                subnet.log("miner")
-            )
-        });
-    let details = failure(&user, "horde_failure_details");
-    assert_eq!(details["reason"], "executor_disconnected", "{details}");
-
-    // The validator's own view.
-    let state = subnet.validator_state().unwrap();
-    let job = state["jobs"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|job| job.to_string().contains(&id))
+    assert_eq!(failed.code, Some(4), "{failed:?}");
+    let job = job_of(&failed);
+    let id = job["uuid"].as_str().unwrap();
+    assert_eq!(job["stdout"], "about to exit with 4\n");
+    assert!(job["artifacts"]["/artifacts/partial.txt"].is_string(), "{job}");
+    check_message(&told.join().unwrap(), &failed.stderr, id);
+    let delivered = format!("webhook  delivered to {url}, 1 attempt");
+    let shown = wait_for("the delivered webhook", PATIENCE, || {
+        let shown = subnet.muster(&["job", "show", id])?;
+        Ok(Some(shown).filter(|shown| shown.stdout.contains(&delivered)))
+    })
+    .unwrap();
+    let inspected = run(Command::new("docker").args(["inspect", "--format", "{{.Id}}", image])).unwrap();
+    for part in [
+        "about to exit with 4",
+        "artifact /artifacts/partial.txt",
+        inspected.stdout.trim(),
+    ] {
+        assert!(shown.stdout.contains(part), "{part} is missing: {shown:?}");
+    }
+    let fetched = subnet
+        .muster(&["job", "get", id, "--save", here.path().to_str().unwrap()])
         .unwrap();
-    assert!(job.to_string().contains("executor_disconnected"), "{job}");
-    // Both sides hold the receipt that says that it is over and pays nothing.
-    let unpaid = |receipt: &&Value| {
-        receipt["payload"]["job_uuid"] == id.as_str() && receipt["payload"]["score_str"] == "0.000000"
-    };
+    assert_eq!(fetched.code, Some(0), "{fetched:?}");
     assert!(
-        state["receipts"]
-            .as_array()
-            .is_some_and(|receipts| receipts.iter().any(|receipt| unpaid(&receipt))),
-        "{state}"
+        fetched.stderr.contains("output never.txt was not delivered"),
+        "{fetched:?}"
     );
-    let pages = subnet.folder().join("data/receipts");
-    let pages: String = std::fs::read_dir(pages)
-        .unwrap()
-        .map(|page| std::fs::read_to_string(page.unwrap().path()).unwrap())
-        .collect();
-    assert!(
-        pages
-            .lines()
-            .any(|line| line.contains(&id) && line.contains(r#""score_str":"0.000000""#)),
-        "{pages}"
-    );
-    assert_eq!(containers(&id), "", "the container outlived its miner");
-
-    // The subnet works on.
-    let next = subnet
-        .muster(&["job", "run", image, "--json", "--", "probe", "exit", "0"])
-        .unwrap();
-    assert_eq!(next.code, Some(0), "{next:?}");
+    for (name, content) in [
+        ("left.txt", "half an output"),
+        ("partial.txt", "half an artifact"),
+    ] {
+        for folder in [here.path(), &at_once] {
+            let kept = std::fs::read_to_string(folder.join(name)).unwrap();
+            assert_eq!(kept, content);
+        }
+    }
 }
 
 /// A role that is killed while a job runs comes back, and the job ends well.
@@ -216,6 +261,11 @@ fn a_job_survives_the_death_of(role: &str) {
     assert_eq!(last(&job)["status"], "completed", "{job}\n{}", subnet.log(role));
     let receipts = last(&job)["metadata"]["muster"]["receipts"].to_string();
     assert!(receipts.contains("JobFinishedReceipt"), "{receipts}");
+}
+
+#[test]
+fn a_job_survives_the_death_of_its_miner() {
+    a_job_survives_the_death_of("miner");
 }
 
 #[test]

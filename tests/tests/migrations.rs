@@ -10,7 +10,8 @@ use muster_store::testing::{TestStore, migrations_in, stores};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, AssertSqlSafe};
 
-static FACILITATOR: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../facilitator/migrations"));
+static FACILITATOR: LazyLock<Migrator> =
+    LazyLock::new(|| migrations_in("../crates/users/facilitator-store/migrations"));
 static VALIDATOR: LazyLock<Migrator> =
     LazyLock::new(|| migrations_in("../crates/jobs/validator-store/migrations"));
 static MINER: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../miner/migrations"));
@@ -128,10 +129,27 @@ async fn a_miners_store_of_every_version() {
     from_every_version("miner", &MINER).await.unwrap();
 }
 
+/// The retention migration finds the jobs that earlier reports of cheating name.
+#[tokio::test]
+async fn jobs_of_earlier_reports_of_cheating_are_disputed() {
+    for old in older(&VALIDATOR, 8, &rows("validator", 8).unwrap())
+        .await
+        .unwrap()
+    {
+        migrate(&old.pool, &VALIDATOR).await.unwrap();
+        let disputed: Vec<(String,)> = sqlx::query_as("SELECT job_id FROM disputes")
+            .fetch_all(&old.pool)
+            .await
+            .unwrap();
+        let job = "11111111-2222-4333-8444-555555555552".to_owned();
+        assert_eq!(disputed, [(job,)], "{}", old.engine);
+    }
+}
+
 /// The values that the second migration computes for earlier jobs.
 #[tokio::test]
 async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end() {
-    use muster_facilitator::store::{JobListing, Store};
+    use muster_facilitator_store::{JobListing, Store};
 
     const ALICE: &str = "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY";
     for old in older(&FACILITATOR, 1, &rows("facilitator", 1).unwrap())

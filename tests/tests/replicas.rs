@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 const SOON: Duration = Duration::from_secs(60);
 
 static MIGRATIONS: LazyLock<sqlx::migrate::Migrator> =
-    LazyLock::new(|| muster_store::testing::migrations_in("../facilitator/migrations"));
+    LazyLock::new(|| muster_store::testing::migrations_in("../crates/users/facilitator-store/migrations"));
 
 /// A facilitator's process; killed without warning when dropped.
 struct Replica {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use muster_tests::{Output, RunningSubnet, muster, run, wait_for};
+use muster_tests::{IMAGES_OF_TESTS, Output, RunningSubnet, muster, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -72,7 +72,7 @@ impl Enrolled {
         let config = folder.join("standing-executor.toml");
         let (work_dir, membership) = (folder.join("standing-work"), folder.join("membership.json"));
         let text = format!(
-            "work_dir = {work_dir:?}\nstop_grace_s = 1\n[standing]\nmembership = {membership:?}\ncapacity = {capacity}\n"
+            "work_dir = {work_dir:?}\nstop_grace_s = 1\n[standing]\nmembership = {membership:?}\ncapacity = {capacity}\n{IMAGES_OF_TESTS}"
         );
         std::fs::write(&config, text).unwrap();
         let made = Self {
@@ -120,7 +120,7 @@ impl Enrolled {
 }
 
 #[test]
-fn a_standing_executor_runs_jobs_one_after_another_and_a_killed_one_is_named() {
+fn a_standing_executor_runs_jobs_one_after_another_and_its_next_process_goes_on_with_one() {
     let enrolled = Enrolled::new(1);
     let (subnet, work_dir) = (&enrolled.subnet, &enrolled.work_dir);
     let listed = enrolled.miner(&["--executors"]).stdout;
@@ -132,23 +132,25 @@ fn a_standing_executor_runs_jobs_one_after_another_and_a_killed_one_is_named() {
         subnet.muster(&all).unwrap().stdout.trim().to_owned()
     };
     // The miner announces the executor once it is there; a job may be a little too early for that.
-    let first = wait_for("a job that is taken", PATIENCE, || {
-        let id = submit(&["probe", "print", "0"]);
-        let job = wait_for("its end", PATIENCE, || {
-            let job = subnet.job(&id)?;
-            let history = job["status_history"].to_string();
-            let over = ["completed", "rejected", "failed"]
-                .iter()
-                .any(|word| history.contains(word));
-            Ok(over.then_some(job))
-        })?;
-        Ok(job["status_history"]
-            .to_string()
-            .contains("completed")
-            .then_some(job))
-    })
-    .unwrap();
-    assert_eq!(first["stdout"], "end\n");
+    let taken_job = || {
+        wait_for("a job that is taken", PATIENCE, || {
+            let id = submit(&["probe", "print", "0"]);
+            let job = wait_for("its end", PATIENCE, || {
+                let job = subnet.job(&id)?;
+                let history = job["status_history"].to_string();
+                let over = ["completed", "rejected", "failed"]
+                    .iter()
+                    .any(|word| history.contains(word));
+                Ok(over.then_some(job))
+            })?;
+            Ok(job["status_history"]
+                .to_string()
+                .contains("completed")
+                .then_some(job))
+        })
+        .unwrap()
+    };
+    assert_eq!(taken_job()["stdout"], "end\n");
     for _ in 0..2 {
         let id = submit(&["probe", "print", "0"]);
         let job = subnet.wait_for_status(&id, "completed", PATIENCE).unwrap();
@@ -156,25 +158,61 @@ fn a_standing_executor_runs_jobs_one_after_another_and_a_killed_one_is_named() {
     }
 
     // kill -9 in the middle of a job.
-    let id = submit(&["probe", "sleep", "3600"]);
+    let id = submit(&["probe", "sleep", "15"]);
     subnet.wait_for_status(&id, "volumes_ready", PATIENCE).unwrap();
+    // Meanwhile the operator of the validator sees the load of the executor's machine, as the miner tells it.
+    wait_for("the load of the machine", PATIENCE, || {
+        let listed = subnet.validator_page("/v0/miners")?;
+        let machine = &listed["miners"][0]["claims"]["machines"][0];
+        let is_told = machine["name"] == "box-1" && machine["memory_total"].as_u64() > Some(0);
+        Ok(is_told.then_some(()))
+    })
+    .unwrap();
     executor.signal(Signal::SIGKILL);
     executor.wait();
-    let job = subnet.wait_for_status(&id, "horde_failed", PATIENCE).unwrap();
-    assert!(
-        job["status_history"]
-            .to_string()
-            .contains("executor_disconnected"),
+    // Its next process takes the job over; told to stop, it leaves the job to the one after it.
+    let mut executor = enrolled.start();
+    wait_for("a job that is taken over", PATIENCE, || {
+        let log = std::fs::read_to_string(enrolled.log())?;
+        Ok(log.contains("the miner has taken the job back").then_some(()))
+    })
+    .unwrap();
+    executor.signal(Signal::SIGTERM);
+    assert_eq!(executor.wait(), Some(0));
+    let mut executor = enrolled.start();
+    let job = subnet.wait_for_status(&id, "completed", PATIENCE).unwrap();
+    assert_eq!(
+        job["status_history"].to_string().matches("volumes_ready").count(),
+        1,
         "{job}"
     );
 
-    // Its next process removes what it left, and works; told to stop, it leaves well.
-    let mut executor = enrolled.start();
+    // Nothing is left of it.
     wait_for("an empty work folder", PATIENCE, || {
         let left = std::fs::read_dir(work_dir)?.count();
         Ok((left == 0).then_some(()))
     })
     .unwrap();
+    // An executor that is drained takes no more jobs, and so does a miner.
+    let drain = |role: &str, config: &Path, more: &[&str]| {
+        let drained = run(Command::new(muster().unwrap())
+            .args([role, "drain", "--config"])
+            .arg(config)
+            .args(more))
+        .unwrap();
+        assert_eq!(drained.code, Some(0), "{drained:?}");
+        drained.stdout
+    };
+    let told = drain("executor", &enrolled.config, &[]);
+    assert!(told.contains("the executor is empty"), "{told}");
+    let nobody = submit(&["probe", "print", "0"]);
+    subnet.wait_for_status(&nobody, "rejected", PATIENCE).unwrap();
+    drain("executor", &enrolled.config, &["--undo"]);
+    assert_eq!(taken_job()["stdout"], "end\n");
+    let miner_config = subnet.folder().join("config/miner.toml");
+    let told = drain("miner", &miner_config, &[]);
+    assert!(told.contains("the miner is empty"), "{told}");
+    drain("miner", &miner_config, &["--undo"]);
     executor.signal(Signal::SIGTERM);
     assert_eq!(executor.wait(), Some(0));
 

@@ -3,6 +3,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::indexing_slicing,
     reason = "helpers of tests fail as tests do"
 )]
 
@@ -131,6 +132,7 @@ fn a_detached_job_is_listed_followed_and_fetched() {
         Ok(is_free.then_some(()))
     })
     .unwrap();
+    miners_are_shown(&subnet);
     let offers = subnet.muster(&["subnet"]).unwrap().stdout;
     assert!(offers.contains("starts now"), "{offers}");
     let inspected =
@@ -140,6 +142,34 @@ fn a_detached_job_is_listed_followed_and_fetched() {
     assert!(
         shown.contains(&was),
         "a name may mean another image tomorrow: {was} is not in {shown}"
+    );
+}
+
+/// The specs that came with the results are shown as the miner's claims, at both doors.
+fn miners_are_shown(subnet: &RunningSubnet) {
+    let listed = wait_for("the validator's list of miners", PATIENCE, || {
+        let listed = subnet.validator_page("/v0/miners")?;
+        Ok(Some(listed).filter(|listed| listed["miners"][0]["claims"]["specs"][0]["cores"].is_u64()))
+    })
+    .unwrap();
+    let miner = listed["miners"][0]["miner"].as_str().unwrap();
+    let shown = wait_for("the miner at the facilitator", PATIENCE, || {
+        let shown = subnet.muster(&["miner", "show", miner])?;
+        Ok(Some(shown.stdout).filter(|shown| shown.contains("specs of always_on.test")))
+    })
+    .unwrap();
+    for part in [
+        miner,
+        "offers 2 x always_on.test",
+        "claimed by the miner, checked by nobody",
+        " cores ",
+    ] {
+        assert!(shown.contains(part), "{part} is missing: {shown}");
+    }
+    let json = json(&subnet.muster(&["miner", "show", miner, "--json"]).unwrap());
+    assert_eq!(
+        json["results"][0]["claims"]["offers"],
+        listed["miners"][0]["claims"]["offers"]
     );
 }
 

@@ -8,13 +8,20 @@ use std::time::Duration;
 use muster_chain::Netuid;
 use muster_gateway::Settings as GatewaySettings;
 use muster_grading_runner::Settings as GradingSettings;
+use muster_http::addresses::AddressRules;
+use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;
 use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::job::MAX_QUEUE_SECS;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, UserKey};
-use muster_routing::admission::AllowedUsers;
+use muster_routing::admission::{AllowedUsers, SignatureAge, UserRules};
+use muster_routing::budget::AccountBudget;
 use muster_routing::{LedgerWindows, RoutingPolicy};
+use muster_validator_store::retention::{RetentionBounds, ValidatorRetentionConfig};
 use serde::Deserialize;
+
+/// A miner's last grading batch counts in a cycle if it lies at most this many batch intervals before it.
+pub(crate) const BATCHES_BACK: u64 = 4;
 
 /// How long a manifest is believed. It must expire: a miner that gets no jobs because of its manifest is not dialled,
 /// so it could never correct the manifest.
@@ -28,12 +35,18 @@ pub struct Config {
     pub bind: SocketAddr,
     /// The file to which the bound address is written once the validator is up.
     pub ready_file: Option<PathBuf>,
+    /// The file with the token that the operator's commands show; the validator draws it.
+    pub operator_token: PathBuf,
     /// The database: `sqlite:PATH` or `postgres://…`.
     pub store: String,
+    /// The connections of the status page and of the gateway.
+    pub http: HttpSettings,
     /// The wallet with the validator's hotkey.
     pub wallet: WalletPath,
     /// The chain and the subnet.
     pub chain: ChainConfig,
+    /// The addresses of miners and of their sessions that are dialled.
+    pub dial: DialConfig,
     /// The facilitator that sends jobs.
     pub facilitator: FacilitatorConfig,
     /// The users whose jobs are taken.
@@ -52,6 +65,8 @@ pub struct Config {
     pub grading: GradingSettings,
     /// Time limits of jobs and connections.
     pub timing: TimingConfig,
+    /// How long rows stay.
+    pub retention: ValidatorRetentionConfig,
 }
 
 /// The chain and the subnet.
@@ -70,6 +85,14 @@ pub struct ChainConfig {
     pub wait_s: u64,
 }
 
+/// The addresses of miners and of their sessions that are dialled.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DialConfig {
+    /// Hosts, addresses, addresses with a port, and networks that are dialled although they are not public.
+    pub allow: Vec<String>,
+}
+
 /// The connection to the facilitator.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -83,13 +106,33 @@ pub struct FacilitatorConfig {
 }
 
 /// The users whose jobs are taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UsersConfig {
     /// Whether every user's jobs are taken.
     pub allow_any: bool,
     /// The hotkeys of users whose jobs are taken. The validator's own jobs always are.
     pub allow: BTreeSet<UserKey>,
+    /// The hotkeys of facilitators that sign jobs for their accounts.
+    pub facilitators: BTreeSet<UserKey>,
+    /// The jobs that are taken of accounts that a facilitator signs for.
+    pub budget: BudgetConfig,
+    /// The largest age of a job's signature, in seconds.
+    pub signature_max_age_s: u64,
+    /// The largest lead of a signature's time over this machine's clock, in seconds.
+    pub signature_max_ahead_s: u64,
+}
+
+/// The jobs that are taken of accounts that a facilitator signs for; 0 for no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BudgetConfig {
+    /// Jobs of one account that have not ended.
+    pub account_open_jobs: u64,
+    /// Jobs of one account that were taken within 24 hours.
+    pub account_daily_jobs: u64,
+    /// Jobs of all accounts of one facilitator that have not ended.
+    pub facilitator_open_jobs: u64,
 }
 
 /// How miners are chosen.
@@ -165,6 +208,8 @@ pub struct TimingConfig {
     pub image_silence_s: u64,
     /// Seconds for which the connection to a miner may stay lost before the attempt fails.
     pub reconnect_s: u64,
+    /// The same for a miner that keeps its leases while it is restarted, in seconds.
+    pub reattach_s: u64,
     /// Milliseconds that the end of a job waits for the miner's signature on the finished receipt.
     pub receipt_wait_ms: u64,
     /// Seconds for which the connection to a Muster miner is kept after its last job; 0 closes it at once.
@@ -176,9 +221,12 @@ impl Default for Config {
         Self {
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 8091)),
             ready_file: None,
+            operator_token: PathBuf::from("validator.token"),
             store: "sqlite:validator.db".to_owned(),
+            http: HttpSettings::default(),
             wallet: WalletPath::default(),
             chain: ChainConfig::default(),
+            dial: DialConfig::default(),
             facilitator: FacilitatorConfig::default(),
             users: UsersConfig::default(),
             routing: RoutingConfig::default(),
@@ -188,6 +236,7 @@ impl Default for Config {
             gateway: GatewaySettings::default(),
             grading: GradingSettings::default(),
             timing: TimingConfig::default(),
+            retention: ValidatorRetentionConfig::default(),
         }
     }
 }
@@ -210,6 +259,39 @@ impl Default for FacilitatorConfig {
             url: "ws://127.0.0.1:8090/ws/v0/".to_owned(),
             heartbeat_s: 60,
             answer_s: 30,
+        }
+    }
+}
+
+impl Default for UsersConfig {
+    fn default() -> Self {
+        Self {
+            allow_any: false,
+            allow: BTreeSet::new(),
+            facilitators: BTreeSet::new(),
+            budget: BudgetConfig::default(),
+            signature_max_age_s: 86_400,
+            signature_max_ahead_s: 300,
+        }
+    }
+}
+
+impl Default for BudgetConfig {
+    fn default() -> Self {
+        Self {
+            account_open_jobs: 1_000,
+            account_daily_jobs: 10_000,
+            facilitator_open_jobs: 20_000,
+        }
+    }
+}
+
+impl BudgetConfig {
+    pub(crate) fn bounds(&self) -> AccountBudget {
+        AccountBudget {
+            account_open: self.account_open_jobs,
+            account_daily: self.account_daily_jobs,
+            facilitator_open: self.facilitator_open_jobs,
         }
     }
 }
@@ -268,6 +350,7 @@ impl Default for TimingConfig {
             startup_s: 10,
             image_silence_s: 90,
             reconnect_s: 30,
+            reattach_s: 180,
             receipt_wait_ms: 2000,
             linger_s: 60,
         }
@@ -281,12 +364,59 @@ impl ChainConfig {
     }
 }
 
+impl Config {
+    /// The bounds that other sections set on how long rows are needed.
+    pub(crate) fn retention_bounds(&self) -> RetentionBounds {
+        RetentionBounds {
+            signature_age: self.users.signature_age().max_age,
+            catch_up: Duration::from_secs(self.receipts.catch_up_s),
+            batch_blocks: self.grading.every_blocks.saturating_mul(BATCHES_BACK),
+        }
+    }
+}
+
 impl UsersConfig {
-    pub(crate) fn rule(&self) -> AllowedUsers {
-        if self.allow_any {
+    pub(crate) fn rules(&self) -> UserRules {
+        let users = if self.allow_any {
             AllowedUsers::Any
         } else {
             AllowedUsers::Listed(self.allow.clone())
+        };
+        UserRules {
+            users,
+            facilitators: self.facilitators.clone(),
+        }
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.allow_any && !self.allow.is_empty() {
+            problems.push(Problem::at(
+                "users.allow",
+                "has no effect while users.allow_any is true; remove one of them",
+            ));
+        }
+        // A facilitator hands a job over up to an hour after it was signed, by default.
+        if !(60..=2_592_000).contains(&self.signature_max_age_s) {
+            problems.push(Problem::at(
+                "users.signature_max_age_s",
+                "must be a minute to thirty days (60 to 2592000)",
+            ));
+        }
+        if self.signature_max_ahead_s > 86_400 {
+            problems.push(Problem::at(
+                "users.signature_max_ahead_s",
+                "must be at most a day (86400)",
+            ));
+        }
+        problems
+    }
+
+    /// How far the time inside a job's signature may lie from the clock.
+    pub(crate) fn signature_age(&self) -> SignatureAge {
+        SignatureAge {
+            max_age: Duration::from_secs(self.signature_max_age_s),
+            max_ahead: Duration::from_secs(self.signature_max_ahead_s),
         }
     }
 }
@@ -321,13 +451,20 @@ impl TimingConfig {
     pub(crate) fn reconnect(&self) -> Duration {
         Duration::from_secs(self.reconnect_s)
     }
+
+    pub(crate) fn reattach(&self) -> Duration {
+        Duration::from_secs(self.reattach_s)
+    }
 }
 
 impl RoleConfig for Config {
     const COMMENTED_DEFAULT: &'static str = include_str!("commented_default.toml");
 
     fn validate(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
+        let mut problems = self.http.problems("http");
+        if let Err(error) = AddressRules::parse(&self.dial.allow) {
+            problems.push(Problem::at("dial.allow", error.to_string()));
+        }
         for (path, number) in [
             ("facilitator.heartbeat_s", self.facilitator.heartbeat_s),
             ("facilitator.answer_s", self.facilitator.answer_s),
@@ -340,6 +477,7 @@ impl RoleConfig for Config {
             ("timing.reservation_s", self.timing.reservation_s),
             ("timing.image_silence_s", self.timing.image_silence_s),
             ("timing.reconnect_s", self.timing.reconnect_s),
+            ("timing.reattach_s", self.timing.reattach_s),
         ] {
             if number == 0 {
                 problems.push(Problem::at(path, "must be at least 1"));
@@ -390,12 +528,8 @@ impl RoleConfig for Config {
                 problems.push(Problem::at(path, "must begin with ws:// or wss://"));
             }
         }
-        if self.users.allow_any && !self.users.allow.is_empty() {
-            problems.push(Problem::at(
-                "users.allow",
-                "has no effect while users.allow_any is true; remove one of them",
-            ));
-        }
+        problems.extend(self.users.problems());
+        problems.extend(self.retention.problems("retention"));
         problems.extend(self.gateway.problems("gateway"));
         problems.extend(self.grading.problems("grading"));
         if self.scoring.capacity_percent > 100 {
@@ -427,6 +561,9 @@ heartbeat_s = 0
 [users]
 allow_any = true
 allow = ["5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY"]
+signature_max_age_s = 1
+[retention]
+gathered = { days = 2, rows = 1, mib = 1 }
 [timing]
 leeway = 1
 reservation_s = 9999999
@@ -437,6 +574,8 @@ reservation_s = 9999999
             "chain.urls",
             "facilitator.heartbeat_s",
             "users.allow",
+            "users.signature_max_age_s",
+            "retention.gathered.days",
             "timing.leeway",
             "timing.reservation_s",
         ] {

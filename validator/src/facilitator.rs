@@ -8,8 +8,11 @@ use futures_util::future::BoxFuture;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_facilitator_link::{Acknowledgement, FacilitatorLink, LinkBackend, StatusUpdate};
 use muster_gateway::Gateway;
+use muster_grading_runner::store::GradingStore;
+use muster_process::error::Causes;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest};
+use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice};
 use muster_store::StoreError;
 use tokio::sync::watch;
@@ -17,6 +20,7 @@ use tokio::sync::watch;
 use crate::driver::JobDrivers;
 use crate::intake::jobs::JobIntake;
 use crate::link_state::LinkState;
+use crate::miner_reports::list_miners;
 use crate::state::ValidatorState;
 
 /// The intake, the outbox and the gateway, as the link uses them.
@@ -25,6 +29,7 @@ pub(crate) struct FacilitatorBackend {
     pub(crate) intake: JobIntake,
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) gateway: Option<Gateway>,
+    pub(crate) grading: GradingStore,
     /// The state of the connection, for the status page.
     pub(crate) link: Arc<watch::Sender<LinkState>>,
 }
@@ -99,6 +104,15 @@ impl LinkBackend for FacilitatorBackend {
 
     fn capacity_notice(&self) -> Option<CapacityNotice> {
         self.drivers.capacity_notice()
+    }
+
+    fn miner_notices(&self) -> BoxFuture<'_, Vec<MinerNotice>> {
+        Box::pin(async move {
+            list_miners(&self.drivers, &self.grading).await.unwrap_or_else(|error| {
+                tracing::warn!(error = %Causes(&error), "the facilitator is not told of the miners' machines");
+                Vec::new()
+            })
+        })
     }
 
     fn note_connecting(&self) {

@@ -41,7 +41,9 @@ mod config;
 mod driver;
 mod facilitator;
 mod intake;
+mod janitor;
 mod link_state;
+mod miner_reports;
 mod receipt_gatherer;
 mod state;
 mod status;
@@ -54,9 +56,11 @@ use std::time::Duration;
 use muster_chain::ChainError;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::GatewayError;
+use muster_http::addresses::{AddressRules, RuleError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
 use muster_process::listen::BindError;
+use muster_process::operator_token::{OperatorToken, OperatorTokenError};
 use muster_process::ready::ReadyError;
 use muster_process::{Coded, SharedClock, Tasks, listen, ready};
 use muster_protocol::ErrorCode;
@@ -66,8 +70,8 @@ use tokio::sync::watch;
 
 use chain::{Chain, Subnet, SubnetView};
 pub use config::{
-    ChainConfig, Config, FacilitatorConfig, QueueConfig, ReceiptsConfig, RoutingConfig, ScoringConfig,
-    TimingConfig, UsersConfig,
+    BudgetConfig, ChainConfig, Config, FacilitatorConfig, QueueConfig, ReceiptsConfig, RoutingConfig,
+    ScoringConfig, TimingConfig, UsersConfig,
 };
 use driver::JobDrivers;
 use facilitator::FacilitatorBackend;
@@ -106,6 +110,12 @@ pub enum Error {
     /// The gateway cannot be opened.
     #[error("the validator cannot open its gateway")]
     Gateway(#[from] GatewayError),
+    /// An entry of `dial.allow` cannot be read.
+    #[error("dial.allow: {0}")]
+    DialRules(RuleError),
+    /// The operator's token cannot be used.
+    #[error(transparent)]
+    OperatorToken(#[from] OperatorTokenError),
     /// The ready file cannot be written.
     #[error("the validator cannot say that it is ready")]
     Ready(#[from] ReadyError),
@@ -124,7 +134,11 @@ impl Error {
             Self::Bind(error) => error.code(),
             Self::Gateway(GatewayError::Bind(error)) => error.code(),
             Self::Gateway(GatewayError::Store(error)) => error.code(),
-            Self::Gateway(GatewayError::Address(_)) | Self::Ready(_) | Self::Serve(_) => None,
+            Self::Gateway(GatewayError::Address(_))
+            | Self::OperatorToken(_)
+            | Self::DialRules(_)
+            | Self::Ready(_)
+            | Self::Serve(_) => None,
         }
     }
 }
@@ -161,9 +175,10 @@ pub async fn run_on(
     let address = listener.local_addr().map_err(Error::Serve)?;
     let store = Store::open(&config.store).await?;
     let max_age = Duration::from_secs(config.chain.refresh_s);
-    let subnet = SubnetView::new(chain, Arc::clone(&clock), max_age);
+    let rules = Arc::new(AddressRules::parse(&config.dial.allow).map_err(Error::DialRules)?);
+    let subnet = SubnetView::new(chain, Arc::clone(&clock), max_age, Arc::clone(&rules));
     let own_tasks = tasks_stopping_with(&tasks);
-    let state = ValidatorState::new(config, keypair, clock, own_tasks, store, subnet);
+    let state = ValidatorState::new(config, keypair, clock, own_tasks, store, subnet, rules);
     let served = serve(&state, listener, address).await;
     state.tasks.shutdown();
     if let Err(error) = state.tasks.wait(STOP_GRACE).await {
@@ -191,6 +206,7 @@ fn tasks_stopping_with(process: &Tasks) -> Tasks {
 
 /// Starts every part and serves the status page until the validator stops.
 async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: SocketAddr) -> Result<(), Error> {
+    let operator = OperatorToken::open(&state.config.operator_token)?;
     let live_output = Arc::new(LiveOutput::default());
     let greeting = whitelist_frame(&state.config);
     let drivers = JobDrivers::new(Arc::clone(state), Arc::clone(&live_output), greeting).await?;
@@ -207,6 +223,7 @@ async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: Sock
         intake: JobIntake::new(Arc::clone(state), Arc::clone(&drivers)),
         drivers: Arc::clone(&drivers),
         gateway: gateway.clone(),
+        grading: grading.store().clone(),
         link: Arc::clone(&link),
     };
     state.spawn(
@@ -217,6 +234,7 @@ async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: Sock
         "whitelist",
         publish_whitelist(Arc::clone(state), Arc::clone(&drivers)),
     );
+    state.spawn("janitor", janitor::run(Arc::clone(state)));
     let weights = WeightSetter {
         state: Arc::clone(state),
         grading: grading.clone(),
@@ -239,6 +257,7 @@ async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: Sock
         gateway,
         grading,
         drivers,
+        operator,
     };
     status::serve(sources, listener).await;
     Ok(())

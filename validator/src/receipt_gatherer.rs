@@ -38,7 +38,7 @@ const BATCH: usize = 1_000;
 /// others.
 const PIECES: usize = 64;
 
-/// Rounds between two deletions of old receipts.
+/// Rounds after which the miners that have left the subnet are forgotten.
 const ROUNDS_TO_CLEAR: u64 = 360;
 
 /// Gathers receipts from every miner of the subnet, in rounds.
@@ -102,7 +102,9 @@ impl ReceiptGatherer {
                 self.drivers
                     .ledger()
                     .forget(|miner| metagraph.find(&miner.0).is_some());
-                self.state.store.forget(oldest, now).await?;
+                self.drivers
+                    .claims
+                    .forget(|miner| metagraph.find(&miner.0).is_some());
             }
             self.state.clock.sleep(pause).await;
         }

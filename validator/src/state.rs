@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
@@ -27,6 +28,8 @@ pub(crate) struct ValidatorState {
     pub(crate) tasks: Tasks,
     pub(crate) store: Store,
     pub(crate) subnet: SubnetView,
+    /// The addresses that miners may name.
+    pub(crate) rules: Arc<AddressRules>,
     /// The first error after which the validator cannot go on.
     fatal: Mutex<Option<Error>>,
 }
@@ -39,6 +42,7 @@ impl ValidatorState {
         tasks: Tasks,
         store: Store,
         subnet: SubnetView,
+        rules: Arc<AddressRules>,
     ) -> Arc<Self> {
         Arc::new(Self {
             config,
@@ -47,6 +51,7 @@ impl ValidatorState {
             tasks,
             store,
             subnet,
+            rules,
             fatal: Mutex::default(),
         })
     }

@@ -1,11 +1,12 @@
 //! The status page: the validator's state over HTTP for operators and tests, and the request to run a grading batch
-//! now. It has no password, and listens on the loopback address unless configured otherwise.
+//! now. Reading needs no password, and it listens on the loopback address unless configured otherwise; a request that
+//! changes something needs the operator's token.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -13,9 +14,10 @@ use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
 use muster_gateway::{Gateway, ModelStatus};
 use muster_grading_runner::GradingRunner;
-use muster_http::server::{self, ServerLimits, TowerToHyperService};
+use muster_http::server::{self, Server, TowerToHyperService};
 use muster_process::Coded;
 use muster_process::error::Causes;
+use muster_process::operator_token::OperatorToken;
 use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{FeatureSet, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::{FaultySession, Score};
@@ -27,6 +29,7 @@ use tokio::sync::watch;
 
 use crate::driver::JobDrivers;
 use crate::link_state::LinkState;
+use crate::miner_reports::list_miners;
 use crate::state::ValidatorState;
 use crate::store::{CycleState, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
 
@@ -128,34 +131,28 @@ pub(crate) struct StatusSources {
     pub(crate) gateway: Option<Gateway>,
     pub(crate) grading: GradingRunner,
     pub(crate) drivers: Arc<JobDrivers>,
+    pub(crate) operator: OperatorToken,
 }
 
 /// Serves the status page until the validator stops.
 pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
     let (tasks, clock) = (sources.state.tasks.clone(), Arc::clone(&sources.state.clock));
+    let settings = sources.state.config.http.clone();
     let router = Router::new()
         .route("/health", get(health))
         .route("/v0/state", get(state))
         .route("/v0/jobs/{job}/route", get(route))
         .route("/v0/queue", get(queue))
+        .route("/v0/miners", get(miners))
         .route("/v0/sessions", get(sessions))
         .route("/v0/batches", get(batches).post(run_batch))
         .route("/v0/batches/{batch}", get(batch))
         .route("/v0/grades/{miner}", get(grades))
         .with_state(sources);
     let service = TowerToHyperService::new(router);
-    let limits = ServerLimits::default();
     let stop = tasks.token();
-    server::serve(
-        "status",
-        listener,
-        limits,
-        move |_| service.clone(),
-        tasks,
-        clock,
-        stop,
-    )
-    .await;
+    let server = Server::new("status", &settings, tasks, clock, stop);
+    server::serve(server, listener, move |_| service.clone()).await;
 }
 
 /// Answers 200 while the process works, with the state of its connections.
@@ -200,6 +197,13 @@ async fn queue(
     Json(view).into_response()
 }
 
+/// The miners: the facts that grading proved, and beside them what each miner claims of its machines.
+async fn miners(State(sources): State<StatusSources>) -> Result<Response, StoreUnreadable> {
+    let miners = list_miners(&sources.drivers, sources.grading.store()).await?;
+    let (validator, time) = (sources.state.key(), sources.state.clock.now());
+    Ok(Json(json!({ "validator": validator, "time": time, "miners": miners })).into_response())
+}
+
 /// The gateway: the state of each model, the newest sessions, and what miners have earned with them within a day.
 async fn sessions(
     State(sources): State<StatusSources>,
@@ -234,8 +238,15 @@ async fn batches(
     Ok(Json(json!({ "validator": sources.state.key(), "batches": batches })).into_response())
 }
 
-/// Runs a grading batch now; answers once every executor in it is judged.
-async fn run_batch(State(sources): State<StatusSources>) -> Response {
+/// Runs a grading batch now; answers once every executor in it is judged. Only the operator may: a batch costs every
+/// miner time.
+async fn run_batch(State(sources): State<StatusSources>, headers: HeaderMap) -> Response {
+    let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    if !sources.operator.admits(shown) {
+        let error =
+            "this call needs the operator's token, which is in the file `operator_token` of the validator";
+        return (StatusCode::UNAUTHORIZED, Json(json!({ "error": error }))).into_response();
+    }
     match sources.grading.run_now().await {
         Ok(batch) => Json(json!({ "batch": batch })).into_response(),
         Err(refused) => {

@@ -174,6 +174,7 @@ fn config(folder: &Path) -> Config {
     };
     config.facilitator.url = "ws://127.0.0.1:1/ws/v0/".to_owned();
     config.receipts.gather = false;
+    config.operator_token = folder.join("operator-token");
     config
 }
 

@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | bench | fuzz | ptx`.
+//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | bench | fuzz | ptx | sbom`.
 //!
 //! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
 //! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -11,11 +11,14 @@
 
 mod arrows;
 mod bench;
+mod cache;
 mod cuda;
 mod features;
 mod fuzz;
+mod sbom;
 mod test;
 mod tidy;
+mod tool;
 mod workspace;
 
 use std::process::ExitCode;
@@ -60,6 +63,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Compile the CUDA prover's kernels to the PTX that is committed, and report their registers
     Ptx,
+    /// Write a bill of materials (CycloneDX) for each program below target/sbom, and hold it against its lockfile
+    Sbom,
 }
 
 fn main() -> ExitCode {
@@ -83,6 +88,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench { names } => bench::run(&workspace, &names),
         Command::Fuzz(options) => fuzz::run(&workspace, &options),
         Command::Ptx => cuda::ptx(&workspace),
+        Command::Sbom => sbom::run(&workspace),
     }
 }
 
@@ -110,7 +116,7 @@ mod tests {
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
         for name in [
-            "arrows", "features", "tidy", "test", "soak", "bench", "fuzz", "ptx", "help",
+            "arrows", "features", "tidy", "test", "soak", "bench", "fuzz", "ptx", "sbom", "help",
         ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }

@@ -197,11 +197,14 @@ impl Stage {
         let mut config = muster_validator::Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
             ready_file: Some(folder.join("validator.ready")),
+            operator_token: folder.join("validator.token"),
             store: format!("sqlite:{}", folder.join("validator.db").display()),
             ..muster_validator::Config::default()
         };
+        config.dial.allow = vec!["127.0.0.1".to_owned()];
         config.facilitator.url = format!("ws://{door}/ws/v0/");
         config.users.allow_any = true;
+        config.users.signature_max_ahead_s = u64::MAX;
         config.routing.max_attempts = 1;
         config.routing.max_incidents = u32::MAX;
         let chain = StillChain {

@@ -380,6 +380,7 @@ impl DoorServer {
         let files = format!("file:{}", folder.join(format!("{name}.files")).display());
         let text = format!(
             "bind = \"127.0.0.1:0\"\nready_file = {ready:?}\nstore = {store:?}\nvalidators = [\"{validator}\"]\n\
+             [http]\nconnections = 65536\nconnections_per_address = 65536\n\
              [limits]\nrequests_per_minute = 0\nstrangers_per_minute = 0\nopen_jobs = 0\nwatchers = 0\n\
              [auth]\nsignature_max_age_s = 3600\n[files]\nstore = {files:?}\n"
         );

@@ -35,6 +35,7 @@ fn main() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let settings = ImageSettings {
         cache_dir: folder.path().to_owned(),
+        local: vec!["*".to_owned()],
         ..ImageSettings::default()
     };
     let clock: SharedClock = Arc::new(SystemClock::new());

@@ -1,6 +1,6 @@
 //! A trivial job on a persistent executor, from its offer until the executor is free again, against the bare engine:
-//! create, start, wait, remove. Once with nothing made ahead, once with a container that waits. Then a thousand jobs in
-//! a row, and what they leave behind.
+//! create, start, wait, remove. Once with nothing made ahead, once with a container that waits, and once with a journal
+//! against none. Then a thousand jobs in a row, and what they leave behind.
 //!
 //! Wants an engine with the demo image (`muster up` loads it; `MUSTER_BENCH_IMAGE` names another that takes its words),
 //! and `muster-hold`, which it builds; `MUSTER_BENCH_JOBS` says how many in a row.
@@ -17,7 +17,7 @@ use bollard::query_parameters::{
     WaitContainerOptions,
 };
 use futures_util::StreamExt as _;
-use muster_bench::{Direction, Report, Row, take_turns, timed};
+use muster_bench::{Direction, Report, Row, Turns, take_turns, timed};
 use muster_containers::images::ImageSettings;
 use muster_enrollment::{ExecutorCredentials, StoredIdentity};
 use muster_executor::Config;
@@ -48,7 +48,7 @@ fn main() -> anyhow::Result<()> {
     let mut cold = runtime.block_on(Miner::start(cold_folder.path(), &image, None))?;
     let turns = take_turns(
         ROUNDS,
-        || millis(&runtime, cold.job()),
+        || millis(&runtime, cold.job(Lease::Plain)),
         || millis(&runtime, bare(&docker, &image)),
     )?;
     let ordinary = Row::against(
@@ -58,14 +58,15 @@ fn main() -> anyhow::Result<()> {
         "bare engine API",
         turns,
     );
+    let journaled = journal_row(&runtime, &mut cold)?;
     let mut miner = runtime.block_on(Miner::start(folder.path(), &image, Some(holder)))?;
-    runtime.block_on(miner.job())?;
+    runtime.block_on(miner.job(Lease::Plain))?;
     let work = folder.path().join("work").canonicalize()?;
     let turns = take_turns(
         ROUNDS,
         || {
             runtime.block_on(one_waits(&docker, &work))?;
-            millis(&runtime, miner.job())
+            millis(&runtime, miner.job(Lease::Plain))
         },
         || millis(&runtime, bare(&docker, &image)),
     )?;
@@ -77,7 +78,7 @@ fn main() -> anyhow::Result<()> {
         turns,
     );
     for _ in 0..SETTLING {
-        runtime.block_on(miner.job())?;
+        runtime.block_on(miner.job(Lease::Plain))?;
     }
     runtime.block_on(one_waits(&docker, &work))?;
     let before = Left::now(&work)?;
@@ -89,7 +90,7 @@ fn main() -> anyhow::Result<()> {
     let (_, spent) = timed(|| {
         for _ in 0..jobs {
             if ended.is_ok() {
-                ended = runtime.block_on(miner.job());
+                ended = runtime.block_on(miner.job(Lease::Plain));
             }
         }
     });
@@ -109,10 +110,33 @@ fn main() -> anyhow::Result<()> {
         after.folders,
     );
     Report {
-        rows: vec![ordinary.target(1.15), warm.target(0.5)],
+        rows: vec![ordinary.target(1.15), journaled.target(1.05), warm.target(0.5)],
         notes: vec![note],
     }
     .print()
+}
+
+/// A job with a journal against the same without.
+fn journal_row(runtime: &Runtime, miner: &mut Miner) -> anyhow::Result<Row> {
+    // Both sides need the one executor.
+    let mut turns = Turns::default();
+    for round in 0..=ROUNDS {
+        let held = millis(runtime, miner.job(Lease::Held))?;
+        let plain = millis(runtime, miner.job(Lease::Plain))?;
+        // The first round warms up.
+        if round > 0 {
+            turns.ours.push(held);
+            turns.peer.push(plain);
+        }
+    }
+    let what = "a trivial job whose miner keeps the lease, so that it has a journal";
+    Ok(Row::against(
+        what,
+        "ms",
+        Direction::LowerIsBetter,
+        "the same without",
+        turns,
+    ))
 }
 
 /// The program that holds containers, static.
@@ -224,6 +248,13 @@ async fn bare(docker: &Docker, image: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether the miner keeps a lease whose connection is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lease {
+    Plain,
+    Held,
+}
+
 /// A miner as far as an executor can tell.
 struct Miner {
     session: PeerSession<Executor>,
@@ -283,6 +314,7 @@ impl Miner {
             },
             images: ImageSettings {
                 cache_dir: folder.join("images"),
+                local: vec!["*".to_owned()],
                 ..ImageSettings::default()
             },
             ..Config::default()
@@ -307,13 +339,19 @@ impl Miner {
     }
 
     /// One job from its offer until the executor is free again.
-    async fn job(&mut self) -> anyhow::Result<()> {
+    async fn job(&mut self, lease: Lease) -> anyhow::Result<()> {
         let attempt = AttemptId::from_uuid(Uuid::new_v4());
         self.session.send(&offer(attempt, &self.image)).await?;
+        if lease == Lease::Held {
+            self.session.send(&held(attempt)).await?;
+        }
         loop {
             let message = self.session.recv().await?.context("the executor left")?;
             if let FromMiner::V0JobFinishedRequest(finished) = &message {
                 ensure!(finished.docker_process_stdout == "end\n", "{finished:?}");
+                if lease == Lease::Held {
+                    self.session.send(&end_stored(attempt)).await?;
+                }
             }
             if matches!(message, FromMiner::V0ExecutorReadyRequest(_)) {
                 self.session.send(&request(attempt, &self.image)).await?;
@@ -357,6 +395,21 @@ fn offer(attempt: AttemptId, image: &str) -> String {
         },
     })
     .to_string()
+}
+
+fn held(attempt: AttemptId) -> String {
+    json!({
+        "message_type": "MusterLeaseHeld",
+        "job_uuid": attempt,
+        "epoch": 1,
+        "secret": "5a".repeat(32),
+        "reattach_s": 150,
+    })
+    .to_string()
+}
+
+fn end_stored(attempt: AttemptId) -> String {
+    json!({"message_type": "MusterEndStored", "job_uuid": attempt}).to_string()
 }
 
 fn request(attempt: AttemptId, image: &str) -> String {

@@ -231,9 +231,11 @@ fn config(folder: &Path) -> Config {
     let mut config = Config {
         bind: ([127, 0, 0, 1], 0).into(),
         ready_file: Some(folder.join("ready.json")),
+        operator_token: folder.join("operator.token"),
         store: format!("sqlite:{}", folder.join("validator.db").display()),
         ..Config::default()
     };
+    config.dial.allow = vec!["127.0.0.1".to_owned()];
     config.facilitator.url = "ws://127.0.0.1:1/ws/v0/".to_owned();
     config.routing.max_attempts = 1;
     config.routing.max_incidents = u32::MAX;

@@ -7,6 +7,7 @@
 //! `MUSTER_BENCH_NGINX` as for `proxy`.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use muster_bench::{Direction, Report, Row, Turns};
 use muster_facilitator::Config;
 use muster_gateway::backend::{JobNews, StreamingJobOrder, ValidatorBackend};
 use muster_gateway::{Gateway, GatewayDeps, Settings};
+use muster_http::server::HttpSettings;
 use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_streaming_ready};
 use muster_process::{SharedClock, SystemClock, Tasks, certificate, ready, tls};
 use muster_protocol::rest::Token;
@@ -145,6 +147,7 @@ async fn gateway(folder: &Path) -> Result<()> {
         ..Settings::default()
     };
     let parts = GatewayDeps {
+        http: HttpSettings::default(),
         backend: Arc::new(jobs),
         pool,
         clock,
@@ -162,6 +165,10 @@ async fn gateway(folder: &Path) -> Result<()> {
 impl ValidatorBackend for Jobs {
     fn validator(&self) -> ValidatorKey {
         ValidatorKey(self.validator.hotkey())
+    }
+
+    fn permits_address(&self, _: &str, _: SocketAddr) -> bool {
+        true
     }
 
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
@@ -248,6 +255,7 @@ fn configure(folder: &Path) -> Result<()> {
     let validator = keys("//Validator")?.hotkey();
     let text = format!(
         "bind = \"127.0.0.1:0\"\nready_file = \"{at}/facilitator.address\"\nstore = \"sqlite:{at}/facilitator.db\"\nvalidators = [\"{validator}\"]\n\
+         [http]\nconnections = 65536\nconnections_per_address = 65536\n\
          [limits]\nrequests_per_minute = 0\nstrangers_per_minute = 0\nopen_jobs = 0\nwatchers = 0\n\
          [files]\nstore = \"file:{at}/files\"\n"
     );

@@ -1,6 +1,7 @@
 //! The limits of one job on its machine.
 
 use muster_containers::sandbox::{ResourceLimits, Root, RunAs};
+use muster_machine::specs::MachineSize;
 use muster_process::config::Problem;
 use serde::Deserialize;
 
@@ -38,15 +39,6 @@ pub struct Policy {
     pub run_as: RunAs,
     /// Whether the job may write into its root file system.
     pub root: Root,
-}
-
-/// The size of this machine, as far as limits depend on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MachineSize {
-    /// How many processors this process may use, at least 1.
-    pub cpus: u64,
-    /// Memory in bytes.
-    pub memory: u64,
 }
 
 impl Default for Limits {

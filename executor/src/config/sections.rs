@@ -39,18 +39,6 @@ pub struct PersistentSettings {
     pub warm: WarmSettings,
 }
 
-/// Which of the machine's GPUs jobs get.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GpuSettings {
-    /// Their UUIDs; empty for all that the driver knows.
-    pub devices: Vec<String>,
-    /// How many a job gets; 0 for all of them.
-    pub per_job: usize,
-    /// The folder where all executors of this machine record which job has which GPU.
-    pub claims_dir: PathBuf,
-}
-
 /// Containers that a persistent executor starts before a job needs them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -101,16 +89,6 @@ impl Default for PersistentSettings {
             class: ExecutorClass::AlwaysOnTest,
             capacity: 1,
             warm: WarmSettings::default(),
-        }
-    }
-}
-
-impl Default for GpuSettings {
-    fn default() -> Self {
-        Self {
-            devices: Vec::new(),
-            per_job: 0,
-            claims_dir: PathBuf::from("/var/tmp/muster-executor-gpus"),
         }
     }
 }

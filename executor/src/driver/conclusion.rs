@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use muster_process::error::Causes;
+use muster_protocol::wire::miner::FromMiner;
 use tokio::time::timeout;
 
 use super::Driver;
 use super::runner::StepResult;
 use super::stage_data::AttemptStage;
 use crate::attempt_report::AttemptReport;
-use crate::attempt_state::Conclusion;
 use crate::error::Error;
 use crate::job_sandbox::container_name;
 use crate::steps::PreparedImage;
+use crate::workspace::Workspace;
+use muster_attempt_state::Conclusion;
 
 /// How long removing the container may take before the miner is told all the same.
 const TIDY_LIMIT: Duration = Duration::from_secs(30);
@@ -20,6 +22,11 @@ const TIDY_LIMIT: Duration = Duration::from_secs(30);
 impl Driver {
     /// Ends the attempt. The container goes first: when the miner hears the result, the machine is free again.
     pub(super) async fn conclude(mut self, conclusion: Conclusion) -> Result<(), Error> {
+        let mut messages = self.end_messages(&conclusion);
+        if self.link.is_journaled() {
+            // Durable before the container goes.
+            self.link.note_end(std::mem::take(&mut messages));
+        }
         let tidied = timeout(TIDY_LIMIT, self.tidy()).await.unwrap_or_default();
         if !tidied {
             tracing::error!(
@@ -27,24 +34,34 @@ impl Driver {
                 "the container may still be there; the next executor tries again"
             );
         }
-        let lost = self.report(&conclusion).await.err();
+        self.send_close().await;
+        for message in messages {
+            self.link.report(message).await;
+        }
         let Self {
-            context,
-            connection,
-            stage,
-            ..
+            context, link, stage, ..
         } = self;
-        match stage {
+        let folders = match stage {
             AttemptStage::Placed(placed) => placed.job.give_back(&context, tidied).await,
             AttemptStage::AwaitingOffer
             | AttemptStage::Offered(_)
             | AttemptStage::Prepared(_)
-            | AttemptStage::Requested(_) => {}
+            | AttemptStage::Requested(_) => None,
+        };
+        let lost = match &conclusion {
+            Conclusion::Finished | Conclusion::Failed(_) => link.finish().await.err(),
+            Conclusion::Abandoned(_) => {
+                link.close().await;
+                None
+            }
+        };
+        // With them goes the journal, whose end the miner has now.
+        if let Some(Err(error)) = folders.map(Workspace::remove) {
+            tracing::warn!(error = %Causes(&error), "files of the job are left behind");
         }
-        connection.close().await;
         match (conclusion, lost) {
             (Conclusion::Abandoned(reason), _) => Err(reason.into()),
-            (Conclusion::Finished | Conclusion::Failed(_), Some(error)) => Err(error),
+            (Conclusion::Finished | Conclusion::Failed(_), Some(reason)) => Err(Error::MinerLost(reason)),
             (Conclusion::Finished, None) => Ok(()),
             (Conclusion::Failed(failure), None) => {
                 tracing::info!(message = failure.message, "the job failed and was reported");
@@ -53,8 +70,8 @@ impl Driver {
         }
     }
 
-    /// Sends the last messages of the attempt.
-    async fn report(&mut self, conclusion: &Conclusion) -> Result<(), Error> {
+    /// The last messages of the attempt.
+    fn end_messages(&mut self, conclusion: &Conclusion) -> Vec<FromMiner> {
         let outputs = match &mut self.stage {
             AttemptStage::Placed(placed) => placed.outputs.take(),
             AttemptStage::AwaitingOffer
@@ -73,17 +90,10 @@ impl Driver {
             printed: self.steps.capture.printed(),
             artifacts,
             uploaded,
-            muster: self.connection.is_muster(),
+            muster: self.link.is_muster(),
             specs,
         };
-        let closed = self.send_close().await;
-        for message in report.messages(conclusion) {
-            self.connection
-                .send(&message)
-                .await
-                .map_err(|error| miner_lost(&error))?;
-        }
-        closed.map_err(|error| miner_lost(&error))
+        report.messages(conclusion)
     }
 
     /// Removes the container, and once more if a step was making one meanwhile. Returns whether it is gone.
@@ -105,7 +115,8 @@ impl Driver {
                 | StepResult::SessionOpened(_)
                 | StepResult::DiskFull(_)
                 | StepResult::Nothing
-                | StepResult::Collected(_) => {}
+                | StepResult::Collected(_)
+                | StepResult::Uploaded(..) => {}
             }
         }
         if made {
@@ -136,8 +147,4 @@ impl Driver {
             | AttemptStage::Requested(_) => container_name(&self.context.token),
         }
     }
-}
-
-fn miner_lost(error: &(dyn std::error::Error + 'static)) -> Error {
-    Error::MinerLost(Causes(error).to_string())
 }

@@ -6,31 +6,31 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use muster_containers::disk::{watch, watch_root};
+use muster_containers::disk::{DiskEnd, watch, watch_root};
 use muster_containers::sandbox::Root;
+use muster_job_data::Uploaded;
 use muster_process::error::Causes;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{GraderTerms, StreamingDetails};
 use muster_protocol::wire::muster::OfferExtension;
-use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
-use muster_websocket::session::Sender;
+use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage, Timestamp};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::stage_data::{PlacedStage, SessionStage};
-use crate::attempt_state::{AttemptFailure, ProgramExit, StageLimits};
 use crate::co_grader::{CoGrader, CoGraderSpec};
 use crate::container;
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
-use crate::gpu::ClaimedGpus;
 use crate::job_sandbox::{JobContainer, image_label};
-use crate::lease_connection::Miner;
-use crate::output_capture::OutputCapture;
+use crate::miner_link::MinerOutlet;
+use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::session::{self, OpenSession, SessionSetup};
 use crate::steps::{self, CollectedOutputs, PlacedJob, PreparedImage, RequestedJob, SoughtImage};
 use crate::warm_containers::encode_program;
+use muster_attempt_state::{AttemptFailure, ProgramExit, StageLimits};
+use muster_machine::gpu::ClaimedGpus;
 
 /// How often the miner is told how long the program has run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
@@ -57,8 +57,10 @@ pub(super) enum StepResult {
     SessionClosed(String),
     /// The step was called off, or its end changes nothing.
     Nothing,
-    /// Outputs are collected.
+    /// Artifacts are collected.
     Collected(Box<CollectedOutputs>),
+    /// The uploads have ended: those that succeeded, and the failure of the first that did not.
+    Uploaded(Uploaded, Option<AttemptFailure>),
     /// The step failed.
     Failed(AttemptFailure),
 }
@@ -72,16 +74,12 @@ pub(super) struct StepRunner {
     /// Cancelled when the progress of the image matters no longer.
     image_over: CancellationToken,
     /// Sends to a Muster miner; `None` for another miner, which understands none of Muster's own messages.
-    muster: Option<Sender<Miner>>,
+    muster: Option<MinerOutlet>,
     steps: FuturesUnordered<BoxFuture<'static, StepResult>>,
 }
 
 impl StepRunner {
-    pub(super) fn new(
-        context: AttemptContext,
-        capture: OutputCapture,
-        muster: Option<Sender<Miner>>,
-    ) -> Self {
+    pub(super) fn new(context: AttemptContext, capture: OutputCapture, muster: Option<MinerOutlet>) -> Self {
         Self {
             context,
             capture,
@@ -163,7 +161,7 @@ impl StepRunner {
         match self.start_container(&mut placed.job) {
             Ok(()) => {
                 self.watch_disk(&placed.job);
-                self.report_running_time(&placed.job);
+                self.report_running_time(&placed.job, self.context.clock().now());
             }
             Err(failure) => self.begin(async move { StepResult::Failed(failure) }),
         }
@@ -207,13 +205,32 @@ impl StepRunner {
         Ok(())
     }
 
+    /// Goes on with a program that another process started.
+    pub(super) fn take_over(&self, placed: &PlacedStage, before: CapturedBefore, started: Timestamp) {
+        let job = &placed.job;
+        let (engine, container) = (job.request.engine.clone(), job.container.clone());
+        let clock = Arc::clone(self.context.clock());
+        let running = container::take_over(engine, container, before, self.capture.clone(), clock);
+        self.begin(async move { running.await.map_or_else(StepResult::Failed, StepResult::Exited) });
+        self.watch_disk(job);
+        self.report_running_time(job, started);
+    }
+
     fn watch_disk(&self, job: &PlacedJob) {
         let limit = job.policy.allowance.disk;
         let folder = job.workspace.folders().root.clone();
-        let watching = watch(folder, limit, Arc::clone(self.context.clock()));
+        let config = Arc::clone(self.context.config());
+        let watching = watch(
+            folder,
+            limit,
+            config.disk_reserve(),
+            Arc::clone(self.context.clock()),
+        );
         self.begin_until_called_off(async move {
-            watching.await;
-            StepResult::DiskFull(limit)
+            match watching.await {
+                DiskEnd::Limit => StepResult::DiskFull(limit),
+                DiskEnd::Reserve => StepResult::Failed(steps::reserve_lacking(&config)),
+            }
         });
         if job.policy.root == Root::Writable {
             let (engine, container) = (job.request.engine.clone(), job.container.clone());
@@ -225,14 +242,13 @@ impl StepRunner {
         }
     }
 
-    fn report_running_time(&self, job: &PlacedJob) {
+    fn report_running_time(&self, job: &PlacedJob, since: Timestamp) {
         if self.muster.is_none() {
             return;
         }
         let (live, clock) = (self.context.live.clone(), Arc::clone(self.context.clock()));
         let limit = StageLimits::of(&job.request.offer).execution.as_secs();
         self.begin_until_called_off(async move {
-            let since = clock.now();
             loop {
                 let run = clock.now().since(since).as_secs();
                 live.set_progress(ProgressOf::Execution, run, Some(limit));
@@ -325,17 +341,50 @@ impl StepRunner {
         });
     }
 
-    /// Collects the outputs of a job; uploads them too if the job `ended_well`.
-    pub(super) fn collect(&self, job: &PlacedJob, ended_well: bool) {
+    /// Collects the artifacts of a job.
+    pub(super) fn collect(&self, job: &PlacedJob) {
         let folders = job.workspace.folders().clone();
-        let request = Arc::clone(&job.request);
-        let collecting = steps::collect_outputs(request, folders, ended_well, self.context.clone());
+        let collecting = steps::collect_outputs(Arc::clone(&job.request), folders, self.context.clone());
         self.begin(async move {
             match collecting.await {
                 Ok(outputs) => StepResult::Collected(Box::new(outputs)),
                 Err(failure) => StepResult::Failed(failure),
             }
         });
+    }
+
+    /// Uploads the outputs of a job whose program ended well.
+    pub(super) fn upload(&self, job: &PlacedJob) {
+        let folders = job.workspace.folders().clone();
+        let uploading = steps::upload_outputs(Arc::clone(&job.request), folders, self.context.clone());
+        self.begin(async move {
+            let (uploaded, failure) = uploading.await;
+            StepResult::Uploaded(uploaded, failure)
+        });
+    }
+
+    /// Uploads the outputs that a failed job has left and that its user asks for. Returns whether there are any.
+    #[must_use]
+    pub(super) fn upload_left(&self, job: &PlacedJob) -> bool {
+        if self.muster.is_none() || job.request.streaming().is_some() {
+            return false;
+        }
+        let folders = job.workspace.folders().clone();
+        let Some(left) = steps::find_left_outputs(&job.request.job, &folders) else {
+            return false;
+        };
+        let context = self.context.clone();
+        self.begin(async move {
+            let (uploaded, failure) = steps::upload_all(&left, &folders, &context).await;
+            if let Some(failure) = failure {
+                tracing::info!(
+                    message = failure.message,
+                    "an output of the failed job was not delivered"
+                );
+            }
+            StepResult::Uploaded(uploaded, None)
+        });
+        true
     }
 
     /// Ends the attempt: the state machine asked for work that the attempt's data does not allow.

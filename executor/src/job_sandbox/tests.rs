@@ -113,7 +113,9 @@ fn an_ordinary_job_is_sealed() {
         security[1].starts_with("seccomp={"),
         "the profile itself, not a path on the engine's machine"
     );
-    assert_eq!(host.log_config.unwrap().typ.as_deref(), Some("none"));
+    let log = host.log_config.unwrap();
+    assert_eq!(log.typ.as_deref(), Some("local"));
+    assert_eq!(log.config.unwrap()["max-size"], "32m");
 }
 
 #[test]

@@ -3,48 +3,43 @@
 use std::sync::Arc;
 
 use muster_job_data::{Uploaded, Uploader};
+use muster_protocol::upload::{MultiUpload, OutputUpload};
 use muster_protocol::wire::executor::ProgressOf;
+use muster_protocol::wire::miner::JobRequest;
 use muster_protocol::{HordeFailureReason, JobStage};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use super::{RequestedJob, unfit, upload_failed};
 use crate::artifacts::Artifacts;
-use crate::attempt_state::AttemptFailure;
 use crate::context::AttemptContext;
 use crate::job_sandbox::{JobFolders, artifacts_dir, artifacts_folder};
-use crate::machine_specs;
 use crate::output_capture::{STDERR_FILE, STDOUT_FILE};
+use crate::workspace::Workspace;
+use muster_attempt_state::AttemptFailure;
+use muster_machine::specs;
+
+/// The record of the uploads that have succeeded, in the root of the job's folders.
+const UPLOADS_FILE: &str = "uploads.jsonl";
 
 /// The outputs of a job whose program has ended.
 #[derive(Debug)]
 pub(crate) struct CollectedOutputs {
     pub(crate) artifacts: Artifacts,
+    /// Servers' answers to the uploads, as far as they succeeded.
     pub(crate) uploaded: Uploaded,
     /// This machine, in ComputeHorde's field names.
     pub(crate) specs: Value,
 }
 
-/// Collects the job's artifacts and this machine's specs; uploads the job's outputs first if it `ended_well`.
+/// Collects the job's artifacts and this machine's specs. Nothing is uploaded yet: artifacts are there too if uploads
+/// fail or take too long.
 pub(crate) async fn collect_outputs(
     request: Arc<RequestedJob>,
     folders: JobFolders,
-    ended_well: bool,
     context: AttemptContext,
 ) -> Result<CollectedOutputs, AttemptFailure> {
-    let config = context.config();
-    let uploaded = match request.job.output_upload.as_ref().filter(|_| ended_well) {
-        Some(upload) => {
-            link_printed(&folders);
-            let uploader = Uploader::new(&config.transfer)
-                .map_err(|error| unfit(&error))?
-                .with_progress(context.live.progress_sink(ProgressOf::Upload));
-            let uploading = uploader.upload(upload, &folders.output, &context.called_off);
-            uploading.await.map_err(|error| upload_failed(&error))?
-        }
-        None => Uploaded::default(),
-    };
-    let max_total = config.artifacts.max_total_mib.saturating_mul(1 << 20);
+    let max_total = context.config().artifacts.max_total_mib.saturating_mul(1 << 20);
     let work = move || {
         let artifacts = match artifacts_dir(&request.job) {
             Ok(Some(dir)) => Artifacts::collect(artifacts_folder(&folders, &dir), &dir, max_total),
@@ -57,13 +52,73 @@ pub(crate) async fn collect_outputs(
         })?;
         Ok(CollectedOutputs {
             artifacts,
-            uploaded,
-            specs: machine_specs::gather(&folders.root),
+            uploaded: Uploaded::default(),
+            specs: describe_machine(&folders),
         })
     };
     spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(unfit(&error)))
+}
+
+/// This machine's specs, with the way in which it bounds the job's disk.
+fn describe_machine(folders: &JobFolders) -> Value {
+    let mut specs = specs::gather(&folders.root);
+    if let Some(specs) = specs.as_object_mut() {
+        let bound = Workspace::disk_method(folders).name();
+        specs.insert("muster_disk_bound".to_owned(), Value::from(bound));
+    }
+    specs
+}
+
+/// Uploads the outputs of a job whose program ended well. The first value holds the answers to the uploads that
+/// succeeded, whether or not another one failed.
+pub(crate) async fn upload_outputs(
+    request: Arc<RequestedJob>,
+    folders: JobFolders,
+    context: AttemptContext,
+) -> (Uploaded, Option<AttemptFailure>) {
+    let Some(upload) = &request.job.output_upload else {
+        return (Uploaded::default(), None);
+    };
+    link_printed(&folders);
+    upload_all(upload, &folders, &context).await
+}
+
+/// The outputs that a failed job has left and that its user asks for all the same; `None` if there are none.
+pub(crate) fn find_left_outputs(job: &JobRequest, folders: &JobFolders) -> Option<OutputUpload> {
+    let mut uploads = job.output_upload.as_ref()?.kept_on_failure();
+    // Only a look: what is sent is opened without following links.
+    uploads.retain(|upload| {
+        folders
+            .output
+            .join(upload.relative_path())
+            .symlink_metadata()
+            .is_ok()
+    });
+    let multi = MultiUpload {
+        uploads,
+        system_output: None,
+    };
+    (!multi.uploads.is_empty()).then_some(OutputUpload::MultiUpload(multi))
+}
+
+/// Uploads to each destination. The first value holds the answers to the uploads that succeeded, whether or not another
+/// one failed.
+pub(crate) async fn upload_all(
+    upload: &OutputUpload,
+    folders: &JobFolders,
+    context: &AttemptContext,
+) -> (Uploaded, Option<AttemptFailure>) {
+    let uploader = match Uploader::new(&context.config().transfer) {
+        Ok(uploader) => uploader
+            .with_progress(context.live.progress_sink(ProgressOf::Upload))
+            .with_record(&folders.root.join(UPLOADS_FILE)),
+        Err(error) => return (Uploaded::default(), Some(unfit(&error))),
+    };
+    let uploading = uploader.upload(upload, &folders.output, &context.called_off);
+    let (uploaded, failed) = uploading.await;
+    (uploaded, failed.err().map(|error| upload_failed(&error)))
 }
 
 /// Puts what the job printed among its outputs, where ComputeHorde's users look for it. A file of the job's own by that

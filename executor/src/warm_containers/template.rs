@@ -84,6 +84,11 @@ impl WarmTemplate {
         self.job.raw_script.is_some()
     }
 
+    /// The bytes that the job may write.
+    pub(super) fn disk(&self) -> u64 {
+        self.policy.allowance.disk
+    }
+
     fn body(&self, folders: &JobFolders) -> Option<ContainerCreateBody> {
         self.body_of(&self.job, folders)
     }

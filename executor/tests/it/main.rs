@@ -22,6 +22,8 @@ mod python;
 #[cfg(test)]
 mod reap;
 #[cfg(test)]
+mod reattaching;
+#[cfg(test)]
 mod stream;
 #[cfg(test)]
 mod support;

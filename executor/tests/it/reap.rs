@@ -13,13 +13,17 @@ use muster_executor::ReapSummary;
 use muster_executor::job_sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR};
 use muster_executor::workspace::Workspace;
 use muster_executor::{Config, ContainerEngine, Invocation, reap};
-use muster_process::{SystemClock, Tasks};
-use muster_protocol::AttemptId;
+use muster_process::{Clock as _, SystemClock, Tasks};
+use muster_protocol::{AttemptId, Timestamp};
 use uuid::Uuid;
 
-use crate::support::lease::{Job, Lease};
+use crate::support::lease::{Job, Lease, allow_test_images};
 use crate::support::miner::FakeMiner;
 use crate::support::{engine, image};
+
+fn now() -> Timestamp {
+    SystemClock::new().now()
+}
 
 /// A running container with the labels of the job in `folder`. Returns its name.
 async fn container(engine: &ContainerEngine, folder: &Path) -> String {
@@ -49,7 +53,7 @@ async fn runs(engine: &ContainerEngine, name: &str, folder: &Path) -> bool {
 }
 
 fn workspace(work_dir: &Path) -> Workspace {
-    Workspace::new(work_dir, AttemptId::from_uuid(Uuid::new_v4())).unwrap()
+    Workspace::new(work_dir, AttemptId::from_uuid(Uuid::new_v4()), None).unwrap()
 }
 
 #[tokio::test]
@@ -72,7 +76,7 @@ async fn only_what_the_dead_left_in_this_place_is_removed() {
     foreign.abandon();
     removed.remove().unwrap();
 
-    let (one, two) = tokio::join!(reap(&ours.config), reap(&ours.config));
+    let (one, two) = tokio::join!(reap(&ours.config, now()), reap(&ours.config, now()));
     let (one, two) = (one.unwrap(), two.unwrap());
     let done = (one.folders + two.folders, one.containers + two.containers);
     assert_eq!((done, one.left + two.left), ((1, 1), 0));
@@ -80,7 +84,7 @@ async fn only_what_the_dead_left_in_this_place_is_removed() {
     assert!(of_alive.exists() && runs(&engine, &names[0], of_alive).await);
     assert!(of_foreign.exists() && runs(&engine, &names[2], of_foreign).await);
     assert!(runs(&engine, &names[3], of_removed).await);
-    assert_eq!(reap(&ours.config).await.unwrap(), ReapSummary::default());
+    assert_eq!(reap(&ours.config, now()).await.unwrap(), ReapSummary::default());
 
     for name in names {
         engine.remove(&name).await.unwrap();
@@ -110,10 +114,11 @@ const PROCESS: [&str; 3] = ["MUSTER_TEST_MINER", "MUSTER_TEST_TOKEN", "MUSTER_TE
 
 /// Runs an executor in a process that the next test may kill.
 async fn run_executor(miner_address: String, token: &str, work_dir: String) {
-    let config = Config {
+    let mut config = Config {
         work_dir: work_dir.into(),
         ..Config::default()
     };
+    allow_test_images(&mut config);
     let invocation = Invocation {
         miner_address,
         token: token.parse().unwrap(),
@@ -149,13 +154,13 @@ async fn a_killed_process_leaves_a_running_container_until_it_is_reaped() {
         .await;
     lease.container_appears(&engine).await;
     assert_eq!(
-        reap(&lease.config).await.unwrap(),
+        reap(&lease.config, now()).await.unwrap(),
         ReapSummary::default(),
         "its process lives"
     );
     process.kill().unwrap();
     process.wait().unwrap();
-    let done = reap(&lease.config).await.unwrap();
+    let done = reap(&lease.config, now()).await.unwrap();
     assert_eq!((done.folders, done.containers, done.left), (1, 1, 0));
     lease.assert_clean(&engine).await;
 }

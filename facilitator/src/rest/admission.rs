@@ -1,20 +1,27 @@
 //! Admission to the REST API: the account behind a token or an API key, and the request rates of accounts and
 //! addresses.
 
-use std::net::{IpAddr, SocketAddr};
+use std::fmt;
+use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, FromRef, FromRequestParts};
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{Extensions, StatusCode, header};
 use muster_facilitator_core::account::{Account, ApiKeySecret, Credential};
 use muster_facilitator_core::login_tokens::{Issuer, TokenRejection};
+use muster_facilitator_core::rights::Authority;
+use muster_http::server::ClientAddress;
 use muster_process::SharedClock;
+use muster_process::connections::AddressGroup;
+use muster_protocol::Digest;
 
 use super::rejection::ApiRejection;
+use super::rights::NeededRight;
 use crate::access_policy::AccessPolicy;
-use crate::store::{Actor, Store};
 use crate::user_limits::RequestRates;
+use muster_facilitator_store::{Actor, KeyOwner, Store};
 
 /// The services that decide who may call the API.
 pub(crate) struct Admission {
@@ -25,9 +32,13 @@ pub(crate) struct Admission {
     pub(crate) clock: SharedClock,
 }
 
-/// The caller that the request's token or API key names.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller(pub(crate) Actor);
+/// The caller that the request's token or API key names, which has the right `R`.
+pub(crate) struct Caller<R> {
+    pub(crate) actor: Actor,
+    /// The rights and the end of the token or key.
+    pub(crate) authority: Authority,
+    right: PhantomData<R>,
+}
 
 /// A caller without credentials, whose address has not used up its request rate.
 #[derive(Clone, Copy, Debug)]
@@ -36,24 +47,40 @@ pub(crate) struct AnonymousCaller;
 // === impl Admission ===
 
 impl Admission {
-    /// Finds the caller of a request, checks that the account is served, and counts the request.
+    /// Finds the caller of a request, checks that the account is served and that the credential has the right, and
+    /// counts the request.
     ///
     /// # Errors
-    /// The credentials are missing or invalid, the account is not served or asks too often, or the store failed.
-    pub(crate) async fn admit(&self, headers: &HeaderMap) -> Result<Caller, ApiRejection> {
-        let actor = self.authenticate(headers).await?;
+    /// The credentials are missing or invalid, or lack the right; the address has shown too many invalid ones; the
+    /// account is not served or asks too often, or the store failed.
+    pub(crate) async fn admit<R: NeededRight>(&self, parts: &Parts) -> Result<Caller<R>, ApiRejection> {
+        let (actor, authority) = self.authenticate(parts).await?;
         if !self.policy.admits(&actor.account) {
             return Err(ApiRejection::detail(StatusCode::FORBIDDEN, "Hotkey not allowed."));
         }
         self.rates
             .count_account(&actor.account, self.clock.now())
             .map_err(ApiRejection::throttled)?;
-        Ok(Caller(actor))
+        match R::RIGHT.filter(|right| !authority.rights.has(*right)) {
+            None => Ok(Caller {
+                actor,
+                authority,
+                right: PhantomData,
+            }),
+            Some(right) => {
+                let reason = format!(
+                    "This API key lacks the right `{right}`; use a key that has it, or log in with the hotkey."
+                );
+                Err(ApiRejection::detail(StatusCode::FORBIDDEN, reason))
+            }
+        }
     }
 
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<Actor, ApiRejection> {
+    async fn authenticate(&self, parts: &Parts) -> Result<(Actor, Authority), ApiRejection> {
         let reject = |detail: &str| ApiRejection::detail(StatusCode::UNAUTHORIZED, detail);
-        let header = headers
+        let address = client_group(&parts.extensions);
+        let header = parts
+            .headers
             .get(header::AUTHORIZATION)
             .ok_or_else(|| reject("Authentication credentials were not provided."))?;
         let bearer = header
@@ -65,42 +92,79 @@ impl Admission {
             .ok_or_else(|| reject("Invalid token."))?;
         match ApiKeySecret::parse(bearer) {
             Some(secret) => {
-                let owner = self.store.find_key_owner(&secret).await?;
-                let (account, id) =
-                    owner.ok_or_else(|| reject("Invalid API key: it is unknown or has been revoked."))?;
-                Ok(Actor {
+                let (hash, now) = (secret.hash(), self.clock.now());
+                self.rates
+                    .admit_key(address, hash, now)
+                    .map_err(ApiRejection::throttled)?;
+                let Some(owner) = self.store.find_key_owner(&secret, now).await? else {
+                    self.count_failure(address, Some(hash))?;
+                    return Err(reject(
+                        "Invalid API key: it is unknown, has ended, or has been revoked.",
+                    ));
+                };
+                self.rates.note_valid_key(hash, self.clock.now());
+                let KeyOwner {
                     account,
-                    credential: Credential::ApiKey(id),
-                })
+                    id,
+                    authority,
+                } = owner;
+                let credential = Credential::ApiKey(id);
+                Ok((Actor { account, credential }, authority))
             }
             None => match self.issuer.check_token(bearer, self.clock.now()) {
-                Ok(user) => Ok(Actor::user(user)),
-                Err(TokenRejection::Invalid) => Err(reject("Invalid token.")),
+                Ok(user) => Ok((Actor::user(user), Authority::login())),
+                Err(TokenRejection::Invalid) => {
+                    self.count_failure(address, None)?;
+                    Err(reject("Invalid token."))
+                }
                 // ComputeHorde's SDK searches for these words and logs in again.
                 Err(TokenRejection::Expired) => Err(reject("Token expired.")),
             },
         }
     }
+
+    /// Counts a wrong credential.
+    ///
+    /// # Errors
+    /// The address has shown too many.
+    fn count_failure(&self, address: AddressGroup, key: Option<Digest>) -> Result<(), ApiRejection> {
+        self.rates
+            .count_failure(address, key, self.clock.now())
+            .map_err(ApiRejection::throttled)
+    }
+}
+
+/// The addresses that count as the client's.
+fn client_group(extensions: &Extensions) -> AddressGroup {
+    let client = extensions.get::<ClientAddress>();
+    AddressGroup::of(client.map_or(IpAddr::from([0, 0, 0, 0]), |client| client.0))
 }
 
 // === impl Caller, AnonymousCaller ===
 
-impl Caller {
+impl<R> Caller<R> {
     /// The account that the request is made for.
     pub(crate) fn account(&self) -> &Account {
-        &self.0.account
+        &self.actor.account
     }
 }
 
-impl<S> FromRequestParts<S> for Caller
+impl<R> fmt::Debug for Caller<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Caller").field(&self.actor).finish()
+    }
+}
+
+impl<R, S> FromRequestParts<S> for Caller<R>
 where
+    R: NeededRight,
     S: Send + Sync,
     Arc<Admission>: FromRef<S>,
 {
     type Rejection = ApiRejection;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiRejection> {
-        Arc::<Admission>::from_ref(state).admit(&parts.headers).await
+        Arc::<Admission>::from_ref(state).admit::<R>(parts).await
     }
 }
 
@@ -113,11 +177,9 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiRejection> {
         let admission = Arc::<Admission>::from_ref(state);
-        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-        let address = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
         admission
             .rates
-            .count_address(address, admission.clock.now())
+            .count_address(client_group(&parts.extensions), admission.clock.now())
             .map_err(ApiRejection::throttled)?;
         Ok(Self)
     }

@@ -23,9 +23,10 @@ use tokio_util::sync::CancellationToken;
 use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::rejection::ApiRejection;
+use super::rights::ReadRight;
 use crate::job_watchers::{JobWatch, JobWatchers};
-use crate::store::Store;
 use crate::user_limits::{EventStreamSlot, EventStreamSlots};
+use muster_facilitator_store::Store;
 
 /// The interval of comments that show both ends that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -60,7 +61,7 @@ pub(crate) struct EventService {
     ))]
 pub(super) async fn events(
     State(service): State<Arc<EventService>>,
-    caller: Caller,
+    caller: Caller<ReadRight>,
     uuid: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiRejection> {

@@ -16,6 +16,7 @@ use muster_protocol::rest::{CreateFile, FilePage, FileView};
 use super::admission::Caller;
 use super::json_body;
 use super::rejection::ApiRejection;
+use super::rights::FilesRight;
 
 /// The path of the list, for the links between its pages.
 const FILES_PATH: &str = "/api/v1/files/";
@@ -32,7 +33,7 @@ pub(crate) struct FileCalls {
     responses((status = 201, body = FileView), ApiRejection))]
 pub(super) async fn create(
     State(calls): State<Arc<FileCalls>>,
-    caller: Caller,
+    caller: Caller<FilesRight>,
     request: Request,
 ) -> Result<Response, ApiRejection> {
     let (parts, body) = request.into_parts();
@@ -75,7 +76,7 @@ fn parse_new_file(body: &[u8]) -> Result<NewFile, String> {
     responses((status = 200, body = FilePage), ApiRejection))]
 pub(super) async fn list(
     State(calls): State<Arc<FileCalls>>,
-    caller: Caller,
+    caller: Caller<FilesRight>,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<FilePage>, ApiRejection> {
@@ -107,7 +108,7 @@ pub(super) async fn list(
     responses((status = 200, body = FileView), ApiRejection))]
 pub(super) async fn show(
     State(calls): State<Arc<FileCalls>>,
-    caller: Caller,
+    caller: Caller<FilesRight>,
     headers: HeaderMap,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<FileView>, ApiRejection> {
@@ -124,7 +125,7 @@ pub(super) async fn show(
     responses((status = 204, description = "The file is deleted"), ApiRejection))]
 pub(super) async fn remove(
     State(calls): State<Arc<FileCalls>>,
-    caller: Caller,
+    caller: Caller<FilesRight>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, ApiRejection> {
     let id = parse_file_id(id)?;

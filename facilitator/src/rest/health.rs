@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::rejection::ApiRejection;
 use crate::request_signer::RequestSigner;
-use crate::store::Store;
 use crate::validator_sessions::ValidatorSessions;
+use muster_facilitator_store::Store;
 
 /// The services behind the health check.
 pub(crate) struct HealthService {

@@ -7,7 +7,7 @@ use muster_store::StoreError;
 
 use super::admission::Caller;
 use super::rejection::ApiRejection;
-use crate::store::Store;
+use muster_facilitator_store::Store;
 
 /// Parses the job's id in a path. Any other text is rejected like a job that does not exist.
 pub(super) fn parse_job_id(uuid: Result<Path<String>, PathRejection>) -> Result<JobId, ApiRejection> {
@@ -16,9 +16,9 @@ pub(super) fn parse_job_id(uuid: Result<Path<String>, PathRejection>) -> Result<
 }
 
 /// The validator of the caller's job; `None` if there is no such job, or if it is another account's.
-pub(super) async fn validator_of_own_job(
+pub(super) async fn validator_of_own_job<R>(
     store: &Store,
-    caller: &Caller,
+    caller: &Caller<R>,
     job: JobId,
 ) -> Result<Option<ValidatorKey>, StoreError> {
     let owner = store.find_owner(job).await?;

@@ -10,9 +10,11 @@ use axum::response::{IntoResponse, Response};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
 use muster_facilitator_core::list_page::{JobFilter, PageQuery};
+use muster_facilitator_core::live_remains::LiveRemains;
 use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_identity::VerifyError;
+use muster_job_data::Notifications;
 use muster_process::SharedClock;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateJob, JobPage, JobView};
@@ -24,12 +26,14 @@ use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
 use super::rejection::ApiRejection;
+use super::rights::{JobsRight, ReadRight};
+use super::webhooks::check_url;
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
-use crate::store::{
+use crate::validator_selection::ValidatorSelection;
+use muster_facilitator_store::{
     CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, MAX_PAGE_BYTES, Store, StoredJob,
 };
-use crate::validator_selection::ValidatorSelection;
 
 /// The path of the list, for the links between its pages.
 const JOBS_PATH: &str = "/api/v1/jobs/";
@@ -40,6 +44,8 @@ pub(crate) struct JobService {
     pub(crate) selection: ValidatorSelection,
     pub(crate) signer: Arc<RequestSigner>,
     pub(crate) notifier: Notifier,
+    /// Knows which URLs of webhooks are allowed.
+    pub(crate) notifications: Notifications,
     pub(crate) quota: JobQuota,
     pub(crate) clock: SharedClock,
     /// The beginning of links, without a slash at the end; empty for relative links.
@@ -53,7 +59,7 @@ pub(crate) struct JobService {
     responses((status = 201, body = JobView), ApiRejection))]
 pub(super) async fn create(
     State(service): State<Arc<JobService>>,
-    caller: Caller,
+    caller: Caller<JobsRight>,
     request: Request,
 ) -> Result<Response, ApiRejection> {
     let (parts, body) = request.into_parts();
@@ -61,8 +67,10 @@ pub(super) async fn create(
     let idempotency = parse_idempotency_key(&parts.headers)?;
     let signed = service
         .signer
-        .check_headers(&caller.0, &parts.headers, SignatureScope::SignedFields)?;
+        .check_headers(&caller.actor, &parts.headers, SignatureScope::SignedFields)?;
     let mut job = request_bodies::parse_job(&body)?;
+    let webhook = job.webhook.take();
+    service.check_webhook(&caller, webhook.as_deref()).await?;
     let features = service.features_for(&job, signed.is_none()).await?;
     let signature = match signed {
         Some(signature) => signature,
@@ -70,7 +78,7 @@ pub(super) async fn create(
             let signature = service.signer.sign_job(&job);
             job.muster = service
                 .signer
-                .sign_extension(&caller.0, &job, &signature, features);
+                .sign_extension(&caller.actor, &job, &signature, features);
             signature
         }
     };
@@ -85,11 +93,12 @@ pub(super) async fn create(
         | VerifyError::PublicKey => SignatureRejection::Wrong.into(),
     })?;
     let submission = JobSubmission {
-        actor: &caller.0,
+        actor: &caller.actor,
         validator,
         request: &request,
         idempotency: idempotency.as_deref(),
         quota: service.quota,
+        webhook: webhook.as_deref(),
     };
     let now = service.clock.now();
     // The SDK repeats a request that got no answer. A repeated request needs no selectable validator.
@@ -118,15 +127,22 @@ pub(super) async fn create(
         .job(existing)
         .await?
         .ok_or_else(ApiRejection::not_found)?;
-    Ok((StatusCode::CREATED, Json(view(&stored))).into_response())
+    let mut view = stored.view();
+    view.image = None;
+    Ok((StatusCode::CREATED, Json(view)).into_response())
 }
 
 impl JobService {
-    /// Adds the places of the jobs that wait, for a client that shows that it knows them: ComputeHorde's SDK sees what
-    /// it always saw.
-    async fn add_places(&self, headers: &HeaderMap, views: &mut [JobView]) -> Result<(), ApiRejection> {
-        let shown = headers.get(MUSTER_FEATURES_HEADER).map(HeaderValue::as_bytes);
-        if !FeatureSet::parse(shown.unwrap_or_default()).has(Feature::Queue) {
+    /// Adds the places of the jobs that wait, and takes out what only Muster's clients know, unless the client shows
+    /// that it knows them: ComputeHorde's SDK sees what it always saw.
+    async fn add_own_fields(&self, headers: &HeaderMap, views: &mut [JobView]) -> Result<(), ApiRejection> {
+        let features = shown_features(headers);
+        if !features.has(Feature::Results) {
+            for view in views.iter_mut() {
+                view.image = None;
+            }
+        }
+        if !features.has(Feature::Queue) {
             return Ok(());
         }
         let open = views.iter().filter(|view| !view.last_status().is_terminal());
@@ -136,6 +152,34 @@ impl JobService {
             let place = places.get(&view.uuid.to_string());
             view.queue = place.map(|place| Box::new(place.to_view()));
         }
+        Ok(())
+    }
+
+    /// Checks the URL that is told of a job's end.
+    async fn check_webhook(&self, caller: &Caller<JobsRight>, url: Option<&str>) -> Result<(), ApiRejection> {
+        let Some(url) = url else { return Ok(()) };
+        check_url(&self.notifications, "webhook", url)?;
+        match self
+            .store
+            .webhooks()
+            .account_webhook(&caller.account().to_string())
+            .await?
+        {
+            Some(_) => Ok(()),
+            None => Err(ApiRejection::field(
+                "webhook",
+                "The account has no secret that signs the message: draw one with PUT /api/v1/webhook/ first.",
+            )),
+        }
+    }
+
+    /// Fills in the output of a job of which only live pieces are left.
+    async fn add_live_remains(&self, view: &mut JobView) -> Result<(), ApiRejection> {
+        let mut remains = LiveRemains::default();
+        for piece in self.store.all_log_pieces(view.uuid).await? {
+            remains.add(piece.stream, piece.offset, &piece.data);
+        }
+        (view.stdout, view.stderr) = remains.into_texts();
         Ok(())
     }
 
@@ -169,6 +213,12 @@ impl JobService {
     }
 }
 
+/// The features that the client shows.
+fn shown_features(headers: &HeaderMap) -> FeatureSet {
+    let shown = headers.get(MUSTER_FEATURES_HEADER).map(HeaderValue::as_bytes);
+    FeatureSet::parse(shown.unwrap_or_default())
+}
+
 fn parse_idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiRejection> {
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else {
         return Ok(None);
@@ -187,12 +237,14 @@ fn parse_idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiRejec
 #[utoipa::path(get, path = "/api/v1/jobs/{uuid}/", tag = "jobs", security(("bearer" = [])),
     params(
         ("uuid" = String, Path, format = "uuid", description = "The job"),
-        ("Muster-Features" = Option<String>, Header, description = "With `queue`, a job that waits has its place"),
+        ("Muster-Features" = Option<String>, Header,
+            description = "With `queue`, a job that waits has its place; with `results`, an ended one names its image; \
+                with `webhooks`, a job with a webhook tells where its message stands"),
     ),
     responses((status = 200, body = JobView), ApiRejection))]
 pub(super) async fn show(
     State(service): State<Arc<JobService>>,
-    caller: Caller,
+    caller: Caller<ReadRight>,
     headers: HeaderMap,
     uuid: Result<Path<String>, PathRejection>,
 ) -> Result<Json<JobView>, ApiRejection> {
@@ -201,9 +253,20 @@ pub(super) async fn show(
     let own = stored
         .filter(|job| job.account == *caller.account())
         .ok_or_else(ApiRejection::not_found)?;
-    let mut views = [view(&own)];
-    service.add_places(&headers, &mut views).await?;
-    let [view] = views;
+    let mut views = [own.view()];
+    service.add_own_fields(&headers, &mut views).await?;
+    let [mut view] = views;
+    if shown_features(&headers).has(Feature::Webhooks) {
+        view.webhook = service
+            .store
+            .webhooks()
+            .webhook_delivery(uuid)
+            .await?
+            .map(Box::new);
+    }
+    if own.keeps_output {
+        service.add_live_remains(&mut view).await?;
+    }
     Ok(Json(view))
 }
 
@@ -215,7 +278,7 @@ pub(super) async fn show(
     responses((status = 202, body = JobView), ApiRejection))]
 pub(super) async fn cancel(
     State(service): State<Arc<JobService>>,
-    caller: Caller,
+    caller: Caller<JobsRight>,
     uuid: Result<Path<String>, PathRejection>,
 ) -> Result<(StatusCode, Json<JobView>), ApiRejection> {
     let uuid = parse_job_id(uuid)?;
@@ -238,7 +301,7 @@ pub(super) async fn cancel(
             }
         }
     }
-    match store.cancel(&caller.0, uuid, service.clock.now()).await? {
+    match store.cancel(&caller.actor, uuid, service.clock.now()).await? {
         CancellationOutcome::TooLate(status) if !stored.cancelled => {
             return Err(conflict(format!("The job has already ended: {status}.")));
         }
@@ -250,7 +313,9 @@ pub(super) async fn cancel(
         }
     }
     let stored = store.job(uuid).await?.ok_or_else(ApiRejection::not_found)?;
-    Ok((StatusCode::ACCEPTED, Json(view(&stored))))
+    let mut view = stored.view();
+    view.image = None;
+    Ok((StatusCode::ACCEPTED, Json(view)))
 }
 
 /// Lists the account's jobs, newest first, without the contents of inline volumes. A page past the end answers 404.
@@ -262,12 +327,13 @@ pub(super) async fn cancel(
         ("tag" = Option<String>, Query, description = "Only jobs with this label; no job has a label yet"),
         ("status" = Option<Vec<String>>, Query,
             description = "Only jobs with one of these statuses, or with `queued` those that wait for an executor"),
-        ("Muster-Features" = Option<String>, Header, description = "With `queue`, jobs that wait have their places"),
+        ("Muster-Features" = Option<String>, Header,
+            description = "With `queue`, jobs that wait have their places; with `results`, ended ones name their images"),
     ),
     responses((status = 200, body = JobPage), ApiRejection))]
 pub(super) async fn list(
     State(service): State<Arc<JobService>>,
-    caller: Caller,
+    caller: Caller<ReadRight>,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<JobPage>, ApiRejection> {
@@ -293,16 +359,12 @@ pub(super) async fn list(
     }
     let base = format!("{}{JOBS_PATH}", service.public_url);
     let (next, previous) = page.links(&base, &filter.query(), found.count);
-    let mut results: Vec<_> = found.jobs.iter().map(view).collect();
-    service.add_places(&headers, &mut results).await?;
+    let mut results: Vec<_> = found.jobs.iter().map(StoredJob::view).collect();
+    service.add_own_fields(&headers, &mut results).await?;
     Ok(Json(JobPage {
         count: found.count,
         next,
         previous,
         results,
     }))
-}
-
-fn view(job: &StoredJob) -> JobView {
-    history::job_view(&job.request, job.validator, &job.history)
 }

@@ -15,8 +15,9 @@ use muster_protocol::rest::{ApiKey, AuditPage, CreateKey, KeyList};
 use super::admission::Caller;
 use super::json_body;
 use super::rejection::ApiRejection;
+use super::rights::{KeysRight, ReadRight};
 use crate::access_policy::AccessPolicy;
-use crate::store::Store;
+use muster_facilitator_store::{KeyCreation, NewKey, Store};
 
 /// The path of the audit log, for the links between its pages.
 const AUDIT_PATH: &str = "/api/v1/audit/";
@@ -31,11 +32,14 @@ pub(crate) struct KeyService {
 }
 
 /// Creates an API key. Only this answer contains the key itself.
+///
+/// A login with a hotkey may make any key of its account. A key needs the right `keys`; the keys that it makes have no
+/// other rights than its own, end with it, and are revoked with it.
 #[utoipa::path(post, path = "/api/v1/keys/", tag = "keys", request_body = CreateKey, security(("bearer" = [])),
     responses((status = 201, body = ApiKey), ApiRejection))]
 pub(super) async fn create(
     State(service): State<Arc<KeyService>>,
-    caller: Caller,
+    caller: Caller<KeysRight>,
     request: Request,
 ) -> Result<(StatusCode, Json<ApiKey>), ApiRejection> {
     let (parts, body) = request.into_parts();
@@ -43,7 +47,7 @@ pub(super) async fn create(
     let wanted = request_bodies::parse_key_request(&body)?;
     let account = match wanted.account {
         None => caller.account().clone(),
-        Some(_) if !service.policy.is_administrator(&caller.0) => {
+        Some(_) if !service.policy.is_administrator(&caller.actor) => {
             let reason = "Only an administrator of this facilitator may create keys for other accounts.";
             return Err(ApiRejection::detail(StatusCode::FORBIDDEN, reason));
         }
@@ -52,6 +56,11 @@ pub(super) async fn create(
             account.map_err(|error| ApiRejection::field("account", &error.to_string()))?
         }
     };
+    let now = service.clock.now();
+    let authority = caller
+        .authority
+        .grant(wanted.rights.as_deref(), wanted.days, now)
+        .map_err(|error| ApiRejection::field("rights", &error.to_string()))?;
     let mut drawn = [0; 32];
     getrandom::fill(&mut drawn).map_err(|error| {
         tracing::error!(%error, "the operating system gives no randomness");
@@ -60,19 +69,23 @@ pub(super) async fn create(
             "No key can be drawn now; try again.",
         )
     })?;
-    let secret = ApiKeySecret::from_bytes(drawn);
-    let name = wanted.name.trim();
-    let key = service
-        .store
-        .create_key(&caller.0, &account, name, &secret, service.clock.now())
-        .await?;
-    let full = || {
-        ApiRejection::detail(
-            StatusCode::CONFLICT,
-            "The account has too many keys; revoke some.",
-        )
+    let new = NewKey {
+        account: &account,
+        name: wanted.name.trim(),
+        secret: &ApiKeySecret::from_bytes(drawn),
+        authority: &authority,
     };
-    let key = key.ok_or_else(full)?;
+    let key = match service.store.create_key(&caller.actor, new, now).await? {
+        KeyCreation::Created(key) => key,
+        KeyCreation::TooMany => {
+            let reason = "The account has too many keys; revoke some.";
+            return Err(ApiRejection::detail(StatusCode::CONFLICT, reason));
+        }
+        KeyCreation::MakerRevoked => {
+            let reason = "Invalid API key: it has been revoked.";
+            return Err(ApiRejection::detail(StatusCode::UNAUTHORIZED, reason));
+        }
+    };
     tracing::info!(%account, key = key.id, "created an API key");
     Ok((StatusCode::CREATED, Json(key)))
 }
@@ -82,27 +95,28 @@ pub(super) async fn create(
     responses((status = 200, body = KeyList), ApiRejection))]
 pub(super) async fn list(
     State(service): State<Arc<KeyService>>,
-    caller: Caller,
+    caller: Caller<ReadRight>,
 ) -> Result<Json<KeyList>, ApiRejection> {
-    let results = service.store.list_keys(caller.account()).await?;
+    let now = service.clock.now();
+    let results = service.store.list_keys(caller.account(), now).await?;
     Ok(Json(KeyList { results }))
 }
 
-/// Revokes an API key immediately.
+/// Revokes an API key immediately, and all keys that it has made.
 #[utoipa::path(delete, path = "/api/v1/keys/{id}/", tag = "keys", security(("bearer" = [])),
     params(("id" = String, Path, description = "The key's id from the list of keys")),
     responses((status = 204, description = "The key is revoked"), ApiRejection))]
 pub(super) async fn revoke(
     State(service): State<Arc<KeyService>>,
-    caller: Caller,
+    caller: Caller<KeysRight>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, ApiRejection> {
     let Path(id) = id.map_err(|_| ApiRejection::not_found())?;
     let id = id.parse().map_err(|_| ApiRejection::not_found())?;
-    let account = (!service.policy.is_administrator(&caller.0)).then(|| caller.account());
+    let account = (!service.policy.is_administrator(&caller.actor)).then(|| caller.account());
     if service
         .store
-        .revoke_key(&caller.0, account, id, service.clock.now())
+        .revoke_key(&caller.actor, account, id, service.clock.now())
         .await?
     {
         tracing::info!(key = %id, by = %caller.account(), "revoked an API key");
@@ -121,12 +135,12 @@ pub(super) async fn revoke(
     responses((status = 200, body = AuditPage), ApiRejection))]
 pub(super) async fn audit(
     State(service): State<Arc<KeyService>>,
-    caller: Caller,
+    caller: Caller<ReadRight>,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Result<Json<AuditPage>, ApiRejection> {
     let Query(query) = query.map_err(|_| ApiRejection::no_such_page())?;
     let page = PageQuery::parse(&query).ok_or_else(ApiRejection::no_such_page)?;
-    let account = (!service.policy.is_administrator(&caller.0)).then(|| caller.account());
+    let account = (!service.policy.is_administrator(&caller.actor)).then(|| caller.account());
     let (count, results) = service
         .store
         .audit_log(account, page.limit(), page.offset())

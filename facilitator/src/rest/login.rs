@@ -13,7 +13,7 @@ use muster_protocol::{Signature, UserKey};
 use super::admission::{Admission, AnonymousCaller};
 use super::json_body;
 use super::rejection::ApiRejection;
-use crate::store::{Actor, AuditAction};
+use muster_facilitator_store::{Actor, AuditAction};
 
 /// Returns a nonce to sign for the login.
 #[utoipa::path(get, path = "/auth/nonce", tag = "login", responses((status = 200, body = LoginNonce), ApiRejection))]
@@ -64,7 +64,7 @@ pub(super) async fn login(
     let signature = Signature::from_hex(&signature).map_err(|_| wrong_signature())?;
     muster_identity::verify_login(user, &nonce, &signature).map_err(|_| wrong_signature())?;
     // Last, so that only the owner of a nonce can use it up.
-    if !admission.store.use_nonce(&nonce, end, now).await? {
+    if !admission.store.use_nonce(&nonce, end).await? {
         return Err(bad_request("Nonce expired or not found"));
     }
     let token = admission.issuer.issue_token(user, now)?;

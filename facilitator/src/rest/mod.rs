@@ -1,5 +1,6 @@
 //! The HTTP server: its routes, the OpenAPI document that describes them, and the answers to unknown requests.
 
+pub(crate) mod account;
 pub(crate) mod admission;
 pub(crate) mod events;
 pub(crate) mod files;
@@ -9,11 +10,16 @@ pub(crate) mod jobs;
 mod json_body;
 pub(crate) mod keys;
 mod login;
-pub(crate) mod openai;
+mod miners;
+pub(crate) mod model_service;
+pub(crate) mod model_usage;
+mod openai;
 mod rejection;
 pub(crate) mod reports;
+mod rights;
 mod subnet;
 mod usage;
+pub(crate) mod webhooks;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -65,12 +71,15 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(jobs::cancel))
         .routes(routes!(events::events))
         .routes(routes!(subnet::capacity))
+        .routes(routes!(miners::show))
         .routes(routes!(reports::feedback, reports::give_feedback))
         .routes(routes!(reports::report_cheat))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::audit))
         .routes(routes!(usage::usage))
+        .routes(routes!(webhooks::show, webhooks::set, webhooks::remove))
+        .routes(routes!(account::show, account::remove))
         .routes(routes!(files::list, files::create))
         .routes(routes!(files::show, files::remove))
         .split_for_parts();

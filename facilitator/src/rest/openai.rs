@@ -6,35 +6,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{FromRef, Request, State};
-use axum::http::request::Parts;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
-use muster_facilitator_core::account::Account;
-use muster_facilitator_core::connections::Presence;
-use muster_gateway_client::{
-    ForwardReport, ForwardRequest, GatewayClient, GatewayTarget, bearer_token, collect_body, error_response,
-};
+use muster_gateway_client::{ForwardReport, ForwardRequest, collect_body, error_response};
 use muster_openai::OpenAiError;
-use muster_process::error::Causes;
-use muster_process::{SharedClock, Tasks};
-use muster_protocol::{Digest, ValidatorKey};
-use muster_store::StoreError;
 use serde_json::{Value, json};
 
-use super::admission::Admission;
-use super::rejection::ApiRejection;
-use crate::allowlist::Allowlist;
-use crate::store::{AnnouncedGateway, Store};
+use super::model_service::ModelService;
+use muster_facilitator_store::TokenPair;
 
 /// The largest request, in bytes. Gateways accept less.
 const MAX_BODY: usize = 16 * 1024 * 1024;
-/// The header by which a client chooses the validator whose gateway serves it.
-const VALIDATOR: HeaderName = HeaderName::from_static("muster-validator");
 /// Pages of every origin may call: no call is authenticated by cookies.
 const ALLOWED_ORIGINS: HeaderValue = HeaderValue::from_static("*");
 const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
@@ -44,23 +30,12 @@ const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
      x-stainless-helper-method, x-stainless-async, x-stainless-read-timeout",
 );
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static("x-request-id, muster-proof, retry-after");
-/// Seconds of a day.
-const DAY_S: i64 = 86_400;
-
-/// The services behind the calls about models.
-pub(crate) struct ModelService {
-    pub(crate) store: Store,
-    pub(crate) admission: Arc<Admission>,
-    pub(crate) allowlist: Allowlist,
-    /// Forwards requests to validators' gateways.
-    pub(crate) gateway_client: GatewayClient,
-    /// The secret that pseudonyms of accounts are derived from.
-    pub(crate) client_secret: Vec<u8>,
-    /// Tokens that one account may use a day (UTC); `None` for no limit.
-    pub(crate) daily_tokens: Option<u64>,
-    pub(crate) clock: SharedClock,
-    pub(crate) tasks: Tasks,
-}
+/// The most gateways that one request is given to.
+const MAX_TRIES: usize = 3;
+/// The characters of a model's id that are repeated in an error.
+const MAX_SHOWN: usize = 200;
+/// The longest id of a proof.
+const MAX_PROOF_ID: usize = 128;
 
 /// The routes of OpenAI's interface.
 pub(super) fn routes<S>() -> Router<S>
@@ -104,104 +79,6 @@ async fn allow_other_origins(request: Request, next: Next) -> Response {
     response
 }
 
-// === impl ModelService ===
-
-impl ModelService {
-    async fn admit(&self, parts: &Parts) -> Result<Account, OpenAiError> {
-        bearer_token(&parts.headers)?;
-        match self.admission.admit(&parts.headers).await {
-            Ok(caller) => Ok(caller.account().clone()),
-            Err(rejection) => Err(to_openai(&rejection)),
-        }
-    }
-
-    async fn check_quota(&self, account: &Account) -> Result<(), OpenAiError> {
-        let Some(limit) = self.daily_tokens else {
-            return Ok(());
-        };
-        let now = self.clock.now();
-        let used = self
-            .store
-            .tokens_today(account, now)
-            .await
-            .map_err(store_unavailable)?;
-        if used < limit {
-            return Ok(());
-        }
-        let left = DAY_S - now.secs().rem_euclid(DAY_S);
-        Err(OpenAiError::QuotaExceeded {
-            message: format!(
-                "the account has used {used} of its {limit} tokens a day; the count starts again at midnight UTC"
-            ),
-            retry_after: Duration::from_secs(u64::try_from(left).unwrap_or(1)),
-        })
-    }
-
-    /// The gateways that can be reached now: that of the validator that the client named, or all of them.
-    async fn gateways(&self, parts: &Parts) -> Result<Vec<AnnouncedGateway>, OpenAiError> {
-        let wanted = match parts.headers.get(VALIDATOR) {
-            None => None,
-            Some(named) => {
-                let named = named
-                    .to_str()
-                    .ok()
-                    .and_then(|text| text.parse::<ValidatorKey>().ok());
-                Some(named.ok_or(OpenAiError::BadParameter {
-                    parameter: "muster-validator",
-                    message: "the header muster-validator must be the ss58 address of a validator".to_owned(),
-                })?)
-            }
-        };
-        let now = self.clock.now();
-        let mut gateways = self.store.gateways().await.map_err(store_unavailable)?;
-        gateways.retain(|gateway| {
-            gateway.notice.url.is_some()
-                && wanted.is_none_or(|wanted| wanted == gateway.validator)
-                && self.allowlist.admits(gateway.validator)
-                && Presence::of(gateway.seen, now) == Presence::Selectable
-        });
-        Ok(gateways)
-    }
-
-    /// The name under which gateways know an account. Without the facilitator's secret it reveals nothing.
-    fn pseudonym(&self, account: &Account) -> Digest {
-        let mut named = self.client_secret.clone();
-        named.extend_from_slice(account.to_string().as_bytes());
-        Digest::of(&named)
-    }
-
-    /// Counts the tokens of a forwarded request in the background.
-    fn count_usage(&self, account: Account, model: String, passed: &ForwardReport) {
-        if !passed.status.is_success() {
-            return;
-        }
-        let (store, clock) = (self.store.clone(), self.clock.clone());
-        let tokens = (passed.usage.input, passed.usage.output);
-        drop(self.tasks.spawn("usage", async move {
-            let now = clock.now();
-            if let Err(error) = store.count_usage(&account, &model, tokens, now).await {
-                tracing::error!(error = %Causes(&error), %account, ?tokens, "cannot count an account's usage");
-            }
-        }));
-    }
-}
-
-/// Translates a rejection of the REST API into OpenAI's shape.
-fn to_openai(rejection: &ApiRejection) -> OpenAiError {
-    let message = rejection.message();
-    let retry_after = rejection.retry_after().unwrap_or(Duration::from_secs(1));
-    match rejection.status() {
-        StatusCode::UNAUTHORIZED => OpenAiError::InvalidKey(message),
-        StatusCode::FORBIDDEN => OpenAiError::Forbidden(message),
-        StatusCode::TOO_MANY_REQUESTS => OpenAiError::RateLimited { message, retry_after },
-        _ => OpenAiError::Unavailable { message, retry_after },
-    }
-}
-
-fn store_unavailable(error: StoreError) -> OpenAiError {
-    to_openai(&ApiRejection::from(error))
-}
-
 async fn reject_unknown_url(request: Request) -> Response {
     error_response(&OpenAiError::UnknownUrl(
         request.uri().path().chars().take(200).collect(),
@@ -220,54 +97,74 @@ async fn try_forward_completion(
 ) -> Result<Response, OpenAiError> {
     let (parts, body) = request.into_parts();
     let account = service.admit(&parts).await?;
-    service.check_quota(&account).await?;
     let body = collect_body(body, MAX_BODY).await?;
-    let model = requested_model(&body)?;
+    let RequestedAnswer { model, is_stream } = requested_answer(&body)?;
     let gateways = service.gateways(&parts).await?;
-    let serving: Vec<&AnnouncedGateway> = gateways
-        .iter()
-        .filter(|gateway| gateway.notice.models.iter().any(|served| served.id == model))
+    let any = !gateways.is_empty();
+    let serving: Vec<_> = gateways
+        .into_iter()
+        .filter(|gateway| gateway.announced.serves(&model))
+        .take(MAX_TRIES)
         .collect();
-    if serving.is_empty() {
-        return Err(if gateways.is_empty() {
-            OpenAiError::Unavailable {
-                message: "no validator with a gateway is connected".to_owned(),
-                retry_after: Duration::from_secs(5),
-            }
-        } else {
-            OpenAiError::UnknownModel(model)
-        });
-    }
     let forwarded = ForwardRequest {
         client: service.pseudonym(&account),
         method: parts.method,
         path: path_and_query(&parts.uri),
         headers: parts.headers,
         body,
+        head_limit: if is_stream {
+            service.head_limit
+        } else {
+            service.silence_limit
+        },
     };
-    let mut last = None;
+    let mut last = if any {
+        OpenAiError::UnknownModel(model.chars().take(MAX_SHOWN).collect())
+    } else {
+        OpenAiError::Unavailable {
+            message: "no validator with a gateway is connected".to_owned(),
+            retry_after: Duration::from_secs(5),
+        }
+    };
+    if serving.is_empty() {
+        return Err(last);
+    }
+    let counted = service.reserve(&account, &model, &forwarded.body).await?;
     for gateway in serving {
-        let (counting, account, model) = (Arc::clone(service), account.clone(), model.clone());
-        let report = move |passed: ForwardReport| counting.count_usage(account, model, &passed);
-        match service
-            .gateway_client
-            .forward(&target(gateway), forwarded.clone(), report)
-            .await
-        {
-            Ok(response) => return Ok(response.map(Body::new)),
-            // This gateway cannot be reached, but the next one may be.
-            Err(rejection) => last = Some(rejection),
+        let counted = Arc::clone(&counted);
+        let report = move |passed: ForwardReport| {
+            let used = TokenPair {
+                input: passed.usage.input,
+                output: passed.usage.output,
+            };
+            counted.settle(passed.status.is_success().then_some(used));
+        };
+        match service.ask(&gateway, forwarded.clone(), report).await {
+            Ok(response) => return Ok(response),
+            // This gateway does not answer, but the next one may.
+            Err(error) => last = error.to_openai(),
         }
     }
-    Err(last.unwrap_or(OpenAiError::UnknownModel(model)))
+    Err(last)
 }
 
-/// The model that a body asks for. The gateway checks everything else in it.
-fn requested_model(body: &[u8]) -> Result<String, OpenAiError> {
+/// The part of a request's body that the facilitator reads.
+#[derive(Debug, PartialEq, Eq)]
+struct RequestedAnswer {
+    model: String,
+    /// Whether the answer is to come as it is made.
+    is_stream: bool,
+}
+
+/// The model that a body asks for, and whether as a stream. The gateway checks everything else in it.
+fn requested_answer(body: &[u8]) -> Result<RequestedAnswer, OpenAiError> {
     let value: Value =
         serde_json::from_slice(body).map_err(|error| OpenAiError::BadRequest(error.to_string()))?;
     match value.get("model") {
-        Some(Value::String(model)) if !model.is_empty() => Ok(model.clone()),
+        Some(Value::String(model)) if !model.is_empty() => Ok(RequestedAnswer {
+            model: model.clone(),
+            is_stream: value.get("stream") == Some(&Value::Bool(true)),
+        }),
         Some(_) => Err(OpenAiError::BadParameter {
             parameter: "model",
             message: "`model` must be the id of a model".to_owned(),
@@ -276,13 +173,6 @@ fn requested_model(body: &[u8]) -> Result<String, OpenAiError> {
             parameter: "model",
             message: "you must provide a model parameter".to_owned(),
         }),
-    }
-}
-
-fn target(gateway: &AnnouncedGateway) -> GatewayTarget {
-    GatewayTarget {
-        validator: gateway.validator,
-        url: gateway.notice.url.clone().unwrap_or_default(),
     }
 }
 
@@ -315,7 +205,7 @@ async fn describe_models(service: &ModelService, request: Request) -> Result<Vec
     service.admit(&parts).await?;
     let mut models: Vec<Value> = Vec::new();
     for gateway in service.gateways(&parts).await? {
-        for served in &gateway.notice.models {
+        for served in &gateway.announced.models {
             if models.iter().all(|model| model["id"] != served.id.as_str()) {
                 models.push(json!({
                     "id": served.id, "object": "model", "created": 0, "owned_by": gateway.validator,
@@ -337,26 +227,29 @@ async fn forward_proof(State(service): State<Arc<ModelService>>, request: Reques
 async fn try_forward_proof(service: &ModelService, request: Request) -> Result<Response, OpenAiError> {
     let (parts, _) = request.into_parts();
     let account = service.admit(&parts).await?;
-    let mut last = OpenAiError::UnknownProof;
+    let id = parts.uri.path().trim_start_matches("/v1/proofs/");
+    if id.len() > MAX_PROOF_ID || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(OpenAiError::UnknownProof);
+    }
+    let mut refused = None;
     for gateway in service.gateways(&parts).await? {
         let forwarded = ForwardRequest {
             client: service.pseudonym(&account),
             method: Method::GET,
-            path: path_and_query(&parts.uri),
+            path: format!("/v1/proofs/{id}"),
             headers: parts.headers.clone(),
             body: axum::body::Bytes::new(),
+            head_limit: service.head_limit,
         };
-        match service
-            .gateway_client
-            .forward(&target(&gateway), forwarded, |_| ())
-            .await
-        {
+        match service.ask(&gateway, forwarded, |_| ()).await {
+            Ok(response) if response.status().is_success() => return Ok(response),
+            // A gateway that refuses must not hide the proof that the next one has.
             Ok(response) if response.status() == StatusCode::NOT_FOUND => {}
-            Ok(response) => return Ok(response.map(Body::new)),
-            Err(rejection) => last = rejection,
+            Ok(response) => refused = refused.or(Some(Ok(response))),
+            Err(error) => refused = refused.or(Some(Err(error.to_openai()))),
         }
     }
-    Err(last)
+    refused.unwrap_or(Err(OpenAiError::UnknownProof))
 }
 
 #[cfg(test)]
@@ -366,29 +259,18 @@ mod tests {
     #[test]
     fn a_body_names_a_model_or_is_rejected_in_openais_words() {
         assert_eq!(
-            requested_model(br#"{"model":"m","messages":[]}"#),
-            Ok("m".to_owned())
+            requested_answer(br#"{"model":"m","messages":[]}"#),
+            Ok(RequestedAnswer {
+                model: "m".to_owned(),
+                is_stream: false
+            })
         );
         for (body, code) in [
             (&b"{"[..], "invalid_json"),
             (b"{}", "invalid_value"),
             (b"[]", "invalid_value"),
         ] {
-            assert_eq!(requested_model(body).unwrap_err().code(), code);
+            assert_eq!(requested_answer(body).unwrap_err().code(), code);
         }
-    }
-
-    #[test]
-    fn rejections_of_the_rest_api_become_openais() {
-        let rejection = to_openai(&ApiRejection::throttled(Duration::from_secs(2)));
-        assert_eq!(
-            (rejection.kind(), rejection.retry_after()),
-            ("rate_limit_error", Some(3))
-        );
-        let rejection = to_openai(&ApiRejection::detail(
-            StatusCode::UNAUTHORIZED,
-            "Invalid API key.",
-        ));
-        assert_eq!(rejection, OpenAiError::InvalidKey("Invalid API key.".to_owned()));
     }
 }

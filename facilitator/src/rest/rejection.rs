@@ -19,7 +19,7 @@ use utoipa::openapi::schema::{Schema, SchemaType};
 use utoipa::openapi::{ContentBuilder, Object, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema as _};
 
-use crate::store::QuotaExceeded;
+use muster_facilitator_store::QuotaExceeded;
 
 /// The status, the body and the retry time of a rejected request.
 #[derive(Debug)]

@@ -16,9 +16,10 @@ use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
 use super::rejection::ApiRejection;
+use super::rights::{JobsRight, ReadRight};
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
-use crate::store::Store;
+use muster_facilitator_store::Store;
 
 /// The services behind the calls about results.
 pub(crate) struct ReportService {
@@ -34,7 +35,7 @@ pub(crate) struct ReportService {
     responses((status = 201, body = Message), ApiRejection))]
 pub(super) async fn report_cheat(
     State(service): State<Arc<ReportService>>,
-    caller: Caller,
+    caller: Caller<JobsRight>,
     request: Request,
 ) -> Result<(StatusCode, Json<Message>), ApiRejection> {
     let (parts, body) = request.into_parts();
@@ -42,7 +43,7 @@ pub(super) async fn report_cheat(
     let (report, signed) = request_bodies::parse_cheat_report(&body)?;
     let signature = service
         .signer
-        .sign_or_check_body(&caller.0, &parts.headers, &signed)?;
+        .sign_or_check_body(&caller.actor, &parts.headers, &signed)?;
     let missing = |what: &str| ApiRejection::error(StatusCode::NOT_FOUND, format!("{what} not found"));
     let validator = validator_of_own_job(&service.store, &caller, report.job_uuid)
         .await?
@@ -60,7 +61,13 @@ pub(super) async fn report_cheat(
     };
     let stored = service
         .store
-        .report_cheat(&caller.0, report.job_uuid, validator, &frame, service.clock.now())
+        .report_cheat(
+            &caller.actor,
+            report.job_uuid,
+            validator,
+            &frame,
+            service.clock.now(),
+        )
         .await?;
     if !stored {
         let reason = "Cheat report already exists for this job";
@@ -78,7 +85,7 @@ pub(super) async fn report_cheat(
     responses((status = 200, body = Feedback), ApiRejection))]
 pub(super) async fn feedback(
     State(service): State<Arc<ReportService>>,
-    caller: Caller,
+    caller: Caller<ReadRight>,
     uuid: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Feedback>, ApiRejection> {
     let uuid = parse_job_id(uuid)?;
@@ -96,7 +103,7 @@ pub(super) async fn feedback(
     responses((status = 201, body = Feedback), ApiRejection))]
 pub(super) async fn give_feedback(
     State(service): State<Arc<ReportService>>,
-    caller: Caller,
+    caller: Caller<JobsRight>,
     uuid: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<(StatusCode, Json<Feedback>), ApiRejection> {
@@ -106,7 +113,7 @@ pub(super) async fn give_feedback(
     let (feedback, signed) = request_bodies::parse_feedback(&body)?;
     match service
         .signer
-        .sign_or_check_body(&caller.0, &parts.headers, &signed)
+        .sign_or_check_body(&caller.actor, &parts.headers, &signed)
     {
         Ok(_) => {}
         Err(rejection @ SignatureRejection::Missing(_)) => {
@@ -119,7 +126,7 @@ pub(super) async fn give_feedback(
         .ok_or_else(ApiRejection::not_found)?;
     let given = service
         .store
-        .give_feedback(&caller.0, uuid, &feedback, service.clock.now())
+        .give_feedback(&caller.actor, uuid, &feedback, service.clock.now())
         .await?;
     if given {
         Ok((StatusCode::CREATED, Json(feedback)))

@@ -12,6 +12,7 @@ use muster_protocol::rest::{SubnetCapacity, ValidatorCapacity};
 use super::admission::Caller;
 use super::jobs::JobService;
 use super::rejection::ApiRejection;
+use super::rights::ReadRight;
 
 /// The age at which a capacity is stale. A validator tells it every minute if it has not changed.
 const STALE_AFTER: Duration = Duration::from_secs(150);
@@ -23,7 +24,7 @@ const STALE_AFTER: Duration = Duration::from_secs(150);
     responses((status = 200, body = SubnetCapacity), ApiRejection))]
 pub(super) async fn capacity(
     State(service): State<Arc<JobService>>,
-    caller: Caller,
+    caller: Caller<ReadRight>,
 ) -> Result<Json<SubnetCapacity>, ApiRejection> {
     let stale = i64::try_from(STALE_AFTER.as_micros()).unwrap_or(i64::MAX);
     let since = Timestamp::from_micros(service.clock.now().micros().saturating_sub(stale));

@@ -8,9 +8,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::admission::Caller;
-use super::openai::ModelService;
+use super::model_service::ModelService;
 use super::rejection::ApiRejection;
-use crate::store::DayUsage;
+use super::rights::ReadRight;
+use muster_facilitator_store::DayUsage;
 
 /// The most rows of usage in an answer.
 const USAGE_ROWS: i64 = 1_000;
@@ -27,8 +28,12 @@ pub(super) struct UsageList {
     responses((status = 200, body = UsageList), ApiRejection))]
 pub(super) async fn usage(
     State(service): State<Arc<ModelService>>,
-    caller: Caller,
+    caller: Caller<ReadRight>,
 ) -> Result<Json<UsageList>, ApiRejection> {
-    let results = service.store.list_usage(caller.account(), USAGE_ROWS).await?;
+    let results = service
+        .usage
+        .store
+        .list_usage(caller.account(), USAGE_ROWS)
+        .await?;
     Ok(Json(UsageList { results }))
 }

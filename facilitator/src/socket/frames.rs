@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use crate::store::UpdateOutcome;
+use muster_facilitator_store::UpdateOutcome;
 
-const TAGS: [&str; 10] = [
+const TAGS: [&str; 11] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
@@ -22,6 +22,7 @@ const TAGS: [&str; 10] = [
     "MusterJobProgress",
     "MusterJobQueued",
     "MusterCapacity",
+    "MusterMiner",
     "MusterGateway",
 ];
 
@@ -142,6 +143,7 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
+            | ToFacilitator::MusterMiner(_)
             | ToFacilitator::MusterGateway(_),
         ) => return not_authenticated("send V0AuthenticationRequest first"),
         Err(malformed) => return GreetingVerdict::TryAgain(malformed.response()),
@@ -198,6 +200,7 @@ pub(super) fn judge_challenge_response(
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
+            | ToFacilitator::MusterMiner(_)
             | ToFacilitator::MusterGateway(_),
         ) => not_authenticated("answer MusterChallenge with MusterChallengeResponse first"),
         Err(malformed) => GreetingVerdict::TryAgain(malformed.response()),

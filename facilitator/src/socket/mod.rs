@@ -10,23 +10,28 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, Extension, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response as HttpResponse;
+use muster_http::server::ClientAddress;
+use muster_process::connections::{ConnectionBounds, ConnectionCounts, ConnectionPermit};
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_websocket::{Greeting, Limits};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::session::ValidatorSession;
 use crate::allowlist::Allowlist;
+use crate::gateways::GatewayDirectory;
 use crate::live_output::LiveOutput;
 use crate::notices::{Notice, Notifier};
-use crate::store::Store;
 use crate::validator_sessions::ValidatorSessions;
+use muster_facilitator_store::Store;
 
 /// The most connections that may be between their upgrade and their authentication. Each gets seconds and 64 KiB.
-const MAX_UNAUTHENTICATED: usize = 128;
+const UNAUTHENTICATED: ConnectionBounds = ConnectionBounds {
+    total: 128,
+    per_address: 16,
+};
 
 const LIMITS: Limits = Limits::facilitator();
 
@@ -35,27 +40,29 @@ pub(crate) struct SessionServices {
     pub(crate) store: Store,
     pub(crate) allowlist: Allowlist,
     pub(crate) sessions: Arc<ValidatorSessions>,
+    pub(crate) gateways: Arc<GatewayDirectory>,
     pub(crate) notifier: Notifier,
     pub(crate) live_output: LiveOutput,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
-    /// Permits for connections that have not authenticated.
-    pub(crate) unauthenticated: Arc<Semaphore>,
+    /// Connections that have not authenticated.
+    pub(crate) unauthenticated: ConnectionCounts,
 }
 
-/// The permits for connections that have not authenticated.
-pub(crate) fn unauthenticated_permits() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(MAX_UNAUTHENTICATED))
+/// The count of connections that have not authenticated.
+pub(crate) fn count_unauthenticated() -> ConnectionCounts {
+    ConnectionCounts::new(UNAUTHENTICATED)
 }
 
 /// Answers the upgrade request and runs the session in a task of its own.
 pub(crate) async fn upgrade(
     State(services): State<Arc<SessionServices>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(client): Extension<ClientAddress>,
     request: Request,
 ) -> HttpResponse {
     // The number, the frames and the time of unauthenticated connections are bounded.
-    let Ok(permit) = Arc::clone(&services.unauthenticated).try_acquire_owned() else {
+    let Ok(permit) = services.unauthenticated.admit(Some(client.0)) else {
         tracing::warn!("rejected a connection: too many others have not authenticated yet");
         let mut response =
             HttpResponse::new(Body::from("too many connections are being greeted; try again\n"));
@@ -65,13 +72,13 @@ pub(crate) async fn upgrade(
         return response;
     };
     let tasks = services.tasks.clone();
-    muster_websocket::server::upgrade(request, peer, &LIMITS, &tasks, move |socket| {
+    muster_websocket::server::upgrade(request, client.at_port_of(peer), &LIMITS, &tasks, move |socket| {
         serve(Greeting::new(socket), services, permit)
     })
     .map(Body::new)
 }
 
-async fn serve(greeting: Greeting, services: Arc<SessionServices>, permit: OwnedSemaphorePermit) {
+async fn serve(greeting: Greeting, services: Arc<SessionServices>, permit: ConnectionPermit) {
     let stop = services.tasks.token();
     let greeted = tokio::select! {
         () = stop.cancelled() => return,

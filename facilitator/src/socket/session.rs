@@ -7,6 +7,7 @@ use std::time::Duration;
 use muster_facilitator_core::connections::{Presence, Trust};
 use muster_process::error::Causes;
 use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, Response, ToFacilitator};
+use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{CapacityNotice, GatewayNotice, MAX_NEXT_PLACES};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_store::StoreError;
@@ -15,8 +16,8 @@ use muster_websocket::{CloseCode, PeerSession, SessionError, SocketError};
 use super::SessionServices;
 use super::frames::{self, ValidatorPeer};
 use crate::notices::Notice;
-use crate::store::{LiveMessage, UpdateOutcome};
 use crate::validator_sessions::SessionRegistration;
+use muster_facilitator_store::{LiveMessage, UpdateOutcome};
 
 /// The interval at which a session checks a shared store without a notice: notices of other facilitators may be lost,
 /// and a connection that another facilitator held may have ended with it.
@@ -25,6 +26,10 @@ const CHECK_SHARED_STORE: Duration = Duration::from_secs(5);
 /// The shortest time between two capacities of one validator that are stored. A validator of this version leaves three
 /// seconds between them.
 const CAPACITY_EVERY: Duration = Duration::from_secs(1);
+
+/// Messages about miners that a validator may send within the window; further ones are dropped.
+const MAX_MINERS_TOLD: u32 = 120;
+const MINERS_WINDOW: Duration = Duration::from_secs(60);
 
 /// The most characters of a text in a capacity that are stored.
 const MAX_CAPACITY_TEXT: usize = 500;
@@ -39,6 +44,8 @@ pub(super) struct ValidatorSession {
     last_heartbeat: Timestamp,
     /// When this connection last brought a capacity that was stored.
     capacity_at: Option<Timestamp>,
+    /// When the present minute of messages about miners began, and their number since.
+    miners_told: (Timestamp, u32),
     /// Running jobs that the validator has been told over this connection to stop.
     pub(super) stopping: BTreeSet<JobId>,
     pub(super) services: Arc<SessionServices>,
@@ -83,6 +90,7 @@ impl ValidatorSession {
             holds_jobs: false,
             last_heartbeat: services.clock.now(),
             capacity_at: None,
+            miners_told: (Timestamp::from_secs(0), 0),
             stopping: BTreeSet::new(),
             services,
         }
@@ -242,6 +250,7 @@ impl ValidatorSession {
                 Ok(())
             }
             ToFacilitator::MusterCapacity(notice) => self.record_capacity(*notice).await,
+            ToFacilitator::MusterMiner(notice) => self.record_miner(*notice).await,
             ToFacilitator::MusterGateway(notice) => self.record_gateway(*notice).await,
             // ComputeHorde's facilitator gives no answer to machine specifications, and nothing here uses them yet.
             ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),
@@ -287,9 +296,7 @@ impl ValidatorSession {
             tracing::warn!(%validator, "ignored a gateway over a connection that does not hold the validator's jobs");
             return Ok(());
         }
-        tracing::info!(%validator, url = notice.url, models = notice.models.len(), "a validator announced its gateway");
-        self.services.store.announce_gateway(validator, &notice).await?;
-        Ok(())
+        Ok(self.services.gateways.announce(validator, notice).await?)
     }
 
     /// Records what the validator's miners offer. Only a connection that holds the validator's jobs may tell it.
@@ -306,6 +313,22 @@ impl ValidatorSession {
         store
             .record_capacity(self.validator(), &bounded(notice), now)
             .await?;
+        Ok(())
+    }
+
+    /// Records what the validator knows of a miner. Only a connection that holds the validator's jobs may tell it, and
+    /// not too often.
+    async fn record_miner(&mut self, notice: MinerNotice) -> Result<(), SessionEnd> {
+        let now = self.services.clock.now();
+        let (since, told) = self.miners_told;
+        let told = if now.since(since) < MINERS_WINDOW { told } else { 0 };
+        if told >= MAX_MINERS_TOLD || !self.still_holds_jobs().await? {
+            return Ok(());
+        }
+        let since = if told == 0 { now } else { since };
+        self.miners_told = (since, told.saturating_add(1));
+        let store = &self.services.store;
+        store.record_miner(self.validator(), &notice.bound(), now).await?;
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! API keys, administrators, limits, and the audit log.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use muster_process::SystemClock;
+use muster_process::{SystemClock, TestClock};
 use muster_protocol::rest::JobView;
 use muster_protocol::{JobStatus, UserKey};
 use reqwest::{Method, StatusCode};
@@ -120,7 +121,8 @@ async fn an_administrator_lets_people_without_a_hotkey_in() {
     assert_eq!(hidden.status(), StatusCode::NOT_FOUND);
 
     // No API key administers, not even one of an administrator's account.
-    let (_, own) = make_key(&admin, &json!({"name": "own"})).await;
+    let every = json!(["jobs", "chat", "files", "read", "keys"]);
+    let (_, own) = make_key(&admin, &json!({"name": "own", "rights": every})).await;
     let by_key = admin.with_token(own["key"].as_str().unwrap());
     assert_eq!(
         make_key(&by_key, &json!({"name": "x", "account": "bob"})).await.0,
@@ -173,6 +175,105 @@ async fn an_administrator_lets_people_without_a_hotkey_in() {
 }
 
 #[tokio::test]
+async fn a_key_makes_no_keys_unless_it_may_and_takes_them_along_when_it_goes() {
+    let facilitator = Facilitator::start().await;
+    let user = User::login(&facilitator, "User").await;
+    let (_, usual) = make_key(&user, &json!({"name": "usual"})).await;
+    assert_eq!(usual["rights"], json!(["jobs", "chat", "files", "read"]));
+    let holder = user.with_token(usual["key"].as_str().unwrap());
+    // A stolen key can neither make another, nor revoke one, nor tell the thief of every job for ever.
+    assert_eq!(make_key(&holder, &json!({"name": "mine"})).await.0, 403);
+    let path = |key: &Value| format!("/api/v1/keys/{}/", key["id"].as_str().unwrap());
+    let refused = holder.send(Method::DELETE, &path(&usual), None).await;
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    let hook = json!({"url": "https://thief.example/"});
+    let refused = holder.send(Method::PUT, "/api/v1/webhook/", Some(&hook)).await;
+    assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+    assert_eq!(holder.get("/api/v1/keys/").send().await.unwrap().status(), 200);
+
+    let (_, maker) = make_key(
+        &user,
+        &json!({"name": "maker", "rights": ["keys", "jobs", "read"], "days": 2}),
+    )
+    .await;
+    let by_maker = user.with_token(maker["key"].as_str().unwrap());
+    let (status, beyond) = make_key(&by_maker, &json!({"name": "x", "rights": ["files"]})).await;
+    assert_eq!(status, 400);
+    assert!(
+        beyond["rights"][0].as_str().unwrap().contains("files"),
+        "{beyond}"
+    );
+    let (status, child) = make_key(&by_maker, &json!({"name": "child", "days": 3000})).await;
+    assert_eq!((status, &child["rights"]), (201, &json!(["jobs", "read"])));
+    assert_eq!(
+        child["expires_at"], maker["expires_at"],
+        "no day beyond its maker's"
+    );
+    let by_child = user.with_token(child["key"].as_str().unwrap());
+    assert_eq!(by_child.get("/api/v1/jobs/").send().await.unwrap().status(), 200);
+    let revoked = user.send(Method::DELETE, &path(&maker), None).await;
+    assert_eq!(revoked.status(), StatusCode::NO_CONTENT);
+    assert_eq!(by_child.get("/api/v1/jobs/").send().await.unwrap().status(), 401);
+    assert_eq!(holder.get("/api/v1/jobs/").send().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_key_does_what_its_rights_say_and_nothing_else() {
+    let facilitator = Facilitator::start().await;
+    let _validator = Validator::connect(&facilitator, "Validator").await;
+    let user = User::login(&facilitator, "User").await;
+    let job = job_for(validator_key("Validator"));
+    let file = json!({"name": "a", "size": 1});
+    let ask = json!({"model": "tiny", "messages": []});
+    let calls: [(&str, Method, &str, Option<&Value>); 8] = [
+        ("jobs", Method::POST, "/api/v1/job-docker/", Some(&job)),
+        (
+            "jobs",
+            Method::POST,
+            "/api/v1/jobs/11111111-2222-4333-8444-555555555555/cancel/",
+            None,
+        ),
+        ("chat", Method::POST, "/v1/chat/completions", Some(&ask)),
+        ("chat", Method::GET, "/v1/models", None),
+        ("files", Method::POST, "/api/v1/files/", Some(&file)),
+        ("files", Method::GET, "/api/v1/files/", None),
+        ("read", Method::GET, "/api/v1/jobs/", None),
+        ("read", Method::GET, "/api/v1/audit/", None),
+    ];
+    for right in ["jobs", "chat", "files", "read"] {
+        let (_, made) = make_key(&user, &json!({"name": right, "rights": [right]})).await;
+        let holder = user.with_token(made["key"].as_str().unwrap());
+        for (needed, method, path, body) in &calls {
+            let status = holder.send(method.clone(), path, *body).await.status();
+            assert_eq!(
+                status == StatusCode::FORBIDDEN,
+                *needed != right,
+                "{right}: {path} {status}"
+            );
+        }
+        // Every key may see its account.
+        assert_eq!(holder.get("/api/v1/account/").send().await.unwrap().status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn a_key_ends_when_its_days_are_over() {
+    let clock = TestClock::default();
+    let facilitator = Facilitator::start_with(Arc::new(clock.clone()), |_| {}).await;
+    let user = User::login(&facilitator, "User").await;
+    let (_, made) = make_key(&user, &json!({"name": "short", "days": 1})).await;
+    let holder = user.with_token(made["key"].as_str().unwrap());
+    assert_eq!(holder.get("/api/v1/jobs/").send().await.unwrap().status(), 200);
+    clock.advance(Duration::from_secs(86_400));
+    let (status, answer) = read_json(holder.get("/api/v1/jobs/").send().await.unwrap()).await;
+    assert_eq!(status, 401);
+    assert!(
+        answer["detail"].as_str().unwrap().contains("has ended"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
 async fn who_asks_too_much_is_told_when_to_come_back() {
     let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
         config.limits.requests_per_minute = 30;
@@ -221,6 +322,65 @@ async fn who_asks_too_much_is_told_when_to_come_back() {
         );
     }
     assert_eq!(nonces.last(), Some(&StatusCode::TOO_MANY_REQUESTS));
+}
+
+/// Asks with an API key for the client of a proxy.
+async fn ask_through_proxy(user: &User, key: &str, client: &str) -> u16 {
+    let request = user.with_token(key).get("/api/v1/keys/");
+    let answer = request.header("x-forwarded-for", client).send().await.unwrap();
+    answer.status().as_u16()
+}
+
+#[tokio::test]
+async fn wrong_keys_are_paced_by_network_and_right_ones_are_not() {
+    let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
+        config.limits.failures_per_minute = 4;
+        config.http.trusted_proxies = vec!["127.0.0.1".to_owned()];
+    })
+    .await;
+    let user = User::login(&facilitator, "User").await;
+    let (_, made) = make_key(&user, &json!({"name": "laptop"})).await;
+    let (_, unused) = make_key(&user, &json!({"name": "phone"})).await;
+    let [right, unused] = [made, unused].map(|key| key["key"].as_str().unwrap().to_owned());
+    assert_eq!(ask_through_proxy(&user, &right, "2001:db8::1").await, 200);
+    for attempt in 0..4 {
+        let wrong = format!("msk_{}", format!("{attempt:02}").repeat(32));
+        let status = ask_through_proxy(&user, &wrong, &format!("2001:db8::{attempt}")).await;
+        assert_eq!(status, 401);
+    }
+    let wrong = format!("msk_{}", "ff".repeat(32));
+    assert_eq!(ask_through_proxy(&user, &wrong, "2001:db8::77").await, 429);
+    assert_eq!(
+        ask_through_proxy(&user, "no token at all", "2001:db8::77").await,
+        429
+    );
+    assert_eq!(ask_through_proxy(&user, &unused, "2001:db8::77").await, 429);
+    // A key that was right and a login's token are served from the same network, everything from another one.
+    assert_eq!(ask_through_proxy(&user, &right, "2001:db8::77").await, 200);
+    assert_eq!(ask_through_proxy(&user, &user.token, "2001:db8::77").await, 200);
+    assert_eq!(ask_through_proxy(&user, &wrong, "2001:db8:0:1::77").await, 401);
+    assert_eq!(ask_through_proxy(&user, &unused, "192.0.2.7").await, 200);
+}
+
+#[tokio::test]
+async fn strangers_behind_a_proxy_are_paced_each_by_itself() {
+    let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
+        config.limits.strangers_per_minute = 1;
+        config.http.trusted_proxies = vec!["127.0.0.0/8".to_owned()];
+    })
+    .await;
+    let http = reqwest::Client::new();
+    let ask = async |clients: &str| {
+        let request = http.get(facilitator.url("/auth/nonce"));
+        let answer = request.header("x-forwarded-for", clients).send().await.unwrap();
+        answer.status().as_u16()
+    };
+    assert_eq!(ask("192.0.2.1").await, 200);
+    assert_eq!(ask("192.0.2.2").await, 200);
+    // The client itself wrote the first address.
+    assert_eq!(ask("192.0.2.9, 192.0.2.1").await, 429);
+    assert_eq!(ask("2001:db8::1").await, 200);
+    assert_eq!(ask("2001:db8::2").await, 429);
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! The facilitator from outside: real HTTP and real websockets in one process, with scripted validators and users.
 
 #[cfg(test)]
+mod account_deletion;
+#[cfg(test)]
 mod accounts;
 #[cfg(test)]
 mod capacity;
@@ -15,11 +17,15 @@ mod files;
 #[cfg(test)]
 mod garbage;
 #[cfg(test)]
+mod gateways;
+#[cfg(test)]
 mod list;
 #[cfg(test)]
 mod live;
 #[cfg(test)]
 mod login;
+#[cfg(test)]
+mod miners;
 #[cfg(test)]
 mod models;
 #[cfg(test)]
@@ -33,10 +39,10 @@ mod sdk;
 #[cfg(test)]
 mod session;
 #[cfg(test)]
-mod store;
-#[cfg(test)]
 mod terms;
 #[cfg(test)]
 mod user;
 #[cfg(test)]
 mod validator;
+#[cfg(test)]
+mod webhooks;

@@ -48,7 +48,7 @@ async fn calls_without_valid_credentials_have_these_answers() {
         (
             list(&format!("msk_{}", "0".repeat(64))),
             401,
-            detail("Invalid API key: it is unknown or has been revoked."),
+            detail("Invalid API key: it is unknown, has ended, or has been revoked."),
         ),
         (user.get("/nothing"), 404, detail("Not found.")),
         (

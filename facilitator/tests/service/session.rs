@@ -302,7 +302,8 @@ async fn a_strangers_first_frames_are_bounded_and_a_binary_one_is_answered() {
             Err(tokio_tungstenite::tungstenite::Error::Http(answer)) => break answer.status(),
             Err(other) => panic!("{other}"),
         }
-        assert!(waiting.len() <= 128);
+        // One address has less than all of them.
+        assert!(waiting.len() <= 16);
     };
     assert_eq!(refused, 503);
     drop(waiting);

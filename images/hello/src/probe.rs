@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 pub enum Probe {
     /// Ends with this exit code after a line on stdout and one on stderr.
     Exit(u8),
+    /// Leaves a file in `/artifacts` and one in `/output`, and then does as [`Self::Exit`].
+    Leave(u8),
     /// Prints a line and then sleeps this many seconds.
     Sleep(u64),
     /// Prints about this many bytes in lines of 80.
@@ -33,6 +35,7 @@ impl Probe {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         Some(match words.as_slice() {
             ["exit", code] => Self::Exit(code.parse().ok()?),
+            ["leave", code] => Self::Leave(code.parse().ok()?),
             ["sleep", seconds] => Self::Sleep(seconds.parse().ok()?),
             ["print", bytes] => Self::Print(bytes.parse().ok()?),
             ["fill", mebibytes] => Self::Fill(mebibytes.parse().ok()?),
@@ -52,6 +55,11 @@ impl Probe {
                 writeln!(out, "about to exit with {code}")?;
                 writeln!(err, "as I was told")?;
                 return Ok(ExitCode::from(*code));
+            }
+            Self::Leave(code) => {
+                fs::write("/artifacts/partial.txt", "half an artifact")?;
+                fs::write("/output/left.txt", "half an output")?;
+                return Self::Exit(*code).run(out, err);
             }
             Self::Sleep(seconds) => {
                 writeln!(out, "sleeping for {seconds} s")?;
@@ -147,6 +155,7 @@ mod tests {
     fn arguments_are_read_or_refused() {
         let parse = |line: &str| Probe::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(parse("exit 3"), Some(Probe::Exit(3)));
+        assert_eq!(parse("leave 3"), Some(Probe::Leave(3)));
         assert_eq!(parse("surroundings"), Some(Probe::Surroundings));
         for bad in ["", "exit", "exit 256", "exit -1", "dance 3", "print x"] {
             assert_eq!(parse(bad), None, "{bad}");

@@ -1,9 +1,13 @@
 //! The transitions of a lease.
 
+mod returning;
+
 use std::time::Duration;
 
 use muster_protocol::job::{IMAGE_FETCH_KEY, ImageFetchFailure};
-use muster_protocol::wire::executor::{ExecutorUp, FetchImage, SessionClosed, SessionSealed};
+use muster_protocol::wire::executor::{
+    EndStored, ExecutorUp, FetchImage, OneTimeSecret, SessionClosed, SessionSealed,
+};
 use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs,
     StreamingDetails, ToMiner,
@@ -14,13 +18,17 @@ use muster_protocol::{
 };
 use serde_json::json;
 
+use super::hold::Hold;
 use super::{
-    Effect, Event, ExecutorReport, FetchStage, LeaseEnding, LeaseRefusal, LeaseStage, LeaseState, LeaseTerms,
-    LeaseTimeouts, SealingRequest, check_attestation, horde_failed,
+    Effect, Event, ExecutorReport, Fence, FetchStage, LeaseEnding, LeaseRefusal, LeaseStage, LeaseState,
+    LeaseTerms, LeaseTimeouts, SealingRequest, check_attestation, horde_failed,
 };
 
 /// Characters of a registry's name that are kept; no host name is longer.
 const MAX_REGISTRY: usize = 255;
+
+/// The processes that may take the place of one that ended, for one lease. A machine that kills them all is not fit.
+const MAX_SUCCESSORS: u32 = 3;
 
 /// The longest a job may take whose validator names no times, as in ComputeHorde.
 const UNTIMED_JOB: Duration = Duration::from_secs(20 * 60);
@@ -34,8 +42,15 @@ pub struct Lease {
     patience: LeaseTimeouts,
     state: LeaseState,
     deadline: Timestamp,
-    /// Held until the executor has it.
+    /// Held until the executor has shown that it has it.
     offer: Option<Box<InitialJobRequest>>,
+    /// The job: held until the executor has shown that it has it, and before it may be sent.
+    job: Option<Box<JobRequest>>,
+    /// How the executor comes back; `None` if it cannot.
+    hold: Option<Hold>,
+    /// Of a lease that an earlier process of this miner opened, until its executor has come back and repeated that it
+    /// is ready.
+    restored: Option<RestoredLease>,
     /// The time limit of its image in seconds; `None` for a validator that gives the image none of its own.
     image_time_limit: Option<u64>,
     /// The account that its fetch counts towards; empty if the validator names none.
@@ -47,8 +62,11 @@ pub struct Lease {
     /// When the image must be there and an executor free, for a lease that fetches. The deadline of the fetch itself is
     /// later, so that the validator's clock comes first.
     seated_by: Timestamp,
-    /// Whether its executor takes nothing from other leases while it fetches.
+    /// Whether the miner started its executor for it alone. Such an executor takes nothing from other leases while it
+    /// fetches, unless the lease keeps it.
     apart: bool,
+    /// Whether it keeps its executor while it fetches.
+    keeps_executor: bool,
     /// Of a streaming job.
     streaming: Option<StreamingDetails>,
     /// Whether the closing statement of its session has been told.
@@ -57,6 +75,13 @@ pub struct Lease {
     job_time: Duration,
     specs_told: bool,
     history: Vec<FromMiner>,
+}
+
+/// The facts of a lease that an earlier process of this miner opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RestoredLease {
+    /// When the job must have ended; `None` if its executor has not got the job, or has not come back yet.
+    job_until: Option<Timestamp>,
 }
 
 type Step = Result<Vec<Effect>, LeaseRefusal>;
@@ -85,6 +110,7 @@ impl Lease {
             registry: String::new(),
             seated_by: now,
             apart: false,
+            keeps_executor: false,
             streaming: offer.streaming_details.clone(),
             closed_told: false,
             volume_offered: offer.volume.is_some(),
@@ -95,6 +121,9 @@ impl Lease {
             })],
             token,
             offer: Some(offer),
+            job: None,
+            hold: None,
+            restored: None,
         }
     }
 
@@ -130,7 +159,7 @@ impl Lease {
             | LeaseState::Preparing
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_) => true,
-            LeaseState::Fetching(_) => !self.apart,
+            LeaseState::Fetching(_) => !self.apart || self.keeps_executor,
             LeaseState::Ended(_) => false,
         }
     }
@@ -153,7 +182,7 @@ impl Lease {
 
     /// Keeps its executor while its image is fetched, because too many leases already wait without one.
     pub fn keep_executor(&mut self) {
-        self.apart = false;
+        self.keeps_executor = true;
     }
 
     /// The account and the registry of its fetch.
@@ -163,7 +192,13 @@ impl Lease {
 
     /// When a [`Event::Tick`] is due.
     pub fn deadline(&self) -> Timestamp {
-        self.deadline
+        self.away_until()
+            .map_or(self.deadline, |until| until.min(self.deadline))
+    }
+
+    /// When the lease is lost because its executor is away; `None` while the executor is connected.
+    pub fn away_until(&self) -> Option<Timestamp> {
+        self.hold.as_ref().and_then(|hold| hold.away_until)
     }
 
     /// Everything its validator must have heard, in order.
@@ -182,12 +217,17 @@ impl Lease {
     /// An event that has no place in the present state; nothing has changed then.
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Step {
         match event {
-            Event::Dialled { executor_ip, apart } => self.on_dialled(executor_ip, apart, now),
+            Event::Dialled {
+                executor_ip,
+                apart,
+                secret,
+            } => self.on_dialled(executor_ip, apart, secret, now),
+            Event::Reattached(back) => self.on_reattached(back, now),
             Event::FetchGranted => self.on_fetch_granted(),
             Event::Seated => self.on_seated(now),
             Event::Said(report) => self.on_report(report, now),
-            Event::ExecutorGone => self.on_gone(),
-            Event::ExecutorExited(how) => self.on_exited(&how),
+            Event::ExecutorGone => self.on_gone(now),
+            Event::ExecutorExited(how) => self.on_exited(how, now),
             Event::Payload(request) => self.on_payload(request, now),
             Event::Cancelled { reason } => self.on_cancelled(reason),
             Event::MinerStops => self.on_miner_stops(),
@@ -195,7 +235,13 @@ impl Lease {
         }
     }
 
-    fn on_dialled(&mut self, executor_ip: Option<String>, apart: bool, now: Timestamp) -> Step {
+    fn on_dialled(
+        &mut self,
+        executor_ip: Option<String>,
+        apart: bool,
+        secret: Option<OneTimeSecret>,
+        now: Timestamp,
+    ) -> Step {
         match (self.state, self.offer.take()) {
             (LeaseState::WaitingForExecutor, Some(mut offer)) => {
                 self.apart = apart;
@@ -203,7 +249,16 @@ impl Lease {
                     details.executor_ip = executor_ip;
                 }
                 self.enter(LeaseState::Preparing, now.plus(self.patience.prepare));
-                Ok(vec![Effect::Order(Box::new(ToMiner::V0InitialJobRequest(offer)))])
+                let mut holding = Vec::new();
+                if let Some(secret) = secret.filter(|_| !self.patience.reattach.is_zero()) {
+                    self.hold = Some(Hold::new(Fence::new(&secret)));
+                    self.offer = Some(offer.clone());
+                    holding = self.hold_effects(secret);
+                }
+                // A lease begins with its offer.
+                let mut effects = vec![Effect::Order(Box::new(ToMiner::V0InitialJobRequest(offer)))];
+                effects.extend(holding);
+                Ok(effects)
             }
             (
                 LeaseState::WaitingForExecutor
@@ -226,21 +281,18 @@ impl Lease {
             ExecutorReport::Ready => self.on_ready(now),
             ExecutorReport::VolumesReady => {
                 let message = FromMiner::V0VolumesReadyRequest(self.notice());
-                self.advance(
-                    &[LeaseStage::Fetching],
-                    LeaseStage::Executing,
-                    message,
-                    "volumes in place",
-                )
+                let from = [LeaseStage::Fetching];
+                let effects = self.advance(&from, LeaseStage::Executing, message, "volumes in place")?;
+                self.job = None;
+                Ok(effects)
             }
             ExecutorReport::StreamingReady(ready) => {
-                let from: &[LeaseStage] = if self.streaming.is_some() {
-                    &[LeaseStage::Executing]
-                } else {
-                    &[]
-                };
+                if self.streaming.is_none() {
+                    return Err(self.out_of_order("a streaming address"));
+                }
+                let from = [LeaseStage::Executing];
                 let message = FromMiner::V0StreamingJobReadyRequest(*ready);
-                self.advance(from, LeaseStage::Serving, message, "a streaming address")
+                self.advance(&from, LeaseStage::Serving, message, "a streaming address")
             }
             ExecutorReport::Seal(sealing) => self.on_seal(*sealing, now),
             ExecutorReport::Closed(closed) => self.on_closed(closed),
@@ -256,7 +308,8 @@ impl Lease {
             ExecutorReport::Specs(specs) => self.on_specs(*specs),
             ExecutorReport::Finished(result) => match self.state {
                 LeaseState::Running(LeaseStage::Delivering) => {
-                    Ok(self.end(LeaseEnding::Finished, FromMiner::V0JobFinishedRequest(*result)))
+                    let message = FromMiner::V0JobFinishedRequest(*result);
+                    Ok(self.end_as_reported(LeaseEnding::Finished, message))
                 }
                 LeaseState::WaitingForExecutor
                 | LeaseState::Preparing
@@ -285,6 +338,13 @@ impl Lease {
 
     /// The signature leaves the miner only if the statement is true.
     fn on_seal(&mut self, sealing: SealingRequest, now: Timestamp) -> Step {
+        if matches!(
+            self.state,
+            LeaseState::Running(LeaseStage::Serving | LeaseStage::Delivering)
+        ) {
+            // Repeated: the session serves.
+            return Ok(vec![]);
+        }
         let (LeaseState::Running(LeaseStage::Executing), Some(details)) = (self.state, &self.streaming)
         else {
             return Err(self.out_of_order("a session to attest"));
@@ -315,8 +375,11 @@ impl Lease {
             self.state,
             LeaseState::Running(LeaseStage::Serving | LeaseStage::Delivering)
         );
-        if !serves || self.closed_told {
+        if !serves {
             return Err(self.out_of_order("a session's closing statement"));
+        }
+        if self.closed_told {
+            return Ok(vec![]);
         }
         self.closed_told = true;
         // Only a validator that gave terms understands it.
@@ -333,9 +396,19 @@ impl Lease {
     /// The image has to be fetched. A validator without a time limit for images is told nothing, and the fetch counts
     /// as part of the preparation.
     fn on_up(&mut self, up: ExecutorUp, now: Timestamp) -> Step {
-        if self.state != LeaseState::Preparing {
-            return Err(self.out_of_order("the fetch of an image"));
+        match self.state {
+            // Its earlier process heard it. The job shows that the image is there and the lease has its executor.
+            LeaseState::Preparing if self.has_begun_job() => return Ok(vec![]),
+            LeaseState::Preparing => {}
+            // Repeated.
+            LeaseState::Fetching(_) | LeaseState::WaitingForPayload | LeaseState::Running(_) => {
+                return Ok(vec![]);
+            }
+            LeaseState::WaitingForExecutor | LeaseState::Ended(_) => {
+                return Err(self.out_of_order("the fetch of an image"));
+            }
         }
+        self.offer = None;
         self.registry = up.registry.chars().take(MAX_REGISTRY).collect();
         let Some(limit) = self.image_time_limit else {
             return Ok(vec![self.fetch_order()]);
@@ -361,18 +434,34 @@ impl Lease {
     }
 
     fn on_ready(&mut self, now: Timestamp) -> Step {
+        let job_until = self.restored.and_then(|restored| restored.job_until);
+        if let (LeaseState::Preparing | LeaseState::Fetching(_), Some(until)) = (self.state, job_until) {
+            // The executor got the job from an earlier process of this miner.
+            self.offer = None;
+            self.job = None;
+            self.restored = None;
+            self.enter(LeaseState::Running(LeaseStage::Fetching), until);
+            return Ok(vec![self.tell_ready()]);
+        }
         match self.state {
-            LeaseState::Preparing => Ok(self.await_payload(now)),
+            LeaseState::Preparing => self.await_payload(now),
             // The time of the image goes on: an executor must become free within it. Only the miner knows that the
             // image is there, so its clock comes first from here on.
             LeaseState::Fetching(FetchStage::Granted) => {
                 self.enter(LeaseState::Fetching(FetchStage::Arrived), self.seated_by.max(now));
                 Ok(vec![])
             }
-            LeaseState::WaitingForExecutor
-            | LeaseState::Fetching(FetchStage::Waiting | FetchStage::Arrived)
+            // Its earlier process granted the slot.
+            LeaseState::Fetching(FetchStage::Waiting) if self.restored.is_some() => {
+                self.enter(LeaseState::Fetching(FetchStage::Arrived), self.seated_by.max(now));
+                Ok(vec![])
+            }
+            // Repeated.
+            LeaseState::Fetching(FetchStage::Arrived)
             | LeaseState::WaitingForPayload
-            | LeaseState::Running(_)
+            | LeaseState::Running(_) => Ok(vec![]),
+            LeaseState::WaitingForExecutor
+            | LeaseState::Fetching(FetchStage::Waiting)
             | LeaseState::Ended(_) => Err(self.out_of_order("a ready executor")),
         }
     }
@@ -381,16 +470,27 @@ impl Lease {
         if self.state != LeaseState::Fetching(FetchStage::Arrived) {
             return Err(self.out_of_order("a free executor"));
         }
-        Ok(self.await_payload(now))
+        self.await_payload(now)
     }
 
-    fn await_payload(&mut self, now: Timestamp) -> Vec<Effect> {
+    fn await_payload(&mut self, now: Timestamp) -> Step {
+        self.offer = None;
         self.enter(LeaseState::WaitingForPayload, now.plus(self.patience.payload));
+        let mut effects = vec![self.tell_ready()];
+        self.restored = None;
+        if let Some(job) = self.job.take() {
+            // It came from a validator that heard of the executor from an earlier process of this miner.
+            effects.extend(self.on_payload(job, now)?);
+        }
+        Ok(effects)
+    }
+
+    fn tell_ready(&mut self) -> Effect {
         let ready = ExecutorReady {
             job_uuid: self.attempt(),
             executor_token: None,
         };
-        vec![self.tell(FromMiner::V0ExecutorReadyRequest(ready))]
+        self.tell(FromMiner::V0ExecutorReadyRequest(ready))
     }
 
     fn on_specs(&mut self, specs: MachineSpecs) -> Step {
@@ -405,12 +505,12 @@ impl Lease {
                 self.specs_told = true;
                 Ok(vec![self.tell(FromMiner::V0MachineSpecsRequest(specs))])
             }
-            LeaseState::WaitingForExecutor
-            | LeaseState::Preparing
+            // Repeated.
+            LeaseState::Preparing
             | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
-            | LeaseState::Running(_)
-            | LeaseState::Ended(_) => Err(self.out_of_order("machine specs")),
+            | LeaseState::Running(_) => Ok(vec![]),
+            LeaseState::WaitingForExecutor | LeaseState::Ended(_) => Err(self.out_of_order("machine specs")),
         }
     }
 
@@ -431,10 +531,16 @@ impl Lease {
                     return Err(LeaseRefusal::VolumeTwice(self.attempt()));
                 }
                 self.enter(LeaseState::Running(LeaseStage::Fetching), now.plus(self.job_time));
+                self.job = self.hold.as_ref().map(|_| request.clone());
                 Ok(vec![Effect::Order(Box::new(ToMiner::V0JobRequest(request)))])
             }
             // Sent again after a reconnection: the executor has it.
             LeaseState::Running(_) => Ok(vec![]),
+            // The executor has not come back yet. It says then whether it has the job.
+            LeaseState::Preparing | LeaseState::Fetching(_) if self.restored.is_some() => {
+                self.job = Some(request);
+                Ok(vec![])
+            }
             LeaseState::WaitingForExecutor
             | LeaseState::Preparing
             | LeaseState::Fetching(_)
@@ -449,8 +555,7 @@ impl Lease {
             | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_) => {
-                self.state = LeaseState::Ended(LeaseEnding::Cancelled);
-                self.offer = None;
+                self.leave(LeaseEnding::Cancelled);
                 Ok(vec![
                     Effect::Ended(LeaseEnding::Cancelled),
                     self.cancel_order(reason),
@@ -461,37 +566,15 @@ impl Lease {
         }
     }
 
-    fn on_gone(&mut self) -> Step {
-        let reason = HordeFailureReason::ExecutorDisconnected;
-        let text = format!(
-            "the executor's connection closed while the job was {}",
-            self.state.name()
-        );
-        self.lose(reason, text)
-    }
-
-    /// Before an executor dials in, its exit is the only sign of it; later its socket tells more, in order with its
-    /// last messages.
-    fn on_exited(&mut self, how: &str) -> Step {
-        match self.state {
-            LeaseState::WaitingForExecutor => {
-                let text = format!("the executor did not start: {how}");
-                self.lose(HordeFailureReason::ExecutorSpinupFailed, text)
-            }
-            LeaseState::Preparing
-            | LeaseState::Fetching(_)
-            | LeaseState::WaitingForPayload
-            | LeaseState::Running(_)
-            | LeaseState::Ended(_) => Ok(vec![]),
-        }
-    }
-
-    fn on_miner_stops(&mut self) -> Step {
-        let text = "the miner stopped while the job was on its executor".to_owned();
-        self.lose(HordeFailureReason::ExecutorDisconnected, text)
-    }
-
     fn on_tick(&mut self, now: Timestamp) -> Step {
+        if self.away_until().is_some_and(|until| until <= now) {
+            let text = format!(
+                "the executor's connection was lost while the job was {}, and it did not come back within {} s",
+                self.state.name(),
+                self.patience.reattach.as_secs()
+            );
+            return self.lose(HordeFailureReason::ExecutorDisconnected, text);
+        }
         if now < self.deadline {
             return Ok(vec![]);
         }
@@ -543,7 +626,7 @@ impl Lease {
         self.lose(reason, text.to_owned())
     }
 
-    /// One stage further, from any of `from`.
+    /// One stage further, from any of `from`. A report of a stage that is passed is a repetition.
     fn advance(
         &mut self,
         from: &[LeaseStage],
@@ -556,6 +639,7 @@ impl Lease {
                 self.state = LeaseState::Running(to);
                 Ok(vec![self.tell(message)])
             }
+            LeaseState::Running(stage) if stage >= to => Ok(vec![]),
             LeaseState::Running(_)
             | LeaseState::WaitingForExecutor
             | LeaseState::Preparing
@@ -571,7 +655,7 @@ impl Lease {
             LeaseState::Preparing
             | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
-            | LeaseState::Running(_) => Ok(self.end(ending, message)),
+            | LeaseState::Running(_) => Ok(self.end_as_reported(ending, message)),
             LeaseState::WaitingForExecutor | LeaseState::Ended(_) => Err(self.out_of_order(event)),
         }
     }
@@ -619,10 +703,29 @@ impl Lease {
     }
 
     fn end(&mut self, ending: LeaseEnding, message: FromMiner) -> Vec<Effect> {
-        self.state = LeaseState::Ended(ending);
-        self.offer = None;
+        self.leave(ending);
         let tell = self.tell(message);
         vec![Effect::Ended(ending), tell, Effect::StopExecutor]
+    }
+
+    /// Ends the lease as its executor reported. An executor that can come back keeps its report until it is told that
+    /// the end is durable.
+    fn end_as_reported(&mut self, ending: LeaseEnding, message: FromMiner) -> Vec<Effect> {
+        let mut effects = self.end(ending, message);
+        if self.hold.is_some() {
+            let stored = EndStored {
+                job_uuid: self.attempt(),
+            };
+            let order = Effect::Order(Box::new(ToMiner::MusterEndStored(stored)));
+            effects.insert(effects.len().saturating_sub(1), order);
+        }
+        effects
+    }
+
+    fn leave(&mut self, ending: LeaseEnding) {
+        self.state = LeaseState::Ended(ending);
+        self.offer = None;
+        self.job = None;
     }
 
     fn enter(&mut self, state: LeaseState, deadline: Timestamp) {
@@ -663,7 +766,7 @@ impl Lease {
 }
 
 /// The most a job may take, by its own times.
-fn job_time(offer: &InitialJobRequest) -> Duration {
+pub fn job_time(offer: &InitialJobRequest) -> Duration {
     match (offer.executor_timing, offer.timeout_seconds) {
         (Some(t), _) => {
             let parts = [

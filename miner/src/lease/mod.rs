@@ -4,6 +4,7 @@
 //! refused by name. The *history* is every message about the attempt in the order in which its validator must get them.
 //! A reconnected validator gets the whole history; known messages have no effect on it.
 
+mod hold;
 mod machine;
 #[cfg(test)]
 mod tests;
@@ -11,7 +12,7 @@ mod tests;
 use std::time::Duration;
 
 use muster_process::certificate::digest_of_pem;
-use muster_protocol::wire::executor::{ExecutorUp, SessionClosed};
+use muster_protocol::wire::executor::{ExecutorUp, OneTimeSecret, SessionClosed};
 use muster_protocol::wire::miner::{
     FromMiner, HordeFailed, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingDetails,
     StreamingJobReady, ToMiner,
@@ -19,7 +20,8 @@ use muster_protocol::wire::miner::{
 use muster_protocol::{AttemptId, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, HashScheme, Price};
 
-pub use machine::{Lease, has_private_image};
+pub use hold::{Fence, LeaseSnapshot, ReturningExecutor};
+pub use machine::{Lease, has_private_image, job_time};
 
 /// How long the miner waits before it gives a lease up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +38,12 @@ pub struct LeaseTimeouts {
     pub margin: Duration,
     /// How far an executor's clock may be off before its sessions are not attested.
     pub skew: Duration,
+    /// For an executor to come back after its connection was lost. Zero: the lease is lost with the connection.
+    pub reattach: Duration,
 }
 
-/// The stage of a running job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The stage of a running job, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeaseStage {
     /// Inputs on their way.
     Fetching,
@@ -132,7 +136,11 @@ pub enum Event {
         executor_ip: Option<String>,
         /// Whether the miner started it for this lease alone, so that it takes nothing from others while it fetches.
         apart: bool,
+        /// The secret that it shows to come back, drawn by the caller; `None` if it does not know how to.
+        secret: Option<OneTimeSecret>,
     },
+    /// The executor came back over a new connection.
+    Reattached(ReturningExecutor),
     /// There is a slot for the fetch of its image.
     FetchGranted,
     /// There is an executor for it, now that its image is there.
@@ -150,7 +158,7 @@ pub enum Event {
         /// In its words.
         reason: String,
     },
-    /// The miner stops, or has found this lease open after a restart.
+    /// The miner stops. A lease whose executor can come back stays open.
     MinerStops,
     /// Time has passed.
     Tick,
@@ -169,6 +177,10 @@ pub enum Effect {
     Order(Box<ToMiner>),
     /// Stop the executor, after a grace period to leave by itself.
     StopExecutor,
+    /// Make the lease durable before any later effect: its executor may come back to another process of this miner.
+    Hold(Box<LeaseSnapshot>),
+    /// Start a process that takes the place of the executor's, which ended while the job's container runs.
+    StartSuccessor,
 }
 
 /// An event that has no place in the lease's state. The state is unchanged.
@@ -190,6 +202,9 @@ pub enum LeaseRefusal {
     /// Never leased here, or over.
     #[error("attempt {0} has no open lease here")]
     NotOpen(AttemptId),
+    /// The executor that wants to come back has a secret that was used, or none of this lease.
+    #[error("another process serves attempt {0}, or its secret is spent")]
+    NotHeld(AttemptId),
 }
 
 impl LeaseState {

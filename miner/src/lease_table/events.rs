@@ -1,5 +1,8 @@
 //! The events that the lease table takes and the effects that it returns.
 
+use std::collections::BTreeSet;
+
+use muster_protocol::wire::executor::OneTimeSecret;
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobRequest, ToMiner};
 use muster_protocol::wire::muster::{CancelJob, ListedImage, WhitelistNotice};
 use muster_protocol::{
@@ -8,7 +11,8 @@ use muster_protocol::{
 };
 
 use crate::admission::OfferFlaw;
-use crate::lease::ExecutorReport;
+use crate::lease::{ExecutorReport, LeaseSnapshot, ReturningExecutor};
+use crate::shares::ValidatorStakes;
 
 /// One authenticated connection of a validator, never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,6 +31,8 @@ pub struct JobOffer {
     pub receipt: Result<Receipt, OfferFlaw>,
     /// Whether the miner serves the validator at this moment.
     pub served: bool,
+    /// The validator's stake beside those of the others that the miner serves at this moment.
+    pub stakes: ValidatorStakes,
 }
 
 /// The number of jobs that executors run at once, by class.
@@ -84,6 +90,8 @@ pub enum Event {
         /// The whole list; it replaces the earlier one.
         notice: WhitelistNotice,
     },
+    /// The chain was read: the validators that the miner serves now.
+    Permitted(BTreeSet<ValidatorKey>),
     /// A validator signed an accepted or finished receipt, and this miner has countersigned it.
     ReceiptOffered {
         /// On which connection.
@@ -103,6 +111,17 @@ pub enum Event {
         apart: bool,
         /// The features that it showed.
         features: FeatureSet,
+        /// The secret that it shows to come back, drawn by the caller.
+        secret: OneTimeSecret,
+    },
+    /// An executor comes back to its lease over a new connection.
+    Reattached {
+        /// The new connection.
+        dial: DialId,
+        /// The attempt of the lease.
+        attempt: AttemptId,
+        /// The secrets that it shows and gets.
+        back: ReturningExecutor,
     },
     /// An executor reported.
     Said {
@@ -129,8 +148,8 @@ pub enum Event {
     },
     /// Persistent executors came or went: the number of jobs that all of them run at once.
     Capacity(ExecutorCapacity),
-    /// The miner accepts no more offers.
-    Drain,
+    /// The miner accepts no more offers, or accepts them again.
+    Drain(bool),
     /// The miner ends every open lease.
     Stop,
     /// Time has passed; deadlines are due.
@@ -182,6 +201,17 @@ pub enum Effect {
         /// Whether the executor must take an image from an archive or with a login.
         private_image: bool,
     },
+    /// Go on with the executor of a lease that an earlier process of this miner opened.
+    Resume {
+        /// The token with which it was started.
+        token: ExecutorToken,
+        /// The class of the executor.
+        class: ExecutorClass,
+        /// Whether the executor must take an image from an archive or with a login.
+        private_image: bool,
+        /// Whether it was started on this machine for its lease alone.
+        apart: bool,
+    },
     /// Admit the executor on a connection to its lease.
     Admit {
         /// The executor's connection.
@@ -223,6 +253,13 @@ pub enum LeaseWrite {
         validator: ValidatorKey,
         /// The time of the acceptance.
         at: Timestamp,
+    },
+    /// The executor of a lease was admitted, and can come back.
+    Held {
+        /// The attempt of the lease.
+        attempt: AttemptId,
+        /// Everything that a later process of this miner needs to go on with the lease.
+        snapshot: Box<LeaseSnapshot>,
     },
     /// A lease has ended.
     Ended {
@@ -272,7 +309,7 @@ impl LeaseStatus {
 }
 
 /// An attempt as the store keeps it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LeaseRecord {
     /// The id of the attempt.
     pub attempt: AttemptId,
@@ -282,8 +319,21 @@ pub struct LeaseRecord {
     pub standing: LeaseStatus,
     /// The kinds of its stored receipts.
     pub receipts: Vec<ReceiptKind>,
+    /// The lease with its receipts, if it is open and its executor can come back.
+    pub held: Option<HeldLease>,
     /// The time of its beginning or, once ended, of its end.
     pub at: Timestamp,
+}
+
+/// An open lease whose executor can come back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldLease {
+    /// The lease as it was when its executor was admitted last.
+    pub snapshot: Box<LeaseSnapshot>,
+    /// Its started receipt.
+    pub started: Receipt,
+    /// Its accepted receipt, if the validator has signed it.
+    pub accepted: Option<Receipt>,
 }
 
 /// The first message of every history.

@@ -6,7 +6,7 @@ use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureS
 use super::fetch_slots::FetchRequest;
 use super::validators::executor_complaint;
 use super::{ConnectionId, DialId, Effect, ExecutorCapacity, LeaseTable};
-use crate::lease::{self, ExecutorReport, FetchStage, Lease, LeaseState};
+use crate::lease::{self, ExecutorReport, FetchStage, Lease, LeaseState, ReturningExecutor};
 
 impl LeaseTable {
     /// A token is valid once: for its lease, while that lease waits for its executor.
@@ -56,6 +56,29 @@ impl LeaseTable {
         }
     }
 
+    /// An executor that comes back takes the place of its earlier connection.
+    pub(super) fn on_reattached(
+        &mut self,
+        dial: DialId,
+        attempt: AttemptId,
+        back: ReturningExecutor,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        match self.drive(attempt, lease::Event::Reattached(back), now) {
+            Ok(effects) => {
+                if let Some(active) = self.active.get_mut(&attempt) {
+                    active.executor = Some(dial);
+                }
+                let admit = Effect::Admit { dial, attempt };
+                std::iter::once(admit).chain(effects).collect()
+            }
+            Err(refused) => vec![Effect::Dismiss {
+                dial,
+                details: refused.to_string(),
+            }],
+        }
+    }
+
     /// A report counts only on the connection that was admitted to the lease: the fence.
     pub(super) fn on_said(
         &mut self,
@@ -68,10 +91,11 @@ impl LeaseTable {
             let details = format!("attempt {attempt} has ended, or is served by another executor");
             return vec![Effect::Dismiss { dial, details }];
         }
-        let fetches = matches!(report, ExecutorReport::Up(_));
+        // A repeated report changes nothing in the order of those that fetch.
+        let fetched = self.is_fetching(attempt);
         match self.drive(attempt, lease::Event::Said(report), now) {
             Ok(effects) => {
-                if fetches {
+                if !fetched && self.is_fetching(attempt) {
                     self.join_fetches(attempt);
                 }
                 effects
@@ -81,6 +105,11 @@ impl LeaseTable {
                 message: executor_complaint(refused.to_string()),
             }],
         }
+    }
+
+    fn is_fetching(&self, attempt: AttemptId) -> bool {
+        let lease = self.active.get(&attempt).map(|active| &active.lease);
+        lease.is_some_and(|lease| matches!(lease.state(), LeaseState::Fetching(_)))
     }
 
     pub(super) fn on_executor_gone(
@@ -100,7 +129,7 @@ impl LeaseTable {
     fn join_fetches(&mut self, attempt: AttemptId) {
         let places = self.rules.fetch.places();
         let apart = self.active.values().filter(|active| {
-            active.lease.is_apart() && matches!(active.lease.state(), LeaseState::Fetching(_))
+            !active.lease.holds_executor() && matches!(active.lease.state(), LeaseState::Fetching(_))
         });
         let apart = u32::try_from(apart.count()).unwrap_or(u32::MAX);
         self.fetches = self.fetches.saturating_add(1);
@@ -149,16 +178,16 @@ impl LeaseTable {
         let arrived: Vec<_> = fetching
             .iter()
             .filter(|(_, stage, _)| *stage == FetchStage::Arrived)
-            .map(|(_, _, lease)| (lease.attempt(), lease.class(), lease.is_apart()))
+            .map(|(_, _, lease)| (lease.attempt(), lease.class(), lease.holds_executor()))
             .collect();
         let mut effects = Vec::new();
         for attempt in granted {
             let event = lease::Event::FetchGranted;
             effects.extend(self.drive(attempt, event, now).unwrap_or_default());
         }
-        for (attempt, class, apart) in arrived {
+        for (attempt, class, seated) in arrived {
             // A lease that kept its executor has it still.
-            if !apart || self.count_started(class) < self.rules.manifest.count(class) {
+            if seated || self.count_started(class) < self.rules.manifest.count(class) {
                 effects.extend(self.drive(attempt, lease::Event::Seated, now).unwrap_or_default());
             }
         }

@@ -22,15 +22,17 @@ use std::time::Duration;
 
 use muster_protocol::wire::muster::WhitelistNotice;
 use muster_protocol::{
-    AttemptId, ExecutorClass, FeatureSet, Manifest, ParticipantType, Receipt, ReceiptKind, Timestamp,
-    ValidatorKey,
+    AttemptId, ExecutorClass, Feature, FeatureSet, Manifest, ParticipantType, Receipt, ReceiptKind,
+    Timestamp, ValidatorKey,
 };
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
 use crate::lease::{self, FetchStage, Lease, LeaseRefusal, LeaseState, LeaseTimeouts};
+use crate::shares::{ShareRules, WaitingValidators};
 
 pub use events::{
-    ConnectionId, DialId, Effect, Event, ExecutorCapacity, JobOffer, LeaseRecord, LeaseStatus, LeaseWrite,
+    ConnectionId, DialId, Effect, Event, ExecutorCapacity, HeldLease, JobOffer, LeaseRecord, LeaseStatus,
+    LeaseWrite,
 };
 pub use fetch_slots::FetchRules;
 
@@ -48,6 +50,8 @@ pub struct LeaseRules {
     pub memory: Duration,
     /// The bounds on fetches of images.
     pub fetch: FetchRules,
+    /// The shares of validators.
+    pub shares: ShareRules,
 }
 
 /// A lease that has not ended, with its audience.
@@ -136,14 +140,16 @@ pub struct LeaseTable {
     /// The whitelist of each validator, as long as this process lives.
     listed: BTreeMap<ValidatorKey, WhitelistNotice>,
     draining: bool,
+    /// Validators that wait for an executor within their share.
+    waiting: WaitingValidators,
     forget_at: Timestamp,
     /// Leases that have begun to fetch in this process.
     fetches: u64,
 }
 
 impl LeaseTable {
-    /// Builds the table from the records in the store. Open leases lost their executors with the earlier process: they
-    /// end here, and their validators learn it when they connect.
+    /// Builds the table from the records in the store. An open lease waits for its executor to come back. If the
+    /// executor cannot, the lease ends here, and its validator learns it when it connects.
     pub fn open(rules: LeaseRules, records: Vec<LeaseRecord>, now: Timestamp) -> (Self, Vec<Effect>) {
         let mut book = Self {
             rules,
@@ -154,14 +160,19 @@ impl LeaseTable {
             connections: HashMap::new(),
             listed: BTreeMap::new(),
             draining: false,
+            waiting: WaitingValidators::default(),
             forget_at: now,
             fetches: 0,
         };
         let mut effects = Vec::new();
         for record in records {
             let attempt = record.attempt;
-            let standing = match record.standing {
-                LeaseStatus::Open => {
+            let standing = match (record.standing, record.held) {
+                (LeaseStatus::Open, Some(held)) if !book.rules.patience.reattach.is_zero() => {
+                    effects.push(book.restore(record.validator, attempt, held, now));
+                    continue;
+                }
+                (LeaseStatus::Open, _) => {
                     let reason = HordeFailureReason::ExecutorDisconnected;
                     let text = "the miner restarted while the job was on its executor".to_owned();
                     let lost = lease::horde_failed(attempt, ParticipantType::Miner, reason, text);
@@ -174,7 +185,7 @@ impl LeaseTable {
                     }));
                     LeaseStatus::Owed
                 }
-                LeaseStatus::Owed | LeaseStatus::Settled | LeaseStatus::Cancelled => record.standing,
+                (LeaseStatus::Owed | LeaseStatus::Settled | LeaseStatus::Cancelled, _) => record.standing,
             };
             let past = EndedLease {
                 validator: record.validator,
@@ -186,6 +197,34 @@ impl LeaseTable {
             book.remember(attempt, past);
         }
         (book, effects)
+    }
+
+    /// Goes on with a lease of an earlier process.
+    fn restore(
+        &mut self,
+        validator: ValidatorKey,
+        attempt: AttemptId,
+        held: HeldLease,
+        now: Timestamp,
+    ) -> Effect {
+        let lease = Lease::restore(validator, *held.snapshot, self.rules.patience, now);
+        let resume = Effect::Resume {
+            token: lease.token().clone(),
+            class: lease.class(),
+            private_image: lease.has_private_image(),
+            apart: lease.is_apart(),
+        };
+        let active = ActiveLease {
+            lease,
+            started: held.started,
+            accepted: held.accepted.map(Box::new),
+            audience: Vec::new(),
+            spoke: Vec::new(),
+            executor: None,
+            fetch_number: 0,
+        };
+        self.active.insert(attempt, active);
+        resume
     }
 
     /// Applies one event and returns the effects in order.
@@ -219,6 +258,7 @@ impl LeaseTable {
             Event::Payload { connection, request } => self.on_payload(connection, request, now),
             Event::Cancelled { connection, cancel } => self.on_cancelled(connection, cancel, now),
             Event::Listed { connection, notice } => self.on_listed(connection, notice),
+            Event::Permitted(served) => self.on_permitted(&served),
             Event::ReceiptOffered { connection, receipt } => self.on_receipt(connection, receipt, now),
             Event::Dialled {
                 dial,
@@ -226,10 +266,16 @@ impl LeaseTable {
                 executor_ip,
                 apart,
                 features,
+                secret,
             } => {
-                let dialled = lease::Event::Dialled { executor_ip, apart };
+                let dialled = lease::Event::Dialled {
+                    executor_ip,
+                    apart,
+                    secret: features.has(Feature::Reattach).then_some(secret),
+                };
                 self.on_dialled(dial, &token, dialled, features, now)
             }
+            Event::Reattached { dial, attempt, back } => self.on_reattached(dial, attempt, back, now),
             Event::Said {
                 dial,
                 attempt,
@@ -240,8 +286,8 @@ impl LeaseTable {
                 .drive(attempt, lease::Event::ExecutorExited(how), now)
                 .unwrap_or_default(),
             Event::Capacity(standing) => self.on_capacity(standing),
-            Event::Drain => {
-                self.draining = true;
+            Event::Drain(draining) => {
+                self.draining = draining;
                 vec![]
             }
             Event::Stop => self.on_stop(now),
@@ -253,6 +299,16 @@ impl LeaseTable {
     pub fn next_tick(&self) -> Timestamp {
         let leases = self.active.values().map(|active| active.lease.deadline());
         leases.fold(self.forget_at, Timestamp::min)
+    }
+
+    /// Whether offers are declined because the miner is being emptied.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// The attempts of leases that have not ended.
+    pub fn open_attempts(&self) -> BTreeSet<AttemptId> {
+        self.active.keys().copied().collect()
     }
 
     /// Leases that have not ended.
@@ -275,6 +331,15 @@ impl LeaseTable {
             .values()
             .map(|active| &active.lease)
             .filter(|lease| lease.class() == class && (lease.holds_executor() || lease.state() == waits))
+            .count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// The leases of one class that a validator has, those that fetch an image among them.
+    fn count_leases_of(&self, class: ExecutorClass, validator: ValidatorKey) -> u32 {
+        let leases = self.active.values().map(|active| &active.lease);
+        let count = leases
+            .filter(|lease| lease.class() == class && lease.validator() == validator)
             .count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
@@ -379,9 +444,22 @@ impl LeaseTable {
                 }),
                 lease::Effect::Order(message) => out.push(Effect::Order { attempt, message }),
                 lease::Effect::StopExecutor => out.push(Effect::StopExecutor { attempt }),
+                lease::Effect::Hold(snapshot) => {
+                    out.push(Effect::Write(LeaseWrite::Held { attempt, snapshot }));
+                }
+                lease::Effect::StartSuccessor => out.extend(self.start_successor(attempt)),
             }
         }
         out
+    }
+
+    fn start_successor(&self, attempt: AttemptId) -> Option<Effect> {
+        let lease = &self.active.get(&attempt)?.lease;
+        Some(Effect::Start {
+            token: lease.token().clone(),
+            class: lease.class(),
+            private_image: lease.has_private_image(),
+        })
     }
 
     fn close(&mut self, attempt: AttemptId, ending: lease::LeaseEnding, now: Timestamp) -> Option<Effect> {

@@ -5,6 +5,7 @@ use std::sync::{LazyLock, Mutex};
 
 use muster_identity::{countersign, offer_receipt};
 use muster_protocol::receipt::{AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag};
+use muster_protocol::wire::executor::OneTimeSecret;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobFinished};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{Feature, MinerKey, ReceiptKind, ReceiptPayload};
@@ -13,11 +14,15 @@ use uuid::Uuid;
 
 use super::*;
 use crate::lease::ExecutorReport;
+use crate::shares::ValidatorStakes;
 use crate::testing::{job, miner_pair, offer, validator_pair};
 
 const COUNT: u32 = 2;
 
 mod fetching;
+mod listing;
+mod reattaching;
+mod sharing;
 
 fn start() -> Timestamp {
     Timestamp::from_secs(1_767_225_600)
@@ -33,6 +38,7 @@ fn rules() -> LeaseRules {
             payload: Duration::from_secs(600),
             margin: Duration::from_secs(60),
             skew: Duration::from_secs(2),
+            reattach: Duration::ZERO,
         },
         memory: Duration::from_secs(24 * 3600),
         fetch: FetchRules {
@@ -40,6 +46,10 @@ fn rules() -> LeaseRules {
             per_account: 1,
             per_registry: 2,
             waiting: 1,
+        },
+        shares: ShareRules {
+            floor: 1,
+            beyond: Duration::from_secs(3_600),
         },
     }
 }
@@ -100,6 +110,7 @@ fn offered_with(connection: u64, n: u128, written: Timestamp) -> Event {
         request,
         receipt: Ok(receipt),
         served: true,
+        stakes: ValidatorStakes::default(),
     });
     Event::Offered {
         connection: ConnectionId(connection),
@@ -150,6 +161,7 @@ fn dialled(dial: u64, n: u128) -> Event {
         executor_ip: None,
         apart: true,
         features: FeatureSet::ours(),
+        secret: OneTimeSecret::from_bytes([1; 32]),
     }
 }
 
@@ -435,6 +447,7 @@ fn a_token_opens_the_door_once_and_only_its_own() {
         executor_ip: None,
         apart: true,
         features: FeatureSet::ours(),
+        secret: OneTimeSecret::from_bytes([1; 32]),
     };
     assert_eq!(
         details(book.apply(dial, start())),
@@ -495,6 +508,7 @@ fn a_restart_ends_what_was_open_and_keeps_what_is_owed() {
         attempt: attempt(n),
         validator: validator(),
         standing,
+        held: None,
         receipts: vec![ReceiptKind::Started],
         at: start(),
     };
@@ -652,8 +666,9 @@ proptest! {
                         );
                         message.attempt().filter(|_| is_final).map(|id| ("final", id))
                     }
-                    Effect::Write(LeaseWrite::Receipt(_) | LeaseWrite::Forgotten(_))
+                    Effect::Write(LeaseWrite::Receipt(_) | LeaseWrite::Forgotten(_) | LeaseWrite::Held { .. })
                     | Effect::Live { .. }
+                    | Effect::Resume { .. }
                     | Effect::Retell { .. }
                     | Effect::RepeatReceipt { .. }
                     | Effect::Dismiss { .. }

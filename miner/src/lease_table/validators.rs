@@ -1,6 +1,7 @@
 //! The lease table's answers to validators.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use muster_protocol::receipt::MAX_AHEAD;
 use muster_protocol::wire::miner::{
@@ -10,7 +11,8 @@ use muster_protocol::wire::muster::{
     CancelJob, ListedImage, MAX_LISTED_IMAGES, ReceiptCountersigned, WhitelistNotice,
 };
 use muster_protocol::{
-    AttemptId, ExecutorToken, ImageId, JobRejectionReason, Receipt, ReceiptKind, Timestamp, ValidatorKey,
+    AttemptId, ExecutorClass, ExecutorToken, ImageId, JobRejectionReason, Manifest, Receipt, ReceiptKind,
+    Timestamp, ValidatorKey,
 };
 
 use super::{
@@ -20,6 +22,7 @@ use crate::admission::{
     self, AdmissionDecision, AdmissionInputs, AdmissionRequest, AttemptHistory, OfferFlaw,
 };
 use crate::lease::{self, Lease, has_private_image};
+use crate::shares::{ValidatorShare, ValidatorStakes, share_of};
 
 impl LeaseTable {
     pub(super) fn on_joined(&mut self, id: ConnectionId, connection: ValidatorConnection) -> Vec<Effect> {
@@ -69,6 +72,7 @@ impl LeaseTable {
             request,
             receipt,
             served,
+            stakes,
         } = offered;
         let attempt = request.job_uuid;
         let unlisted = self.find_unlisted_image(validator, &request);
@@ -80,6 +84,7 @@ impl LeaseTable {
             private_image: has_private_image(&request),
         };
         let (manifest, private) = (self.manifest(), self.private_manifest());
+        let share = self.share_for(&offer, &manifest, &stakes, lease::job_time(&request), now);
         let facts = AdmissionInputs {
             manifest: &manifest,
             leased: self.count_leases(offer.class),
@@ -88,11 +93,13 @@ impl LeaseTable {
             known: self.recall(attempt),
             served,
             draining: self.draining,
+            share,
             unlisted,
             flaw: receipt.as_ref().err(),
         };
         match (admission::decide(&offer, &facts), receipt) {
             (AdmissionDecision::Accept, Ok(receipt)) => {
+                self.waiting.remove(offer.class, validator);
                 let lease = Lease::new(validator, request, token.clone(), self.rules.patience, now);
                 let class = lease.class();
                 let mut effects = vec![
@@ -116,6 +123,7 @@ impl LeaseTable {
             }
             (AdmissionDecision::Repeat, Ok(_)) => self.repeat(id, attempt),
             (AdmissionDecision::Decline { reason, message }, _) => {
+                self.note_decline(&offer, reason, share, now);
                 let receipts = self.collect_excuses(id, reason, offer);
                 let decline = DeclineJob {
                     job_uuid: attempt,
@@ -131,6 +139,38 @@ impl LeaseTable {
         }
     }
 
+    /// The share of an offer's validator in the executors that the offer asks for.
+    fn share_for(
+        &self,
+        offer: &AdmissionRequest,
+        manifest: &Manifest,
+        stakes: &ValidatorStakes,
+        lasts: Duration,
+        now: Timestamp,
+    ) -> ValidatorShare {
+        let (class, rules) = (offer.class, self.rules.shares);
+        ValidatorShare {
+            places: share_of(manifest.count(class), stakes, rules.floor),
+            held: self.count_leases_of(class, offer.validator),
+            is_contested: self.waiting.has_other(class, offer.validator, now),
+            lasts,
+            beyond: rules.beyond,
+        }
+    }
+
+    /// Notes a validator that found no executor although it has less than its share: others must leave it one.
+    fn note_decline(
+        &mut self,
+        offer: &AdmissionRequest,
+        reason: JobRejectionReason,
+        share: ValidatorShare,
+        now: Timestamp,
+    ) {
+        if reason == JobRejectionReason::Busy && share.held < share.places && !self.draining {
+            self.waiting.note(offer.class, offer.validator, now);
+        }
+    }
+
     /// A validator's whitelist is valid until it publishes another. Executors fetch the images of all whitelists.
     pub(super) fn on_listed(&mut self, id: ConnectionId, mut notice: WhitelistNotice) -> Vec<Effect> {
         let Some(validator) = self.validator_of(id) else {
@@ -141,9 +181,32 @@ impl LeaseTable {
             return vec![];
         }
         self.listed.insert(validator, notice);
-        let all = self.listed.values().flat_map(|notice| &notice.images);
-        let images: BTreeSet<&ListedImage> = all.collect();
-        vec![Effect::Shelve(images.into_iter().cloned().collect())]
+        vec![Effect::Shelve(self.list_images())]
+    }
+
+    /// The list of a validator that is no longer served goes with its permit.
+    pub(super) fn on_permitted(&mut self, served: &BTreeSet<ValidatorKey>) -> Vec<Effect> {
+        let before = self.listed.len();
+        self.listed.retain(|validator, _| served.contains(validator));
+        if self.listed.len() == before {
+            return vec![];
+        }
+        vec![Effect::Shelve(self.list_images())]
+    }
+
+    /// The images of all lists, each once and with the number of the first validator that lists it.
+    fn list_images(&self) -> Vec<ListedImage> {
+        let mut images: BTreeMap<(ImageId, ExecutorClass), ListedImage> = BTreeMap::new();
+        for (share, notice) in (0..).zip(self.listed.values()) {
+            for listed in &notice.images {
+                let entry = images.entry((listed.image, listed.class));
+                entry.or_insert_with(|| ListedImage {
+                    share: Some(share),
+                    ..listed.clone()
+                });
+            }
+        }
+        images.into_values().collect()
     }
 
     /// The image of a sealed session, if its validator has published a whitelist without it.

@@ -7,12 +7,12 @@
 
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 
 use muster_protocol::wire::muster::ListedImage;
-use muster_protocol::{ExecutorClass, Feature, FeatureSet, Manifest};
+use muster_protocol::{AttemptId, ExecutorClass, Feature, FeatureSet, Manifest};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,8 @@ pub(crate) struct AssignedLease {
     pub(crate) stop: CancellationToken,
     /// Gets a text when the executor is free again; dropped if the executor has vanished.
     pub(crate) over: oneshot::Sender<String>,
+    /// Cancelled once the lease has its executor: a lost connection is no end of it from then on.
+    pub(crate) begun: CancellationToken,
 }
 
 /// The connected persistent executors. Clones share one pool.
@@ -82,11 +84,12 @@ struct CapacitySlot {
 // === impl ExecutorPool ===
 
 impl ExecutorPool {
-    /// Adds a connected executor. Its leases arrive at the receiver.
+    /// Adds a connected executor that runs `busy` jobs from an earlier connection. Its leases arrive at the receiver.
     pub(crate) fn join(
         &self,
         class: ExecutorClass,
         capacity: u32,
+        busy: u32,
         features: FeatureSet,
     ) -> (PoolMembership, mpsc::UnboundedReceiver<AssignedLease>) {
         let (hand, orders) = mpsc::unbounded_channel();
@@ -99,7 +102,7 @@ impl ExecutorPool {
                 class,
                 capacity,
                 private_images: features.has(Feature::PrivateImages),
-                busy: 0,
+                busy,
                 hand,
             },
         );
@@ -179,6 +182,16 @@ impl ExecutorPool {
     }
 }
 
+impl PoolMembership {
+    /// One of the jobs from an earlier connection has ended.
+    pub(crate) fn free_one(&self) {
+        if let Some(seat) = self.pool.seats().taken.get_mut(&self.id) {
+            seat.busy = seat.busy.saturating_sub(1);
+        }
+        self.pool.notify();
+    }
+}
+
 impl Drop for PoolMembership {
     fn drop(&mut self) {
         self.pool.seats().taken.remove(&self.id);
@@ -223,13 +236,20 @@ impl Fleet {
             changed.borrow_and_update();
             if let Some(slot) = self.pool.take(&order) {
                 let (over, ended) = oneshot::channel();
+                let begun = CancellationToken::new();
                 let assigned = AssignedLease {
                     order: order.clone(),
                     stop: stop.clone(),
                     over,
+                    begun: begun.clone(),
                 };
                 if slot.hand.send(assigned).is_ok() {
                     let how = ended.await;
+                    if how.is_err() && begun.is_cancelled() {
+                        // The executor runs on and may come back; only the end of the lease ends it here.
+                        drop(slot);
+                        stop.cancelled().await;
+                    }
                     return Ok(how.unwrap_or_else(|_| "its connection ended".to_owned()));
                 }
                 // It is just leaving; another may be free.
@@ -254,15 +274,28 @@ impl ExecutorManager for Fleet {
         Box::pin(self.clone().live(order, stop))
     }
 
-    fn reclaim(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.own.reclaim()
+    fn resume(&self, order: Order, apart: bool, stop: CancellationToken) -> Option<Running> {
+        let running = self.own.resume(order, apart, stop)?;
+        // It takes a place of the miner's own executors until it ends.
+        let permit = Arc::clone(&self.own_free).try_acquire_owned().ok();
+        let pool = self.pool.clone();
+        Some(Box::pin(async move {
+            let how = running.await;
+            drop(permit);
+            pool.notify();
+            how
+        }))
+    }
+
+    fn reclaim(&self, kept: BTreeSet<AttemptId>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.own.reclaim(kept)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use muster_protocol::{AttemptId, ExecutorToken};
+    use muster_protocol::ExecutorToken;
     use uuid::Uuid;
 
     use super::*;
@@ -298,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn standing_executors_first_then_our_own_then_whoever_is_free_first() {
         let (pool, fleet) = fleet(1);
-        let (_seat, mut orders) = pool.join(CLASS, 1, FeatureSet::ours());
+        let (_seat, mut orders) = pool.join(CLASS, 1, 0, FeatureSet::ours());
         assert_eq!(pool.capacity().all, Manifest::new([(CLASS, 1)]));
         let stops: Vec<_> = (0..3).map(|_| CancellationToken::new()).collect();
         let mut runs: Vec<_> = stops
@@ -324,8 +357,8 @@ mod tests {
     #[tokio::test]
     async fn a_private_image_waits_for_an_executor_that_takes_it_and_others_leave_that_one_free() {
         let (pool, fleet) = fleet(0);
-        let (_old, mut old_orders) = pool.join(CLASS, 1, FeatureSet::NONE);
-        let (_new, mut new_orders) = pool.join(CLASS, 1, FeatureSet::ours());
+        let (_old, mut old_orders) = pool.join(CLASS, 1, 0, FeatureSet::NONE);
+        let (_new, mut new_orders) = pool.join(CLASS, 1, 0, FeatureSet::ours());
         let one = Manifest::new([(CLASS, 1)]);
         assert_eq!(
             (pool.capacity().all.count(CLASS), pool.capacity().private_images),
@@ -360,7 +393,7 @@ mod tests {
     #[tokio::test]
     async fn an_executor_that_vanishes_ends_its_lease_and_leaves_no_capacity() {
         let (pool, fleet) = fleet(0);
-        let (seat, mut orders) = pool.join(CLASS, 2, FeatureSet::ours());
+        let (seat, mut orders) = pool.join(CLASS, 2, 0, FeatureSet::ours());
         let mut run = fleet.run(order(CLASS), CancellationToken::new());
         assert!((&mut run).now_or_never().is_none());
         drop((orders.try_recv().unwrap(), seat, orders));
@@ -372,7 +405,7 @@ mod tests {
     async fn an_order_for_which_nobody_comes_ends_when_it_is_given_up() {
         let (pool, fleet) = fleet(1);
         let stop = CancellationToken::new();
-        let (_seat, _orders) = pool.join(ExecutorClass::AlwaysOnCpu8c16Gb, 1, FeatureSet::ours());
+        let (_seat, _orders) = pool.join(ExecutorClass::AlwaysOnCpu8c16Gb, 1, 0, FeatureSet::ours());
         let mut run = fleet.run(order(ExecutorClass::AlwaysOnGpu24Gb), stop.clone());
         assert!((&mut run).now_or_never().is_none());
         stop.cancel();

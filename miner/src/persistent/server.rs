@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use muster_enrollment::{EnrolledExecutor, ExecutorRegistry, RegistryError};
 use muster_process::error::Causes;
-use muster_protocol::wire::executor::{EnrolExecutor, ExecutorEnrolled, ExecutorHello};
+use muster_protocol::wire::executor::{EnrolExecutor, ExecutorEnrolled, ExecutorHello, Reattach};
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
 use muster_protocol::wire::{WireError, decode, encode};
@@ -25,9 +25,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{AssignedLease, ExecutorPool, PoolMembership};
-use crate::executor_session::{ExecutorPeer, Frame, error_frame, note_metrics, read_report};
+use crate::executor_session::{
+    ExecutorPeer, Frame, cancel_frame, draw_secret, error_frame, note_metrics, read_report, reattached,
+};
 use crate::lease_table::{DialId, Event};
-use crate::queues::{Attachment, DispatcherInput, Outgoing, outbox};
+use crate::queues::{Attachment, DispatcherInput, Outgoing, OutgoingQueue, outbox};
 use crate::state::MinerState;
 
 /// The interval between two checks that a connected executor is still registered.
@@ -58,6 +60,8 @@ struct OpenLease {
     dial: DialId,
     /// The executor has cleared up.
     cleared: CancellationToken,
+    /// The executor came back to it from an earlier connection.
+    from_before: bool,
 }
 
 impl Callers for PersistentServer {
@@ -153,7 +157,12 @@ impl PersistentServer {
         tracing::info!(name = member.name, class = %hello.class, capacity = hello.capacity, version = hello.version, "a persistent executor connected");
         let session = greeting.accept(ExecutorPeer);
         let features = session.features();
-        let (seat, orders) = self.pool.join(hello.class, hello.capacity, features);
+        let (seat, orders) = self.pool.join(
+            hello.class,
+            hello.capacity,
+            hello.busy.min(hello.capacity),
+            features,
+        );
         let visit = ExecutorSession {
             door: self,
             name: &member.name,
@@ -161,6 +170,7 @@ impl PersistentServer {
             certificate,
             ip: ip.to_string(),
             open: HashMap::new(),
+            from_before: hello.busy.min(hello.capacity),
             work: FuturesUnordered::new(),
         };
         let why = visit.run(session, seat, orders).await;
@@ -176,6 +186,8 @@ struct ExecutorSession<'a> {
     certificate: Digest,
     ip: String,
     open: HashMap<AttemptId, OpenLease>,
+    /// Jobs of an earlier connection that still take a place of the executor.
+    from_before: u32,
     work: FuturesUnordered<BoxFuture<'static, LeaseClosing>>,
 }
 
@@ -209,7 +221,7 @@ impl ExecutorSession<'_> {
                 },
                 heard = receiver.recv() => match heard {
                     Ok(None) => break (CloseCode::Normal, "it closed its connection".to_owned()),
-                    Ok(Some(message)) => if let Err(details) = self.take(message).await {
+                    Ok(Some(message)) => if let Err(details) = self.take(message, &seat, &sender).await {
                         // The next read notices a peer that cannot be reached.
                         let _ = sender.send(&Frame(error_frame(details).into())).await;
                     },
@@ -231,16 +243,35 @@ impl ExecutorSession<'_> {
             let (dial, attempt) = (open.dial, *attempt);
             context.inbox.send(Event::ExecutorGone { dial, attempt }).await;
         }
+        context.machines.remove(self.name);
         drop(seat);
         sender.close(code, &why).await;
         why
     }
 
+    /// The executor comes back to a lease of an earlier connection.
+    fn take_back(&mut self, back: Reattach, sender: Sender<ExecutorPeer>) {
+        let attempt = back.job_uuid;
+        let lease = self.open_lease(attempt, true, sender);
+        self.work.push(Box::pin(lease.run_returning(back)));
+    }
+
     fn begin(&mut self, assigned: AssignedLease, sender: Sender<ExecutorPeer>) {
+        let lease = self.open_lease(assigned.order.token.attempt(), false, sender);
+        self.work.push(Box::pin(lease.run(assigned)));
+    }
+
+    fn open_lease(
+        &mut self,
+        attempt: AttemptId,
+        from_before: bool,
+        sender: Sender<ExecutorPeer>,
+    ) -> LeaseRunner {
         let context = Arc::clone(&self.door.context);
         let open = OpenLease {
             dial: DialId(context.number()),
             cleared: CancellationToken::new(),
+            from_before,
         };
         let lease = LeaseRunner {
             dial: open.dial,
@@ -249,17 +280,35 @@ impl ExecutorSession<'_> {
             sender,
             context,
         };
-        self.open.insert(assigned.order.token.attempt(), open);
-        self.work.push(Box::pin(lease.run(assigned)));
+        self.open.insert(attempt, open);
+        lease
     }
 
     /// Handles a message of the executor; an error is sent back to it.
-    async fn take(&mut self, message: FromMiner) -> Result<(), String> {
+    async fn take(
+        &mut self,
+        message: FromMiner,
+        seat: &PoolMembership,
+        sender: &Sender<ExecutorPeer>,
+    ) -> Result<(), String> {
         if let FromMiner::MusterExecutorMetrics(metrics) = &message {
             note_metrics(self.name, metrics);
+            let context = &self.door.context;
+            context
+                .machines
+                .note(self.name, self.class, metrics, context.clock.now());
             return Ok(());
         }
         let attempt = message.attempt().ok_or("the message names no attempt")?;
+        if let FromMiner::MusterReattach(back) = message {
+            self.take_back(back, sender.clone());
+            return Ok(());
+        }
+        let from_before = self.open.get(&attempt).is_none_or(|open| open.from_before);
+        if matches!(message, FromMiner::MusterLeaseOver(_)) && from_before && self.from_before > 0 {
+            self.from_before -= 1;
+            seat.free_one();
+        }
         let Some(open) = self.open.get(&attempt) else {
             return Err(format!("attempt {attempt} is not served on this connection"));
         };
@@ -286,6 +335,9 @@ impl ExecutorSession<'_> {
     }
 }
 
+/// The dispatcher's answer to an executor: admitted, refused with a reason, or none because the miner has stopped.
+type Verdict = Result<Result<(), String>, oneshot::error::RecvError>;
+
 /// One lease on a persistent executor's connection.
 struct LeaseRunner {
     dial: DialId,
@@ -297,29 +349,25 @@ struct LeaseRunner {
 
 impl LeaseRunner {
     async fn run(self, assigned: AssignedLease) -> LeaseClosing {
-        let AssignedLease { order, stop, over } = assigned;
+        let AssignedLease {
+            order,
+            stop,
+            over,
+            begun,
+        } = assigned;
         let attempt = order.token.attempt();
-        let (outbox, mut outgoings) = outbox();
-        let (verdict, admitted) = oneshot::channel();
-        let dialled = DispatcherInput {
-            event: Event::Dialled {
-                dial: self.dial,
-                token: order.token,
-                executor_ip: Some(self.ip),
-                // It runs no more jobs than its own capacity, whatever they are at.
-                apart: false,
-                features: self.sender.features(),
-            },
-            attachment: Attachment::Executor {
-                outbox,
-                muster: true,
-                features: self.sender.features(),
-                verdict,
-            },
+        let event = Event::Dialled {
+            dial: self.dial,
+            token: order.token,
+            executor_ip: Some(self.ip.clone()),
+            // It runs no more jobs than its own capacity, whatever they are at.
+            apart: false,
+            features: self.sender.features(),
+            secret: draw_secret(),
         };
-        self.context.inbox.send(dialled).await;
-        match admitted.await {
-            Ok(Ok(())) => {}
+        let (admitted, outgoings) = self.dial(event).await;
+        match admitted {
+            Ok(Ok(())) => begun.cancel(),
             Ok(Err(details)) => {
                 // The lease is already over.
                 let _ = over.send(details);
@@ -327,6 +375,60 @@ impl LeaseRunner {
             }
             Err(_) => return LeaseClosing::Over(attempt),
         }
+        self.pass_orders(attempt, outgoings).await;
+        let cleared = tokio::select! {
+            () = self.cleared.cancelled() => true,
+            () = async { stop.cancelled().await; self.context.clock.sleep(CLEAR_UP).await } => false,
+        };
+        let _ = over.send("it is free again".to_owned());
+        if cleared {
+            LeaseClosing::Over(attempt)
+        } else {
+            LeaseClosing::Stuck(attempt)
+        }
+    }
+
+    /// Serves a lease to which the executor comes back.
+    async fn run_returning(self, back: Reattach) -> LeaseClosing {
+        let attempt = back.job_uuid;
+        let (admitted, outgoings) = self.dial(reattached(self.dial, back)).await;
+        match admitted {
+            Ok(Ok(())) => tracing::info!(%attempt, "a persistent executor came back to its lease"),
+            Ok(Err(details)) => {
+                tracing::warn!(%attempt, details, "a persistent executor may not come back to its lease");
+                let cancel = Frame(cancel_frame(attempt, details).into());
+                // The next read notices an executor that cannot be reached.
+                let _ = self.sender.send(&cancel).await;
+            }
+            Err(_) => return LeaseClosing::Over(attempt),
+        }
+        self.pass_orders(attempt, outgoings).await;
+        tokio::select! {
+            () = self.cleared.cancelled() => LeaseClosing::Over(attempt),
+            () = self.context.clock.sleep(CLEAR_UP) => LeaseClosing::Stuck(attempt),
+        }
+    }
+
+    /// Asks the dispatcher to admit the executor.
+    async fn dial(&self, event: Event) -> (Verdict, OutgoingQueue) {
+        let (outbox, outgoings) = outbox();
+        let (verdict, admitted) = oneshot::channel();
+        let features = self.sender.features();
+        let attachment = Attachment::Executor {
+            outbox,
+            muster: true,
+            features,
+            verdict,
+        };
+        self.context
+            .inbox
+            .send(DispatcherInput { event, attachment })
+            .await;
+        (admitted.await, outgoings)
+    }
+
+    /// Passes the miner's orders on until the lease has ended.
+    async fn pass_orders(&self, attempt: AttemptId, mut outgoings: OutgoingQueue) {
         while let Some(outgoing) = outgoings.recv().await {
             match outgoing {
                 Outgoing::Frame(frame) => {
@@ -337,16 +439,6 @@ impl LeaseRunner {
                 // Histories and receipts are for validators.
                 Outgoing::History(_) | Outgoing::Receipt(..) => {}
             }
-        }
-        let cleared = tokio::select! {
-            () = self.cleared.cancelled() => true,
-            () = async { stop.cancelled().await; self.context.clock.sleep(CLEAR_UP).await } => false,
-        };
-        let _ = over.send("it is free again".to_owned());
-        if cleared {
-            LeaseClosing::Over(attempt)
-        } else {
-            LeaseClosing::Stuck(attempt)
         }
     }
 }

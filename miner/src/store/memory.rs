@@ -11,7 +11,8 @@ use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::PageLine;
-use crate::lease_table::{LeaseRecord, LeaseStatus, LeaseWrite};
+use crate::lease::LeaseSnapshot;
+use crate::lease_table::{HeldLease, LeaseRecord, LeaseStatus, LeaseWrite};
 
 /// The tables. Clones are one.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +32,7 @@ struct Lease {
     standing: LeaseStatus,
     at: Timestamp,
     history: Vec<FromMiner>,
+    held: Option<Box<LeaseSnapshot>>,
 }
 
 impl MemoryStore {
@@ -41,7 +43,21 @@ impl MemoryStore {
 
     pub(super) fn records(&self) -> Vec<LeaseRecord> {
         let tables = self.tables();
+        let receipt_of = |attempt: &AttemptId, kind| {
+            let mut receipts = tables.receipts.iter().map(|(_, receipt)| receipt);
+            receipts
+                .find(|receipt| receipt.payload.attempt() == *attempt && receipt.payload.kind() == kind)
+                .cloned()
+        };
+        let held = |attempt: &AttemptId, lease: &Lease| {
+            Some(HeldLease {
+                snapshot: lease.held.clone()?,
+                started: receipt_of(attempt, ReceiptKind::Started)?,
+                accepted: receipt_of(attempt, ReceiptKind::Accepted),
+            })
+        };
         let record = |(attempt, lease): (&AttemptId, &Lease)| LeaseRecord {
+            held: held(attempt, lease),
             attempt: *attempt,
             validator: lease.validator,
             standing: lease.standing,
@@ -126,12 +142,19 @@ impl Tables {
                     standing: LeaseStatus::Open,
                     at: *at,
                     history: vec![],
+                    held: None,
                 };
                 if self.leases.insert(*attempt, lease).is_some() {
                     return Err(StoreError::corrupt(
                         "leases.attempt",
                         format!("{attempt} is opened twice"),
                     ));
+                }
+                Ok(None)
+            }
+            LeaseWrite::Held { attempt, snapshot } => {
+                if let Some(lease) = self.leases.get_mut(attempt) {
+                    lease.held = Some(snapshot.clone());
                 }
                 Ok(None)
             }
@@ -145,6 +168,7 @@ impl Tables {
                     lease.standing = *standing;
                     lease.history.clone_from(history);
                     lease.at = *at;
+                    lease.held = None;
                 }
                 Ok(None)
             }

@@ -1,6 +1,9 @@
 //! The durable state: leases with the histories owed to their validators, receipts, used greetings.
 
 mod memory;
+mod retention;
+#[cfg(test)]
+mod soak;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -8,21 +11,30 @@ use std::sync::LazyLock;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
+use muster_store::retention::Keep;
 use muster_store::{During as _, StoreError, Writer, json, migrator};
 use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyConnection, AnyPool, Row as _};
 
-use crate::lease_table::{LeaseRecord, LeaseStatus, LeaseWrite};
+use crate::lease_table::{HeldLease, LeaseRecord, LeaseStatus, LeaseWrite};
 use memory::MemoryStore;
+pub use retention::{MinerRetention, RECEIPTS_NEEDED_SECS, oldest_kept_page};
 
 /// The tables of a miner.
 pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
-    migrator(&[(
-        1,
-        "leases receipts greetings",
-        include_str!("../../migrations/0001_leases_receipts_greetings.sql"),
-    )])
+    migrator(&[
+        (
+            1,
+            "leases receipts greetings",
+            include_str!("../../migrations/0001_leases_receipts_greetings.sql"),
+        ),
+        (
+            2,
+            "held leases",
+            include_str!("../../migrations/0002_held_leases.sql"),
+        ),
+    ])
 });
 
 /// One line of a receipt page.
@@ -67,6 +79,17 @@ impl Store {
         Self(StoreBackend::Engine(pool, writer))
     }
 
+    /// The rules by which receipts go, and the writer for the janitor; `None` for a store in memory.
+    pub fn retention(&self, receipts: Keep) -> Option<(MinerRetention, Writer)> {
+        match &self.0 {
+            StoreBackend::Engine(pool, writer) => {
+                let pool = pool.clone();
+                Some((MinerRetention { pool, receipts }, writer.clone()))
+            }
+            StoreBackend::Memory(_) => None,
+        }
+    }
+
     /// Ends every connection, which lets SQLite fold its journal into the one file of the store.
     pub async fn close(&self) {
         match &self.0 {
@@ -84,7 +107,7 @@ impl Store {
             StoreBackend::Engine(pool, _) => pool,
             StoreBackend::Memory(memory) => return Ok(memory.records()),
         };
-        let rows = sqlx::query("SELECT attempt, validator, standing, at FROM leases ORDER BY attempt")
+        let rows = sqlx::query("SELECT attempt, validator, standing, at, held FROM leases ORDER BY attempt")
             .fetch_all(pool)
             .await
             .during("read the leases")?;
@@ -98,13 +121,25 @@ impl Store {
             let kind = read_kind(&text(&row, "kind")?)?;
             kinds.entry(text(&row, "attempt")?).or_default().push(kind);
         }
+        let mut receipts = open_receipts(pool).await?;
         let record = |row: &AnyRow| -> Result<LeaseRecord, StoreError> {
             let attempt = text(row, "attempt")?;
+            let standing = read_standing(&text(row, "standing")?)?;
+            let held = match (standing, text(row, "held")?) {
+                (LeaseStatus::Open, held) if !held.is_empty() => {
+                    read_held(&held, receipts.remove(&attempt).unwrap_or_default())?
+                }
+                (
+                    LeaseStatus::Open | LeaseStatus::Owed | LeaseStatus::Settled | LeaseStatus::Cancelled,
+                    _,
+                ) => None,
+            };
             Ok(LeaseRecord {
+                held,
                 receipts: kinds.remove(&attempt).unwrap_or_default(),
                 attempt: json::parse("leases.attempt", &attempt)?,
                 validator: json::parse("leases.validator", &text(row, "validator")?)?,
-                standing: read_standing(&text(row, "standing")?)?,
+                standing,
                 at: Timestamp::from_micros(row.try_get("at").during("read a lease")?),
             })
         };
@@ -224,7 +259,7 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Forgets greetings that are too old to be accepted.
+    /// Forgets greetings that are too old to be accepted, at most a thousand at a time; the janitor deletes the rest.
     ///
     /// # Errors
     /// The engine failed.
@@ -236,7 +271,9 @@ impl Store {
                 return Ok(());
             }
         };
-        sqlx::query("DELETE FROM greetings WHERE expires <= $1")
+        let statement = "DELETE FROM greetings WHERE signature IN \
+                         (SELECT signature FROM greetings WHERE expires <= $1 LIMIT 1000)";
+        sqlx::query(statement)
             .bind(now.micros())
             .execute(pool)
             .await
@@ -266,18 +303,26 @@ async fn apply(
             query.execute(connection).await.during("open a lease")?;
             Ok(None)
         }
+        LeaseWrite::Held { attempt, snapshot } => {
+            let query = sqlx::query("UPDATE leases SET held = $1 WHERE attempt = $2")
+                .bind(json::encode("leases.held", snapshot)?)
+                .bind(attempt.to_string());
+            query.execute(connection).await.during("hold a lease")?;
+            Ok(None)
+        }
         LeaseWrite::Ended {
             attempt,
             standing,
             history,
             at,
         } => {
-            let query =
-                sqlx::query("UPDATE leases SET standing = $1, story = $2, at = $3 WHERE attempt = $4")
-                    .bind(standing.as_str())
-                    .bind(json::encode("leases.story", history)?)
-                    .bind(at.micros())
-                    .bind(attempt.to_string());
+            let query = sqlx::query(
+                "UPDATE leases SET standing = $1, story = $2, at = $3, held = '' WHERE attempt = $4",
+            )
+            .bind(standing.as_str())
+            .bind(json::encode("leases.story", history)?)
+            .bind(at.micros())
+            .bind(attempt.to_string());
             query.execute(connection).await.during("end a lease")?;
             Ok(None)
         }
@@ -318,6 +363,42 @@ async fn insert_receipt(
         .await
         .during("store a receipt")?;
     Ok((done.rows_affected() == 1).then_some(PageLine { page, line }))
+}
+
+/// The receipts of open leases, by attempt.
+async fn open_receipts(pool: &AnyPool) -> Result<HashMap<String, Vec<Receipt>>, StoreError> {
+    let query = "SELECT r.attempt, r.line FROM receipts r JOIN leases l ON l.attempt = r.attempt WHERE l.standing = $1";
+    let rows = sqlx::query(query)
+        .bind(LeaseStatus::Open.as_str())
+        .fetch_all(pool)
+        .await
+        .during("read the receipts of open leases")?;
+    let mut found = HashMap::<String, Vec<Receipt>>::new();
+    for row in rows {
+        let receipt = json::decode("receipts.line", &text(&row, "line")?)?;
+        found.entry(text(&row, "attempt")?).or_default().push(receipt);
+    }
+    Ok(found)
+}
+
+/// A held lease with its receipts; `None` if its started receipt is missing, which no commit leaves so.
+fn read_held(snapshot: &str, receipts: Vec<Receipt>) -> Result<Option<HeldLease>, StoreError> {
+    let (mut started, mut accepted) = (None, None);
+    for receipt in receipts {
+        match receipt.payload.kind() {
+            ReceiptKind::Started => started = Some(receipt),
+            ReceiptKind::Accepted => accepted = Some(receipt),
+            ReceiptKind::Finished => {}
+        }
+    }
+    let Some(started) = started else {
+        return Ok(None);
+    };
+    Ok(Some(HeldLease {
+        snapshot: Box::new(json::decode("leases.held", snapshot)?),
+        started,
+        accepted,
+    }))
 }
 
 fn text(row: &AnyRow, column: &'static str) -> Result<String, StoreError> {

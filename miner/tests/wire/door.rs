@@ -1,9 +1,7 @@
 //! Authentication of validators, and the words in which others are refused.
 
-use std::time::Duration;
-
 use muster_identity::{Keypair, sign_validator_auth};
-use muster_miner::greeting::MAX_UNAUTHENTICATED;
+use muster_miner::greeting::{GREETING_TIME, UNAUTHENTICATED};
 use muster_process::Clock as _;
 use muster_protocol::volume::InlineVolume;
 use muster_protocol::wire::encode;
@@ -117,9 +115,9 @@ async fn a_greeting_opens_the_door_once_also_across_a_restart() {
 async fn who_does_not_greet_is_sent_away() {
     let miner = Miner::start().await;
     let mut validator = Validator::dial(&miner).await;
-    // The dispatcher's deadline and the greeting's.
-    soon(miner.clock.wait_for_sleepers(2)).await;
-    miner.clock.advance(Duration::from_secs(10));
+    let deadline = miner.clock.now().plus(GREETING_TIME);
+    soon(miner.clock.wait_for_sleepers_until(deadline, 1)).await;
+    miner.clock.advance_to(deadline);
     let details = validator.hear_error().await;
     assert!(
         details.ends_with("no ValidatorAuthForMiner within 10 s"),
@@ -188,11 +186,13 @@ async fn nothing_large_is_read_from_a_stranger() {
 async fn the_place_before_the_door_is_bounded() {
     let miner = Miner::start().await;
     let mut waiting = Vec::new();
-    for _ in 0..MAX_UNAUTHENTICATED {
+    // All of them come from one address, which has less than all places.
+    let places = UNAUTHENTICATED.per_address;
+    for _ in 0..places {
         waiting.push(Validator::dial(&miner).await);
     }
-    // Each greeting's deadline, and the dispatcher's.
-    soon(miner.clock.wait_for_sleepers(MAX_UNAUTHENTICATED + 1)).await;
+    let deadline = miner.clock.now().plus(GREETING_TIME);
+    soon(miner.clock.wait_for_sleepers_until(deadline, places)).await;
     let details = Validator::dial(&miner).await.hear_error().await;
     assert!(
         details.contains("too many connections have not greeted"),

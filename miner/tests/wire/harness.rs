@@ -135,6 +135,10 @@ impl Miner {
             ..Config::default()
         };
         config.chain.url = String::new();
+        // The validators of these tests are as old as the oldest that miners may choose to serve.
+        config.require_validator_signature = false;
+        // A lost connection loses its lease, unless a test is about leases that are kept.
+        config.executor.reattach_s = 0;
         change(&mut config);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

@@ -17,6 +17,8 @@ mod hostile;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
+mod reattaching;
+#[cfg(test)]
 mod receipts;
 #[cfg(test)]
 mod restarts;

@@ -129,6 +129,7 @@ async fn what_a_validator_listed_goes_with_the_process_and_comes_with_its_next_g
             reference: None,
             class: CLASS,
             model: "tiny".to_owned(),
+            share: None,
         }],
     });
     let mut miner = Miner::start().await;

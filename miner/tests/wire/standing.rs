@@ -101,6 +101,7 @@ impl Place {
             class,
             capacity,
             version: "test".to_owned(),
+            busy: 0,
         };
         party.send(encode(&FromMiner::MusterExecutorHello(hello))).await;
         Executor {
@@ -433,6 +434,7 @@ async fn what_a_validator_lists_reaches_standing_executors_and_what_it_does_not_
         reference: None,
         class,
         model: model.to_owned(),
+        share: None,
     };
     let tiny = listed("tiny", CLASS);
     let notice = WhitelistNotice {
@@ -445,7 +447,10 @@ async fn what_a_validator_lists_reaches_standing_executors_and_what_it_does_not_
         };
         notice.images
     };
-    let of_its_class = vec![tiny.clone()];
+    let of_its_class = vec![ListedImage {
+        share: Some(0),
+        ..tiny.clone()
+    }];
     assert_eq!(
         told(executor.hear().await),
         of_its_class,

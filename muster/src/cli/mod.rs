@@ -6,11 +6,13 @@ pub(crate) mod user;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 
-pub(crate) use user::{Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify, Subnet};
+pub(crate) use user::{
+    Account, Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify, Subnet, Webhook,
+};
 
 /// A compute subnet: validators muster miners, prove what they have, and put it to work.
 #[derive(Debug, Parser)]
@@ -59,10 +61,20 @@ pub(crate) enum Command {
     /// API keys, for programs and people without a hotkey.
     #[command(subcommand)]
     Keys(Keys),
+    /// The URL that is told of the ends of jobs, and the secret that signs the messages.
+    #[command(subcommand)]
+    Webhook(Webhook),
+    /// Show your account at the facilitator, or delete it with all its data.
+    #[command(subcommand)]
+    Account(Account),
     /// Check this machine: engine, disk, ports, clock, chain, GPU; say what to do about each.
     Doctor(Doctor),
     /// Print a completion script for a shell.
     Completions(Completions),
+    /// Copy a role's state into a folder while the role runs.
+    Backup(Backup),
+    /// Bring a backup to the places that a role's configuration names. The role must not run.
+    Restore(Restore),
     /// Bittensor wallet files.
     #[command(subcommand)]
     Wallet(Wallet),
@@ -124,7 +136,10 @@ pub(crate) struct Role {
 
 /// `muster miner`: runs, or changes its registry of persistent executors and stops.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Miner {
+    #[command(subcommand)]
+    pub(crate) command: Option<MinerCommand>,
     #[command(flatten)]
     pub(crate) role: Role,
     /// Print a token by which one executor can enroll as a persistent one, and stop.
@@ -147,9 +162,51 @@ pub(crate) struct Miner {
     pub(crate) revoke: Option<String>,
 }
 
+/// The commands about a persistent executor.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExecutorCommand {
+    /// Let the running executor take no more jobs, and wait until its last one has ended.
+    Drain(Drain),
+}
+
+/// `muster miner drain` and `muster executor drain`.
+#[derive(Debug, Args)]
+pub(crate) struct Drain {
+    /// The configuration of the running process, TOML. Without it, every default.
+    #[arg(long)]
+    pub(crate) config: Option<PathBuf>,
+    /// Let it take jobs again instead.
+    #[arg(long)]
+    pub(crate) undo: bool,
+}
+
+/// The commands about a miner.
+#[derive(Debug, Subcommand)]
+pub(crate) enum MinerCommand {
+    /// Let the running miner take no more jobs, and wait until its last one has ended.
+    Drain(Drain),
+    /// Show a miner's machines: what validators proved, and what the miner only claims.
+    Show(Box<MinerShow>),
+}
+
+/// `muster miner show`.
+#[derive(Debug, Args)]
+pub(crate) struct MinerShow {
+    /// The miner's hotkey.
+    pub(crate) miner: MinerKey,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: user::FacilitatorOptions,
+}
+
 /// `muster executor`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Executor {
+    #[command(subcommand)]
+    pub(crate) command: Option<ExecutorCommand>,
     /// The configuration, TOML. Without it, every default.
     #[arg(long)]
     pub(crate) config: Option<PathBuf>,
@@ -269,6 +326,9 @@ pub(crate) struct GradeSelf {
 /// `muster grade run`.
 #[derive(Debug, Args)]
 pub(crate) struct GradeRun {
+    /// The file with the validator's `operator_token`; the local subnet's by default.
+    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) of: OfValidator,
 }
@@ -322,6 +382,48 @@ pub(crate) struct RouteExplain {
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The role whose state is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackupRole {
+    /// Its store, with accounts and jobs, and the files of users that lie in a folder.
+    Facilitator,
+    /// Its store, with jobs, receipts and scores.
+    Validator,
+    /// Its store, with leases and receipts, and what it knows of its executors.
+    Miner,
+    /// The membership of a persistent executor.
+    Executor,
+}
+
+/// `muster backup`.
+#[derive(Debug, Args)]
+pub(crate) struct Backup {
+    /// The role to back up. It may run meanwhile.
+    pub(crate) role: BackupRole,
+    /// The new folder of the backup. It will hold secrets of the role.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) to: PathBuf,
+    /// The role's configuration, TOML. Without it, every default.
+    #[arg(long)]
+    pub(crate) config: Option<PathBuf>,
+    /// Leave the store out: a store in PostgreSQL is copied with pg_dump, before this command.
+    #[arg(long)]
+    pub(crate) without_store: bool,
+}
+
+/// `muster restore`.
+#[derive(Debug, Args)]
+pub(crate) struct Restore {
+    /// The role to restore. It must not run.
+    pub(crate) role: BackupRole,
+    /// The folder that `muster backup` made.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) from: PathBuf,
+    /// The role's configuration, TOML, which names where its state goes. Nothing is overwritten.
+    #[arg(long)]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// `muster wallet`.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use muster_protocol::rest::KeyRight;
 use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
 
 use super::terms::TermsOptions;
@@ -130,6 +131,9 @@ pub(crate) struct JobRun {
     pub(crate) upload_timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) terms: TermsOptions,
+    /// A URL that the facilitator tells the job's end: a signed POST (see `muster webhook`).
+    #[arg(long, value_name = "URL")]
+    pub(crate) webhook: Option<String>,
     /// Folder in the container whose small files come back inside the result.
     #[arg(long, default_value = "/artifacts", value_name = "FOLDER")]
     pub(crate) artifacts: String,
@@ -387,12 +391,12 @@ pub(crate) struct Login {
 /// `muster keys`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Keys {
-    /// Make an API key. It is shown this once.
+    /// Make an API key. It is shown this once. This takes a hotkey's login, or a key with the right `keys`.
     New(KeyNew),
     /// List the keys that hold.
     #[command(visible_alias = "list")]
     Ls(KeyLs),
-    /// Revoke a key.
+    /// Revoke a key, and all keys that it has made.
     Rm(KeyRm),
 }
 
@@ -404,6 +408,12 @@ pub(crate) struct KeyNew {
     /// For an administrator: the account of somebody without a hotkey that the key is to open.
     #[arg(long)]
     pub(crate) account: Option<String>,
+    /// The rights of the key, with commas: jobs, chat, files, read, keys; all but keys if left out.
+    #[arg(long, value_name = "RIGHTS", value_delimiter = ',')]
+    pub(crate) rights: Vec<KeyRight>,
+    /// The days until the key ends, 3650 at most; 365 if left out.
+    #[arg(long, value_name = "DAYS")]
+    pub(crate) days: Option<u32>,
     /// Print it as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -426,6 +436,85 @@ pub(crate) struct KeyLs {
 pub(crate) struct KeyRm {
     /// The key's id.
     pub(crate) id: String,
+    /// Print the answer as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster webhook`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Webhook {
+    /// Set the URL that is told of the end of each job. The secret that signs the messages is shown this once.
+    Set(WebhookSet),
+    /// Show the URL.
+    Show(WebhookShow),
+    /// Remove the URL and the secret.
+    Rm(WebhookRm),
+}
+
+/// `muster webhook set`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Messages are signed as Standard Webhooks: HMAC-SHA256 over ID.TIMESTAMP.BODY in the headers
+webhook-id, webhook-timestamp and webhook-signature. Refuse a message with an old timestamp."
+)]
+pub(crate) struct WebhookSet {
+    /// The URL; none if only jobs with --webhook are to tell their end.
+    pub(crate) url: Option<String>,
+    /// Replace the secret by a new one.
+    #[arg(long)]
+    pub(crate) new_secret: bool,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster webhook show`.
+#[derive(Debug, Args)]
+pub(crate) struct WebhookShow {
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster webhook rm`.
+#[derive(Debug, Args)]
+pub(crate) struct WebhookRm {
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster account`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Account {
+    /// Show what your account holds at the facilitator.
+    Show(AccountShow),
+    /// Delete your account with its keys, files, jobs, output and usage. It cannot be undone.
+    Delete(AccountDelete),
+}
+
+/// `muster account show`.
+#[derive(Debug, Args)]
+pub(crate) struct AccountShow {
+    /// Print it as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster account delete`.
+#[derive(Debug, Args)]
+pub(crate) struct AccountDelete {
+    /// The account's name, as `muster account show` prints it, instead of the question on the terminal.
+    #[arg(long, value_name = "ACCOUNT")]
+    pub(crate) confirm: Option<String>,
     /// Print the answer as JSON.
     #[arg(long)]
     pub(crate) json: bool,

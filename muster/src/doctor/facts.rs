@@ -41,6 +41,10 @@ pub(crate) struct DiskFacts {
     pub(crate) free: Option<u64>,
     /// The reason why it cannot be found out.
     pub(crate) error: Option<String>,
+    /// Whether executors can give each job a file system of a fixed size there; absent if that was not tried.
+    pub(crate) sized: Option<bool>,
+    /// The reason why they cannot.
+    pub(crate) unsized_because: Option<String>,
 }
 
 /// An address on which a role listens by default.

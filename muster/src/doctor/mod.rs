@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use muster_chain::ChainClient;
 use muster_client::Credential;
+use muster_executor::sized_disk::try_out;
 use muster_process::SharedClock;
+use muster_terminal::print;
 use serde_json::json;
 use tokio::process::Command;
 
@@ -22,7 +24,6 @@ use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::facilitator_access;
 use crate::failure::Result;
-use crate::print;
 use crate::up::state::Subnet;
 
 /// The time limit of each check, since its user is in trouble already.
@@ -106,7 +107,7 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
     );
     Ok(MachineFacts {
         engine,
-        disk: disk(&args.disk),
+        disk: disk(&args.disk, purpose),
         ports: ports(purpose),
         clock: ClockFacts {
             synchronised,
@@ -143,9 +144,12 @@ async fn engine() -> EngineFacts {
     }
 }
 
-fn disk(folder: &Path) -> DiskFacts {
+fn disk(folder: &Path, purpose: Purpose) -> DiskFacts {
     let looked = nix::sys::statvfs::statvfs(folder);
+    let tried = purpose.runs_jobs().then(|| try_out(folder, ""));
     DiskFacts {
+        sized: tried.as_ref().map(std::result::Result::is_ok),
+        unsized_because: tried.and_then(std::result::Result::err).map(words),
         folder: folder.display().to_string(),
         free: looked
             .as_ref()

@@ -17,8 +17,8 @@ const DISK_WARNS: u64 = 30 * GIB;
 /// A greeting that is older than 10 seconds is refused by every peer.
 const CLOCK_FAILS_S: u64 = 10;
 const CLOCK_WARNS_S: u64 = 3;
-/// The first toolkit without CVE-2025-23266 and its like; ComputeHorde's executors ask for the same.
-const LEAST_TOOLKIT: (u32, u32, u32) = (1, 17, 4);
+/// The first toolkit without CVE-2025-23266, by which the loader's variables of an image reached a hook.
+const LEAST_TOOLKIT: (u32, u32, u32) = (1, 17, 8);
 
 /// The purpose of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) struct Verdict {
 // === impl Purpose, Severity, Verdict ===
 
 impl Purpose {
-    const fn runs_jobs(self) -> bool {
+    pub(super) const fn runs_jobs(self) -> bool {
         matches!(self, Self::Up | Self::Miner)
     }
 
@@ -124,6 +124,7 @@ pub(crate) fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
         disk(&facts.disk, purpose),
         clock(&facts.clock),
     ];
+    verdicts.extend(disk_bound(&facts.disk));
     verdicts.extend(facts.ports.iter().map(|port| self::port(port, purpose)));
     verdicts.push(gpu(&facts.gpu, purpose));
     verdicts.push(chain(facts.chain.as_ref(), purpose));
@@ -164,7 +165,9 @@ fn engine(engine: &EngineFacts, purpose: Purpose) -> Verdict {
 
 fn disk(disk: &DiskFacts, purpose: Purpose) -> Verdict {
     const CHECK: &str = "disk";
-    let DiskFacts { folder, free, error } = disk;
+    let DiskFacts {
+        folder, free, error, ..
+    } = disk;
     let Some(free) = *free else {
         let why = error.as_deref().unwrap_or("it was not asked");
         return Verdict::new(
@@ -185,6 +188,30 @@ fn disk(disk: &DiskFacts, purpose: Purpose) -> Verdict {
     } else {
         Verdict::fine(CHECK, says)
     }
+}
+
+/// How executors bound what a job writes; `None` where no jobs run.
+fn disk_bound(disk: &DiskFacts) -> Option<Verdict> {
+    const CHECK: &str = "disk bound";
+    let folder = &disk.folder;
+    Some(match (disk.sized?, &disk.unsized_because) {
+        (true, _) => Verdict::fine(
+            CHECK,
+            format!("each job gets a file system of a fixed size below {folder}"),
+        ),
+        (false, because) => Verdict::new(
+            CHECK,
+            Severity::Warning,
+            format!(
+                "jobs' folders below {folder} are only measured while they run: {}",
+                because.as_deref().unwrap_or("no reason is known")
+            ),
+        )
+        .advising(
+            "run executors as root beside their engine, with mkfs.ext4 and mount (e2fsprogs, util-linux); or keep \
+             work_dir on a disk of its own: a job can fill it for a second, and hide files from measurements",
+        ),
+    })
 }
 
 fn clock(clock: &ClockFacts) -> Verdict {
@@ -278,7 +305,7 @@ fn gpu(gpu: &GpuFacts, purpose: Purpose) -> Verdict {
     if !purpose.runs_jobs() {
         return Verdict::fine(CHECK, names);
     }
-    let advice = "install NVIDIA's container toolkit, 1.17.4 or newer, and let it set Docker up: `nvidia-ctk runtime configure \
+    let advice = "install NVIDIA's container toolkit, 1.17.8 or newer, and let it set Docker up: `nvidia-ctk runtime configure \
                   --runtime=docker`, then restart Docker";
     match &gpu.toolkit {
         None => Verdict::new(
@@ -403,6 +430,8 @@ mod tests {
                 folder: "/var/tmp".to_owned(),
                 free: Some(100 * GIB),
                 error: None,
+                sized: Some(true),
+                unsized_because: None,
             },
             ports: vec![PortFacts {
                 role: "miner".to_owned(),
@@ -488,6 +517,21 @@ mod tests {
     }
 
     #[test]
+    fn the_way_in_which_jobs_disks_are_bounded_is_told() {
+        let mut facts = well();
+        assert_eq!(state_of(&facts, Purpose::Miner, "disk bound"), Severity::Fine);
+        facts.disk.sized = Some(false);
+        facts.disk.unsized_because = Some("mount failed: not permitted".to_owned());
+        assert_eq!(state_of(&facts, Purpose::Miner, "disk bound"), Severity::Warning);
+        let verdicts = judge(&facts, Purpose::Miner);
+        let bound = verdicts.iter().find(|verdict| verdict.check == "disk bound");
+        assert!(bound.unwrap().says.contains("not permitted"));
+        facts.disk.sized = None;
+        let verdicts = judge(&facts, Purpose::User);
+        assert!(verdicts.iter().all(|verdict| verdict.check != "disk bound"));
+    }
+
+    #[test]
     fn a_disk_warns_before_it_fails() {
         let mut facts = well();
         for (free, expected) in [
@@ -531,8 +575,8 @@ mod tests {
     fn a_gpu_without_a_way_into_containers_is_a_failure_where_jobs_run() {
         let mut facts = well();
         for (toolkit, expected) in [
-            (Some("1.17.4"), Severity::Fine),
-            (Some("1.17.3-1"), Severity::Failure),
+            (Some("1.17.8"), Severity::Fine),
+            (Some("1.17.7-1"), Severity::Failure),
             (Some("1.18.0~rc.1"), Severity::Fine),
             (Some("unknown"), Severity::Warning),
             (None, Severity::Failure),

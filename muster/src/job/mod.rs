@@ -13,6 +13,8 @@ use muster_client::{Client, ClientError, News};
 use muster_process::{SharedClock, shutdown};
 use muster_protocol::rest::{JobView, events};
 use muster_protocol::{JobStatus, Timestamp};
+use muster_terminal::job_display::LiveDisplay;
+use muster_terminal::{job_text, print};
 use serde::Serialize;
 use serde_json::json;
 
@@ -20,8 +22,7 @@ use crate::cli::Job;
 use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow, JobState};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::job_display::LiveDisplay;
-use crate::{job_inputs, job_text, print};
+use crate::job_inputs;
 
 /// A job that is followed has no end that is known.
 const VERY_LONG: Duration = Duration::from_secs(30 * 86_400);

@@ -16,18 +16,19 @@ use muster_protocol::job::{
     ArchiveSource, MAX_REGISTRY_PASSWORD_BYTES, RegistryCredentials, SealedCredentials,
 };
 use muster_protocol::rest::{CreateFile, CreateJob, JobView};
-use muster_protocol::upload::{FilePut, FileUpload};
+use muster_protocol::upload::{FilePut, FileUpload, PARTIAL_HEADER, PARTIAL_KEEP};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{ErrorCode, Feature, JobId, ValidatorKey};
+use muster_terminal::job_display::LiveDisplay;
+use muster_terminal::print;
 
 use super::{EXIT_INTERRUPTED, exit_code, patience, save_artifacts, save_outputs, say_saved};
 use crate::cli::user::{JobRun, Via};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::job_display::LiveDisplay;
 use crate::job_inputs::{self, Named};
-use crate::print;
+use crate::webhook;
 
 /// The time limit of inputs and outputs where there are none.
 const LEAST_TRANSFER: Duration = Duration::from_secs(30);
@@ -78,12 +79,16 @@ pub(super) async fn run(args: JobRun, clock: SharedClock) -> Result<ExitCode> {
     let mut live = LiveDisplay::new(clock.now(), args.json || args.detach);
 
     let prepared = async {
+        if args.webhook.is_some() {
+            webhook::ensure_secret(&client).await?;
+        }
         let (image, archive) = find_image(&client, &live, &args).await?;
         let volumes = deliver(&client, &live, &inputs, args.via).await?;
         let uploads = places(&client, &outputs).await?;
         let job = CreateJob {
             muster: extension(&args, archive, seal_login(login.as_ref(), router, &image)?),
             docker_image: image,
+            webhook: args.webhook.clone(),
             ..request(router, &args, env, &inputs, volumes, uploads)?
         };
         client.create(&job).await.map_err(client_failure)
@@ -216,8 +221,8 @@ async fn deliver(client: &Client, live: &LiveDisplay, inputs: &[Named], via: Via
 async fn places(client: &Client, outputs: &[Output]) -> Result<Vec<FileUpload>> {
     let mut uploads = Vec::new();
     for output in outputs {
-        let url = match &output.url {
-            Some(url) => url.clone(),
+        let (url, signed_headers) = match &output.url {
+            Some(url) => (url.clone(), None),
             None => {
                 let place = CreateFile {
                     name: name_of(&output.path),
@@ -225,13 +230,16 @@ async fn places(client: &Client, outputs: &[Output]) -> Result<Vec<FileUpload>> 
                     max_size: None,
                     sha256: None,
                 };
-                client.create_file(&place).await.map_err(no_store)?.upload_url
+                let url = client.create_file(&place).await.map_err(no_store)?.upload_url;
+                // Nobody but the user reads the store, so what a failed job left may lie there.
+                let keep = (PARTIAL_HEADER.to_owned(), PARTIAL_KEEP.to_owned());
+                (url, Some(IndexMap::from([keep])))
             }
         };
         uploads.push(FileUpload::SingleFilePut(FilePut {
             url,
             relative_path: output.path.clone(),
-            signed_headers: None,
+            signed_headers,
         }));
     }
     Ok(uploads)
@@ -379,6 +387,7 @@ fn request(
         volumes: (!volumes.is_empty()).then_some(volumes),
         uploads: (!uploads.is_empty()).then_some(uploads),
         muster: None,
+        webhook: None,
     })
 }
 

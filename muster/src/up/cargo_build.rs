@@ -8,10 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use muster_process::SharedClock;
+use muster_terminal::print;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{ChildStderr, Command};
-
-use crate::print;
 
 /// A build that ends sooner had nothing to do, and nothing is printed about it.
 const SILENCE: Duration = Duration::from_secs(2);

@@ -11,8 +11,10 @@ use muster_grading::batch_plan::is_due;
 use muster_grading::judgement::Judgement;
 use muster_identity::Keypair;
 use muster_process::clock::SharedClock;
+use muster_process::operator_token::OperatorToken;
 use muster_protocol::rest::{CreateJob, JobView};
 use muster_protocol::{ErrorCode, ExecutorClass, ImageId, JobStatus, Receipt, ReceiptKind, Timestamp};
+use muster_terminal::{job_text, print};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -22,7 +24,7 @@ use super::plan::{self, DEMO_MODEL, Setup};
 use super::state::Subnet;
 use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
-use crate::{chat, grade, job, job_inputs, job_text, print, proof};
+use crate::{chat, grade, job, job_inputs, proof};
 
 /// Where Debian keeps the texts of common licences.
 const LICENCES: &str = "/usr/share/common-licenses";
@@ -221,7 +223,8 @@ async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Resu
     if cheating {
         std::fs::write(setup.layout.cheat_flag(), "").context("cannot let an executor cheat")?;
     }
-    let file = grade::batch(setup.subnet.validator_status).await?;
+    let token = OperatorToken::read(&setup.layout.operator_token())?;
+    let file = grade::batch(setup.subnet.validator_status, &token).await?;
     let (proven, reasons) = grade::told(&file)?;
     let all = file.judgements.len();
     let expected = all.saturating_sub(usize::from(cheating));
@@ -347,6 +350,7 @@ fn request(subnet: &Subnet, image: ImageId, folder: &Path) -> anyhow::Result<Cre
         volumes: Some(vec![volume]),
         uploads: None,
         muster: None,
+        webhook: None,
     })
 }
 

@@ -18,6 +18,7 @@ use muster_executor::engine::ContainerEngine;
 use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId, MinerKey};
+use muster_terminal::print;
 
 use self::demo::DemoSteps;
 use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
@@ -27,7 +28,6 @@ use self::state::{Layout, Subnet};
 use self::supervise::{Program, Supervisor};
 use crate::cli::Up;
 use crate::failure::{Failure, Result};
-use crate::print;
 
 /// The name of the demo image in the engine.
 const DEMO_IMAGE: &str = "muster/hello:latest";
@@ -221,6 +221,11 @@ fn welcome(subnet: &Subnet) {
         print::line(format_args!("  miner         {miner} at {address}"));
     }
     print::line(format_args!("  chain         {}", subnet.chain_url()));
+    print::line(format_args!(
+        "  here only: its facilitator lets gateways and webhooks have addresses of this machine ({}), and its executors \
+         run every image of this machine's engine and fetch from registries on its loopback",
+        plan::LOCAL
+    ));
     print::line(format_args!(
         "try: muster job run {DEMO_IMAGE} --input licence.txt=LICENSE-MIT -- words"
     ));

@@ -22,6 +22,8 @@ const MAYBE_CHEAT: &str =
 /// The subnet of a local chain.
 pub(crate) const NETUID: Netuid = Netuid(1);
 const HOTKEY: &str = "default";
+/// The addresses of this machine itself. The facilitator of a local subnet lets gateways and webhooks have them.
+pub(crate) const LOCAL: &str = "127.0.0.0/8";
 /// The model that a local subnet serves.
 pub(crate) const DEMO_MODEL: &str = "parrot";
 /// A thousand TAO, in rao: enough for a permit.
@@ -227,23 +229,26 @@ impl Setup<'_> {
             "public_url": self.subnet.facilitator_url(),
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0, "refresh_s": 2},
             "files": {"store": format!("file:{}", self.layout.data("files").display())},
+            // The validator's gateway and the services of the user are on this machine too.
+            "gateways": {"allow": [LOCAL]},
+            "webhooks": {"allow": [LOCAL]},
         })
     }
 
-    /// Also the jobs of `signer` are taken: the facilitator's own key, known once it runs, signs for users who have an
-    /// API key only. A block draws a batch of grading once in `every_blocks` on average; never if that is 0.
+    /// The jobs are taken that `signer` signs for accounts: the facilitator's own key, known once it runs, signs for
+    /// users who have an API key only. A block draws a batch of grading once in `every_blocks` on average; never if
+    /// that is 0.
     pub(crate) fn validator(&self, signer: Option<String>, every_blocks: u64) -> Value {
-        let users: Vec<String> = [self.user.hotkey().to_string()]
-            .into_iter()
-            .chain(signer.clone())
-            .collect();
         json!({
             "facilitator": {"url": format!("ws://{}/ws/v0/", self.subnet.facilitator)},
             "wallet": self.wallet("validator"),
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
             "store": self.store("validator"),
-            "users": {"allow": users},
+            "users": {"allow": [self.user.hotkey().to_string()], "facilitators": Vec::from_iter(signer.clone())},
             "bind": self.subnet.validator_status,
+            "operator_token": self.layout.operator_token(),
+            // Every miner of this subnet is on this machine.
+            "dial": {"allow": ["127.0.0.0/8"]},
             "ready_file": self.layout.ready("validator"),
             "gateway": self.gateway(signer),
             "grading": {
@@ -314,6 +319,7 @@ impl Setup<'_> {
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
             "store": self.store(name),
             "receipts_dir": data("receipts"),
+            "drain_file": data("drain"),
             "standing": standing,
             "executor": {
                 "class": "always_on.test",
@@ -328,7 +334,14 @@ impl Setup<'_> {
         let door = self.subnet.facilitator;
         json!({
             "work_dir": self.layout.data("executor"),
-            "images": {"cache_dir": self.layout.data("images")},
+            // A miner that died is back within a second; after Ctrl-C nobody waits for its jobs.
+            "orphan_s": 10,
+            // Everybody who can reach this subnet has an account of this machine.
+            "images": {
+                "cache_dir": self.layout.data("images"),
+                "local": ["*"],
+                "allow": ["127.0.0.0/8", "::1", "localhost"],
+            },
             "transfer": {"allow": [door.to_string()]},
         })
     }
@@ -382,6 +395,7 @@ mod tests {
             may_cheat: true,
         };
         taken::<muster_facilitator::Config>("facilitator", &setup.facilitator());
+        assert_eq!(setup.facilitator()["gateways"]["allow"], json!([LOCAL]));
         let miners: Vec<_> = setup.configurations().into_iter().skip(3).collect();
         assert_eq!(miners.len(), 2);
         for (name, config) in &miners {
@@ -392,6 +406,7 @@ mod tests {
             "wallet",
             "store",
             "receipts_dir",
+            "drain_file",
             "ready_file",
             "standing",
         ] {

@@ -20,8 +20,8 @@ const GRADER_PACKAGE: &str = "muster-image-grader";
 /// Example programs of the grader's package, for the demonstration only.
 const CHEATING_GRADER: &str = "cheating_grader";
 const SWAPPING_ENGINE: &str = "swapping_engine";
-/// The file by which cargo marks a target folder.
-const TARGET_MARK: &str = "CACHEDIR.TAG";
+/// The files by which cargo marks a target folder. It writes the first one only into a folder that it has made itself.
+const TARGET_MARKS: [&str; 2] = ["CACHEDIR.TAG", ".rustc_info.json"];
 
 /// Paths of the programs.
 pub(crate) struct Programs {
@@ -87,7 +87,7 @@ fn find_beside(muster: &Path, demo: bool) -> Option<Programs> {
 /// looked for.
 fn target_folder(muster: &Path, checkout: &Path, demo: bool) -> anyhow::Result<PathBuf> {
     let target = muster.parent().and_then(Path::parent);
-    let is_target = |folder: &&Path| folder.join(TARGET_MARK).exists();
+    let is_target = |folder: &&Path| TARGET_MARKS.iter().any(|mark| folder.join(mark).exists());
     match target.filter(is_target) {
         Some(target) if checkout.join("devchain/Cargo.toml").exists() => Ok(target.to_owned()),
         Some(_) | None => bail!(
@@ -152,11 +152,13 @@ mod tests {
         for word in [CHAIN, HELLO, GRADER, SWAPPING_ENGINE, &bin.display().to_string()] {
             assert!(error.contains(word), "{word} is missing from {error}");
         }
-        std::fs::write(folder.path().join("usr").join(TARGET_MARK), "").unwrap();
-        assert_eq!(
-            target_folder(&muster, &checkout, true).unwrap(),
-            folder.path().join("usr")
-        );
+        for mark in TARGET_MARKS {
+            let mark = folder.path().join("usr").join(mark);
+            std::fs::write(&mark, "").unwrap();
+            let found = target_folder(&muster, &checkout, true).unwrap();
+            assert_eq!(found, folder.path().join("usr"));
+            std::fs::remove_file(mark).unwrap();
+        }
     }
 
     #[test]

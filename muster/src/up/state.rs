@@ -51,6 +51,11 @@ impl Layout {
         self.root.join("data").join(name)
     }
 
+    /// The token of the validator's operator.
+    pub(crate) fn operator_token(&self) -> PathBuf {
+        self.data("validator.token")
+    }
+
     /// The archive of an image of ours.
     pub(crate) fn image(&self, name: &str) -> PathBuf {
         self.root.join("images").join(format!("{name}.tar"))

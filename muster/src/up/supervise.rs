@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use muster_process::clock::SharedClock;
 use muster_process::{Backoff, Tasks};
 use muster_protocol::ErrorCode;
+use muster_terminal::print;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader};
@@ -17,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::state::Layout;
 use crate::failure::Failure;
-use crate::print;
 
 /// A process that lived shorter than this died of its start.
 const QUICK: Duration = Duration::from_secs(10);

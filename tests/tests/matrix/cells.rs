@@ -71,6 +71,8 @@ pub(crate) enum Hold {
     InputHeld,
     /// Its program takes its time.
     ProgramBusy,
+    /// Its program answers its user.
+    Serving,
     /// Its output has arrived and is not acknowledged.
     OutputHeld,
     /// It is over.
@@ -85,12 +87,12 @@ pub(crate) fn holds(state: JobStatus) -> &'static [Hold] {
         JobStatus::Accepted => &[Hold::Fetching],
         JobStatus::ExecutorReady => &[Hold::InputHeld],
         JobStatus::VolumesReady => &[Hold::ProgramBusy],
+        JobStatus::StreamingReady => &[Hold::Serving],
         JobStatus::ExecutionDone => &[Hold::OutputHeld],
         JobStatus::Completed => &[Hold::Over],
-        // A word of a newer peer; a moment inside the facilitator; a streaming job's; and the ends that faults lead to.
+        // A word of a newer peer; a moment inside the facilitator; and the ends that faults lead to.
         JobStatus::Unknown
         | JobStatus::Sent
-        | JobStatus::StreamingReady
         | JobStatus::Rejected
         | JobStatus::Failed
         | JobStatus::HordeFailed => &[],
@@ -110,16 +112,26 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Strike::ChainGone,
             _,
         ) => WELL,
-        // Not yet, or no longer, on an executor.
-        (Strike::Kill(Party::Miner | Party::Executor), Hold::MinerStopped | Hold::Queued | Hold::Over) => {
-            WELL
-        }
+        // The executor goes on without its miner, and comes back to the next one. If it has not dialled in, the other
+        // miner gets the job.
+        (Strike::Kill(Party::Miner), _) => WELL,
+        // Not yet, or no longer, on an executor; in a container that the next executor takes over; or, as long as its
+        // program has not begun, on the other miner's executor.
         (
-            Strike::Kill(Party::Miner | Party::Executor),
-            Hold::ExecutorGated | Hold::Fetching | Hold::InputHeld | Hold::ProgramBusy | Hold::OutputHeld,
-        ) => LOST,
-        // Whether the engine is back before it is needed; never the user's fault.
-        (Strike::Kill(Party::Engine), Hold::Over) => WELL,
+            Strike::Kill(Party::Executor),
+            Hold::MinerStopped
+            | Hold::Queued
+            | Hold::ExecutorGated
+            | Hold::Fetching
+            | Hold::InputHeld
+            | Hold::ProgramBusy
+            | Hold::OutputHeld
+            | Hold::Over,
+        ) => WELL,
+        // The session's key is gone with its process, and the user has been told the address.
+        (Strike::Kill(Party::Executor), Hold::Serving) => LOST,
+        // The engine is there again when the job goes on. A container that it had is lost, which is never the user's
+        // fault.
         (
             Strike::Kill(Party::Engine),
             Hold::MinerStopped
@@ -127,9 +139,9 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Hold::ExecutorGated
             | Hold::Fetching
             | Hold::InputHeld
-            | Hold::ProgramBusy
-            | Hold::OutputHeld,
-        ) => EITHER,
+            | Hold::Over,
+        ) => WELL,
+        (Strike::Kill(Party::Engine), Hold::ProgramBusy | Hold::Serving | Hold::OutputHeld) => EITHER,
         // Whether a miner outlasts it: it tries again for some seconds before it gives its leases up.
         (Strike::Kill(Party::Database), Hold::Over) => WELL,
         (
@@ -140,6 +152,7 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Hold::Fetching
             | Hold::InputHeld
             | Hold::ProgramBusy
+            | Hold::Serving
             | Hold::OutputHeld,
         ) => EITHER,
         // A peer that swaps frames breaks the protocol; whatever it swapped, there is one end.
@@ -152,6 +165,7 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Hold::Fetching
             | Hold::InputHeld
             | Hold::ProgramBusy
+            | Hold::Serving
             | Hold::OutputHeld,
         ) => EITHER,
     }

@@ -14,6 +14,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod agreement;
 mod cells;
 mod column;
 mod outside;

@@ -71,10 +71,12 @@ impl World {
             Some(last) if self.mutated(Mutation::ValidatorReusesIds) => last,
             Some(_) => AttemptId::from_uuid(self.dice.uuid()),
         };
+        let machine = Attempt::new(plan(self.traits.reattaches), self.now);
         Tried {
             id,
             miner,
-            machine: Attempt::new(plan(), self.now),
+            stored: machine.clone().assume_offered(self.now),
+            machine,
             receipts: vec![],
             began: self.now,
         }
@@ -106,7 +108,7 @@ impl World {
         let mut stats: BTreeMap<_, MinerStats> = BTreeMap::new();
         for index in 0..MINERS {
             let miner = stats.entry(miner_key(index)).or_default();
-            miner.manifest = Some(Manifest::new([(CLASS, self.believed)]));
+            miner.manifest = Some(Manifest::new([(CLASS, self.traits.believed)]));
             let full = self.validator.lines.full.get(&index);
             miner.full.extend(
                 full.filter(|until| **until > self.now)
@@ -138,9 +140,8 @@ impl World {
         let Some(stored) = self.validator.jobs.get_mut(&job) else {
             return;
         };
-        if let Some(end) = &stored.closed {
-            let status = end.status();
-            self.validator.report(job, status);
+        if stored.closed.is_some() {
+            self.validator.outbox.repeat(job);
             return self.report_next();
         }
         let last = stored.attempts.last();

@@ -10,7 +10,8 @@ use muster_protocol::{JobId, JobStatus};
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
 use crate::miner::validator_key;
-use crate::world::{Frame, Line, Node, World};
+use crate::network::Line;
+use crate::world::{Frame, Node, World};
 
 #[derive(Debug)]
 pub(crate) struct Facilitator {
@@ -152,7 +153,7 @@ impl World {
     }
 
     pub(crate) fn facilitator_hears(&mut self, line: Line, frame: Frame) {
-        let Frame::Status(number, update) = frame else {
+        let Frame::Status(update) = frame else {
             return;
         };
         let now = self.now;
@@ -163,7 +164,7 @@ impl World {
         }
         let answers_first = self.mutated(Mutation::FacilitatorAnswersFirst);
         if answers_first {
-            self.send(line, 1, Frame::Answer(number));
+            self.send(line, 1, Frame::Answer);
             if self.may_die_here(Node::Facilitator) {
                 return;
             }
@@ -172,7 +173,7 @@ impl World {
         if answers_first || self.may_die_here(Node::Facilitator) {
             return;
         }
-        self.send(line, 1, Frame::Answer(number));
+        self.send(line, 1, Frame::Answer);
     }
 
     fn take(&mut self, update: &JobStatusUpdate) {

@@ -15,6 +15,14 @@ pub(crate) enum Fault {
     LoseDatabase,
     /// Every connection is cut.
     Cut,
+    /// A miner and its executors, or a miner and the validator, do not reach each other for less than a minute.
+    ShortPartition,
+    /// The same, for up to some minutes: shorter and longer than each of them waits for the other.
+    LongPartition,
+    /// An executor loses a connection whose other end stays open at the miner.
+    HalfOpen,
+    /// Somebody without a secret tries to serve a lease.
+    Intruder,
     /// Frames come twice for a while.
     Duplicated,
     /// Frames pass each other for a while.
@@ -26,7 +34,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::KillFacilitator,
         Self::KillValidator,
         Self::KillMiner,
@@ -34,6 +42,10 @@ impl Fault {
         Self::KillEngine,
         Self::LoseDatabase,
         Self::Cut,
+        Self::ShortPartition,
+        Self::LongPartition,
+        Self::HalfOpen,
+        Self::Intruder,
         Self::Duplicated,
         Self::Reordered,
         Self::Delayed,
@@ -46,17 +58,42 @@ impl Fault {
         match self {
             Self::KillFacilitator
             | Self::KillValidator
+            | Self::Intruder
             | Self::Duplicated
             | Self::Delayed
             | Self::ChainGone => true,
-            // A cut takes the executors' sockets too, and they are not dialled twice. Frames that pass each other are
+            // An executor whose socket is lost may not have been admitted yet. Frames that pass each other are
             // a broken peer's.
             Self::Cut
+            | Self::ShortPartition
+            | Self::LongPartition
+            | Self::HalfOpen
             | Self::KillMiner
             | Self::KillExecutor
             | Self::KillEngine
             | Self::LoseDatabase
             | Self::Reordered => false,
+        }
+    }
+
+    /// Whether a result that an executor has must arrive although this happened, where executors come back to their
+    /// leases.
+    pub(crate) fn spares_results(self, remote: bool) -> bool {
+        match self {
+            Self::KillFacilitator
+            | Self::KillValidator
+            | Self::KillMiner
+            | Self::LoseDatabase
+            | Self::Cut
+            | Self::ShortPartition
+            | Self::HalfOpen
+            | Self::Intruder
+            | Self::Duplicated
+            | Self::Delayed
+            | Self::ChainGone => true,
+            // Another machine may start the next process late.
+            Self::KillExecutor => !remote,
+            Self::KillEngine | Self::LongPartition | Self::Reordered => false,
         }
     }
 }
@@ -86,6 +123,20 @@ pub(crate) enum Mutation {
     ExecutorNeverLeaves,
     /// A miner runs whatever it is offered, however full it is.
     MinerTakesEverything,
+    /// A miner takes an executor back whatever secret it shows.
+    MinerTakesAnySecret,
+    /// A miner takes reports from connections that another one has replaced.
+    MinerIgnoresFence,
+    /// An executor that comes back does not repeat its reports.
+    ExecutorNeverRepeats,
+    /// An executor deletes the journal before its miner has stored the end.
+    ExecutorForgetsEarly,
+    /// A process that takes a job over creates another container.
+    SuccessorStartsAnother,
+    /// Containers without a process or a miner run on.
+    OrphansNeverEnd,
+    /// A validator pays a result that comes after it has tried another miner.
+    ValidatorPaysLateResults,
     /// A validator does not restore its queue.
     ValidatorForgetsQueue,
     /// A validator does not write down which account had the last turn.
@@ -101,7 +152,7 @@ pub(crate) enum Mutation {
 }
 
 impl Mutation {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 24] = [
         Self::MinerSpeaksFirst,
         Self::ValidatorSpeaksFirst,
         Self::MinerForgetsLeases,
@@ -113,6 +164,13 @@ impl Mutation {
         Self::ValidatorIgnoresCancel,
         Self::ExecutorNeverLeaves,
         Self::MinerTakesEverything,
+        Self::MinerTakesAnySecret,
+        Self::MinerIgnoresFence,
+        Self::ExecutorNeverRepeats,
+        Self::ExecutorForgetsEarly,
+        Self::SuccessorStartsAnother,
+        Self::OrphansNeverEnd,
+        Self::ValidatorPaysLateResults,
         Self::ValidatorForgetsQueue,
         Self::ValidatorForgetsTurns,
         Self::ValidatorStartsNewcomersFirst,
@@ -130,6 +188,9 @@ impl World {
             Fault::KillFacilitator | Fault::KillValidator | Fault::KillMiner | Fault::LoseDatabase
                 if self.dice.one_in(2) =>
             {
+                self.weather.insert(fault, 1);
+            }
+            Fault::KillExecutor if !self.dice.one_in(4) => {
                 self.weather.insert(fault, 1);
             }
             Fault::KillFacilitator => self.kill(Node::Facilitator),
@@ -164,6 +225,16 @@ impl World {
                     self.cut(line);
                 }
             }
+            Fault::ShortPartition => {
+                let lasts = self.dice.millis(1_000, 50_000);
+                self.part(lasts);
+            }
+            Fault::LongPartition => {
+                let lasts = self.dice.millis(60_000, 260_000);
+                self.part(lasts);
+            }
+            Fault::HalfOpen => self.half_open(),
+            Fault::Intruder => self.intrude(),
             Fault::Duplicated | Fault::Reordered | Fault::Delayed => {
                 self.weather.insert(fault, 1);
                 self.after(lasts, Happening::Mend(fault));
@@ -182,6 +253,10 @@ impl World {
             | Fault::KillExecutor
             | Fault::LoseDatabase
             | Fault::Cut
+            | Fault::ShortPartition
+            | Fault::LongPartition
+            | Fault::HalfOpen
+            | Fault::Intruder
             | Fault::Duplicated
             | Fault::Reordered
             | Fault::Delayed => {}

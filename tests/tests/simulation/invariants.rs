@@ -6,16 +6,19 @@ use std::time::Duration;
 use muster_miner::lease_table::LeaseStatus;
 use muster_protocol::job::Outcome;
 use muster_protocol::receipt::ReceiptPayload;
+use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, JobId, JobStatus};
 
 use crate::faults::Fault;
+use crate::fencing::FenceModel;
+use crate::network::Line;
 use crate::queue_model::QueueModel;
 use crate::world::World;
 
 /// A promise of the subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Invariant {
-    /// No attempt is started twice.
+    /// No attempt is started twice, and none gets a second process while one is at work on it.
     RunOnce,
     /// A job's effect outside happens at most once in each attempt.
     OneSideEffect,
@@ -45,7 +48,56 @@ pub(crate) enum Invariant {
     NobodyStarves,
     /// No job starts long after its time in the queue is over.
     WaitsNoLonger,
+    /// An attempt has one container, whichever processes serve it.
+    OneContainer,
+    /// No container runs for long without a process, or without a miner.
+    OrphansEnd,
+    /// Only the admitted connection speaks for a lease, and only a secret of the lease admits one.
+    Fenced,
+    /// The end that a miner has told is never replaced.
+    SameEnd,
+    /// A result that an executor has is not lost with a connection or a process.
+    WorkCounts,
+    /// At most one attempt of a job is paid.
+    PaidOnce,
 }
+
+/// A way in which an attempt outlives a connection or a process. Together the schedules reach all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Milestone {
+    /// An executor came back to its lease.
+    CameBack,
+    /// A process took over a job of one that had ended.
+    TakenOver,
+    /// A process delivered the end that another one had written down.
+    EndDelivered,
+    /// A miner opened a lease of its earlier process.
+    LeaseRestored,
+    /// An executor gave up because its miner stayed away.
+    GaveUp,
+    /// A job that no process took over was removed.
+    Reaped,
+    /// A report came over a connection that did not serve the lease any more.
+    FencedOff,
+    /// An executor came back to a lease that had ended.
+    TurnedAway,
+}
+
+impl Milestone {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::CameBack,
+        Self::TakenOver,
+        Self::EndDelivered,
+        Self::LeaseRestored,
+        Self::GaveUp,
+        Self::Reaped,
+        Self::FencedOff,
+        Self::TurnedAway,
+    ];
+}
+
+/// The executors of one attempt that a miner replaces.
+const MAX_KILLED: u32 = 3;
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +114,19 @@ pub(crate) struct Ledger {
     pub(crate) submitted: BTreeSet<JobId>,
     pub(crate) started: BTreeMap<AttemptId, u32>,
     pub(crate) marks: BTreeMap<AttemptId, u32>,
+    /// How many containers each attempt got.
+    pub(crate) containers: BTreeMap<AttemptId, u64>,
+    /// The attempts whose executors had a result to report.
+    pub(crate) results: BTreeSet<AttemptId>,
+    /// How many executors of each attempt were killed.
+    pub(crate) killed: BTreeMap<AttemptId, u32>,
+    pub(crate) reached: BTreeSet<Milestone>,
+    /// The end that a miner has told of each attempt.
+    pub(crate) told: BTreeMap<AttemptId, FromMiner>,
+    /// The connection that was admitted last to each lease.
+    pub(crate) serving: BTreeMap<AttemptId, Line>,
+    /// The secrets that admit an executor to each lease.
+    pub(crate) fences: BTreeMap<AttemptId, FenceModel>,
     /// The jobs that wait.
     pub(crate) queue: QueueModel,
     /// Jobs that found no room in the queue, and jobs that waited too long.
@@ -75,6 +140,7 @@ impl World {
         for job in submitted {
             self.judge_job(job, struck);
         }
+        self.judge_results(struck);
         self.judge_leftovers();
         self.judge_receipts();
     }
@@ -122,7 +188,38 @@ impl World {
         }
     }
 
+    /// Where executors come back, faults of a few seconds cost no result.
+    fn judge_results(&mut self, struck: &BTreeSet<Fault>) {
+        let mild = |fault: &Fault| fault.spares_results(self.traits.remote);
+        if !self.traits.reattaches || !struck.iter().all(mild) {
+            return;
+        }
+        let mut lost = Vec::new();
+        for (job, stored) in &self.validator.jobs {
+            for tried in &stored.attempts {
+                let killed = self.ledger.killed.get(&tried.id).copied().unwrap_or_default();
+                let ended_well = matches!(tried.machine.outcome(), Some(Outcome::Completed(_)));
+                let worked = self.ledger.results.contains(&tried.id);
+                if worked && !ended_well && !stored.called_off && killed <= MAX_KILLED {
+                    lost.push(format!(
+                        "attempt {} of job {job} had a result and ended as {:?}",
+                        tried.id,
+                        tried.machine.outcome()
+                    ));
+                }
+            }
+        }
+        if let Some(how) = lost.into_iter().next() {
+            self.violate(Invariant::WorkCounts, how);
+        }
+    }
+
     fn judge_leftovers(&mut self) {
+        let folders = self.kept_folders();
+        if !folders.is_empty() {
+            let how = format!("folders are left: {folders:?}");
+            self.violate(Invariant::NothingOrphaned, how);
+        }
         let (alive, leases) = (self.alive(), self.open_leases());
         if !alive.is_empty() || leases > 0 {
             let how = format!("{leases} leases are open and executors of {alive:?} at work");
@@ -188,8 +285,26 @@ impl World {
                 }
             }
         }
+        self.judge_payments();
         if let Some(how) = broken.into_iter().next() {
             self.violate(Invariant::ReceiptsAgree, how);
+        }
+    }
+    /// Counts the finished receipts that pay: the validator's, with the miners' half or without it.
+    fn judge_payments(&mut self) {
+        let mut twice = None;
+        for (job, stored) in &self.validator.jobs {
+            let receipts = stored.attempts.iter().flat_map(|tried| &tried.receipts);
+            let paid = receipts.filter(|own| match &own.payload {
+                ReceiptPayload::Finished(receipt) => receipt.score_str != "0.000000",
+                ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => false,
+            });
+            if paid.count() > 1 {
+                twice = Some(format!("job {job} is paid more than once"));
+            }
+        }
+        if let Some(how) = twice {
+            self.violate(Invariant::PaidOnce, how);
         }
     }
 }

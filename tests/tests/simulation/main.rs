@@ -1,7 +1,9 @@
 //! Thousands of schedules of one subnet in one thread: a facilitator, a validator, two miners and their executors, with
-//! the cores that the real processes run (the miner's book and store, the attempt's machine, routing, the queue and
-//! what follows an end, the facilitator's connections and histories), struck by everything in `Fault`, and held against
-//! every `Invariant`.
+//! the cores that the real processes run (the miner's lease table and store, the attempt's machine with its steps and
+//! its connection, admission, routing, the queue, the window of status updates and what follows an end, the
+//! facilitator's connections and histories), struck by everything in `Fault`, and held
+//! against every `Invariant`. In two of three schedules executors come back to their leases, and other processes take
+//! their jobs over.
 //!
 //! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests simulation` replays one and
 //! says what happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
@@ -11,12 +13,19 @@
     reason = "a replayed schedule is told to whoever replays it"
 )]
 
+mod attempts;
 mod choosing;
 mod executor;
+mod executor_link;
 mod facilitator;
 mod faults;
+mod fencing;
 mod invariants;
+mod machine;
 mod miner;
+mod miner_effects;
+mod network;
+mod outbox;
 mod papers;
 mod queue_model;
 mod validator;
@@ -32,12 +41,12 @@ use muster_protocol::job::Priority;
 use uuid::Uuid;
 
 use faults::{Fault, Mutation};
-use invariants::Violation;
+use invariants::{Milestone, Violation};
 use waiting::WaitTerms;
-use world::{Dice, Happening, World, start};
+use world::{Dice, Happening, World, WorldTraits, start};
 
 /// How many schedules a test runs.
-const SCHEDULES: u64 = 2000;
+const SCHEDULES: u64 = 1200;
 /// Within how many schedules each broken rule must be noticed.
 const NOTICED_WITHIN: u64 = 600;
 /// Faults strike for so long.
@@ -48,6 +57,7 @@ const CALM: Duration = Duration::from_secs(3600);
 /// The outcome of one schedule.
 struct Outcome {
     struck: BTreeSet<Fault>,
+    reached: BTreeSet<Milestone>,
     jobs: usize,
     violation: Option<Violation>,
 }
@@ -85,7 +95,14 @@ fn schedule(seed: u64, mutation: Option<Mutation>) -> Outcome {
     };
     let capacity: u32 = if scarce { 1 } else { 8 };
     let believed = capacity + u32::from(dice.one_in(3));
-    let mut world = World::new(seed, capacity, believed, mutation);
+    let reattaches = !dice.one_in(3);
+    let traits = WorldTraits {
+        capacity,
+        believed,
+        reattaches,
+        remote: reattaches && dice.one_in(3),
+    };
+    let mut world = World::new(seed, traits, mutation);
     for number in 0..jobs {
         let when = start().plus(dice.millis(0, 20_000));
         world.terms.insert(job(number), terms(&mut dice));
@@ -119,6 +136,7 @@ fn schedule(seed: u64, mutation: Option<Mutation>) -> Outcome {
     }
     Outcome {
         struck,
+        reached: world.ledger.reached,
         jobs: usize::try_from(jobs).unwrap_or_default(),
         violation: world.violation,
     }
@@ -139,7 +157,7 @@ fn quarter(which: u64) {
         assert_eq!(outcome.violation, None);
         return;
     }
-    let mut struck = BTreeSet::new();
+    let (mut struck, mut reached) = (BTreeSet::new(), BTreeSet::new());
     let all = number("MUSTER_SIMULATION_SEEDS").unwrap_or(SCHEDULES);
     for seed in (which..all).step_by(4) {
         let outcome = schedule(seed, None);
@@ -149,11 +167,17 @@ fn quarter(which: u64) {
             outcome.struck
         );
         struck.extend(outcome.struck);
+        reached.extend(outcome.reached);
     }
     assert_eq!(
         struck.len(),
         Fault::ALL.len(),
         "some fault never struck: {struck:?}"
+    );
+    assert_eq!(
+        reached.len(),
+        Milestone::ALL.len(),
+        "some way of coming back was never taken: {reached:?}"
     );
 }
 

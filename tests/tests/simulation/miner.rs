@@ -1,19 +1,18 @@
 //! A simulated miner: the real book and the real store, with a shell of a page around them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use muster_miner::lease::{ExecutorReport, LeaseTimeouts};
 use muster_miner::lease_table::{
     ConnectionId, DialId, Effect, Event, FetchRules, JobOffer, LeaseRecord, LeaseRules, LeaseTable,
-    LeaseWrite,
 };
+use muster_miner::shares::{ShareRules, ValidatorStakes};
 use muster_miner::store::Store;
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::decode;
-use muster_protocol::wire::miner::{FromMiner, GenericError, InitialJobRequest, ToMiner};
-use muster_protocol::wire::muster::ReceiptCountersigned;
+use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, FeatureSet, Hotkey, Manifest, MinerKey, Receipt, Signature,
     Timestamp, ValidatorKey,
@@ -21,9 +20,13 @@ use muster_protocol::{
 
 use crate::faults::{Fault, Mutation};
 use crate::invariants::Invariant;
-use crate::world::{Frame, Happening, Line, Node, World};
+use crate::network::Line;
+use crate::world::{Frame, Happening, Node, World, WorldTraits};
 
 pub(crate) const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+
+/// How long a lease waits for its executor.
+const REATTACH: Duration = Duration::from_secs(150);
 
 /// Everybody's signature: what signatures mean is tested where they are made.
 pub(crate) const SIGNED: Signature = Signature::from_bytes([7; 64]);
@@ -43,26 +46,32 @@ pub(crate) struct Miner {
     index: usize,
     pub(crate) up: bool,
     pub(crate) life: u64,
-    capacity: u32,
-    book: Option<LeaseTable>,
+    pub(crate) traits: WorldTraits,
+    pub(crate) book: Option<LeaseTable>,
     pub(crate) store: Store,
-    executors: BTreeMap<AttemptId, Line>,
-    processes: BTreeMap<AttemptId, u64>,
+    pub(crate) executors: BTreeMap<AttemptId, Line>,
+    pub(crate) processes: BTreeMap<AttemptId, u64>,
+    /// Connections of executors that were not admitted yet, with whether they come back.
+    pub(crate) dialling: BTreeMap<Line, (AttemptId, bool)>,
+    /// Restored leases whose executors have not said how far they are.
+    pub(crate) restored: BTreeSet<AttemptId>,
     /// When it looks at its deadlines next.
     wakes_at: Option<Timestamp>,
 }
 
 impl Miner {
-    pub(crate) fn new(index: usize, capacity: u32) -> Self {
+    pub(crate) fn new(index: usize, traits: WorldTraits) -> Self {
         Self {
             index,
             up: false,
             life: 0,
-            capacity,
+            traits,
             book: None,
             store: Store::memory(),
             executors: BTreeMap::new(),
             processes: BTreeMap::new(),
+            dialling: BTreeMap::new(),
+            restored: BTreeSet::new(),
             wakes_at: None,
         }
     }
@@ -73,13 +82,15 @@ impl Miner {
         self.book = None;
         self.executors.clear();
         self.processes.clear();
+        self.dialling.clear();
+        self.restored.clear();
         self.wakes_at = None;
     }
 
     fn rules(&self, mutation: Option<Mutation>) -> LeaseRules {
         let count = match mutation {
             Some(Mutation::MinerTakesEverything) => 1000,
-            Some(_) | None => self.capacity,
+            Some(_) | None => self.traits.capacity,
         };
         LeaseRules {
             manifest: Manifest::new([(CLASS, count)]),
@@ -90,6 +101,11 @@ impl Miner {
                 payload: Duration::from_secs(600),
                 margin: Duration::from_secs(60),
                 skew: Duration::from_secs(2),
+                reattach: if self.traits.reattaches {
+                    REATTACH
+                } else {
+                    Duration::ZERO
+                },
             },
             memory: Duration::from_secs(24 * 3600),
             fetch: FetchRules {
@@ -97,6 +113,10 @@ impl Miner {
                 per_account: 1,
                 per_registry: 2,
                 waiting: 3,
+            },
+            shares: ShareRules {
+                floor: 1,
+                beyond: Duration::from_secs(3_600),
             },
         }
     }
@@ -120,7 +140,7 @@ impl Miner {
         lines.iter().filter_map(|line| decode(&line.line).ok()).collect()
     }
 
-    fn history(&self, attempt: AttemptId) -> Vec<FromMiner> {
+    pub(crate) fn history(&self, attempt: AttemptId) -> Vec<FromMiner> {
         let history = self
             .store
             .history(attempt)
@@ -145,6 +165,7 @@ impl World {
         miner.book = Some(book);
         miner.up = true;
         self.carry_out(index, pending);
+        self.wake_later(index);
     }
 
     pub(crate) fn miner_wakes(&mut self, index: usize) {
@@ -175,17 +196,27 @@ impl World {
                 },
             ),
             Some(Node::Executor(id)) => {
-                let token = self.executors.get(&id).map(|executor| executor.token.clone());
-                if let Some(token) = token {
+                let executor = self.executors.get(&id);
+                let showing = executor.filter(|executor| executor.link.first == Some(line));
+                // An executor that comes back speaks first.
+                if let Some(token) = showing.map(|executor| executor.token.clone()) {
                     let dial = DialId(line);
+                    let secret = self.draw_secret();
+                    let attempt = token.attempt();
+                    self.ledger.fences.entry(attempt).or_default().offer(&secret);
+                    if let Some(miner) = self.miners.get_mut(index) {
+                        miner.dialling.insert(line, (attempt, false));
+                    }
+                    let apart = !self.traits.remote;
                     self.feed(
                         index,
                         Event::Dialled {
                             dial,
                             token,
                             executor_ip: None,
-                            apart: true,
+                            apart,
                             features: FeatureSet::ours(),
+                            secret,
                         },
                     );
                 }
@@ -210,6 +241,9 @@ impl World {
                     && miner.executors.get(&attempt) == Some(&line)
                 {
                     miner.executors.remove(&attempt);
+                }
+                if let Some(miner) = self.miners.get_mut(index) {
+                    miner.dialling.remove(&line);
                 }
                 let dial = DialId(line);
                 self.feed(index, Event::ExecutorGone { dial, attempt });
@@ -237,8 +271,8 @@ impl World {
             | Frame::From(_)
             | Frame::Job(_)
             | Frame::Cancel(_)
-            | Frame::Status(..)
-            | Frame::Answer(_) => {}
+            | Frame::Status(_)
+            | Frame::Answer => {}
         }
     }
 
@@ -270,6 +304,8 @@ impl World {
             | ToMiner::MusterExecutorEnrolled(_)
             | ToMiner::MusterSessionSealed(_)
             | ToMiner::MusterFetchImage(_)
+            | ToMiner::MusterLeaseHeld(_)
+            | ToMiner::MusterEndStored(_)
             | ToMiner::MusterWhitelist(_) => return,
         };
         self.feed(index, event);
@@ -285,6 +321,7 @@ impl World {
             FromMiner::V0MachineSpecsRequest(specs) => ExecutorReport::Specs(Box::new(specs)),
             FromMiner::V0JobFinishedRequest(result) => ExecutorReport::Finished(Box::new(result)),
             FromMiner::V0HordeFailedRequest(failure) => ExecutorReport::HordeFailed(Box::new(failure)),
+            FromMiner::MusterReattach(back) => return self.executor_returns(index, line, back),
             // Simulated executors say nothing else.
             FromMiner::V0ExecutorManifestRequest(_)
             | FromMiner::V0MainHotkeyMessage(_)
@@ -300,27 +337,48 @@ impl World {
             | FromMiner::MusterJobLog(_)
             | FromMiner::MusterJobProgress(_)
             | FromMiner::MusterExecutorMetrics(_)
+            | FromMiner::MusterMachines(_)
             | FromMiner::MusterExecutorHello(_)
             | FromMiner::MusterEnrolExecutor(_)
             | FromMiner::MusterSealSession(_)
             | FromMiner::MusterSessionClosed(_)
             | FromMiner::MusterLeaseOver(_) => return,
         };
-        let said = Event::Said {
-            dial: DialId(line),
-            attempt,
-            report: Box::new(report),
-        };
-        self.feed(index, said);
+        // One whose frames pass each other may skip the fetch of its image, which the lease then cannot know.
+        if matches!(report, ExecutorReport::Ready)
+            && !self.weather.contains_key(&Fault::Reordered)
+            && let Some(miner) = self.miners.get_mut(index)
+        {
+            miner.restored.remove(&attempt);
+        }
+        self.executor_reports(index, line, attempt, report);
     }
 
     fn feed(&mut self, index: usize, event: Event) {
+        let effects = self.ask(index, event);
+        self.settle(index, effects);
+    }
+
+    /// The decision of the lease table.
+    pub(crate) fn ask(&mut self, index: usize, event: Event) -> Vec<Effect> {
         let now = self.now;
         let book = self.miners.get_mut(index).and_then(|miner| miner.book.as_mut());
-        let Some(effects) = book.map(|book| book.apply(event, now)) else {
-            return;
-        };
+        let effects = book.map(|book| book.apply(event, now)).unwrap_or_default();
+        for effect in &effects {
+            if let Effect::Admit { dial, attempt } = effect {
+                self.ledger.serving.insert(*attempt, dial.0);
+            }
+        }
+        effects
+    }
+
+    pub(crate) fn settle(&mut self, index: usize, effects: Vec<Effect>) {
         self.carry_out(index, effects);
+        self.wake_later(index);
+        self.within_capacity(index);
+    }
+
+    pub(crate) fn wake_later(&mut self, index: usize) {
         let next = self.miners.get_mut(index).and_then(|miner| {
             let when = miner.book.as_ref()?.next_tick().plus(Duration::from_millis(1));
             let sooner = miner.wakes_at.is_none_or(|known| when < known);
@@ -332,153 +390,18 @@ impl World {
         if let Some((when, life)) = next {
             self.at(when, Happening::Wake(Node::Miner(index), life));
         }
-        self.within_capacity(index);
-    }
-
-    /// Writes first, then speaks; killed in between if it is its time.
-    fn carry_out(&mut self, index: usize, effects: Vec<Effect>) {
-        let (writes, rest): (Vec<_>, Vec<_>) = effects
-            .into_iter()
-            .partition(|effect| matches!(effect, Effect::Write(_)));
-        let writes: Vec<LeaseWrite> = writes
-            .into_iter()
-            .filter_map(|effect| {
-                if let Effect::Write(write) = effect {
-                    Some(write)
-                } else {
-                    None
-                }
-            })
-            .collect();
-        let away = self.weather.contains_key(&Fault::LoseDatabase);
-        if away && !writes.is_empty() && !self.mutated(Mutation::MinerSpeaksFirst) {
-            self.weather.remove(&Fault::LoseDatabase);
-            return self.kill(Node::Miner(index));
-        }
-        if self.mutated(Mutation::MinerSpeaksFirst) {
-            for effect in rest {
-                self.outward(index, effect);
-            }
-            if !self.may_die_here(Node::Miner(index)) {
-                self.write(index, &writes);
-            }
-            return;
-        }
-        self.write(index, &writes);
-        if !writes.is_empty() && self.may_die_here(Node::Miner(index)) {
-            return;
-        }
-        for effect in rest {
-            self.outward(index, effect);
-        }
-    }
-
-    fn write(&mut self, index: usize, writes: &[LeaseWrite]) {
-        let Some(miner) = self.miners.get(index) else {
-            return;
-        };
-        let written = miner.store.commit(writes, 0).now_or_never();
-        if let Some(Err(error)) = written {
-            self.violate(
-                Invariant::RunOnce,
-                format!("miner {index} cannot write {writes:?}: {error}"),
-            );
-        }
-    }
-
-    fn outward(&mut self, index: usize, effect: Effect) {
-        match effect {
-            Effect::Write(_) => {}
-            Effect::Tell { to, message } | Effect::Live { to, message } => {
-                for ConnectionId(line) in to {
-                    self.send(line, 1, Frame::From(message.clone()));
-                }
-            }
-            Effect::Retell { to, attempt } => {
-                if self.mutated(Mutation::MinerTellsOnce) {
-                    return;
-                }
-                let history = self
-                    .miners
-                    .get(index)
-                    .map(|miner| miner.history(attempt))
-                    .unwrap_or_default();
-                for message in history {
-                    self.send(to.0, 1, Frame::From(Box::new(message)));
-                }
-            }
-            Effect::RepeatReceipt { to, attempt, kind } => {
-                let receipts = self.miners.get(index).map(Miner::receipts).unwrap_or_default();
-                let held = receipts
-                    .into_iter()
-                    .find(|receipt| receipt.payload.attempt() == attempt && receipt.payload.kind() == kind);
-                if let Some(receipt) = held {
-                    let message =
-                        FromMiner::MusterReceiptCountersigned(Box::new(ReceiptCountersigned { receipt }));
-                    self.send(to.0, 1, Frame::From(Box::new(message)));
-                }
-            }
-            Effect::Start { token, .. } => {
-                let attempt = token.attempt();
-                let life = self.miners.get(index).map(|miner| miner.life).unwrap_or_default();
-                let id = self.start_executor(index, life, token);
-                if let Some(miner) = self.miners.get_mut(index) {
-                    miner.processes.insert(attempt, id);
-                }
-            }
-            Effect::Admit { dial, attempt } => {
-                if let Some(miner) = self.miners.get_mut(index) {
-                    miner.executors.insert(attempt, dial.0);
-                }
-            }
-            Effect::Dismiss { dial, details } => {
-                let details = Some(details);
-                let message = ToMiner::GenericError(GenericError {
-                    details,
-                    job_uuid: None,
-                });
-                self.send(dial.0, 1, Frame::To(Box::new(message)));
-                self.close(dial.0, 1);
-            }
-            Effect::Order { attempt, message } => {
-                let line = self
-                    .miners
-                    .get(index)
-                    .and_then(|miner| miner.executors.get(&attempt).copied());
-                if let Some(line) = line {
-                    self.send(line, 1, Frame::To(message));
-                }
-            }
-            // Simulated executors have every image.
-            Effect::Shelve(_) => {}
-            Effect::StopExecutor { attempt } => {
-                let Some(miner) = self.miners.get_mut(index) else {
-                    return;
-                };
-                let (line, process) = (
-                    miner.executors.remove(&attempt),
-                    miner.processes.get(&attempt).copied(),
-                );
-                if let Some(line) = line {
-                    self.close(line, 1);
-                }
-                if let Some(id) = process {
-                    self.leave(id);
-                }
-            }
-        }
     }
 
     fn within_capacity(&mut self, index: usize) {
         let Some(miner) = self.miners.get(index) else {
             return;
         };
-        let open = miner
-            .book
-            .as_ref()
-            .map(LeaseTable::working_leases)
-            .unwrap_or_default();
-        let capacity = miner.capacity;
+        let Some(book) = &miner.book else { return };
+        // A restored lease counts as one at work until its executor has said how far it is.
+        let attempts = book.open_attempts();
+        let unknown = miner.restored.intersection(&attempts).count();
+        let open = book.working_leases().saturating_sub(unknown);
+        let capacity = miner.traits.capacity;
         if open > usize::try_from(capacity).unwrap_or(usize::MAX) {
             let how = format!(
                 "miner {} has {open} leases at work and {capacity} executors",
@@ -500,6 +423,8 @@ fn offered(request: Box<InitialJobRequest>) -> JobOffer {
         receipt: Ok(countersigned(payload)),
         request,
         served: true,
+        // The simulation has one validator.
+        stakes: ValidatorStakes::default(),
     }
 }
 

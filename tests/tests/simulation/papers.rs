@@ -6,12 +6,15 @@ use muster_protocol::job::{AttemptPlan, ImageClock};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, ReceiptPayload, StartedReceipt, StartedTag,
 };
+use muster_protocol::wire::facilitator::{
+    BittensorSignature, JobNew, JobRequest as UserJob, JobRequestTag, SignatureScope, UserSignature,
+};
 use muster_protocol::wire::miner::{
     AcceptedReceiptRequest, ExecutorTiming, FinishedReceiptRequest, InitialJobRequest, JobRequest,
     OptionsPreset, ToMiner,
 };
 use muster_protocol::wire::muster::OfferExtension;
-use muster_protocol::{AttemptId, ReceiptKind};
+use muster_protocol::{AttemptId, Hotkey, JobId, ReceiptKind, UserKey};
 
 use crate::miner::{CLASS, SIGNED, miner_key, validator_key};
 use crate::validator::RECONNECT;
@@ -61,14 +64,17 @@ impl World {
     }
 }
 
-pub(crate) fn plan() -> AttemptPlan {
+/// The times of an attempt. Where executors come back to their leases, a job takes longer than the peers wait for one
+/// another, and its stages leave room for lost connections.
+pub(crate) fn plan(reattaches: bool) -> AttemptPlan {
+    let (allowed_leeway, execution_time_limit) = if reattaches { (120, 600) } else { (30, 60) };
     AttemptPlan {
         class: CLASS,
         streaming: false,
         timing: ExecutorTiming {
-            allowed_leeway: 30,
+            allowed_leeway,
             download_time_limit: 30,
-            execution_time_limit: 60,
+            execution_time_limit,
             upload_time_limit: 30,
             streaming_start_time_limit: 0,
         },
@@ -83,7 +89,7 @@ pub(crate) fn plan() -> AttemptPlan {
     }
 }
 
-pub(crate) fn deliver(payload: &ReceiptPayload) -> Option<ToMiner> {
+pub(crate) fn deliver(payload: &ReceiptPayload, reattaches: bool) -> Option<ToMiner> {
     Some(match payload {
         ReceiptPayload::Started(payload) => ToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
             job_uuid: payload.job_uuid,
@@ -94,7 +100,7 @@ pub(crate) fn deliver(payload: &ReceiptPayload) -> Option<ToMiner> {
             job_started_receipt_payload: payload.clone(),
             job_started_receipt_signature: SIGNED,
             streaming_details: None,
-            executor_timing: Some(plan().timing),
+            executor_timing: Some(plan(reattaches).timing),
             muster: Some(Box::new(OfferExtension {
                 image_time_limit: Some(600),
                 account: Some("a user".to_owned()),
@@ -124,5 +130,38 @@ pub(crate) fn job_request(attempt: AttemptId) -> JobRequest {
         volume: None,
         output_upload: None,
         artifacts_dir: None,
+    }
+}
+
+/// The user's request for a job. The validator's shell has checked the signature.
+pub(crate) fn user_request(job: JobId) -> UserJob {
+    let timing = plan(false).timing;
+    UserJob {
+        signature: UserSignature {
+            signature_type: BittensorSignature,
+            signatory: UserKey(Hotkey::from_bytes([9; 32])),
+            timestamp_ns: 0,
+            signature: SIGNED,
+            signature_scope: SignatureScope::SignedFields,
+        },
+        r#type: JobNew,
+        message_type: JobRequestTag,
+        uuid: job,
+        job_namespace: None,
+        executor_class: CLASS,
+        docker_image: "hello:latest".to_owned(),
+        args: vec![],
+        env: Default::default(),
+        use_gpu: false,
+        volume: None,
+        output_upload: None,
+        artifacts_dir: None,
+        on_trusted_miner: false,
+        download_time_limit: timing.download_time_limit,
+        execution_time_limit: timing.execution_time_limit,
+        upload_time_limit: timing.upload_time_limit,
+        streaming_start_time_limit: timing.streaming_start_time_limit,
+        streaming_details: None,
+        muster: None,
     }
 }

@@ -1,31 +1,37 @@
-//! A simulated validator: the real machine of an attempt and the real reading of a miner's messages, with a store in
-//! memory and a shell that does what the real one does, in its order.
+//! A simulated validator: the real machine of an attempt with its steps and its connection, the real reading of a
+//! miner's messages and the real admission, with a store in memory and a shell that does what the real one does, in its
+//! order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_job_messages::incoming::{MessageMeaning, implied_events, interpret};
+use muster_facilitator_link::UpdateWindow;
+use muster_job_messages::AttemptConnection;
+use muster_job_messages::attempt_connection::is_repeated;
+use muster_job_messages::incoming::{MessageMeaning, interpret};
 use muster_job_queue::{QueueAccount, QueueTicket, WaitingJob};
-use muster_protocol::job::{Attempt, Effect, Event, Outcome};
+use muster_protocol::job::{Attempt, Event, Outcome};
 use muster_protocol::receipt::ReceiptPayload;
-use muster_protocol::wire::facilitator::JobStatusUpdate;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
-use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, ReceiptKind, Timestamp};
-use muster_routing::retry::{self, NextStep, RetryContext};
+use muster_protocol::{AttemptId, JobId, MinerKey, ReceiptKind, Timestamp};
+use muster_routing::admission::{Admission, AllowedUsers, PriorRequest, SignatureCheck, decide_admission};
 
-use crate::choosing::{CALLED_OFF, was_busy};
+use crate::choosing::CALLED_OFF;
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
-use crate::miner::miner_key;
-use crate::papers::{deliver, job_request};
-use crate::waiting::{FULL, WaitingLines};
-use crate::world::{Frame, Happening, Line, MINERS, Node, World};
+use crate::miner::{miner_key, validator_key};
+use crate::network::Line;
+use crate::outbox::Outbox;
+use crate::papers::{deliver, user_request};
+use crate::waiting::WaitingLines;
+use crate::world::{Frame, Happening, Node, World};
 
 /// How long a lost connection to a miner may stay lost.
 pub(crate) const RECONNECT: Duration = Duration::from_secs(60);
+/// How long it may stay lost if the miner keeps its leases meanwhile.
+const REATTACH: Duration = Duration::from_secs(180);
 /// How long the miner's half of the last receipt is waited for.
-const RECEIPT_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const RECEIPT_WAIT: Duration = Duration::from_secs(2);
 
 /// One receipt of the validator's.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,12 +40,14 @@ pub(crate) struct Own {
     pub(crate) countersigned: bool,
 }
 
-/// An attempt, as the store has it.
+/// An attempt on one miner, as the running process and its store have it.
 #[derive(Clone, Debug)]
 pub(crate) struct Tried {
     pub(crate) id: AttemptId,
     pub(crate) miner: usize,
     pub(crate) machine: Attempt,
+    /// The machine as the store has it.
+    pub(crate) stored: Attempt,
     pub(crate) receipts: Vec<Own>,
     pub(crate) began: Timestamp,
 }
@@ -79,14 +87,13 @@ impl Tried {
 
 /// The state outside the store.
 #[derive(Clone, Debug, Default)]
-struct Link {
+pub(crate) struct Link {
     job: Option<JobId>,
-    line: Option<Line>,
+    pub(crate) line: Option<Line>,
     dialling: bool,
-    interrupted: bool,
-    lenient_until: Option<Timestamp>,
+    pub(crate) connection: AttemptConnection,
     /// Set once the attempt is over: until when the connection is kept for the last receipt.
-    leaves_at: Option<Timestamp>,
+    pub(crate) leaves_at: Option<Timestamp>,
 }
 
 /// The peer that it dials.
@@ -104,19 +111,10 @@ pub(crate) struct Validator {
     /// The last turn of each account, as the store has it.
     pub(crate) turns: BTreeMap<QueueAccount, QueueTicket>,
     pub(crate) lines: WaitingLines,
-    /// The updates that the facilitator has not answered, oldest first, by number.
-    pub(crate) outbox: BTreeMap<usize, JobStatusUpdate>,
-    next_report: usize,
-    links: BTreeMap<AttemptId, Link>,
-    door: Option<Line>,
-    under_way: Option<usize>,
-}
-
-/// Everything that one event changes, written in one go.
-struct Written {
-    job: JobId,
-    attempt: Tried,
-    reports: Vec<JobStatus>,
+    pub(crate) outbox: Outbox,
+    pub(crate) links: BTreeMap<AttemptId, Link>,
+    /// The connection to the facilitator, and the updates on their way over it.
+    pub(crate) door: Option<(Line, UpdateWindow)>,
 }
 
 impl Validator {
@@ -125,11 +123,13 @@ impl Validator {
         self.life += 1;
         self.links.clear();
         self.lines = WaitingLines::default();
+        for tried in self.jobs.values_mut().flat_map(|job| &mut job.attempts) {
+            tried.machine = tried.stored.clone();
+        }
         self.door = None;
-        self.under_way = None;
     }
 
-    fn find(&self, attempt: AttemptId) -> Option<(JobId, usize)> {
+    pub(crate) fn find(&self, attempt: AttemptId) -> Option<(JobId, usize)> {
         self.jobs.iter().find_map(|(job, stored)| {
             let index = stored.attempts.iter().position(|tried| tried.id == attempt)?;
             Some((*job, index))
@@ -144,16 +144,6 @@ impl Validator {
     pub(crate) fn attempt_mut(&mut self, attempt: AttemptId) -> Option<&mut Tried> {
         let (job, index) = self.find(attempt)?;
         self.jobs.get_mut(&job)?.attempts.get_mut(index)
-    }
-
-    pub(crate) fn report(&mut self, job: JobId, status: JobStatus) {
-        let update = JobStatusUpdate {
-            uuid: job,
-            status,
-            metadata: None,
-        };
-        self.outbox.insert(self.next_report, update);
-        self.next_report += 1;
     }
 }
 
@@ -197,8 +187,11 @@ impl World {
         let Some(last) = last else { return };
         let link = Link {
             job: Some(job),
-            interrupted: resumed,
-            lenient_until: resumed.then(|| self.now.plus(RECONNECT)),
+            connection: if resumed {
+                AttemptConnection::resumed(self.now, RECONNECT)
+            } else {
+                AttemptConnection::default()
+            },
             ..Link::default()
         };
         self.validator.links.insert(last.id, link);
@@ -216,7 +209,7 @@ impl World {
         self.look_later(last.id);
     }
 
-    fn redial(&mut self, attempt: AttemptId, most: u64) {
+    pub(crate) fn redial(&mut self, attempt: AttemptId, most: u64) {
         let Some(link) = self.validator.links.get_mut(&attempt) else {
             return;
         };
@@ -230,9 +223,14 @@ impl World {
     pub(crate) fn dial(&mut self, call: Call) {
         match call {
             Call::Facilitator => {
-                self.validator.under_way = None;
-                self.validator.door = self.connect(Node::Validator, Node::Facilitator);
-                match self.validator.door {
+                let most = if self.traits.reattaches {
+                    UpdateWindow::MUSTER
+                } else {
+                    UpdateWindow::OTHERS
+                };
+                let line = self.connect(Node::Validator, Node::Facilitator);
+                self.validator.door = line.map(|line| (line, UpdateWindow::new(most)));
+                match line {
                     Some(_) => self.report_next(),
                     None => self.validator_dials(Call::Facilitator, 3000),
                 }
@@ -257,25 +255,25 @@ impl World {
 
     fn up(&mut self, attempt: AttemptId) {
         let now = self.now;
-        if let Some(link) = self.validator.links.get_mut(&attempt)
-            && link.lenient_until.is_some()
-        {
-            link.lenient_until = Some(now.plus(RECEIPT_WAIT));
+        if let Some(link) = self.validator.links.get_mut(&attempt) {
+            link.connection.come_up(now, RECEIPT_WAIT);
         }
         let receipts = self
             .validator
             .attempt(attempt)
             .map(|tried| tried.receipts.clone())
             .unwrap_or_default();
-        for own in receipts.iter().filter(|own| !own.countersigned) {
-            match own.payload.kind() {
-                ReceiptKind::Started => {}
-                ReceiptKind::Accepted | ReceiptKind::Finished => {
-                    if let Some(message) = deliver(&own.payload) {
-                        self.tell(attempt, message);
-                    }
-                }
+        for own in receipts {
+            if is_repeated(own.payload.kind(), own.countersigned)
+                && let Some(message) = deliver(&own.payload, self.traits.reattaches)
+            {
+                self.tell(attempt, message);
             }
+        }
+        if self.traits.reattaches
+            && let Some(tried) = self.validator.attempt_mut(attempt)
+        {
+            tried.machine = tried.machine.clone().with_reconnect(REATTACH);
         }
         self.apply(attempt, Event::Connected);
         self.look_later(attempt);
@@ -285,7 +283,7 @@ impl World {
         let Some(link) = self.validator.links.get_mut(&attempt) else {
             return;
         };
-        link.interrupted = true;
+        link.connection.go_down();
         let over = link.leaves_at.is_some();
         if over {
             self.redial(attempt, 500);
@@ -294,14 +292,19 @@ impl World {
         }
     }
 
-    fn tell(&mut self, attempt: AttemptId, message: ToMiner) {
+    pub(crate) fn tell(&mut self, attempt: AttemptId, message: ToMiner) {
         if let Some(line) = self.validator.links.get(&attempt).and_then(|link| link.line) {
             self.send(line, 0, Frame::To(Box::new(message)));
         }
     }
 
     pub(crate) fn validator_loses(&mut self, line: Line) {
-        if self.validator.door == Some(line) {
+        if self
+            .validator
+            .door
+            .as_ref()
+            .is_some_and(|(door, _)| *door == line)
+        {
             self.validator.door = None;
             return self.validator_dials(Call::Facilitator, 3000);
         }
@@ -322,13 +325,7 @@ impl World {
         match frame {
             Frame::Job(job) => self.take_job(job),
             Frame::Cancel(job) => self.take_cancel(job),
-            Frame::Answer(number) => {
-                self.validator.outbox.remove(&number);
-                if self.validator.under_way == Some(number) {
-                    self.validator.under_way = None;
-                }
-                self.report_next();
-            }
+            Frame::Answer => self.update_answered(),
             Frame::From(message) => {
                 let attempt = self
                     .validator
@@ -340,32 +337,32 @@ impl World {
                     self.on_message(attempt, *message);
                 }
             }
-            Frame::Status(..) | Frame::To(_) => {}
+            Frame::Status(_) | Frame::To(_) => {}
         }
     }
 
     fn take_job(&mut self, job: JobId) {
-        if let Some(known) = self.validator.jobs.get(&job) {
-            let again = known.closed.as_ref().map(Outcome::status);
-            self.validator.report(job, again.unwrap_or(JobStatus::Received));
-            return self.report_next();
-        }
-        self.admit(job);
-    }
-
-    /// One at a time, the next only after the answer to the one before.
-    pub(crate) fn report_next(&mut self) {
-        let (Some(line), None) = (self.validator.door, self.validator.under_way) else {
-            return;
+        let prior = match self.validator.jobs.get(&job) {
+            Some(_) => PriorRequest::Job,
+            None => PriorRequest::Never,
         };
-        let next = self
-            .validator
-            .outbox
-            .first_key_value()
-            .map(|(number, update)| (*number, update.clone()));
-        if let Some((number, update)) = next {
-            self.validator.under_way = Some(number);
-            self.send(line, 0, Frame::Status(number, Box::new(update)));
+        let (request, me) = (user_request(job), validator_key().0);
+        match decide_admission(
+            &request,
+            SignatureCheck::Holds,
+            prior,
+            &AllowedUsers::Any.into(),
+            me,
+        ) {
+            Admission::Admit => self.admit(job),
+            Admission::Repeat => {
+                self.validator.outbox.repeat(job);
+                self.report_next();
+            }
+            Admission::Refuse(details) => {
+                self.validator.jobs.insert(job, Job::new(self.now, self.now));
+                self.close_job(job, Outcome::Rejected(details));
+            }
         }
     }
 
@@ -395,7 +392,8 @@ impl World {
             MessageMeaning::Manifest(_)
             | MessageMeaning::Complaint(_)
             | MessageMeaning::Live(_)
-            | MessageMeaning::Hardware(_)
+            | MessageMeaning::Specs(_)
+            | MessageMeaning::Machines(_)
             | MessageMeaning::Ignored => {}
         }
     }
@@ -419,16 +417,13 @@ impl World {
     }
 
     fn on_event(&mut self, attempt: AttemptId, event: Event) {
-        let interrupted = self
-            .validator
-            .links
-            .get(&attempt)
-            .is_some_and(|link| link.interrupted);
-        if interrupted && let Some(tried) = self.validator.attempt(attempt) {
-            let missing = implied_events(tried.machine.state(), &event, false);
-            for event in missing {
-                self.apply(attempt, event);
-            }
+        let link = self.validator.links.get(&attempt);
+        let missing = match (link, self.validator.attempt(attempt)) {
+            (Some(link), Some(tried)) => link.connection.events_before(&tried.machine, &event),
+            (Some(_) | None, _) => vec![],
+        };
+        for event in missing {
+            self.apply(attempt, event);
         }
         self.apply(attempt, event);
         self.look_later(attempt);
@@ -451,11 +446,14 @@ impl World {
         if !is_end || tried.machine.outcome().is_none() {
             return;
         }
-        let written = tried
+        let mut written = tried
             .receipts
             .iter()
             .find(|own| own.payload.kind() == ReceiptKind::Finished)
             .cloned();
+        if self.mutated(Mutation::ValidatorPaysLateResults) && matches!(event, Event::Finished(_)) {
+            written = self.pay_late(other);
+        }
         let own = written.unwrap_or_else(|| {
             let payload = self.receipt_payload(other, ReceiptKind::Finished, false);
             Own {
@@ -471,268 +469,24 @@ impl World {
         {
             tried.receipts.push(own.clone());
         }
-        if let Some(message) = deliver(&own.payload) {
+        if let Some(message) = deliver(&own.payload, self.traits.reattaches) {
             self.tell(attempt, message);
         }
     }
 
-    /// One event through the machine; what it changed is written before anything is sent because of it.
-    pub(crate) fn apply(&mut self, attempt: AttemptId, event: Event) {
-        let Some((job, _)) = self.validator.find(attempt) else {
-            return;
+    /// Replaces the finished receipt of an attempt that was given up by one that pays: the broken rule.
+    fn pay_late(&mut self, attempt: AttemptId) -> Option<Own> {
+        let payload = self.receipt_payload(attempt, ReceiptKind::Finished, true);
+        let paid = Own {
+            payload,
+            countersigned: false,
         };
-        let Some(mut tried) = self.validator.attempt(attempt).cloned() else {
-            return;
-        };
-        let Ok((machine, effects)) = tried.machine.clone().apply(event, self.now) else {
-            return;
-        };
-        if machine == tried.machine && effects.is_empty() {
-            return;
-        }
-        let was_over = tried.machine.outcome().is_some();
-        let held_executor = tried.machine.holds_executor();
-        tried.machine = machine;
-        let (mut frames, mut reports, mut dial) = (Vec::new(), Vec::new(), false);
-        for effect in effects {
-            let receipt = match effect {
-                Effect::SendOffer => Some((ReceiptKind::Started, false)),
-                Effect::SendAcceptedReceipt => Some((ReceiptKind::Accepted, false)),
-                Effect::SendFinishedReceipt { paid } => Some((ReceiptKind::Finished, paid)),
-                Effect::SendJob => {
-                    frames.push(ToMiner::V0JobRequest(Box::new(job_request(attempt))));
-                    None
-                }
-                Effect::SendCancel => {
-                    let reason = "the time for it is over".to_owned();
-                    frames.push(ToMiner::MusterCancelJob(CancelJob {
-                        job_uuid: attempt,
-                        reason,
-                    }));
-                    None
-                }
-                Effect::Reconnect => {
-                    dial = true;
-                    None
-                }
-                Effect::Report(status, _) if status.is_terminal() => None,
-                Effect::Report(status, _) => {
-                    reports.push(status);
-                    None
-                }
-            };
-            if let Some((kind, paid)) = receipt {
-                let held = tried
-                    .receipts
-                    .iter()
-                    .find(|own| own.payload.kind() == kind)
-                    .cloned();
-                let own = held.unwrap_or_else(|| {
-                    let payload = self.receipt_payload(attempt, kind, paid);
-                    let own = Own {
-                        payload,
-                        countersigned: false,
-                    };
-                    tried.receipts.push(own.clone());
-                    own
-                });
-                frames.extend(deliver(&own.payload));
-            }
-        }
-        let over = tried.machine.outcome().is_some() && !was_over;
-        let makes_room = held_executor && !tried.machine.holds_executor();
-        let written = Written {
-            job,
-            attempt: tried,
-            reports,
-        };
-        if self.mutated(Mutation::ValidatorSpeaksFirst) {
-            for frame in frames.drain(..) {
-                self.tell(attempt, frame);
-            }
-            if self.may_die_here(Node::Validator) {
-                return;
-            }
-        }
-        self.save(written);
-        if self.may_die_here(Node::Validator) {
-            return;
-        }
-        if makes_room {
-            self.wake_dispatcher();
-        }
-        self.report_next();
-        if dial {
-            self.redial(attempt, 3000);
-        }
-        for frame in frames {
-            self.tell(attempt, frame);
-        }
-        if over {
-            self.ended(attempt);
-        }
-    }
-
-    fn save(&mut self, written: Written) {
-        let Written {
-            job,
-            attempt,
-            reports,
-        } = written;
-        for status in reports {
-            self.validator.report(job, status);
-        }
-        let before = self
-            .validator
-            .attempt(attempt.id)
-            .and_then(|tried| tried.machine.outcome().cloned());
-        if let Some(before) = before
-            && Some(&before) != attempt.machine.outcome()
-        {
-            let how = format!("attempt {} had ended as {}", attempt.id, before.status());
-            self.violate(Invariant::OneEnd, how);
-        }
-        if let Some(stored) = self.validator.attempt_mut(attempt.id) {
-            *stored = attempt;
-        }
-    }
-
-    /// Continues after the end of an attempt: with another miner, or by telling the user.
-    fn ended(&mut self, attempt: AttemptId) {
-        let Some((job, index)) = self.validator.find(attempt) else {
-            return;
-        };
-        let Some(outcome) = self
-            .validator
-            .attempt(attempt)
-            .and_then(|tried| tried.machine.outcome().cloned())
-        else {
-            return;
-        };
-        let until = self.now.plus(RECEIPT_WAIT);
-        if let Some(link) = self.validator.links.get_mut(&attempt) {
-            link.leaves_at = Some(until);
-        }
-        self.redial(attempt, 500);
-        self.look_later(attempt);
-        self.leave_if_settled(attempt);
-        let began = self
-            .validator
-            .attempt(attempt)
-            .map_or(self.now, |tried| tried.began);
-        let (took, full_until) = (self.now.since(began), self.now.plus(FULL));
-        let Some(stored) = self.validator.jobs.get_mut(&job) else {
-            return;
-        };
-        stored.deadline = stored.deadline.plus(took);
-        let busy = stored
-            .attempts
-            .iter()
-            .take(index + 1)
-            .filter(|tried| was_busy(tried));
-        let busy: Vec<_> = busy.map(|tried| (tried.id, tried.miner)).collect();
-        if let Some((_, miner)) = busy.iter().find(|(id, _)| *id == attempt) {
-            self.validator.lines.full.insert(*miner, full_until);
-        }
-        let facts = RetryContext {
-            attempts: u32::try_from(index + 1 - busy.len()).unwrap_or(u32::MAX),
-            max_attempts: u32::try_from(MINERS).unwrap_or(u32::MAX),
-            slow_images: 0,
-            image_elsewhere: false,
-            cancelled: self.is_called_off(job),
-            address_told: false,
-        };
-        match retry::next_step(&outcome, facts) {
-            NextStep::TryAnother => self.begin(job),
-            NextStep::Report(_) => self.close_job(job, outcome),
-        }
-    }
-
-    pub(crate) fn close_job(&mut self, job: JobId, outcome: Outcome) {
-        let Some(stored) = self.validator.jobs.get_mut(&job) else {
-            return;
-        };
-        if let Some(before) = &stored.closed {
-            let how = format!(
-                "job {job} had ended as {}, then as {}",
-                before.status(),
-                outcome.status()
-            );
-            return self.violate(Invariant::OneEnd, how);
-        }
-        let status = outcome.status();
-        stored.closed = Some(outcome);
-        self.validator.report(job, status);
-        if !self.may_die_here(Node::Validator) {
-            self.report_next();
-        }
-    }
-
-    /// Says goodbye once the last receipt has both signatures.
-    fn leave_if_settled(&mut self, attempt: AttemptId) {
-        let unsigned = self.validator.attempt(attempt).is_some_and(|tried| {
-            tried
-                .receipts
-                .iter()
-                .any(|own| own.payload.kind() == ReceiptKind::Finished && !own.countersigned)
-        });
-        let over = self
-            .validator
-            .links
-            .get(&attempt)
-            .is_some_and(|link| link.leaves_at.is_some());
-        if over && !unsigned {
-            self.goodbye(attempt);
-        }
-    }
-
-    fn goodbye(&mut self, attempt: AttemptId) {
-        let link = self.validator.links.remove(&attempt);
-        if let Some(line) = link.and_then(|link| link.line) {
-            self.close(line, 0);
-        }
-    }
-
-    fn due(&self, attempt: AttemptId) -> Option<Timestamp> {
-        let link = self.validator.links.get(&attempt)?;
-        link.leaves_at.or_else(|| {
-            let machine = &self.validator.attempt(attempt)?.machine;
-            machine.deadline().max(link.lenient_until)
-        })
-    }
-
-    pub(crate) fn look_later(&mut self, attempt: AttemptId) {
-        if let Some(due) = self.due(attempt) {
-            let life = self.validator.life;
-            self.at(
-                due.plus(Duration::from_millis(1)),
-                Happening::Wake(Node::Validator, life),
-            );
-        }
-    }
-
-    pub(crate) fn validator_wakes(&mut self) {
-        let attempts: Vec<_> = self.validator.links.keys().copied().collect();
-        for attempt in attempts {
-            if self.life(Node::Validator).is_none() {
-                return;
-            }
-            let Some(due) = self.due(attempt) else { continue };
-            if due > self.now {
-                continue;
-            }
-            if self
-                .validator
-                .links
-                .get(&attempt)
-                .is_some_and(|link| link.leaves_at.is_some())
-            {
-                self.goodbye(attempt);
-            } else {
-                self.apply(attempt, Event::Tick);
-                self.look_later(attempt);
-            }
-        }
+        let tried = self.validator.attempt_mut(attempt)?;
+        tried
+            .receipts
+            .retain(|held| held.payload.kind() != ReceiptKind::Finished);
+        tried.receipts.push(paid.clone());
+        Some(paid)
     }
 
     /// Jobs that a link is open for; for messages of failing schedules.

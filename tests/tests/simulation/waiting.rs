@@ -81,7 +81,7 @@ impl World {
             }
             stored.attempts.push(self.new_attempt(job, None, miner));
             self.validator.jobs.insert(job, stored);
-            self.validator.report(job, JobStatus::Received);
+            self.validator.outbox.add(job, JobStatus::Received);
             if !self.may_die_here(Node::Validator) {
                 self.report_next();
                 self.drive(job, false);
@@ -99,7 +99,7 @@ impl World {
                 let waiting = place_of(job, &stored, terms, ticket);
                 stored.waits = Some(waiting.clone());
                 self.validator.jobs.insert(job, stored);
-                self.validator.report(job, JobStatus::Received);
+                self.validator.outbox.add(job, JobStatus::Received);
                 self.ledger.queue.arrive(&waiting);
                 if !self.may_die_here(Node::Validator) {
                     self.validator.lines.queue.add_reserved(waiting);
@@ -109,7 +109,7 @@ impl World {
             }
             Err(full) => {
                 self.validator.jobs.insert(job, stored);
-                self.validator.report(job, JobStatus::Received);
+                self.validator.outbox.add(job, JobStatus::Received);
                 self.ledger.turned_away.insert(job);
                 self.close_job(job, refused(full));
             }
@@ -123,7 +123,12 @@ impl World {
         };
         let found = self.route_all(job, tried(stored));
         let is_over = stored.deadline <= self.now;
-        if is_over || matches!(availability(&found), Availability::Never) {
+        if is_over {
+            // Its miner was busy, and its time passed meanwhile.
+            self.ledger.turned_away.insert(job);
+            return false;
+        }
+        if matches!(availability(&found), Availability::Never) {
             return false;
         }
         let ticket = self.validator.lines.queue.draw();

@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use muster_protocol::wire::facilitator::JobStatusUpdate;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
-use muster_protocol::{JobId, Timestamp};
+use muster_protocol::{AttemptId, JobId, Timestamp};
 
 use crate::executor::Executor;
+use crate::executor_link::Alarm;
 use crate::facilitator::Facilitator;
 use crate::faults::{Fault, Mutation};
 use crate::invariants::{Invariant, Ledger, Violation};
+use crate::machine::{Folder, MachineEvent};
 use crate::miner::Miner;
+use crate::network::{Connection, Line, Partition};
 use crate::validator::Validator;
 use crate::waiting::WaitTerms;
 
@@ -78,27 +81,14 @@ pub(crate) enum Frame {
     Job(JobId),
     /// A job that its user called off.
     Cancel(JobId),
-    /// How a job fares, and which entry of the outbox that is.
-    Status(usize, Box<JobStatusUpdate>),
-    /// The answer to that.
-    Answer(usize),
+    /// How a job fares.
+    Status(Box<JobStatusUpdate>),
+    /// The answer to the oldest of those without one.
+    Answer,
     /// A validator's or a miner's message.
     To(Box<ToMiner>),
     /// A miner's or an executor's message.
     From(Box<FromMiner>),
-}
-
-/// The number of a connection.
-pub(crate) type Line = u64;
-
-/// A connection: whoever dialled is end 0.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) ends: [Node; 2],
-    open: [bool; 2],
-    /// When the last frame towards each end arrives.
-    last: [Timestamp; 2],
-    cut: bool,
 }
 
 /// An event of the schedule.
@@ -129,9 +119,32 @@ pub(crate) enum Happening {
     Dispatch(u64),
     /// An executor goes on.
     Step(u64),
+    /// A time has come that an executor set itself.
+    Alarm(u64, Alarm),
+    /// Something happens to the folder and the container of an attempt.
+    Machine(AttemptId, MachineEvent),
+    /// The miner of this life learns that it has no process for an attempt any more.
+    Exited {
+        miner: usize,
+        life: u64,
+        attempt: AttemptId,
+    },
     Strike(Fault),
     Restart(Node),
     Mend(Fault),
+}
+
+/// The facts of a world that are fixed before it begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorldTraits {
+    /// The executors of each miner.
+    pub(crate) capacity: u32,
+    /// Executors of each miner by the validator's manifests, which may be older than the miners.
+    pub(crate) believed: u32,
+    /// The peers know the feature `reattach`.
+    pub(crate) reattaches: bool,
+    /// Executors run on other machines than their miners, which cannot end or replace them.
+    pub(crate) remote: bool,
 }
 
 /// One simulated world.
@@ -144,12 +157,14 @@ pub(crate) struct World {
     pub(crate) validator: Validator,
     pub(crate) miners: Vec<Miner>,
     pub(crate) executors: BTreeMap<u64, Executor>,
+    /// The folder of each attempt on its miner's machine.
+    pub(crate) folders: BTreeMap<AttemptId, Folder>,
     pub(crate) lines: BTreeMap<Line, Connection>,
+    pub(crate) partitions: Vec<Partition>,
     pub(crate) ledger: Ledger,
     /// The terms of the jobs, as far as they are not the usual ones.
     pub(crate) terms: BTreeMap<JobId, WaitTerms>,
-    /// Executors of each miner by the validator's manifests, which may be older than the miners.
-    pub(crate) believed: u32,
+    pub(crate) traits: WorldTraits,
     /// The chain answers.
     pub(crate) chain: bool,
     /// The machines' engines answer.
@@ -164,20 +179,21 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A world whose miners have this many executors, and whose validator believes that they have `believed`.
-    pub(crate) fn new(seed: u64, capacity: u32, believed: u32, mutation: Option<Mutation>) -> Self {
+    pub(crate) fn new(seed: u64, traits: WorldTraits, mutation: Option<Mutation>) -> Self {
         let mut world = Self {
             now: start(),
             dice: Dice::new(seed),
             mutation,
             facilitator: Facilitator::default(),
             validator: Validator::default(),
-            miners: (0..MINERS).map(|index| Miner::new(index, capacity)).collect(),
+            miners: (0..MINERS).map(|index| Miner::new(index, traits)).collect(),
             executors: BTreeMap::new(),
+            folders: BTreeMap::new(),
             lines: BTreeMap::new(),
+            partitions: Vec::new(),
             ledger: Ledger::default(),
             terms: BTreeMap::new(),
-            believed,
+            traits,
             chain: true,
             engine: true,
             weather: BTreeMap::new(),
@@ -261,6 +277,9 @@ impl World {
                 }
             }
             Happening::Step(executor) => self.step(executor),
+            Happening::Alarm(executor, alarm) => self.executor_wakes(executor, alarm),
+            Happening::Machine(attempt, event) => self.machine_event(attempt, event),
+            Happening::Exited { miner, life, attempt } => self.executor_exited(miner, life, attempt),
             Happening::Strike(fault) => self.strike(fault),
             Happening::Restart(node) => self.restart(node),
             Happening::Mend(fault) => self.mend(fault),
@@ -290,142 +309,6 @@ impl World {
                 .get(&id)
                 .filter(|executor| executor.alive)
                 .map(|_| 0),
-        }
-    }
-
-    // === the network ===
-
-    /// Dials; `None` if nobody answers there.
-    pub(crate) fn connect(&mut self, from: Node, to: Node) -> Option<Line> {
-        self.life(to)?;
-        let line = self.next_line;
-        self.next_line += 1;
-        self.lines.insert(
-            line,
-            Connection {
-                ends: [from, to],
-                open: [true, true],
-                last: [self.now, self.now],
-                cut: false,
-            },
-        );
-        let when = self.now.plus(self.latency());
-        self.reach(line, 1, when, Happening::Arrive(line));
-        Some(line)
-    }
-
-    fn latency(&mut self) -> Duration {
-        if self.weather.contains_key(&Fault::Delayed) {
-            self.dice.millis(200, 1500)
-        } else {
-            self.dice.millis(1, 60)
-        }
-    }
-
-    /// Messages in one direction of a connection arrive in order.
-    fn reach(&mut self, line: Line, to: usize, when: Timestamp, what: Happening) {
-        let Some(last) = self
-            .lines
-            .get_mut(&line)
-            .and_then(|connection| connection.last.get_mut(to))
-        else {
-            return;
-        };
-        let when = when.max(*last);
-        *last = when;
-        self.at(when, what);
-    }
-
-    /// Sends from one end of a connection; nothing is said if it does not get there.
-    pub(crate) fn send(&mut self, line: Line, from: usize, frame: Frame) {
-        let to = 1 - from;
-        let open = self
-            .lines
-            .get(&line)
-            .is_some_and(|connection| connection.open.get(from) == Some(&true));
-        if !open {
-            return;
-        }
-        let mut when = self.now.plus(self.latency());
-        if self.weather.contains_key(&Fault::Duplicated) && self.dice.one_in(2) {
-            let again = when.plus(self.latency());
-            let frame = frame.clone();
-            self.at(again, Happening::Deliver { line, to, frame });
-        }
-        if self.weather.contains_key(&Fault::Reordered) && self.dice.one_in(2) {
-            // Past those that were sent before it and after it.
-            when = when.plus(self.dice.millis(0, 400));
-            return self.at(when, Happening::Deliver { line, to, frame });
-        }
-        self.reach(line, to, when, Happening::Deliver { line, to, frame });
-    }
-
-    fn end(&self, line: Line, at: usize) -> Option<Node> {
-        let connection = self.lines.get(&line)?;
-        let open = connection.open.get(at) == Some(&true);
-        let node = *connection.ends.get(at)?;
-        (open && self.life(node).is_some()).then_some(node)
-    }
-
-    fn arrived(&mut self, line: Line) {
-        let cut = self.lines.get(&line).is_none_or(|connection| connection.cut);
-        match self.end(line, 1).filter(|_| !cut) {
-            Some(Node::Facilitator) => self.facilitator_hears_of(line),
-            Some(Node::Miner(index)) => self.miner_hears_of(index, line),
-            Some(Node::Validator | Node::Executor(_)) | None => {}
-        }
-    }
-
-    fn delivered(&mut self, line: Line, to: usize, frame: Frame) {
-        if self.lines.get(&line).is_none_or(|connection| connection.cut) {
-            return;
-        }
-        match self.end(line, to) {
-            Some(Node::Facilitator) => self.facilitator_hears(line, frame),
-            Some(Node::Validator) => self.validator_hears(line, frame),
-            Some(Node::Miner(index)) => self.miner_hears(index, line, to, frame),
-            Some(Node::Executor(id)) => self.executor_hears(id, frame),
-            None => {}
-        }
-    }
-
-    /// One end closes; the other learns of it.
-    pub(crate) fn close(&mut self, line: Line, from: usize) {
-        let Some(connection) = self.lines.get_mut(&line) else {
-            return;
-        };
-        if let Some(open) = connection.open.get_mut(from) {
-            *open = false;
-        }
-        let when = self.now.plus(self.dice.millis(1, 20));
-        self.reach(line, 1 - from, when, Happening::Closed { line, at: 1 - from });
-    }
-
-    /// The network takes a connection away; the ends find out each in its own time.
-    pub(crate) fn cut(&mut self, line: Line) {
-        if let Some(connection) = self.lines.get_mut(&line) {
-            connection.cut = true;
-        }
-        for at in [0, 1] {
-            let span = self.dice.millis(1, 5000);
-            self.after(span, Happening::Closed { line, at });
-        }
-    }
-
-    fn closed(&mut self, line: Line, at: usize) {
-        let Some(node) = self.end(line, at) else { return };
-        if let Some(open) = self
-            .lines
-            .get_mut(&line)
-            .and_then(|connection| connection.open.get_mut(at))
-        {
-            *open = false;
-        }
-        match node {
-            Node::Facilitator => self.facilitator_loses(line),
-            Node::Validator => self.validator_loses(line),
-            Node::Miner(index) => self.miner_loses(index, line),
-            Node::Executor(id) => self.executor_loses(id),
         }
     }
 

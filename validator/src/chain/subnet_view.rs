@@ -1,11 +1,12 @@
 //! The validator's view of the subnet: the last good metagraph, the newest block, and whether the chain answers.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::subnet_changes::{SubnetSnapshot, diff};
 use muster_chain::{BlockNumber, ChainError, Metagraph, MetagraphEvent, Rao};
+use muster_http::addresses::AddressRules;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::{ErrorCode, Hotkey, MinerKey, Timestamp};
@@ -49,6 +50,21 @@ fn log_changes(before: &Arc<Metagraph>, after: &Arc<Metagraph>) {
     }
 }
 
+/// Makes the axons undiallable that `rules` do not permit: a miner could otherwise make this validator connect to its
+/// own network. Routing then names the axon as the reason.
+fn close_forbidden_axons(metagraph: &mut Metagraph, rules: &AddressRules) {
+    for neuron in &mut metagraph.neurons {
+        let Some(axon) = &mut neuron.axon else { continue };
+        if !rules.permit("", axon.ip(), axon.port()) {
+            tracing::debug!(hotkey = %neuron.hotkey, %axon, "an axon is not public, and dial.allow does not list it");
+            *axon = FORBIDDEN;
+        }
+    }
+}
+
+/// Stands for an axon that may not be dialled.
+const FORBIDDEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+
 /// The miners of the subnet that announce an address that can be dialled, without this validator itself.
 pub(crate) fn reachable_miners(metagraph: &Metagraph, own_key: Hotkey) -> Vec<(MinerKey, SocketAddr)> {
     let others = metagraph.neurons.iter().filter(|neuron| neuron.hotkey != own_key);
@@ -68,6 +84,8 @@ pub(crate) struct SubnetView {
     chain: Arc<dyn Chain>,
     clock: SharedClock,
     max_age: Duration,
+    /// The addresses of miners that may be dialled.
+    rules: Arc<AddressRules>,
     /// `None` before the chain has answered. The caller that finds it too old holds the lock while it reads the chain,
     /// so that a hundred waiting jobs cause one reading.
     latest: Mutex<Option<TimedMetagraph>>,
@@ -79,11 +97,17 @@ pub(crate) struct SubnetView {
 }
 
 impl SubnetView {
-    pub(crate) fn new(chain: Arc<dyn Chain>, clock: SharedClock, max_age: Duration) -> Self {
+    pub(crate) fn new(
+        chain: Arc<dyn Chain>,
+        clock: SharedClock,
+        max_age: Duration,
+        rules: Arc<AddressRules>,
+    ) -> Self {
         Self {
             chain,
             clock,
             max_age,
+            rules,
             latest: Mutex::new(None),
             last_metagraph: watch::Sender::default(),
             head: watch::Sender::default(),
@@ -98,7 +122,8 @@ impl SubnetView {
 
     /// Notes the first metagraph after the start. The caller has told the store which chain it is, so jobs may be
     /// routed from here on.
-    pub(crate) async fn note_first_metagraph(&self, metagraph: Metagraph) {
+    pub(crate) async fn note_first_metagraph(&self, mut metagraph: Metagraph) {
+        close_forbidden_axons(&mut metagraph, &self.rules);
         let head = metagraph.block;
         let metagraph = Arc::new(metagraph);
         self.last_metagraph.send_replace(Some(Arc::clone(&metagraph)));
@@ -150,7 +175,8 @@ impl SubnetView {
     async fn read(&self, mut latest: MutexGuard<'_, Option<TimedMetagraph>>) -> Option<Arc<Metagraph>> {
         let known = latest.as_ref().map(|(_, known)| Arc::clone(known));
         match self.chain.metagraph().await {
-            Ok(metagraph) => {
+            Ok(mut metagraph) => {
+                close_forbidden_axons(&mut metagraph, &self.rules);
                 self.note_block(metagraph.block);
                 let metagraph = Arc::new(metagraph);
                 if let Some((_, before)) = &*latest {

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_chain::Metagraph;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::backend::JobNews;
 use muster_job_messages::IssuedReceipt;
@@ -28,14 +29,16 @@ use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::machines::ClaimedOffer;
 use muster_protocol::wire::miner::ExecutorManifest;
-use muster_protocol::{AttemptId, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
+use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_routing::{CacheKey, MinerLedger, RouteDecision};
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
 
+use crate::miner_reports::ClaimBoard;
 use crate::state::ValidatorState;
 use crate::store::{NewAttempt, StoredAttempt};
 use assignment::Assignment;
@@ -59,6 +62,8 @@ pub(crate) struct JobDrivers {
     running: Arc<RunningJobs>,
     waiting: WaitingJobs,
     own_jobs: OwnJobs,
+    /// Miners' claims about their machines.
+    pub(crate) claims: ClaimBoard,
     /// Whether every open job of an earlier process has its driver. No driver dials before.
     resumed: watch::Sender<bool>,
     /// When this process began to drive jobs.
@@ -139,6 +144,7 @@ impl JobDrivers {
             live_output,
             running: Arc::default(),
             own_jobs: OwnJobs::default(),
+            claims: ClaimBoard::default(),
             resumed: watch::Sender::new(false),
         });
         drivers.answer_unmatched(unmatched);
@@ -155,6 +161,21 @@ impl JobDrivers {
     /// The miners' records. Hold the lock for a statement or two at most.
     pub(crate) fn ledger(&self) -> MutexGuard<'_, MinerLedger> {
         self.ledger.lock()
+    }
+
+    /// The subnet as it was last read from the chain; `None` before the chain has answered.
+    pub(crate) fn metagraph(&self) -> Option<Arc<Metagraph>> {
+        self.state.subnet.last_metagraph()
+    }
+
+    /// The executors that a miner offers now, by class.
+    pub(crate) fn offers_of(&self, miner: MinerKey) -> Vec<ClaimedOffer> {
+        let (ledger, now) = (self.ledger(), self.state.clock.now());
+        let offer = |class| {
+            let executors = ledger.executors(miner, class, now)?;
+            (executors > 0).then_some(ClaimedOffer { class, executors })
+        };
+        ExecutorClass::ALL.into_iter().filter_map(offer).collect()
     }
 
     /// A channel to a miner for one attempt. Does not dial yet.

@@ -46,7 +46,9 @@ pub(super) async fn answer(
                 return answer_event(drivers, miner, attempt, &event).await;
             }
         }
-        MessageMeaning::Hardware(_) | MessageMeaning::Ignored => {}
+        MessageMeaning::Machines(notice) => drivers.claims.note_machines(miner, *notice),
+        // Specs say nothing without the class of their attempt.
+        MessageMeaning::Specs(_) | MessageMeaning::Ignored => {}
     }
     Ok(None)
 }

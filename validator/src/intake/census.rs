@@ -28,6 +28,7 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
     for neuron in &metagraph.neurons {
         let miner = MinerKey(neuron.hotkey);
         if let Some(address) = neuron.axon
+            && !address.ip().is_unspecified()
             && neuron.hotkey != own_key
             && !blacklist.contains(&miner)
         {

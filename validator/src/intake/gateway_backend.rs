@@ -1,5 +1,6 @@
 //! The gateway as part of the validator: it is opened here, and its sessions run as jobs of the validator's own.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub(crate) async fn open_gateway(jobs: OwnJobIntake) -> Result<Option<Gateway>, 
     };
     let failing = Arc::clone(&state);
     let parts = GatewayDeps {
+        http: state.config.http.clone(),
         backend: Arc::new(jobs),
         pool: state.store.pool(),
         clock: Arc::clone(&state.clock),
@@ -35,6 +37,10 @@ pub(crate) async fn open_gateway(jobs: OwnJobIntake) -> Result<Option<Gateway>, 
 impl ValidatorBackend for OwnJobIntake {
     fn validator(&self) -> ValidatorKey {
         self.state.key()
+    }
+
+    fn permits_address(&self, host: &str, address: SocketAddr) -> bool {
+        self.state.rules.permit(host, address.ip(), address.port())
     }
 
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {

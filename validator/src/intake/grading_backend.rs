@@ -1,5 +1,6 @@
 //! Grading as part of the validator: it is opened here, and its challenges run as jobs of the validator's own.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -39,6 +40,10 @@ pub(crate) async fn open_grading(
 impl GradingBackend for ValidatorGrading {
     fn validator_key(&self) -> ValidatorKey {
         self.jobs.state.key()
+    }
+
+    fn permits_address(&self, host: &str, address: SocketAddr) -> bool {
+        self.jobs.state.rules.permit(host, address.ip(), address.port())
     }
 
     fn next_block(&self, block: u64) -> BoxFuture<'_, (u64, [u8; 32])> {

@@ -1,6 +1,7 @@
 //! Users' jobs: taken, repeated, refused or called off, and durable before anything follows from it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_identity::{VerifyError, open_credentials, verify_job};
@@ -12,13 +13,17 @@ use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
 use muster_protocol::{JobId, Timestamp};
 use muster_routing::admission::{Admission, PriorRequest, SignatureCheck, decide_admission};
+use muster_routing::budget::{BudgetExceeded, BudgetedAccount};
 use muster_store::StoreError;
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 use crate::driver::{FirstAttempt, FirstStep, JobDrivers, read_final_metadata};
 use crate::state::ValidatorState;
 use crate::store::JobAdmission;
 
+/// The time over which an account's daily jobs are counted.
+const DAY: Duration = Duration::from_secs(86_400);
 /// The characters of a user's reason for calling a job off that are kept.
 const MAX_REASON_CHARS: usize = 500;
 
@@ -32,17 +37,36 @@ enum IntakeStep {
     Known(PriorRequest),
     /// No further job may wait. Nothing is stored.
     Full(QueueFull),
+    /// The account that a facilitator signed for has all jobs that it may have. Nothing is stored.
+    OverBudget(BudgetExceeded),
+}
+
+impl IntakeStep {
+    /// The reason for the user, if the job cannot be taken now.
+    fn refusal(&self) -> Option<String> {
+        match self {
+            Self::Starts(_) | Self::Waits(_) | Self::Known(_) => None,
+            Self::Full(full) => Some(full.to_string()),
+            Self::OverBudget(exceeded) => Some(exceeded.to_string()),
+        }
+    }
 }
 
 /// Takes users' jobs and starts their drivers.
 pub(crate) struct JobIntake {
     state: Arc<ValidatorState>,
     drivers: Arc<JobDrivers>,
+    /// Held from the count of an account's jobs until the next one is stored, so that none slips in between.
+    budget: Mutex<()>,
 }
 
 impl JobIntake {
     pub(crate) fn new(state: Arc<ValidatorState>, drivers: Arc<JobDrivers>) -> Self {
-        Self { state, drivers }
+        Self {
+            state,
+            drivers,
+            budget: Mutex::new(()),
+        }
     }
 
     /// Takes, repeats or refuses a job; `frame` is the message that brought it. A new job costs one write and no read:
@@ -58,14 +82,17 @@ impl JobIntake {
     ) -> Result<(), StoreError> {
         let state = &self.state;
         let id = request.uuid;
+        let now = state.clock.now();
         let signature = match verify_job(&request) {
-            Ok(_) => SignatureCheck::Holds,
+            Ok(_) => {
+                let age = state.config.users.signature_age();
+                age.check(request.signature.timestamp_ns, now)
+            }
             Err(VerifyError::Terms { .. }) => SignatureCheck::WrongTerms,
             Err(_) => SignatureCheck::Wrong,
         };
-        let now = state.clock.now();
-        let (users, own_key) = (state.config.users.rule(), state.keypair.hotkey());
-        let seen = match decide_admission(&request, signature, PriorRequest::Never, &users, own_key) {
+        let (rules, own_key) = (state.config.users.rules(), state.keypair.hotkey());
+        let seen = match decide_admission(&request, signature, PriorRequest::Never, &rules, own_key) {
             Admission::Admit if !self.can_open_credentials(&request) => {
                 let details = RejectionDetails {
                     rejected_by: ParticipantType::Validator,
@@ -76,7 +103,7 @@ impl JobIntake {
                 };
                 return self.refuse(id, frame, details).await;
             }
-            Admission::Admit => match self.store_first_step(&request, frame, now).await? {
+            Admission::Admit => match self.store_within_budget(&request, frame, now).await? {
                 IntakeStep::Starts(first) => {
                     self.drivers.start(request, Some(first));
                     return Ok(());
@@ -86,22 +113,26 @@ impl JobIntake {
                     return Ok(());
                 }
                 IntakeStep::Known(seen) => seen,
-                IntakeStep::Full(full) => match state.store.find_seen(id, &request.signature).await? {
-                    PriorRequest::Never => {
-                        let details = RejectionDetails {
-                            rejected_by: ParticipantType::Validator,
-                            reason: JobRejectionReason::NoMinerForJob,
-                            message: full.to_string(),
-                            context: None,
-                        };
-                        return self.refuse(id, frame, details).await;
+                step @ (IntakeStep::Full(_) | IntakeStep::OverBudget(_)) => {
+                    match state.store.find_seen(id, &request.signature).await? {
+                        PriorRequest::Never => {
+                            let details = RejectionDetails {
+                                rejected_by: ParticipantType::Validator,
+                                reason: JobRejectionReason::NoMinerForJob,
+                                message: step.refusal().unwrap_or_default(),
+                                context: None,
+                            };
+                            return self.refuse(id, frame, details).await;
+                        }
+                        seen @ (PriorRequest::Job | PriorRequest::Signature | PriorRequest::Forgotten) => {
+                            seen
+                        }
                     }
-                    seen @ (PriorRequest::Job | PriorRequest::Signature) => seen,
-                },
+                }
             },
             Admission::Refuse(_) | Admission::Repeat => state.store.find_seen(id, &request.signature).await?,
         };
-        match decide_admission(&request, signature, seen, &users, own_key) {
+        match decide_admission(&request, signature, seen, &rules, own_key) {
             // `Admit` cannot come here: the store knows the job, or its signature.
             Admission::Repeat | Admission::Admit => {
                 tracing::debug!(job = %id, "the facilitator repeats a job");
@@ -110,6 +141,24 @@ impl JobIntake {
                 state.store.repeat(id, metadata.as_ref()).await
             }
             Admission::Refuse(details) => self.refuse(id, frame, details).await,
+        }
+    }
+
+    /// As [`Self::store_first_step`], unless the account that a facilitator signed for has all jobs that it may have.
+    async fn store_within_budget(
+        &self,
+        request: &JobRequest,
+        frame: &str,
+        now: Timestamp,
+    ) -> Result<IntakeStep, StoreError> {
+        let Some(account) = BudgetedAccount::of(request) else {
+            return self.store_first_step(request, frame, now).await;
+        };
+        let _counted = self.budget.lock().await;
+        let used = self.state.store.account_use(account, now.minus(DAY)).await?;
+        match self.state.config.users.budget.bounds().check(used) {
+            Ok(()) => self.store_first_step(request, frame, now).await,
+            Err(exceeded) => Ok(IntakeStep::OverBudget(exceeded)),
         }
     }
 

@@ -11,11 +11,8 @@ use muster_store::StoreError;
 use super::WeightSetter;
 use super::block_loop::ChainSnapshot;
 use super::cycle::BlockSpan;
-use crate::config::ScoringConfig;
+use crate::config::{BATCHES_BACK, ScoringConfig};
 use crate::store::{CycleState, StoredCycle};
-
-/// A miner's last grading batch counts in a cycle if it lies at most this many batch intervals before it.
-const BATCHES_BACK: u64 = 4;
 
 impl WeightSetter {
     /// Scores the work of a span of blocks and stores the cycle. The cycle is pending if it has weights to set.

@@ -8,8 +8,10 @@ use muster_process::Clock as _;
 use muster_protocol::job::RegistryCredentials;
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use muster_protocol::wire::facilitator::{JobRequest, ToFacilitator};
+use muster_protocol::wire::machines::{MAX_MACHINE_TEXT, MAX_MACHINES, MachineLoad, MachinesNotice};
+use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::muster::{CapacityNotice, JobExtension, OfferedClass};
-use muster_protocol::{AttemptId, ExecutorClass, Feature, FeatureSet, Manifest};
+use muster_protocol::{AttemptId, ExecutorClass, Feature, FeatureSet, Manifest, MinerKey, Timestamp};
 
 use crate::support::miner::Miner;
 use crate::support::{World, while_time_passes};
@@ -124,6 +126,57 @@ async fn a_facilitator_is_told_what_is_free_when_that_changes_and_once_a_minute(
     assert_eq!(again, notice);
     let waited = clock.now().since(before);
     assert!(waited >= Duration::from_secs(50), "told again after {waited:?}");
+}
+
+#[tokio::test]
+async fn the_facilitator_and_the_operator_are_told_of_the_miners_machines() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = lasting(&[&miner]).await;
+    world.start();
+    world.facilitator.accept().await;
+    let mut session = run_one(&mut world, &mut miner, 2).await;
+    let load = MachineLoad {
+        name: "box\u{1b}[2J".repeat(1_000),
+        class: CLASS,
+        at: Timestamp::from_secs(1),
+        cpu_permille: 250,
+        memory_total: 4,
+        memory_used: 3,
+        disk_total: 2,
+        disk_used: 1,
+        gpus: 0,
+        gpu_percent: 0,
+        gpu_memory_total: 0,
+        gpu_memory_used: 0,
+    };
+    let machines = vec![load; 1_000];
+    session
+        .send(FromMiner::MusterMachines(Box::new(MachinesNotice { machines })))
+        .await;
+    let clock = world.test_clock.clone();
+    let looking = async {
+        loop {
+            let notice = world.facilitator.miner().await;
+            if !notice.claims.machines.is_empty() && !notice.claims.specs.is_empty() {
+                return notice;
+            }
+        }
+    };
+    let notice = while_time_passes(&clock, "a notice about the miner", looking).await;
+    assert_eq!(
+        notice.miner,
+        MinerKey(Keypair::from_uri("//Miner").unwrap().hotkey())
+    );
+    assert!(notice.proven.is_empty(), "nothing was graded: {notice:?}");
+    let claims = &notice.claims;
+    assert_eq!((claims.specs[0].cores, claims.offers[0].executors), (8, 2));
+    assert_eq!(
+        (claims.machines.len(), claims.machines[0].name.len()),
+        (MAX_MACHINES, MAX_MACHINE_TEXT)
+    );
+    let listed = world.get("/v0/miners").await;
+    assert_eq!(listed["miners"][0]["claims"], serde_json::json!(claims));
+    assert_eq!(listed["miners"][0]["proven"], serde_json::json!([]));
 }
 
 #[tokio::test]

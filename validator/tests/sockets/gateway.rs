@@ -55,6 +55,7 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
         reference: None,
         class: service().class,
         model: "tiny".to_owned(),
+        share: None,
     }];
     let (mut session, offer) = loop {
         let mut session = miner.accept().await;

@@ -54,6 +54,24 @@ async fn batch(world: &World) -> BatchFile {
     file
 }
 
+#[tokio::test]
+async fn a_batch_is_run_for_the_operator_and_for_nobody_else() {
+    let miner = Miner::open("//Idle").await;
+    let mut world = grading(&[&miner]).await;
+    begin(&mut world).await;
+    let url = world.status_url("/v0/batches").await;
+    for wrong in [None, Some("Bearer 00"), Some("Bearer ")] {
+        let mut request = reqwest::Client::new().post(&url);
+        if let Some(wrong) = wrong {
+            request = request.header("authorization", wrong);
+        }
+        assert_eq!(request.send().await.unwrap().status().as_u16(), 401, "{wrong:?}");
+    }
+    // Reading needs none.
+    let batches: serde_json::Value = reqwest::get(&url).await.unwrap().json().await.unwrap();
+    assert_eq!(batches["batches"], json!([]));
+}
+
 /// The verdict on the executor of each job.
 fn by_job(file: &BatchFile) -> BTreeMap<String, Judgement> {
     let leased = file.participants.iter().filter_map(|(place, seat)| {

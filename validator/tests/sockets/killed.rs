@@ -66,7 +66,8 @@ impl ObservedJob {
             }
             ToFacilitator::V0Heartbeat(_)
             | ToFacilitator::MusterJobQueued(_)
-            | ToFacilitator::MusterCapacity(_) => {}
+            | ToFacilitator::MusterCapacity(_)
+            | ToFacilitator::MusterMiner(_) => {}
             other @ (ToFacilitator::V0AuthenticationRequest(_)
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterChallengeResponse(_)

@@ -2,6 +2,8 @@
 //! makes.
 
 #[cfg(test)]
+mod accounts;
+#[cfg(test)]
 mod capacity;
 #[cfg(test)]
 mod chain_faults;

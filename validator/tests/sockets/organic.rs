@@ -1,6 +1,7 @@
 //! Jobs from their user's signature to their end, over real sockets.
 
 use muster_identity::verify_receipt;
+use muster_process::Clock as _;
 use muster_protocol::job::Fault;
 use muster_protocol::status::{
     HordeFailureReason, JobFailureReason, JobRejectionReason, JobStatus, ParticipantType,
@@ -194,6 +195,39 @@ async fn a_user_who_may_not_submit_is_told_the_reason() {
         assert_eq!(details.rejected_by, ParticipantType::Validator);
         assert!(details.message.contains(words), "{}", details.message);
     }
+}
+
+#[tokio::test]
+async fn an_old_signature_is_refused_unless_its_job_is_known() {
+    let mut world = World::new(&[]).await;
+    world.config.users.signature_max_age_s = 3_600;
+    world.start();
+    world.facilitator.accept().await;
+    let now_ns = muster_process::SystemClock::new().now().micros() * 1_000;
+    let hour_ns = 3_600_000_000_000;
+    for (at, words) in [
+        (
+            now_ns - hour_ns - 1_000_000_000,
+            "which is too long; sign it again",
+        ),
+        (now_ns + hour_ns, "ahead of the validator's clock"),
+    ] {
+        let old = job("//User", at);
+        world.facilitator.submit(&old).await;
+        let end = world.facilitator.expect(JobStatus::Rejected).await;
+        let details = end.metadata.unwrap().job_rejection_details.unwrap();
+        assert_eq!(
+            (end.uuid, details.reason),
+            (old.uuid, JobRejectionReason::InvalidSignature)
+        );
+        assert!(details.message.contains(words), "{}", details.message);
+        // The facilitator repeats it: the job is known, and has ended.
+        world.facilitator.submit(&old).await;
+        let again = world.facilitator.expect(JobStatus::Rejected).await;
+        assert_eq!(again.uuid, old.uuid);
+    }
+    world.facilitator.submit(&job("//User", now_ns)).await;
+    world.facilitator.expect(JobStatus::Received).await;
 }
 
 #[tokio::test]

@@ -4,11 +4,16 @@ use std::collections::BTreeSet;
 
 use muster_chain::BlockNumber;
 use muster_identity::{Keypair, countersign, offer_receipt, verify_receipts};
+use muster_process::TestClock;
 use muster_protocol::receipt::{FinishedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
 use muster_receipts::{PageCursor, ReceiptRejection, RejectionReason, key_of};
-use muster_validator::store::GatheredPage;
+use muster_scoring::Scores;
+use muster_store::retention::{PaceSettings, sweep};
+use muster_validator::store::retention::ValidatorRetentionConfig;
+use muster_validator::store::{CycleState, GatheredPage, StoredCycle};
 
+use super::retention::bounds;
 use super::{NOW, each, finished, job};
 
 /// A receipt with both signatures, and the block in which it counts.
@@ -129,11 +134,36 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
         );
         assert_eq!(paid[1].class, None);
         assert!(between(8, 99).await.is_empty());
-        store
-            .forget(6, now.plus(std::time::Duration::from_secs(8 * 24 * 3600)))
-            .await
-            .unwrap();
-        assert_eq!(store.gathered_count().await.unwrap(), 0);
+        // A later cycle is settled, and so is one after it: the chain cannot open the first one again.
+        for (first_block, last_block) in [(0, 7), (8, 9)] {
+            store
+                .begin_cycle(&StoredCycle {
+                    number: last_block,
+                    first_block,
+                    last_block,
+                    state: CycleState::Kept,
+                    scores: Scores::default(),
+                    weights: vec![],
+                    reveal: None,
+                    error: None,
+                    at_block: last_block,
+                    changed_at: now,
+                })
+                .await
+                .unwrap();
+        }
+        let sweep_after = async |days: u64| {
+            let then = now.plus(std::time::Duration::from_secs(days * 24 * 3600));
+            let config = ValidatorRetentionConfig::default();
+            let due = store.due_deletions(&config, bounds(), then, &[]).await.unwrap();
+            let pace = PaceSettings::default().pace();
+            sweep(&store.writer(), &due, pace, &TestClock::new(then))
+                .await
+                .unwrap();
+            store.gathered_count().await.unwrap()
+        };
+        assert_eq!(sweep_after(6).await, 3);
+        assert_eq!(sweep_after(8).await, 0);
         assert!(store.page_cursors().await.unwrap().is_empty());
     }
 }

@@ -13,6 +13,10 @@ mod grading;
 #[cfg(test)]
 mod outbox;
 #[cfg(test)]
+mod retention;
+#[cfg(test)]
+mod soak;
+#[cfg(test)]
 mod streamed;
 
 use muster_chain::{BlockNumber, Uid};

@@ -1,15 +1,14 @@
 //! Licences, sources and advisories of the crates in every lockfile, with cargo-deny.
 
-use std::{path::PathBuf, process::Command};
-
-use anyhow::Context;
+use std::process::Command;
 
 use super::{
-    Run, cache,
+    Run,
     console::Console,
     process::{last_lines, quietly},
     report::{Counts, Outcome},
 };
+use crate::tool::install;
 
 /// cargo-deny, compiled once without optimisation: a minute, and a check takes seconds.
 const VERSION: &str = "0.20.2";
@@ -28,37 +27,12 @@ const NO_DATABASE: [&str; 2] = [
     "failed to load advisory database",
 ];
 
-/// The program, which is compiled into the user's cache if it is not there yet.
-///
-/// # Errors
-/// It does not compile, or there is no place to keep it.
-fn program(console: &Console, cargo: impl FnOnce() -> Command) -> anyhow::Result<PathBuf> {
-    let folder = cache::make_once("tools", &format!("cargo-deny-{VERSION}"), |folder| {
-        console.say(format_args!("cargo install cargo-deny {VERSION}"));
-        let mut install = cargo();
-        install
-            .args([
-                "install",
-                "--quiet",
-                "--locked",
-                "--debug",
-                "--no-default-features",
-            ])
-            .args(["cargo-deny", "--version", VERSION, "--root"])
-            .arg(folder)
-            .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env_remove("CARGO_TARGET_DIR");
-        quietly(&mut install).map(drop)
-    });
-    Ok(folder
-        .with_context(|| format!("install cargo-deny {VERSION}"))?
-        .join("bin/cargo-deny"))
-}
-
 /// Checks every lockfile: one check of its licences, sources and bans, and one of its advisories, which is skipped
 /// where no database can be had.
 pub(super) fn run(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    let program = program(&run.console, || run.workspace.cargo())?;
+    let program = install(run.workspace, "cargo-deny", VERSION, |line| {
+        run.console.say(format_args!("{line}"));
+    })?;
     let mut counts = Counts::default();
     for (manifest, rules) in LOCKFILES {
         let check = |what: &[&str]| {

@@ -19,6 +19,21 @@ const NEEDS: &[Need] = &[
         packages: &["git"],
     },
     Need {
+        what: "curl",
+        present: || on_path("curl"),
+        packages: &["curl"],
+    },
+    Need {
+        what: "networks apart",
+        present: || on_path("ip"),
+        packages: &["iproute2"],
+    },
+    Need {
+        what: "a C and a C++ compiler",
+        present: || on_path("gcc") && on_path("g++"),
+        packages: &["gcc", "g++", "libc6-dev"],
+    },
+    Need {
         what: "PostgreSQL's server",
         present: || postgres::programs().is_some(),
         packages: &["postgresql"],
@@ -118,9 +133,9 @@ mod tests {
         let advice = advice(&missing, &packages(&missing));
         assert_eq!(
             advice,
-            "missing: PostgreSQL's server, Python 3 with venv, a Docker engine, a registry of images, the programs inside \
-             test images, gVisor. On Debian, as root: apt-get update && apt-get install postgresql python3 python3-venv \
-             docker.io containerd runc iptables docker-registry busybox-static python3 runsc"
+            "missing: curl, networks apart, a C and a C++ compiler, PostgreSQL's server, Python 3 with venv, a Docker \
+             engine, a registry of images, the programs inside test images, gVisor. On Debian, as root: apt-get update \
+             && apt-get install curl iproute2 gcc g++ libc6-dev postgresql python3 python3-venv docker.io containerd runc iptables docker-registry busybox-static python3 runsc"
         );
     }
 

@@ -2,7 +2,6 @@
 //!
 //! A failing step does not stop the run: the user sees everything at once.
 
-mod cache;
 mod console;
 mod daemon;
 mod deny;

@@ -8,7 +8,8 @@ use std::{
     process::Command,
 };
 
-use super::{Run, cache, process::quietly, report::Outcome};
+use super::{Run, process::quietly, report::Outcome};
+use crate::cache;
 
 /// A client, and the variable that tells tests which interpreter has it.
 struct Client {

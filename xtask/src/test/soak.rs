@@ -35,7 +35,7 @@ const SOAK: &[Step] = &[
     Step { name: "soak-fuzz", about: "every parser for a minute, guided by coverage", needs: &["install"], lane: Main, run: fuzz },
 ];
 
-/// Schedules of the simulation; a run of all tests has 2,000.
+/// Schedules of the simulation; a run of all tests has 1,200.
 const SCHEDULES: &str = "40000";
 /// Cases of a property that names no number of its own: ten times proptest's 256.
 const CASES: &str = "2560";

@@ -1,16 +1,17 @@
 //! Sockets to listen on, and the loop that accepts their connections.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use muster_protocol::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::SharedClock;
+use crate::connections::{
+    AddressGroup, ConnectionBounds, ConnectionCounts, ConnectionPermit, ConnectionRefusal, TrustedProxies,
+};
 use crate::error::Coded;
 
 /// The pause after a failed accept, so that a lack of file descriptors does not spin.
@@ -42,12 +43,24 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
         .map_err(|source| BindError { address, source })
 }
 
-/// Accepts the connections of a listener, with a bound on how many are open at once.
+/// The address by which this machine itself reaches a listener: one that listens on every interface is reached over
+/// loopback.
+#[must_use]
+pub fn local_address(listens: SocketAddr) -> SocketAddr {
+    match listens.ip() {
+        ip if !ip.is_unspecified() => listens,
+        IpAddr::V4(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, listens.port())),
+        IpAddr::V6(_) => SocketAddr::from((Ipv6Addr::LOCALHOST, listens.port())),
+    }
+}
+
+/// Accepts the connections of a listener, with bounds on how many are open at once, in all and from one address.
 #[derive(Debug)]
 pub struct Acceptor {
     name: &'static str,
     listener: TcpListener,
-    permits: Arc<Semaphore>,
+    counts: ConnectionCounts,
+    proxies: TrustedProxies,
     clock: SharedClock,
     stop: CancellationToken,
 }
@@ -59,32 +72,45 @@ pub struct Accepted {
     pub stream: TcpStream,
     /// The address of its other end.
     pub peer: SocketAddr,
-    /// Counts against the bound until it is dropped.
-    pub permit: OwnedSemaphorePermit,
+    /// Counts against the bounds until it is dropped.
+    pub permit: ConnectionPermit,
 }
 
 // === impl Acceptor ===
 
 impl Acceptor {
-    /// Accepts until `stop` is cancelled. `name` is the listener's name in the log. At most `max_connections` permits
-    /// are out at a time.
+    /// Accepts until `stop` is cancelled. `name` is the listener's name in the log. The permits that are out at a time
+    /// keep within `bounds`.
     pub fn new(
         name: &'static str,
         listener: TcpListener,
-        max_connections: usize,
+        bounds: ConnectionBounds,
         clock: SharedClock,
         stop: CancellationToken,
     ) -> Self {
         Self {
             name,
             listener,
-            permits: Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS))),
+            counts: ConnectionCounts::new(bounds),
+            proxies: TrustedProxies::default(),
             clock,
             stop,
         }
     }
 
-    /// Waits for the next connection; `None` once `stop` is cancelled. A connection beyond the bound is closed at once.
+    /// Lets connections of these proxies count for no address.
+    #[must_use]
+    pub fn behind(mut self, proxies: TrustedProxies) -> Self {
+        self.proxies = proxies;
+        self
+    }
+
+    /// The counts of the open connections.
+    pub const fn counts(&self) -> &ConnectionCounts {
+        &self.counts
+    }
+
+    /// Waits for the next connection; `None` once `stop` is cancelled. A connection beyond a bound is closed at once.
     pub async fn next(&self) -> Option<Accepted> {
         loop {
             let (stream, peer) = match self.stop.run_until_cancelled(self.listener.accept()).await? {
@@ -98,10 +124,13 @@ impl Acceptor {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-                tracing::debug!(listener = self.name, %peer, "too many connections: a new one was closed");
-                metrics::counter!("muster_connections_refused_total", "listener" => self.name).increment(1);
-                continue;
+            let address = Some(peer.ip()).filter(|address| !self.proxies.contains(*address));
+            let permit = match self.counts.admit(address) {
+                Ok(permit) => permit,
+                Err(refusal) => {
+                    self.note_refusal(refusal, peer);
+                    continue;
+                }
             };
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(listener = self.name, %peer, %error, "a connection was gone as soon as it was accepted");
@@ -109,6 +138,17 @@ impl Acceptor {
             }
             return Some(Accepted { stream, peer, permit });
         }
+    }
+
+    fn note_refusal(&self, refusal: ConnectionRefusal, peer: SocketAddr) {
+        let bound = match refusal {
+            ConnectionRefusal::Total => "total",
+            ConnectionRefusal::Address => "address",
+        };
+        let group = AddressGroup::of(peer.ip());
+        tracing::debug!(listener = self.name, %group, bound, "too many connections: a new one was closed");
+        metrics::counter!("muster_connections_refused_total", "listener" => self.name, "bound" => bound)
+            .increment(1);
     }
 }
 
@@ -128,6 +168,9 @@ fn advice(error: &io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpSocket;
+
+    use std::sync::Arc;
 
     use super::*;
     use crate::clock::TestClock;
@@ -137,7 +180,17 @@ mod tests {
         let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let acceptor = Acceptor::new("test", listener, 1, Arc::new(TestClock::default()), stop.clone());
+        let bounds = ConnectionBounds {
+            total: 1,
+            per_address: 1,
+        };
+        let acceptor = Acceptor::new(
+            "test",
+            listener,
+            bounds,
+            Arc::new(TestClock::default()),
+            stop.clone(),
+        );
         let _first = TcpStream::connect(address).await.unwrap();
         let held = acceptor.next().await.unwrap();
         let mut second = TcpStream::connect(address).await.unwrap();
@@ -153,6 +206,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_address_takes_no_more_than_its_share_and_a_proxy_has_none() {
+        for (proxies, admitted) in [(vec![], false), (vec!["127.0.0.1".to_owned()], true)] {
+            let listener = bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let bounds = ConnectionBounds {
+                total: 3,
+                per_address: 1,
+            };
+            let (clock, stop) = (Arc::new(TestClock::default()), CancellationToken::new());
+            let acceptor = Acceptor::new("test", listener, bounds, clock, stop)
+                .behind(TrustedProxies::parse(&proxies).unwrap());
+            let _first = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let _held = acceptor.next().await.unwrap();
+            let _second = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let other = TcpSocket::new_v4().unwrap();
+            other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+            let _third = other
+                .connect(SocketAddr::from(([127, 0, 0, 1], port)))
+                .await
+                .unwrap();
+            let next = acceptor.next().await.unwrap();
+            assert_eq!(next.peer.ip() == IpAddr::from([127, 0, 0, 1]), admitted);
+        }
+    }
+
+    #[tokio::test]
     async fn a_taken_address_is_named_with_its_code() {
         let first = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = first.local_addr().unwrap();
@@ -161,5 +240,12 @@ mod tests {
         assert_eq!(error.code(), Some(ErrorCode::BindFailed));
         assert!(error.to_string().contains(&address.to_string()), "{error}");
         assert!(error.to_string().contains("another process"), "{error}");
+    }
+    #[test]
+    fn a_listener_on_every_interface_is_reached_over_loopback() {
+        let reached = |listens: &str| local_address(listens.parse().unwrap()).to_string();
+        assert_eq!(reached("0.0.0.0:7"), "127.0.0.1:7");
+        assert_eq!(reached("[::]:7"), "[::1]:7");
+        assert_eq!(reached("192.0.2.1:7"), "192.0.2.1:7");
     }
 }

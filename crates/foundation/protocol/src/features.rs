@@ -28,16 +28,30 @@ pub enum Feature {
     /// `capacity`: the message that tells what a validator's miners offer. A facilitator with the feature shows it to
     /// users, and lists their jobs by status.
     Capacity,
+    /// `reattach`: an executor comes back to its lease after a lost connection, and a miner keeps the lease meanwhile.
+    /// A validator waits longer for a miner with this feature.
+    Reattach,
+    /// `results`: the last status of a job names the image that ran and holds the results that a failed job left.
+    Results,
+    /// `webhooks`: a facilitator sends a message about a job's end to a URL of the user's.
+    Webhooks,
+    /// `machines`: the messages that tell of miners' machines, from miner to validator and from validator to
+    /// facilitator.
+    Machines,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 9] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
         Self::Queue,
         Self::Capacity,
+        Self::Reattach,
+        Self::Results,
+        Self::Webhooks,
+        Self::Machines,
     ];
 
     /// The features that this program's roles carry out.
@@ -51,16 +65,24 @@ impl Feature {
             Self::PrivateImages => "private-images",
             Self::Queue => "queue",
             Self::Capacity => "capacity",
+            Self::Reattach => "reattach",
+            Self::Results => "results",
+            Self::Webhooks => "webhooks",
+            Self::Machines => "machines",
         }
     }
 
-    const fn bit(self) -> u8 {
+    const fn bit(self) -> u16 {
         match self {
             Self::Terms => 1,
             Self::Fetching => 1 << 1,
             Self::PrivateImages => 1 << 2,
             Self::Queue => 1 << 3,
             Self::Capacity => 1 << 4,
+            Self::Reattach => 1 << 5,
+            Self::Results => 1 << 6,
+            Self::Webhooks => 1 << 7,
+            Self::Machines => 1 << 8,
         }
     }
 
@@ -81,7 +103,7 @@ impl fmt::Display for Feature {
 ///
 /// Reading never fails: names that this version does not know are ignored.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct FeatureSet(u8);
+pub struct FeatureSet(u16);
 
 impl FeatureSet {
     /// The set of a peer that showed no feature: one of ComputeHorde, or an older Muster.
@@ -192,11 +214,11 @@ mod tests {
         let all: FeatureSet = Feature::ALL.into_iter().collect();
         assert_eq!(
             all.to_string(),
-            "terms, fetching, private-images, queue, capacity"
+            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines"
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
-            r#"["terms","fetching","private-images","queue","capacity"]"#
+            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines"]"#
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");

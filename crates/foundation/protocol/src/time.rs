@@ -52,6 +52,14 @@ impl Timestamp {
         )
     }
 
+    /// The time that lies `span` earlier, clamped to the year 1970.
+    pub fn minus(self, span: Duration) -> Self {
+        Self::from_micros(
+            self.0
+                .saturating_sub(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)),
+        )
+    }
+
     /// The span from `earlier` to this time; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))

@@ -3,6 +3,13 @@
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
+/// The header in an upload's `signed_headers` by which a user asks for the output also of a job that has failed. The
+/// header is sent with the upload, and a peer that does not know it only sends it.
+pub const PARTIAL_HEADER: &str = "muster-partial";
+
+/// The one value of [`PARTIAL_HEADER`].
+pub const PARTIAL_KEEP: &str = "keep";
+
 /// One destination or several. Paths are relative to `/output` in the job's container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "output_upload_type", rename_all = "snake_case")]
@@ -96,6 +103,26 @@ pub enum ZipUpload {
     ZipAndHttpPut(ZipPut),
 }
 
+impl FileUpload {
+    /// Whether the user asks for the output also of a job that has failed.
+    pub fn is_kept_on_failure(&self) -> bool {
+        let headers = match self {
+            Self::SingleFilePost(post) => &post.signed_headers,
+            Self::SingleFilePut(put) => &put.signed_headers,
+        };
+        let mut headers = headers.iter().flatten();
+        headers.any(|(name, value)| name.eq_ignore_ascii_case(PARTIAL_HEADER) && value == PARTIAL_KEEP)
+    }
+
+    /// The path of the file under `/output`.
+    pub fn relative_path(&self) -> &str {
+        match self {
+            Self::SingleFilePost(post) => &post.relative_path,
+            Self::SingleFilePut(put) => &put.relative_path,
+        }
+    }
+}
+
 impl From<FileUpload> for OutputUpload {
     fn from(upload: FileUpload) -> Self {
         match upload {
@@ -106,6 +133,20 @@ impl From<FileUpload> for OutputUpload {
 }
 
 impl OutputUpload {
+    /// The uploads of single files that the user asks for also of a job that has failed.
+    pub fn kept_on_failure(&self) -> Vec<FileUpload> {
+        let uploads = match self {
+            Self::MultiUpload(multi) => multi.uploads.clone(),
+            Self::SingleFilePost(post) => vec![FileUpload::SingleFilePost(post.clone())],
+            Self::SingleFilePut(put) => vec![FileUpload::SingleFilePut(put.clone())],
+            Self::ZipAndHttpPost(_) | Self::ZipAndHttpPut(_) => vec![],
+        };
+        uploads
+            .into_iter()
+            .filter(FileUpload::is_kept_on_failure)
+            .collect()
+    }
+
     /// The user's own uploads that it contains, as their signature lists them.
     pub fn into_parts(self) -> Vec<Self> {
         match self {
@@ -117,5 +158,36 @@ impl OutputUpload {
                 vec![self]
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_of_a_failed_job_are_kept_only_where_their_user_asks_for_it() {
+        let put = |path: &str, headers: &str| {
+            format!(
+                r#"{{"output_upload_type":"single_file_put","url":"http://h/","relative_path":"{path}","signed_headers":{headers}}}"#
+            )
+        };
+        let multi = format!(
+            r#"{{"output_upload_type":"multi_upload","uploads":[{},{},{}],"system_output":null}}"#,
+            put("a", r#"{"Muster-Partial":"keep"}"#),
+            put("b", r#"{"muster-partial":"no"}"#),
+            put("c", "null"),
+        );
+        let multi: OutputUpload = serde_json::from_str(&multi).unwrap();
+        let kept = multi.kept_on_failure();
+        let paths: Vec<_> = kept.iter().map(FileUpload::relative_path).collect();
+        assert_eq!(paths, ["a"]);
+        let zip = r#"{"output_upload_type":"zip_and_http_put","url":"http://h/"}"#;
+        assert!(
+            serde_json::from_str::<OutputUpload>(zip)
+                .unwrap()
+                .kept_on_failure()
+                .is_empty()
+        );
     }
 }

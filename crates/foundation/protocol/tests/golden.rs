@@ -185,7 +185,23 @@ fn what_validators_and_facilitators_say_beyond_computehorde() {
             r#""queue_s":4,"queue_default_s":5}}"#
         )
         .to_owned(),
+        concat!(
+            r#"{"message_type":"V0JobStatusUpdate","uuid":"11111111-2222-4333-8444-555555555555","status":"failed","#,
+            r#""metadata":{"miner_response":null,"job_rejection_details":null,"job_failure_details":null,"#,
+            r#""horde_failure_details":null,"streaming_details":null,"muster":{"image":{"name":"alpine","#,
+            r#""id":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","manifest":null},"#,
+            r#""partial":{"stdout":"o","stderr":"e","artifacts":{"/a":"QQ=="},"upload_results":{"b":"{}"}}}}}"#
+        )
+        .to_owned(),
         r#"{"message_type":"MusterGateway","url":null,"models":[]}"#.to_owned(),
+        concat!(
+            r#"{"message_type":"MusterMiner","miner":"5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY","#,
+            r#""proven":[{"class":"always_on.test","challenged":2,"proven":1,"block":7}],"#,
+            r#""claims":{"offers":[{"class":"always_on.test","executors":2}],"#,
+            r#""specs":[{"class":"always_on.test","told_at":"2026-01-21T12:34:56Z","cpu":"EPYC","cores":8,"#,
+            r#""memory":1,"disk":2,"os":"Debian","gpus":["2 x A6000"]}],"machines":[]}}"#
+        )
+        .to_owned(),
         concat!(
             r#"{"message_type":"MusterGateway","url":"http://10.0.0.1:8092","models":["#,
             r#"{"id":"tiny","input_price":1,"output_price":2}]}"#
@@ -211,6 +227,12 @@ fn what_an_executor_says_beyond_computehorde() {
         format!(
             r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1,"total":2,"layers":{{"done":1,"total":3}}}}"#
         ),
+        concat!(
+            r#"{"message_type":"MusterMachines","machines":[{"name":"box-7","class":"always_on.test","#,
+            r#""at":"2026-01-21T12:34:56Z","cpu_permille":250,"memory_total":4,"memory_used":3,"disk_total":2,"#,
+            r#""disk_used":1,"gpus":1,"gpu_percent":99,"gpu_memory_total":9,"gpu_memory_used":8}]}"#
+        )
+        .to_owned(),
         format!(r#"{{"message_type":"MusterExecutorUp",{job},"registry":"ghcr.io","image_s":1800}}"#),
         format!(r#"{{"message_type":"MusterLeaseOver",{job}}}"#),
         format!(r#"{{"message_type":"MusterSealSession",{job},"statement":"bXVzdGVy"}}"#),
@@ -236,6 +258,13 @@ fn what_an_executor_says_beyond_computehorde() {
         r#""private_images":{"always_on.test":1}}"#
     );
     assert_eq!(rewrite::<FromMiner>("ours", manifest), manifest);
+    let secret = "07".repeat(32);
+    for age in ["null", "1500"] {
+        let frame = format!(
+            r#"{{"message_type":"MusterReattach",{job},"epoch":1,"secret":"{secret}","job_ms":{age}}}"#
+        );
+        assert_eq!(rewrite::<FromMiner>("ours", &frame), frame);
+    }
     let enrolled = r#"{"message_type":"MusterExecutorEnrolled","class":"always_on.test"}"#;
     let sealed = |attestation, refusal| {
         format!(
@@ -250,8 +279,18 @@ fn what_an_executor_says_beyond_computehorde() {
             r#""reference":"registry.example.org/tiny:1","class":"always_on.test","model":"tiny"}]}"#
         )
         .to_owned(),
+        concat!(
+            r#"{"message_type":"MusterWhitelist","images":[{"image":"#,
+            r#""sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","#,
+            r#""class":"always_on.test","model":"tiny","share":3}]}"#
+        )
+        .to_owned(),
         r#"{"message_type":"MusterWhitelist","images":[]}"#.to_owned(),
         format!(r#"{{"message_type":"MusterFetchImage",{job}}}"#),
+        format!(
+            r#"{{"message_type":"MusterLeaseHeld",{job},"epoch":1,"secret":"{secret}","reattach_s":150}}"#
+        ),
+        format!(r#"{{"message_type":"MusterEndStored",{job}}}"#),
         sealed(r#""bXVzdGVy""#, "null"),
         sealed(
             "null",

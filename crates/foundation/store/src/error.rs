@@ -12,13 +12,21 @@ pub enum StoreError {
     /// The URL names neither SQLite nor PostgreSQL; the text says what is wrong with it.
     #[error("store url: {0}; write `sqlite:PATH` or `postgres://USER@HOST/DATABASE`")]
     Url(&'static str),
-    /// The folder of a SQLite file cannot be made.
-    #[error("cannot make the folder of the store {store}")]
-    Folder {
+    /// A SQLite file or its folder cannot be made.
+    #[error("cannot make the store {store}")]
+    File {
         /// The store's URL without secrets.
         store: String,
         /// The operating system's reason.
         source: std::io::Error,
+    },
+    /// Other users of this machine may use a SQLite file, which holds secrets.
+    #[error("other users may use the store {path} (mode {mode:o}), which holds secrets; run `chmod 600` on it and on the files beside it whose names begin the same", path = path.display())]
+    Exposed {
+        /// The SQLite file, as the URL names it.
+        path: std::path::PathBuf,
+        /// The file's permission bits.
+        mode: u32,
     },
     /// The engine does not answer, or the file is not a database.
     #[error("cannot open the store {store}")]

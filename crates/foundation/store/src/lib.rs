@@ -23,10 +23,13 @@
 //!
 //! Where many tasks write at once, use a [`group_commit::Writer`] in place of [`begin`]: its writes share commits.
 
+pub mod backup;
 mod error;
 pub mod group_commit;
 pub mod json;
 mod migrations;
+pub mod retention;
+pub mod size;
 mod statements;
 mod store_url;
 pub mod testing;
@@ -61,7 +64,7 @@ const SQLITE_PRAGMAS: &str = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = 
 pub async fn open(url: &str) -> Result<AnyPool, StoreError> {
     install_default_drivers();
     let store = StoreUrl::parse(url)?;
-    store.make_folder()?;
+    store.make_private_file()?;
     let connections = match store {
         StoreUrl::Sqlite { .. } => 1,
         StoreUrl::Postgres { .. } => POSTGRES_CONNECTIONS,

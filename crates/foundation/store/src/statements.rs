@@ -119,19 +119,27 @@ fn text(first: &[&str], statements: impl Iterator<Item = (&'static str, usize)>)
     text
 }
 
-/// The number of rows that each statement of a query wrote.
-async fn execute(
+/// A query with its parameters.
+pub(super) fn bind(
     mut query: Query<'_, Any, sqlx::any::AnyArguments>,
     values: impl IntoIterator<Item = Value>,
-    connection: &mut AnyConnection,
-) -> Result<Vec<u64>, sqlx::Error> {
+) -> Query<'_, Any, sqlx::any::AnyArguments> {
     for value in values {
         query = match value {
             Value::Text(text) => query.bind(text),
             Value::Number(number) => query.bind(number),
         };
     }
-    let done = connection.fetch_many(query);
+    query
+}
+
+/// The number of rows that each statement of a query wrote.
+async fn execute(
+    query: Query<'_, Any, sqlx::any::AnyArguments>,
+    values: impl IntoIterator<Item = Value>,
+    connection: &mut AnyConnection,
+) -> Result<Vec<u64>, sqlx::Error> {
+    let done = connection.fetch_many(bind(query, values));
     done.try_filter_map(async |next| Ok(next.left().map(|done| done.rows_affected())))
         .try_collect()
         .await

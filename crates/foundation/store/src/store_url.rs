@@ -1,6 +1,8 @@
 //! Store URLs: the url, its address, and a name of the store without its password.
 
 use std::fmt;
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
 use crate::StoreError;
@@ -52,18 +54,38 @@ impl StoreUrl {
         }
     }
 
-    /// Makes the folder of a SQLite file, if it is missing.
-    pub(super) fn make_folder(&self) -> Result<(), StoreError> {
+    /// Makes a SQLite file and its folder, if they are missing, for this user only. SQLite gives the files beside it
+    /// the same mode.
+    ///
+    /// # Errors
+    /// They cannot be made, or the file is there and other users may use it.
+    pub(super) fn make_private_file(&self) -> Result<(), StoreError> {
         let Self::Sqlite { path: Some(path) } = self else {
             return Ok(());
         };
-        let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
-            return Ok(());
-        };
-        std::fs::create_dir_all(folder).map_err(|source| StoreError::Folder {
+        let failed = |source| StoreError::File {
             store: self.to_string(),
             source,
-        })
+        };
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            let mut folders = DirBuilder::new();
+            folders
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .map_err(failed)?;
+        }
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(0o600);
+        let file = options.open(path).map_err(failed)?;
+        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(StoreError::Exposed {
+                path: path.clone(),
+                mode,
+            });
+        }
+        Ok(())
     }
 }
 
@@ -107,5 +129,21 @@ mod tests {
         let url = StoreUrl::parse("postgres://me:secret@db:5432/muster?password=secret").unwrap();
         assert_eq!(url.to_string(), "postgres://db/muster");
         assert!(url.connection_url().contains("secret"));
+    }
+
+    #[test]
+    fn a_store_is_its_users_alone_and_one_that_is_not_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("made/store.db");
+        let store = StoreUrl::parse(&format!("sqlite:{}", path.display())).unwrap();
+        store.make_private_file().unwrap();
+        let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(path.parent().unwrap()), mode(&path)), (0o700, 0o600));
+        store.make_private_file().unwrap();
+        for wider in [0o640, 0o604, 0o666] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(wider)).unwrap();
+            let error = store.make_private_file().unwrap_err();
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+        }
     }
 }

@@ -87,7 +87,7 @@ pub async fn stores(migrator: &Migrator) -> Result<Vec<TestStore>, StoreError> {
 /// # Errors
 /// It cannot be made or migrated.
 pub async fn sqlite(migrator: &Migrator) -> Result<TestStore, StoreError> {
-    let folder = tempfile::tempdir().map_err(|source| StoreError::Folder {
+    let folder = tempfile::tempdir().map_err(|source| StoreError::File {
         store: "of a test".to_owned(),
         source,
     })?;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::LazyLock;
 
 use muster_process::Coded;
@@ -236,6 +237,7 @@ async fn stores_that_cannot_be_opened_are_named() {
         "this is no database, it is only a text that is long enough",
     )
     .unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let bad = format!("sqlite:{}", file.display());
     let below = format!("sqlite:{}", file.join("below/store.db").display());
     for (url, reason) in [

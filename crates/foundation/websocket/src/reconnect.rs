@@ -12,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 pub enum AfterConnection {
     /// Dial again, after the wait.
     Again,
+    /// The connection did its work before it ended: dial again after the shortest wait.
+    AgainSoon,
     /// Stop: the work is done, or another connection would not help.
     Stop,
 }
@@ -34,7 +36,8 @@ impl Reconnecting {
     /// cancelled.
     ///
     /// A connection that lived longer than the wait that would follow it counts as good: the next failure starts from
-    /// the shortest wait again. One that is accepted and dropped at once does not. So a line that breaks every few
+    /// the shortest wait again. So does one that did its work, as [`AfterConnection::AgainSoon`] says. One that is
+    /// accepted and dropped at once does not. So a line that breaks every few
     /// seconds is away for a fraction of that time, and a server that drops everybody is not overrun.
     ///
     /// # Errors
@@ -66,7 +69,8 @@ impl Reconnecting {
                     if after == AfterConnection::Stop || self.stop.is_cancelled() {
                         return Ok(());
                     }
-                    if self.clock.now().since(since) > self.backoff.full_delay(failures) {
+                    let outlived = self.clock.now().since(since) > self.backoff.full_delay(failures);
+                    if outlived || after == AfterConnection::AgainSoon {
                         failures = 0;
                     }
                 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,6 +12,7 @@ use hyper::header::{
 };
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use muster_process::connections::ConnectionPermit;
 use muster_process::task::Tasks;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
@@ -24,8 +26,9 @@ const KEY_LENGTH: usize = 24;
 
 /// Upgrades a request to a websocket and runs `on_socket` with it as a task of its own.
 ///
-/// The answer shows that we are Muster, and our features. Anything but an upgrade request is answered with 400 or 426
-/// and a reason, and `on_socket` never runs.
+/// The connection's place among those of its listener, if the request carries one, is kept until the socket's peer is
+/// known. The answer shows that we are Muster, and our features. Anything but an upgrade request is answered with 400
+/// or 426 and a reason, and `on_socket` never runs.
 pub fn upgrade<B, F, Fut>(
     mut request: Request<B>,
     peer: SocketAddr,
@@ -42,13 +45,14 @@ where
         Err(error) => return rejection(error),
     };
     let kind = PeerKind::read(request.headers());
+    let permit = request.extensions_mut().remove::<Arc<ConnectionPermit>>();
     let upgrading = hyper::upgrade::on(&mut request);
     let limits = *limits;
     tasks.spawn("websocket", async move {
         match tokio::time::timeout(limits.handshake, upgrading).await {
             Ok(Ok(connection)) => {
                 let io = Box::new(TokioIo::new(connection));
-                on_socket(Socket::upgraded(io, peer, kind, &limits).await).await;
+                on_socket(Socket::upgraded(io, peer, kind, &limits, permit).await).await;
             }
             Ok(Err(error)) => tracing::debug!(%peer, %error, "the peer left during the upgrade"),
             Err(_) => tracing::debug!(%peer, "the peer did not finish the upgrade in time"),

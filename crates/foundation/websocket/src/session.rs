@@ -2,6 +2,7 @@
 //! becomes a [`PeerSession`]. The [`Peer`] knows the meaning of the messages.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use muster_protocol::FeatureSet;
@@ -64,6 +65,11 @@ impl Greeting {
     pub fn new(socket: Socket) -> Self {
         socket.allowance().limit(GREETING_BYTES);
         Self { socket }
+    }
+
+    /// The peer's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.socket.peer()
     }
 
     /// Whether the peer showed that it is Muster.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt, SinkExt, StreamExt};
+use muster_process::connections::ConnectionPermit;
 use muster_protocol::FeatureSet;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -46,6 +47,8 @@ pub struct Socket {
     reader: SocketReader,
     writer: SocketWriter,
     allowance: ReadAllowance,
+    /// The place of an accepted connection, which it keeps while its peer is unknown.
+    permit: Option<Arc<ConnectionPermit>>,
 }
 
 /// The receiving half.
@@ -76,7 +79,15 @@ struct SocketState {
 
 impl Socket {
     /// The server's side of a connection whose upgrade is done.
-    pub(crate) async fn upgraded(io: Box<dyn Io>, peer: SocketAddr, kind: PeerKind, limits: &Limits) -> Self {
+    ///
+    /// It keeps `permit`, which counts against the listener's bounds, until it is split.
+    pub(crate) async fn upgraded(
+        io: Box<dyn Io>,
+        peer: SocketAddr,
+        kind: PeerKind,
+        limits: &Limits,
+        permit: Option<Arc<ConnectionPermit>>,
+    ) -> Self {
         let allowance = ReadAllowance::default();
         let counted: Box<dyn Io> = Box::new(CountedIo {
             io,
@@ -86,6 +97,7 @@ impl Socket {
         let frames = WebSocketStream::from_raw_socket(io, Role::Server, Some(limits.websocket())).await;
         Self {
             allowance,
+            permit,
             ..Self::over(frames, peer, kind, limits)
         }
     }
@@ -109,6 +121,7 @@ impl Socket {
             },
             writer: SocketWriter { link },
             allowance: ReadAllowance::default(),
+            permit: None,
         }
     }
 
@@ -140,8 +153,10 @@ impl Socket {
         self.reader.drain().await;
     }
 
-    /// Splits it into two halves for two tasks.
+    /// Splits it into two halves for two tasks. The peer is known now, so the connection gives back its place among the
+    /// listener's connections.
     pub fn split(self) -> (SocketReader, SocketWriter) {
+        drop(self.permit);
         (self.reader, self.writer)
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use muster_process::connections::ConnectionBounds;
 use muster_process::listen::{Accepted, Acceptor};
 use muster_process::task::Tasks;
 use muster_process::{SharedClock, tls};
@@ -28,8 +29,11 @@ use crate::limits::Limits;
 use crate::server::upgrade;
 use crate::socket::Socket;
 
-/// Connections whose certificate is not known yet, at a time.
-const MAX_STRANGERS: usize = 64;
+/// Connections whose certificate is not known yet, at a time. Executors of one machine dial together.
+const STRANGERS: ConnectionBounds = ConnectionBounds {
+    total: 64,
+    per_address: 32,
+};
 
 /// Dials `address` (`host:port`) and opens a websocket at `path` over TLS, with the one peer whose certificate `config`
 /// knows.
@@ -114,7 +118,7 @@ pub async fn listen<C: Callers>(
     stop: CancellationToken,
 ) {
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let accepting = Acceptor::new("tls", listener, MAX_STRANGERS, clock, stop);
+    let accepting = Acceptor::new("tls", listener, STRANGERS, clock, stop);
     while let Some(Accepted { stream, peer, permit }) = accepting.next().await {
         let (acceptor, callers, own) = (acceptor.clone(), Arc::clone(&callers), tasks.clone());
         tasks.spawn("tls connection", async move {

@@ -190,9 +190,10 @@ async fn the_wait_grows_and_only_a_good_connection_shortens_it() {
     let dial = || {
         let n = tries.fetch_add(1, Ordering::SeqCst);
         let clock = Arc::clone(&clock);
-        // The sixth try is accepted and lives for a second, the eighth is dropped at once, the tenth stops.
+        // The sixth try is accepted and lives for a second, the eighth is dropped at once, the tenth does its work and
+        // is dropped, the eleventh stops.
         async move {
-            if [5, 7, 9].contains(&n) {
+            if [5, 7, 9, 10].contains(&n) {
                 Ok(n)
             } else {
                 Err(format!("try {n} at {:?}", clock.now()))
@@ -205,6 +206,7 @@ async fn the_wait_grows_and_only_a_good_connection_shortens_it() {
             match n {
                 5 => clock.sleep(Duration::from_secs(1)).await,
                 7 => {}
+                9 => return AfterConnection::AgainSoon,
                 _ => return AfterConnection::Stop,
             }
             AfterConnection::Again
@@ -214,7 +216,7 @@ async fn the_wait_grows_and_only_a_good_connection_shortens_it() {
         .run(dial, serve, |_| false)
         .await
         .unwrap();
-    // Waits after tries 0 to 8, at most 20 40 80 160 200 | 20 40 80 160 ms, at least half, and the second of life.
+    // Waits after tries 0 to 9, at most 20 40 80 160 200 | 20 40 80 160 | 20 ms, at least half, and the second of life.
     let took = clock.now().since(begun).as_millis();
     assert!((1400..=1800).contains(&took), "{took} ms");
 }

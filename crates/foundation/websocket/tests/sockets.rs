@@ -58,7 +58,7 @@ async fn a_message_sent_with_the_handshake_is_not_lost() {
             .unwrap();
         assert!(text.contains("muster-protocol: 1"), "{text}");
         assert!(
-            text.contains("muster-features: terms, fetching, private-images, queue, capacity"),
+            text.contains("muster-features: terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines"),
             "{text}"
         );
         let accept = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key.as_bytes());

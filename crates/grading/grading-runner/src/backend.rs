@@ -1,5 +1,6 @@
 //! The services that grading needs from the validator.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -12,6 +13,9 @@ use muster_sealed_client::SealedSession;
 pub trait GradingBackend: Send + Sync + 'static {
     /// The key of the validator that runs the batches.
     fn validator_key(&self) -> ValidatorKey;
+
+    /// Whether a session may be dialled at this address, which its miner gave as `host`.
+    fn permits_address(&self, host: &str, address: SocketAddr) -> bool;
 
     /// Waits for the first block after this one. Returns its number and its hash.
     fn next_block(&self, block: u64) -> BoxFuture<'_, (u64, BlockHash)>;

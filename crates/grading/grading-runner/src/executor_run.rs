@@ -17,7 +17,7 @@ use muster_hardware_proof::{InstructionSet, ProofVerdict};
 use muster_process::backoff::Backoff;
 use muster_process::certificate;
 use muster_protocol::JobId;
-use muster_sealed_client::{SealedSession, SessionParameters};
+use muster_sealed_client::{AddressPermit, SealedSession, SessionParameters};
 use muster_session_pool::Service;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -223,6 +223,7 @@ impl ExecutorRun {
             identity: &generated.identity,
             until: state.clock.now().plus(self.lease_lifetime),
             skew: Duration::from_millis(state.settings.skew_ms),
+            permits: AddressPermit(&|host, address| state.backend.permits_address(host, address)),
             clock: &state.clock,
             tasks: &state.tasks,
         };

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as ApiError;
-use bollard::models::{ContainerCreateBody, ImageConfig};
+use bollard::models::{ContainerCreateBody, ContainerStateStatusEnum, ImageConfig};
 use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, DownloadFromContainerOptions, ImportImageOptions,
-    ListContainersOptions, RemoveContainerOptions, StopContainerOptions, WaitContainerOptions,
+    ListContainersOptions, LogsOptions, RemoveContainerOptions, StopContainerOptions, WaitContainerOptions,
 };
 use bollard::{BollardRequest, Docker, body_full};
 use bytes::Bytes;
@@ -142,6 +142,28 @@ pub struct RunningContainer {
     pub id: String,
     /// The id of its first process in the host's process namespace.
     pub pid: i32,
+}
+
+/// A part of the engine's copy of a container's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptOutput {
+    /// From the earliest piece that the engine still has, to now.
+    SoFar,
+    /// From the earliest piece that the engine still has, to the container's end.
+    Whole,
+    /// From now to the container's end.
+    FromNow,
+}
+
+/// How far a container has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerStage {
+    /// There is none of this name.
+    Absent,
+    /// It was created and never started.
+    Created,
+    /// It runs, or has ended.
+    Started,
 }
 
 /// The end of a container.
@@ -336,6 +358,55 @@ impl ContainerEngine {
         let AttachContainerResults { output, input } =
             attached.map_err(operation_failed("attach to a container"))?;
         Ok((output.boxed(), input))
+    }
+
+    /// The engine's copy of what a container prints.
+    /// The stream has the errors of reading.
+    pub fn read_output(&self, name: &str, wanted: KeptOutput) -> BoxStream<'_, Result<LogOutput, ApiError>> {
+        let options = LogsOptions {
+            follow: wanted != KeptOutput::SoFar,
+            stdout: true,
+            stderr: true,
+            tail: match wanted {
+                KeptOutput::SoFar | KeptOutput::Whole => "all".to_owned(),
+                KeptOutput::FromNow => "0".to_owned(),
+            },
+            ..LogsOptions::default()
+        };
+        self.docker.logs(name, Some(options)).boxed()
+    }
+
+    /// Whether a container of this name exists, and whether it was ever started.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn find_stage(&self, name: &str) -> Result<ContainerStage, EngineError> {
+        let inspected = match self.docker.inspect_container(name, None).await {
+            Ok(inspected) => inspected,
+            Err(ApiError::DockerResponseServerError { status_code: 404, .. }) => {
+                return Ok(ContainerStage::Absent);
+            }
+            Err(error) => return Err(operation_failed("inspect a container")(error)),
+        };
+        let state = inspected.state.and_then(|state| state.status);
+        Ok(if state == Some(ContainerStateStatusEnum::CREATED) {
+            ContainerStage::Created
+        } else {
+            ContainerStage::Started
+        })
+    }
+
+    /// Whether the engine's containers go on while the engine itself is away.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn keeps_containers(&self) -> Result<bool, EngineError> {
+        let info = self
+            .docker
+            .info()
+            .await
+            .map_err(operation_failed("ask the engine about itself"))?;
+        Ok(info.live_restore_enabled.unwrap_or_default())
     }
 
     /// Starts a container.

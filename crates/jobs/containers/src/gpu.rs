@@ -1,13 +1,18 @@
 //! Exclusive claims on GPUs, shared by all executors of a machine.
 //!
 //! Each UUID has a file in a folder that the machine's executors share, and the lock on that file is the claim on the
-//! GPU. The kernel releases the lock when the process ends. A GPU that a job left in a bad state has a second file
+//! GPU. The kernel releases the lock when the process ends; the file names the job's folder, so that the GPU stays with
+//! a job that another process may take over. A GPU that a job left in a bad state has a second file
 //! with the reason: it cannot be claimed until an operator has looked at it and removed that file.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
+
+/// The longest path of an owner, in bytes.
+const MAX_OWNER: u64 = 4_096;
 
 /// A claim on GPUs, released on drop.
 #[derive(Debug)]
@@ -57,14 +62,14 @@ pub enum GpuError {
 }
 
 impl GpuClaim {
-    /// Claims all of the GPUs or none.
+    /// Claims all of the GPUs or none, for the job with the folder `owner`.
     ///
     /// # Errors
     /// A GPU is in use or in quarantine, or a text is not a UUID.
-    pub fn take(folder: &Path, uuids: &[String]) -> Result<Self, GpuError> {
+    pub fn take(folder: &Path, uuids: &[String], owner: &Path) -> Result<Self, GpuError> {
         let mut claim = Self::none(folder);
         for uuid in sort_unique(uuids) {
-            let Some(lock) = try_lock(folder, &uuid)? else {
+            let Some(lock) = try_lock(folder, &uuid, owner)? else {
                 return Err(GpuError::Busy(uuid));
             };
             if let Some(reason) = read_quarantine(folder, &uuid)? {
@@ -76,18 +81,18 @@ impl GpuClaim {
         Ok(claim)
     }
 
-    /// Claims any `wanted` of the GPUs that are free.
+    /// Claims any `wanted` of the GPUs that are free, for the job with the folder `owner`.
     ///
     /// # Errors
     /// Fewer are free, or a text is not a UUID.
-    pub fn take_any(folder: &Path, uuids: &[String], wanted: usize) -> Result<Self, GpuError> {
+    pub fn take_any(folder: &Path, uuids: &[String], wanted: usize, owner: &Path) -> Result<Self, GpuError> {
         let mut claim = Self::none(folder);
         let mut out = 0;
         for uuid in sort_unique(uuids) {
             if claim.uuids.len() == wanted {
                 break;
             }
-            let Some(lock) = try_lock(folder, &uuid)? else {
+            let Some(lock) = try_lock(folder, &uuid, owner)? else {
                 continue;
             };
             if read_quarantine(folder, &uuid)?.is_some() {
@@ -167,8 +172,9 @@ fn sort_unique(uuids: &[String]) -> Vec<String> {
     sorted
 }
 
-/// The lock on one GPU; `None` if another process holds it.
-fn try_lock(folder: &Path, uuid: &str) -> Result<Option<File>, GpuError> {
+/// The lock on one GPU; `None` if another process holds it, or if the last owner's folder is still there: its container
+/// may run on.
+fn try_lock(folder: &Path, uuid: &str, owner: &Path) -> Result<Option<File>, GpuError> {
     if !is_uuid(uuid) {
         return Err(GpuError::Uuid(uuid.chars().take(100).collect()));
     }
@@ -176,21 +182,47 @@ fn try_lock(folder: &Path, uuid: &str) -> Result<Option<File>, GpuError> {
         path: folder.to_owned(),
         source,
     };
-    let mut private = DirBuilder::new();
-    private
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map_err(failed)?;
+    muster_process::private_folder::create(folder).map_err(failed)?;
     let file = OpenOptions::new()
         .create(true)
-        .append(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
         .open(folder.join(format!("{uuid}.gpu")))
         .map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(failed(error)),
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    let last = read_owner(&file).map_err(failed)?;
+    if last.as_deref().is_some_and(|last| last != owner && last.exists()) {
+        return Ok(None);
+    }
+    write_owner(&file, owner).map_err(failed)?;
+    Ok(Some(file))
+}
+
+/// The folder of the job that claimed a GPU last; `None` if it gave the GPU back.
+fn read_owner(mut file: &File) -> io::Result<Option<PathBuf>> {
+    let mut text = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.take(MAX_OWNER).read_to_end(&mut text)?;
+    Ok((!text.is_empty()).then(|| PathBuf::from(OsString::from_vec(text))))
+}
+
+fn write_owner(mut file: &File, owner: &Path) -> io::Result<()> {
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(owner.as_os_str().as_bytes())
+}
+
+impl Drop for GpuClaim {
+    fn drop(&mut self) {
+        for lock in &self.locks {
+            // With the name of a folder that is gone the GPU is as free as without it.
+            let _ = lock.set_len(0);
+        }
     }
 }
 
@@ -214,14 +246,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let take = |uuids: &[&str]| {
             let uuids: Vec<_> = uuids.iter().map(|&uuid| uuid.to_owned()).collect();
-            GpuClaim::take(folder.path(), &uuids)
+            GpuClaim::take(folder.path(), &uuids, Path::new("/nonexistent"))
         };
         let one = take(&["GPU-a", "GPU-a"]).unwrap();
         assert_eq!(one.uuids(), ["GPU-a"]);
         assert!(matches!(take(&["GPU-b", "GPU-a"]), Err(GpuError::Busy(uuid)) if uuid == "GPU-a"));
         let other = take(&["GPU-b"]).unwrap();
         let all = ["GPU-a", "GPU-b", "GPU-c"].map(str::to_owned);
-        let any = |wanted| GpuClaim::take_any(folder.path(), &all, wanted);
+        let any = |wanted| GpuClaim::take_any(folder.path(), &all, wanted, Path::new("/nonexistent"));
         assert!(matches!(
             any(2),
             Err(GpuError::TooFew {
@@ -251,11 +283,12 @@ mod tests {
     fn a_gpu_in_quarantine_is_nobodys_until_its_file_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let both = ["GPU-a", "GPU-b"].map(str::to_owned);
-        let claim = GpuClaim::take(folder.path(), &both).unwrap();
+        let owner = Path::new("/nonexistent");
+        let claim = GpuClaim::take(folder.path(), &both, owner).unwrap();
         claim.quarantine("GPU-a", "Xid 79\n").unwrap();
         assert!(claim.quarantine("GPU-c", "not ours").is_err());
         drop(claim);
-        let refused = GpuClaim::take(folder.path(), &both).unwrap_err();
+        let refused = GpuClaim::take(folder.path(), &both, owner).unwrap_err();
         let GpuError::Quarantined { uuid, reason, path } = &refused else {
             panic!("{refused:?}")
         };
@@ -266,7 +299,7 @@ mod tests {
                 .ends_with(&format!("remove {}", path.display())),
             "{refused}"
         );
-        let any = |wanted| GpuClaim::take_any(folder.path(), &both, wanted);
+        let any = |wanted| GpuClaim::take_any(folder.path(), &both, wanted, owner);
         assert_eq!(any(1).unwrap().uuids(), ["GPU-b"]);
         let refused = any(2).unwrap_err().to_string();
         assert!(
@@ -275,5 +308,26 @@ mod tests {
         );
         std::fs::remove_file(path).unwrap();
         assert_eq!(any(2).unwrap().uuids(), both);
+    }
+
+    #[test]
+    fn a_gpu_stays_with_a_job_whose_process_was_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = tempfile::tempdir().unwrap();
+        let gpu = ["GPU-a".to_owned()];
+        let claim = GpuClaim::take(folder.path(), &gpu, job.path()).unwrap();
+        // A killed process releases its locks and changes no file.
+        claim.locks[0].unlock().unwrap();
+        let other = || GpuClaim::take(folder.path(), &gpu, Path::new("/another"));
+        assert!(matches!(other(), Err(GpuError::Busy(_))));
+        let adopted = GpuClaim::take(folder.path(), &gpu, job.path()).unwrap();
+        std::mem::forget(claim);
+        drop(adopted);
+        other().unwrap();
+        let dead = GpuClaim::take(folder.path(), &gpu, job.path()).unwrap();
+        dead.locks[0].unlock().unwrap();
+        drop(job);
+        other().unwrap();
+        std::mem::forget(dead);
     }
 }

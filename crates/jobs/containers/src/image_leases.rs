@@ -7,13 +7,13 @@
 //! belongs to another program. Images without a file are never removed.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use muster_process::SharedClock;
+use muster_process::{SharedClock, private_folder};
 use muster_protocol::{Digest, ImageId, Timestamp};
 
 /// Upper bound on the size of a file of names, in bytes. A name that is missing from it only keeps the image from
@@ -84,8 +84,7 @@ impl Drop for Lease {
 }
 
 fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> io::Result<Lease> {
-    let mut private = DirBuilder::new();
-    private.recursive(true).mode(0o700).create(folder)?;
+    private_folder::create(folder)?;
     let path = path_of(folder, image);
     loop {
         let file = OpenOptions::new()
@@ -109,6 +108,20 @@ fn take(folder: &Path, image: ImageId, name: &str, clock: &SharedClock) -> io::R
             clock: clock.clone(),
         });
     }
+}
+
+/// The names under which executors of this machine got an image; `None` for an image that none of them got.
+///
+/// # Errors
+/// The disk failed.
+pub fn names_of(folder: &Path, image: ImageId) -> Result<Option<BTreeSet<String>>, LeaseError> {
+    let path = path_of(folder, image);
+    let read = match File::open(&path) {
+        Ok(file) => read_names(&file).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    read.map_err(|source| LeaseError { path, source })
 }
 
 /// All images that were leased here and not removed.
@@ -149,8 +162,7 @@ pub fn list_uses(folder: &Path) -> Result<Vec<ImageUse>, LeaseError> {
 /// The disk failed.
 pub(crate) fn begin_collection(folder: &Path, every: Duration, now: Timestamp) -> Result<bool, LeaseError> {
     let begun = || -> io::Result<bool> {
-        let mut private = DirBuilder::new();
-        private.recursive(true).mode(0o700).create(folder)?;
+        private_folder::create(folder)?;
         let path = folder.join(COLLECTION_MARK);
         let first = !path.exists();
         let file = OpenOptions::new().create(true).append(true).open(&path)?;
@@ -272,6 +284,9 @@ mod tests {
         let one = Lease::take(folder, id, "x/a:1", &clock).unwrap();
         let two = Lease::take(folder, id, "x/a:2", &clock).unwrap();
         assert!(RemovalRight::take(folder, id).unwrap().is_none());
+        let names = names_of(folder, id).unwrap().unwrap();
+        assert!(names.contains("x/a:1") && !names.contains("x/a:3"));
+        assert_eq!(names_of(folder, image("other")).unwrap(), None);
         drop(one);
         test.advance(Duration::from_secs(50));
         assert!(RemovalRight::take(folder, id).unwrap().is_none());

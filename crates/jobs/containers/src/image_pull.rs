@@ -15,7 +15,9 @@ use muster_protocol::Timestamp;
 use muster_protocol::wire::executor::LayerCount;
 
 use crate::engine::{ContainerEngine, EngineError, operation_failed};
+use crate::engine_disk::watch_engine_disk;
 use crate::image_reference::{ImageReference, Pin};
+use crate::registry_check::pin_text;
 
 /// How far a pull has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,10 @@ pub struct PullBounds {
     pub stall: Duration,
     /// The most bytes, compressed, that all layers may have together.
     pub max_bytes: u64,
+    /// The most bytes that all layers may have unpacked.
+    pub max_unpacked: u64,
+    /// The bytes that stay free on the engine's disk.
+    pub reserve: u64,
 }
 
 /// Bytes that count as progress. A registry that drips single bytes makes none.
@@ -48,7 +54,7 @@ const PROGRESS_BYTES: u64 = 64 * 1024;
 pub enum PullError {
     /// The registry refuses this executor.
     #[error(
-        "the registry refuses to give {image} to this executor ({words}); its operator must add or correct the registry's credentials, or the user must choose a public image"
+        "the registry refuses to give {image} to this executor ({words}); its operator must add or correct the registry's credentials and list the repository in images.login_repositories, or the user must choose a public image"
     )]
     Unauthorised {
         /// The image's name as the job gave it.
@@ -83,6 +89,24 @@ pub enum PullError {
         image: String,
         /// The bound, in bytes.
         max_bytes: u64,
+    },
+    /// The registry, or a place to which it leads, is inside a network.
+    #[error(
+        "the engine may not fetch {image} from there: {words}; the user must choose another registry, or the executor's operator must list it in images.allow"
+    )]
+    NotPublic {
+        /// The image's name as the job gave it.
+        image: String,
+        /// The refused address and the reason.
+        words: String,
+    },
+    /// The engine has an image under this name that no executor fetched and that differs from the registry's.
+    #[error(
+        "the engine of this executor has another image under the name {image}; the user may name the image by its digest, or the executor's operator must list it in images.local"
+    )]
+    OtherImage {
+        /// The image's name as the job gave it.
+        image: String,
     },
     /// The bytes stopped coming.
     #[error(
@@ -130,6 +154,8 @@ impl PullError {
             | Self::NotFound { .. }
             | Self::WrongPlatform { .. }
             | Self::TooLarge { .. }
+            | Self::NotPublic { .. }
+            | Self::OtherImage { .. }
             | Self::Stalled { .. }
             | Self::BadDigest { .. }
             | Self::DiskFull { .. } => false,
@@ -152,9 +178,17 @@ pub async fn pull(
 ) -> Result<(), PullError> {
     let mut pauses = Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES);
     let mut watch = StallWatch::new(clock.now());
+    let filling = watch_engine_disk(engine, bounds, clock).await;
+    let mut filling = std::pin::pin!(filling);
     loop {
         let answers = engine.start_pull(reference, credentials.clone());
-        let error = match drain(answers, reference, bounds, &mut watch, progress, clock).await {
+        // Dropping a pull ends it: the engine removes the layers that were not complete.
+        let outcome = tokio::select! {
+            biased;
+            filled = &mut filling => return Err(filled.error(reference.to_string(), bounds)),
+            outcome = drain(answers, reference, bounds, &mut watch, progress, clock) => outcome,
+        };
+        let error = match outcome {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
@@ -172,16 +206,32 @@ impl ContainerEngine {
         reference: &ImageReference,
         credentials: Option<DockerCredentials>,
     ) -> impl Stream<Item = Result<CreateImageInfo, ApiError>> + use<> {
-        let tag = match &reference.pin {
-            Pin::Tag(tag) => tag.clone(),
-            Pin::Digest(digest) => digest.to_string(),
-        };
         let options = CreateImageOptions {
             from_image: Some(reference.repository_name()),
-            tag: Some(tag),
+            tag: Some(pin_text(&reference.pin)),
             ..CreateImageOptions::default()
         };
         self.docker().create_image(Some(options), None, credentials)
+    }
+
+    /// Gives an image another name: the repository of `target` with `tag`.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub(crate) async fn tag(
+        &self,
+        image: &str,
+        target: &ImageReference,
+        tag: &str,
+    ) -> Result<(), EngineError> {
+        let named = TagImageOptions {
+            repo: Some(target.repository_name()),
+            tag: Some(tag.to_owned()),
+        };
+        self.docker()
+            .tag_image(image, Some(named))
+            .await
+            .map_err(operation_failed("name an image"))
     }
 
     /// Gives an image another name and pushes it to that name's registry.
@@ -198,14 +248,7 @@ impl ContainerEngine {
             return Err(EngineError::Incomplete("a tag to push to"));
         };
         let place = target.repository_name();
-        let named = TagImageOptions {
-            repo: Some(place.clone()),
-            tag: Some(tag.clone()),
-        };
-        self.docker()
-            .tag_image(image, Some(named))
-            .await
-            .map_err(operation_failed("name an image"))?;
+        self.tag(image, target, tag).await?;
         let options = PushImageOptions {
             tag: Some(tag.clone()),
             ..PushImageOptions::default()
@@ -311,7 +354,7 @@ fn classify_failure(reference: &ImageReference, status: Option<u16>, words: &str
 const MAX_WORDS: usize = 500;
 
 /// A registry's message as a user may see it: one line, of a bounded length, without control characters.
-fn make_safe(words: &str) -> String {
+pub(crate) fn make_safe(words: &str) -> String {
     let shown = words.trim().chars().take(MAX_WORDS);
     shown.map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -446,6 +489,8 @@ mod tests {
             PullError::DiskFull { .. } => "disk full",
             PullError::WrongPlatform { .. } => "wrong platform",
             PullError::TooLarge { .. } => "too large",
+            PullError::NotPublic { .. } => "not public",
+            PullError::OtherImage { .. } => "other image",
             PullError::Stalled { .. } => "stalled",
             PullError::Interrupted { .. } => "interrupted",
         };
@@ -577,6 +622,8 @@ mod tests {
         let bounds = PullBounds {
             stall: Duration::from_secs(120),
             max_bytes: 1 << 30,
+            max_unpacked: u64::MAX,
+            reserve: 0,
         };
         let unwatched: PullProgress = Arc::new(|_| {});
         let drained = async |total: i64| {

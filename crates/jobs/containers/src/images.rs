@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bollard::auth::DockerCredentials;
 use indexmap::IndexMap;
-use muster_process::SharedClock;
 use muster_process::config::Problem;
 use muster_process::error::{Causes, Coded};
+use muster_process::{SharedClock, private_folder};
 use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{Digest, ErrorCode, ImageId};
 use serde::Deserialize;
@@ -17,9 +17,10 @@ use tokio::task::spawn_blocking;
 use crate::credentials::{self, CredentialsError, RegistryLogin};
 use crate::engine::{ContainerEngine, EngineError, LocalImage};
 use crate::image_archive::{ArchiveError, ArchivedImage, list_images};
-use crate::image_leases::{Lease, LeaseError};
+use crate::image_leases::{self, Lease, LeaseError};
 use crate::image_pull::{PullBounds, PullError, PullProgress, pull};
 use crate::image_reference::{ImageName, ImageReference, Pin, ReferenceError};
+use crate::registry_check;
 use crate::user_archive::UserArchiveError;
 
 /// Upper bound on the number of fetches of an image that is removed between its arrival and its lease.
@@ -39,6 +40,18 @@ pub struct ImageSettings {
     pub stall_s: u64,
     /// The most MiB, compressed, that an image may have to be pulled.
     pub max_mib: u64,
+    /// The most MiB, unpacked, that an image may have.
+    pub max_unpacked_mib: u64,
+    /// MiB that stay free on the engine's disk: with less, no image is pulled.
+    pub reserve_mib: u64,
+    /// The most MiB, unpacked, of the images that are fetched early for one validator.
+    pub listed_mib: u64,
+    /// Hosts, addresses and networks of registries that jobs may name although they are not on the public Internet.
+    pub allow: Vec<String>,
+    /// Names and ids of the engine's images that jobs may run although no executor fetched them; `*` for all.
+    pub local: Vec<String>,
+    /// Repositories whose images jobs get with the executor's logins, each as `host/repository` or `host/folder/*`.
+    pub login_repositories: Vec<String>,
     /// The executor's logins, by the registry's host.
     pub registries: IndexMap<String, RegistryLogin>,
     /// Path of a file written by `docker login`, for all other registries; empty for none.
@@ -101,9 +114,15 @@ impl Default for ImageSettings {
             pull: true,
             stall_s: 120,
             max_mib: 51_200,
+            max_unpacked_mib: 102_400,
+            reserve_mib: 2_048,
+            listed_mib: 102_400,
+            allow: Vec::new(),
+            local: Vec::new(),
+            login_repositories: Vec::new(),
             registries: IndexMap::new(),
             docker_config: PathBuf::new(),
-            cache_dir: PathBuf::from("/var/tmp/muster-executor-images"),
+            cache_dir: private_folder::usual_place("executor-images"),
             keep_days: 30,
             keep_mib: 204_800,
         }
@@ -121,10 +140,25 @@ pull = true
 # A pull that has made no progress for so many seconds ends, and an image of more MiB (compressed) is not pulled.
 stall_s = 120
 max_mib = 51200
+# No image may have more MiB once it is unpacked, and so many MiB stay free on the engine's disk: a pull ends before.
+max_unpacked_mib = 102400
+reserve_mib = 2048
+# The most MiB, unpacked, of the images that a persistent executor fetches early because one validator lists them.
+listed_mib = 102400
+# Hosts, addresses (127.0.0.1:5000 for one port only) and networks (CIDR) of registries that jobs may name although they
+# are not on the public Internet. A host in this list is not resolved and may speak plain HTTP.
+allow = []
+# Images of the engine that jobs may run although no executor fetched them: names, ids (sha256:...), or "*" for all. An
+# image that executors fetched, or that came from an archive, needs no entry.
+local = []
+# The repositories whose images every user may have with the logins of this executor: "ghcr.io/us/model" or
+# "ghcr.io/us/*". All other images are pulled without a login. The names in `prefetch` need no entry.
+login_repositories = []
 # A file that `docker login` has written, for registries not named below. Its credential helpers are not started.
 docker_config = ""
-# Where all executors of this machine record which images they use. Absolute.
-cache_dir = "/var/tmp/muster-executor-images"
+# Where all executors of this machine record which images they use. Absolute; by default /var/lib/muster/executor-images
+# for root and /var/tmp/muster-executor-images for another user.
+# cache_dir = "/var/lib/muster/executor-images"
 # Images that no executor has used for so many days are removed,
 keep_days = 30
 # and the longest unused of the rest once they take more MiB together.
@@ -145,7 +179,11 @@ keep_mib = 204800
                 "must be an absolute path, the same for all executors of this machine",
             ));
         }
-        for (key, value) in [("stall_s", self.stall_s), ("max_mib", self.max_mib)] {
+        for (key, value) in [
+            ("stall_s", self.stall_s),
+            ("max_mib", self.max_mib),
+            ("max_unpacked_mib", self.max_unpacked_mib),
+        ] {
             if value == 0 {
                 problems.push(Problem::at(format!("{table}.{key}"), "must be at least 1"));
             }
@@ -155,6 +193,7 @@ keep_mib = 204800
                 problems.push(Problem::at(format!("{table}.prefetch"), error.to_string()));
             }
         }
+        problems.extend(self.access_problems(table));
         problems
     }
 
@@ -170,11 +209,27 @@ keep_mib = 204800
         PullBounds {
             stall: Duration::from_secs(self.stall_s),
             max_bytes: self.max_mib.saturating_mul(1 << 20),
+            max_unpacked: self.max_unpacked_mib.saturating_mul(1 << 20),
+            reserve: self.reserve_mib.saturating_mul(1 << 20),
         }
     }
 
-    /// The login at a registry; `None` for anonymous access.
-    fn credentials(&self, registry: &str) -> Result<Option<DockerCredentials>, CredentialsError> {
+    /// These settings for an image of at most `bytes`, unpacked.
+    #[must_use]
+    pub fn within(&self, bytes: u64) -> Self {
+        Self {
+            max_mib: self.max_mib.min(bytes >> 20),
+            max_unpacked_mib: self.max_unpacked_mib.min(bytes >> 20),
+            ..self.clone()
+        }
+    }
+
+    /// The login with which jobs get an image; `None` for anonymous access.
+    fn credentials(&self, reference: &ImageReference) -> Result<Option<DockerCredentials>, CredentialsError> {
+        if !self.lists_login(reference) {
+            return Ok(None);
+        }
+        let registry = reference.registry.as_str();
         match self.registries.get(registry) {
             Some(login) => Ok(Some(login.to_docker(registry))),
             None if self.docker_config.as_os_str().is_empty() => Ok(None),
@@ -209,11 +264,12 @@ impl ImageError {
                 PullError::NotFound { .. }
                 | PullError::Unauthorised { .. }
                 | PullError::WrongPlatform { .. }
+                | PullError::NotPublic { .. }
                 | PullError::TooLarge { .. },
             ) => Fault::User,
             Self::Pull(PullError::Interrupted { .. } | PullError::Stalled { .. }) => Fault::Nobody,
             Self::Pull(PullError::BadDigest { .. }) => Fault::Network,
-            Self::Pull(PullError::DiskFull { .. })
+            Self::Pull(PullError::DiskFull { .. } | PullError::OtherImage { .. })
             | Self::Credentials(_)
             | Self::Engine(_)
             | Self::Lease(_)
@@ -227,14 +283,18 @@ impl ImageError {
     pub fn fetch_failure(&self) -> Option<ImageFetchFailure> {
         match self {
             Self::Missing(_) | Self::Pull(PullError::NotFound { .. }) => Some(ImageFetchFailure::NoSuchImage),
-            Self::Pull(PullError::Unauthorised { .. }) => Some(ImageFetchFailure::NoRight),
+            Self::Pull(PullError::Unauthorised { .. } | PullError::NotPublic { .. }) => {
+                Some(ImageFetchFailure::NoRight)
+            }
             Self::Pull(PullError::WrongPlatform { .. }) => Some(ImageFetchFailure::WrongPlatform),
             Self::Pull(PullError::TooLarge { .. }) => Some(ImageFetchFailure::TooLarge),
             Self::Pull(PullError::Stalled { .. }) => Some(ImageFetchFailure::Stalled),
             Self::Pull(PullError::Interrupted { .. }) => Some(ImageFetchFailure::Unreachable),
             Self::Name(_)
             | Self::UserArchive(_)
-            | Self::Pull(PullError::BadDigest { .. } | PullError::DiskFull { .. })
+            | Self::Pull(
+                PullError::BadDigest { .. } | PullError::DiskFull { .. } | PullError::OtherImage { .. },
+            )
             | Self::Credentials(_)
             | Self::Engine(_)
             | Self::Lease(_)
@@ -254,6 +314,8 @@ impl Coded for ImageError {
                 | PullError::Unauthorised { .. }
                 | PullError::WrongPlatform { .. }
                 | PullError::TooLarge { .. }
+                | PullError::NotPublic { .. }
+                | PullError::OtherImage { .. }
                 | PullError::Stalled { .. }
                 | PullError::Interrupted { .. },
             ) => Some(ErrorCode::ImageMissing),
@@ -286,13 +348,16 @@ pub async fn find(
     clock: &SharedClock,
 ) -> Result<FoundImage, ImageError> {
     let wanted: ImageName = name.parse()?;
-    if let Some(image) = find_or_load(engine, &wanted.to_string(), &settings.preload).await?
+    if let Some(image) = find_here(engine, settings, &wanted).await?
         && let Some(leased) = lease_found(engine, settings, image, &wanted, clock).await?
     {
         return Ok(FoundImage::Here(Box::new(leased)));
     }
     match wanted {
-        ImageName::Registry(reference) if settings.pull => Ok(FoundImage::AtRegistry(reference.registry)),
+        ImageName::Registry(reference) if settings.pull => {
+            registry_check::check_address(settings, &reference).await?;
+            Ok(FoundImage::AtRegistry(reference.registry))
+        }
         ImageName::Registry(_) | ImageName::Id(_) => Err(ImageError::Missing(wanted.to_string())),
     }
 }
@@ -359,7 +424,7 @@ pub async fn preload(
     }
     let unwatched: PullProgress = Arc::new(|_| {});
     for name in &settings.prefetch {
-        match ensure(engine, settings, name, &unwatched, clock).await {
+        match ensure(engine, &settings.for_operator(), name, &unwatched, clock).await {
             Ok(resolved) => held.push(resolved.lease),
             Err(error) => {
                 tracing::warn!(image = name, error = %Causes(&error), "an image of `prefetch` is not available");
@@ -379,19 +444,47 @@ pub(crate) async fn lease_image(
     Ok(spawn_blocking(move || Lease::take(&folder, id, &label, &clock)).await??)
 }
 
-/// Finds an image by name or id. If the engine does not have it, loads the first of `archives` that holds it, without
-/// the archive's tags. `None` if neither has it.
+/// Finds an image that jobs may run: one that executors fetched under this name or id, one that the operator lists, or
+/// one of the operator's archives.
+async fn find_here(
+    engine: &ContainerEngine,
+    settings: &ImageSettings,
+    wanted: &ImageName,
+) -> Result<Option<LocalImage>, ImageError> {
+    let name = wanted.to_string();
+    if let Some(image) = engine.find_image(&name).await?
+        && is_known(settings, wanted, image.id).await?
+    {
+        return Ok(Some(image));
+    }
+    Ok(load_from(engine, &name, &settings.preload).await?)
+}
+
+/// Whether jobs may run an image of the engine. Its other images belong to the machine's operator: a name of theirs is
+/// no permission.
+async fn is_known(settings: &ImageSettings, wanted: &ImageName, id: ImageId) -> Result<bool, ImageError> {
+    if settings.lists_local(wanted, id) {
+        return Ok(true);
+    }
+    let folder = settings.cache_dir.clone();
+    let names = spawn_blocking(move || image_leases::names_of(&folder, id)).await??;
+    Ok(names.is_some_and(|names| match wanted {
+        // The id is a key to the content of an image that some executor got.
+        ImageName::Id(_) => true,
+        ImageName::Registry(reference) => names.contains(&reference.to_string()),
+    }))
+}
+
+/// Loads the first of `archives` that holds an image of this name or id, without the archive's tags. `None` if none
+/// does.
 ///
 /// # Errors
 /// The engine failed. An archive that cannot be read is logged and skipped.
-pub async fn find_or_load(
+pub async fn load_from(
     engine: &ContainerEngine,
     name: &str,
     archives: &[PathBuf],
 ) -> Result<Option<LocalImage>, EngineError> {
-    if let Some(image) = engine.find_image(name).await? {
-        return Ok(Some(image));
-    }
     for archive in archives {
         let images = list_archive(archive).await;
         let Some(meant) = images.iter().find(|image| has_name(image, name)) else {
@@ -418,20 +511,57 @@ async fn obtain(
     progress: &PullProgress,
     clock: &SharedClock,
 ) -> Result<LocalImage, ImageError> {
-    let label = wanted.to_string();
-    if let Some(image) = find_or_load(engine, &label, &settings.preload).await? {
+    if let Some(image) = find_here(engine, settings, wanted).await? {
         return Ok(image);
     }
+    let label = wanted.to_string();
     let reference = match wanted {
         ImageName::Registry(reference) if settings.pull => reference,
         ImageName::Registry(_) | ImageName::Id(_) => return Err(ImageError::Missing(label)),
     };
-    let (owned, registry) = (settings.clone(), reference.registry.clone());
-    let credentials = spawn_blocking(move || owned.credentials(&registry)).await??;
-    tracing::info!(image = label, "pulling an image");
+    let (owned, named) = (settings.clone(), reference.clone());
+    let credentials = spawn_blocking(move || owned.credentials(&named)).await??;
     let bounds = settings.pull_bounds();
-    pull(engine, reference, credentials, bounds, progress, clock).await?;
+    let resolved = registry_check::resolve(settings, reference, credentials.as_ref(), bounds, clock).await?;
+    if let Some(own) = engine.find_image(&label).await?
+        && matches!(reference.pin, Pin::Tag(_))
+    {
+        // A pull would take the name away from the operator's image.
+        return match &resolved {
+            Some(registry) if registry.images.contains(&own.id) => Ok(own),
+            Some(_) | None => Err(PullError::OtherImage { image: label }.into()),
+        };
+    }
+    tracing::info!(image = label, "pulling an image");
+    // The engine gets the manifest that was added up, whatever the tag means by then.
+    let pinned = resolved.map(|registry| reference.with_pin(Pin::Digest(registry.digest)));
+    pull(
+        engine,
+        pinned.as_ref().unwrap_or(reference),
+        credentials,
+        bounds,
+        progress,
+        clock,
+    )
+    .await?;
+    if let (Some(pinned), Pin::Tag(tag)) = (&pinned, &reference.pin) {
+        engine.tag(&pinned.to_string(), reference, tag).await?;
+    }
     let pulled = engine.find_image(&label).await?;
+    if let Some(image) = pulled.as_ref().filter(|image| image.size > bounds.max_unpacked) {
+        engine.remove_tag(&label).await?;
+        tracing::warn!(
+            image = label,
+            bytes = image.size,
+            "removed an image that is too large unpacked"
+        );
+        let max_bytes = bounds.max_unpacked;
+        return Err(PullError::TooLarge {
+            image: label,
+            max_bytes,
+        }
+        .into());
+    }
     // Removed again by a program that does not respect leases.
     let words = "the image was removed right after it had arrived".to_owned();
     pulled.ok_or(ImageError::Pull(PullError::Interrupted { image: label, words }))
@@ -528,10 +658,12 @@ mod tests {
     fn the_commented_settings_are_the_defaults() {
         let read: ImageSettings = toml::from_str(ImageSettings::COMMENTED).unwrap();
         assert_eq!(read, ImageSettings::default());
-        let with = "[registries.\"ghcr.io\"]\nusername = \"u\"\npassword = \"p\"\n";
+        let with = "login_repositories = [\"ghcr.io/us/*\", \"docker.io/us/x\"]\n\
+            [registries.\"ghcr.io\"]\nusername = \"u\"\npassword = \"p\"\n";
         let settings: ImageSettings = toml::from_str(with).unwrap();
-        let known = settings.credentials("ghcr.io").unwrap().unwrap();
-        assert_eq!(known.password.as_deref(), Some("p"));
-        assert_eq!(settings.credentials("docker.io").unwrap(), None);
+        let login = |name: &str| settings.credentials(&name.parse().unwrap()).unwrap();
+        assert_eq!(login("ghcr.io/us/x").unwrap().password.as_deref(), Some("p"));
+        assert_eq!(login("us/x"), None);
+        assert_eq!(login("ghcr.io/them/x"), None, "a user's own name gets no login");
     }
 }

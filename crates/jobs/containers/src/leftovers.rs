@@ -12,6 +12,7 @@
 use std::path::{Path, PathBuf};
 
 use muster_process::error::Causes;
+use muster_protocol::Timestamp;
 use tokio::task::{JoinError, spawn_blocking};
 
 use crate::engine::{ContainerEngine, EngineError};
@@ -48,12 +49,16 @@ pub enum ReapError {
 ///
 /// # Errors
 /// The engine or `work_dir` cannot be used at all. Single failures are counted in [`ReapSummary::left`].
-pub async fn reap(engine: &ContainerEngine, work_dir: &Path) -> Result<ReapSummary, ReapError> {
+pub async fn reap(
+    engine: &ContainerEngine,
+    work_dir: &Path,
+    now: Timestamp,
+) -> Result<ReapSummary, ReapError> {
     let work_dir = PathBuf::from(work_dir);
     let mut reaped = ReapSummary::default();
     let mut emptied = Vec::new();
     // All containers first: they hold memory, processors and GPUs, while folders only hold disk.
-    for folder in spawn_blocking(move || find_abandoned(&work_dir)).await?? {
+    for folder in spawn_blocking(move || find_abandoned(&work_dir, now)).await?? {
         match containers_of(engine, &folder).await {
             Ok(removed) => {
                 reaped.containers += removed;

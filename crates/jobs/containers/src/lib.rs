@@ -7,8 +7,11 @@
 pub mod credentials;
 pub mod disk;
 pub mod engine;
+mod engine_disk;
+mod folder_removal;
 pub mod gpu;
 pub mod home_folder;
+mod image_access;
 pub mod image_archive;
 pub mod image_cache;
 pub mod image_leases;
@@ -18,8 +21,10 @@ pub mod images;
 pub mod leftovers;
 pub mod owned_folders;
 pub mod private_pull;
+mod registry_check;
 mod retryable_errors;
 pub mod sandbox;
+pub mod sized_disk;
 pub mod user_archive;
 
 pub use engine::{ContainerEngine, EngineError, LocalImage};

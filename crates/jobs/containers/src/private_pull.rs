@@ -10,8 +10,9 @@ use uuid::Uuid;
 use crate::credentials::RegistryLogin;
 use crate::engine::{ContainerEngine, EngineError, operation_failed};
 use crate::image_pull::{PullError, PullProgress, pull};
-use crate::image_reference::{ImageName, ImageReference};
+use crate::image_reference::{ImageName, ImageReference, Pin};
 use crate::images::{ImageError, ImageSettings, LeasedImage, find_manifest, lease_image};
+use crate::registry_check;
 
 /// The beginning of the names that keep private images with the engine. The rest is random, so no job can name one.
 const KEPT: &str = "muster.invalid/private/";
@@ -47,11 +48,24 @@ pub async fn pull_private(
     for _ in 0..MAX_PULLS {
         let login = login.to_docker(&reference.registry);
         let bounds = settings.pull_bounds();
+        let resolved = registry_check::resolve(settings, reference, Some(&login), bounds, clock).await?;
+        // By digest: a tag would take the name away from an image of the operator's.
+        let pinned = resolved.map(|registry| reference.with_pin(Pin::Digest(registry.digest)));
+        let reference = pinned.as_ref().unwrap_or(reference);
         pull(engine, reference, Some(login), bounds, progress, clock).await?;
-        let Some(image) = engine.find_image(&label).await? else {
+        let Some(image) = engine.find_image(&reference.to_string()).await? else {
             continue;
         };
-        let manifest = find_manifest(&image, &wanted);
+        if image.size > bounds.max_unpacked {
+            engine.remove_tag(&reference.to_string()).await?;
+            let max_bytes = bounds.max_unpacked;
+            return Err(PullError::TooLarge {
+                image: label,
+                max_bytes,
+            }
+            .into());
+        }
+        let manifest = find_manifest(&image, &ImageName::Registry(reference.clone()));
         let kept = keep(engine, image.id).await?;
         let lease = lease_image(settings, image.id, kept, clock).await?;
         forget_names(engine, image.id, reference).await?;
@@ -67,7 +81,7 @@ pub async fn pull_private(
     Err(ImageError::Pull(PullError::Interrupted { image: label, words }))
 }
 
-/// Removes every name of an image under the repository of `reference`, by tag and by digest.
+/// Removes the names of an image under the repository of `reference`: the digest, and the tag if it was pulled by that.
 async fn forget_names(
     engine: &ContainerEngine,
     image: ImageId,
@@ -79,7 +93,11 @@ async fn forget_names(
     let repository = reference.repository_name();
     for name in names {
         let parsed = name.parse::<ImageReference>();
-        if parsed.is_ok_and(|name| name.repository_name() == repository) {
+        let ours = parsed.is_ok_and(|name| match name.pin {
+            Pin::Digest(_) => name.repository_name() == repository,
+            Pin::Tag(_) => name == *reference,
+        });
+        if ours {
             engine.remove_tag(&name).await?;
         }
     }

@@ -84,6 +84,10 @@ pub struct Bind {
     pub writable: bool,
 }
 
+/// The engine's copy of a job's output: so many files, each of so many MiB. Older output is gone.
+const LOG_FILES: u32 = 2;
+const LOG_FILE_MIB: u32 = 32;
+
 /// The user that runs the job's program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -194,10 +198,15 @@ impl Sandbox<'_> {
             pids_limit: Some(limits.pids),
             shm_size: Some(limits.shm.min(limits.memory)),
             ulimits: Some(vec![no_core_dumps()]),
-            // The output comes from the attached streams; a copy kept by the engine could fill the disk.
+            // The output comes from the attached streams. The engine keeps a bounded copy for an executor that takes
+            // the place of a dead one.
             log_config: Some(HostConfigLogConfig {
-                typ: Some("none".to_owned()),
-                config: None,
+                typ: Some("local".to_owned()),
+                config: Some(HashMap::from([
+                    ("max-size".to_owned(), format!("{LOG_FILE_MIB}m")),
+                    ("max-file".to_owned(), LOG_FILES.to_string()),
+                    ("compress".to_owned(), "false".to_owned()),
+                ])),
             }),
             runtime: (!self.runtime.is_empty()).then(|| self.runtime.to_owned()),
             device_requests: self.device_request().map(|request| vec![request]),
@@ -212,17 +221,18 @@ impl Sandbox<'_> {
         let kept: Vec<_> = self
             .environment
             .iter()
-            .filter(|(name, _)| !(gpu && steers_gpus(name)))
+            .filter(|(name, value)| !(gpu && steers_gpus(name, value)))
             .copied()
             .collect();
         let mut lines = environment(&kept)?;
         if gpu {
-            let names = self
+            let of_image = self
                 .image
                 .environment
                 .iter()
-                .filter_map(|line| line.split('=').next());
-            lines.extend(names.filter(|name| steers_gpus(name)).map(str::to_owned));
+                .filter_map(|line| line.split_once('='));
+            let steering = of_image.filter(|(name, value)| steers_gpus(name, value));
+            lines.extend(steering.map(|(name, _)| name.to_owned()));
         }
         let home = |(name, _): &(&str, &str)| *name == "HOME";
         if self.run_as == RunAs::Nobody && !self.environment.iter().any(home) {
@@ -254,12 +264,8 @@ impl Sandbox<'_> {
         let options = format!("rw,exec,nosuid,nodev,mode=1777,size={}", self.allowance.tmpfs);
         let taken = |path: &str| self.binds.iter().any(|bind| bind.target == path);
         // Without a tmpfs, a volume that the image declares would be an unbounded folder on the engine's disk.
-        let declared = self
-            .image
-            .volumes
-            .iter()
-            .filter(|path| path.starts_with('/'))
-            .cloned();
+        // The engine compares the paths of tmpfs and volumes as they are, after it has cleaned those of volumes.
+        let declared = self.image.volumes.iter().filter_map(|path| clean(path));
         let paths = SCRATCH
             .map(str::to_owned)
             .into_iter()
@@ -270,6 +276,22 @@ impl Sandbox<'_> {
             .map(|path| (path, options.clone()))
             .collect()
     }
+}
+
+/// An absolute path without `.`, `..` and repeated slashes, as the engine reads the paths of volumes. `None` for the
+/// root and for a relative path, neither of which the engine takes as a volume.
+fn clean(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.strip_prefix('/')?.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            name => parts.push(name),
+        }
+    }
+    (!parts.is_empty()).then(|| format!("/{}", parts.join("/")))
 }
 
 /// The labels by which a job's container is found again: its attempt and its folder.
@@ -339,9 +361,28 @@ fn no_core_dumps() -> ResourcesUlimits {
     }
 }
 
-/// Whether a variable steers the container toolkit or the dynamic loader.
-fn steers_gpus(name: &str) -> bool {
-    name.starts_with("NVIDIA_") || name.starts_with("CUDA_MPS_") || matches!(name, "LD_PRELOAD" | "LD_AUDIT")
+/// Whether a variable steers the container toolkit or the dynamic loader. Hooks of the toolkit run on the machine, some
+/// of them with the container's variables and with the image's root as their working folder, so a list of libraries'
+/// folders passes only if each of them is one of the system's own: images for CUDA have such lists.
+fn steers_gpus(name: &str, value: &str) -> bool {
+    match name {
+        "LD_LIBRARY_PATH" => !value.split([':', ';']).all(is_library_folder),
+        "GLIBC_TUNABLES" => true,
+        name => ["NVIDIA_", "CUDA_MPS_", "LD_"]
+            .iter()
+            .any(|family| name.starts_with(family)),
+    }
+}
+
+/// Whether a path lies in a folder of libraries that only the machine's administrator may change.
+fn is_library_folder(path: &str) -> bool {
+    let plain = !path.contains('$') && path.split('/').all(|part| part != "..");
+    let folders = ["/usr", "/lib", "/lib64", "/opt"];
+    let inside = folders.iter().any(|folder| {
+        path.strip_prefix(folder)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    });
+    plain && inside
 }
 
 #[cfg(test)]

@@ -9,7 +9,9 @@ use muster_protocol::ImageId;
 use tokio::task::spawn_blocking;
 
 use crate::engine::{ContainerEngine, EngineError};
+use crate::engine_disk::watch_engine_disk;
 use crate::image_archive::{ArchiveError, list_images};
+use crate::image_pull::PullError;
 use crate::images::{ImageError, ImageSettings, LeasedImage, lease_image};
 
 /// The characters of the engine's words that are repeated to the user.
@@ -67,11 +69,23 @@ pub async fn load_user_image(
     // The lease comes first: no other executor removes the image between its arrival and its lease.
     let lease = lease_image(settings, id, id.to_string(), clock).await?;
     tracing::info!(image = %id, "loading a user's image archive");
-    engine.load_untagged(archive).await.map_err(blame)?;
+    let bounds = settings.pull_bounds();
+    let filling = watch_engine_disk(engine, bounds, clock).await;
+    tokio::select! {
+        biased;
+        filled = filling => return Err(filled.error(id.to_string(), bounds).into()),
+        loaded = engine.load_untagged(archive) => loaded.map_err(blame)?,
+    }
     let image = engine.find_image(&id.to_string()).await?.ok_or_else(|| {
         let words = "it knows no image of this id after the archive was loaded";
         UserArchiveError::NotLoaded(words.to_owned())
     })?;
+    if image.size > bounds.max_unpacked {
+        engine.remove_tag(&id.to_string()).await?;
+        let max_bytes = bounds.max_unpacked;
+        let image = id.to_string();
+        return Err(PullError::TooLarge { image, max_bytes }.into());
+    }
     Ok(LeasedImage {
         image,
         manifest: None,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use muster_process::tls::TlsIdentity;
-use muster_protocol::wire::executor::EnrolSecret;
+use muster_protocol::wire::executor::OneTimeSecret;
 use muster_protocol::{Digest, ExecutorClass, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -130,7 +130,7 @@ impl ExecutorRegistry {
     ) -> Result<Invitation, RegistryError> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
-        let secret = EnrolSecret::from_bytes(bytes);
+        let secret = OneTimeSecret::from_bytes(bytes);
         let terms = TokenTerms {
             class,
             capacity,
@@ -163,7 +163,7 @@ impl ExecutorRegistry {
     /// [`RegistryError::Refused`]; the folder cannot be used.
     pub fn enroll(
         &self,
-        secret: &EnrolSecret,
+        secret: &OneTimeSecret,
         certificate: Digest,
         name: &str,
         now: Timestamp,

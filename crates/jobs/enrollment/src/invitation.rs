@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use muster_protocol::Digest;
-use muster_protocol::wire::executor::EnrolSecret;
+use muster_protocol::wire::executor::OneTimeSecret;
 
 /// The first part of the text form: its kind and version.
 const TAG: &str = "muster-enrol-1";
@@ -19,7 +19,7 @@ pub struct Invitation {
     /// The digest of the miner's certificate.
     pub miner: Digest,
     /// Admits one executor, once.
-    pub secret: EnrolSecret,
+    pub secret: OneTimeSecret,
 }
 
 /// A text that is not an invitation.
@@ -69,7 +69,7 @@ mod tests {
         Invitation {
             address: address.to_owned(),
             miner: Digest::of(b"certificate"),
-            secret: EnrolSecret::from_bytes([9; 32]),
+            secret: OneTimeSecret::from_bytes([9; 32]),
         }
     }
 

@@ -4,6 +4,7 @@
 use futures_util::future::BoxFuture;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata};
+use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice};
 use muster_protocol::{JobId, JobStatus};
 use muster_store::StoreError;
@@ -72,6 +73,10 @@ pub trait LinkBackend: Send + Sync + 'static {
     /// The subnet's offers now, as a facilitator with the feature `capacity` is told of them; `None` while nothing is
     /// known. Called every few seconds, so it must be quick.
     fn capacity_notice(&self) -> Option<CapacityNotice>;
+
+    /// The facts and claims about each miner now, as a facilitator with the feature `machines` is told of them. Called
+    /// every few seconds.
+    fn miner_notices(&self) -> BoxFuture<'_, Vec<MinerNotice>>;
 
     /// Notes that the facilitator is being dialled.
     fn note_connecting(&self);

@@ -9,7 +9,8 @@
 //! taken in parallel, each in a task of its own, so that jobs that come together share a commit. A cancellation may be
 //! about any of them, so it waits until all of them are taken.
 //!
-//! A facilitator with the feature `capacity` is told what the subnet offers, when that changes.
+//! A facilitator with the feature `capacity` is told what the subnet offers, when that changes; one with the feature
+//! `machines` is told of the miners' machines.
 //!
 //! [`FacilitatorLink::run`] is the entry point, [`LinkBackend`] is the validator behind it, [`live_output`] carries
 //! what running jobs print.
@@ -17,13 +18,15 @@
 mod backend;
 mod capacity;
 pub mod live_output;
+mod miners;
 mod reader;
 mod update_frame;
+mod update_window;
 mod writer;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use muster_identity::Keypair;
@@ -42,13 +45,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 pub use backend::{Acknowledgement, LinkBackend, StatusUpdate};
 use live_output::LiveOutput;
 use reader::LinkReader;
+pub use update_window::UpdateWindow;
 use writer::LinkWriter;
 
 /// The largest frame, both ways.
 const MAX_FRAME: usize = Limits::facilitator().max_frame;
-
-/// Status updates on their way to a Muster facilitator, at most.
-const WINDOW: usize = 64;
 
 /// Jobs that are being taken at a time, at most; further ones wait in the socket.
 const JOBS_AT_ONCE: u32 = 256;
@@ -122,7 +123,8 @@ impl FacilitatorLink {
 
     async fn serve(&self, slots: Arc<Semaphore>, socket: Socket) -> AfterConnection {
         let (mut reader, writer) = socket.split();
-        let end = match self.serve_connection(slots, &mut reader, &writer).await {
+        let useful = AtomicBool::new(false);
+        let end = match self.serve_connection(slots, &mut reader, &writer, &useful).await {
             Ok(never) => match never {},
             Err(end) => end,
         };
@@ -135,33 +137,43 @@ impl FacilitatorLink {
             }
             LinkEnd::Closed | LinkEnd::Silent(_) | LinkEnd::Refused(_) | LinkEnd::Socket(_) => {
                 self.note_lost(&Causes(&end));
-                AfterConnection::Again
+                if useful.into_inner() {
+                    AfterConnection::AgainSoon
+                } else {
+                    AfterConnection::Again
+                }
             }
         }
     }
 
-    /// Serves one connection, from the greeting to its end.
+    /// Serves one connection, from the greeting to its end. Sets `useful` once the facilitator has acknowledged
+    /// anything.
     async fn serve_connection(
         &self,
         slots: Arc<Semaphore>,
         reader: &mut SocketReader,
         writer: &SocketWriter,
+        useful: &AtomicBool,
     ) -> Result<Infallible, LinkEnd> {
-        let (to_writer, answers) = mpsc::channel::<Response>(WINDOW);
+        let (to_writer, answers) = mpsc::channel::<Response>(UpdateWindow::MUSTER);
         let stored = watch::Sender::new(0);
         let mut reader = LinkReader {
             link: self,
             socket: reader,
             answers: to_writer,
             answer_count: 0,
+            useful,
             stored: stored.subscribe(),
             slots,
         };
         let mut writer_half = LinkWriter {
             link: self,
             socket: writer,
-            in_flight: VecDeque::new(),
-            last_sent: None,
+            window: UpdateWindow::new(if writer.is_muster() {
+                UpdateWindow::MUSTER
+            } else {
+                UpdateWindow::OTHERS
+            }),
             answers,
             unstored: Vec::new(),
             answer_count: 0,

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use muster_identity::{answer_challenge, sign_facilitator_auth};
 use muster_protocol::wire::facilitator::{
@@ -22,6 +23,8 @@ pub(crate) struct LinkReader<'a> {
     pub(crate) answers: mpsc::Sender<Response>,
     /// Answers received on this connection.
     pub(crate) answer_count: u64,
+    /// Set with the first answer.
+    pub(crate) useful: &'a AtomicBool,
     /// Answers that the writer has stored.
     pub(crate) stored: watch::Receiver<u64>,
     /// One permit for each job that may be taken at a time, shared with earlier connections.
@@ -92,6 +95,7 @@ impl LinkReader<'_> {
             }
             Ok(FromFacilitator::Response(response)) => {
                 self.answer_count = self.answer_count.saturating_add(1);
+                self.useful.store(true, Ordering::Relaxed);
                 // The writer ends together with this reader, so the channel is open.
                 let _ = self.answers.send(response).await;
             }

@@ -1,7 +1,6 @@
 //! The writing half of a connection: sends status updates, heartbeats and live output, and stores the facilitator's
 //! answers.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +15,10 @@ use tokio::sync::{mpsc, watch};
 
 use crate::backend::Acknowledgement;
 use crate::capacity::CapacityReports;
+use crate::miners::MinerReports;
 use crate::update_frame::encode_update;
-use crate::{FacilitatorLink, LinkEnd, MAX_FRAME, WINDOW, describe_errors};
+use crate::update_window::UpdateWindow;
+use crate::{FacilitatorLink, LinkEnd, MAX_FRAME, describe_errors};
 
 /// How long an answer waits for others to be stored with. Answers are less urgent than the jobs whose commits they
 /// would delay: an update whose answer is lost is sent again.
@@ -26,10 +27,7 @@ const STORE_DELAY: Duration = Duration::from_millis(20);
 pub(crate) struct LinkWriter<'a> {
     pub(crate) link: &'a FacilitatorLink,
     pub(crate) socket: &'a SocketWriter,
-    /// The numbers of the updates that the next answers are about, in their order.
-    pub(crate) in_flight: VecDeque<i64>,
-    /// The number of the last update that was sent or dropped.
-    pub(crate) last_sent: Option<i64>,
+    pub(crate) window: UpdateWindow,
     /// From the reader.
     pub(crate) answers: mpsc::Receiver<Response>,
     /// Answers that are to be stored.
@@ -56,16 +54,15 @@ impl LinkWriter<'_> {
         let clock = Arc::clone(&link.clock);
         let tells_capacity = is_muster && self.socket.features().has(Feature::Capacity);
         let mut capacity = CapacityReports::new(clock.now());
+        let tells_miners = is_muster && self.socket.features().has(Feature::Machines);
+        let mut miners = MinerReports::new(clock.now());
         let mut writes = link.backend.outbox_writes();
         let (mut next_beat, mut answer_by, mut store_by) = (clock.now(), None, None);
-        let window = if is_muster { WINDOW } else { 1 };
-        // Whether the outbox may hold updates that were not sent on this connection.
-        let mut more = true;
         loop {
-            if more && self.in_flight.len() <= window / 2 {
+            if let Some((after, room)) = self.window.wanted() {
                 writes.borrow_and_update();
-                let waited = !self.in_flight.is_empty();
-                more = self.send_updates(window).await?;
+                let waited = !self.window.is_empty();
+                self.send_updates(after, room).await?;
                 if !waited {
                     answer_by = Some(clock.now().plus(link.answer_within));
                 }
@@ -75,7 +72,7 @@ impl LinkWriter<'_> {
                 (false, Some(by)) => Some(by),
                 (false, None) => Some(clock.now().plus(STORE_DELAY)),
             };
-            let deadline = answer_by.filter(|_| !self.in_flight.is_empty());
+            let deadline = answer_by.filter(|_| !self.window.is_empty());
             let too_late = OptionFuture::from(deadline.map(|by| clock.sleep_until(by)));
             let store_now = OptionFuture::from(store_by.map(|by| clock.sleep_until(by)));
             tokio::select! {
@@ -84,19 +81,25 @@ impl LinkWriter<'_> {
                     if self.on_answer(&response)? {
                         answer_by = Some(clock.now().plus(link.answer_within));
                     }
-                    if self.unstored.len() >= WINDOW {
+                    if self.unstored.len() >= UpdateWindow::MUSTER {
                         self.store_answers().await?;
                     }
                 }
                 Some(()) = store_now => self.store_answers().await?,
                 // The backend holds the sender, so the channel cannot close.
-                _ = writes.changed(), if !more => more = true,
+                _ = writes.changed(), if !self.window.has_more() => self.window.note_write(),
                 Some(()) = too_late => return Err(LinkEnd::Silent(link.answer_within)),
                 // The sender lies beside the receiver, so the channel cannot close.
                 Some(message) = live.recv() => self.send_live(message).await?,
                 () = clock.sleep_until(capacity.next_look()), if tells_capacity => {
                     if let Some(notice) = capacity.take(link.backend.capacity_notice(), clock.now()) {
                         let notice = ToFacilitator::MusterCapacity(Box::new(notice));
+                        self.socket.send(encode(&notice)).await?;
+                    }
+                }
+                () = clock.sleep_until(miners.next_look()), if tells_miners => {
+                    for notice in miners.take(link.backend.miner_notices().await, clock.now()) {
+                        let notice = ToFacilitator::MusterMiner(Box::new(notice));
                         self.socket.send(encode(&notice)).await?;
                     }
                 }
@@ -132,36 +135,37 @@ impl LinkWriter<'_> {
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
+            | ToFacilitator::MusterMiner(_)
             | ToFacilitator::MusterGateway(_)) => message,
         };
         self.socket.send(encode(&message)).await?;
         Ok(())
     }
 
-    /// Sends the oldest updates that were not sent on this connection, as far as the window allows. Returns whether
-    /// there may be more of them.
-    async fn send_updates(&mut self, window: usize) -> Result<bool, LinkEnd> {
-        let room = window.saturating_sub(self.in_flight.len());
-        let updates = self.link.backend.next_updates(self.last_sent, room).await?;
+    /// Sends the oldest updates behind the number `after`, at most `room` of them.
+    async fn send_updates(&mut self, after: Option<i64>, room: usize) -> Result<(), LinkEnd> {
+        let updates = self.link.backend.next_updates(after, room).await?;
+        self.window.read(updates.len());
         for update in &updates {
-            self.last_sent = Some(update.sequence);
-            match self.socket.send(encode_update(update, MAX_FRAME)).await {
-                Ok(()) => self.in_flight.push_back(update.sequence),
+            let frame = encode_update(update, self.socket.features(), MAX_FRAME);
+            match self.socket.send(frame).await {
+                Ok(()) => self.window.sent(update.sequence),
                 Err(error) if !error.is_fatal() => {
                     // The next connection would not take it either.
                     tracing::error!(job = %update.job, %error, "a status update cannot be sent and is dropped");
+                    self.window.skipped(update.sequence);
                     self.unstored.push((update.sequence, Some(error.to_string())));
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(!updates.is_empty())
+        Ok(())
     }
 
     /// Takes an answer; returns whether it is about an update.
     fn on_answer(&mut self, response: &Response) -> Result<bool, LinkEnd> {
         self.answer_count = self.answer_count.saturating_add(1);
-        let Some(sequence) = self.in_flight.pop_front() else {
+        let Some(sequence) = self.window.answered() else {
             tracing::debug!(
                 answer = describe_errors(response),
                 "the facilitator sent an answer although no update waits for one"

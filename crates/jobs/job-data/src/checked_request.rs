@@ -5,54 +5,32 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use muster_process::tls;
+use muster_http::addresses::AddressRules;
+use muster_http::pinned::{
+    LookupError, NameLookup, SystemLookup, client_builder, look_up, permitted_addresses, permitted_now,
+};
+use muster_process::own_address::is_own_address;
 use parking_lot::Mutex;
-use reqwest::dns::{Name, Resolve, Resolving};
-use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
-use tokio::time::timeout;
 
-use crate::addresses::AddressRules;
 use crate::error::HttpError;
 use crate::job_url::{Target, TargetError};
 use crate::retry::Pace;
 
-const RESOLVE_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Upper bound on the number of addresses of a name that are tried.
-const MAX_ADDRESSES: usize = 16;
 /// Upper bound on the number of hosts of one job that are remembered.
 const MAX_HOSTS: usize = 256;
-
-/// Resolves host names.
-pub trait NameLookup: Send + Sync {
-    /// All addresses of `host`, each with `port`.
-    fn lookup(&self, host: String, port: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>>;
-}
-
-/// The resolver of the operating system.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemLookup;
-
-impl NameLookup for SystemLookup {
-    fn lookup(&self, host: String, port: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((host, port)).await?;
-            Ok(found.take(MAX_ADDRESSES).collect())
-        })
-    }
-}
 
 /// Makes the requests of one job. Each name is resolved once in the life of this value.
 pub struct PinnedClient {
     rules: Arc<AddressRules>,
     lookup: Arc<dyn NameLookup>,
+    /// Whether an address is this machine's.
+    is_own: fn(IpAddr) -> bool,
     pace: Pace,
     places: Mutex<HashMap<(String, u16), Client>>,
 }
@@ -62,16 +40,6 @@ impl fmt::Debug for PinnedClient {
         f.debug_struct("PinnedClient")
             .field("rules", &self.rules)
             .finish_non_exhaustive()
-    }
-}
-
-/// A resolver that always fails: names are resolved before a client is made.
-struct FailingResolver;
-
-impl Resolve for FailingResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let text = format!("{} was not resolved beforehand", name.as_str());
-        Box::pin(async move { Err(io::Error::other(text).into()) })
     }
 }
 
@@ -96,6 +64,7 @@ impl PinnedClient {
         Self {
             rules,
             lookup,
+            is_own: is_own_address,
             pace: Pace::default(),
             places: Mutex::default(),
         }
@@ -112,8 +81,8 @@ impl PinnedClient {
             return Ok(client.clone());
         }
         let addresses = match target.address() {
-            // The address was checked when the URL was parsed.
-            Some(address) => vec![SocketAddr::new(address, target.port())],
+            // The address was checked when the URL was parsed, as far as its text tells.
+            Some(address) => self.permitted(target, vec![SocketAddr::new(address, target.port())])?,
             None => self.resolve(target).await?,
         };
         let client = build_client(target.host(), &addresses).map_err(HttpError::Client)?;
@@ -125,27 +94,32 @@ impl PinnedClient {
         Ok(places.entry(place).or_insert(client).clone())
     }
 
-    async fn resolve(&self, target: &Target) -> Result<Vec<SocketAddr>, HttpError> {
-        let host = target.host().to_owned();
-        let unresolved = |source| HttpError::Unresolved {
-            host: target.host().to_owned(),
-            source,
+    /// Checks that every address of the target is permitted, for a client that resolves the name by itself.
+    pub(crate) async fn check_all(&self, target: &Target) -> Result<(), HttpError> {
+        let (host, port) = (target.host(), target.port());
+        let found = match target.address() {
+            Some(address) => vec![SocketAddr::new(address, port)],
+            None => look_up(&*self.lookup, host, port)
+                .await
+                .map_err(|error| lookup_failed(target, error))?,
         };
-        let found = timeout(RESOLVE_LIMIT, self.lookup.lookup(host.clone(), target.port()))
-            .await
-            .map_err(|_| unresolved(io::ErrorKind::TimedOut.into()))?
-            .map_err(unresolved)?;
-        if found.is_empty() {
-            return Err(unresolved(io::ErrorKind::NotFound.into()));
+        let may = |address: &SocketAddr| self.rules.permit_now(host, *address, self.is_own);
+        if found.iter().all(may) {
+            return Ok(());
         }
-        let permitted: Vec<_> = found
-            .into_iter()
-            .filter(|address| self.rules.permit(&host, address.ip(), address.port()))
-            .collect();
-        if permitted.is_empty() {
-            return Err(HttpError::NotPublic { host });
-        }
-        Ok(permitted)
+        Err(lookup_failed(target, LookupError::NotPublic))
+    }
+
+    async fn resolve(&self, target: &Target) -> Result<Vec<SocketAddr>, HttpError> {
+        let (host, port) = (target.host(), target.port());
+        let resolved = permitted_addresses(&self.rules, &*self.lookup, self.is_own, host, port).await;
+        resolved.map_err(|error| lookup_failed(target, error))
+    }
+
+    /// Those of a target's addresses that may be connected to now.
+    fn permitted(&self, target: &Target, found: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, HttpError> {
+        let permitted = permitted_now(&self.rules, self.is_own, target.host(), found);
+        permitted.map_err(|error| lookup_failed(target, error))
     }
 
     /// The checked target of a redirect; `None` if the answer is not a redirect.
@@ -164,28 +138,38 @@ impl PinnedClient {
         Ok(Some(from.redirected(location, &self.rules)?))
     }
 
+    /// The checked target of a place that a server names, relative to `from` or whole; never from https down to http.
+    pub(crate) fn follow(&self, from: &Target, location: &str) -> Result<Target, TargetError> {
+        from.redirected(location, &self.rules)
+    }
+
     fn clients(&self) -> parking_lot::MutexGuard<'_, HashMap<(String, u16), Client>> {
         self.places.lock()
     }
 }
 
+fn lookup_failed(target: &Target, error: LookupError) -> HttpError {
+    let host = target.host().to_owned();
+    match error {
+        LookupError::Unresolved(source) => HttpError::Unresolved { host, source },
+        LookupError::NotPublic => HttpError::NotPublic { host },
+    }
+}
+
 fn build_client(host: &str, addresses: &[SocketAddr]) -> reqwest::Result<Client> {
-    tls::install_provider();
-    Client::builder()
-        .no_proxy()
-        .redirect(Policy::none())
-        .referer(false)
+    client_builder(host, addresses)
         .http1_only()
         .connect_timeout(CONNECT_LIMIT)
         .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
-        .dns_resolver(Arc::new(FailingResolver))
-        .resolve_to_addrs(host, addresses)
         .build()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::BoxFuture;
 
     use super::*;
 
@@ -222,28 +206,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_that_lead_inside_are_refused() {
-        for address in [
-            "127.0.0.1:80",
-            "169.254.169.254:80",
-            "[::ffff:10.0.0.1]:80",
-            "[fd00::1]:80",
-            "0.0.0.0:80",
-        ] {
-            let lookup = Arc::new(Fixed(vec![address.parse().unwrap()]));
-            let http = PinnedClient::with_lookup(Arc::default(), lookup);
-            let target = http.target("http://inside.example/").unwrap();
-            let error = http.client(&target).await.unwrap_err();
-            assert!(matches!(error, HttpError::NotPublic { .. }), "{address}: {error}");
-        }
+    async fn a_name_that_leads_inside_is_refused() {
+        let inside = Arc::new(Fixed(vec!["169.254.169.254:80".parse().unwrap()]));
+        let http = PinnedClient::with_lookup(Arc::default(), inside);
+        let target = http.target("http://inside.example/").unwrap();
+        let error = http.client(&target).await.unwrap_err();
+        assert!(matches!(error, HttpError::NotPublic { .. }), "{error}");
     }
 
     #[tokio::test]
-    async fn of_several_addresses_only_permitted_ones_are_used() {
-        let found = ["10.0.0.1:80", "1.1.1.1:80", "[::1]:80"].map(|address| address.parse().unwrap());
-        let http = PinnedClient::with_lookup(Arc::default(), Arc::new(Fixed(found.to_vec())));
-        let target = http.target("http://both.example/").unwrap();
-        assert_eq!(http.resolve(&target).await.unwrap(), [found[1]]);
+    async fn public_addresses_of_this_machine_are_refused_at_each_look_up() {
+        let own: SocketAddr = "1.1.1.1:80".parse().unwrap();
+        let lookup = Arc::new(Fixed(vec![own]));
+        let mut http = PinnedClient::with_lookup(Arc::default(), lookup);
+        for url in [
+            "http://own.example/",
+            "http://1.1.1.1/",
+            "http://[::ffff:1.1.1.1]/",
+        ] {
+            let target = http.target(url).unwrap();
+            http.is_own = |_| false;
+            http.client(&target).await.unwrap();
+            http.clients().clear();
+            http.is_own = |address| address == IpAddr::from([1, 1, 1, 1]);
+            let error = http.client(&target).await.unwrap_err();
+            assert!(matches!(error, HttpError::NotPublic { .. }), "{url}: {error}");
+        }
+        http.rules = Arc::new(AddressRules::parse(&["1.1.1.1:80".to_owned()]).unwrap());
+        let target = http.target("http://own.example/").unwrap();
+        http.client(&target).await.unwrap();
     }
 
     #[tokio::test]

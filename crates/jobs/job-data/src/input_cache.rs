@@ -9,12 +9,13 @@
 //! The kernel releases the locks of a process however it ends, so a dead process keeps nothing in use. Content is
 //! hashed again for each use: a damaged file is noticed and fetched again. Everything here blocks.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use muster_process::private_folder;
 use muster_protocol::{Digest, Timestamp};
 use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{UtimensatFlags, utimensat};
@@ -96,10 +97,9 @@ impl Cache {
     /// # Errors
     /// The disk failed.
     pub fn open(root: &Path, limits: CacheLimits) -> io::Result<Self> {
-        let mut private = DirBuilder::new();
-        private.recursive(true).mode(0o700);
+        private_folder::create(root)?;
         for part in ["blobs", "urls", "incoming"] {
-            private.create(root.join(part))?;
+            private_folder::create(&root.join(part))?;
         }
         Ok(Self {
             root: root.to_owned(),

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use muster_http::addresses::AddressRules;
 use url::{Host, Url};
-
-use crate::addresses::AddressRules;
 
 const MAX_URL: usize = 8_192;
 /// Upper bound on the characters of a URL in an error.
@@ -304,7 +303,10 @@ mod tests {
         for _ in 0..20_000 {
             let text = String::from_utf8_lossy(&mutator.next_from(&samples)).into_owned();
             if let Ok(target) = Target::parse(&text, &AddressRules::default()) {
-                assert!(target.address().is_none_or(crate::addresses::is_public), "{text}");
+                assert!(
+                    target.address().is_none_or(muster_http::addresses::is_public),
+                    "{text}"
+                );
                 assert!(matches!(target.url().scheme(), "http" | "https"), "{text}");
             }
         }

@@ -1,11 +1,11 @@
 //! Transfers a job's inputs and outputs: volumes, uploads, and the addresses they may reach.
 //!
-//! Reading order: [`addresses`] and [`job_url`] (permitted addresses and URLs, pure), [`checked_request`] (one request
-//! to a pinned address), `fetch` (a download with its retries), [`unpack`] (safe archives), [`volumes`] (inputs),
-//! [`input_cache`] (cached inputs), [`known_file`] (one file with a known digest), `huggingface` (snapshots of
-//! repositories), [`uploads`] (outputs).
+//! Reading order: [`job_url`] (permitted URLs, pure), [`checked_request`] (one request to a pinned address), `download`
+//! (with its retries), [`unpack`] (safe archives), [`volumes`] (inputs), [`input_cache`] (cached inputs),
+//! [`known_file`] (one file with a known digest), `huggingface` (snapshots of repositories), [`registry`] (an image's
+//! manifest), [`uploads`] (outputs), [`notification`] (a message about a job's end). The permitted addresses are
+//! [`muster_http::addresses`].
 
-pub mod addresses;
 pub mod checked_request;
 mod download;
 mod download_file;
@@ -19,20 +19,26 @@ pub mod known_file;
 mod multipart_form;
 #[cfg(test)]
 mod mutation;
+pub mod notification;
 mod output_folder;
+pub mod registry;
+mod registry_json;
 mod response_headers;
 mod retry;
 mod safe_names;
 pub mod settings;
 pub mod unpack;
 mod upload_one;
+mod upload_record;
 pub mod upload_results;
 pub mod uploads;
 pub mod volumes;
+mod zip_directory;
 mod zip_output;
 
 pub use download::TransferProgress;
 pub use error::{HttpError, UploadError, VolumeError};
+pub use notification::{NotificationError, Notifications};
 pub use retry::Pace;
 pub use settings::Settings;
 pub use uploads::{Uploaded, Uploader};

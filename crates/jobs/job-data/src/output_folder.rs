@@ -2,7 +2,7 @@
 //! component by component, and no link is followed. The type of a file is checked after it is opened, so a job cannot
 //! swap it for a link.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,6 +14,9 @@ use nix::sys::stat::Mode;
 
 /// Upper bound on the depth of folders.
 const MAX_DEPTH: usize = 64;
+/// Upper bound on the number of files and folders whose names are kept at once. Links and special files count for
+/// nothing: they are counted and forgotten.
+const MAX_KEPT: usize = 200_000;
 /// Upper bound on the number of omitted files that are named.
 const MAX_NAMED: usize = 20;
 
@@ -36,6 +39,29 @@ pub(crate) enum FolderEntry {
 pub(crate) struct OmittedFiles {
     pub(crate) named: Vec<String>,
     pub(crate) more: usize,
+}
+
+/// The failure of a walk.
+#[derive(Debug)]
+pub(crate) enum WalkError {
+    /// The folder cannot be read.
+    Disk(io::Error),
+    /// There are more files and folders than this.
+    TooMany(usize),
+}
+
+impl From<io::Error> for WalkError {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+/// A walk under way.
+struct Walk<'a, V> {
+    visit: &'a mut V,
+    omitted: OmittedFiles,
+    kept: usize,
+    max_kept: usize,
 }
 
 impl OmittedFiles {
@@ -88,14 +114,28 @@ impl Folder {
     }
 
     /// Visits every regular file below the folder, in the order of their names. Other objects are left out and
-    /// recorded.
-    pub(crate) fn walk<E: From<io::Error>>(
+    /// recorded. The names of at most [`MAX_KEPT`] objects are kept at once.
+    pub(crate) fn walk<E: From<WalkError>>(
         &self,
         visit: &mut impl FnMut(&Path, File, u64) -> Result<(), E>,
     ) -> Result<OmittedFiles, E> {
-        let mut omitted = OmittedFiles::default();
-        walk(&self.0, Path::new(""), 0, visit, &mut omitted)?;
-        Ok(omitted)
+        self.walk_within(MAX_KEPT, visit)
+    }
+
+    fn walk_within<E: From<WalkError>>(
+        &self,
+        max_kept: usize,
+        visit: &mut impl FnMut(&Path, File, u64) -> Result<(), E>,
+    ) -> Result<OmittedFiles, E> {
+        let mut walk = Walk {
+            visit,
+            omitted: OmittedFiles::default(),
+            kept: 0,
+            max_kept,
+        };
+        walk.folder(&self.0, Path::new(""), 0)?;
+        walk.omitted.named.sort();
+        Ok(walk.omitted)
     }
 }
 
@@ -121,42 +161,55 @@ fn file_at(folder: &OwnedFd, name: &OsStr) -> io::Result<FolderEntry> {
     }
 }
 
-fn walk<E: From<io::Error>>(
-    folder: &OwnedFd,
-    below: &Path,
-    depth: usize,
-    visit: &mut impl FnMut(&Path, File, u64) -> Result<(), E>,
-    omitted: &mut OmittedFiles,
-) -> Result<(), E> {
-    // The standard library can list an open folder only through this path.
-    let listing = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())).map_err(E::from)?;
-    let mut entries = Vec::new();
-    for entry in listing {
-        let entry = entry.map_err(E::from)?;
-        entries.push((entry.file_name(), entry.file_type().map_err(E::from)?));
-    }
-    entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-    for (name, kind) in entries {
-        let path = below.join(&name);
-        if name.to_str().is_none() {
-            omitted.add(&path);
-        } else if kind.is_dir() {
-            match openat(folder, name.as_os_str(), folder_flags(), Mode::empty()) {
-                Ok(next) if depth < MAX_DEPTH => walk(&next, &path, depth + 1, visit, omitted)?,
-                Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR) => omitted.add(&path),
-                Err(error) => return Err(io::Error::from(error).into()),
+impl<V> Walk<'_, V> {
+    fn folder<E: From<WalkError>>(&mut self, folder: &OwnedFd, below: &Path, depth: usize) -> Result<(), E>
+    where
+        V: FnMut(&Path, File, u64) -> Result<(), E>,
+    {
+        let disk = |error: io::Error| E::from(WalkError::Disk(error));
+        let entries = self.list(folder, below)?;
+        let listed = entries.len();
+        for (name, is_folder) in entries {
+            let path = below.join(&name);
+            if is_folder {
+                match openat(folder, name.as_os_str(), folder_flags(), Mode::empty()) {
+                    Ok(next) if depth < MAX_DEPTH => self.folder(&next, &path, depth + 1)?,
+                    Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR) => self.omitted.add(&path),
+                    Err(error) => return Err(disk(error.into())),
+                }
+            } else {
+                match file_at(folder, &name).map_err(disk)? {
+                    FolderEntry::File(file, len) => (self.visit)(&path, file, len)?,
+                    FolderEntry::Nothing => {}
+                    FolderEntry::Other => self.omitted.add(&path),
+                }
             }
-        } else if kind.is_file() {
-            match file_at(folder, &name).map_err(E::from)? {
-                FolderEntry::File(file, len) => visit(&path, file, len)?,
-                FolderEntry::Nothing => {}
-                FolderEntry::Other => omitted.add(&path),
-            }
-        } else {
-            omitted.add(&path);
         }
+        self.kept -= listed;
+        Ok(())
     }
-    Ok(())
+
+    /// The files and folders in a folder, in the order of their names; for each, whether it is a folder.
+    fn list(&mut self, folder: &OwnedFd, below: &Path) -> Result<Vec<(OsString, bool)>, WalkError> {
+        // The standard library can list an open folder only through this path.
+        let listing = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))?;
+        let mut entries = Vec::new();
+        for entry in listing {
+            let entry = entry?;
+            let (name, kind) = (entry.file_name(), entry.file_type()?);
+            if name.to_str().is_none() || !(kind.is_dir() || kind.is_file()) {
+                self.omitted.add(&below.join(&name));
+                continue;
+            }
+            self.kept += 1;
+            if self.kept > self.max_kept {
+                return Err(WalkError::TooMany(self.max_kept));
+            }
+            entries.push((name, kind.is_dir()));
+        }
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(entries)
+    }
 }
 
 #[cfg(test)]
@@ -207,7 +260,7 @@ mod tests {
 
         let mut seen = Vec::new();
         let omitted = folder
-            .walk::<io::Error>(&mut |path, _, len| {
+            .walk::<WalkError>(&mut |path, _, len| {
                 seen.push((path.to_owned(), len));
                 Ok(())
             })
@@ -237,13 +290,44 @@ mod tests {
             while !swapping.is_finished() {
                 let found = folder.file(Path::new("sub/a")).unwrap();
                 assert!(!matches!(found, FolderEntry::File(..)), "a link was followed");
-                let outcome = folder.walk::<io::Error>(&mut |path, _, _| {
+                let outcome = folder.walk::<WalkError>(&mut |path, _, _| {
                     panic!("{} was visited through a link", path.display());
                 });
                 // A file that vanishes between listing and opening causes an error, which is correct.
-                assert!(outcome.is_ok() || outcome.unwrap_err().kind() == io::ErrorKind::NotFound);
+                let vanished = |error: &WalkError| match error {
+                    WalkError::Disk(error) => error.kind() == io::ErrorKind::NotFound,
+                    WalkError::TooMany(_) => false,
+                };
+                assert!(outcome.is_ok() || outcome.as_ref().is_err_and(vanished));
             }
         });
+    }
+
+    #[test]
+    fn links_are_not_kept_and_too_many_files_end_the_walk() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: String| root.path().join(name);
+        for number in 0..50 {
+            symlink("/nowhere", at(format!("link{number:02}"))).unwrap();
+        }
+        for folder in 0..4 {
+            fs::create_dir(at(format!("d{folder}"))).unwrap();
+            for file in 0..6 {
+                fs::write(at(format!("d{folder}/{file}")), "").unwrap();
+            }
+        }
+        let folder = Folder::open(root.path()).unwrap();
+        let walked = |max_kept| {
+            let mut seen = 0;
+            let outcome = folder.walk_within::<WalkError>(max_kept, &mut |_, _, _| {
+                seen += 1;
+                Ok(())
+            });
+            outcome.map(|omitted| (seen, omitted.named.len() + omitted.more))
+        };
+        // Four folders, and the six files of one at a time.
+        assert_eq!(walked(10).unwrap(), (24, 50));
+        assert!(matches!(walked(9), Err(WalkError::TooMany(9))));
     }
 
     #[test]

@@ -1,11 +1,17 @@
 //! The operator's settings for the data of jobs, as they stand in a configuration file.
 
+use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use muster_http::addresses::AddressRules;
 use muster_process::config::Problem;
+use muster_process::private_folder;
+use muster_protocol::Timestamp;
 use serde::Deserialize;
 
-use crate::addresses::AddressRules;
+use crate::huggingface_json::is_repo;
+use crate::input_cache::{Cache, CacheLimits, InputCollectionCounts};
 use crate::job_url::Target;
 
 /// The table `[transfer]` of a configuration.
@@ -24,6 +30,8 @@ pub struct Settings {
     pub hub: String,
     /// The hub's token for volumes that bring none; empty for none.
     pub hub_token: String,
+    /// Repositories that volumes without a token may read with it, each as `owner/name` or `owner/*`.
+    pub hub_repositories: Vec<String>,
     /// Upper bound on all outputs of a job together, in MiB.
     pub max_upload_mib: u64,
 }
@@ -32,17 +40,50 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             allow: Vec::new(),
-            cache_dir: PathBuf::from("/var/tmp/muster-inputs"),
+            cache_dir: private_folder::usual_place("inputs"),
             cache_mib: 20_480,
             cache_hours: 336,
             hub: "https://huggingface.co".to_owned(),
             hub_token: String::new(),
+            hub_repositories: Vec::new(),
             max_upload_mib: 2_048,
         }
     }
 }
 
 impl Settings {
+    /// The bounds of the cached inputs.
+    pub(crate) const fn cache_limits(&self) -> CacheLimits {
+        CacheLimits {
+            bytes: self.cache_mib.saturating_mul(1 << 20),
+            age: Duration::from_secs(self.cache_hours.saturating_mul(3_600)),
+        }
+    }
+
+    /// The operator's token for a repository of the hub; empty for none.
+    pub(crate) fn hub_token_for(&self, repo: &str) -> &str {
+        let lists = |entry: &String| match entry.strip_suffix('*') {
+            Some(owner) => repo.starts_with(owner),
+            None => entry == repo,
+        };
+        if self.hub_repositories.iter().any(lists) {
+            &self.hub_token
+        } else {
+            ""
+        }
+    }
+
+    /// Removes cached inputs that are beyond their age or size. A cache that no job has used yet is left alone. Blocks.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn collect_inputs(&self, now: Timestamp) -> io::Result<InputCollectionCounts> {
+        if !self.cache_dir.exists() {
+            return Ok(InputCollectionCounts::default());
+        }
+        Cache::open(&self.cache_dir, self.cache_limits())?.collect(now)
+    }
+
     /// All mistakes in the settings. `table` is the name of the table in the configuration.
     pub fn problems(&self, table: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -67,6 +108,17 @@ impl Settings {
             (!token).then(|| "holds a space or a control character".to_owned()),
             "hub_token",
         );
+        let unused = !self.hub_token.is_empty() && self.hub_repositories.is_empty();
+        let reason =
+            "is empty, so nobody uses hub_token; list the repositories that every user may read with it";
+        check(unused.then(|| reason.to_owned()), "hub_repositories");
+        let named = |entry: &String| {
+            let owner_and_name = entry.strip_suffix('*').map(|owner| format!("{owner}x"));
+            is_repo(owner_and_name.as_ref().unwrap_or(entry))
+        };
+        let strange = self.hub_repositories.iter().find(|entry| !named(entry));
+        let reason = strange.map(|entry| format!("{entry:?} is neither owner/name nor owner/*"));
+        check(reason, "hub_repositories");
         problems
     }
 }
@@ -74,6 +126,22 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hubs_token_is_for_listed_repositories_only() {
+        let settings = Settings {
+            hub_token: "t".to_owned(),
+            hub_repositories: ["us/one", "them/*"].map(str::to_owned).to_vec(),
+            ..Settings::default()
+        };
+        assert!(settings.problems("transfer").is_empty());
+        for ours in ["us/one", "them/any"] {
+            assert_eq!(settings.hub_token_for(ours), "t", "{ours}");
+        }
+        for other in ["us/one-more", "us/two", "thembs/x", "one"] {
+            assert_eq!(settings.hub_token_for(other), "", "{other}");
+        }
+    }
 
     #[test]
     fn everything_wrong_is_said() {
@@ -84,7 +152,12 @@ mod tests {
             hub_token: "a b".into(),
             ..Settings::default()
         };
-        assert_eq!(wrong.problems("transfer").len(), 3);
+        assert_eq!(wrong.problems("transfer").len(), 4);
+        let wrong = Settings {
+            hub_repositories: vec!["us/a/b".to_owned()],
+            ..Settings::default()
+        };
+        assert_eq!(wrong.problems("transfer").len(), 1);
         let wrong = Settings {
             allow: vec!["10.0.0.0/99".into()],
             ..Settings::default()

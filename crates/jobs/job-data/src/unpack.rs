@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use nix::libc::O_NOFOLLOW;
 use tokio_util::sync::CancellationToken;
-use zip::ZipArchive;
 use zip::read::ZipFile;
 
 use crate::error::VolumeError;
 use crate::safe_names::{base_path, plain_path, shown};
+use crate::zip_directory::{DirectoryError, open_archive};
 
 const BLOCK: usize = 256 * 1024;
 /// The bits of a Unix mode that tell files, folders, links and devices apart.
@@ -98,7 +98,15 @@ impl InputFolder {
         let hostile = |reason| VolumeError::Hostile { index, reason };
         let base = base_path(base).map_err(|reason| self.name_error(base.unwrap_or_default(), reason))?;
         self.create_folders(&base)?;
-        let mut archive = ZipArchive::new(reader).map_err(broken)?;
+        let room = self.limits.entries.saturating_sub(self.entries);
+        let mut archive = open_archive(reader, room).map_err(|error| match error {
+            DirectoryError::TooMany => VolumeError::TooMany {
+                index,
+                limit: self.limits.entries,
+            },
+            DirectoryError::TooLarge => hostile("has a directory of more than 64 MiB"),
+            DirectoryError::Zip(source) => broken(source),
+        })?;
         self.count_entries(archive.len())?;
         if archive.has_duplicate_names() {
             return Err(hostile("names a file twice"));

@@ -80,6 +80,11 @@ impl UploadProgress {
         }
     }
 
+    /// Records that an earlier process has sent the output: there is nothing to send.
+    pub(crate) fn skip(&self) {
+        self.record(0, 0);
+    }
+
     /// Records the bytes sent. The number falls when a retry begins.
     fn record(&self, sent: u64, len: u64) {
         let mut uploads = self.tally.uploads.lock();
@@ -316,7 +321,7 @@ mod tests {
             [(5, None), (6, Some(110)), (11, Some(110)), (10, Some(110))]
         );
     }
-    use crate::addresses::AddressRules;
+    use muster_http::addresses::AddressRules;
 
     #[test]
     fn a_job_sets_its_headers_in_order_but_not_those_of_the_connection() {

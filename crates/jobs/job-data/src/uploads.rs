@@ -1,5 +1,6 @@
 //! Uploads a job's outputs: single files and whole folders, each in one request, some at the same time.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,6 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use indexmap::IndexMap;
+use muster_http::addresses::{AddressRules, RuleError};
+use muster_process::error::Causes;
 use muster_protocol::OutputUpload;
 use muster_protocol::upload::{FileUpload, ZipUpload};
 use reqwest::Method;
@@ -14,7 +17,6 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::addresses::{AddressRules, RuleError};
 use crate::checked_request::PinnedClient;
 use crate::download::TransferProgress;
 use crate::error::{HttpError, UploadError};
@@ -25,7 +27,8 @@ use crate::retry::Pace;
 use crate::safe_names::{plain_path, shown};
 use crate::settings::Settings;
 use crate::upload_one::{UploadProgress, UploadRequest, UploadTally, send, signed_headers};
-use crate::upload_results::{UploadAnswer, format_results};
+use crate::upload_record::{DoneUpload, UploadId, UploadRecord};
+use crate::upload_results::format_results;
 use crate::zip_output::zip_folder;
 
 /// Number of uploads at the same time, the same as ComputeHorde's.
@@ -42,6 +45,8 @@ pub struct Uploader {
     limit: u64,
     pace: Pace,
     progress: TransferProgress,
+    /// The uploads that an earlier process has made.
+    record: Option<UploadRecord>,
 }
 
 /// The result of a job's uploads.
@@ -71,6 +76,12 @@ enum UploadSource {
     Folder(Vec<PathBuf>),
 }
 
+impl UploadPlan {
+    fn id(&self) -> UploadId {
+        UploadId::new(&self.key, self.target.url().as_str())
+    }
+}
+
 impl Uploader {
     /// Creates an uploader under an operator's settings.
     ///
@@ -82,6 +93,7 @@ impl Uploader {
             limit: settings.max_upload_mib.saturating_mul(1 << 20),
             pace: Pace::default(),
             progress: Arc::new(|_, _| {}),
+            record: None,
         })
     }
 
@@ -89,6 +101,16 @@ impl Uploader {
     #[must_use]
     pub fn with_progress(self, progress: TransferProgress) -> Self {
         Self { progress, ..self }
+    }
+
+    /// Notes each upload that succeeds in the file at `path`, and does not repeat those that the file already has. The
+    /// file belongs to one job.
+    #[must_use]
+    pub fn with_record(self, path: &Path) -> Self {
+        Self {
+            record: Some(UploadRecord::new(path)),
+            ..self
+        }
     }
 
     /// Replaces the default timeouts and pauses.
@@ -110,21 +132,23 @@ impl Uploader {
     }
 
     /// Sends everything that `upload` names below `output`. Archives are packed in the parent folder of `output`. All
-    /// uploads are tried even if one fails. Ends soon after it is cancelled.
+    /// uploads are tried even if one fails: the first value holds those that succeeded. Ends soon after it is
+    /// cancelled.
     ///
     /// # Errors
-    /// The first failure in the order of the job.
+    /// The second value holds the first failure in the order of the job.
     pub async fn upload(
         &self,
         upload: &OutputUpload,
         output: &Path,
         called_off: &CancellationToken,
-    ) -> Result<Uploaded, UploadError> {
-        tokio::select! {
+    ) -> (Uploaded, Result<(), UploadError>) {
+        let sent = tokio::select! {
             biased;
             () = called_off.cancelled() => Err(UploadError::CalledOff),
-            uploaded = self.all(upload, output, called_off) => uploaded,
-        }
+            sent = self.all(upload, output, called_off) => sent,
+        };
+        sent.unwrap_or_else(|error| (Uploaded::default(), Err(error)))
     }
 
     async fn all(
@@ -132,36 +156,68 @@ impl Uploader {
         upload: &OutputUpload,
         output: &Path,
         called_off: &CancellationToken,
-    ) -> Result<Uploaded, UploadError> {
+    ) -> Result<(Uploaded, Result<(), UploadError>), UploadError> {
         let plans = self.plan_all(upload)?;
         let http = PinnedClient::new(Arc::clone(&self.rules)).with_pace(self.pace);
         let root = output.to_owned();
         let folder = Arc::new(blocking(move || Folder::open(&root).map_err(UploadError::Disk)).await?);
         let tally = Arc::new(UploadTally::new(plans.len(), Arc::clone(&self.progress)));
+        let before = self.read_record().await;
         let sending = plans.into_iter().enumerate().map(|(index, plan)| {
+            let (http, folder) = (&http, Arc::clone(&folder));
             let progress = Arc::new(UploadProgress::new(index, &tally));
-            upload_one(
-                &http,
-                plan,
-                Arc::clone(&folder),
-                output,
-                self.limit,
-                progress,
-                called_off,
-            )
+            let (id, key) = (plan.id(), plan.key.clone());
+            let done = before.get(&id).cloned();
+            async move {
+                if let Some(done) = done {
+                    progress.skip();
+                    return Ok((key, done));
+                }
+                let done = upload_one(http, plan, folder, output, self.limit, progress, called_off).await?;
+                self.note(id, &done).await;
+                Ok((key, done))
+            }
         });
         let outcomes: Vec<_> = stream::iter(sending).buffered(MAX_PARALLEL).collect().await;
         let mut answers = Vec::new();
         let mut notices = Vec::new();
+        let mut first_failure = Ok(());
         for outcome in outcomes {
-            let (key, answer, notice) = outcome?;
-            answers.push((key, answer));
-            notices.extend(notice);
+            match outcome {
+                Ok((key, done)) => {
+                    answers.push((key, done.answer));
+                    notices.extend(done.notice);
+                }
+                Err(error) => first_failure = first_failure.and(Err(error)),
+            }
         }
-        Ok(Uploaded {
+        let uploaded = Uploaded {
             results: format_results(answers),
             notices,
+        };
+        Ok((uploaded, first_failure))
+    }
+
+    /// The uploads that an earlier process has made. A record that cannot be read costs their repetition.
+    async fn read_record(&self) -> HashMap<UploadId, DoneUpload> {
+        let Some(record) = self.record.clone() else {
+            return HashMap::new();
+        };
+        let read = blocking(move || record.read().map_err(UploadError::Disk)).await;
+        read.unwrap_or_else(|error| {
+            tracing::warn!(error = %Causes(&error), "the record of the job's uploads cannot be read");
+            HashMap::new()
         })
+    }
+
+    async fn note(&self, upload: UploadId, done: &DoneUpload) {
+        let (Some(record), done) = (self.record.clone(), done.clone()) else {
+            return;
+        };
+        let noted = blocking(move || record.add(upload, &done).map_err(UploadError::Disk)).await;
+        if let Err(error) = noted {
+            tracing::warn!(error = %Causes(&error), "the record of the job's uploads cannot be written");
+        }
     }
 
     fn plan_all(&self, upload: &OutputUpload) -> Result<Vec<UploadPlan>, UploadError> {
@@ -265,7 +321,7 @@ async fn upload_one(
     limit: u64,
     progress: Arc<UploadProgress>,
     called_off: &CancellationToken,
-) -> Result<(String, UploadAnswer, Option<String>), UploadError> {
+) -> Result<DoneUpload, UploadError> {
     let name = file_name(&plan);
     let (key, scratch) = (plan.key.clone(), output.parent().unwrap_or(output).to_owned());
     let (what, token) = (plan.what, called_off.clone());
@@ -312,7 +368,7 @@ async fn upload_one(
         request.after = form.after.into();
     }
     let answer = send(http, &request).await.map_err(failed)?;
-    Ok((plan.key, answer, notice))
+    Ok(DoneUpload { answer, notice })
 }
 
 fn open_regular(folder: &Folder, path: &Path, key: &str, limit: u64) -> Result<(File, u64), UploadError> {

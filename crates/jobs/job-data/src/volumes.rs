@@ -8,6 +8,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{StreamExt, stream};
+use muster_http::addresses::{AddressRules, RuleError};
 use muster_process::SharedClock;
 use muster_protocol::Volume;
 use muster_protocol::volume::{HuggingfaceVolume, InlineVolume, SingleFileVolume, VolumePart, ZipUrlVolume};
@@ -16,13 +17,12 @@ use tempfile::NamedTempFile;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-use crate::addresses::{AddressRules, RuleError};
 use crate::checked_request::PinnedClient;
 use crate::download::{ExpectedContent, FetchOutcome, FetchRequest, TransferProgress, fetch};
 use crate::error::{HttpError, VolumeError};
 use crate::huggingface::HubClient;
 use crate::huggingface_json::HubFile;
-use crate::input_cache::{Cache, CacheLimits, CachedFile, CachedResource, IncomingFile};
+use crate::input_cache::{Cache, CachedFile, CachedResource, IncomingFile};
 use crate::job_url::Target;
 use crate::retry::Pace;
 use crate::safe_names::plain_path;
@@ -180,11 +180,7 @@ impl Fetcher {
         if self.settings.cache_mib == 0 || !fetched {
             return None;
         }
-        let limits = CacheLimits {
-            bytes: self.settings.cache_mib.saturating_mul(1 << 20),
-            age: std::time::Duration::from_secs(self.settings.cache_hours.saturating_mul(3_600)),
-        };
-        Cache::open(&self.settings.cache_dir, limits)
+        Cache::open(&self.settings.cache_dir, self.settings.cache_limits())
             .inspect_err(|error| tracing::warn!(%error, "inputs are not cached: cache_dir cannot be used"))
             .ok()
     }
@@ -280,7 +276,7 @@ impl VolumePlacement<'_> {
         let hub = HubClient {
             http: &self.http,
             endpoint: &settings.hub,
-            token: &settings.hub_token,
+            token: settings.hub_token_for(&volume.repo_id),
             index,
             max_files,
             called_off: self.called_off,

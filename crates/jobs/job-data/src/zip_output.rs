@@ -10,7 +10,7 @@ use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
 use crate::error::UploadError;
-use crate::output_folder::{Folder, OmittedFiles};
+use crate::output_folder::{Folder, OmittedFiles, WalkError};
 use crate::safe_names::shown;
 
 const BLOCK: usize = 256 * 1024;
@@ -29,6 +29,18 @@ pub(crate) struct PackedFolder {
 enum Stop {
     Disk(io::Error),
     Bound(UploadError),
+}
+
+impl From<WalkError> for Stop {
+    fn from(error: WalkError) -> Self {
+        match error {
+            WalkError::Disk(error) => Self::Disk(error),
+            WalkError::TooMany(limit) => Self::Bound(UploadError::TooMany {
+                what: "output files and folders",
+                limit,
+            }),
+        }
+    }
 }
 
 impl From<io::Error> for Stop {

@@ -1,5 +1,7 @@
-//! The hardware of an executor in a few words, read from the specs that its miner sends.
+//! The hardware of an executor, in a few words and in all its parts, read from the specs that its miner sends.
 
+use muster_protocol::wire::machines::{ClaimedSpecs, MAX_GPU_KINDS, plain};
+use muster_protocol::{ExecutorClass, Timestamp};
 use serde_json::Value;
 
 /// The most characters of a name of a part.
@@ -13,7 +15,7 @@ const MAX_KINDS: usize = 4;
 pub fn describe_hardware(specs: &Value) -> Option<String> {
     // A miner passes the executor's object on inside one of the same name.
     let specs = specs.get("specs").unwrap_or(specs);
-    let mut parts = gpus(specs);
+    let mut parts = gpus(specs, MAX_KINDS);
     let cores = specs.pointer("/cpu/count").and_then(Value::as_u64);
     parts.extend(cores.filter(|cores| *cores > 0).map(|cores| match cores {
         1 => "1 core".to_owned(),
@@ -25,8 +27,26 @@ pub fn describe_hardware(specs: &Value) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Each kind of GPU with its number, in the order of the list.
-fn gpus(specs: &Value) -> Vec<String> {
+/// The specs of the machine that served as an executor of `class`. The parts that are not told, or that have another
+/// form than ComputeHorde's, are empty. Every text is bounded.
+pub fn read_specs(specs: &Value, class: ExecutorClass, told_at: Timestamp) -> ClaimedSpecs {
+    let specs = specs.get("specs").unwrap_or(specs);
+    let number = |path: &str| specs.pointer(path).and_then(Value::as_u64).unwrap_or_default();
+    let text = |path: &str| plain(specs.pointer(path).and_then(Value::as_str).unwrap_or_default());
+    ClaimedSpecs {
+        class,
+        told_at,
+        cpu: text("/cpu/model"),
+        cores: number("/cpu/count"),
+        memory: number("/ram/total").saturating_mul(1_024),
+        disk: number("/hard_disk/total").saturating_mul(1_024),
+        os: text("/os"),
+        gpus: gpus(specs, MAX_GPU_KINDS),
+    }
+}
+
+/// Each kind of GPU with its number, in the order of the list; `most` kinds at most.
+fn gpus(specs: &Value, most: usize) -> Vec<String> {
     let details = specs.pointer("/gpu/details").and_then(Value::as_array);
     let mut kinds: Vec<(String, u32)> = Vec::new();
     for detail in details.into_iter().flatten() {
@@ -43,7 +63,7 @@ fn gpus(specs: &Value) -> Vec<String> {
         }
         if let Some((_, count)) = kinds.iter_mut().find(|(known, _)| *known == name) {
             *count = count.saturating_add(1);
-        } else if kinds.len() < MAX_KINDS {
+        } else if kinds.len() < most {
             kinds.push((name, 1));
         }
     }
@@ -77,6 +97,32 @@ mod tests {
             json!({"ram": {"total": 0}}),
         ] {
             assert_eq!(describe_hardware(&nothing), None, "{nothing}");
+        }
+        let told_at = Timestamp::from_secs(1);
+        let read = |specs: &Value| read_specs(specs, ExecutorClass::AlwaysOnTest, told_at);
+        let whole = read(&json!({"specs": {
+            "cpu": {"count": 8, "model": "EPYC\u{1b}[1m"}, "ram": {"total": 2}, "hard_disk": {"total": u64::MAX},
+            "os": "Debian", "gpu": {"details": [gpu("A6000"), gpu("A6000")]},
+        }}));
+        assert_eq!(
+            (whole.cpu.as_str(), whole.cores, whole.memory),
+            ("EPYC[1m", 8, 2_048)
+        );
+        assert_eq!(
+            (whole.disk, whole.os.as_str(), whole.gpus),
+            (u64::MAX, "Debian", vec!["2 x A6000".to_owned()])
+        );
+        for odd in [
+            json!(null),
+            json!([1]),
+            json!({"cpu": [], "ram": {"total": -1}, "os": 7, "gpu": "many"}),
+        ] {
+            let specs = read(&odd);
+            assert_eq!(
+                (specs.cores, specs.memory, specs.os.as_str()),
+                (0, 0, ""),
+                "{odd}"
+            );
         }
         let many: Vec<_> = (0..100)
             .map(|n| gpu(&format!("{n}{}", "x".repeat(900))))

@@ -9,10 +9,9 @@ use muster_protocol::wire::executor::{JobLog, JobProgress};
 use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
 };
+use muster_protocol::wire::machines::MachinesNotice;
 use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
-use serde_json::json;
-
-use crate::hardware::describe_hardware;
+use serde_json::{Value, json};
 
 /// The meaning of a miner's message.
 #[derive(Debug, PartialEq)]
@@ -21,8 +20,10 @@ pub enum MessageMeaning {
     Event(Event),
     /// The executors that the miner announces.
     Manifest(ExecutorManifest),
-    /// The hardware of the attempt's executor, in a few words of the miner's.
-    Hardware(String),
+    /// The specs of the machine of the attempt's executor, as the miner claims them, free in form.
+    Specs(Value),
+    /// The load of the miner's machines, as the miner claims it.
+    Machines(Box<MachinesNotice>),
     /// A receipt with the miner's signature, which is not checked yet.
     Countersigned(Box<Receipt>),
     /// An error that the miner reports as text, not checked or shortened.
@@ -46,9 +47,8 @@ pub enum LiveUpdate {
 pub fn interpret(message: FromMiner) -> MessageMeaning {
     let event = match message {
         FromMiner::V0ExecutorManifestRequest(m) => return MessageMeaning::Manifest(m),
-        FromMiner::V0MachineSpecsRequest(m) => {
-            return describe_hardware(&m.specs).map_or(MessageMeaning::Ignored, MessageMeaning::Hardware);
-        }
+        FromMiner::V0MachineSpecsRequest(m) => return MessageMeaning::Specs(m.specs),
+        FromMiner::MusterMachines(notice) => return MessageMeaning::Machines(notice),
         FromMiner::MusterReceiptCountersigned(m) => {
             return MessageMeaning::Countersigned(Box::new(m.receipt));
         }
@@ -66,6 +66,7 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
         | FromMiner::MusterEnrolExecutor(_)
         | FromMiner::MusterSealSession(_)
         | FromMiner::MusterSessionClosed(_)
+        | FromMiner::MusterReattach(_)
         | FromMiner::MusterLeaseOver(_) => return MessageMeaning::Ignored,
         FromMiner::V0AcceptJobRequest(_) => Event::Accepted,
         FromMiner::V0DeclineJobRequest(m) => Event::Declined(RejectionDetails {

@@ -1,22 +1,32 @@
 //! A validator's messages about one job. Everything here is pure but for the signatures.
 //!
+//! * [`attempt_step`]: what an event changes in an attempt, what is stored of it, and what is sent afterwards.
+//! * [`attempt_connection`]: how an attempt's steps depend on the ups and downs of the connection to its miner.
 //! * [`incoming`]: the meaning of a miner's message for the attempt.
 //! * [`outgoing`]: the offer, the job, the cancellation and the receipts that a miner is sent, and [`IssuedReceipt`].
 //! * [`hardware`]: an executor's hardware in a few words.
 //! * [`report`]: the report of a job's end, for its user and for the log.
 
+pub mod attempt_connection;
+pub mod attempt_step;
 pub mod hardware;
 pub mod incoming;
 pub mod outgoing;
 pub mod report;
 
+pub use attempt_connection::AttemptConnection;
+pub use attempt_step::{AttemptStep, MinerAbilities, StepMessage};
 pub use outgoing::IssuedReceipt;
 
 /// Values for the unit tests of this crate.
 #[cfg(test)]
 mod testing {
+    use std::time::Duration;
+
+    use muster_protocol::job::AttemptPlan;
     use muster_protocol::wire::facilitator::JobRequest;
-    use muster_protocol::{Hotkey, JobId, MinerKey, Signature};
+    use muster_protocol::wire::miner::ExecutorTiming;
+    use muster_protocol::{ExecutorClass, Hotkey, JobId, MinerKey, Signature};
     use serde_json::json;
     use uuid::Uuid;
 
@@ -26,6 +36,26 @@ mod testing {
 
     pub(crate) fn job(seed: u128) -> JobId {
         JobId::from_uuid(Uuid::from_u128(seed))
+    }
+
+    /// An attempt's plan with times of a minute and more.
+    pub(crate) fn plan() -> AttemptPlan {
+        AttemptPlan {
+            class: ExecutorClass::AlwaysOnTest,
+            streaming: false,
+            timing: ExecutorTiming {
+                allowed_leeway: 30,
+                download_time_limit: 30,
+                execution_time_limit: 60,
+                upload_time_limit: 30,
+                streaming_start_time_limit: 0,
+            },
+            dial: Duration::from_secs(30),
+            reservation: Duration::from_secs(30),
+            startup: Duration::from_secs(60),
+            reconnect: Duration::from_secs(60),
+            image: None,
+        }
     }
 
     /// A user's job that is within every limit; its signature is not checked by anything pure.

@@ -239,7 +239,9 @@ impl OutgoingMessages<'_> {
             | ToMiner::MusterExecutorEnrolled(_)
             | ToMiner::MusterSessionSealed(_)
             | ToMiner::MusterWhitelist(_)
-            | ToMiner::MusterFetchImage(_) => encode(message),
+            | ToMiner::MusterFetchImage(_)
+            | ToMiner::MusterLeaseHeld(_)
+            | ToMiner::MusterEndStored(_) => encode(message),
         }
     }
 }

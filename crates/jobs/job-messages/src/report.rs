@@ -1,8 +1,9 @@
 //! The report of a job's end, for its user and for the log.
 
-use muster_protocol::job::{Fault, Outcome};
+use muster_protocol::job::{FailureContext, Fault, Outcome};
 use muster_protocol::status::ParticipantType;
 use muster_protocol::wire::facilitator::{HordeFailureDetails, StatusMetadata};
+use muster_protocol::wire::miner::JobImage;
 use muster_protocol::wire::muster::StatusExtension;
 use muster_protocol::{AttemptId, MinerKey, Receipt};
 use serde_json::{Value, json};
@@ -21,21 +22,42 @@ pub struct EndedAttempt {
     pub outcome: Outcome,
 }
 
-/// The metadata of a job's last status: its outcome, the receipts with both signatures, and, if there were several
-/// attempts, how each of them ended.
+/// The metadata of a job's last status: its outcome, the receipts with both signatures, the image that ran, the results
+/// that a failed job left, and, if there were several attempts, how each of them ended.
 pub fn final_metadata(
     outcome: &Outcome,
     attempts: &[EndedAttempt],
     receipts: Vec<Receipt>,
 ) -> StatusMetadata {
+    let mut outcome = outcome.clone();
+    let told = take_own_parts(&mut outcome);
     let mut metadata = add_attempts(outcome, attempts).metadata();
     if let Some(last) = attempts.last() {
         metadata.muster = Some(StatusExtension {
             attempt: Some(last.attempt),
             receipts,
+            image: told.image,
+            partial: Some(Box::new(told.partial)).filter(|partial| !partial.is_empty()),
         });
     }
     metadata
+}
+
+/// The image that ran, and what a failed attempt left; the latter leaves the failure's context.
+fn take_own_parts(outcome: &mut Outcome) -> FailureContext {
+    match outcome {
+        Outcome::Completed(response) => {
+            let image = response.extra.get("image");
+            let image = image.and_then(|image| serde_json::from_value::<JobImage>(image.clone()).ok());
+            FailureContext {
+                image: image.filter(JobImage::is_short),
+                ..FailureContext::default()
+            }
+        }
+        Outcome::Rejected(_) => FailureContext::default(),
+        Outcome::Failed(details) => FailureContext::take_from(&mut details.context),
+        Outcome::HordeFailed(details) => FailureContext::take_from(&mut details.context),
+    }
 }
 
 /// Adds the miner's complaint to a failure that this validator found by itself: a miner that refuses a session gives
@@ -79,8 +101,7 @@ pub fn explain_slow_image(outcome: Outcome, image: &str, miners: u32) -> Outcome
 }
 
 /// The outcome with the list of attempts in its context, if there was more than one.
-fn add_attempts(outcome: &Outcome, attempts: &[EndedAttempt]) -> Outcome {
-    let mut outcome = outcome.clone();
+fn add_attempts(mut outcome: Outcome, attempts: &[EndedAttempt]) -> Outcome {
     if attempts.len() < 2 {
         return outcome;
     }
@@ -142,8 +163,8 @@ pub fn describe(outcome: &Outcome) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::status::JobRejectionReason;
-    use muster_protocol::wire::facilitator::RejectionDetails;
+    use muster_protocol::status::{HordeFailureReason, JobRejectionReason};
+    use muster_protocol::wire::facilitator::{MinerResponse, RejectionDetails};
 
     use super::*;
     use crate::testing::{job, miner};
@@ -176,6 +197,59 @@ mod tests {
             (busy(), Fault::Miner)
         );
         assert_eq!(fault_of(&cancelled), Fault::User);
+    }
+
+    #[test]
+    fn the_image_and_what_a_failed_attempt_left_stand_beside_the_failure() {
+        let image = json!({ "name": "a", "id": format!("sha256:{}", "7".repeat(64)), "manifest": null });
+        let failed = |context: Value| {
+            Outcome::HordeFailed(HordeFailureDetails {
+                reported_by: ParticipantType::Executor,
+                reason: HordeFailureReason::GenericError,
+                message: "the store is away".to_owned(),
+                context: Some(context),
+            })
+        };
+        let attempt = |outcome: &Outcome| EndedAttempt {
+            attempt: AttemptId::first_of(job(1)),
+            miner: miner(1),
+            outcome: outcome.clone(),
+        };
+        let told =
+            json!({ "code": "E0019", "ran": image, "stdout": "so far", "artifacts": { "/a": "QQ==" } });
+        let outcome = failed(told.clone());
+        for count in [1, 2] {
+            let metadata = final_metadata(&outcome, &vec![attempt(&outcome); count], vec![]);
+            let extension = metadata.muster.unwrap();
+            assert_eq!(json!(extension.image), image);
+            let partial = extension.partial.unwrap();
+            assert_eq!(
+                (partial.stdout.as_str(), partial.artifacts["/a"].as_str()),
+                ("so far", "QQ==")
+            );
+            let context = metadata.horde_failure_details.unwrap().context.unwrap();
+            let kept = if count == 1 {
+                &context
+            } else {
+                &context["reported"]
+            };
+            assert_eq!(kept, &json!({ "code": "E0019" }));
+        }
+        // A form that is not ours stays, and nothing is made of it.
+        let odd = failed(json!({ "ran": 7, "artifacts": "none" }));
+        let metadata = final_metadata(&odd, &[attempt(&odd)], vec![]);
+        let extension = metadata.muster.unwrap();
+        assert_eq!((extension.image, extension.partial), (None, None));
+        assert_eq!(
+            metadata.horde_failure_details.unwrap().context,
+            Some(json!({ "ran": 7, "artifacts": "none" }))
+        );
+        // A result names its image too.
+        let mut response = MinerResponse::default();
+        response.extra.insert("image".to_owned(), image.clone());
+        let done = Outcome::Completed(Box::new(response));
+        let metadata = final_metadata(&done, &[attempt(&done)], vec![]);
+        assert_eq!(json!(metadata.muster.unwrap().image), image);
     }
 
     #[test]

@@ -8,12 +8,13 @@ mod local_executors;
 mod provision_command;
 mod provision_records;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-use muster_protocol::{ExecutorClass, ExecutorToken};
+use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
 use tokio_util::sync::CancellationToken;
 
 pub use local_executors::LocalProcesses;
@@ -80,8 +81,18 @@ pub trait ExecutorManager: Send + Sync + 'static {
     /// Runs one executor to its end. Once `stop` is cancelled it has a while to end by itself, then it is ended.
     fn run(&self, order: Order, stop: CancellationToken) -> Running;
 
-    /// Ends the executors that an earlier process of this miner started and did not end. Their leases are over.
-    fn reclaim(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    /// Goes on with an executor that an earlier process of this miner started, to its end; ends at once if the executor
+    /// is not there any more. `apart` says whether it was started on this machine for its lease alone. `None` if this
+    /// manager has not started it.
+    fn resume(&self, order: Order, apart: bool, stop: CancellationToken) -> Option<Running> {
+        let _ = (order, apart, stop);
+        None
+    }
+
+    /// Ends the executors that an earlier process of this miner started and did not end, but for those whose leases go
+    /// on.
+    fn reclaim(&self, kept: BTreeSet<AttemptId>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        drop(kept);
         Box::pin(std::future::ready(()))
     }
 }

@@ -1,6 +1,7 @@
 //! Executors that the operator's own commands start and release: one call of `provision` for a lease, and one or more
 //! calls of `release` after it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Stdio;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
+use muster_protocol::AttemptId;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
@@ -137,8 +139,28 @@ impl Provisioner {
         Err(ManagerError::Failed { program, how })
     }
 
-    async fn release_all(self) {
+    /// Releases an executor of an earlier process once its lease has ended.
+    async fn keep(self, path: PathBuf, stop: CancellationToken) -> Result<String, ManagerError> {
+        let held = self
+            .records
+            .take_over(&path, self.commands.limit, &self.clock)
+            .await;
+        stop.cancelled().await;
+        if let Some(held) = held {
+            self.release(held).await;
+        }
+        Ok("it was released".to_owned())
+    }
+
+    async fn release_all(self, kept: BTreeSet<AttemptId>) {
+        let kept: Vec<_> = kept
+            .into_iter()
+            .map(|attempt| self.records.path_of(attempt))
+            .collect();
         for path in self.records.paths() {
+            if kept.contains(&path) {
+                continue;
+            }
             if let Some(held) = self
                 .records
                 .take_over(&path, self.commands.limit, &self.clock)
@@ -156,8 +178,14 @@ impl ExecutorManager for Provisioner {
         Box::pin(self.clone().run_to_end(order, stop))
     }
 
-    fn reclaim(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(self.clone().release_all())
+    fn resume(&self, order: Order, _apart: bool, stop: CancellationToken) -> Option<Running> {
+        let path = self.records.path_of(order.token.attempt());
+        path.exists()
+            .then(|| Box::pin(self.clone().keep(path, stop)) as Running)
+    }
+
+    fn reclaim(&self, kept: BTreeSet<AttemptId>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.clone().release_all(kept))
     }
 }
 
@@ -325,6 +353,33 @@ mod tests {
         assert_eq!(cloud.recorded(), 0);
     }
 
+    /// The miner is killed while its executor works: the next process keeps the executor for as long as its lease.
+    #[tokio::test]
+    async fn an_executor_whose_lease_goes_on_is_kept_and_released_after_it() {
+        let cloud = Cloud::new();
+        let order = order();
+        let attempt = order.token.attempt();
+        let name = format!("muster-{attempt}");
+        std::fs::write(cloud.0.path().join(&name), "").unwrap();
+        let record = Record {
+            attempt,
+            class: order.class,
+        };
+        drop(Records::new(cloud.records()).write(record).unwrap());
+        let manager = cloud.manager(MAKE, REMOVE);
+        manager.reclaim(BTreeSet::from([attempt])).await;
+        assert_eq!((cloud.machines(), cloud.recorded()), (vec![name], 1));
+        let stop = CancellationToken::new();
+        let resumed = manager.resume(order.clone(), false, stop.clone()).unwrap();
+        stop.cancel();
+        resumed.await.unwrap();
+        assert_eq!((cloud.machines(), cloud.recorded()), (vec![], 0));
+        assert!(
+            manager.resume(order, false, stop).is_none(),
+            "it is no executor of this manager"
+        );
+    }
+
     /// The miner is killed while its command still works: the next process waits for it and then releases.
     #[tokio::test]
     async fn what_a_killed_miner_left_is_released_by_the_next_one_after_its_command_has_ended() {
@@ -348,7 +403,7 @@ mod tests {
         drop(held);
         let manager = cloud.manager(MAKE, &format!("[ -e {name} ] && {REMOVE}"));
         #[expect(clippy::disallowed_methods, reason = "a test waits for the task itself")]
-        let reclaiming = tokio::spawn(manager.reclaim());
+        let reclaiming = tokio::spawn(manager.reclaim(BTreeSet::new()));
         tokio::task::yield_now().await;
         assert_eq!(cloud.recorded(), 1);
         std::fs::write(cloud.0.path().join("go"), "").unwrap();
@@ -364,7 +419,7 @@ mod tests {
         std::fs::create_dir_all(cloud.records()).unwrap();
         let torn: &Path = &cloud.records().join("x.json");
         std::fs::write(torn, "{\"att").unwrap();
-        cloud.manager(MAKE, "exit 1").reclaim().await;
+        cloud.manager(MAKE, "exit 1").reclaim(BTreeSet::new()).await;
         assert!(!torn.exists());
     }
 }

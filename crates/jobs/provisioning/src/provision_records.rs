@@ -46,7 +46,7 @@ impl Records {
 
     /// Writes a record durably.
     pub(crate) fn write(&self, record: Record) -> Result<LockedRecord, ManagerError> {
-        let path = self.folder.join(format!("{}.json", record.attempt));
+        let path = self.path_of(record.attempt);
         let failed = |source| ManagerError::Record {
             path: path.clone(),
             source,
@@ -69,6 +69,11 @@ impl Records {
         };
         let file = make().map_err(failed)?;
         Ok(LockedRecord { record, path, file })
+    }
+
+    /// The file of an attempt's record, whether or not it exists.
+    pub(crate) fn path_of(&self, attempt: AttemptId) -> PathBuf {
+        self.folder.join(format!("{attempt}.json"))
     }
 
     /// The files of all records.

@@ -1,11 +1,12 @@
 //! Whether a validator accepts a job that a facilitator hands over, with a reason that the user can read.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use muster_protocol::job::{BoundedFields, OverLimit, find_over_limits};
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, SignatureScope};
-use muster_protocol::{Hotkey, UserKey};
+use muster_protocol::{Hotkey, Timestamp, UserKey};
 
 /// The users whose jobs are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +15,25 @@ pub enum AllowedUsers {
     Any,
     /// The validator itself and these users.
     Listed(BTreeSet<UserKey>),
+}
+
+/// The parties whose jobs are accepted: users, and facilitators that sign for accounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserRules {
+    /// The users whose jobs are accepted, whether they sign them or a facilitator signs for them.
+    pub users: AllowedUsers,
+    /// The facilitators that may sign jobs for their accounts.
+    pub facilitators: BTreeSet<UserKey>,
+}
+
+impl From<AllowedUsers> for UserRules {
+    /// These users, and no facilitator.
+    fn from(users: AllowedUsers) -> Self {
+        Self {
+            users,
+            facilitators: BTreeSet::new(),
+        }
+    }
 }
 
 /// The store's knowledge of an earlier request.
@@ -25,6 +45,18 @@ pub enum PriorRequest {
     Job,
     /// The store has the user's signature (signatory and time) under another job's id.
     Signature,
+    /// The store has deleted signatures of this time, so it cannot know.
+    Forgotten,
+}
+
+/// How far the time inside a user's signature may lie from the validator's clock. The store forgets a signature only
+/// once it is older than `max_age`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignatureAge {
+    /// The limit for the past.
+    pub max_age: Duration,
+    /// The limit for the future, because clocks differ.
+    pub max_ahead: Duration,
 }
 
 /// The result of checking the signatures of a request, which the caller does.
@@ -36,6 +68,28 @@ pub enum SignatureCheck {
     Wrong,
     /// The user signed the job, but not these terms for it.
     WrongTerms,
+    /// The user signed the job so many seconds ago, which is too long.
+    Old(u64),
+    /// The user signed the job so many seconds ahead of the validator's clock, which is too far.
+    Ahead(u64),
+}
+
+impl SignatureAge {
+    /// The result of checking a signature that holds: whether its time (Unix nanoseconds) lies within the limits at
+    /// `now`.
+    pub fn check(&self, timestamp_ns: i64, now: Timestamp) -> SignatureCheck {
+        let age = i128::from(now.micros()) * 1_000 - i128::from(timestamp_ns);
+        let beyond = |distance: i128, limit: Duration| {
+            let nanos = u128::try_from(distance).unwrap_or(0);
+            let seconds = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX);
+            (nanos > limit.as_nanos()).then_some(seconds)
+        };
+        match (beyond(age, self.max_age), beyond(-age, self.max_ahead)) {
+            (Some(seconds), _) => SignatureCheck::Old(seconds),
+            (None, Some(seconds)) => SignatureCheck::Ahead(seconds),
+            (None, None) => SignatureCheck::Holds,
+        }
+    }
 }
 
 /// The decision about a request.
@@ -56,13 +110,13 @@ pub fn decide_admission(
     request: &JobRequest,
     signature: SignatureCheck,
     prior: PriorRequest,
-    users: &AllowedUsers,
+    rules: &UserRules,
     me: Hotkey,
 ) -> Admission {
     let stranger = |message: &str| refuse(JobRejectionReason::InvalidSignature, message);
     match prior {
         PriorRequest::Job => return Admission::Repeat,
-        PriorRequest::Never | PriorRequest::Signature => {}
+        PriorRequest::Never | PriorRequest::Signature | PriorRequest::Forgotten => {}
     }
     match request.signature.signature_scope {
         SignatureScope::SignedFields => {}
@@ -76,15 +130,28 @@ pub fn decide_admission(
         SignatureCheck::WrongTerms => {
             return stranger("the terms are not signed by the job's user for this job; sign the terms again");
         }
+        SignatureCheck::Old(seconds) => {
+            return stranger(&format!(
+                "the job was signed {seconds} s ago, which is too long; sign it again, and check your clock"
+            ));
+        }
+        SignatureCheck::Ahead(seconds) => {
+            return stranger(&format!(
+                "the job's signature is {seconds} s ahead of the validator's clock; check your clock"
+            ));
+        }
     }
-    if !may_submit(request.signature.signatory, users, me) {
-        return stranger(
-            "this validator does not take jobs of this user; ask its operator to list the hotkey",
-        );
+    if let Err(message) = check_submitter(request, rules, me) {
+        return stranger(&message);
     }
     match prior {
         PriorRequest::Signature => {
             return stranger("this signature was used for another job; sign again with the present time");
+        }
+        PriorRequest::Forgotten => {
+            return stranger(
+                "this validator has deleted its records of signatures of that time; sign again with the present time",
+            );
         }
         PriorRequest::Never | PriorRequest::Job => {}
     }
@@ -103,7 +170,35 @@ fn refuse(reason: JobRejectionReason, message: &str) -> Admission {
     })
 }
 
-fn may_submit(user: UserKey, users: &AllowedUsers, me: Hotkey) -> bool {
+/// Checks that the signatory may submit jobs, and the account for which it signed.
+///
+/// A facilitator answers for accounts that are names. An account that is a hotkey could have signed itself, so it is
+/// accepted only where its own signature would be.
+fn check_submitter(request: &JobRequest, rules: &UserRules, me: Hotkey) -> Result<(), String> {
+    let signatory = request.signature.signatory;
+    let is_facilitator = rules.facilitators.contains(&signatory);
+    if !is_facilitator && !is_allowed(signatory, &rules.users, me) {
+        return Err(
+            "this validator does not take jobs of this user; ask its operator to list the hotkey".to_owned(),
+        );
+    }
+    match request.signed_for() {
+        Some(account) => match account.parse::<UserKey>() {
+            Ok(user) if !is_allowed(user, &rules.users, me) => Err(format!(
+                "this validator does not take jobs of the account {user}; ask its operator to list the hotkey"
+            )),
+            Ok(_) | Err(_) => Ok(()),
+        },
+        None if is_facilitator => Err(
+            "the facilitator signed this job without naming its account; submit the job again, or ask the \
+             facilitator's operator for a newer version"
+                .to_owned(),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn is_allowed(user: UserKey, users: &AllowedUsers, me: Hotkey) -> bool {
     match users {
         AllowedUsers::Any => true,
         AllowedUsers::Listed(keys) => user.0 == me || keys.contains(&user),
@@ -153,8 +248,25 @@ mod tests {
     }
 
     #[test]
+    fn a_signature_is_good_between_its_limits() {
+        let age = SignatureAge {
+            max_age: Duration::from_secs(60),
+            max_ahead: Duration::from_secs(5),
+        };
+        let now = Timestamp::from_secs(1_000);
+        let at = |secs: i64, nanos: i64| age.check(secs * 1_000_000_000 + nanos, now);
+        assert_eq!(at(1_000, 0), SignatureCheck::Holds);
+        assert_eq!(at(940, 0), SignatureCheck::Holds);
+        assert_eq!(at(940, -1), SignatureCheck::Old(60));
+        assert_eq!(at(1_005, 0), SignatureCheck::Holds);
+        assert_eq!(at(1_005, 1), SignatureCheck::Ahead(5));
+        assert_eq!(age.check(i64::MIN, now), SignatureCheck::Old(9_223_373_036));
+        assert_eq!(age.check(i64::MAX, now), SignatureCheck::Ahead(9_223_371_036));
+    }
+
+    #[test]
     fn a_listed_user_with_a_good_signature_is_admitted() {
-        let users = AllowedUsers::Listed([UserKey(hotkey(7))].into());
+        let users = AllowedUsers::Listed([UserKey(hotkey(7))].into()).into();
         assert_eq!(
             decide_admission(
                 &request(),
@@ -170,12 +282,12 @@ mod tests {
                 &request(),
                 SignatureCheck::Holds,
                 PriorRequest::Never,
-                &AllowedUsers::Any,
+                &AllowedUsers::Any.into(),
                 hotkey(0)
             ),
             Admission::Admit
         );
-        let nobody = AllowedUsers::Listed(BTreeSet::new());
+        let nobody = AllowedUsers::Listed(BTreeSet::new()).into();
         assert_eq!(
             decide_admission(
                 &request(),
@@ -189,9 +301,53 @@ mod tests {
         );
     }
 
+    /// A job that hotkey 7 signed for an account.
+    fn signed_for(account: &str) -> JobRequest {
+        let mut request = request();
+        request.muster = serde_json::from_value(json!({ "account": account })).unwrap();
+        request
+    }
+
+    #[test]
+    fn a_facilitator_signs_for_names_and_for_hotkeys_that_are_listed_themselves() {
+        let rules = UserRules {
+            users: AllowedUsers::Listed([UserKey(hotkey(3))].into()),
+            facilitators: [UserKey(hotkey(7))].into(),
+        };
+        let decide = |request: &JobRequest, rules: &UserRules| {
+            decide_admission(
+                request,
+                SignatureCheck::Holds,
+                PriorRequest::Never,
+                rules,
+                hotkey(0),
+            )
+        };
+        let refusal = |request: &JobRequest, rules: &UserRules| reason(decide(request, rules)).1;
+        let (listed, stranger) = (hotkey(3).to_string(), hotkey(4).to_string());
+        assert_eq!(decide(&signed_for("alice"), &rules), Admission::Admit);
+        assert_eq!(decide(&signed_for(&listed), &rules), Admission::Admit);
+        let past_the_list = refusal(&signed_for(&stranger), &rules);
+        assert!(past_the_list.contains("jobs of the account"), "{past_the_list}");
+        // A facilitator that is listed as a user, as before, is no way past the list either.
+        let as_user = UserRules::from(AllowedUsers::Listed([UserKey(hotkey(7))].into()));
+        assert_eq!(decide(&signed_for("alice"), &as_user), Admission::Admit);
+        let past_the_list = refusal(&signed_for(&listed), &as_user);
+        assert!(past_the_list.contains("jobs of the account"), "{past_the_list}");
+        // A facilitator is no user: its own jobs are those of an account that it does not name.
+        for unnamed in [request(), signed_for(&hotkey(7).to_string())] {
+            let message = refusal(&unnamed, &rules);
+            assert!(message.contains("without naming its account"), "{message}");
+        }
+        assert_eq!(
+            decide(&signed_for(&stranger), &AllowedUsers::Any.into()),
+            Admission::Admit
+        );
+    }
+
     #[test]
     fn strangers_and_replays_are_told_which_they_are() {
-        let nobody = AllowedUsers::Listed(BTreeSet::new());
+        let nobody = AllowedUsers::Listed(BTreeSet::new()).into();
         let mut full = request();
         full.signature.signature_scope = SignatureScope::FullRequest;
         let cases = [
@@ -200,7 +356,7 @@ mod tests {
                     &request(),
                     SignatureCheck::Wrong,
                     PriorRequest::Never,
-                    &AllowedUsers::Any,
+                    &AllowedUsers::Any.into(),
                     hotkey(0),
                 ),
                 "does not hold",
@@ -220,7 +376,7 @@ mod tests {
                     &request(),
                     SignatureCheck::Holds,
                     PriorRequest::Signature,
-                    &AllowedUsers::Any,
+                    &AllowedUsers::Any.into(),
                     hotkey(0),
                 ),
                 "used for another job",
@@ -228,9 +384,39 @@ mod tests {
             (
                 decide_admission(
                     &request(),
+                    SignatureCheck::Holds,
+                    PriorRequest::Forgotten,
+                    &AllowedUsers::Any.into(),
+                    hotkey(0),
+                ),
+                "deleted its records",
+            ),
+            (
+                decide_admission(
+                    &request(),
+                    SignatureCheck::Old(7),
+                    PriorRequest::Never,
+                    &AllowedUsers::Any.into(),
+                    hotkey(0),
+                ),
+                "signed 7 s ago",
+            ),
+            (
+                decide_admission(
+                    &request(),
+                    SignatureCheck::Ahead(8),
+                    PriorRequest::Never,
+                    &AllowedUsers::Any.into(),
+                    hotkey(0),
+                ),
+                "8 s ahead",
+            ),
+            (
+                decide_admission(
+                    &request(),
                     SignatureCheck::WrongTerms,
                     PriorRequest::Never,
-                    &AllowedUsers::Any,
+                    &AllowedUsers::Any.into(),
                     hotkey(0),
                 ),
                 "sign the terms again",
@@ -240,7 +426,7 @@ mod tests {
                     &full,
                     SignatureCheck::Holds,
                     PriorRequest::Never,
-                    &AllowedUsers::Any,
+                    &AllowedUsers::Any.into(),
                     hotkey(0),
                 ),
                 "scope SignedFields",
@@ -296,7 +482,7 @@ mod tests {
                 &request,
                 SignatureCheck::Holds,
                 PriorRequest::Never,
-                &AllowedUsers::Any,
+                &AllowedUsers::Any.into(),
                 hotkey(0),
             ));
             assert!(message.contains(words), "{message}");
@@ -308,7 +494,7 @@ mod tests {
                 &request,
                 SignatureCheck::Holds,
                 PriorRequest::Never,
-                &AllowedUsers::Any,
+                &AllowedUsers::Any.into(),
                 hotkey(0)
             ))
             .1
@@ -325,7 +511,7 @@ mod tests {
             &direct,
             SignatureCheck::Holds,
             PriorRequest::Never,
-            &AllowedUsers::Any,
+            &AllowedUsers::Any.into(),
             hotkey(0),
         );
         assert_eq!(admitted, Admission::Admit);
@@ -339,7 +525,7 @@ mod tests {
             &direct,
             SignatureCheck::Holds,
             PriorRequest::Never,
-            &AllowedUsers::Any,
+            &AllowedUsers::Any.into(),
             hotkey(0),
         ));
         assert!(message.contains("sealed session"), "{message}");
@@ -352,7 +538,8 @@ mod tests {
         ) {
             let check = [SignatureCheck::Holds, SignatureCheck::Wrong, SignatureCheck::WrongTerms][check];
             let prior = [PriorRequest::Never, PriorRequest::Job, PriorRequest::Signature][at];
-            let users = if listed { AllowedUsers::Listed([UserKey(hotkey(7))].into()) } else { AllowedUsers::Listed(BTreeSet::new()) };
+            let keys = if listed { [UserKey(hotkey(7))].into() } else { BTreeSet::new() };
+            let users = AllowedUsers::Listed(keys).into();
             let mut request = request();
             [request.download_time_limit, request.execution_time_limit, request.upload_time_limit,
                 request.streaming_start_time_limit] = seconds;

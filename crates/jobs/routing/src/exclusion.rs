@@ -66,7 +66,7 @@ impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoAxon => f.write_str("no axon on the chain"),
-            Self::BadAxon => f.write_str("its axon is not an address that can be dialled"),
+            Self::BadAxon => f.write_str("its axon is not an address that may be dialled (dial.allow)"),
             Self::OwnHotkey => f.write_str("it is this validator's own hotkey"),
             Self::Blacklisted => f.write_str("this validator's operator gives it no jobs"),
             Self::AlreadyTried => f.write_str("it was already asked for this job"),

@@ -1,6 +1,7 @@
-//! A validator's decisions about a job, all of them pure: admission ([`admission`]), the choice of a miner
-//! ([`mod@route`]), whether a job without a miner waits or is refused ([`availability`]), the step after an attempt
-//! ([`retry`]), and the mark that an attempt leaves on its miner's record ([`attempt_mark`]).
+//! A validator's decisions about a job, all of them pure: admission ([`admission`]), the budgets of accounts behind a
+//! facilitator ([`budget`]), the choice of a miner ([`mod@route`]), whether a job without a miner waits or is refused
+//! ([`availability`]), the step after an attempt ([`retry`]), and the mark that an attempt leaves on its miner's record
+//! ([`attempt_mark`]).
 //!
 //! No clock, no store, no randomness: the same facts give the same answer everywhere. A [`MinerLedger`] holds the
 //! knowledge about miners; it is rebuilt from the store after a restart.
@@ -8,6 +9,7 @@
 pub mod admission;
 pub mod attempt_mark;
 pub mod availability;
+pub mod budget;
 pub mod busy_excuse;
 pub mod cache_keys;
 mod exclusion;

@@ -2,7 +2,6 @@
 //! refused.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use muster_chain::BlockNumber;
 use muster_identity::Verified;
@@ -16,10 +15,6 @@ use super::{
     Result, Store, column, parse_column, parse_json, parse_json_option, query_error, text_of, time_column,
     to_signed, to_unsigned,
 };
-
-/// How long gathered receipts and routing decisions are kept. Longer than the age up to which a receipt is accepted, or
-/// a receipt would count twice.
-const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The result of reading on in one page of one miner.
 #[derive(Debug)]
@@ -177,29 +172,6 @@ impl Store {
         .execute(&mut *transaction.tx)
         .await
         .map_err(query_error(OPERATION))?;
-        transaction.commit(OPERATION).await
-    }
-
-    /// Deletes old gathered receipts and routing decisions, and the cursors of pages before `oldest_page`.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn forget(&self, oldest_page: i64, now: Timestamp) -> Result<()> {
-        const OPERATION: &str = "forget what is old";
-        let kept = i64::try_from(RETENTION.as_micros()).unwrap_or(i64::MAX);
-        let before = now.micros().saturating_sub(kept);
-        let mut transaction = self.begin().await?;
-        for (statement, bound) in [
-            ("DELETE FROM gathered WHERE written_at < $1", before),
-            ("DELETE FROM routes WHERE decided_at < $1", before),
-            ("DELETE FROM pages_read WHERE page < $1", oldest_page),
-        ] {
-            sqlx::query(statement)
-                .bind(bound)
-                .execute(&mut *transaction.tx)
-                .await
-                .map_err(query_error(OPERATION))?;
-        }
         transaction.commit(OPERATION).await
     }
 

@@ -5,10 +5,11 @@ use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata
 use muster_protocol::{JobId, JobRejectionReason, JobStatus, Timestamp};
 use muster_routing::AttemptMark;
 use muster_routing::admission::PriorRequest;
+use muster_routing::budget::{AccountUse, BudgetedAccount};
 
 use super::attempts::{NewAttempt, StoredAttempt};
 use super::{
-    Draft, Result, Store, column, corrupt, parse_column, parse_json_option, query_error, text_of,
+    Draft, Result, Store, StoreError, column, corrupt, parse_column, parse_json_option, query_error, text_of,
     time_column_option,
 };
 
@@ -53,15 +54,19 @@ impl Store {
             .fetch_optional(&self.pool)
             .await
             .map_err(query_error(OPERATION))?;
-        Ok(if used.is_some() {
-            PriorRequest::Signature
+        if used.is_some() {
+            return Ok(PriorRequest::Signature);
+        }
+        Ok(if self.is_below_horizon(signature.timestamp_ns).await? {
+            PriorRequest::Forgotten
         } else {
             PriorRequest::Never
         })
     }
 
     /// Stores a job with its status `received` and its first attempt, if a miner was found at once. Stores nothing if
-    /// the job, or its signature, is known. One round trip to the database.
+    /// the job, or its signature, is known, or if such old signatures may have been forgotten. One round trip to the
+    /// database.
     ///
     /// # Errors
     /// The database fails.
@@ -91,6 +96,36 @@ impl Store {
         Ok(JobAdmission::Known(
             self.find_seen(request.uuid, &request.signature).await?,
         ))
+    }
+
+    /// The jobs that an account behind a facilitator has here, and those of all the facilitator's accounts. `day` is
+    /// the time from which jobs count as taken within a day.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn account_use(&self, budgeted: BudgetedAccount<'_>, day: Timestamp) -> Result<AccountUse> {
+        let statement = "SELECT \
+             (SELECT COUNT(*) FROM jobs WHERE facilitator = $1 AND facilitator <> '' AND closed_at IS NULL \
+             AND account = $2) AS account_open, \
+             (SELECT COUNT(*) FROM jobs WHERE facilitator = $1 AND facilitator <> '' AND account = $2 \
+             AND created_at > $3) AS account_daily, \
+             (SELECT COUNT(*) FROM jobs WHERE facilitator = $1 AND facilitator <> '' AND closed_at IS NULL) \
+             AS facilitator_open";
+        let row = sqlx::query(statement)
+            .bind(budgeted.facilitator.to_string())
+            .bind(budgeted.account)
+            .bind(day.micros())
+            .fetch_one(&self.pool)
+            .await
+            .map_err(query_error("count the jobs of an account"))?;
+        let count = |name: &'static str| {
+            Ok::<_, StoreError>(u64::try_from(column::<i64>(&row, name)?).unwrap_or_default())
+        };
+        Ok(AccountUse {
+            account_open: count("account_open")?,
+            account_daily: count("account_daily")?,
+            facilitator_open: count("facilitator_open")?,
+        })
     }
 
     /// Stores a job of the validator's own, without a status update. Returns `false` if it is known.
@@ -252,7 +287,7 @@ impl Store {
         row.map_or(Ok(None), |row| parse_json_option(&row, "outcome"))
     }
 
-    /// Stores a user's report of cheating. A repeated report changes nothing.
+    /// Stores a user's report of cheating, and that the jobs it names are disputed. A repeated report changes nothing.
     ///
     /// # Errors
     /// The database fails.
@@ -268,6 +303,12 @@ impl Store {
                     now.micros().into(),
                 ],
             );
+            for job in [&report.job_uuid, &report.trusted_job_uuid] {
+                draft.script.add(
+                    "INSERT INTO disputes (job_id, reported_at) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+                    [job.as_str().into(), now.micros().into()],
+                );
+            }
         })
         .await
     }

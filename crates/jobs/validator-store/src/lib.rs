@@ -1,9 +1,9 @@
 //! The validator's store: jobs, attempts, receipts, status updates and scored cycles, in SQLite or PostgreSQL.
 //!
 //! Every fact is stored before it is acknowledged or sent. Only one process writes, and its writes follow one another,
-//! which keeps the order of status updates; writes that come together share a commit. TransactionGuard the store takes
-//! it over from an earlier process: a write that a killed process had sent to the database is applied before the first
-//! read, or never.
+//! which keeps the order of status updates; writes that come together share a commit. At its start a guard transaction
+//! takes the store over from an earlier process: a write that a killed process had sent to the database is applied
+//! before the first read, or never.
 
 mod attempts;
 mod cycles;
@@ -14,6 +14,7 @@ mod open_jobs;
 mod outbox;
 mod queue;
 mod receipts;
+pub mod retention;
 
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicI64;
@@ -64,6 +65,12 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             include_str!("../migrations/0007_sessions_of_jobs.sql"),
         ),
         (8, "queue", include_str!("../migrations/0008_queue.sql")),
+        (10, "retention", include_str!("../migrations/0010_retention.sql")),
+        (
+            20,
+            "account budgets",
+            include_str!("../migrations/0020_account_budgets.sql"),
+        ),
     ])
 });
 
@@ -227,6 +234,11 @@ impl Store {
     /// The database connections, for the tables of the gateway and of grading.
     pub fn pool(&self) -> AnyPool {
         self.pool.clone()
+    }
+
+    /// The writer, for the janitor.
+    pub fn writer(&self) -> Writer {
+        self.writer.clone()
     }
 
     /// The number of writes and of commits so far.

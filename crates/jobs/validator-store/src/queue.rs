@@ -7,6 +7,7 @@ use muster_protocol::job::{Outcome, Priority};
 use muster_protocol::wire::facilitator::{JobRequest, StatusMetadata};
 use muster_protocol::{ExecutorClass, JobId, JobStatus, Timestamp};
 use muster_routing::RouteDecision;
+use muster_routing::budget::BudgetedAccount;
 use sqlx::any::AnyRow;
 
 use super::attempts::{self, NewAttempt, StoredAttempt};
@@ -206,17 +207,30 @@ fn read_waiting(row: &AnyRow) -> Result<StoredWaitingJob> {
 }
 
 impl Draft<'_> {
-    /// Adds a user's job with its signature and its status `received`.
+    /// Adds a user's job with its signature and its status `received`. The signature writes no row if it is known, or
+    /// so old that it may have been forgotten.
     pub(super) fn put_user_job(&mut self, request: &JobRequest, frame: &str, now: Timestamp) {
         self.put_job(request.uuid, frame, JobStatus::Received, now);
         self.script.add(
-            "INSERT INTO signatures (signatory, timestamp_ns, job_id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            "INSERT INTO signatures (signatory, timestamp_ns, job_id) \
+             SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS TEXT) WHERE NOT EXISTS \
+             (SELECT 1 FROM horizons WHERE name = 'signatures' AND at > CAST($2 AS BIGINT)) ON CONFLICT DO NOTHING",
             [
                 request.signature.signatory.to_string().into(),
                 request.signature.timestamp_ns.into(),
                 request.uuid.to_string().into(),
             ],
         );
+        if let Some(BudgetedAccount { facilitator, account }) = BudgetedAccount::of(request) {
+            self.script.add(
+                "UPDATE jobs SET facilitator = $1, account = $2 WHERE job_id = $3",
+                [
+                    facilitator.to_string().into(),
+                    account.into(),
+                    request.uuid.to_string().into(),
+                ],
+            );
+        }
         self.put_status(request.uuid, JobStatus::Received, None, now);
     }
 

@@ -3,23 +3,33 @@
 //! Each request carries a signed token that names the client by a pseudonym. The response's body is passed on as it
 //! arrives.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
+use muster_http::Origin;
+use muster_http::addresses::AddressRules;
+use muster_http::pinned::{
+    LookupError, NameLookup, SystemLookup, client_builder, permitted_addresses, permitted_now,
+};
 use muster_identity::Keypair;
-use muster_openai::{OpenAiError, TokenMeter, TokenUsage};
+use muster_openai::{OpenAiError, TokenBounds, TokenMeter, TokenUsage};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::{Digest, ValidatorKey};
-use muster_response_proof::headers::{CLIENT_NONCE, PROOF, remove_hop_by_hop};
+use muster_process::own_address::is_own_address;
+use muster_protocol::{Digest, Timestamp, ValidatorKey};
+use muster_response_proof::headers::{CLIENT_NONCE, keep_proof_trailer, keep_response_headers};
 use muster_response_proof::{Envelope, GatewayToken};
+use parking_lot::Mutex;
 
 /// How long a token is valid. It is made for one request and must outlast its upload only.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(120);
@@ -27,19 +37,20 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(120);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a client may retry if the gateway was not reached.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Time after which a gateway's name is resolved again.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(60);
+/// The most gateways whose connections are kept.
+const MAX_ORIGINS: usize = 256;
 /// The request headers that are forwarded.
 const FORWARDED_HEADERS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, CLIENT_NONCE];
-
-/// TLS cannot be set up on this machine.
-pub type ClientSetupError = reqwest::Error;
 
 /// The gateway that serves a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatewayTarget {
     /// The validator that runs the gateway; the token is valid for it alone.
     pub validator: ValidatorKey,
-    /// `http://` or `https://`, host and port.
-    pub url: String,
+    /// The gateway's scheme, host and port.
+    pub origin: Origin,
 }
 
 /// A client's request, as the facilitator received it.
@@ -55,6 +66,40 @@ pub struct ForwardRequest {
     pub headers: HeaderMap,
     /// The whole body.
     pub body: Bytes,
+    /// How long the gateway may take to begin its response.
+    pub head_limit: Duration,
+}
+
+/// The reason why a gateway did not answer. Another one may.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    /// The gateway's name leads to no address that may be connected to.
+    #[error("the gateway's address cannot be used")]
+    Address(#[source] LookupError),
+    /// No connection to the gateway can be made, or it broke before the response began.
+    #[error("the gateway cannot be reached")]
+    Unreachable(#[source] reqwest::Error),
+    /// The gateway did not begin its response in time.
+    #[error("the gateway did not begin its response within {} s", .0.as_secs())]
+    Late(Duration),
+    /// The gateway answered with a redirect, which is never followed nor passed on.
+    #[error("the gateway redirects ({0}), which a gateway must not")]
+    Redirect(StatusCode),
+}
+
+impl ForwardError {
+    /// The error as the client sees it.
+    pub fn to_openai(&self) -> OpenAiError {
+        OpenAiError::Unavailable {
+            message: match self {
+                Self::Late(_) => "the validator's gateway does not answer in time".to_owned(),
+                Self::Address(_) | Self::Unreachable(_) | Self::Redirect(_) => {
+                    "the validator's gateway cannot be reached".to_owned()
+                }
+            },
+            retry_after: RETRY_AFTER,
+        }
+    }
 }
 
 /// The facilitator's own count of a response, once it has ended or its client has gone.
@@ -68,78 +113,155 @@ pub struct ForwardReport {
     pub bytes: u64,
 }
 
-/// Connections to gateways, and the key that signs tokens for them.
+/// The limits of a [`GatewayClient`].
+#[derive(Clone, Debug)]
+pub struct ForwardLimits {
+    /// The addresses that gateways may have.
+    pub rules: AddressRules,
+    /// How long a gateway may send nothing in the middle of a response, and at most before it.
+    pub silence: Duration,
+}
+
+/// Connections to gateways, and the key that signs tokens for them. Clones share the connections.
 #[derive(Clone)]
 pub struct GatewayClient {
-    http: reqwest::Client,
+    limits: Arc<ForwardLimits>,
+    lookup: Arc<dyn NameLookup>,
+    connections: Arc<Mutex<BTreeMap<Origin, PinnedOrigin>>>,
     keypair: Keypair,
     clock: SharedClock,
 }
 
+/// The connections to one gateway, at the addresses that its name had.
+struct PinnedOrigin {
+    addresses: Vec<SocketAddr>,
+    resolved_at: Timestamp,
+    http: reqwest::Client,
+}
+
 impl GatewayClient {
     /// A client for the facilitator with this key.
-    ///
-    /// # Errors
-    /// TLS cannot be set up.
-    pub fn new(keypair: Keypair, clock: SharedClock) -> Result<Self, ClientSetupError> {
-        let http = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .tcp_nodelay(true)
-            .no_proxy()
-            .build()?;
-        Ok(Self { http, keypair, clock })
+    pub fn new(keypair: Keypair, limits: ForwardLimits, clock: SharedClock) -> Self {
+        Self::with_lookup(keypair, limits, clock, Arc::new(SystemLookup))
+    }
+
+    /// Uses another resolver than the system's.
+    pub fn with_lookup(
+        keypair: Keypair,
+        limits: ForwardLimits,
+        clock: SharedClock,
+        lookup: Arc<dyn NameLookup>,
+    ) -> Self {
+        Self {
+            limits: Arc::new(limits),
+            lookup,
+            connections: Arc::default(),
+            keypair,
+            clock,
+        }
     }
 
     /// Forwards a request. The response's body passes as it arrives; `report` is called once, when the body has ended
     /// or its client has gone.
     ///
     /// # Errors
-    /// [`OpenAiError::Unavailable`] if the gateway cannot be reached. `report` is then not called.
+    /// The gateway gave no response that may be passed on. `report` is then not called.
     pub async fn forward(
         &self,
         target: &GatewayTarget,
         request: ForwardRequest,
         report: impl FnOnce(ForwardReport) + Send + 'static,
-    ) -> Result<Response<Body>, OpenAiError> {
-        let url = format!("{}{}", target.url.trim_end_matches('/'), request.path);
-        let request_bytes = request.body.len();
-        let mut forwarded = self
-            .http
-            .request(request.method, &url)
+    ) -> Result<Response<Body>, ForwardError> {
+        let bounds = TokenBounds::of(&request.body);
+        let limit = request.head_limit;
+        let answered = tokio::time::timeout(limit, self.send(target, request)).await;
+        let response = answered
+            .unwrap_or(Err(ForwardError::Late(limit)))
+            .inspect_err(|error| {
+                tracing::warn!(validator = %target.validator, origin = %target.origin, error = %Causes(error),
+                    "a gateway did not answer");
+            })?;
+        let (mut head, body) = Response::<reqwest::Body>::from(response).into_parts();
+        keep_response_headers(&mut head.headers);
+        head.extensions.clear();
+        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let metered = MeteredBody {
+            status: head.status,
+            meter: TokenMeter::new(kind, bounds),
+            inner: body,
+            report: Some(Box::new(report)),
+        };
+        Ok(Response::from_parts(head, Body::new(metered)))
+    }
+
+    async fn send(
+        &self,
+        target: &GatewayTarget,
+        request: ForwardRequest,
+    ) -> Result<reqwest::Response, ForwardError> {
+        let client = self.client(&target.origin).await?;
+        let mut forwarded = client
+            .request(request.method, target.origin.url_of(&request.path))
             .header(AUTHORIZATION, self.token(target.validator, request.client));
         for name in FORWARDED_HEADERS {
             if let Some(value) = request.headers.get(&name) {
                 forwarded = forwarded.header(name, value);
             }
         }
-        if request_bytes > 0 {
+        if !request.body.is_empty() {
             forwarded = forwarded.body(request.body);
         }
-        let response = forwarded.send().await.map_err(|error| {
-            tracing::warn!(validator = %target.validator, url = target.url, error = %Causes(&error),
-                "a gateway cannot be reached");
-            OpenAiError::Unavailable {
-                message: "the validator's gateway cannot be reached".to_owned(),
-                retry_after: RETRY_AFTER,
-            }
-        })?;
-        let (mut head, body) = Response::<reqwest::Body>::from(response).into_parts();
-        let proof = head.headers.remove(PROOF);
-        remove_hop_by_hop(&mut head.headers);
-        if let Some(proof) = proof {
-            head.headers.insert(PROOF, proof);
+        let response = forwarded.send().await.map_err(ForwardError::Unreachable)?;
+        if response.status().is_redirection() {
+            return Err(ForwardError::Redirect(response.status()));
         }
-        head.headers.remove(HOST);
-        head.extensions.clear();
-        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let metered = MeteredBody {
-            status: head.status,
-            meter: TokenMeter::new(kind, request_bytes),
-            inner: body,
-            report: Some(Box::new(report)),
+        Ok(response)
+    }
+
+    /// A client whose connections can only reach the permitted addresses of this gateway.
+    async fn client(&self, origin: &Origin) -> Result<reqwest::Client, ForwardError> {
+        let now = self.clock.now();
+        if let Some(pinned) = self.connections.lock().get(origin)
+            && now.since(pinned.resolved_at) < RESOLVE_AGAIN
+        {
+            return Ok(pinned.http.clone());
+        }
+        let mut addresses = match origin.address() {
+            // The address was checked when the notice came, as far as its text tells.
+            Some(address) => {
+                let found = vec![SocketAddr::new(address, origin.port())];
+                permitted_now(&self.limits.rules, is_own_address, origin.host(), found)
+            }
+            None => {
+                let (rules, lookup) = (&self.limits.rules, &*self.lookup);
+                permitted_addresses(rules, lookup, is_own_address, origin.host(), origin.port()).await
+            }
+        }
+        .map_err(ForwardError::Address)?;
+        addresses.sort_unstable();
+        let mut connections = self.connections.lock();
+        if let Some(pinned) = connections.get_mut(origin)
+            && pinned.addresses == addresses
+        {
+            pinned.resolved_at = now;
+            return Ok(pinned.http.clone());
+        }
+        let http = client_builder(origin.host(), &addresses)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(self.limits.silence)
+            .tcp_nodelay(true)
+            .build()
+            .map_err(ForwardError::Unreachable)?;
+        if connections.len() >= MAX_ORIGINS {
+            connections.clear();
+        }
+        let pinned = PinnedOrigin {
+            addresses,
+            resolved_at: now,
+            http: http.clone(),
         };
-        Ok(Response::from_parts(head, Body::new(metered)))
+        connections.insert(origin.clone(), pinned);
+        Ok(http)
     }
 
     fn token(&self, audience: ValidatorKey, client: Digest) -> HeaderValue {
@@ -200,12 +322,15 @@ impl http_body::Body for MeteredBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, reqwest::Error>>> {
         let this = self.get_mut();
-        let polled = Pin::new(&mut this.inner).poll_frame(cx);
-        match &polled {
+        let mut polled = Pin::new(&mut this.inner).poll_frame(cx);
+        match &mut polled {
             Poll::Pending => {}
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
                     this.meter.update(data);
+                }
+                if let Some(trailers) = frame.trailers_mut() {
+                    keep_proof_trailer(trailers);
                 }
             }
             Poll::Ready(None | Some(Err(_))) => this.report_end(),
@@ -225,5 +350,103 @@ impl http_body::Body for MeteredBody {
 impl Drop for MeteredBody {
     fn drop(&mut self) {
         self.report_end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use futures_util::future::BoxFuture;
+    use muster_process::{SystemClock, Tasks};
+    use muster_protocol::Hotkey;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A resolver for which every name is at this address.
+    struct Everywhere(SocketAddr);
+
+    impl NameLookup for Everywhere {
+        fn lookup(&self, _: String, _: u16) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
+            let address = self.0;
+            Box::pin(async move { Ok(vec![address]) })
+        }
+    }
+
+    /// A gateway that gives each request this answer, or none.
+    async fn gateway(tasks: &Tasks, answer: Option<&'static str>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tasks.spawn("gateway", async move {
+            let mut kept = Vec::new();
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let mut head = [0; 1024];
+                let _ = socket.read(&mut head).await;
+                if let Some(answer) = answer {
+                    let _ = socket.write_all(answer.as_bytes()).await;
+                }
+                kept.push(socket);
+            }
+        });
+        address
+    }
+
+    async fn forward(
+        address: SocketAddr,
+        host: &str,
+        allow: &[&str],
+    ) -> Result<Response<Body>, ForwardError> {
+        let allow: Vec<_> = allow.iter().map(ToString::to_string).collect();
+        let limits = ForwardLimits {
+            rules: AddressRules::parse(&allow).unwrap(),
+            silence: Duration::from_secs(60),
+        };
+        let url = format!("http://{host}:{}", address.port());
+        let target = GatewayTarget {
+            validator: ValidatorKey(Hotkey::from_bytes([1; 32])),
+            origin: Origin::parse(&url, &limits.rules).unwrap(),
+        };
+        let lookup = Arc::new(Everywhere(address));
+        let clock = Arc::new(SystemClock::new());
+        let client = GatewayClient::with_lookup(Keypair::from_seed([5; 32]), limits, clock, lookup);
+        let request = ForwardRequest {
+            client: Digest::of(b"client"),
+            method: Method::GET,
+            path: "/v1/proofs/0".to_owned(),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            head_limit: Duration::from_millis(300),
+        };
+        client.forward(&target, request, |_| ()).await
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_inside_is_not_connected_to_unless_the_operator_permits_it() {
+        let tasks = Tasks::new();
+        let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nset-cookie: a=b\r\n\r\n";
+        let address = gateway(&tasks, Some(answer)).await;
+        let refused = forward(address, "gateway.example", &[]).await.unwrap_err();
+        assert!(
+            matches!(refused, ForwardError::Address(LookupError::NotPublic)),
+            "{refused}"
+        );
+        let answer = forward(address, "gateway.example", &["127.0.0.1"]).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert!(!answer.headers().contains_key("set-cookie"));
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_refused_and_a_gateway_that_says_nothing_is_left() {
+        let tasks = Tasks::new();
+        let redirect = "HTTP/1.1 307 x\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n";
+        let address = gateway(&tasks, Some(redirect)).await;
+        let refused = forward(address, "127.0.0.1", &["127.0.0.1"]).await.unwrap_err();
+        assert!(matches!(refused, ForwardError::Redirect(_)), "{refused}");
+        let address = gateway(&tasks, None).await;
+        let refused = forward(address, "127.0.0.1", &["127.0.0.1"]).await.unwrap_err();
+        assert!(matches!(refused, ForwardError::Late(_)), "{refused}");
+        assert_eq!(refused.to_openai().status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 }

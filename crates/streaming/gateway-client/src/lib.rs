@@ -12,4 +12,4 @@ pub mod forward;
 pub use bearer::bearer_token;
 pub use body::collect_body;
 pub use error_response::error_response;
-pub use forward::{ClientSetupError, ForwardReport, ForwardRequest, GatewayClient, GatewayTarget};
+pub use forward::{ForwardError, ForwardLimits, ForwardReport, ForwardRequest, GatewayClient, GatewayTarget};

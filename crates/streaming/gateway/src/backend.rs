@@ -1,5 +1,6 @@
 //! The services that a gateway needs of its validator: streaming jobs, and news of them.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -47,6 +48,9 @@ pub enum JobNews {
 pub trait ValidatorBackend: Send + Sync + 'static {
     /// The validator's key.
     fn validator(&self) -> ValidatorKey;
+
+    /// Whether a session may be dialled at this address, which its miner gave as `host`.
+    fn permits_address(&self, host: &str, address: SocketAddr) -> bool;
 
     /// Hands a job to a miner. Its news begin once this has returned.
     ///

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use muster_http::server::{self, ServerLimits, TowerToHyperService};
+use muster_http::server::{self, HttpSettings, Server, ServerLimits, TowerToHyperService};
 use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
@@ -43,6 +43,8 @@ pub struct GatewayDeps {
     pub backend: Arc<dyn ValidatorBackend>,
     /// The validator's database, migrated.
     pub pool: AnyPool,
+    /// The connections of the process's listeners.
+    pub http: HttpSettings,
     /// The process's clock.
     pub clock: SharedClock,
     /// Runs the gateway's tasks; its token stops the gateway.
@@ -92,21 +94,21 @@ impl Gateway {
         drop(state.tasks.spawn("gateway's scheduler", dispatching));
         let router = routes::router(Arc::clone(&state));
         let service = TowerToHyperService::new(router);
-        let limits = ServerLimits {
+        let (tasks, clock) = (state.tasks.clone(), state.clock.clone());
+        let mut server = Server::new(
+            "gateway connection",
+            &deps.http,
+            tasks,
+            clock,
+            state.tasks.token(),
+        );
+        server.limits = ServerLimits {
             connections: state.settings.requests,
             // A stream may go on for hours; its client sends its request elsewhere.
             drain: Duration::ZERO,
-            ..ServerLimits::default()
+            ..server.limits
         };
-        let serving = server::serve(
-            "gateway connection",
-            listener,
-            limits,
-            move |_| service.clone(),
-            state.tasks.clone(),
-            state.clock.clone(),
-            state.tasks.token(),
-        );
+        let serving = server::serve(server, listener, move |_| service.clone());
         drop(state.tasks.spawn("gateway", serving));
         tracing::info!(%address, models = state.whitelist.services().len(), "the gateway is open");
         Ok(Self { state, address })

@@ -8,9 +8,10 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use muster_gateway_client::{collect_body, error_response};
 use muster_openai::OpenAiError;
+use muster_process::connections::ConnectionPermit;
 use muster_session_pool::Service;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -57,25 +58,44 @@ async fn health(State(state): State<Arc<GatewayState>>) -> Json<Value> {
     Json(json!({ "status": "ok", "validator": state.backend.validator(), "models": models }))
 }
 
-async fn chat(state: State<Arc<GatewayState>>, headers: HeaderMap, body: Body) -> Response {
-    ask(state, "/v1/chat/completions", headers, body).await
+/// The place of the request's connection among those of the gateway.
+type PlaceExtension = Extension<Arc<ConnectionPermit>>;
+
+async fn chat(
+    state: State<Arc<GatewayState>>,
+    place: PlaceExtension,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    ask(state, place, "/v1/chat/completions", headers, body).await
 }
 
-async fn completions(state: State<Arc<GatewayState>>, headers: HeaderMap, body: Body) -> Response {
-    ask(state, "/v1/completions", headers, body).await
+async fn completions(
+    state: State<Arc<GatewayState>>,
+    place: PlaceExtension,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    ask(state, place, "/v1/completions", headers, body).await
 }
 
-async fn embeddings(state: State<Arc<GatewayState>>, headers: HeaderMap, body: Body) -> Response {
-    ask(state, "/v1/embeddings", headers, body).await
+async fn embeddings(
+    state: State<Arc<GatewayState>>,
+    place: PlaceExtension,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    ask(state, place, "/v1/embeddings", headers, body).await
 }
 
 async fn ask(
     State(state): State<Arc<GatewayState>>,
+    Extension(place): PlaceExtension,
     path: &'static str,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    match try_ask(&state, path, &headers, body).await {
+    match try_ask(&state, &place, path, &headers, body).await {
         Ok(response) => response,
         Err(error) => {
             metrics::counter!("muster_gateway_refused_total", "code" => error.code()).increment(1);
@@ -86,11 +106,14 @@ async fn ask(
 
 async fn try_ask(
     state: &Arc<GatewayState>,
+    place: &ConnectionPermit,
     path: &'static str,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, OpenAiError> {
     let ClientPseudonym(client) = state.authenticator.authenticate(headers, state.clock.now())?;
+    // A facilitator has one address for all of its users.
+    place.release_address();
     let Ok(permit) = Arc::clone(&state.permits).try_acquire_owned() else {
         return Err(OpenAiError::QueueFull {
             message: "the gateway is serving its maximum number of requests".to_owned(),

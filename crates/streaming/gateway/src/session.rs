@@ -13,7 +13,7 @@ use crate::backend::{JobNews, StreamingJobOrder};
 use crate::scheduler::{SchedulerCommand, SessionEnd, SessionStart};
 use crate::state::GatewayState;
 use crate::store::SessionRow;
-use muster_sealed_client::{SealedSession, SessionParameters};
+use muster_sealed_client::{AddressPermit, SealedSession, SessionParameters};
 
 /// News of one job that may wait to be received.
 const NEWS_CAPACITY: usize = 8;
@@ -80,6 +80,7 @@ async fn bring_up(
                 identity: &made.identity,
                 until: state.clock.now().plus(lifetime),
                 skew: state.settings.skew(),
+                permits: AddressPermit(&|host, address| state.backend.permits_address(host, address)),
                 clock: &state.clock,
                 tasks: &state.tasks,
             };

@@ -16,7 +16,7 @@ use http_body_util::BodyExt as _;
 use muster_openai::OpenAiError;
 use muster_process::error::Causes;
 use muster_response_proof::StreamEnd;
-use muster_response_proof::headers::{PROOF, remove_hop_by_hop};
+use muster_response_proof::headers::{PROOF, keep_proof_trailer, keep_response_headers};
 use muster_sealed_client::{CheckedBody, ResponseBody};
 use muster_session_pool::SessionNumber;
 use tokio::sync::mpsc;
@@ -212,18 +212,14 @@ impl Attempt<'_> {
     /// The head for the client. `None` if the seal itself refused the request, being full or about to close: the engine
     /// was asked nothing.
     fn read_head(&self, mut head: http::response::Parts) -> Option<AnswerHead> {
-        let proof = head.headers.remove(PROOF);
-        if proof.is_none() && head.status == StatusCode::SERVICE_UNAVAILABLE {
+        if !head.headers.contains_key(PROOF) && head.status == StatusCode::SERVICE_UNAVAILABLE {
             return None;
         }
         let content_type = head.headers.get(CONTENT_TYPE);
         let content_type = content_type
             .and_then(|kind| kind.to_str().ok())
             .map(str::to_owned);
-        remove_hop_by_hop(&mut head.headers);
-        if let Some(proof) = proof {
-            head.headers.insert(PROOF, proof);
-        }
+        keep_response_headers(&mut head.headers);
         head.headers.insert(REQUEST_ID, request_id(&self.request.nonce));
         Some(AnswerHead {
             status: head.status,
@@ -265,7 +261,11 @@ impl Attempt<'_> {
                     observation.update(&data);
                     AnswerPart::Data(data)
                 }
-                Err(frame) => AnswerPart::Trailers(frame.into_trailers().unwrap_or_default()),
+                Err(frame) => {
+                    let mut trailers = frame.into_trailers().unwrap_or_default();
+                    keep_proof_trailer(&mut trailers);
+                    AnswerPart::Trailers(trailers)
+                }
             };
             if self.client.send(part).await.is_err() {
                 return Some(StreamEnd::ClientGone);

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use muster_http::addresses::AddressRules;
+use muster_http::{Origin, OriginError};
 use muster_process::config::Problem;
 use muster_protocol::{Digest, Hotkey};
 use muster_session_pool::{Limits, Service, Whitelist};
@@ -23,7 +25,7 @@ const BACKOFF: Duration = Duration::from_secs(2);
 pub struct Settings {
     /// Address at which clients and facilitators connect; without one there is no gateway.
     pub bind: Option<SocketAddr>,
-    /// URL of the gateway for facilitators; by default the bound address.
+    /// URL of the gateway for facilitators, without a path; by default the bound address.
     pub announce: Option<String>,
     /// Facilitators whose tokens are accepted.
     pub facilitators: BTreeSet<Hotkey>,
@@ -168,9 +170,12 @@ impl Settings {
         if self.sample_percent > 100 {
             problems.push(Problem::at(at("sample_percent"), "must be at most 100"));
         }
-        let url = self.announce.as_deref().unwrap_or("http://");
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            problems.push(Problem::at(at("announce"), "must begin with http:// or https://"));
+        if let Some(url) = &self.announce {
+            match Origin::parse(url, &AddressRules::default()) {
+                // A facilitator may permit the address.
+                Ok(_) | Err(OriginError::NotPublic) => {}
+                Err(error) => problems.push(Problem::at(at("announce"), error.to_string())),
+            }
         }
         if let Err(defects) = Whitelist::new(self.services.clone()) {
             let found = defects
@@ -179,5 +184,31 @@ impl Settings {
             problems.extend(found);
         }
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_announced_url_is_a_server_and_nothing_behind_it() {
+        let problems = |url: &str| {
+            let settings = Settings {
+                announce: Some(url.to_owned()),
+                ..Settings::default()
+            };
+            settings.problems("gateway")
+        };
+        for url in ["https://gateway.example.org", "http://10.0.0.7:8092"] {
+            assert_eq!(problems(url), [], "{url}");
+        }
+        for url in [
+            "gateway.example.org",
+            "https://gateway.example.org/v1",
+            "http://h/x#",
+        ] {
+            assert_eq!(problems(url).len(), 1, "{url}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use muster_openai::TokenMeter;
+use muster_openai::{TokenBounds, TokenMeter};
 use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::{RequestNonce, StreamEnd};
 use muster_sealed_client::{ProofError, ReceivedResponse, SentRequest};
@@ -39,7 +39,7 @@ impl AnswerObservation {
     /// `percent` of all answers are drawn as samples.
     pub(crate) fn new(request: &RelayedRequest, content_type: Option<&str>, percent: u8) -> Self {
         Self {
-            meter: TokenMeter::new(content_type, request.body.len()),
+            meter: TokenMeter::new(content_type, TokenBounds::of(&request.body)),
             sample: is_sampled(&request.nonce, percent).then(Vec::new),
             first_byte_at: None,
         }

@@ -10,6 +10,6 @@ pub mod stream;
 pub mod text;
 
 pub use error::{OpenAiError, error_body};
-pub use meter::{TokenMeter, TokenUsage};
+pub use meter::{TokenBounds, TokenMeter, TokenUsage};
 pub use stream::{BodyKind, JsonReader};
 pub use text::TextDigest;

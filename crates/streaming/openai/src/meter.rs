@@ -1,8 +1,8 @@
 //! Counts the tokens of a response while it passes.
 //!
-//! The count is ours. An engine's own report of its usage is taken, but never for more tokens than the request has
-//! bytes or the response has bytes of text: a token is at least one byte, so a larger report claims tokens that nobody
-//! received.
+//! The count is ours. An engine's own report of its usage is taken, but never for more tokens than the bytes of the
+//! request and of the response's text can be, three bytes to a token, and never for a longer response than the request
+//! allows. So text that its reader does not see, such as the reasoning of a model, is paid up to the request's limit.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +11,47 @@ use crate::stream::{BodyKind, JsonReader};
 /// Bytes of the longest event, and of the longest response in one document, that is read. A longer one counts no
 /// tokens.
 const MAX_JSON: usize = 1024 * 1024;
+
+/// The bytes of a token, where the model's own tokenizer is not at hand: byte-pair vocabularies average four bytes of
+/// English text, and less of other languages and of code.
+const BYTES_PER_TOKEN: u64 = 3;
+
+/// The most tokens that a request and its response may count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBounds {
+    /// Tokens of the request, by its bytes.
+    pub input: u64,
+    /// Tokens of the response, by the request's `max_completion_tokens` or `max_tokens` for each of its `n` choices;
+    /// `None` if the request sets no limit.
+    pub output: Option<u64>,
+}
+
+/// The fields of a request that bound its response.
+#[derive(Default, Deserialize)]
+struct OutputLimits {
+    #[serde(default)]
+    max_completion_tokens: Option<u64>,
+    #[serde(default)]
+    max_tokens: Option<u64>,
+    #[serde(default)]
+    n: Option<u64>,
+}
+
+impl TokenBounds {
+    /// The bounds of a request with this body. A body that is no JSON object sets no limit.
+    pub fn of(body: &[u8]) -> Self {
+        let limits: OutputLimits = serde_json::from_slice(body).unwrap_or_default();
+        let each = limits.max_completion_tokens.or(limits.max_tokens);
+        Self {
+            input: length(body).div_ceil(BYTES_PER_TOKEN),
+            output: each.map(|each| each.saturating_mul(limits.n.unwrap_or(1).max(1))),
+        }
+    }
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
 
 /// Tokens of one response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,11 +71,10 @@ pub struct TokenMeter {
 
 #[derive(Debug)]
 struct TokenCount {
-    /// Bytes of the request, an upper bound of its tokens.
-    request_bytes: u64,
+    bounds: TokenBounds,
     /// Pieces of text in the response. Engines send one token in each event.
     pieces: u64,
-    /// Bytes of text in the response, an upper bound of its tokens.
+    /// Bytes of text in the response.
     text_bytes: u64,
     reported: Option<TokenUsage>,
     /// Bytes of the response's body.
@@ -82,12 +122,12 @@ struct ReportedUsage {
 }
 
 impl TokenMeter {
-    /// For a response of this content type to a request whose body has `request_bytes` bytes.
-    pub fn new(content_type: Option<&str>, request_bytes: usize) -> Self {
+    /// For a response of this content type to a request with these bounds.
+    pub fn new(content_type: Option<&str>, bounds: TokenBounds) -> Self {
         Self {
             reader: JsonReader::new(BodyKind::of(content_type), MAX_JSON),
             count: TokenCount {
-                request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
+                bounds,
                 pieces: 0,
                 text_bytes: 0,
                 reported: None,
@@ -99,8 +139,7 @@ impl TokenMeter {
 
     /// Takes the next bytes of the body, which may end anywhere.
     pub fn update(&mut self, bytes: &[u8]) {
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        self.count.bytes = self.count.bytes.saturating_add(length);
+        self.count.bytes = self.count.bytes.saturating_add(length(bytes));
         if let Some(reader) = &mut self.reader {
             reader.update(bytes, |json| self.count.read(json));
         }
@@ -128,14 +167,14 @@ impl TokenMeter {
 impl TokenCount {
     fn usage(&self) -> TokenUsage {
         let counted = TokenUsage {
-            // Without a report: four bytes a token, the average of English text.
-            input: self.request_bytes.div_ceil(4),
+            input: self.bounds.input,
             output: self.pieces,
         };
         let usage = self.reported.unwrap_or(counted);
+        let text = self.text_bytes.div_ceil(BYTES_PER_TOKEN);
         TokenUsage {
-            input: usage.input.min(self.request_bytes),
-            output: usage.output.min(self.text_bytes),
+            input: usage.input.min(self.bounds.input),
+            output: usage.output.min(text).min(self.bounds.output.unwrap_or(u64::MAX)),
         }
     }
 
@@ -152,10 +191,6 @@ impl TokenCount {
             }
         }
         if let Some(usage) = read.usage {
-            if read.choices.is_empty() && self.text_bytes == 0 {
-                // A response without choices, such as one of embeddings, has no text: its own bytes are the bound.
-                self.text_bytes = usage.completion_tokens.min(self.bytes);
-            }
             self.reported = Some(TokenUsage {
                 input: usage.prompt_tokens,
                 output: usage.completion_tokens,
@@ -201,8 +236,14 @@ mod tests {
         body + "data: [DONE]\n\n"
     }
 
+    /// A request of 40 bytes without a limit.
+    const UNLIMITED: TokenBounds = TokenBounds {
+        input: 14,
+        output: None,
+    };
+
     fn measured(body: &str, content_type: Option<&str>) -> TokenUsage {
-        let mut meter = TokenMeter::new(content_type, 40);
+        let mut meter = TokenMeter::new(content_type, UNLIMITED);
         meter.update(body.as_bytes());
         meter.usage()
     }
@@ -210,11 +251,39 @@ mod tests {
     #[test]
     fn a_report_is_taken_and_a_claim_of_more_than_there_is_text_is_not() {
         let body = stream(&["ab", "cd"], Some((7, 3)));
-        assert_eq!(measured(&body, EVENTS), TokenUsage { input: 7, output: 3 });
-        let body = stream(&["ab", "cd"], Some((7_000, 3_000)));
-        assert_eq!(measured(&body, EVENTS), TokenUsage { input: 40, output: 4 });
-        let silent = stream(&["ab", "cd"], None);
-        assert_eq!(measured(&silent, EVENTS), TokenUsage { input: 10, output: 2 });
+        assert_eq!(measured(&body, EVENTS), TokenUsage { input: 7, output: 2 });
+        let body = stream(&["abcdef", "ghi"], Some((7_000, 3_000)));
+        assert_eq!(measured(&body, EVENTS), TokenUsage { input: 14, output: 3 });
+        let silent = stream(&["abcdef", "ghi"], None);
+        assert_eq!(measured(&silent, EVENTS), TokenUsage { input: 14, output: 2 });
+    }
+
+    #[test]
+    fn a_request_bounds_its_response() {
+        let bounds = |body: &[u8]| TokenBounds::of(body).output;
+        assert_eq!(bounds(br#"{"max_tokens":7}"#), Some(7));
+        assert_eq!(
+            bounds(br#"{"max_tokens":7,"max_completion_tokens":5,"n":3}"#),
+            Some(15)
+        );
+        assert_eq!(bounds(br#"{"max_tokens":null}"#), None);
+        assert_eq!(bounds(b"["), None);
+        assert_eq!(TokenBounds::of(b"[123]").input, 2);
+    }
+
+    #[test]
+    fn padding_that_no_reader_sees_is_paid_up_to_the_requests_limit() {
+        let hidden = "x".repeat(30_000);
+        let mut body =
+            format!("data: {{\"choices\":[{{\"delta\":{{\"reasoning_content\":\"{hidden}\"}}}}]}}\n\n");
+        body += &stream(&["seen"], Some((7, 9_999)));
+        let bounds = TokenBounds {
+            output: Some(20),
+            ..UNLIMITED
+        };
+        let mut meter = TokenMeter::new(EVENTS, bounds);
+        meter.update(body.as_bytes());
+        assert_eq!(meter.usage().output, 20);
     }
 
     #[test]
@@ -222,11 +291,11 @@ mod tests {
         let body = r#"{"choices":[{"message":{"content":"abc"}}],"usage":{"prompt_tokens":5,"completion_tokens":2}}"#;
         assert_eq!(
             measured(body, Some("application/json")),
-            TokenUsage { input: 5, output: 2 }
+            TokenUsage { input: 5, output: 1 }
         );
         assert_eq!(
             measured(body, Some("image/png")),
-            TokenUsage { input: 10, output: 0 }
+            TokenUsage { input: 14, output: 0 }
         );
         let embedding = r#"{"data":[{"embedding":[1]}],"usage":{"prompt_tokens":5,"total_tokens":5}}"#;
         assert_eq!(
@@ -237,7 +306,7 @@ mod tests {
 
     #[test]
     fn an_overlong_line_counts_nothing_and_the_next_one_does() {
-        let mut meter = TokenMeter::new(EVENTS, 4);
+        let mut meter = TokenMeter::new(EVENTS, UNLIMITED);
         meter.update(&vec![b'x'; MAX_JSON + 1]);
         meter.update(b"\ndata: {\"choices\":[{\"text\":\"a\"}]}\n");
         assert_eq!(meter.usage().output, 1);
@@ -245,7 +314,7 @@ mod tests {
 
     #[test]
     fn an_error_in_the_stream_is_seen() {
-        let mut meter = TokenMeter::new(EVENTS, 4);
+        let mut meter = TokenMeter::new(EVENTS, UNLIMITED);
         meter.update(b"data: {\"error\":{\"message\":\"no\"}}\n\n");
         assert!(meter.saw_error());
     }
@@ -260,7 +329,7 @@ mod tests {
         ) {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let body = stream(&words, usage);
-            let mut meter = TokenMeter::new(EVENTS, 40);
+            let mut meter = TokenMeter::new(EVENTS, UNLIMITED);
             let mut rest = body.as_bytes();
             for cut in cuts {
                 let (head, tail) = rest.split_at(cut.min(rest.len()));
@@ -274,7 +343,7 @@ mod tests {
         #[test]
         fn no_bytes_bring_it_down(body in proptest::collection::vec(any::<u8>(), 0..400), kind in 0..3) {
             let kind = [EVENTS, Some("application/json"), None][usize::try_from(kind).unwrap()];
-            let mut meter = TokenMeter::new(kind, 4);
+            let mut meter = TokenMeter::new(kind, UNLIMITED);
             meter.update(&body);
             prop_assert!(meter.usage().output <= meter.bytes());
         }

@@ -1,8 +1,9 @@
 //! The headers of Muster, and the rules by which other headers are passed on.
 
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST,
+    HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue};
 use muster_openai::BodyKind;
@@ -35,6 +36,41 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     TRANSFER_ENCODING,
     UPGRADE,
 ];
+
+/// The headers of an engine's or a gateway's response that its client gets. Every other one may speak for the server
+/// that the client has called: `Set-Cookie`, `Location`, `Alt-Svc`, `Strict-Transport-Security`.
+const PASSED_TO_CLIENTS: [HeaderName; 7] = [
+    CONTENT_TYPE,
+    CONTENT_LENGTH,
+    CONTENT_ENCODING,
+    RETRY_AFTER,
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("openai-model"),
+    HeaderName::from_static("openai-processing-ms"),
+];
+
+/// Keeps the headers of a response that a client may get from a server that it has not chosen itself, and the proof.
+/// The client is told to keep no copy, and to take the body for no other type than the named one.
+pub fn keep_response_headers(headers: &mut HeaderMap) {
+    let mut kept = HeaderMap::new();
+    for name in PASSED_TO_CLIENTS.into_iter().chain([PROOF]) {
+        if let Some(value) = headers.remove(&name) {
+            kept.insert(name, value);
+        }
+    }
+    kept.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    kept.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    *headers = kept;
+}
+
+/// Keeps the proof alone of a response's trailers.
+pub fn keep_proof_trailer(trailers: &mut HeaderMap) {
+    let proof = trailers.remove(PROOF);
+    trailers.clear();
+    if let Some(proof) = proof {
+        trailers.insert(PROOF, proof);
+    }
+}
 
 /// Removes headers that concern one connection only, and headers with Muster's prefix.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
@@ -165,6 +201,48 @@ mod tests {
         headers.append(CONNECTION, HeaderValue::from_static("B, , (bad"));
         remove_hop_by_hop(&mut headers);
         assert_eq!(headers.len(), 1);
+    }
+
+    #[test]
+    fn a_response_speaks_for_itself_and_not_for_the_server_that_passes_it_on() {
+        let mut headers = map(&[
+            ("content-type", "application/json"),
+            ("content-length", "2"),
+            ("retry-after", "5"),
+            ("x-request-id", "a1"),
+            ("muster-proof", "QUJD"),
+            ("set-cookie", "session=stolen"),
+            ("location", "http://169.254.169.254/"),
+            ("alt-svc", "h3=\":443\""),
+            ("strict-transport-security", "max-age=31536000"),
+            ("access-control-allow-origin", "https://evil.example"),
+            ("cache-control", "public, max-age=31536000"),
+            ("www-authenticate", "Basic"),
+            ("muster-anything", "1"),
+            ("connection", "close"),
+        ]);
+        headers.append("set-cookie", HeaderValue::from_static("second=1"));
+        keep_response_headers(&mut headers);
+        let mut left: Vec<(&str, &str)> = headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        left.sort_unstable();
+        assert_eq!(
+            left,
+            [
+                ("cache-control", "no-store"),
+                ("content-length", "2"),
+                ("content-type", "application/json"),
+                ("muster-proof", "QUJD"),
+                ("retry-after", "5"),
+                ("x-content-type-options", "nosniff"),
+                ("x-request-id", "a1"),
+            ]
+        );
+        let mut trailers = map(&[("muster-proof", "QUJD"), ("set-cookie", "a=b")]);
+        keep_proof_trailer(&mut trailers);
+        assert_eq!(trailers, map(&[("muster-proof", "QUJD")]));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 mod proofs;
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use muster_response_proof::well_known::GRADE_PATH;
 use muster_response_proof::{ClockTolerance, HashScheme, Limits, ProofLedger, RequestNonce, SessionId};
 use muster_session_pool::{OrderedSession, Service};
 use parking_lot::{Mutex, MutexGuard};
+use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
@@ -30,6 +33,10 @@ use crate::checked_body::{CheckedBody, ReceivedResponse, SentRequest};
 use crate::client::{ClientError, SealedClient, SealedPeer};
 use proofs::SessionProofs;
 
+/// The longest time in which a session's host is resolved.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(10);
+/// The most addresses of a session's host that are looked at.
+const MAX_ADDRESSES: usize = 16;
 /// The longest answer to a health check, in bytes.
 const MAX_HEALTH_ANSWER: usize = 64 * 1024;
 /// The longest time in which a health check is answered.
@@ -85,6 +92,16 @@ pub struct SealedSession {
     is_ending: AtomicBool,
 }
 
+/// Decides whether a session may be dialled at an address that its miner gave as this host.
+#[derive(Clone, Copy)]
+pub struct AddressPermit<'a>(pub &'a (dyn Fn(&str, SocketAddr) -> bool + Send + Sync));
+
+impl fmt::Debug for AddressPermit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AddressPermit(…)")
+    }
+}
+
 /// The facts about a session that its client knows before the miner attests it.
 #[derive(Debug)]
 pub struct SessionParameters<'a> {
@@ -100,6 +117,8 @@ pub struct SessionParameters<'a> {
     pub until: Timestamp,
     /// The most by which this side's clock and the executor's may differ.
     pub skew: Duration,
+    /// The addresses at which a session may be dialled: its miner chooses one.
+    pub permits: AddressPermit<'a>,
     /// The clock of all times of this side.
     pub clock: &'a SharedClock,
     /// The tasks of the session's connections.
@@ -121,7 +140,7 @@ impl SealedSession {
             .map_err(|error| format!("the miner did not sign where its job answers: {error}"))?
             .into_inner();
         let attempt = ready.job_uuid;
-        let peer = peer_of(ready)?;
+        let peer = find_peer(ready, parameters.permits).await?;
         let server_certificate = peer.certificate;
         let client = SealedClient::new(peer, parameters.identity, &Limits::default(), parameters.tasks)
             .map_err(|error| format!("this gateway's own certificate cannot be used: {error}"))?;
@@ -339,16 +358,27 @@ pub fn draw_nonce() -> Result<RequestNonce, getrandom::Error> {
     Ok(RequestNonce::from_bytes(bytes))
 }
 
-/// The endpoint that a miner reports for its job.
-fn peer_of(ready: StreamingJobReady) -> Result<SealedPeer, String> {
+/// The endpoint that a miner reports for its job. A name is resolved here, once: the address that is permitted is the
+/// one that is dialled.
+async fn find_peer(ready: StreamingJobReady, permits: AddressPermit<'_>) -> Result<SealedPeer, String> {
     let certificate = digest_of_pem(&ready.public_key).map_err(|error| error.to_string())?;
     let host = ready.ip.unwrap_or_default();
-    let address = if host.contains(':') {
-        format!("[{host}]:{}", ready.port)
-    } else {
-        format!("{host}:{}", ready.port)
-    };
-    Ok(SealedPeer { address, certificate })
+    let found = timeout(RESOLVE_LIMIT, lookup_host((host.as_str(), ready.port))).await;
+    let found = found
+        .map_err(|_| format!("the session's host {host} did not resolve in time"))?
+        .map_err(|error| format!("the session's host {host} does not resolve: {error}"))?;
+    let address = found
+        .take(MAX_ADDRESSES)
+        .find(|address| (permits.0)(&host, *address))
+        .ok_or_else(|| {
+            format!(
+                "the session's host {host} is not on the public Internet, and dial.allow does not list it"
+            )
+        })?;
+    Ok(SealedPeer {
+        address: address.to_string(),
+        certificate,
+    })
 }
 
 /// Explains why there is no attestation, in words for logs and for clients that wait.

@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use muster_http::http1::{StallTimeout, chunked};
 use muster_http::server::TaskExecutor;
 use muster_process::SharedClock;
+use muster_process::connections::{ConnectionBounds, ConnectionPermit};
 use muster_process::listen::{Accepted, Acceptor};
 use muster_process::tls::{TlsIdentity, server_for};
 use muster_protocol::Digest;
@@ -150,29 +151,40 @@ struct EndpointServer {
 
 impl EndpointServer {
     async fn accept(self, listener: TcpListener) {
-        let max = self.proxy.limits().connections;
+        let total = self.proxy.limits().connections;
+        // No address of strangers takes all places before a handshake is done.
+        let bounds = ConnectionBounds {
+            total,
+            per_address: total.div_ceil(2),
+        };
         let (clock, retiring) = (SharedClock::clone(&self.clock), self.retiring.clone());
-        let acceptor = Acceptor::new("sealed endpoint", listener, max, clock, retiring);
+        let acceptor = Acceptor::new("sealed endpoint", listener, bounds, clock, retiring);
         while let Some(Accepted { stream, peer, permit }) = acceptor.next().await {
             let server = self.clone();
             let open = self.connections.token();
             let connection = async move {
                 let ending = server.ending.clone();
-                let _ = ending.run_until_cancelled(server.handshake(stream, peer)).await;
+                let _ = ending
+                    .run_until_cancelled(server.handshake(stream, peer, &permit))
+                    .await;
                 drop((permit, open));
             };
             self.proxy.tasks().spawn("sealed connection", connection);
         }
     }
 
-    async fn handshake(self, tcp: TcpStream, peer: SocketAddr) {
+    async fn handshake(self, tcp: TcpStream, peer: SocketAddr, permit: &ConnectionPermit) {
         let limit = self.proxy.limits().handshake;
         let handshake = self.tls.accept(tcp);
         // State that a connection needs for a moment only is boxed, here and below: mostly it waits, and there are
         // many.
         let shaken = Box::pin(timeout(limit, handshake)).await;
         match shaken.map(|shaken| shaken.map(Box::new)) {
-            Ok(Ok(tls)) => self.serve(tls, peer).await,
+            Ok(Ok(tls)) => {
+                // This is the one client.
+                permit.release_address();
+                self.serve(tls, peer).await;
+            }
             Ok(Err(error)) => tracing::info!(%peer, %error, "a TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
         }
@@ -335,7 +347,9 @@ mod tests {
     use crate::response_relay::Relay;
 
     /// The size of the future that such a function returns.
-    fn size_of_future<A, B, C, F: Future>(_: impl FnOnce(A, B, C) -> F) -> usize {
+    fn size_of_future<'a, F: Future>(
+        _: impl FnOnce(EndpointServer, TcpStream, SocketAddr, &'a ConnectionPermit) -> F,
+    ) -> usize {
         size_of::<F>()
     }
 

@@ -140,6 +140,7 @@ pub fn whitelist_notice(services: impl IntoIterator<Item = Service>) -> Whitelis
         reference: service.reference,
         class: service.class,
         model: service.model,
+        share: None,
     };
     WhitelistNotice {
         images: services.into_iter().take(MAX_LISTED_IMAGES).map(listed).collect(),

@@ -6,10 +6,11 @@ use std::time::Duration;
 use muster_identity::{Keypair, sign_job, sign_terms};
 use muster_process::SharedClock;
 use muster_protocol::rest::{
-    ApiKey, CreateFile, CreateJob, CreateKey, FilePage, FileView, JobPage, JobView, KeyList, LoginNonce,
-    LoginRequest, SubnetCapacity, Token, headers,
+    AccountDeleted, AccountView, AccountWebhookView, ApiKey, CreateFile, CreateJob, CreateKey, FilePage,
+    FileView, JobPage, JobView, KeyList, LoginNonce, LoginRequest, MinerView, SetWebhook, SubnetCapacity,
+    Token, headers,
 };
-use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER};
+use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER, MinerKey};
 use parking_lot::Mutex;
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
 use serde::de::DeserializeOwned;
@@ -279,6 +280,9 @@ impl Client {
 
     /// Fails if the facilitator lacks a feature that the job needs: it would drop a part of the job in silence.
     async fn require_features(&self, job: &CreateJob) -> ClientResult<()> {
+        if job.webhook.is_some() {
+            self.require(Feature::Webhooks).await?;
+        }
         let Some(extension) = &job.muster else {
             return Ok(());
         };
@@ -372,6 +376,15 @@ impl Client {
         self.get("/api/v1/subnet/").await
     }
 
+    /// A miner's machines, as validators proved them and as the miner claims them.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; refused with 404 if no validator has told of the miner.
+    pub async fn miner(&self, miner: MinerKey) -> ClientResult<MinerView> {
+        self.require(Feature::Machines).await?;
+        self.get(&format!("/api/v1/miners/{miner}/")).await
+    }
+
     /// Asks for a job to be stopped. It has ended when its status says so.
     ///
     /// # Errors
@@ -405,6 +418,53 @@ impl Client {
     /// See [`ClientError`].
     pub async fn revoke_key(&self, id: &str) -> ClientResult<()> {
         self.delete(&format!("/api/v1/keys/{}/", segment(id))).await
+    }
+
+    /// The account's webhook.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; refused with 404 if the account has none.
+    pub async fn webhook(&self) -> ClientResult<AccountWebhookView> {
+        self.require(Feature::Webhooks).await?;
+        self.get("/api/v1/webhook/").await
+    }
+
+    /// Sets the account's webhook. The answer has the secret if it is new.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn set_webhook(&self, webhook: &SetWebhook) -> ClientResult<AccountWebhookView> {
+        self.require(Feature::Webhooks).await?;
+        let request = || self.ask(Method::PUT, "/api/v1/webhook/").json(webhook);
+        // A secret whose answer is lost is lost, so the request is sent once.
+        self.send(request, false).await
+    }
+
+    /// Removes the account's webhook and its secret.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; refused with 404 if the account has none.
+    pub async fn remove_webhook(&self) -> ClientResult<()> {
+        self.require(Feature::Webhooks).await?;
+        self.delete("/api/v1/webhook/").await
+    }
+
+    /// The numbers of the account's jobs, files and keys.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn account(&self) -> ClientResult<AccountView> {
+        self.get("/api/v1/account/").await
+    }
+
+    /// Deletes the account with its keys, files, jobs and usage. `confirm` is its name. Sent once: a second deletion of
+    /// one day is refused.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn delete_account(&self, confirm: &str) -> ClientResult<AccountDeleted> {
+        let path = format!("/api/v1/account/?confirm={}", segment(confirm));
+        self.send(|| self.ask(Method::DELETE, &path), false).await
     }
 
     /// The models that can be asked, and what is known of each.

@@ -3,7 +3,9 @@
 use muster_protocol::rest::{JobView, StatusEntry};
 use muster_protocol::upload::{FileUpload, OutputUpload};
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, MinerResponse, StatusMetadata};
+use muster_protocol::wire::miner::JobImage;
 use muster_protocol::{JobStatus, Timestamp, ValidatorKey};
+use serde::Deserialize as _;
 
 /// The most statuses of a job, so that a faulty validator cannot fill the store.
 const MAX_ENTRIES: usize = 64;
@@ -40,6 +42,33 @@ pub enum UpdateRejection {
     /// The history has reached its limit.
     #[error("the job already has {MAX_ENTRIES} statuses")]
     TooMany,
+}
+
+// === impl HistoryEntry ===
+
+impl HistoryEntry {
+    /// Whether the job has failed and this status has none of its output: the miner or its executor was lost, or the
+    /// user cancelled the job. Its live output is then all that there is.
+    pub fn lacks_output(&self) -> bool {
+        let failed = match self.status {
+            JobStatus::Failed | JobStatus::HordeFailed => true,
+            JobStatus::Unknown
+            | JobStatus::Sent
+            | JobStatus::Received
+            | JobStatus::Accepted
+            | JobStatus::ExecutorReady
+            | JobStatus::StreamingReady
+            | JobStatus::VolumesReady
+            | JobStatus::ExecutionDone
+            | JobStatus::Completed
+            | JobStatus::Rejected => false,
+        };
+        if !failed {
+            return false;
+        }
+        let output = program_output(&JobHistory(vec![self.clone()]));
+        output.docker_process_stdout.is_empty() && output.docker_process_stderr.is_empty()
+    }
 }
 
 // === impl JobHistory ===
@@ -136,6 +165,7 @@ pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHist
         .map_or(Timestamp::from_secs(0), |entry| entry.created_at);
     let last = status_history.last().map_or(first, |entry| entry.created_at);
     let output = program_output(history);
+    let image = find_image(history);
     let address = history
         .newest(|metadata| metadata.streaming_details.clone())
         .unwrap_or_default();
@@ -183,6 +213,8 @@ pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHist
         status_history,
         muster: request.muster.as_ref().and_then(|extension| extension.to_view()),
         queue: None,
+        image: image.map(Box::new),
+        webhook: None,
     }
 }
 
@@ -196,18 +228,32 @@ fn file_uploads(upload: &OutputUpload) -> Vec<FileUpload> {
     }
 }
 
-/// The program's output: the miner's response, or the output in the details of a failure.
+/// The image that ran: beside the outcome, or in the result of a validator without the feature `results`.
+fn find_image(history: &JobHistory) -> Option<JobImage> {
+    let told = history.newest(|metadata| metadata.muster.as_ref()?.image.clone());
+    told.or_else(|| {
+        let image = history.newest(|metadata| metadata.miner_response.as_ref()?.extra.get("image"))?;
+        JobImage::deserialize(image).ok().filter(JobImage::is_short)
+    })
+}
+
+/// The program's output: the miner's response, or the output of a failure and the results that it left.
 fn program_output(history: &JobHistory) -> MinerResponse {
     let finished = history.newest(|metadata| metadata.miner_response.clone());
     finished.unwrap_or_else(|| {
         let failure = history.newest(|metadata| metadata.job_failure_details.as_ref());
+        let stdout = failure.and_then(|details| details.docker_process_stdout.clone());
+        let stderr = failure.and_then(|details| details.docker_process_stderr.clone());
+        let partial = history
+            .newest(|metadata| metadata.muster.as_ref()?.partial.as_deref().cloned())
+            .unwrap_or_default();
+        let or_partial =
+            |text: Option<String>, partial| text.filter(|text| !text.is_empty()).unwrap_or(partial);
         MinerResponse {
-            docker_process_stdout: failure
-                .and_then(|details| details.docker_process_stdout.clone())
-                .unwrap_or_default(),
-            docker_process_stderr: failure
-                .and_then(|details| details.docker_process_stderr.clone())
-                .unwrap_or_default(),
+            docker_process_stdout: or_partial(stdout, partial.stdout),
+            docker_process_stderr: or_partial(stderr, partial.stderr),
+            artifacts: Some(partial.artifacts),
+            upload_results: Some(partial.upload_results),
             ..MinerResponse::default()
         }
     })
@@ -322,6 +368,39 @@ mod tests {
         history.push(entry(JobStatus::Failed, details));
         let seen = job_view(&request(), validator(), &history);
         assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("so far", ""));
+        assert!(!history.entries()[1].lacks_output());
+        let lost = r#"{"horde_failure_details":{"reported_by":"miner","reason":"executor_disconnected","message":"m"}}"#;
+        assert!(entry(JobStatus::HordeFailed, lost).lacks_output());
+        assert!(!entry(JobStatus::Completed, "null").lacks_output());
+        assert!(!entry(JobStatus::Accepted, "null").lacks_output());
+    }
+
+    #[test]
+    fn what_a_failed_job_left_and_its_image_are_shown() {
+        let id = format!("sha256:{}", "7".repeat(64));
+        let mut history = sent();
+        let details = r#"{"horde_failure_details":{"reported_by":"executor","reason":"generic_error","message":"m"},
+            "muster":{"image":{"name":"alpine","id":"ID"},"partial":{"stdout":"so far","artifacts":{"/a/x":"aGk="},
+            "upload_results":{"one":"{}"}}}}"#;
+        history.push(entry(JobStatus::HordeFailed, &details.replace("ID", &id)));
+        let seen = job_view(&request(), validator(), &history);
+        assert_eq!((seen.stdout.as_str(), seen.stderr.as_str()), ("so far", ""));
+        assert_eq!(seen.artifacts["/a/x"], "aGk=");
+        assert_eq!(seen.upload_results["one"], "{}");
+        assert_eq!(seen.image.unwrap().id.to_string(), id);
+        // An older validator tells the image in the result.
+        let mut history = sent();
+        let result = r#"{"miner_response":{"docker_process_stderr":"","docker_process_stdout":"",
+            "image":{"name":"alpine","id":"ID","manifest":null}}}"#;
+        history.push(entry(JobStatus::Completed, &result.replace("ID", &id)));
+        let seen = job_view(&request(), validator(), &history);
+        assert_eq!(seen.image.unwrap().id.to_string(), id);
+        let mut history = sent();
+        history.push(entry(JobStatus::Completed, &result.replace("ID", "not a digest")));
+        let seen = job_view(&request(), validator(), &history);
+        assert_eq!(seen.image, None);
+        assert!(!serde_json::to_string(&seen).unwrap().contains(r#""queue""#));
+        assert!(serde_json::to_value(&seen).unwrap().get("image").is_none());
     }
 
     #[test]

@@ -2,17 +2,20 @@
 //! jobs, and the users' view of a job. Pure: there are no sockets and no store here, and the time is an argument.
 //! `muster-facilitator` adds the IO.
 //!
-//! Reading order: [`login_tokens`] and [`account`] (the identity of a caller), [`signature`] and [`request_bodies`]
-//! (the content of a request), [`rate_limit`] (the frequency of requests), [`connections`] (the delivery of jobs),
-//! [`history`], [`job_events`], [`list_page`] and [`capacity`] (the answers to users).
+//! Reading order: [`login_tokens`], [`account`] and [`rights`] (the identity of a caller), [`signature`] and
+//! [`request_bodies`] (the content of a request), [`connections`] (the delivery of jobs), [`gateways`] (the choice of a
+//! gateway), [`history`], [`job_events`], [`live_remains`], [`list_page`] and [`capacity`] (the answers to users).
+//! `muster_http::rate_limit` has the frequency of requests.
 
 pub mod account;
 pub mod capacity;
 pub mod connections;
+pub mod gateways;
 pub mod history;
 pub mod job_events;
 pub mod list_page;
+pub mod live_remains;
 pub mod login_tokens;
-pub mod rate_limit;
 pub mod request_bodies;
+pub mod rights;
 pub mod signature;

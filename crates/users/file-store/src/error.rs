@@ -35,6 +35,29 @@ pub enum FileError {
         /// The configured quota in bytes.
         quota: u64,
     },
+    /// The file would exceed the bound on the files of all accounts.
+    #[error("the file store is full; try again later, or ask the facilitator's operator for room")]
+    Full,
+    /// The account has announced as many files as it may have.
+    #[error("the account may have at most {limit} files; delete some, or wait until they expire")]
+    TooManyFiles {
+        /// The configured maximum.
+        limit: u64,
+    },
+    /// The bytes of replaced and deleted files take too much room until they are deleted.
+    #[error(
+        "replaced and deleted bytes take too much room until they are deleted; try again in {wait_s} seconds"
+    )]
+    AwaitsDeletion {
+        /// Seconds until the next sweep has deleted some.
+        wait_s: u64,
+    },
+    /// The account's signed URLs are used too often.
+    #[error("the signed URLs of this account are used too often; try again in {wait_s} seconds")]
+    Throttled {
+        /// Seconds until the next request is allowed.
+        wait_s: u64,
+    },
     /// The signed URL does not permit the request.
     #[error(transparent)]
     Url(#[from] UrlRejection),
@@ -85,6 +108,10 @@ impl Coded for FileError {
             | Self::Name
             | Self::TooLarge { .. }
             | Self::Quota { .. }
+            | Self::Full
+            | Self::TooManyFiles { .. }
+            | Self::AwaitsDeletion { .. }
+            | Self::Throttled { .. }
             | Self::Url(_)
             | Self::Part(_)
             | Self::Write(_)
@@ -137,6 +164,11 @@ mod tests {
                 FileError::Quota { quota: 10 },
                 413,
                 "the account's files may have at most 10 bytes together; delete some, or wait until they expire",
+            ),
+            (
+                FileError::Full,
+                413,
+                "the file store is full; try again later, or ask the facilitator's operator for room",
             ),
             (
                 UrlRejection::Signature.into(),

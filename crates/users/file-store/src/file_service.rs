@@ -5,12 +5,15 @@
 //! `Upload-Offset`, once its object and its row are durable. A crash loses only the bytes in memory.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use muster_http::rate_limit::RateLimiter;
 use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
@@ -20,10 +23,12 @@ use crate::object_storage::{ObjectStorage, StorageError};
 use crate::settings::Settings;
 use crate::signed_urls::{FileAccess, FileId, UrlGrant, UrlKey};
 use crate::upload_plan::WriteRequest;
-use crate::upload_segments::{SegmentWriter, overtaken_error};
+use crate::upload_segments::{SegmentWriter, delete_object, exceeded_error, overtaken_error};
 
 /// The age before which an object without a file is not deleted, because its upload may still be running.
 const GRACE: Duration = Duration::from_secs(3_600);
+/// Objects of a replaced upload that are deleted at one time.
+const DELETIONS: usize = 8;
 /// The longest name of a file, in characters.
 const LONGEST_NAME: usize = 255;
 
@@ -57,6 +62,8 @@ pub struct FileService {
     key: UrlKey,
     settings: Settings,
     clock: SharedClock,
+    /// Requests to the signed URLs of each account.
+    requests: Arc<Mutex<RateLimiter<String>>>,
 }
 
 // === impl FileService ===
@@ -70,12 +77,14 @@ impl FileService {
         settings: Settings,
         clock: SharedClock,
     ) -> Self {
+        let requests = RateLimiter::new(settings.requests_per_minute);
         Self {
             catalogue,
             storage,
             key,
             settings,
             clock,
+            requests: Arc::new(Mutex::new(requests)),
         }
     }
 
@@ -89,7 +98,7 @@ impl FileService {
             return Err(FileError::Name);
         }
         let limit = self.settings.max_file();
-        let quota = self.settings.quota();
+        let bounds = self.settings.bounds();
         let bound = match new.size {
             Some(size) => size,
             None => new.max_size.unwrap_or(limit).min(limit),
@@ -110,10 +119,9 @@ impl FileService {
             created_at: now,
             expires_at: now.plus(self.settings.retention()),
         };
-        if self.catalogue.create(&file, quota).await? {
-            Ok(file)
-        } else {
-            Err(FileError::Quota { quota })
+        match self.catalogue.create(&file, bounds).await? {
+            None => Ok(file),
+            Some(exceeded) => Err(exceeded_error(exceeded, bounds)),
         }
     }
 
@@ -156,7 +164,7 @@ impl FileService {
     /// Checks a signed URL and finds its file.
     ///
     /// # Errors
-    /// The URL does not permit the access, or the file is gone.
+    /// The URL does not permit the access, the file is gone, or its account's URLs are used too often.
     pub async fn find_permitted(
         &self,
         access: FileAccess,
@@ -164,8 +172,15 @@ impl FileService {
         expires: &str,
         signature: &str,
     ) -> Result<StoredFile, FileError> {
-        self.key.check(access, id, expires, signature, self.clock.now())?;
-        self.catalogue.file(id).await?.ok_or(FileError::NotFound)
+        let now = self.clock.now();
+        // A wrong signature costs no look-up.
+        self.key.check(access, id, expires, signature, now)?;
+        let file = self.catalogue.file(id).await?.ok_or(FileError::NotFound)?;
+        let counted = self.requests.lock().take(file.account.clone(), now);
+        counted.map_err(|wait| FileError::Throttled {
+            wait_s: wait.as_secs().saturating_add(1),
+        })?;
+        Ok(file)
     }
 
     /// Writes a request's bytes to a file.
@@ -182,10 +197,13 @@ impl FileService {
         let plan = file.state().plan(request)?;
         let upload = match file.uploading {
             Some((upload, _)) if !plan.start_over => upload,
-            Some(_) | None => {
+            replaced => {
                 let upload = Uuid::new_v4();
                 if !self.catalogue.begin_upload(file.id, upload).await? {
                     return Err(FileError::NotFound);
+                }
+                if let Some((replaced, _)) = replaced {
+                    self.delete_segments(replaced).await?;
                 }
                 upload
             }
@@ -194,7 +212,8 @@ impl FileService {
             catalogue: &self.catalogue,
             storage: &self.storage,
             clock: &self.clock,
-            quota: self.settings.quota(),
+            bounds: self.settings.bounds(),
+            wait_s: self.settings.sweep_s,
             file,
             upload,
             at: plan.start,
@@ -203,10 +222,12 @@ impl FileService {
             hasher: plan.start_over.then(Sha256::new),
         };
         let received = writer.receive(&plan, body).await;
-        if let Err(FileError::TooMuch | FileError::Quota { .. }) = &received
+        if let Err(
+            FileError::TooMuch | FileError::Quota { .. } | FileError::Full | FileError::AwaitsDeletion { .. },
+        ) = &received
             && plan.start_over
         {
-            self.catalogue.abandon(file.id, upload).await?;
+            self.abandon(file, upload).await?;
         }
         received?;
         if !plan.last {
@@ -224,9 +245,29 @@ impl FileService {
         self.finish(file, content).await
     }
 
+    /// Discards an unfinished upload and its bytes.
+    async fn abandon(&self, file: &StoredFile, upload: Uuid) -> Result<(), FileError> {
+        self.catalogue.abandon(file.id, upload).await?;
+        self.delete_segments(upload).await
+    }
+
+    /// Deletes the durable segments of an upload that no file has any more. A request that still writes to it deletes
+    /// its own last segment.
+    async fn delete_segments(&self, upload: Uuid) -> Result<(), FileError> {
+        let segments = self.catalogue.segments(upload).await?;
+        let deletions = segments.into_iter().map(|segment| {
+            let (catalogue, storage) = (self.catalogue.clone(), self.storage.clone());
+            async move { delete_object(&catalogue, &storage, &segment.object).await }
+        });
+        stream::iter(deletions)
+            .buffer_unordered(DELETIONS)
+            .try_collect::<()>()
+            .await
+    }
+
     async fn finish(&self, file: &StoredFile, content: FileContent) -> Result<WriteOutcome, FileError> {
         if let Some(promised) = file.promised.filter(|promised| *promised != content.sha256) {
-            self.catalogue.abandon(file.id, content.upload).await?;
+            self.abandon(file, content.upload).await?;
             return Err(FileError::Mismatch {
                 promised: promised.hex(),
                 found: content.sha256.hex(),
@@ -281,7 +322,14 @@ impl FileService {
     /// A store failed. The next sweep continues.
     pub async fn sweep(&self) -> Result<(u64, u64), FileError> {
         let now = self.clock.now();
-        let expired = self.catalogue.expire(now).await?;
+        let mut expired = 0;
+        loop {
+            let removed = self.catalogue.expire(now).await?;
+            if removed == 0 {
+                break;
+            }
+            expired += removed;
+        }
         let before = Timestamp::from_micros(
             now.micros()
                 .saturating_sub(i64::try_from(GRACE.as_micros()).unwrap_or(i64::MAX)),
@@ -293,10 +341,7 @@ impl FileService {
                 return Ok((expired, removed));
             }
             for object in garbage {
-                // The object goes first: the next sweep finds a row without an object, but never an object without a
-                // row.
-                self.storage.delete(&object).await?;
-                self.catalogue.delete_object_row(&object).await?;
+                delete_object(&self.catalogue, &self.storage, &object).await?;
                 removed += 1;
             }
         }

@@ -235,7 +235,9 @@ impl FileError {
         match self {
             Self::NotFound | Self::Empty => StatusCode::NOT_FOUND,
             Self::Name | Self::Part(_) | Self::Broken { .. } | Self::TooMuch => StatusCode::BAD_REQUEST,
-            Self::TooLarge { .. } | Self::Quota { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge { .. } | Self::Quota { .. } | Self::Full => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooManyFiles { .. } => StatusCode::CONFLICT,
+            Self::AwaitsDeletion { .. } | Self::Throttled { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Url(_) => StatusCode::FORBIDDEN,
             Self::Write(refused) => match refused {
                 WriteRejection::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -258,6 +260,28 @@ impl FileError {
         }
     }
 
+    /// Seconds after which the client may try again, if time helps.
+    pub const fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::AwaitsDeletion { wait_s } | Self::Throttled { wait_s } => Some(*wait_s),
+            Self::Store(_) | Self::Storage(_) => Some(5),
+            Self::NotFound
+            | Self::Empty
+            | Self::Name
+            | Self::TooLarge { .. }
+            | Self::Quota { .. }
+            | Self::Full
+            | Self::TooManyFiles { .. }
+            | Self::Url(_)
+            | Self::Part(_)
+            | Self::Write(_)
+            | Self::Overtaken { .. }
+            | Self::Broken { .. }
+            | Self::TooMuch
+            | Self::Mismatch { .. } => None,
+        }
+    }
+
     /// The offset at which the upload must continue, if the error gives one.
     pub const fn offset(&self) -> Option<u64> {
         match self {
@@ -269,6 +293,10 @@ impl FileError {
             | Self::Name
             | Self::TooLarge { .. }
             | Self::Quota { .. }
+            | Self::Full
+            | Self::TooManyFiles { .. }
+            | Self::AwaitsDeletion { .. }
+            | Self::Throttled { .. }
             | Self::Url(_)
             | Self::Part(_)
             | Self::Write(WriteRejection::TooLarge { .. } | WriteRejection::OtherSize { .. })
@@ -284,14 +312,14 @@ impl IntoResponse for FileError {
     fn into_response(self) -> Response {
         let status = self.status();
         let detail = self.public_detail();
-        let offset = self.offset();
+        let (offset, retry_after) = (self.offset(), self.retry_after());
         let mut response = (status, Json(Detail { detail })).into_response();
         let headers = response.headers_mut();
         if let Some(offset) = offset {
             headers.insert(UPLOAD_OFFSET, HeaderValue::from(offset));
         }
-        if status == StatusCode::SERVICE_UNAVAILABLE {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+        if let Some(seconds) = retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use muster_process::private_folder;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -49,8 +50,8 @@ pub enum StorageError {
     /// The address is not valid.
     #[error(transparent)]
     Address(#[from] StoreAddressError),
-    /// The folder cannot be created.
-    #[error("cannot make the folder {}", folder.display())]
+    /// The folder cannot be created, or others than this process's user may use it.
+    #[error("the folder {} cannot keep users' files", folder.display())]
     Folder {
         /// The folder of the address.
         folder: PathBuf,
@@ -194,7 +195,8 @@ impl ObjectStorage {
         };
         let (store, prefix): (Arc<dyn ObjectStore>, _) = match place {
             StoreAddress::Folder(folder) => {
-                std::fs::create_dir_all(folder).map_err(|source| StorageError::Folder {
+                // The files are users' own: nobody else on this machine reads them.
+                private_folder::create(folder).map_err(|source| StorageError::Folder {
                     folder: folder.clone(),
                     source,
                 })?;
@@ -320,6 +322,21 @@ mod tests {
         ] {
             assert!(StoreAddress::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_others_may_write_keeps_nothing() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("files");
+        let address = format!("file:{}", folder.display());
+        ObjectStorage::open(&address).await.unwrap();
+        let mode = |folder: &std::path::Path| std::fs::metadata(folder).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder), 0o700);
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o770)).unwrap();
+        let refused = ObjectStorage::open(&address).await.unwrap_err();
+        let words = muster_process::error::Causes(&refused).to_string();
+        assert!(words.contains("chmod 700"), "{words}");
     }
 
     #[tokio::test]

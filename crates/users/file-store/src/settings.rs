@@ -1,10 +1,12 @@
 //! The operator's settings of the file store, as part of a configuration file.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_process::config::Problem;
 use serde::Deserialize;
 
+use crate::catalogue::FileBounds;
 use crate::object_storage::StoreAddress;
 
 const MIB: u64 = 1024 * 1024;
@@ -19,6 +21,12 @@ pub struct Settings {
     pub max_file_mib: u64,
     /// The largest size of all files of an account together, in MiB.
     pub quota_mib: u64,
+    /// The largest size of the files of all accounts together, in MiB.
+    pub total_mib: u64,
+    /// The most files of an account, announced ones among them.
+    pub max_files: u64,
+    /// Requests a minute to the signed URLs of one account; 0 for no limit.
+    pub requests_per_minute: u32,
     /// Hours for which a file is kept after its last upload, or after its announcement if it has none.
     pub keep_hours: u64,
     /// Hours until a signed URL expires.
@@ -33,6 +41,9 @@ impl Default for Settings {
             store: "file:facilitator-files".to_owned(),
             max_file_mib: 2_048,
             quota_mib: 20_480,
+            total_mib: 1_048_576,
+            max_files: 10_000,
+            requests_per_minute: 6_000,
             keep_hours: 168,
             url_hours: 24,
             sweep_s: 600,
@@ -51,6 +62,8 @@ impl Settings {
         for (key, value, range) in [
             ("max_file_mib", self.max_file_mib, 1..=1 << 20),
             ("quota_mib", self.quota_mib, 1..=1 << 40),
+            ("total_mib", self.total_mib, 1..=1 << 40),
+            ("max_files", self.max_files, 1..=1 << 40),
             ("keep_hours", self.keep_hours, hours.clone()),
             ("url_hours", self.url_hours, hours),
             ("sweep_s", self.sweep_s, 1..=86_400),
@@ -69,9 +82,13 @@ impl Settings {
         self.max_file_mib.saturating_mul(MIB)
     }
 
-    /// The largest size of all files of an account together, in bytes.
-    pub const fn quota(&self) -> u64 {
-        self.quota_mib.saturating_mul(MIB)
+    /// The bounds on files together.
+    pub const fn bounds(&self) -> FileBounds {
+        FileBounds {
+            account: self.quota_mib.saturating_mul(MIB),
+            all: self.total_mib.saturating_mul(MIB),
+            files: self.max_files,
+        }
     }
 
     /// The time for which a file is kept.
@@ -82,6 +99,14 @@ impl Settings {
     /// The time until a signed URL expires.
     pub const fn url_lifetime(&self) -> Duration {
         Duration::from_secs(self.url_hours.saturating_mul(3_600))
+    }
+
+    /// The folder with the bytes of all files; `None` for a bucket.
+    pub fn folder(&self) -> Option<PathBuf> {
+        match StoreAddress::parse(&self.store) {
+            Ok(StoreAddress::Folder(folder)) => Some(folder),
+            Ok(StoreAddress::Bucket { .. }) | Err(_) => None,
+        }
     }
 
     /// The pause between two sweeps.
@@ -101,10 +126,13 @@ mod tests {
             store: "ftp://x".to_owned(),
             max_file_mib: 0,
             quota_mib: 0,
+            total_mib: 0,
+            max_files: 0,
+            requests_per_minute: 0,
             keep_hours: 0,
             url_hours: 9_999,
             sweep_s: 0,
         };
-        assert_eq!(wrong.problems("files").len(), 6);
+        assert_eq!(wrong.problems("files").len(), 8);
     }
 }

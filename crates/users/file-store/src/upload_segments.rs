@@ -10,7 +10,7 @@ use muster_process::SharedClock;
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::catalogue::{AppendOutcome, FileCatalogue, Segment, StoredFile};
+use crate::catalogue::{AppendOutcome, ExceededBound, FileBounds, FileCatalogue, Segment, StoredFile};
 use crate::error::FileError;
 use crate::object_storage::ObjectStorage;
 use crate::signed_urls::FileId;
@@ -26,8 +26,10 @@ pub(crate) struct SegmentWriter<'a> {
     pub(crate) catalogue: &'a FileCatalogue,
     pub(crate) storage: &'a ObjectStorage,
     pub(crate) clock: &'a SharedClock,
-    /// The quota of each account, in bytes.
-    pub(crate) quota: u64,
+    /// The bounds on files together, in bytes.
+    pub(crate) bounds: FileBounds,
+    /// Seconds until the next sweep has deleted unused objects.
+    pub(crate) wait_s: u64,
     pub(crate) file: &'a StoredFile,
     pub(crate) upload: Uuid,
     /// The offset of the next segment.
@@ -98,20 +100,52 @@ impl SegmentWriter<'_> {
                 hasher.update(piece);
             }
         }
-        self.catalogue
-            .record_object(self.upload, &segment.object, segment.start, self.clock.now())
-            .await?;
+        let bounds = self.bounds;
+        let (account, now) = (self.file.account.as_str(), self.clock.now());
+        let recorded = self
+            .catalogue
+            .record_object(account, self.upload, &segment, bounds, now);
+        if !recorded.await? {
+            return Err(FileError::AwaitsDeletion { wait_s: self.wait_s });
+        }
         self.storage.put(&segment.object, pieces).await?;
-        let quota = self.quota;
-        let appended = self.catalogue.append(self.file, self.upload, &segment, quota);
+        let appended = self.catalogue.append(self.file, self.upload, &segment, bounds);
         match appended.await? {
             AppendOutcome::Appended => {
                 self.at += segment.len;
                 Ok(())
             }
-            AppendOutcome::Overtaken => Err(overtaken_error(self.catalogue, self.file.id).await?),
-            AppendOutcome::OverQuota => Err(FileError::Quota { quota }),
+            AppendOutcome::Overtaken => {
+                delete_object(self.catalogue, self.storage, &segment.object).await?;
+                Err(overtaken_error(self.catalogue, self.file.id).await?)
+            }
+            AppendOutcome::Exceeds(exceeded) => {
+                delete_object(self.catalogue, self.storage, &segment.object).await?;
+                Err(exceeded_error(exceeded, bounds))
+            }
         }
+    }
+}
+
+/// Deletes an object and then its row: a sweep finds a row without an object, but never an object without a row.
+pub(crate) async fn delete_object(
+    catalogue: &FileCatalogue,
+    storage: &ObjectStorage,
+    object: &str,
+) -> Result<(), FileError> {
+    storage.delete(object).await?;
+    catalogue.delete_object_row(object).await?;
+    Ok(())
+}
+
+/// The error for a file that would exceed one of the bounds.
+pub(crate) const fn exceeded_error(exceeded: ExceededBound, bounds: FileBounds) -> FileError {
+    match exceeded {
+        ExceededBound::Account => FileError::Quota {
+            quota: bounds.account,
+        },
+        ExceededBound::All => FileError::Full,
+        ExceededBound::Files => FileError::TooManyFiles { limit: bounds.files },
     }
 }
 

@@ -193,12 +193,15 @@ fn random(seed: &mut u64) -> usize {
     usize::try_from(*seed >> 33).unwrap()
 }
 
+/// Submissions with random bytes.
+const ROUNDS: usize = 2_000;
+
 #[tokio::test]
 async fn no_bytes_bring_the_node_down() {
     let chain = Chain::start().await;
     let client = chain.client().await;
     let (mut seed, mut refusals) = (42, 0);
-    for round in 0..2_000 {
+    for round in 0..ROUNDS {
         let mut raw = if round % 2 == 0 {
             chain.sign(Alice, 0, weights()).0
         } else {
@@ -222,7 +225,7 @@ async fn no_bytes_bring_the_node_down() {
             assert!(known.contains(&error.code()), "{error}");
         }
     }
-    assert!(refusals > 1_500, "{refusals}");
+    assert!(refusals > ROUNDS / 4 * 3, "{refusals}");
     // Runtime calls with such arguments, too.
     for round in 0..200 {
         let argument = vec![u8::try_from(random(&mut seed) % 256).unwrap(); random(&mut seed) % 64];

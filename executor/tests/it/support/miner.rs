@@ -16,8 +16,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Waits for executors.
 pub(crate) struct FakeMiner {
     listener: TcpListener,
-    /// Whether the miner shows that it is Muster.
-    muster: bool,
+    shows: Shows,
+}
+
+/// The headers that a miner shows to an executor that connects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shows {
+    /// Nothing, as ComputeHorde's miners.
+    Nothing,
+    /// That it is Muster.
+    Muster,
+    /// That it is Muster and takes executors back.
+    Reattaching,
 }
 
 /// One executor's socket.
@@ -28,14 +38,17 @@ pub(crate) struct Wire {
 }
 
 /// Records the path of the request.
-struct NotePath<'a>(&'a mut String, bool);
+struct NotePath<'a>(&'a mut String, Shows);
 
 impl Callback for NotePath<'_> {
     fn on_request(self, request: &Request, mut response: Response) -> Result<Response, ErrorResponse> {
         *self.0 = request.uri().path().to_owned();
-        if self.1 {
-            let headers = response.headers_mut();
+        let headers = response.headers_mut();
+        if self.1 != Shows::Nothing {
             headers.insert("Muster-Protocol", "1".parse().unwrap());
+        }
+        if self.1 == Shows::Reattaching {
+            headers.insert("Muster-Features", "reattach".parse().unwrap());
         }
         Ok(response)
     }
@@ -46,14 +59,22 @@ impl FakeMiner {
     pub(crate) async fn start() -> Self {
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.unwrap(),
-            muster: false,
+            shows: Shows::Nothing,
         }
     }
 
     /// A Muster miner.
     pub(crate) async fn muster() -> Self {
         Self {
-            muster: true,
+            shows: Shows::Muster,
+            ..Self::start().await
+        }
+    }
+
+    /// A Muster miner that takes executors back.
+    pub(crate) async fn reattaching() -> Self {
+        Self {
+            shows: Shows::Reattaching,
             ..Self::start().await
         }
     }
@@ -66,7 +87,7 @@ impl FakeMiner {
         timeout(PATIENCE, async {
             let (stream, _) = self.listener.accept().await.unwrap();
             let mut path = String::new();
-            let socket = tokio_tungstenite::accept_hdr_async(stream, NotePath(&mut path, self.muster))
+            let socket = tokio_tungstenite::accept_hdr_async(stream, NotePath(&mut path, self.shows))
                 .await
                 .unwrap();
             Wire { path, socket }
@@ -117,6 +138,21 @@ impl Wire {
             .unwrap_or_else(|| panic!("closed where {kind} should come"));
         assert_eq!(message["message_type"], kind, "{message:#}");
         message
+    }
+
+    /// The next report of the attempt, which must be of this type. Live output and progress before it are passed over.
+    pub(crate) async fn expect_report(&mut self, kind: &str) -> Value {
+        loop {
+            let message = self
+                .recv()
+                .await
+                .unwrap_or_else(|| panic!("closed where {kind} should come"));
+            let named = message["message_type"].as_str().unwrap();
+            if named == kind {
+                return message;
+            }
+            assert!(named.starts_with("Muster"), "{message:#}");
+        }
     }
 
     /// Checks that the executor now closes its socket.

@@ -53,6 +53,7 @@ fn granted(effects: &[Effect]) -> Vec<AttemptId> {
         | Effect::Retell { .. }
         | Effect::RepeatReceipt { .. }
         | Effect::Start { .. }
+        | Effect::Resume { .. }
         | Effect::Admit { .. }
         | Effect::Dismiss { .. }
         | Effect::Shelve(_)
@@ -129,6 +130,23 @@ fn neither_an_account_nor_a_registry_takes_all_slots() {
 }
 
 #[test]
+fn an_executor_that_a_fetching_lease_keeps_is_not_given_to_another() {
+    let mut book = open();
+    book.rules.manifest = Manifest::new([(ExecutorClass::AlwaysOnTest, 1)]);
+    apply(&mut book, [joined(1)]);
+    for (n, account) in [(1, "alice"), (2, "bob"), (3, "carol")] {
+        apply(&mut book, fetching(n, account, "elsewhere"));
+    }
+    apply(&mut book, [offered_by(1, 4, "dave"), dialled(4, 4)]);
+    // An image arrives while the only executor is taken, and the lease that has it begins to fetch and keeps it.
+    let effects = apply(&mut book, [ready(1), up(4, "elsewhere")]);
+    assert!(!told(&effects, 1).contains(&"V0ExecutorReadyRequest".to_owned()));
+    assert_eq!(book.working_leases(), 1);
+    let late = apply(&mut book, [offered(1, 5)]);
+    assert_eq!(told(&late, 1), ["V0DeclineJobRequest"]);
+}
+
+#[test]
 fn an_image_that_does_not_come_ends_its_lease_and_blames_nobody() {
     let mut book = open();
     apply(&mut book, [joined(1)]);
@@ -201,6 +219,7 @@ fn a_persistent_executor_keeps_its_place_and_needs_a_slot_all_the_same() {
         executor_ip: None,
         apart: false,
         features: FeatureSet::ours(),
+        secret: OneTimeSecret::from_bytes([1; 32]),
     };
     let effects = apply(&mut book, [dial, up(1, "slow")]);
     assert_eq!((granted(&effects), book.working_leases()), (vec![attempt(1)], 1));
@@ -242,6 +261,7 @@ fn an_executor_without_the_feature_gets_no_private_image_and_its_lease_says_why(
         executor_ip: None,
         apart: true,
         features: [Feature::Fetching].into_iter().collect(),
+        secret: OneTimeSecret::from_bytes([1; 32]),
     };
     let effects = apply(&mut book, [old]);
     assert!(

@@ -4,15 +4,18 @@ use muster_chain::Metagraph;
 use muster_facilitator_link::live_output::{log_message, progress_message};
 use muster_gateway::backend::JobNews;
 use muster_identity::{verify_countersigned, verify_receipts};
-use muster_job_messages::incoming::{LiveUpdate, MessageMeaning, implied_events, interpret};
+use muster_job_messages::attempt_connection::is_repeated;
+use muster_job_messages::hardware::{describe_hardware, read_specs};
+use muster_job_messages::incoming::{LiveUpdate, MessageMeaning, interpret};
 use muster_miner_link::ChannelEvent;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
-use muster_protocol::{Feature, JobRejectionReason, ParticipantType, Receipt, ReceiptKind, ValidatorKey};
+use muster_protocol::{Feature, JobRejectionReason, ParticipantType, Receipt, ValidatorKey};
 use muster_routing::busy_excuse::{BusyRejection, is_excused};
 use muster_store::StoreError;
+use serde_json::Value;
 
 use super::AttemptRunner;
 use crate::driver::unmatched;
@@ -26,7 +29,7 @@ impl AttemptRunner<'_> {
             ChannelEvent::Up => self.on_connected().await,
             ChannelEvent::Down(reason) => {
                 tracing::info!(attempt = %self.attempt.id, miner = %self.attempt.miner, %reason, "the miner is not connected");
-                self.interrupted = true;
+                self.connection.go_down();
                 self.apply(Event::Disconnected).await
             }
             ChannelEvent::Message(message) => self.on_message(*message).await,
@@ -39,26 +42,20 @@ impl AttemptRunner<'_> {
 
     async fn on_connected(&mut self) -> Result<(), StoreError> {
         let now = self.state.clock.now();
-        if self.lenient_until.is_some() {
-            self.lenient_until = Some(now.plus(self.state.config.timing.receipt_wait()));
-        }
-        // Receipts sent over an earlier connection may not have arrived; a miner takes each receipt once.
-        for receipt in self
-            .receipts
-            .iter()
-            .filter(|receipt| receipt.miner_signature.is_none())
-        {
-            match receipt.kind() {
-                ReceiptKind::Started => {}
-                ReceiptKind::Accepted | ReceiptKind::Finished => {
-                    self.channel
-                        .send(self.messages().receipt_message(&receipt.offered))
-                        .await
-                }
+        self.connection
+            .come_up(now, self.state.config.timing.receipt_wait());
+        for receipt in &self.receipts {
+            if is_repeated(receipt.kind(), receipt.miner_signature.is_some()) {
+                let frame = self.messages().receipt_message(&receipt.offered);
+                self.channel.send(frame).await;
             }
         }
-        self.drivers
-            .record_features(self.attempt.miner, self.channel.features());
+        let features = self.channel.features();
+        self.drivers.record_features(self.attempt.miner, features);
+        if features.has(Feature::Reattach) {
+            let reattach = self.drivers.state.config.timing.reattach();
+            self.attempt.machine = self.attempt.machine.clone().with_reconnect(reattach);
+        }
         self.apply(Event::Connected).await?;
         match (self.missing_feature(), self.attempt.machine.state()) {
             (Some(feature), JobState::Offered) => {
@@ -115,10 +112,9 @@ impl AttemptRunner<'_> {
             MessageMeaning::Manifest(shown) => {
                 self.drivers.record_manifest(self.attempt.miner, shown);
             }
-            MessageMeaning::Hardware(hardware) => {
-                let class = self.attempt.machine.plan().class;
-                let miner = self.attempt.miner;
-                self.drivers.ledger().record_hardware(miner, class, hardware);
+            MessageMeaning::Specs(specs) => self.note_specs(&specs),
+            MessageMeaning::Machines(notice) => {
+                self.drivers.claims.note_machines(self.attempt.miner, *notice);
             }
             MessageMeaning::Live(update) => {
                 if let LiveUpdate::Progress(progress) = &update
@@ -148,6 +144,16 @@ impl AttemptRunner<'_> {
             MessageMeaning::Ignored => {}
         }
         Ok(())
+    }
+
+    /// Notes what the miner claims of the machine that runs the attempt.
+    fn note_specs(&self, specs: &Value) {
+        let (miner, class) = (self.attempt.miner, self.attempt.machine.plan().class);
+        let specs_read = read_specs(specs, class, self.state.clock.now());
+        self.drivers.claims.note_specs(miner, specs_read);
+        if let Some(hardware) = describe_hardware(specs) {
+            self.drivers.ledger().record_hardware(miner, class, hardware);
+        }
     }
 
     /// Whether a refusal as busy is excused: the miner shows receipts of work on all its executors, or it is not known
@@ -206,11 +212,8 @@ impl AttemptRunner<'_> {
     }
 
     async fn on_event(&mut self, event: Event) -> Result<(), StoreError> {
-        if self.interrupted {
-            let streaming = self.attempt.machine.plan().streaming;
-            for missing in implied_events(self.attempt.machine.state(), &event, streaming) {
-                self.apply(missing).await?;
-            }
+        for missing in self.connection.events_before(&self.attempt.machine, &event) {
+            self.apply(missing).await?;
         }
         self.apply(event).await
     }

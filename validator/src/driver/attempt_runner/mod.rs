@@ -1,19 +1,20 @@
 //! Runs one attempt from its offer to its end: the shell around the state machine [`muster_protocol::job::Attempt`].
 //!
 //! Every event goes through the machine, and the changed state is durable before any message is sent because of it. The
-//! runner keeps the connection, the receipts and the clock, and decides nothing about the job. [`messages`] handles
+//! runner keeps the connection, the receipts and the clock, and decides nothing about the job: [`AttemptStep`](muster_job_messages::AttemptStep) and
+//! [`AttemptConnection`] decide, here and in the simulation of whole clusters. [`messages`] handles
 //! what comes from the miner, [`transition`] applies an event.
 
 mod messages;
 mod transition;
 
 use muster_facilitator_link::live_output::LiveBudget;
-use muster_job_messages::IssuedReceipt;
 use muster_job_messages::outgoing::OutgoingMessages;
+use muster_job_messages::{AttemptConnection, IssuedReceipt};
 use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Event, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::{AttemptId, Feature, MinerKey, ReceiptKind, Timestamp};
+use muster_protocol::{AttemptId, Feature, MinerKey, ReceiptKind};
 use muster_store::StoreError;
 
 use super::JobDrivers;
@@ -36,11 +37,7 @@ pub(super) struct AttemptRunner<'a> {
     attempt: StoredAttempt,
     receipts: Vec<IssuedReceipt>,
     channel: MinerChannel,
-    /// Whether messages may have been lost with a connection.
-    interrupted: bool,
-    /// No deadline is enforced before this time, so that a miner can deliver what it finished while the validator was
-    /// down.
-    lenient_until: Option<Timestamp>,
+    connection: AttemptConnection,
     /// Earlier attempts of the job to which its image did not come. They are marked if it comes to this one.
     without_image: Vec<(AttemptId, MinerKey)>,
     /// The miner's last complaint, which may explain why the attempt failed.
@@ -69,7 +66,11 @@ impl<'a> AttemptRunner<'a> {
             let class = attempt.machine.plan().class;
             drivers.ledger().close_attempt(attempt.miner, class);
         }
-        let lenient_until = resumed.then(|| now.plus(state.config.timing.reconnect()));
+        let connection = if resumed {
+            AttemptConnection::resumed(now, state.config.timing.reconnect())
+        } else {
+            AttemptConnection::default()
+        };
         Self {
             drivers,
             state,
@@ -77,8 +78,7 @@ impl<'a> AttemptRunner<'a> {
             attempt,
             receipts,
             channel,
-            interrupted: resumed,
-            lenient_until,
+            connection,
             without_image: Vec::new(),
             complaint: None,
             excused: false,
@@ -108,7 +108,7 @@ impl<'a> AttemptRunner<'a> {
     /// that.
     pub(super) async fn run(&mut self, cancel: &mut CancelSignal) -> Result<AttemptEnd, StoreError> {
         if self.attempt.machine.outcome().is_none() {
-            if self.interrupted {
+            if self.connection.is_interrupted() {
                 self.apply(Event::Disconnected).await?;
             }
             self.channel.dial();
@@ -120,10 +120,8 @@ impl<'a> AttemptRunner<'a> {
             }
             // An attempt that has not ended has a deadline.
             let due = self
-                .attempt
-                .machine
-                .deadline()
-                .max(self.lenient_until)
+                .connection
+                .due(&self.attempt.machine)
                 .unwrap_or(self.attempt.started_at);
             let too_late = self.state.clock.sleep_until(due);
             tokio::select! {

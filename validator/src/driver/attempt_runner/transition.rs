@@ -1,6 +1,7 @@
-//! Applies events to the attempt's state machine, and carries out the effects.
+//! Takes an attempt's steps: stores what an event changes, and sends what follows from it.
 
-use muster_protocol::job::{Effect, Event, JobState, Outcome};
+use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
+use muster_protocol::job::{Event, JobState, Outcome};
 use muster_protocol::{JobRejectionReason, ReceiptKind, ReceiptPayload, Timestamp};
 use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
 use muster_store::StoreError;
@@ -9,69 +10,52 @@ use super::AttemptRunner;
 use crate::store::AttemptChange;
 
 impl AttemptRunner<'_> {
-    /// Applies one event to the state machine, stores what changed, then carries out the machine's effects.
+    /// Applies one event to the state machine, stores what changed, then sends what the step calls for.
     pub(super) async fn apply(&mut self, event: Event) -> Result<(), StoreError> {
         let now = self.state.clock.now();
-        let (machine, effects) = match self.attempt.machine.clone().apply(event, now) {
-            Ok(step) => step,
+        let miner = MinerAbilities {
+            // `on_connected` ends the attempt of a miner that does not know the offer.
+            offer: self.missing_feature().is_none(),
+            cancellation: self.channel.is_muster(),
+        };
+        let step = match AttemptStep::take(&self.attempt.machine, event, now, miner) {
+            Ok(Some(step)) => step,
+            Ok(None) => return Ok(()),
             Err(illegal) => {
                 self.log_violation(&illegal);
                 return Ok(());
             }
         };
-        if machine == self.attempt.machine && effects.is_empty() {
-            return Ok(());
-        }
-        let left_mark = machine.outcome().map(|outcome| {
+        let left_mark = step.machine.outcome().map(|outcome| {
             let evidence = MarkEvidence {
                 excused: self.excused,
                 image_elsewhere: self.drivers.is_image_elsewhere(self.request, self.attempt.miner),
             };
             mark_attempt(outcome, evidence)
         });
-        let mut change = AttemptChange {
+        let mut receipts = Vec::new();
+        let frames: Vec<_> = step
+            .messages
+            .iter()
+            .map(|message| self.frame(*message, now, &mut receipts))
+            .collect();
+        let is_stored = step.is_stored(&self.attempt.machine, !receipts.is_empty());
+        let change = AttemptChange {
             job: self.request.uuid,
             attempt: self.attempt.id,
-            machine,
+            machine: step.machine,
             mark: left_mark,
-            receipts: Vec::new(),
-            reports: Vec::new(),
+            receipts,
+            reports: step.reports,
             block: self.state.subnet.head(),
             now,
         };
-        let mut frames = Vec::new();
-        let mut redial = false;
-        for effect in effects {
-            match effect {
-                // `on_connected` ends the attempt.
-                Effect::SendOffer if self.missing_feature().is_some() => {}
-                Effect::SendOffer => {
-                    frames.push(self.receipt_frame(ReceiptKind::Started, false, &mut change))
-                }
-                Effect::SendAcceptedReceipt => {
-                    frames.push(self.receipt_frame(ReceiptKind::Accepted, false, &mut change))
-                }
-                Effect::SendFinishedReceipt { paid } => {
-                    frames.push(self.receipt_frame(ReceiptKind::Finished, paid, &mut change))
-                }
-                Effect::SendJob => frames.push(self.messages().job()),
-                Effect::SendCancel if self.channel.is_muster() => {
-                    let reason = self.cancel_reason.as_deref().unwrap_or("the time for it is over");
-                    frames.push(self.messages().cancellation(reason));
-                }
-                Effect::SendCancel => {}
-                Effect::Reconnect => redial = true,
-                // The driver reports the end, with the receipts, once it knows that there is no further attempt.
-                Effect::Report(status, _) if status.is_terminal() => {}
-                Effect::Report(status, metadata) => {
-                    change.reports.push((status, metadata.map(|metadata| *metadata)))
-                }
-            }
+        if is_stored {
+            self.store_change(&change).await?;
         }
-        self.store_change(&change).await?;
         self.attempt.machine = change.machine;
         self.receipts.extend(change.receipts);
-        if redial {
+        if step.reconnects {
             self.channel.dial();
         }
         for frame in frames {
@@ -80,14 +64,8 @@ impl AttemptRunner<'_> {
         Ok(())
     }
 
-    /// Stores a change and notes it in the ledger. A connection that came or went is not stored, since a resumed
-    /// attempt begins without one. That the offer is sent was stored when the attempt began.
+    /// Stores a change and notes it in the ledger.
     async fn store_change(&mut self, change: &AttemptChange) -> Result<(), StoreError> {
-        let already_stored = matches!(change.machine.state(), JobState::Offered);
-        let moved = !already_stored && change.machine.state() != self.attempt.machine.state();
-        if !moved && change.receipts.is_empty() && change.reports.is_empty() {
-            return Ok(());
-        }
         self.state.store.save(change).await?;
         self.update_ledger(change);
         if matches!(change.machine.state(), JobState::Ready) {
@@ -148,19 +126,27 @@ impl AttemptRunner<'_> {
         }
     }
 
-    /// The frame that carries a receipt: one that was issued before, or a new one, which is added to `change`.
-    fn receipt_frame(&self, kind: ReceiptKind, paid: bool, change: &mut AttemptChange) -> String {
+    /// The frame of a message. A receipt that was not issued before is added to `issued`.
+    fn frame(&self, message: StepMessage, now: Timestamp, issued: &mut Vec<IssuedReceipt>) -> String {
         let messages = self.messages();
-        if let Some(issued) = self.receipt(kind) {
-            return messages.receipt_message(&issued.offered);
+        let (kind, paid) = match message {
+            StepMessage::Receipt { kind, paid } => (kind, paid),
+            StepMessage::Job => return messages.job(),
+            StepMessage::Cancellation => {
+                let reason = self.cancel_reason.as_deref().unwrap_or("the time for it is over");
+                return messages.cancellation(reason);
+            }
+        };
+        if let Some(known) = self.receipt(kind) {
+            return messages.receipt_message(&known.offered);
         }
         let receipt = match kind {
-            ReceiptKind::Started => messages.started_receipt(change.now),
-            ReceiptKind::Accepted => messages.accepted_receipt(change.now),
-            ReceiptKind::Finished => messages.finished_receipt(paid, self.start_time(), change.now),
+            ReceiptKind::Started => messages.started_receipt(now),
+            ReceiptKind::Accepted => messages.accepted_receipt(now),
+            ReceiptKind::Finished => messages.finished_receipt(paid, self.start_time(), now),
         };
         let frame = messages.receipt_message(&receipt.offered);
-        change.receipts.push(receipt);
+        issued.push(receipt);
         frame
     }
 

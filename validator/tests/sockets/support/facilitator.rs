@@ -2,6 +2,7 @@
 
 use muster_identity::{Keypair, sign_job, verify_challenge, verify_facilitator_auth};
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
+use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{
     CancelRequest, CapacityNotice, Challenge, ChallengeNonce, LiveQueuePlace,
 };
@@ -141,6 +142,7 @@ impl Facilitator {
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
+                | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
@@ -160,6 +162,7 @@ impl Facilitator {
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterCapacity(_)
+                | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
@@ -180,11 +183,33 @@ impl Facilitator {
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterJobQueued(_)
+                | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
                 | ToFacilitator::MusterChallengeResponse(_)) => {
                     panic!("a capacity was due, not {other:?}")
+                }
+            }
+        }
+    }
+
+    /// The next notice about a miner; status updates before it are answered and dropped.
+    pub(crate) async fn miner(&mut self) -> MinerNotice {
+        loop {
+            match self.receive().await {
+                ToFacilitator::MusterMiner(notice) => return *notice,
+                ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
+                ToFacilitator::V0Heartbeat(_)
+                | ToFacilitator::MusterJobLog(_)
+                | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobQueued(_)
+                | ToFacilitator::MusterCapacity(_)
+                | ToFacilitator::MusterGateway(_) => {}
+                other @ (ToFacilitator::V0AuthenticationRequest(_)
+                | ToFacilitator::V0MachineSpecsUpdate(_)
+                | ToFacilitator::MusterChallengeResponse(_)) => {
+                    panic!("a notice about a miner was due, not {other:?}")
                 }
             }
         }
@@ -200,6 +225,7 @@ impl Facilitator {
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
+                | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)

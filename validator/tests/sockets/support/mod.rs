@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_identity::Keypair;
+use muster_process::operator_token::OperatorToken;
 use muster_process::task::Task;
 use muster_process::{SharedClock, SystemClock, Tasks, TestClock};
 use muster_validator::{Config, Error, run_on};
@@ -74,11 +75,15 @@ impl World {
         let mut config = Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
             ready_file: Some(folder.path().join("ready.json")),
+            operator_token: folder.path().join("operator.token"),
             store: format!("sqlite:{}", folder.path().join("validator.db").display()),
             ..Config::default()
         };
         config.facilitator.url = facilitator.url();
+        config.dial.allow = vec!["127.0.0.1".to_owned()];
         config.users.allow_any = true;
+        // The tests number their signatures instead of timing them.
+        config.users.signature_max_age_s = u64::MAX;
         config.chain.refresh_s = 0;
         // The tests of receipt gathering switch it on.
         config.receipts.gather = false;
@@ -222,8 +227,17 @@ impl World {
         self.ask(reqwest::Method::GET, path).await
     }
 
-    /// Sends a request to the status address.
+    /// Sends a request of the operator to the status address.
     pub(crate) async fn ask(&self, method: reqwest::Method, path: &str) -> serde_json::Value {
+        let url = self.status_url(path).await;
+        let token = OperatorToken::read(&self.config.operator_token).unwrap();
+        let request = reqwest::Client::new().request(method, url);
+        let request = request.header("authorization", token.authorization());
+        request.send().await.unwrap().json().await.unwrap()
+    }
+
+    /// The URL of a path at the status address.
+    pub(crate) async fn status_url(&self, path: &str) -> String {
         let file = self.config.ready_file.clone().unwrap();
         let address = within("the ready file", async {
             loop {
@@ -235,14 +249,7 @@ impl World {
         })
         .await;
         muster_process::tls::install_provider();
-        reqwest::Client::new()
-            .request(method, format!("http://{address}{path}"))
-            .send()
-            .await
-            .unwrap()
-            .json()
-            .await
-            .unwrap()
+        format!("http://{address}{path}")
     }
 }
 

@@ -1,5 +1,6 @@
 //! A clock that a test moves by hand.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,15 +13,18 @@ use super::{Clock, Sleep};
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now: Arc<watch::Sender<Timestamp>>,
-    sleepers: Arc<watch::Sender<usize>>,
+    sleepers: Arc<watch::Sender<Sleepers>>,
 }
+
+/// The number of futures that wait for each time.
+type Sleepers = BTreeMap<Timestamp, usize>;
 
 impl TestClock {
     /// Starts at `now`.
     pub fn new(now: Timestamp) -> Self {
         Self {
             now: Arc::new(watch::Sender::new(now)),
-            sleepers: Arc::new(watch::Sender::new(0)),
+            sleepers: Arc::new(watch::Sender::new(Sleepers::new())),
         }
     }
 
@@ -36,17 +40,24 @@ impl TestClock {
 
     /// The number of futures that wait on this clock.
     pub fn sleepers(&self) -> usize {
-        *self.sleepers.borrow()
+        self.sleepers.borrow().values().sum()
     }
 
     /// Waits until at least `count` futures wait on this clock, so that advancing it wakes them.
     pub async fn wait_for_sleepers(&self, count: usize) {
-        // The sender lives in `self`, so the channel cannot close.
-        let _ = self
-            .sleepers
-            .subscribe()
-            .wait_for(|waiting| *waiting >= count)
+        self.wait_until(|sleepers| sleepers.values().sum::<usize>() >= count)
             .await;
+    }
+
+    /// Waits until at least `count` futures wait for exactly `deadline`, whatever else waits on this clock.
+    pub async fn wait_for_sleepers_until(&self, deadline: Timestamp, count: usize) {
+        self.wait_until(|sleepers| sleepers.get(&deadline).is_some_and(|waiting| *waiting >= count))
+            .await;
+    }
+
+    async fn wait_until(&self, condition: impl Fn(&Sleepers) -> bool) {
+        // The sender lives in `self`, so the channel cannot close.
+        let _ = self.sleepers.subscribe().wait_for(condition).await;
     }
 }
 
@@ -58,18 +69,26 @@ impl Default for TestClock {
 }
 
 /// Counts a sleeper for as long as its future lives past its first poll.
-struct Asleep(Arc<watch::Sender<usize>>);
+struct Asleep {
+    sleepers: Arc<watch::Sender<Sleepers>>,
+    deadline: Timestamp,
+}
 
 impl Asleep {
-    fn new(sleepers: Arc<watch::Sender<usize>>) -> Self {
-        sleepers.send_modify(|count| *count += 1);
-        Self(sleepers)
+    fn new(sleepers: Arc<watch::Sender<Sleepers>>, deadline: Timestamp) -> Self {
+        sleepers.send_modify(|sleepers| *sleepers.entry(deadline).or_default() += 1);
+        Self { sleepers, deadline }
     }
 }
 
 impl Drop for Asleep {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.sleepers.send_modify(|sleepers| {
+            if let Some(waiting) = sleepers.get_mut(&self.deadline) {
+                *waiting -= 1;
+            }
+            sleepers.retain(|_, waiting| *waiting > 0);
+        });
     }
 }
 
@@ -82,7 +101,7 @@ impl Clock for TestClock {
         let clock = self.clone();
         Box::pin(async move {
             let mut now = clock.now.subscribe();
-            let _asleep = Asleep::new(Arc::clone(&clock.sleepers));
+            let _asleep = Asleep::new(Arc::clone(&clock.sleepers), deadline);
             // The sender lives in `clock`, so the channel cannot close.
             let _ = now.wait_for(|now| *now >= deadline).await;
         })
@@ -104,6 +123,9 @@ mod tests {
         assert!((&mut short).now_or_never().is_none());
         assert!((&mut long).now_or_never().is_none());
         assert_eq!(clock.sleepers(), 2);
+        clock
+            .wait_for_sleepers_until(start.plus(Duration::from_secs(10)), 1)
+            .await;
 
         clock.advance(Duration::from_secs(1));
         short.await;

@@ -15,6 +15,7 @@ use muster_protocol::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::clock::SharedClock;
+use crate::connections::ConnectionBounds;
 use crate::error::Coded;
 use crate::listen::{self, Accepted, Acceptor, BindError};
 use crate::task::Tasks;
@@ -24,7 +25,10 @@ const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; versi
 /// A scraper whose request head takes longer is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections of scrapers at a time.
-const MAX_CONNECTIONS: usize = 64;
+const BOUNDS: ConnectionBounds = ConnectionBounds {
+    total: 64,
+    per_address: 32,
+};
 /// Histograms grow between scrapes until they are folded, this often.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -82,7 +86,7 @@ pub async fn serve_metrics(
 }
 
 async fn accept(listener: TcpListener, handle: PrometheusHandle, tasks: Tasks, clock: SharedClock) {
-    let acceptor = Acceptor::new("metrics", listener, MAX_CONNECTIONS, clock, tasks.token());
+    let acceptor = Acceptor::new("metrics", listener, BOUNDS, clock, tasks.token());
     while let Some(Accepted { stream, permit, .. }) = acceptor.next().await {
         let serving = connection(stream, handle.clone(), tasks.clone());
         tasks.spawn("metrics-connection", async move {

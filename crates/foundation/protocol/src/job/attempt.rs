@@ -218,6 +218,13 @@ impl Attempt {
         }
     }
 
+    /// Allows the connection to stay lost for `reconnect` at least: the miner keeps its leases meanwhile.
+    #[must_use]
+    pub fn with_reconnect(mut self, reconnect: Duration) -> Self {
+        self.plan.reconnect = self.plan.reconnect.max(reconnect);
+        self
+    }
+
     /// The stage that the attempt has reached.
     pub fn state(&self) -> &JobState {
         &self.state

@@ -6,6 +6,7 @@ mod credentials;
 mod image_fetch;
 mod limits;
 mod outcome;
+mod partial_result;
 mod terms;
 
 pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, ImageClock, JobState};
@@ -18,6 +19,7 @@ pub use limits::{
     BoundedFields, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, find_over_limits,
 };
 pub use outcome::{Fault, Outcome};
+pub use partial_result::{FailureContext, PartialResult};
 pub use terms::{
     ArchiveSource, DEFAULT_IMAGE_SECS, JobTerms, MAX_ARCHIVE_BYTES, MAX_ARCHIVE_URL_BYTES, MAX_IMAGE_SECS,
     MAX_QUEUE_SECS, Priority, PriorityError,

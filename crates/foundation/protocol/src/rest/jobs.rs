@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::webhooks::WebhookDelivery;
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
 use crate::keys::ValidatorKey;
@@ -15,7 +16,7 @@ use crate::upload::FileUpload;
 use crate::volume::VolumePart;
 use crate::wire::executor::{LayerCount, LogStream, ProgressOf};
 use crate::wire::facilitator::StatusMetadata;
-use crate::wire::miner::StreamingDetails;
+use crate::wire::miner::{JobImage, StreamingDetails};
 use crate::wire::muster::JobExtension;
 use crate::wire::signing::SignedJobFields;
 
@@ -73,6 +74,11 @@ pub struct CreateJob {
     /// Muster's own: the job's terms. They are signed by themselves, not with the fields above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub muster: Option<Box<JobExtension>>,
+    /// Muster's own: the URL that is told of the job's end; not signed, and it stays at the facilitator. The account
+    /// must have a secret (`PUT /api/v1/webhook/`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(max_length = 2048))]
+    pub webhook: Option<String>,
 }
 
 impl CreateJob {
@@ -185,6 +191,14 @@ pub struct JobView {
     /// `Muster-Features` names `queue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Box<QueuedJob>>,
+    /// Muster's own: the image that ran, as its executor tells it. Absent until the job has ended, and for a job that
+    /// no executor of Muster ran. Only in answers to requests whose header `Muster-Features` names `results`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Box<JobImage>>,
+    /// Muster's own: where the message about the job's end stands. Only for a job with a webhook, and only in answers
+    /// for one job to requests whose header `Muster-Features` names `webhooks`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Box<WebhookDelivery>>,
 }
 
 impl JobView {

@@ -4,18 +4,21 @@ mod accounts;
 mod files;
 mod jobs;
 mod subnet;
+mod webhooks;
 
 use serde::{Deserialize, Serialize};
 
 pub use accounts::{
-    ApiKey, AuditEntry, AuditPage, CreateKey, KeyList, LoginError, LoginNonce, LoginRequest, Token,
+    AccountDeleted, AccountView, ApiKey, AuditEntry, AuditPage, CreateKey, KeyList, KeyRight, KeyRightError,
+    LoginError, LoginNonce, LoginRequest, MAX_KEY_DAYS, Token, USUAL_KEY_DAYS,
 };
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{
     CreateJob, Feedback, JobPage, JobView, LogEvent, ProgressEvent, QueueEvent, QueuedJob, ReportCheat,
     StatusEntry, events,
 };
-pub use subnet::{ClassOffer, SubnetCapacity, ValidatorCapacity};
+pub use subnet::{ClassOffer, MinerReport, MinerView, SubnetCapacity, ValidatorCapacity};
+pub use webhooks::{AccountWebhookView, SetWebhook, WebhookDelivery, WebhookState};
 
 /// Names of request headers, most of which carry a user's signature.
 pub mod headers {

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::class::ExecutorClass;
-use crate::keys::ValidatorKey;
+use crate::keys::{MinerKey, ValidatorKey};
 use crate::time::Timestamp;
+use crate::wire::machines::{MinerClaims, ProvenClass};
 use crate::wire::muster::JobLimits;
 
 /// `GET /api/v1/subnet/`: what the miners of each validator offer now.
@@ -13,6 +14,33 @@ use crate::wire::muster::JobLimits;
 pub struct SubnetCapacity {
     /// One entry for each validator that takes jobs and has told its capacity lately.
     pub results: Vec<ValidatorCapacity>,
+}
+
+/// `GET /api/v1/miners/{miner}/`: a miner's machines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MinerView {
+    /// The miner's hotkey.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub miner: MinerKey,
+    /// One entry for each validator that takes jobs and has told of the miner within a day.
+    pub results: Vec<MinerReport>,
+}
+
+/// The newest message of one validator about a miner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MinerReport {
+    /// The validator that told of the miner.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub validator: ValidatorKey,
+    /// The time at which the facilitator learned of it.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub told_at: Timestamp,
+    /// The facts that the validator proved by its own challenges.
+    pub proven: Vec<ProvenClass>,
+    /// The miner's own word, which nobody has checked.
+    pub claims: MinerClaims,
 }
 
 /// The offers of one validator's miners, as the validator last told them.

@@ -168,13 +168,21 @@ pub struct ExecutorHello {
     pub capacity: u32,
     /// The executor's version, for people.
     pub version: String,
+    /// The number of jobs that it runs from an earlier connection, and to whose leases it comes back.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub busy: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// `MusterEnrolExecutor`: the one message of an executor that enrols. The connection carries its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnrolExecutor {
     /// The secret of the one-time token.
-    pub secret: EnrolSecret,
+    pub secret: OneTimeSecret,
     /// The executor's name, for people.
     pub name: String,
 }
@@ -224,14 +232,52 @@ pub struct SessionClosed {
     pub close: String,
 }
 
+/// `MusterLeaseHeld`, miner to executor, once the executor is admitted and again after each [`Reattach`]: the miner
+/// keeps the lease while the executor's connection is lost. Only executors with the feature `reattach` get it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseHeld {
+    /// The id of the attempt.
+    pub job_uuid: AttemptId,
+    /// Counts the connections that served the lease. A report counts only on the connection of the newest epoch.
+    pub epoch: u64,
+    /// The secret that the executor shows to come back; each works once.
+    pub secret: OneTimeSecret,
+    /// How long the miner keeps the lease after the connection is lost, in seconds.
+    pub reattach_s: u64,
+}
+
+/// `MusterReattach`, executor to miner: the executor comes back to its lease over a new connection. The answer is
+/// [`LeaseHeld`], or `MusterCancelJob` if the miner does not keep the lease any longer. After the answer the executor
+/// repeats every report of the attempt; the miner takes a repeated report without effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reattach {
+    /// The id of the attempt.
+    pub job_uuid: AttemptId,
+    /// The epoch of the last [`LeaseHeld`].
+    pub epoch: u64,
+    /// The secret of the last [`LeaseHeld`].
+    pub secret: OneTimeSecret,
+    /// Milliseconds since the executor got the job; null if it has the offer only, or not even that.
+    #[serde(default)]
+    pub job_ms: Option<u64>,
+}
+
+/// `MusterEndStored`, miner to executor: the end of the attempt is durable at the miner, so the executor may forget it.
+/// Only executors with the feature `reattach` get it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndStored {
+    /// The id of the attempt.
+    pub job_uuid: AttemptId,
+}
+
 /// 32 random bytes that admit an executor once; the text form is 64 hex digits. The miner keeps only their digest.
 #[derive(Clone, PartialEq, Eq)]
-pub struct EnrolSecret([u8; 32]);
+pub struct OneTimeSecret([u8; 32]);
 
 /// The text is not 64 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a secret is 64 hex digits")]
-pub struct EnrolSecretError;
+pub struct OneTimeSecretError;
 
 // === impl LogBytes ===
 
@@ -273,9 +319,9 @@ impl FromStr for LogBytes {
 
 serde_as_text!(LogBytes);
 
-// === impl EnrolSecret ===
+// === impl OneTimeSecret ===
 
-impl EnrolSecret {
+impl OneTimeSecret {
     /// Wraps bytes that the caller has drawn.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -287,30 +333,30 @@ impl EnrolSecret {
     }
 }
 
-impl fmt::Display for EnrolSecret {
+impl fmt::Display for OneTimeSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&hex::encode(self.0))
     }
 }
 
-impl fmt::Debug for EnrolSecret {
+impl fmt::Debug for OneTimeSecret {
     /// Keeps the secret out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EnrolSecret(…)")
+        f.write_str("OneTimeSecret(…)")
     }
 }
 
-impl FromStr for EnrolSecret {
-    type Err = EnrolSecretError;
+impl FromStr for OneTimeSecret {
+    type Err = OneTimeSecretError;
 
-    fn from_str(text: &str) -> Result<Self, EnrolSecretError> {
+    fn from_str(text: &str) -> Result<Self, OneTimeSecretError> {
         let mut bytes = [0; 32];
-        hex::decode_to_slice(text, &mut bytes).map_err(|_| EnrolSecretError)?;
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| OneTimeSecretError)?;
         Ok(Self(bytes))
     }
 }
 
-serde_as_text!(EnrolSecret);
+serde_as_text!(OneTimeSecret);
 
 #[cfg(test)]
 mod tests {
@@ -330,9 +376,9 @@ mod tests {
 
     #[test]
     fn a_secret_does_not_show_itself() {
-        let secret = EnrolSecret::from_bytes([7; 32]);
-        assert_eq!(secret.to_string().parse::<EnrolSecret>(), Ok(secret.clone()));
+        let secret = OneTimeSecret::from_bytes([7; 32]);
+        assert_eq!(secret.to_string().parse::<OneTimeSecret>(), Ok(secret.clone()));
         assert!(!format!("{secret:?}").contains("07"));
-        assert_eq!("07".parse::<EnrolSecret>(), Err(EnrolSecretError));
+        assert_eq!("07".parse::<OneTimeSecret>(), Err(OneTimeSecretError));
     }
 }

@@ -5,6 +5,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::machines::MinerNotice;
 use super::miner::StreamingDetails;
 use super::muster::{
     CancelRequest, CapacityNotice, Challenge, ChallengeResponse, GatewayNotice, JobExtension, LiveLog,
@@ -43,6 +44,8 @@ pub enum ToFacilitator {
     MusterJobQueued(Box<LiveQueuePlace>),
     /// Muster's own: what the validator's miners offer.
     MusterCapacity(Box<CapacityNotice>),
+    /// Muster's own: one miner of the subnet.
+    MusterMiner(Box<MinerNotice>),
     /// Muster's own: the address and the models of the validator's gateway.
     MusterGateway(Box<GatewayNotice>),
 }

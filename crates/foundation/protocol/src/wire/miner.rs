@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::executor::{
-    EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, ExecutorUp, FetchImage, JobLog,
-    JobProgress, LeaseOver, SealSession, SessionClosed, SessionSealed,
+    EndStored, EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, ExecutorUp, FetchImage,
+    JobLog, JobProgress, LeaseHeld, LeaseOver, Reattach, SealSession, SessionClosed, SessionSealed,
 };
+use super::machines::MachinesNotice;
 use super::muster::{CancelJob, OfferExtension, ReceiptCountersigned, WhitelistNotice};
 use crate::class::{ExecutorClass, Manifest};
 use crate::digest::{Digest, ImageId};
@@ -47,6 +48,10 @@ pub enum ToMiner {
     MusterWhitelist(WhitelistNotice),
     /// Muster's own, miner to executor: the executor may fetch the image now.
     MusterFetchImage(FetchImage),
+    /// Muster's own, miner to executor: how the executor comes back to the lease if the connection is lost.
+    MusterLeaseHeld(LeaseHeld),
+    /// Muster's own, miner to executor: the miner has stored the end of the attempt.
+    MusterEndStored(EndStored),
 }
 
 /// A message from a miner to a validator, or from an executor to its miner.
@@ -95,6 +100,8 @@ pub enum FromMiner {
     MusterJobProgress(JobProgress),
     /// Muster's own, executor to miner: measurements of the executor's machine.
     MusterExecutorMetrics(Box<ExecutorMetrics>),
+    /// Muster's own, miner to validator: the load of the miner's persistent executors.
+    MusterMachines(Box<MachinesNotice>),
     /// Muster's own, persistent executor to miner: the executor announces itself.
     MusterExecutorHello(ExecutorHello),
     /// Muster's own, executor to miner: the executor asks to be enrolled.
@@ -105,6 +112,8 @@ pub enum FromMiner {
     MusterSealSession(Box<SealSession>),
     /// Muster's own: the signed end of a sealed session.
     MusterSessionClosed(SessionClosed),
+    /// Muster's own, executor to miner: the executor comes back to its lease.
+    MusterReattach(Reattach),
 }
 
 /// Proof that the connecting party holds the validator's hotkey.
@@ -437,15 +446,18 @@ pub struct JobFinished {
     pub image: Option<JobImage>,
 }
 
-/// The image that a job's image reference meant on the executor that ran the job.
+/// The image that a job's image reference meant on the executor that ran the job, as the executor tells it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobImage {
     /// The image reference in the job.
     pub name: String,
     /// The digest of the image's configuration.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: ImageId,
     /// The digest of the image's manifest in its registry; `None` for an image that came from elsewhere.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub manifest: Option<Digest>,
 }
 
@@ -502,6 +514,7 @@ impl FromMiner {
             | Self::V0MainHotkeyMessage(_)
             | Self::UnauthorizedError(_)
             | Self::MusterExecutorMetrics(_)
+            | Self::MusterMachines(_)
             | Self::MusterExecutorHello(_)
             | Self::MusterEnrolExecutor(_) => None,
             Self::GenericError(m) => m.job_uuid,
@@ -524,6 +537,7 @@ impl FromMiner {
             Self::MusterLeaseOver(m) => Some(m.job_uuid),
             Self::MusterSealSession(m) => Some(m.job_uuid),
             Self::MusterSessionClosed(m) => Some(m.job_uuid),
+            Self::MusterReattach(m) => Some(m.job_uuid),
         }
     }
 }

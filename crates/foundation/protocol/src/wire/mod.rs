@@ -6,6 +6,7 @@
 
 pub mod executor;
 pub mod facilitator;
+pub mod machines;
 pub mod miner;
 pub mod muster;
 pub mod signing;

@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::executor::{LayerCount, LogBytes, LogStream, ProgressOf};
 use super::facilitator::JobRequest;
+use super::miner::JobImage;
 use crate::class::ExecutorClass;
 use crate::digest::ImageId;
 use crate::features::{Feature, FeatureSet};
 use crate::ids::{AttemptId, JobId};
-use crate::job::{ArchiveSource, JobTerms, OverLimit, RegistryCredentials, SealedCredentials};
+use crate::job::{ArchiveSource, JobTerms, OverLimit, PartialResult, RegistryCredentials, SealedCredentials};
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
 use crate::signature::Signature;
@@ -250,6 +251,10 @@ pub struct ListedImage {
     pub class: ExecutorClass,
     /// The name of the model that the image serves, for people.
     pub model: String,
+    /// Set by a miner towards its executors: images with the same number come from the same validator, and share the
+    /// room that an executor gives each validator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<u32>,
 }
 
 impl WhitelistNotice {
@@ -268,6 +273,12 @@ pub struct StatusExtension {
     /// Receipts of that attempt with both signatures.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receipts: Vec<Receipt>,
+    /// The image that the attempt ran, as its executor tells it. Only facilitators with the feature `results` get it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<JobImage>,
+    /// The results that a failed attempt left. Only facilitators with the feature `results` get them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<Box<PartialResult>>,
 }
 
 /// The longest account in [`JobExtension::account`], in bytes.
@@ -389,6 +400,12 @@ impl JobRequest {
         let extension = self.muster.as_ref();
         let named = extension.and_then(|extension| extension.account.clone());
         named.unwrap_or_else(|| self.signature.signatory.to_string())
+    }
+
+    /// The account that a facilitator signed the job for; `None` for a job that its user signed.
+    pub fn signed_for(&self) -> Option<&str> {
+        let named = self.muster.as_ref()?.account.as_deref()?;
+        (named != self.signature.signatory.to_string()).then_some(named)
     }
 }
 

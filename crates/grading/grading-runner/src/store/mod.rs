@@ -25,6 +25,9 @@ use columns::{parse_column, parse_json, place_to_i64, read_column, to_i64, to_js
 
 type Result<T> = std::result::Result<T, StoreError>;
 
+/// Rows of evidence that one transaction deletes. A proof takes some hundred kilobytes.
+const FORGET_STEP: i64 = 100;
+
 /// A batch in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BatchRow {
@@ -305,6 +308,23 @@ impl GradingStore {
         rows.iter().map(read_grade).collect()
     }
 
+    /// The newest judgements of executors of finished batches, the newest batch first.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn newest_grades(&self, limit: u32) -> Result<Vec<GradeRow>> {
+        let rows = sqlx::query(
+            "SELECT g.batch_id, b.block, g.place, g.miner, g.class, g.seat, g.judgement FROM grades AS g \
+             JOIN batches AS b ON b.batch_id = g.batch_id WHERE b.state = 'done' AND g.class <> '' \
+             ORDER BY b.block DESC, b.batch_id, g.place LIMIT $1",
+        )
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .during("read the newest grades")?;
+        rows.iter().map(read_grade).collect()
+    }
+
     /// The file of a batch, with all its evidence or only that about one miner's executors. `None` if no such batch is
     /// done.
     ///
@@ -357,24 +377,32 @@ impl GradingStore {
         Ok(Some(file))
     }
 
-    /// Deletes the proofs and grades of batches that ended before this time. Capacities stay.
+    /// Deletes the proofs and grades of batches that ended before this time, a bounded number of rows in each
+    /// transaction. Capacities stay.
     ///
     /// # Errors
-    /// The database fails.
+    /// The database fails. Rows that were deleted before stay deleted.
     pub async fn forget_evidence_before(&self, before: Timestamp) -> Result<()> {
         const OPERATION: &str = "forget old batches";
-        let mut tx = begin(&self.pool).await?;
         for statement in [
-            "DELETE FROM batch_proofs WHERE batch_id IN (SELECT batch_id FROM batches WHERE ended_at < $1)",
-            "DELETE FROM grades WHERE batch_id IN (SELECT batch_id FROM batches WHERE ended_at < $1)",
+            "DELETE FROM batch_proofs WHERE (batch_id, place, number) IN (SELECT batch_id, place, number \
+             FROM batch_proofs WHERE batch_id IN (SELECT batch_id FROM batches WHERE ended_at < $1) LIMIT $2)",
+            "DELETE FROM grades WHERE (batch_id, place) IN (SELECT batch_id, place \
+             FROM grades WHERE batch_id IN (SELECT batch_id FROM batches WHERE ended_at < $1) LIMIT $2)",
         ] {
-            sqlx::query(statement)
-                .bind(before.micros())
-                .execute(&mut *tx)
-                .await
-                .during(OPERATION)?;
+            loop {
+                let done = sqlx::query(statement)
+                    .bind(before.micros())
+                    .bind(FORGET_STEP)
+                    .execute(&self.pool)
+                    .await
+                    .during(OPERATION)?;
+                if done.rows_affected() == 0 {
+                    break;
+                }
+            }
         }
-        tx.commit().await.during(OPERATION)
+        Ok(())
     }
 }
 

@@ -241,3 +241,91 @@ fn whitelisted_images_run_as_nobody_and_classes_may_give_a_root_to_write() {
         "a root to write changes nothing else"
     );
 }
+
+#[test]
+fn a_library_path_stays_where_it_names_the_systems_own_folders_only() {
+    let kept = |value: &str| {
+        let image = LocalImage {
+            environment: vec![format!("LD_LIBRARY_PATH={value}")],
+            ..image()
+        };
+        let sandbox = Sandbox {
+            gpus: Gpus::All,
+            environment: vec![("LD_LIBRARY_PATH", value)],
+            ..sandbox(&image)
+        };
+        let lines = sandbox.container().unwrap().env.unwrap();
+        let set = lines.contains(&format!("LD_LIBRARY_PATH={value}"));
+        let unset = lines.contains(&"LD_LIBRARY_PATH".to_owned());
+        assert_ne!(set, unset, "{value}: {lines:?}");
+        set
+    };
+    for usual in [
+        "/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+        "/opt/conda/lib",
+        "/lib64",
+    ] {
+        assert!(kept(usual), "{usual}");
+    }
+    for hostile in [
+        "",
+        ".",
+        "./proc/self/cwd",
+        "/proc/self/cwd",
+        "/usr/lib:",
+        ":/usr/lib",
+        "/usr/lib:/tmp/x",
+        "/usr/lib;/tmp",
+        "/usr/../tmp",
+        "/usrx/lib",
+        "/usr/$ORIGIN",
+    ] {
+        assert!(!kept(hostile), "{hostile}");
+    }
+    for name in [
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "LD_DEBUG_OUTPUT",
+        "GLIBC_TUNABLES",
+        "NVIDIA_IMEX_CHANNELS",
+    ] {
+        assert!(steers_gpus(name, "/usr/lib"), "{name}");
+    }
+}
+
+#[test]
+fn every_way_to_write_a_volume_leads_to_a_bounded_tmpfs_at_the_path_that_the_engine_uses() {
+    let paths = |volumes: &[&str]| {
+        let image = LocalImage {
+            volumes: volumes.iter().map(|&path| path.to_owned()).collect(),
+            ..image()
+        };
+        let bound = Bind {
+            source: "/work/volume".into(),
+            target: "/volume".to_owned(),
+            writable: true,
+        };
+        let sandbox = Sandbox {
+            binds: vec![bound],
+            ..sandbox(&image)
+        };
+        let host = sandbox.container().unwrap().host_config.unwrap();
+        let mut paths: Vec<_> = host.tmpfs.unwrap().into_keys().collect();
+        paths.retain(|path| !SCRATCH.contains(&path.as_str()));
+        paths
+    };
+    for written in [
+        "/data",
+        "/data/",
+        "/data/.",
+        "//data",
+        "/./data",
+        "/x/../data",
+        "/../data",
+    ] {
+        assert_eq!(paths(&[written]), ["/data"], "{written}");
+    }
+    for none in ["/", "/.", "data", "", "/volume/.", "/tmp/"] {
+        assert_eq!(paths(&[none]), [""; 0], "{none}");
+    }
+}

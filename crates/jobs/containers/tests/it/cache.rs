@@ -7,7 +7,7 @@ use muster_containers::image_cache::{ImageCollectionCounts, collect};
 use muster_containers::images::{ImageSettings, LeasedImage, ensure};
 use muster_protocol::ImageId;
 
-use crate::support::{clock, engine, image, unwatched};
+use crate::support::{clock, engine, image, settings, unwatched};
 
 /// The settings of a cache in which no unused image may stay.
 fn greedy(folder: &Path, archive: Option<&Path>) -> ImageSettings {
@@ -15,7 +15,7 @@ fn greedy(folder: &Path, archive: Option<&Path>) -> ImageSettings {
         cache_dir: folder.join("images"),
         preload: archive.map(Path::to_owned).into_iter().collect(),
         keep_mib: 0,
-        ..ImageSettings::default()
+        ..settings(folder)
     }
 }
 

@@ -8,13 +8,13 @@ use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
 use muster_containers::ContainerEngine;
 use muster_containers::image_pull::PullError;
-use muster_containers::images::{ImageError, ImageSettings, ensure};
+use muster_containers::images::{ImageError, ensure};
 use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_protocol::job::Fault;
 
 use crate::support::dockerd::{Dockerd, FIRST_MAPPED};
 use crate::support::registry::Registry;
-use crate::support::{LABEL, clock, engine, image, require, unwatched};
+use crate::support::{LABEL, clock, engine, image, require, settings, unwatched};
 
 fn listening(image: &str) -> ContainerCreateBody {
     ContainerCreateBody {
@@ -82,10 +82,7 @@ async fn a_full_disk_is_named_and_survived() {
 
     registry.move_to(dockerd.pid()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let settings = ImageSettings {
-        cache_dir: folder.path().to_owned(),
-        ..ImageSettings::default()
-    };
+    let settings = settings(folder.path());
     let error = ensure(&small_disk, &settings, &name, &unwatched(), &clock())
         .await
         .unwrap_err();

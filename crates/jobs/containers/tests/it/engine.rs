@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use muster_containers::image_cache::{ImageCollectionCounts, collect};
 use muster_containers::image_leases::Lease;
-use muster_containers::images::{ImageSettings, find_or_load, preload};
+use muster_containers::images::{ImageSettings, load_from, preload};
 
 use crate::support::{clock, engine, image};
 
@@ -20,7 +20,7 @@ async fn a_loaded_archive_has_the_id_we_computed_and_no_name() {
     let (tag, archive) = image::unique(100).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = saved(folder.path(), &archive.bytes);
-    let found = find_or_load(&engine, &tag, std::slice::from_ref(&path))
+    let found = load_from(&engine, &tag, std::slice::from_ref(&path))
         .await
         .unwrap()
         .unwrap();
@@ -39,7 +39,7 @@ async fn a_loaded_archive_has_the_id_we_computed_and_no_name() {
             .is_some()
     );
     // The image is found by its archive's name without a second load, although the engine does not know the name.
-    find_or_load(&engine, &tag, &[path]).await.unwrap().unwrap();
+    load_from(&engine, &tag, &[path]).await.unwrap().unwrap();
     engine.remove_tag(&archive.id.to_string()).await.unwrap();
 }
 

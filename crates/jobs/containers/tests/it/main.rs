@@ -8,6 +8,7 @@
     reason = "a failed helper fails its test, on its line"
 )]
 
+mod access;
 mod cache;
 mod compatibility;
 mod dockerd;

@@ -13,12 +13,13 @@ use muster_protocol::job::{Fault, RegistryCredentials};
 use muster_protocol::{Digest, ErrorCode, ImageId};
 
 use crate::support::registry::{PASSWORD, Registry, USER, Wire};
-use crate::support::{clock, engine, image, require, unwatched};
+use crate::support::{self, clock, engine, image, require, unwatched};
 
+/// Settings for images that only a registry has: none of the engine's own counts.
 fn settings(folder: &std::path::Path) -> ImageSettings {
     ImageSettings {
-        cache_dir: folder.to_owned(),
-        ..ImageSettings::default()
+        local: vec![],
+        ..support::settings(folder)
     }
 }
 

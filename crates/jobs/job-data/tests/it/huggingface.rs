@@ -85,6 +85,13 @@ async fn a_token_goes_to_the_hub_and_nowhere_else() {
     assert!(room(&hub).place(own).await.unwrap() == expected(&gated));
     let mut with_token = room(&hub);
     with_token.settings.hub_token = TOKEN.to_owned();
+    let error = with_token.place(volume(json!({}))).await.unwrap_err();
+    assert_eq!(
+        error.code(),
+        Some(ErrorCode::InputDenied),
+        "the operator lists no repository"
+    );
+    with_token.settings.hub_repositories = vec!["*".to_owned()];
     assert!(with_token.place(volume(json!({}))).await.unwrap() == expected(&gated));
     assert!(hub.store.seen().len() >= 2);
     assert!(

@@ -10,6 +10,8 @@ mod hub_server;
 #[cfg(test)]
 mod huggingface;
 #[cfg(test)]
+mod registry;
+#[cfg(test)]
 mod s3;
 #[cfg(test)]
 mod server;

@@ -163,6 +163,9 @@ impl Server {
     }
 }
 
+/// The first byte of a client that speaks TLS, to which a server without it hangs up.
+const TLS_HANDSHAKE: u8 = 0x16;
+
 async fn serve(
     mut stream: TcpStream,
     handler: &Handler,
@@ -174,7 +177,7 @@ async fn serve(
         if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             break at + 4;
         }
-        if stream.read_buf(&mut bytes).await? == 0 {
+        if stream.read_buf(&mut bytes).await? == 0 || bytes.first() == Some(&TLS_HANDSHAKE) {
             return Ok(());
         }
     };

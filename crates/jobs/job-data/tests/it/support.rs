@@ -112,6 +112,16 @@ impl Room {
     }
 
     pub(crate) async fn upload_from(&self, upload: Value, output: &Path) -> Result<Uploaded, UploadError> {
+        let (uploaded, sent) = self.upload_partly(upload, output).await;
+        sent.map(|()| uploaded)
+    }
+
+    /// The uploads that succeeded, and the first failure.
+    pub(crate) async fn upload_partly(
+        &self,
+        upload: Value,
+        output: &Path,
+    ) -> (Uploaded, Result<(), UploadError>) {
         let upload: OutputUpload = serde_json::from_value(upload).unwrap();
         let uploader = Uploader::new(&self.settings).unwrap().with_pace(self.pace);
         uploader.upload(&upload, output, &CancellationToken::new()).await

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Cursor, Read};
 
+use muster_job_data::Uploader;
 use muster_process::Coded;
-use muster_protocol::ErrorCode;
 use muster_protocol::job::Fault;
+use muster_protocol::{ErrorCode, OutputUpload};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use zip::ZipArchive;
 
 use crate::server::{Request, Server, Step, answer, head};
@@ -251,6 +253,40 @@ async fn an_upload_follows_only_redirects_that_keep_it_whole_and_at_home() {
 }
 
 #[tokio::test]
+async fn a_process_that_takes_a_job_over_does_not_repeat_its_uploads() {
+    let server = Server::start(|request, number| match (request.path.as_str(), number) {
+        // The second upload fails in the first process.
+        ("/b", 0..2) => answer("403 Forbidden", &[], b""),
+        _ => answer("200 OK", &[("ETag", "\"e\"")], b"taken"),
+    })
+    .await;
+    let room = Room::new();
+    let output = room.path("output");
+    fs::create_dir(&output).unwrap();
+    for name in ["a", "b"] {
+        fs::write(output.join(name), name).unwrap();
+    }
+    let upload = |name: &str| json!({"output_upload_type": "single_file_put", "url": server.url(&format!("/{name}")), "relative_path": name});
+    let both: OutputUpload = serde_json::from_value(
+        json!({"output_upload_type": "multi_upload", "uploads": [upload("a"), upload("b")]}),
+    )
+    .unwrap();
+    let mut results = Vec::new();
+    for _ in 0..2 {
+        let uploader = Uploader::new(&room.settings).unwrap().with_pace(room.pace);
+        let uploader = uploader.with_record(&room.path("record"));
+        let (uploaded, _) = uploader.upload(&both, &output, &CancellationToken::new()).await;
+        results.push(uploaded.results);
+    }
+    let keys = |index: usize| results[index].keys().map(String::as_str).collect::<Vec<_>>();
+    assert_eq!((keys(0), keys(1)), (vec!["a"], vec!["a", "b"]));
+    assert_eq!(results[0]["a"], results[1]["a"]);
+    let mut paths: Vec<_> = server.seen().into_iter().map(|request| request.path).collect();
+    paths.sort();
+    assert_eq!(paths, ["/a", "/b", "/b"]);
+}
+
+#[tokio::test]
 async fn a_metadata_service_is_not_asked_with_a_jobs_headers() {
     for url in [
         "http://169.254.169.254/latest/api/token",
@@ -344,11 +380,19 @@ async fn what_can_be_handed_over_is_even_if_another_fails() {
     .await;
     let upload = |path: &str, name: &str| json!({"output_upload_type": "single_file_put", "url": server.url(path), "relative_path": name});
     let multi = json!({"output_upload_type": "multi_upload", "uploads": [upload("/bad", "a"), upload("/good", "b"), upload("/fine", "c")], "system_output": null});
-    let error = Room::new()
-        .upload(multi, &[("a", b"1"), ("b", b"2"), ("c", b"3")])
-        .await
-        .unwrap_err();
+    let output = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        std::fs::write(output.path().join(name), name).unwrap();
+    }
+    let (uploaded, sent) = Room::new().upload_partly(multi, output.path()).await;
+    let error = sent.unwrap_err();
     assert!(error.to_string().contains("\"a\""), "{error}");
+    let answered: Vec<_> = uploaded.results.keys().collect();
+    assert_eq!(
+        answered,
+        ["b", "c"],
+        "the answers of those that succeeded are kept"
+    );
     let mut paths: Vec<_> = server.seen().into_iter().map(|request| request.path).collect();
     paths.sort();
     assert_eq!(paths, ["/bad", "/fine", "/good"]);

@@ -56,6 +56,14 @@ impl Engine {
     }
 }
 
+/// Headers by which an engine could speak for the server that its answer passes.
+const HOSTILE: [(&str, &str); 4] = [
+    ("set-cookie", "session=stolen"),
+    ("alt-svc", "h3=\":443\""),
+    ("location", "http://169.254.169.254/"),
+    ("strict-transport-security", "max-age=31536000"),
+];
+
 async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
     pace.asked.fetch_add(1, Ordering::SeqCst);
     let asked: serde_json::Value = serde_json::from_slice(&body).unwrap();
@@ -71,7 +79,7 @@ async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
             "id": "c", "object": "chat.completion", "created": 0, "model": "tiny", "usage": usage,
             "choices": [{"index": 0, "finish_reason": "stop", "logprobs": logprobs, "message": {"role": "assistant", "content": text}}],
         });
-        return axum::Json(answer).into_response();
+        return (HOSTILE, axum::Json(answer)).into_response();
     }
     // Flow control: the engine produces only as fast as its client reads.
     let said = stream::unfold(0, move |said| {
@@ -96,7 +104,7 @@ async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
         }
     });
     let kind = [("content-type", "text/event-stream")];
-    (kind, Body::from_stream(said)).into_response()
+    (HOSTILE, kind, Body::from_stream(said)).into_response()
 }
 
 fn event(choices: &serde_json::Value, usage: Option<&serde_json::Value>) -> String {

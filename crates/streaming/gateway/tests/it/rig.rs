@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use muster_gateway::store::GatewayStore;
 use muster_gateway::{Gateway, GatewayDeps, Settings};
+use muster_http::server::HttpSettings;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::{Digest, ExecutorClass, ImageId};
@@ -93,6 +94,7 @@ impl World {
         let store = stores(&MIGRATIONS).await.unwrap().swap_remove(0);
         let subnet = Arc::new(Subnet::new(&clock, &tasks));
         let parts = GatewayDeps {
+            http: HttpSettings::default(),
             backend: Arc::new(TestBackend(Arc::clone(&subnet))),
             pool: store.pool.clone(),
             clock,

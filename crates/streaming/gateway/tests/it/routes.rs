@@ -5,7 +5,11 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::handshake;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use muster_gateway_client::{ForwardReport, ForwardRequest, GatewayClient, GatewayTarget};
+use muster_gateway_client::{
+    ForwardError, ForwardLimits, ForwardReport, ForwardRequest, GatewayClient, GatewayTarget,
+};
+use muster_http::Origin;
+use muster_http::addresses::AddressRules;
 use muster_openai::TokenUsage;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::{Digest, ValidatorKey};
@@ -14,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::rig::{KEY, World, facilitator};
+use crate::rig::{KEY, PATIENCE, World, facilitator};
 use crate::subnet::validator;
 
 #[tokio::test]
@@ -127,11 +131,20 @@ async fn a_full_queue_says_when_to_come_back() {
 #[tokio::test]
 async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() {
     let world = World::new(|_| ()).await;
-    let client = GatewayClient::new(facilitator(), std::sync::Arc::new(SystemClock::new())).unwrap();
+    let limits = ForwardLimits {
+        rules: AddressRules::parse(&["127.0.0.1".to_owned()]).unwrap(),
+        silence: PATIENCE,
+    };
+    let origin = |url: &str| Origin::parse(url, &limits.rules).unwrap();
     let target = GatewayTarget {
         validator: ValidatorKey(validator().hotkey()),
-        url: world.base.clone(),
+        origin: origin(&world.base),
     };
+    let nowhere = GatewayTarget {
+        origin: origin("http://127.0.0.1:1025"),
+        ..target.clone()
+    };
+    let client = GatewayClient::new(facilitator(), limits, std::sync::Arc::new(SystemClock::new()));
     let ask = |client: &[u8], method: &str, path: &str, body: Value| ForwardRequest {
         client: Digest::of(client),
         method: method.parse().unwrap(),
@@ -142,6 +155,7 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
         } else {
             body.to_string().into()
         },
+        head_limit: PATIENCE,
     };
     let (tell, told) = oneshot::channel();
     let body = json!({"model": "tiny", "stream": true, "max_tokens": 2, "messages": []});
@@ -173,15 +187,12 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
         assert_eq!(answer.status().as_u16(), status);
     }
     // A gateway that cannot be reached is reported as such.
-    let nowhere = GatewayTarget {
-        url: "http://127.0.0.1:1".to_owned(),
-        ..target
-    };
     let refused = client
         .forward(&nowhere, ask(b"a", "GET", "/v1/models", Value::Null), |_| ())
         .await
         .unwrap_err();
-    assert_eq!(refused.status().as_u16(), 503);
+    assert!(matches!(refused, ForwardError::Unreachable(_)), "{refused}");
+    assert_eq!(refused.to_openai().status().as_u16(), 503);
 }
 
 #[tokio::test]
@@ -259,4 +270,25 @@ async fn a_reader_that_reads_nothing_holds_up_nobody_else() {
         (world.gateway.list_models().await[0].serving == 0).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn an_engine_sets_no_cookie_and_moves_no_client() {
+    let world = World::new(|_| ()).await;
+    let ask = |stream: bool| json!({"model": "tiny", "stream": stream, "max_tokens": 1, "messages": []});
+    for body in [ask(true), ask(false)] {
+        let answer = world
+            .post("/v1/chat/completions")
+            .body(body.to_string())
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), 200);
+        let headers = answer.headers();
+        for name in ["set-cookie", "alt-svc", "location", "strict-transport-security"] {
+            assert!(!headers.contains_key(name), "{name} of the engine passes");
+        }
+        assert_eq!(headers["cache-control"], "no-store");
+        assert!(headers.contains_key("x-request-id") && headers.contains_key("content-type"));
+    }
 }

@@ -1,6 +1,7 @@
 //! The subnet as a gateway sees it: jobs that become sealed sessions in front of the test's own engine.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -72,6 +73,10 @@ pub(crate) struct TestBackend(pub(crate) Arc<Subnet>);
 impl ValidatorBackend for TestBackend {
     fn validator(&self) -> ValidatorKey {
         ValidatorKey(validator().hotkey())
+    }
+
+    fn permits_address(&self, host: &str, address: SocketAddr) -> bool {
+        address.ip().is_loopback() && host != "localhost"
     }
 
     fn start_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_response_proof::{Envelope, Forgery, ProofLedger, ResponseProof};
 
@@ -17,6 +18,10 @@ const SEARCH_PAUSES: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
+
+/// The longest search for one proof, pauses and answers together. A session that answers slowly or without end is no
+/// reason to keep its client's place.
+const SEARCH_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub(super) struct SessionProofs {
@@ -47,43 +52,37 @@ impl SealedSession {
             Err(ProofError::Absent) => {}
             Ok(_) | Err(ProofError::Unreadable(_) | ProofError::Forged(_)) => return checked,
         }
-        for pause in SEARCH_PAUSES {
-            self.clock.sleep(pause).await;
-            let Ok(Some(envelope)) = self.find_proof(sent).await else {
-                continue;
-            };
-            let mut proofs = self.proofs();
-            let checked = received.check_other_proof(&envelope, sent, &mut proofs.ledger, self.tolerance);
-            let checked = checked.map(|proof| (proof, envelope)).map_err(ProofError::from);
-            proofs.note(&checked);
-            return checked;
-        }
-        Err(ProofError::Absent)
+        let search = async {
+            for pause in SEARCH_PAUSES {
+                self.clock.sleep(pause).await;
+                if let Ok(Some(envelope)) = self.find_proof(sent).await {
+                    return Some(envelope);
+                }
+            }
+            None
+        };
+        let Some(envelope) = search_in_time(search, &self.clock).await else {
+            return Err(ProofError::Absent);
+        };
+        let mut proofs = self.proofs();
+        let checked = received.check_other_proof(&envelope, sent, &mut proofs.ledger, self.tolerance);
+        let checked = checked.map(|proof| (proof, envelope)).map_err(ProofError::from);
+        proofs.note(&checked);
+        checked
     }
 
     /// Searches the proofs that the session keeps for the one that carries the nonce of this request.
     async fn find_proof(&self, sent: &SentRequest) -> Result<Option<Envelope<ResponseProof>>, ClientError> {
-        let mut from = {
+        let from = {
             let proofs = self.proofs();
             let gaps = proofs.ledger.missing();
             gaps.first().map_or(proofs.next, |gap| gap.start)
         };
-        loop {
-            let (proofs, next) = self.client.fetch_proofs(from).await?;
-            let count = u64::try_from(proofs.len()).unwrap_or(u64::MAX);
-            let found = proofs.into_iter().find(|proof| {
-                proof
-                    .statement()
-                    .is_ok_and(|stated| stated.gateway_nonce == sent.gateway_nonce)
-            });
-            if found.is_some() {
-                return Ok(found);
-            }
-            from = from.saturating_add(count);
-            if count == 0 || from >= next {
-                return Ok(None);
-            }
-        }
+        let is_it = |proof: &Envelope<ResponseProof>| {
+            let stated = proof.statement();
+            stated.is_ok_and(|stated| stated.gateway_nonce == sent.gateway_nonce)
+        };
+        search_pages(from, |from| self.client.fetch_proofs(from), is_it).await
     }
 
     /// Keeps a closing statement that the miner has passed on, for a session that no longer answers when it is closed.
@@ -149,10 +148,83 @@ impl SealedSession {
     }
 }
 
+/// The outcome of a search, unless it takes longer than [`SEARCH_LIMIT`].
+async fn search_in_time<T>(search: impl Future<Output = Option<T>>, clock: &SharedClock) -> Option<T> {
+    tokio::select! {
+        biased;
+        found = search => found,
+        () = clock.sleep(SEARCH_LIMIT) => None,
+    }
+}
+
+/// Searches page after page from the number `from` on. The first page says where the search ends, whatever later pages
+/// say: their sender would keep it going.
+///
+/// # Errors
+/// A page does not arrive.
+async fn search_pages<T, E, Page>(
+    mut from: u64,
+    fetch: impl Fn(u64) -> Page,
+    is_it: impl Fn(&T) -> bool,
+) -> Result<Option<T>, E>
+where
+    Page: Future<Output = Result<(Vec<T>, u64), E>>,
+{
+    let mut end = None;
+    loop {
+        let (items, next) = fetch(from).await?;
+        let end = *end.get_or_insert(next);
+        let count = u64::try_from(items.len()).unwrap_or(u64::MAX);
+        if let Some(found) = items.into_iter().find(&is_it) {
+            return Ok(Some(found));
+        }
+        from = from.saturating_add(count);
+        if count == 0 || from >= end {
+            return Ok(None);
+        }
+    }
+}
+
 impl SessionProofs {
     fn note(&mut self, checked: &Result<(ResponseProof, Envelope<ResponseProof>), ProofError>) {
         if let Ok((proof, _)) = checked {
             self.next = self.next.max(proof.sequence.saturating_add(1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+    use std::future::{pending, ready};
+    use std::sync::Arc;
+
+    use futures_util::FutureExt as _;
+    use muster_process::TestClock;
+
+    use super::*;
+
+    #[test]
+    fn a_session_that_always_has_more_is_searched_to_the_end_that_it_named_first() {
+        let asked = RefCell::new(Vec::new());
+        let endless = |from: u64| {
+            asked.borrow_mut().push(from);
+            ready(Ok::<_, Infallible>((vec![from], from + 3)))
+        };
+        let found = search_pages(5, endless, |_| false).now_or_never().unwrap();
+        assert_eq!((found, asked.take()), (Ok(None), vec![5, 6, 7]));
+        let found = search_pages(5, endless, |item| *item == 6).now_or_never();
+        assert_eq!(found, Some(Ok(Some(6))));
+    }
+
+    #[tokio::test]
+    async fn a_session_that_does_not_answer_is_not_waited_for() {
+        let test = TestClock::default();
+        let clock: SharedClock = Arc::new(test.clone());
+        let mut search = std::pin::pin!(search_in_time(pending::<Option<()>>(), &clock));
+        assert_eq!((&mut search).now_or_never(), None);
+        test.advance(SEARCH_LIMIT);
+        assert_eq!(search.await, None);
     }
 }

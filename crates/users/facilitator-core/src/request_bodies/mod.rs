@@ -2,7 +2,9 @@
 
 use indexmap::IndexMap;
 use muster_protocol::job::{BoundedFields, find_over_limits};
-use muster_protocol::rest::{CreateJob, CreateKey, Feedback, ReportCheat};
+use muster_protocol::rest::{
+    CreateJob, CreateKey, Feedback, KeyRight, MAX_KEY_DAYS, ReportCheat, SetWebhook,
+};
 use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
 use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
 use muster_protocol::wire::facilitator::{JobNew, JobRequest, JobRequestTag, UserSignature};
@@ -114,6 +116,8 @@ pub fn parse_key_request(body: &[u8]) -> Result<CreateKey, BodyRejection> {
     const FIELDS: &[Field] = &[
         ("name", true, check_type::<String>),
         ("account", false, check_type::<Option<String>>),
+        ("rights", false, check_type::<Option<Vec<KeyRight>>>),
+        ("days", false, check_type::<Option<u32>>),
     ];
     let key: CreateKey = parse_fields(body, FIELDS)?;
     let mut errors = FieldErrors::new();
@@ -123,7 +127,25 @@ pub fn parse_key_request(body: &[u8]) -> Result<CreateKey, BodyRejection> {
             format!("It should have 1 to {MAX_KEY_NAME} characters, none of them a control character.");
         errors.insert("name", vec![reason]);
     }
+    if key.rights.as_ref().is_some_and(Vec::is_empty) {
+        errors.insert("rights", vec!["A key needs a right.".to_owned()]);
+    }
+    if key.days.is_some_and(|days| !(1..=MAX_KEY_DAYS).contains(&days)) {
+        errors.insert("days", vec![format!("It should be 1 to {MAX_KEY_DAYS}.")]);
+    }
     reject_if_any(errors).map(|()| key)
+}
+
+/// Parses the request for an account's webhook. The caller checks the URL.
+///
+/// # Errors
+/// See [`parse_cheat_report`].
+pub fn parse_webhook(body: &[u8]) -> Result<SetWebhook, BodyRejection> {
+    const FIELDS: &[Field] = &[
+        ("url", false, check_type::<Option<String>>),
+        ("new_secret", false, check_type::<bool>),
+    ];
+    parse_fields(body, FIELDS)
 }
 
 fn reject_if_any(errors: FieldErrors) -> Result<(), BodyRejection> {
@@ -248,6 +270,7 @@ const FIELDS: &[Field] = &[
     ("volumes", false, check_type::<Option<Vec<VolumePart>>>),
     ("uploads", false, check_type::<Option<Vec<FileUpload>>>),
     ("muster", false, check_type::<Option<JobExtension>>),
+    ("webhook", false, check_type::<Option<String>>),
 ];
 
 fn check_type<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {

@@ -145,6 +145,21 @@ fn reports_feedback_and_keys_are_bounded() {
         let body = serde_json::to_vec(&json!({"name": name})).unwrap();
         assert_eq!(parse_key_request(&body).is_ok(), good, "{name}");
     }
+    for (good, more) in [
+        (true, json!({"rights": ["read", "jobs"], "days": 1})),
+        (true, json!({"rights": null, "days": 3650})),
+        (false, json!({"rights": []})),
+        (false, json!({"rights": ["root"]})),
+        (false, json!({"rights": "read"})),
+        (false, json!({"days": 0})),
+        (false, json!({"days": 3651})),
+        (false, json!({"days": "x"})),
+    ] {
+        let mut body = more.clone();
+        body["name"] = json!("laptop");
+        let body = serde_json::to_vec(&body).unwrap();
+        assert_eq!(parse_key_request(&body).is_ok(), good, "{more}");
+    }
 }
 
 proptest! {

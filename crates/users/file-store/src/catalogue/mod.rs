@@ -2,8 +2,10 @@
 //! database has one sequence of migrations.
 //!
 //! A segment's row is written before its object, and marked once the object is durable. So every object has a row, and
-//! unused objects are found in the database alone. `uploads` changes a file's upload and its segments.
+//! unused objects are found in the database alone. `uploads` changes a file's upload and its segments, and
+//! `stored_bytes` counts the room that the objects take.
 
+mod stored_bytes;
 mod uploads;
 
 use muster_protocol::{Digest, Timestamp};
@@ -66,6 +68,28 @@ pub struct Segment {
     pub len: u64,
 }
 
+/// The bounds on files together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileBounds {
+    /// Bytes of one account's files.
+    pub account: u64,
+    /// Bytes of the files of all accounts.
+    pub all: u64,
+    /// Files of one account.
+    pub files: u64,
+}
+
+/// A bound that one more file, or one more segment, would exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExceededBound {
+    /// The bound on the account's files.
+    Account,
+    /// The bound on the files of all accounts.
+    All,
+    /// The bound on the number of the account's files.
+    Files,
+}
+
 /// The outcome of adding a segment to an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendOutcome {
@@ -73,8 +97,8 @@ pub enum AppendOutcome {
     Appended,
     /// The upload was replaced, or another request has already written this offset.
     Overtaken,
-    /// The segment would exceed the account's quota.
-    OverQuota,
+    /// The segment would exceed a bound.
+    Exceeds(ExceededBound),
 }
 
 /// One page of an account's files.
@@ -118,17 +142,24 @@ impl FileCatalogue {
         Self { pool }
     }
 
-    /// Announces a file. Returns `false` if its declared bytes exceed what is left of `quota`.
+    /// Announces a file. Returns the bound that its declared bytes would exceed, if there is one.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn create(&self, file: &StoredFile, quota: u64) -> Result<bool, StoreError> {
+    pub async fn create(
+        &self,
+        file: &StoredFile,
+        bounds: FileBounds,
+    ) -> Result<Option<ExceededBound>, StoreError> {
         let statement = "INSERT INTO files (id, account, name, bound, declared, promised, uploading, received, content, size, \
                          sha256, held, created_at, expires_at) \
                          SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS BIGINT), \
                          CAST($6 AS TEXT), '', 0, '', -1, '', CAST($7 AS BIGINT), CAST($8 AS BIGINT), CAST($9 AS BIGINT) \
                          WHERE CAST($7 AS BIGINT) + (SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files \
-                         WHERE account = CAST($2 AS TEXT)) <= CAST($10 AS BIGINT)";
+                         WHERE account = CAST($2 AS TEXT)) <= CAST($10 AS BIGINT) \
+                         AND CAST($7 AS BIGINT) + (SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files) \
+                         <= CAST($11 AS BIGINT) \
+                         AND (SELECT COUNT(*) FROM files WHERE account = CAST($2 AS TEXT)) < CAST($12 AS BIGINT)";
         let done = sqlx::query(statement)
             .bind(file.id.to_string())
             .bind(file.account.as_str())
@@ -139,11 +170,30 @@ impl FileCatalogue {
             .bind(signed(file.declared.unwrap_or_default()))
             .bind(file.created_at.micros())
             .bind(file.expires_at.micros())
-            .bind(signed(quota))
+            .bind(signed(bounds.account))
+            .bind(signed(bounds.all))
+            .bind(signed(bounds.files))
             .execute(&self.pool)
             .await
             .during("announce a file")?;
-        Ok(done.rows_affected() == 1)
+        if done.rows_affected() == 1 {
+            return Ok(None);
+        }
+        let statement =
+            "SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0), COUNT(*) FROM files WHERE account = $1";
+        let (held, count): (i64, i64) = sqlx::query_as(statement)
+            .bind(file.account.as_str())
+            .fetch_one(&self.pool)
+            .await
+            .during("sum up an account's files")?;
+        let own = unsigned(held).saturating_add(file.declared.unwrap_or_default());
+        Ok(Some(if unsigned(count) >= bounds.files {
+            ExceededBound::Files
+        } else if own > bounds.account {
+            ExceededBound::Account
+        } else {
+            ExceededBound::All
+        }))
     }
 
     /// The file with this id; `None` if there is none.
@@ -205,13 +255,16 @@ impl FileCatalogue {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Removes every expired file, and returns their number.
+    /// Removes expired files, a bounded number of them, and returns how many.
     ///
     /// # Errors
     /// See [`StoreError`].
     pub async fn expire(&self, now: Timestamp) -> Result<u64, StoreError> {
-        let done = sqlx::query("DELETE FROM files WHERE expires_at <= $1")
+        let statement =
+            "DELETE FROM files WHERE id IN (SELECT id FROM files WHERE expires_at <= $1 LIMIT $2)";
+        let done = sqlx::query(statement)
             .bind(now.micros())
+            .bind(BATCH)
             .execute(&self.pool)
             .await
             .during("delete expired files")?;
@@ -232,19 +285,6 @@ impl FileCatalogue {
             .await
             .during("look for unused objects")?;
         Ok(rows.into_iter().map(|(object,)| object).collect())
-    }
-
-    /// Deletes the row of a deleted object.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn delete_object_row(&self, object: &str) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM file_segments WHERE object = $1")
-            .bind(object)
-            .execute(&self.pool)
-            .await
-            .during("delete an object's row")?;
-        Ok(())
     }
 }
 

@@ -4,7 +4,10 @@ use muster_protocol::Timestamp;
 use muster_store::{During as _, StoreError, begin};
 use uuid::Uuid;
 
-use super::{AppendOutcome, FileCatalogue, FileContent, Segment, StoredFile, signed, unsigned};
+use super::{
+    AppendOutcome, ExceededBound, FileBounds, FileCatalogue, FileContent, Segment, StoredFile, signed,
+    unsigned,
+};
 use crate::signed_urls::FileId;
 
 muster_store::row! {
@@ -32,33 +35,9 @@ impl FileCatalogue {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Records an object before it is written, so that a sweep finds it if the upload fails.
-    ///
-    /// # Errors
-    /// See [`StoreError`].
-    pub async fn record_object(
-        &self,
-        upload: Uuid,
-        object: &str,
-        start: u64,
-        now: Timestamp,
-    ) -> Result<(), StoreError> {
-        let statement = "INSERT INTO file_segments (object, upload, start_at, length, durable, created_at) \
-                         VALUES ($1, $2, $3, 0, 0, $4)";
-        sqlx::query(statement)
-            .bind(object)
-            .bind(upload.to_string())
-            .bind(signed(start))
-            .bind(now.micros())
-            .execute(&self.pool)
-            .await
-            .during("record a segment")?;
-        Ok(())
-    }
-
     /// Makes a durable object the next segment of an upload, unless another request has written this offset.
     ///
-    /// The quota of a file with a declared size was checked at its announcement. Any other file is checked here.
+    /// The bounds of a file with a declared size were checked at its announcement. Any other file is checked here.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -67,7 +46,7 @@ impl FileCatalogue {
         file: &StoredFile,
         upload: Uuid,
         segment: &Segment,
-        quota: u64,
+        bounds: FileBounds,
     ) -> Result<AppendOutcome, StoreError> {
         let mut transaction = begin(&self.pool).await?;
         let statement = "UPDATE files SET received = received + $4, \
@@ -85,14 +64,18 @@ impl FileCatalogue {
             return Ok(AppendOutcome::Overtaken);
         }
         if file.declared.is_none() {
-            let statement = "SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files WHERE account = $1";
-            let (held,): (i64,) = sqlx::query_as(statement)
+            let statement = "SELECT COALESCE(CAST(SUM(CASE WHEN account = $1 THEN held ELSE 0 END) AS BIGINT), 0), \
+                             COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files";
+            let (own, all): (i64, i64) = sqlx::query_as(statement)
                 .bind(file.account.as_str())
                 .fetch_one(&mut *transaction)
                 .await
-                .during("sum up an account's files")?;
-            if unsigned(held) > quota {
-                return Ok(AppendOutcome::OverQuota);
+                .during("sum up the files")?;
+            if unsigned(own) > bounds.account {
+                return Ok(AppendOutcome::Exceeds(ExceededBound::Account));
+            }
+            if unsigned(all) > bounds.all {
+                return Ok(AppendOutcome::Exceeds(ExceededBound::All));
             }
         }
         sqlx::query("UPDATE file_segments SET durable = 1, length = $2 WHERE object = $1")

@@ -197,6 +197,30 @@ async fn sizes_are_bounded_one_by_one_and_together() {
 }
 
 #[tokio::test]
+async fn the_files_of_all_accounts_are_bounded_together() {
+    for store in each().await {
+        let new = |size| NewFile {
+            name: "x".to_owned(),
+            size: Some(size),
+            ..NewFile::default()
+        };
+        // Of the hundred MiB, ninety are held by two accounts.
+        for (account, size) in [("bob", 40), ("bob", 10), ("carol", 40)] {
+            store.service.create(account, new(size * MIB)).await.unwrap();
+        }
+        let full = store.service.create("dave", new(11 * MIB)).await;
+        assert!(matches!(full, Err(FileError::Full)), "{full:?}");
+        let quota = store.service.create("bob", new(11 * MIB)).await;
+        assert!(matches!(quota, Err(FileError::Quota { .. })), "{quota:?}");
+        let output = store.output().await;
+        let answer = store.put(&output, vec![7; 12 << 20]).await;
+        assert_eq!(answer.status(), 413);
+        assert!(answer.text().await.unwrap().contains("store is full"));
+        assert_eq!(store.put(&output, vec![7; 9 << 20]).await.status(), 201);
+    }
+}
+
+#[tokio::test]
 async fn a_url_permits_one_thing_with_one_file_for_a_while() {
     for store in each().await {
         let file = store.announce(3, None).await;

@@ -5,6 +5,8 @@ mod bucket;
 #[cfg(test)]
 mod http;
 #[cfg(test)]
+mod misuse;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod sweep;

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 /// The facilitator's migrations, which create the tables of files.
 pub(crate) static MIGRATIONS: LazyLock<Migrator> =
-    LazyLock::new(|| migrations_in("../../../facilitator/migrations"));
+    LazyLock::new(|| migrations_in("../facilitator-store/migrations"));
 
 pub(crate) const MIB: u64 = 1024 * 1024;
 
@@ -35,6 +35,7 @@ pub(crate) fn small() -> Settings {
     Settings {
         max_file_mib: 40,
         quota_mib: 60,
+        total_mib: 100,
         keep_hours: 10,
         url_hours: 2,
         ..Settings::default()
@@ -43,25 +44,34 @@ pub(crate) fn small() -> Settings {
 
 /// A file store over a folder, on each available database engine.
 pub(crate) async fn each() -> Vec<Store> {
+    each_with(small()).await
+}
+
+/// The same with other settings.
+pub(crate) async fn each_with(settings: Settings) -> Vec<Store> {
     let mut each = Vec::new();
     for tables in stores(&MIGRATIONS).await.unwrap() {
         let folder = tempfile::tempdir().unwrap();
         let address = format!("file:{}", folder.path().join("files").display());
         let storage = ObjectStorage::open(&address).await.unwrap();
-        each.push(Store::over(tables, storage, folder).await);
+        each.push(Store::with(settings.clone(), tables, storage, folder).await);
     }
     each
 }
 
 impl Store {
     pub(crate) async fn over(tables: TestStore, storage: ObjectStorage, folder: TempDir) -> Self {
+        Self::with(small(), tables, storage, folder).await
+    }
+
+    async fn with(settings: Settings, tables: TestStore, storage: ObjectStorage, folder: TempDir) -> Self {
         muster_process::tls::install_provider();
         let clock = TestClock::default();
         let service = Arc::new(FileService::new(
             FileCatalogue::new(tables.pool.clone()),
             storage,
             UrlKey::new(*b"a secret of this test"),
-            small(),
+            settings,
             Arc::new(clock.clone()),
         ));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -3,11 +3,17 @@
 use std::time::Duration;
 
 use muster_file_store::FileError;
+use muster_file_store::catalogue::Segment;
 use uuid::Uuid;
 
-use crate::support::{MIB, each};
+use crate::support::{MIB, each, small};
 
 const HOUR: Duration = Duration::from_secs(3_600);
+
+fn segment(object: &str, start: u64, len: u64) -> Segment {
+    let object = object.to_owned();
+    Segment { object, start, len }
+}
 
 #[tokio::test]
 async fn files_go_when_their_time_is_over_and_so_do_their_bytes() {
@@ -69,13 +75,23 @@ async fn an_object_that_nobody_acknowledged_is_found_and_removed() {
             .0;
         let object = format!("{upload}/dead");
         let now = file.created_at;
-        catalogue.record_object(upload, &object, 5, now).await.unwrap();
+        let dead = segment(&object, 5, 2);
+        let bounds = small().bounds();
+        assert!(
+            catalogue
+                .record_object("alice", upload, &dead, bounds, now)
+                .await
+                .unwrap()
+        );
         let folder = store.folder.path().join("files").join(upload.to_string());
         std::fs::write(folder.join("dead"), "56").unwrap();
-        catalogue
-            .record_object(Uuid::new_v4(), "never made", 0, now)
-            .await
-            .unwrap();
+        let never = segment("never made", 0, 1);
+        assert!(
+            catalogue
+                .record_object("alice", Uuid::new_v4(), &never, bounds, now)
+                .await
+                .unwrap()
+        );
         store.clock.advance(HOUR + Duration::from_secs(1));
         assert_eq!(store.service.sweep().await.unwrap(), (0, 2));
         assert_eq!(store.objects(), 1);

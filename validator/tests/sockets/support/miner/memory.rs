@@ -54,7 +54,9 @@ impl Session {
             | ToMiner::GenericError(_)
             | ToMiner::MusterCancelJob(_)
             | ToMiner::MusterExecutorEnrolled(_)
-            | ToMiner::MusterSessionSealed(_)) => panic!("not expected here: {other:?}"),
+            | ToMiner::MusterSessionSealed(_)
+            | ToMiner::MusterLeaseHeld(_)
+            | ToMiner::MusterEndStored(_)) => panic!("not expected here: {other:?}"),
         }
     }
 

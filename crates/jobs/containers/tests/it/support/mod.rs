@@ -4,12 +4,14 @@ pub(crate) mod dockerd;
 pub(crate) mod image;
 pub(crate) mod registry;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use muster_containers::ContainerEngine;
 use muster_containers::image_pull::PullProgress;
+use muster_containers::images::ImageSettings;
 use muster_process::{SharedClock, SystemClock};
 
 /// The label of every container that these tests make.
@@ -25,6 +27,18 @@ pub(crate) async fn engine() -> ContainerEngine {
     match ContainerEngine::connect("").await {
         Ok(engine) => engine,
         Err(error) => panic!("this test needs a Docker engine, which `cargo xtask test` installs: {error}"),
+    }
+}
+
+/// Settings that record in `folder` and allow what these tests need: images that they loaded themselves, and registries
+/// of this machine.
+pub(crate) fn settings(folder: &Path) -> ImageSettings {
+    ImageSettings {
+        cache_dir: folder.to_owned(),
+        allow: vec!["127.0.0.1".to_owned()],
+        local: vec!["*".to_owned()],
+        login_repositories: vec!["*".to_owned()],
+        ..ImageSettings::default()
     }
 }
 

@@ -1,0 +1,388 @@
+//! Servers of HTTP/1.1 and HTTP/2 on one port. They bound the number of connections, in all and from one address, and
+//! the time of everything that a client could stretch: the head of a request, its body, a pause between requests, and
+//! the reading of a response. A response may take as long as its server needs, and so may an upgraded connection.
+
+mod bodies;
+mod forwarded;
+mod settings;
+mod version_deadline;
+
+use std::error::Error;
+use std::future::{Future, pending};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Incoming};
+use hyper::service::Service;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+pub use hyper_util::service::TowerToHyperService;
+use muster_process::connections::{ConnectionBounds, ConnectionCounts, ConnectionPermit, TrustedProxies};
+use muster_process::listen::{Accepted, Acceptor};
+use muster_process::{SharedClock, Tasks};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::bodies::InFlight;
+pub use self::bodies::{BodyError, PacedBody, ResponseInFlight};
+pub use self::forwarded::{ProxyHeader, client_address};
+pub use self::settings::HttpSettings;
+use self::version_deadline::VersionDeadline;
+use crate::http1::StallTimeout;
+
+/// Streams of one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+/// Bytes that an HTTP/2 connection buffers for one stream that its client does not read.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Between two pings on an HTTP/2 connection.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The bounds of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Open connections. A connection that was upgraded to a websocket counts until its peer is known.
+    pub connections: usize,
+    /// Those of them that come from one address, or from one IPv6 network of 64 bits. Behind a trusted proxy, the
+    /// requests of one client that are answered at a time.
+    pub per_address: usize,
+    /// From the moment a request is waited for until its head is complete; a connection that idles longer is closed.
+    pub head: Duration,
+    /// The time in which a request's body must bring another KiB, or end.
+    pub body: Duration,
+    /// The time in which a client must take something of a response that waits for it.
+    pub stall: Duration,
+    /// How long requests may go on after the server was told to stop.
+    pub drain: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            connections: 4_096,
+            per_address: 1_024,
+            head: Duration::from_secs(30),
+            body: Duration::from_secs(60),
+            stall: Duration::from_secs(60),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A listener's server: its name, its bounds, and the parts of the process that it needs.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// The listener's name in the log, and the name of its tasks.
+    pub name: &'static str,
+    /// Bounds on connections and times; see [`ServerLimits::default`].
+    pub limits: ServerLimits,
+    /// The proxies whose word about their clients' addresses is believed.
+    pub proxies: TrustedProxies,
+    /// The header in which they write it.
+    pub proxy_header: ProxyHeader,
+    /// Runs the connections.
+    pub tasks: Tasks,
+    /// Paces the listener when it fails.
+    pub clock: SharedClock,
+    /// Stops the server.
+    pub stop: CancellationToken,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// A server with a role's settings.
+    pub fn new(
+        name: &'static str,
+        settings: &HttpSettings,
+        tasks: Tasks,
+        clock: SharedClock,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            name,
+            limits: settings.limits(),
+            proxies: settings.proxies(),
+            proxy_header: settings.proxy_header,
+            tasks,
+            clock,
+            stop,
+        }
+    }
+}
+
+/// The address of a request's client, in the extensions of the request: of the connection, or as a trusted proxy gives
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddress(pub IpAddr);
+
+impl ClientAddress {
+    /// The client with the port of its connection, or of its proxy's.
+    #[must_use]
+    pub const fn at_port_of(self, peer: SocketAddr) -> SocketAddr {
+        SocketAddr::new(self.0, peer.port())
+    }
+}
+
+/// Serves each connection with the service that `service_for` makes for the address of its other end, until `stop` is
+/// cancelled. Then no connection is accepted any more, requests under way have [`ServerLimits::drain`] to finish, and
+/// this returns once all connections are closed. Connections that were upgraded are no longer the server's.
+///
+/// Requests carry a [`ClientAddress`] and an `Arc<ConnectionPermit>` in their extensions.
+pub async fn serve<F, S, B>(server: Server, listener: TcpListener, service_for: F)
+where
+    F: Fn(SocketAddr) -> S,
+    S: Service<Request<PacedBody<Incoming>>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let Server { name, limits, .. } = server;
+    let (tasks, stop) = (server.tasks.clone(), server.stop.clone());
+    let bounds = ConnectionBounds {
+        total: limits.connections,
+        per_address: limits.per_address,
+    };
+    let acceptor = Acceptor::new(name, listener, bounds, server.clock.clone(), stop.clone())
+        .behind(server.proxies.clone());
+    let open = TaskTracker::new();
+    let builder = builder(&limits, TaskExecutor::new(name, tasks.clone()));
+    let clients = Clients {
+        // Requests of proxies' clients are counted by themselves: the proxy's connections are bounded already.
+        counts: ConnectionCounts::new(ConnectionBounds {
+            total: usize::MAX,
+            ..bounds
+        }),
+        proxies: server.proxies,
+        header: server.proxy_header,
+    };
+    let clients = Arc::new(clients);
+    while let Some(Accepted { stream, peer, permit }) = acceptor.next().await {
+        let requests = watch::Sender::new(0);
+        let in_flight = requests.subscribe();
+        let service = BoundedService {
+            service: service_for(peer),
+            peer: peer.ip(),
+            permit: Arc::new(permit),
+            clients: Arc::clone(&clients),
+            requests,
+            body: limits.body,
+        };
+        let io = StallTimeout::new(
+            TokioIo::new(VersionDeadline::new(stream, limits.head)),
+            limits.stall,
+        );
+        let (builder, stop) = (builder.clone(), stop.clone());
+        let connection = async move {
+            let mut serving = pin!(builder.serve_connection_with_upgrades(io, service));
+            // A client that hangs up is no error of ours.
+            tokio::select! {
+                _ = serving.as_mut() => return,
+                () = stop.cancelled() => {}
+                () = wait_until_idle(in_flight.clone(), limits.head) => {
+                    serving.as_mut().graceful_shutdown();
+                    // A request that has just come is answered; a client that does not hang up is not waited for.
+                    tokio::select! {
+                        _ = serving.as_mut() => return,
+                        () = stop.cancelled() => {}
+                        () = wait_until_idle(in_flight, limits.drain) => return,
+                    }
+                }
+            }
+            serving.as_mut().graceful_shutdown();
+            let _ = timeout(limits.drain, serving).await;
+        };
+        tasks.spawn(name, open.track_future(connection));
+    }
+    open.close();
+    open.wait().await;
+}
+
+/// Returns once no request has been in flight for as long as `limit`.
+async fn wait_until_idle(mut requests: watch::Receiver<usize>, limit: Duration) {
+    loop {
+        let is_idle = *requests.borrow_and_update() == 0;
+        let changed = if is_idle {
+            match timeout(limit, requests.changed()).await {
+                Ok(changed) => changed,
+                Err(_) => return,
+            }
+        } else {
+            requests.changed().await
+        };
+        if changed.is_err() {
+            // The connection's service is gone, so the connection has ended or was upgraded.
+            return pending().await;
+        }
+    }
+}
+
+fn builder(limits: &ServerLimits, executor: TaskExecutor) -> Builder<TaskExecutor> {
+    let mut builder = Builder::new(executor);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_send_buf_size(SEND_BUFFER);
+    builder
+}
+
+/// The rules for clients behind proxies, shared by all connections of a server.
+struct Clients {
+    counts: ConnectionCounts,
+    proxies: TrustedProxies,
+    header: ProxyHeader,
+}
+
+/// A connection's service within the server's bounds.
+struct BoundedService<S> {
+    service: S,
+    /// The other end of the connection: the client, or a proxy.
+    peer: IpAddr,
+    permit: Arc<ConnectionPermit>,
+    clients: Arc<Clients>,
+    /// The number of requests in flight.
+    requests: watch::Sender<usize>,
+    /// The time in which a body must bring another KiB, as the server's limits set it.
+    body: Duration,
+}
+
+// === impl Clients, BoundedService ===
+
+impl Clients {
+    /// The address of a request's client, and the client's place if it is behind a proxy.
+    ///
+    /// # Errors
+    /// The client has as many requests in flight as it may have.
+    fn admit(
+        &self,
+        peer: IpAddr,
+        headers: &http::HeaderMap,
+    ) -> Result<(ClientAddress, Option<Arc<ConnectionPermit>>), TooManyRequests> {
+        let client = client_address(peer, headers, &self.proxies, self.header);
+        if client == peer.to_canonical() {
+            return Ok((ClientAddress(client), None));
+        }
+        let permit = self.counts.admit(Some(client)).map_err(|_| TooManyRequests)?;
+        Ok((ClientAddress(client), Some(Arc::new(permit))))
+    }
+}
+
+struct TooManyRequests;
+
+impl<S, B> Service<Request<Incoming>> for BoundedService<S>
+where
+    S: Service<Request<PacedBody<Incoming>>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<ResponseInFlight<B>>;
+    type Error = S::Error;
+    type Future = std::pin::Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let (client, place) = match self.clients.admit(self.peer, request.headers()) {
+            Ok(admitted) => admitted,
+            Err(TooManyRequests) => return Box::pin(async { Ok(too_many_requests()) }),
+        };
+        let permit = place.clone().unwrap_or_else(|| Arc::clone(&self.permit));
+        let extensions = request.extensions_mut();
+        extensions.insert(client);
+        extensions.insert(permit);
+        let in_flight = InFlight::begin(&self.requests, place);
+        let limit = self.body;
+        let answering = self.service.call(request.map(|body| PacedBody::new(body, limit)));
+        Box::pin(async move {
+            let response = answering.await?;
+            Ok(response.map(|body| ResponseInFlight::new(Either::Left(body), Some(in_flight))))
+        })
+    }
+}
+
+fn too_many_requests<B>() -> Response<ResponseInFlight<B>> {
+    let reason = "{\"detail\":\"Too many requests of this address are being answered; try again.\"}";
+    let body = Either::Right(Full::from(reason));
+    let mut response = Response::new(ResponseInFlight::new(body, None));
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// For [`serve`]: one service for all connections, whose requests carry `extension(address of the client)`.
+pub fn with_peer<S: Clone, T>(
+    service: S,
+    extension: fn(SocketAddr) -> T,
+) -> impl Fn(SocketAddr) -> WithPeer<S, T> {
+    move |peer| WithPeer {
+        service: service.clone(),
+        extension: extension(peer),
+    }
+}
+
+/// A service that adds a value to the extensions of each request; see [`with_peer`].
+#[derive(Clone, Debug)]
+pub struct WithPeer<S, T> {
+    service: S,
+    extension: T,
+}
+
+// === impl WithPeer ===
+
+impl<S, T, B> Service<Request<B>> for WithPeer<S, T>
+where
+    S: Service<Request<B>>,
+    T: Clone + Send + Sync + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn call(&self, mut request: Request<B>) -> Self::Future {
+        request.extensions_mut().insert(self.extension.clone());
+        self.service.call(request)
+    }
+}
+
+/// Runs what hyper spawns (the streams of an HTTP/2 connection) as named tasks of the process.
+#[derive(Clone, Debug)]
+pub struct TaskExecutor {
+    name: &'static str,
+    tasks: Tasks,
+}
+
+// === impl TaskExecutor ===
+
+impl TaskExecutor {
+    /// Spawns on `tasks` under this name.
+    pub const fn new(name: &'static str, tasks: Tasks) -> Self {
+        Self { name, tasks }
+    }
+}
+
+impl<F> hyper::rt::Executor<F> for TaskExecutor
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        self.tasks.spawn(self.name, future);
+    }
+}
+
+#[cfg(test)]
+mod tests;

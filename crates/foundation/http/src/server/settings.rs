@@ -1,0 +1,87 @@
+//! The table `[http]` of a role's configuration.
+
+use muster_process::config::Problem;
+use muster_process::connections::TrustedProxies;
+use serde::Deserialize;
+
+use super::ServerLimits;
+use super::forwarded::ProxyHeader;
+
+/// The connections of a role's HTTP listeners.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HttpSettings {
+    /// Open connections of one listener.
+    pub connections: usize,
+    /// Those of them that come from one address, or from one IPv6 network of 64 bits.
+    pub connections_per_address: usize,
+    /// Addresses and networks of the proxies in front of the role.
+    pub trusted_proxies: Vec<String>,
+    /// The header in which they write their clients' addresses.
+    pub proxy_header: ProxyHeader,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        let limits = ServerLimits::default();
+        Self {
+            connections: limits.connections,
+            connections_per_address: limits.per_address,
+            trusted_proxies: Vec::new(),
+            proxy_header: ProxyHeader::default(),
+        }
+    }
+}
+
+impl HttpSettings {
+    /// The server's bounds; times are those of [`ServerLimits::default`].
+    #[must_use]
+    pub fn limits(&self) -> ServerLimits {
+        ServerLimits {
+            connections: self.connections,
+            per_address: self.connections_per_address,
+            ..ServerLimits::default()
+        }
+    }
+
+    /// The proxies that are believed. An entry that [`Self::problems`] names counts as none.
+    #[must_use]
+    pub fn proxies(&self) -> TrustedProxies {
+        TrustedProxies::parse(&self.trusted_proxies).unwrap_or_default()
+    }
+
+    /// All problems of these settings. `table` is the name of the table.
+    #[must_use]
+    pub fn problems(&self, table: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (key, number) in [
+            ("connections", self.connections),
+            ("connections_per_address", self.connections_per_address),
+        ] {
+            if number == 0 {
+                problems.push(Problem::at(format!("{table}.{key}"), "must be at least 1"));
+            }
+        }
+        if let Err(error) = TrustedProxies::parse(&self.trusted_proxies) {
+            problems.push(Problem::at(format!("{table}.trusted_proxies"), error.to_string()));
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_is_named() {
+        assert!(HttpSettings::default().problems("http").is_empty());
+        let wrong = HttpSettings {
+            connections: 0,
+            connections_per_address: 0,
+            trusted_proxies: vec!["localhost".to_owned()],
+            proxy_header: ProxyHeader::Forwarded,
+        };
+        assert_eq!(wrong.problems("http").len(), 3);
+    }
+}

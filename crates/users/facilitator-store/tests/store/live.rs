@@ -1,0 +1,93 @@
+//! Storing live output: only messages of the job's validator, within bounds.
+
+use super::retention::sweep_at;
+use super::*;
+
+#[tokio::test]
+async fn what_a_job_says_is_its_validators_word_and_bounded() {
+    for (test, store) in engines().await {
+        let (validator, bounds) = (
+            validator_key("Validator"),
+            LiveConfig {
+                log_kib: 1,
+                log_pieces: 5,
+            },
+        );
+        let job = job("User", 1);
+        create(&store, validator, &job, at(0)).await;
+        let log = |offset: u64, bytes: usize| {
+            let data = muster_protocol::wire::decode(&format!("{:?}", "AAAA".repeat(bytes / 3))).unwrap();
+            LiveMessage::Log(Box::new(LiveLog {
+                uuid: job.uuid,
+                stream: LogStream::Stdout,
+                offset,
+                data,
+            }))
+        };
+        let foreign = [(validator_key("Other"), log(0, 3))];
+        store.store_live(&foreign, &bounds, at(1)).await.unwrap();
+        assert!(store.log_pieces(job.uuid, 0).await.unwrap().is_empty());
+
+        let messages: Vec<_> = (0..9).map(|n| (validator, log(n * 3, 3))).collect();
+        store.store_live(&messages, &bounds, at(1)).await.unwrap();
+        let pieces = store.log_pieces(job.uuid, 0).await.unwrap();
+        let offsets: Vec<_> = pieces.iter().map(|piece| piece.offset).collect();
+        assert_eq!(offsets, [12, 15, 18, 21, 24], "{}", test.engine);
+        assert_eq!(
+            (pieces[0].data.as_slice(), pieces[0].at),
+            ([0; 3].as_slice(), at(1))
+        );
+        let later = store.log_pieces(job.uuid, pieces[3].seq).await.unwrap();
+        assert_eq!(later, pieces[4..]);
+        store
+            .store_live(
+                &[(validator, log(27, 600)), (validator, log(627, 600))],
+                &bounds,
+                at(2),
+            )
+            .await
+            .unwrap();
+        assert_eq!(
+            store.log_pieces(job.uuid, 0).await.unwrap().len(),
+            1,
+            "1 KiB holds one of them"
+        );
+
+        store
+            .record(validator, &update(job.uuid, JobStatus::Completed), at(3))
+            .await
+            .unwrap();
+        sweep_at(&store, 3000).await;
+        assert_eq!(store.log_pieces(job.uuid, 0).await.unwrap().len(), 1);
+        sweep_at(&store, 3604).await;
+        assert!(store.log_pieces(job.uuid, 0).await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn the_live_output_of_a_lost_job_is_kept() {
+    for (test, store) in engines().await {
+        let validator = validator_key("Validator");
+        let job = job("User", 1);
+        create(&store, validator, &job, at(0)).await;
+        let piece = LiveMessage::Log(Box::new(LiveLog {
+            uuid: job.uuid,
+            stream: LogStream::Stdout,
+            offset: 0,
+            data: muster_protocol::wire::decode("\"aGk=\"").unwrap(),
+        }));
+        let bounds = LiveConfig::default();
+        store
+            .store_live(&[(validator, piece)], &bounds, at(1))
+            .await
+            .unwrap();
+        store
+            .record(validator, &update(job.uuid, JobStatus::HordeFailed), at(3))
+            .await
+            .unwrap();
+        sweep_at(&store, 4_000).await;
+        let kept = store.all_log_pieces(job.uuid).await.unwrap();
+        assert_eq!(kept.len(), 1, "{}", test.engine);
+        assert!(store.job(job.uuid).await.unwrap().unwrap().keeps_output);
+    }
+}

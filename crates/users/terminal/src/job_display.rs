@@ -1,0 +1,340 @@
+//! A job while it runs, as a person watches it: its steps, bars for long operations, and its output. Only the output
+//! goes to stdout.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use muster_client::{News, TransferProgress};
+use muster_protocol::Timestamp;
+use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry};
+use muster_protocol::wire::executor::{LogStream, ProgressOf};
+
+use crate::{job_text, print};
+
+/// Between two frames of a spinner.
+const TICK: Duration = Duration::from_millis(120);
+
+/// How much of one stream has been printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct PrintedOutput {
+    last: Option<PrintedPiece>,
+    /// Pieces were missing.
+    gap: bool,
+}
+
+/// A piece of output that was printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PrintedPiece {
+    start: u64,
+    end: u64,
+    /// When the facilitator took it in: one that is sent again says the same.
+    at: Timestamp,
+}
+
+/// The position of a piece of output relative to the printed output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogPosition {
+    Next,
+    /// It was sent again after a reconnection.
+    Again,
+    /// The job's program began anew, on another miner.
+    Anew,
+}
+
+/// The display on the terminal.
+pub struct LiveDisplay {
+    begun: Timestamp,
+    bars: MultiProgress,
+    /// The spinner with the last status.
+    stage: Option<ProgressBar>,
+    /// The bar of what is under way.
+    under_way: Option<(ProgressOf, ProgressBar)>,
+    /// How far the image was in the last line about it, in tenths, where there is no terminal for a bar.
+    image_said: Option<u64>,
+    /// Nothing but the end is wanted.
+    quiet: bool,
+    stdout: PrintedOutput,
+    stderr: PrintedOutput,
+}
+
+// === impl PrintedOutput ===
+
+impl PrintedOutput {
+    fn takes(&mut self, log: &LogEvent) -> LogPosition {
+        let place = match self.last {
+            Some(last) if log.offset <= last.start && log.at <= last.at => return LogPosition::Again,
+            Some(last) if log.offset <= last.start => {
+                self.gap = log.offset > 0;
+                LogPosition::Anew
+            }
+            Some(last) => {
+                self.gap |= log.offset > last.end;
+                LogPosition::Next
+            }
+            None => {
+                self.gap |= log.offset > 0;
+                LogPosition::Next
+            }
+        };
+        self.last = Some(PrintedPiece {
+            start: log.offset,
+            end: log.offset.saturating_add(log.text.len() as u64),
+            at: log.at,
+        });
+        place
+    }
+
+    /// The part of the whole text that has not been printed yet.
+    fn rest(self, text: &str) -> &str {
+        let Some(PrintedPiece { end, .. }) = self.last else {
+            return text;
+        };
+        if self.gap {
+            return "";
+        }
+        let end = usize::try_from(end).unwrap_or(usize::MAX);
+        text.get(end..).unwrap_or_default()
+    }
+}
+
+// === impl LiveDisplay ===
+
+impl LiveDisplay {
+    /// Times count from `begun`.
+    pub fn new(begun: Timestamp, quiet: bool) -> Self {
+        let target = if quiet || !std::io::stderr().is_terminal() {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
+        };
+        Self {
+            begun,
+            bars: MultiProgress::with_draw_target(target),
+            stage: None,
+            under_way: None,
+            image_said: None,
+            quiet,
+            stdout: PrintedOutput::default(),
+            stderr: PrintedOutput::default(),
+        }
+    }
+
+    /// A bar for a transfer of a file of this machine.
+    pub fn transfer(&self, name: &str) -> impl FnMut(TransferProgress) + use<> {
+        let bar = self.bars.add(bytes_bar(name.to_owned()));
+        move |told| {
+            bar.set_length(told.total);
+            bar.set_position(told.done);
+            if told.done >= told.total {
+                bar.finish_and_clear();
+            }
+        }
+    }
+
+    /// A line about the job.
+    pub fn say(&self, text: &str) {
+        if !self.quiet {
+            self.bars.suspend(|| print::problem(format_args!("{text}")));
+        }
+    }
+
+    /// Shows something new.
+    pub fn news(&mut self, news: News) {
+        match news {
+            News::Status(entry) => self.status(&entry),
+            News::Log(log) => self.log(&log),
+            News::Progress(progress) => self.progress(&progress),
+            News::Queued(place) => self.say(&job_text::place(&place)),
+        }
+    }
+
+    fn status(&mut self, entry: &StatusEntry) {
+        if let Some((_, bar)) = self.under_way.take() {
+            bar.finish_and_clear();
+        }
+        self.say(&job_text::step(entry, self.begun));
+        if entry.status.is_terminal() {
+            self.clear();
+            return;
+        }
+        let stage = self.stage.get_or_insert_with(|| {
+            let bar = self.bars.add(ProgressBar::new_spinner());
+            bar.enable_steady_tick(TICK);
+            bar
+        });
+        stage.set_message(entry.status.to_string());
+    }
+
+    fn progress(&mut self, progress: &ProgressEvent) {
+        let same = self
+            .under_way
+            .as_ref()
+            .is_some_and(|(of, _)| *of == progress.stage);
+        if !same {
+            let name = progress.stage.to_string().replace('_', " ");
+            let bar = if progress.stage == ProgressOf::Execution {
+                seconds_bar(name)
+            } else {
+                bytes_bar(name)
+            };
+            if let Some((_, old)) = self.under_way.replace((progress.stage, self.bars.add(bar))) {
+                old.finish_and_clear();
+            }
+        }
+        if let Some((_, bar)) = &self.under_way {
+            if let Some(total) = progress.total {
+                bar.set_length(total);
+            }
+            bar.set_position(progress.done);
+            if let Some(layers) = progress.layers {
+                bar.set_message(format!("image, {} of {} layers", layers.done, layers.total));
+            }
+        }
+        if progress.stage == ProgressOf::ImagePull && self.bars.is_hidden() {
+            self.say_image(progress);
+        }
+    }
+
+    /// A line about the image where no bar can be seen: one for each tenth of it, and one before its size is known.
+    fn say_image(&mut self, progress: &ProgressEvent) {
+        let tenths = progress
+            .total
+            .and_then(|total| progress.done.saturating_mul(10).checked_div(total));
+        let reached = tenths.unwrap_or_default();
+        if self.image_said.is_none_or(|said| said < reached) {
+            self.image_said = Some(reached);
+            self.say(&job_text::image_progress(progress));
+        }
+    }
+
+    fn log(&mut self, log: &LogEvent) {
+        if self.quiet {
+            return;
+        }
+        let beside = log.stream == LogStream::Stderr;
+        let printed = if beside {
+            &mut self.stderr
+        } else {
+            &mut self.stdout
+        };
+        match printed.takes(log) {
+            LogPosition::Again => {}
+            LogPosition::Next => self.put(beside, &log.text),
+            LogPosition::Anew => {
+                self.say("  the job begins anew on another miner; what it printed before is no longer part of its result");
+                self.put(beside, &log.text);
+            }
+        }
+    }
+
+    fn put(&self, beside: bool, text: &str) {
+        self.bars.suspend(|| {
+            if beside {
+                print::bytes_beside(text);
+            } else {
+                print::raw(text);
+            }
+        });
+    }
+
+    /// Removes every bar.
+    pub fn clear(&mut self) {
+        if let Some((_, bar)) = self.under_way.take() {
+            bar.finish_and_clear();
+        }
+        if let Some(stage) = self.stage.take() {
+            stage.finish_and_clear();
+        }
+    }
+
+    /// The end: what has not been printed yet, and what failed and whose fault it was.
+    pub fn finish(&mut self, view: &JobView) {
+        self.clear();
+        if self.quiet {
+            return;
+        }
+        self.put(false, self.stdout.rest(&view.stdout));
+        self.put(true, self.stderr.rest(&view.stderr));
+        if self.stdout.gap || self.stderr.gap {
+            let id = view.uuid;
+            self.say(&format!(
+                "  some of what it printed did not come live; `muster job logs {id}` has all of it"
+            ));
+        }
+        for path in view.artifacts.keys() {
+            self.say(&format!("  artifact {path}"));
+        }
+        if let Some(reason) = job_text::failure(view) {
+            self.say(&format!("job {}: {reason}", view.uuid));
+        }
+    }
+}
+
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    // A template that cannot be read is a defect that a test finds; the bar is drawn in its usual style then.
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+const BYTES: &str = "  {msg:20} {wide_bar} {bytes:>10} of {total_bytes:>10} {eta:>5}";
+const SECONDS: &str = "  {msg:20} {wide_bar} {pos} s of {len} s";
+
+fn bytes_bar(name: String) -> ProgressBar {
+    styled(ProgressBar::new(0), BYTES).with_message(name)
+}
+
+fn seconds_bar(name: String) -> ProgressBar {
+    styled(ProgressBar::new(0), SECONDS).with_message(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log_at(second: i64, offset: u64, text: &str) -> LogEvent {
+        LogEvent {
+            stream: LogStream::Stdout,
+            text: text.to_owned(),
+            at: Timestamp::from_secs(second),
+            offset,
+        }
+    }
+
+    fn log(offset: u64, text: &str) -> LogEvent {
+        log_at(0, offset, text)
+    }
+
+    #[test]
+    fn every_piece_is_printed_once_and_the_rest_at_the_end() {
+        let mut printed = PrintedOutput::default();
+        assert_eq!(printed.rest("all"), "all");
+        assert_eq!(printed.takes(&log(0, "one ")), LogPosition::Next);
+        assert_eq!(printed.takes(&log(4, "two ")), LogPosition::Next);
+        assert_eq!(printed.takes(&log(4, "two ")), LogPosition::Again);
+        assert_eq!(printed.rest("one two three"), "three");
+        assert_eq!(printed.rest("one"), "", "a text that was cut");
+        assert!(!printed.gap);
+        assert_eq!(printed.takes(&log(10, "four")), LogPosition::Next);
+        assert!(printed.gap);
+        assert_eq!(printed.rest("one two three four five"), "");
+    }
+
+    #[test]
+    fn another_attempts_output_begins_anew() {
+        let mut printed = PrintedOutput::default();
+        assert_eq!(printed.takes(&log(0, "one two ")), LogPosition::Next);
+        assert_eq!(printed.takes(&log_at(9, 0, "one ")), LogPosition::Anew);
+        assert_eq!(printed.takes(&log_at(10, 4, "two ")), LogPosition::Next);
+        assert_eq!(printed.rest("one two three"), "three");
+    }
+
+    #[test]
+    fn the_templates_can_be_read() {
+        for template in [BYTES, SECONDS] {
+            assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
+        }
+    }
+}

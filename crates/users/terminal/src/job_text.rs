@@ -1,0 +1,303 @@
+//! Jobs as text for people.
+
+use muster_protocol::job::Outcome;
+use muster_protocol::rest::{JobView, ProgressEvent, QueueEvent, QueuedJob, StatusEntry, WebhookDelivery};
+use muster_protocol::upload::FileUpload;
+use muster_protocol::{Receipt, Timestamp};
+
+use crate::print;
+
+/// The end of a job: what it printed, or what failed and whose fault it was.
+fn result(view: &JobView) {
+    if !view.stdout.is_empty() {
+        print::raw(&view.stdout);
+    }
+    if !view.stderr.is_empty() {
+        print::problem(format_args!("{}", view.stderr.trim_end()));
+    }
+    for path in view.artifacts.keys() {
+        print::line(format_args!("  artifact {path}"));
+    }
+    for upload in &view.uploads {
+        print::line(format_args!("  output   {}", output(upload).0));
+    }
+    if let Some(reason) = failure(view) {
+        print::problem(format_args!("job {}: {reason}", view.uuid));
+    }
+}
+
+/// The file under `/output` that an upload delivers, and where to.
+pub fn output(upload: &FileUpload) -> (&str, &str) {
+    match upload {
+        FileUpload::SingleFilePost(post) => (&post.relative_path, &post.url),
+        FileUpload::SingleFilePut(put) => (&put.relative_path, &put.url),
+    }
+}
+
+/// A job from beginning to end.
+pub fn job(view: &JobView) {
+    print::line(format_args!("job      {}", view.uuid));
+    print::line(format_args!("image    {}", view.docker_image));
+    if let Some(image) = &view.image {
+        let manifest = image.manifest.map(|digest| format!(", manifest {digest}"));
+        print::line(format_args!(
+            "  was    {}{}",
+            image.id,
+            manifest.unwrap_or_default()
+        ));
+    }
+    print::line(format_args!("class    {}", view.executor_class));
+    print::line(format_args!("router   {}", view.target_validator_hotkey));
+    if let Some(queued) = &view.queue {
+        queue(queued);
+    }
+    for entry in &view.status_history {
+        print::line(format_args!("{}", step(entry, view.created_at)));
+    }
+    for receipt in receipts(view) {
+        print::line(format_args!("  receipt  {}", describe(&receipt)));
+    }
+    if let Some(delivery) = &view.webhook {
+        print::line(format_args!("webhook  {}", webhook(delivery)));
+    }
+    result(view);
+}
+
+/// Where the message about a job's end stands: `due to https://host/, 2 attempts, the last failed: … , next at …`.
+fn webhook(delivery: &WebhookDelivery) -> String {
+    let WebhookDelivery {
+        url, state, attempts, ..
+    } = delivery;
+    let attempts = match attempts {
+        0 => String::new(),
+        1 => ", 1 attempt".to_owned(),
+        more => format!(", {more} attempts"),
+    };
+    let error = delivery.error.as_ref();
+    let error = error
+        .map(|error| format!(", the last failed: {error}"))
+        .unwrap_or_default();
+    let next = delivery
+        .next_at
+        .map(|next| format!(", next at {next}"))
+        .unwrap_or_default();
+    format!("{state} to {url}{attempts}{error}{next}")
+}
+
+/// A step of a job in a line, with the time since `begun`.
+pub fn step(entry: &StatusEntry, begun: Timestamp) -> String {
+    let seconds = entry.created_at.since(begun).as_secs_f64();
+    format!("  {seconds:>8.3} s  {}", entry.status)
+}
+
+/// A line about an image that is being fetched: `           fetching the image: 1.5 of 3.0 MiB, 1 of 2 layers`.
+pub fn image_progress(progress: &ProgressEvent) -> String {
+    let mib = |bytes: u64| {
+        let tenths = bytes.saturating_mul(10) >> 20;
+        format!("{}.{}", tenths / 10, tenths % 10)
+    };
+    let bytes = match progress.total {
+        Some(total) => format!("{} of {} MiB", mib(progress.done), mib(total)),
+        None => format!("{} MiB", mib(progress.done)),
+    };
+    let layers = progress
+        .layers
+        .map(|layers| format!(", {} of {} layers", layers.done, layers.total))
+        .unwrap_or_default();
+    format!("{:>12}fetching the image: {bytes}{layers}", "")
+}
+
+/// The receipts with both signatures that came with the job's end.
+pub fn receipts(view: &JobView) -> Vec<Receipt> {
+    let extension = |entry: &StatusEntry| entry.metadata.as_ref()?.muster.clone();
+    view.status_history
+        .last()
+        .and_then(extension)
+        .map(|extension| extension.receipts)
+        .unwrap_or_default()
+}
+
+/// A receipt in a line.
+pub fn describe(receipt: &Receipt) -> String {
+    let payload = &receipt.payload;
+    format!(
+        "{:<19} attempt {} of {} signed by both",
+        payload.kind(),
+        payload.attempt(),
+        payload.timestamp()
+    )
+}
+
+/// Why it did not succeed: what happened, where, whose fault it was, and the code to look up.
+pub fn failure(view: &JobView) -> Option<String> {
+    let metadata = view.status_history.last()?.metadata.as_ref()?;
+    let (outcome, words, context) = if let Some(details) = &metadata.job_rejection_details {
+        let words = format!(
+            "rejected by the {}: {} ({})",
+            details.rejected_by, details.message, details.reason
+        );
+        (Outcome::Rejected(details.clone()), words, &details.context)
+    } else if let Some(details) = &metadata.job_failure_details {
+        let exit = details.docker_process_exit_status;
+        let exit = exit.map(|code| format!(", exit code {code}")).unwrap_or_default();
+        let words = format!(
+            "failed in stage {}: {} ({}{exit})",
+            details.stage, details.message, details.reason
+        );
+        (
+            Outcome::Failed(Box::new(details.clone())),
+            words,
+            &details.context,
+        )
+    } else {
+        let details = metadata.horde_failure_details.as_ref()?;
+        let words = format!(
+            "failed by the subnet, says the {}: {} ({})",
+            details.reported_by, details.message, details.reason
+        );
+        (Outcome::HordeFailed(details.clone()), words, &details.context)
+    };
+    let code = context.as_ref().and_then(|context| context.get("code")?.as_str());
+    let page = code
+        .map(|code| format!("; `muster explain {code}`"))
+        .unwrap_or_default();
+    Some(format!("{words}; at fault: {}{page}", outcome.fault()))
+}
+
+/// The place of a waiting job: `  waiting: 3rd of 12 for always_on.gpu-24gb, about 4 min: all 2 executors are at work`.
+pub fn place(place: &QueueEvent) -> String {
+    let estimate = place
+        .estimate_s
+        .map(|seconds| format!(", {}", wait(seconds)))
+        .unwrap_or_default();
+    let why = if place.why.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", place.why)
+    };
+    let (class, waiting) = (place.class, place.waiting);
+    let position = ordinal(place.ahead.saturating_add(1));
+    format!("  waiting: {position} of {waiting} for {class}{estimate}{why}")
+}
+
+/// The place of a waiting job as the table of jobs has it: `3rd of 12, about 4 min`.
+pub fn short_place(queued: &QueuedJob, now: Timestamp) -> String {
+    let position = ordinal(queued.position);
+    let start = queued
+        .estimated_start
+        .map(|start| format!(", {}", wait(start.since(now).as_secs())))
+        .unwrap_or_default();
+    format!("{position} of {}{start}", queued.waiting)
+}
+
+/// A waiting time in words: `less than a minute`, `about 4 min`, `about 3 h`.
+pub fn wait(seconds: u64) -> String {
+    match seconds {
+        0..60 => "less than a minute".to_owned(),
+        60..7_200 => format!("about {} min", seconds.div_ceil(60)),
+        _ => format!("about {} h", seconds.div_ceil(3_600)),
+    }
+}
+
+/// The time since something, as tables have it: `45s`, `12m`, `3h`, `2d`.
+pub fn age(since: Timestamp, now: Timestamp) -> String {
+    match now.since(since).as_secs() {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3_600 => format!("{}m", seconds / 60),
+        seconds @ 3_600..86_400 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Where a job stands in a word: `queued` while it waits for an executor, else its last status.
+pub fn state(view: &JobView) -> String {
+    match view.queue {
+        Some(_) => "queued".to_owned(),
+        None => view.last_status().to_string(),
+    }
+}
+
+/// The lines about the place of a job that waits.
+fn queue(queued: &QueuedJob) {
+    let (position, waiting, class) = (ordinal(queued.position), queued.waiting, queued.class);
+    let told = queued.told_at;
+    print::line(format_args!(
+        "queue    {position} of {waiting} for {class}, told at {told}"
+    ));
+    if !queued.why.is_empty() {
+        print::line(format_args!("  why    {}", queued.why));
+    }
+    if let Some(start) = queued.estimated_start {
+        print::line(format_args!("  start  estimated at {start}"));
+    }
+}
+
+/// An ordinal number in English: `1st`, `12th`, `23rd`.
+fn ordinal(number: u64) -> String {
+    let ending = match (number % 100, number % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        (_, _) => "th",
+    };
+    format!("{number}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::ExecutorClass;
+
+    use super::*;
+
+    #[test]
+    fn a_waiting_job_tells_its_place_its_time_and_why() {
+        let mut waits = QueueEvent {
+            class: ExecutorClass::AlwaysOnGpu24Gb,
+            ahead: 2,
+            waiting: 12,
+            estimate_s: Some(200),
+            why: "all 2 executors are at work".to_owned(),
+        };
+        assert_eq!(
+            place(&waits),
+            "  waiting: 3rd of 12 for always_on.gpu-24gb, about 4 min: all 2 executors are at work"
+        );
+        let told = Timestamp::from_secs(1_000);
+        let view = QueuedJob::new(&waits, told);
+        assert_eq!(short_place(&view, told), "3rd of 12, about 4 min");
+        let later = Timestamp::from_secs(9_000);
+        assert_eq!(short_place(&view, later), "3rd of 12, less than a minute");
+        waits.estimate_s = None;
+        waits.why = String::new();
+        assert_eq!(short_place(&QueuedJob::new(&waits, told), told), "3rd of 12");
+        assert_eq!(place(&waits), "  waiting: 3rd of 12 for always_on.gpu-24gb");
+        assert_eq!(
+            [1, 2, 11, 12, 13, 21, 111].map(ordinal),
+            ["1st", "2nd", "11th", "12th", "13th", "21st", "111th"]
+        );
+    }
+
+    #[test]
+    fn times_are_told_in_one_unit() {
+        let at = Timestamp::from_secs;
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3_599, "59m"),
+            (7_200, "2h"),
+            (200_000, "2d"),
+        ] {
+            assert_eq!(age(at(1_000), at(1_000 + seconds)), text);
+        }
+        assert_eq!(age(at(9), at(1)), "0s", "a clock that was set back");
+        for (seconds, text) in [
+            (59, "less than a minute"),
+            (61, "about 2 min"),
+            (7_201, "about 3 h"),
+        ] {
+            assert_eq!(wait(seconds), text);
+        }
+    }
+}

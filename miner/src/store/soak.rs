@@ -1,0 +1,175 @@
+//! Months of use in a miner's store and receipt pages whose sizes are bounded.
+
+use std::path::Path;
+use std::time::Duration;
+
+use muster_process::folders::measure_folder;
+use muster_process::{Clock as _, TestClock};
+use muster_protocol::receipt::{
+    FinishedReceipt, FinishedTag, OfferedReceipt, PAGE_SECS, SERVED_SECS, StartedReceipt, StartedTag, page_of,
+};
+use muster_protocol::{
+    AttemptId, ExecutorClass, MinerKey, ReceiptPayload, Signature, Timestamp, ValidatorKey,
+};
+use muster_store::retention::{Keep, Pace, PaceSettings, sweep_once};
+use muster_store::size::measure_tables;
+use muster_store::testing::sqlite;
+use uuid::Uuid;
+
+use crate::lease_table::{LeaseStatus, LeaseWrite};
+use crate::receipt_pages::Pages;
+use crate::store::{MIGRATIONS, Store};
+use crate::testing::{miner_pair, validator_pair};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// How much is done for how long, and how long receipts stay.
+#[derive(Clone, Copy, Debug)]
+struct Soak {
+    days: u32,
+    jobs_a_day: u32,
+    kept_days: u32,
+}
+
+#[tokio::test]
+async fn ten_days_of_jobs_stay_within_their_bounds() {
+    run(Soak {
+        days: 10,
+        jobs_a_day: 48,
+        kept_days: 3,
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "soak: a year at 1,000 jobs a day, half an hour to two hours"]
+async fn a_year_of_jobs_stays_within_its_bounds() {
+    run(Soak {
+        days: 365,
+        jobs_a_day: 1_000,
+        kept_days: 90,
+    })
+    .await;
+}
+
+fn attempt(n: u64) -> AttemptId {
+    AttemptId::from_uuid(Uuid::from_u128(u128::from(n) + 1))
+}
+
+/// The writes of one lease from its offer to the acknowledged result, with both receipts.
+fn lease(n: u64, miner: MinerKey, validator: ValidatorKey, at: Timestamp) -> Vec<LeaseWrite> {
+    let attempt = attempt(n);
+    let started = ReceiptPayload::Started(StartedReceipt {
+        job_uuid: attempt,
+        miner_hotkey: miner,
+        validator_hotkey: validator,
+        timestamp: at,
+        receipt_type: StartedTag,
+        executor_class: ExecutorClass::AlwaysOnTest,
+        is_organic: true,
+        ttl: 7,
+    });
+    let finished = ReceiptPayload::Finished(FinishedReceipt {
+        job_uuid: attempt,
+        miner_hotkey: miner,
+        validator_hotkey: validator,
+        timestamp: at,
+        receipt_type: FinishedTag,
+        time_started: at,
+        time_took_us: 1,
+        score_str: "1.000000".to_owned(),
+        block_numbers: vec![],
+    });
+    let receipt = |payload| {
+        let offered = OfferedReceipt {
+            payload,
+            validator_signature: Signature::from_bytes([1; 64]),
+        };
+        LeaseWrite::Receipt(Box::new(
+            offered.with_countersignature(Signature::from_bytes([2; 64])),
+        ))
+    };
+    vec![
+        LeaseWrite::Opened {
+            attempt,
+            validator,
+            at,
+        },
+        receipt(started),
+        LeaseWrite::Ended {
+            attempt,
+            standing: LeaseStatus::Owed,
+            history: vec![],
+            at,
+        },
+        receipt(finished),
+        LeaseWrite::Settled(attempt),
+    ]
+}
+
+async fn run(soak: Soak) {
+    let test = sqlite(&MIGRATIONS).await.unwrap();
+    let store = Store::on(test.pool.clone());
+    let clock = TestClock::default();
+    let folder = tempfile::tempdir().unwrap();
+    let pages = Pages::open(folder.path(), vec![], clock.now()).await.unwrap();
+    let (miner, validator) = (
+        MinerKey(miner_pair().hotkey()),
+        ValidatorKey(validator_pair().hotkey()),
+    );
+    let file = test.url.trim_start_matches("sqlite:").to_owned();
+    let size = || std::fs::metadata(Path::new(&file)).unwrap().len();
+    let keep = Keep {
+        days: soak.kept_days,
+        rows: 10_000_000,
+        mib: 65_536,
+    };
+    let (rules, writer) = store.retention(keep).unwrap();
+    let pace = Pace {
+        pause: Duration::ZERO,
+        ..PaceSettings::default().pace()
+    };
+    let a_day = u64::from(soak.jobs_a_day);
+    let (mut made, mut forgotten, mut full) = (0, 0, 0);
+    for hour in 0..u64::from(soak.days) * 24 {
+        let (now, due) = (clock.now(), a_day * (hour + 1) / 24);
+        let writes: Vec<_> = (made..due)
+            .flat_map(|n| lease(n, miner, validator, now))
+            .collect();
+        made = due;
+        let lines = store.commit(&writes, page_of(now)).await.unwrap();
+        pages.append(&lines).await.unwrap();
+        let greeting = Signature::from_bytes([u8::try_from(hour % 251).unwrap(); 64]);
+        store.first_use(&greeting, now.plus(HOUR)).await.unwrap();
+        clock.advance(HOUR);
+        // The lease table forgets leases after a day.
+        let old = made.saturating_sub(a_day);
+        let forget = (forgotten..old).map(attempt).collect();
+        store.commit(&[LeaseWrite::Forgotten(forget)], 0).await.unwrap();
+        forgotten = forgotten.max(old);
+        pages.prune(clock.now()).await.unwrap();
+        sweep_once(&rules, &writer, &[], pace, &clock).await.unwrap();
+        if hour == u64::from(soak.kept_days + 1) * 24 {
+            full = size();
+        }
+    }
+    for table in measure_tables(&test.url).await.unwrap() {
+        let bound = match table.table.as_str() {
+            "receipts" => 2 * a_day * u64::from(soak.kept_days + 1),
+            "leases" => a_day + a_day / 24 + 1,
+            _ => 16,
+        };
+        assert!(
+            table.rows <= bound,
+            "{table:?}: more than {bound} rows after {soak:?}"
+        );
+    }
+    let end = size();
+    assert!(
+        full > 0 && end <= full + full / 4,
+        "the file grew from {full} to {end} bytes"
+    );
+    let served = u64::try_from(SERVED_SECS / PAGE_SECS).unwrap();
+    let left = measure_folder(folder.path());
+    assert!(left.files > 0 && left.files <= served + 1, "{left:?}");
+}

@@ -1,0 +1,142 @@
+//! `muster miner drain` and `muster executor drain`: a running process takes no more jobs and finishes those that it
+//! has.
+//!
+//! The wish is a file that the running process looks for, so it also holds for the next process.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use muster_process::SharedClock;
+use muster_terminal::print;
+use serde::Deserialize;
+
+use crate::cli::Drain;
+use crate::failure::{Failure, Result};
+use crate::roles::configure;
+
+/// How often the running process is asked.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long an executor may take to notice the file.
+const NOTICE: Duration = Duration::from_secs(60);
+
+/// The part of a miner's `/health` that is read.
+#[derive(Debug, Deserialize)]
+struct MinerHealth {
+    #[serde(default)]
+    draining: bool,
+    #[serde(default)]
+    open_leases: usize,
+}
+
+/// Empties a miner, or opens it again.
+pub(crate) async fn miner(asked: &Drain, clock: &SharedClock) -> Result<ExitCode> {
+    let Some(config) = configure::<muster_miner::Config>(asked.config.as_deref(), false)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    if asked.undo {
+        return undo(&config.drain_file, "the miner");
+    }
+    make(&config.drain_file)?;
+    let url = format!(
+        "http://{}/health",
+        muster_process::listen::local_address(config.bind)
+    );
+    let mut told = None;
+    loop {
+        let answer = reqwest::get(&url)
+            .await
+            .and_then(reqwest::Response::error_for_status)
+            .with_context(|| format!("no miner answers at {url}; it will take no jobs when it is started"))?;
+        let health: MinerHealth = answer
+            .json()
+            .await
+            .with_context(|| format!("{url} is not a miner's health"))?;
+        if health.draining && health.open_leases == 0 {
+            print::raw("the miner is empty; it takes jobs again after `muster miner drain --undo`\n");
+            return Ok(ExitCode::SUCCESS);
+        }
+        if told != Some(health.open_leases) {
+            told = Some(health.open_leases);
+            print::raw(&format!("waiting for {} jobs to end\n", health.open_leases));
+        }
+        clock.sleep(ASK_EVERY).await;
+    }
+}
+
+/// Empties a persistent executor, or opens it again.
+pub(crate) async fn executor(asked: &Drain, clock: &SharedClock) -> Result<ExitCode> {
+    let Some(config) = configure::<muster_executor::Config>(asked.config.as_deref(), false)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let wish = config.drain_file();
+    if asked.undo {
+        return undo(&wish, "the executor");
+    }
+    let status = config.drained_file();
+    let stale = fs::remove_file(&status);
+    if let Err(error) = stale
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(Failure::from(
+            anyhow::Error::new(error).context(format!("cannot remove {}", status.display())),
+        ));
+    }
+    make(&wish)?;
+    let since = clock.now();
+    let mut told = None;
+    loop {
+        let jobs = fs::read_to_string(&status)
+            .ok()
+            .and_then(|text| text.trim().parse::<usize>().ok());
+        match jobs {
+            Some(0) => {
+                print::raw(
+                    "the executor is empty; it takes jobs again after `muster executor drain --undo`\n",
+                );
+                return Ok(ExitCode::SUCCESS);
+            }
+            Some(_) => {}
+            None if clock.now().since(since) > NOTICE => {
+                return Err(Failure::from(anyhow::anyhow!(
+                    "no persistent executor of this configuration runs; it will take no jobs when it is started"
+                )));
+            }
+            None => {}
+        }
+        if jobs.is_some() && told != jobs {
+            told = jobs;
+            print::raw(&format!("waiting for {} jobs to end\n", jobs.unwrap_or_default()));
+        }
+        clock.sleep(ASK_EVERY).await;
+    }
+}
+
+fn make(file: &Path) -> Result {
+    let made = file
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(file, ""));
+    made.with_context(|| {
+        format!(
+            "cannot write {}, by which the running process learns of the wish",
+            file.display()
+        )
+    })?;
+    Ok(())
+}
+
+fn undo(file: &Path, process: &str) -> Result<ExitCode> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Failure::from(
+            anyhow::Error::new(error).context(format!("cannot remove {}", file.display())),
+        )),
+        Ok(()) | Err(_) => {
+            print::raw(&format!("{process} takes jobs again\n"));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
