@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use muster_test_ports::free_address;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 
-use crate::free_address::free_address;
 use crate::process::{run, wait_for};
 
 /// Debian keeps the server's programs off the path, one folder per major version.

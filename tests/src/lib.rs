@@ -3,7 +3,6 @@
 mod cluster;
 mod devchain;
 mod dockerd;
-mod free_address;
 mod image;
 mod parts;
 mod process;
@@ -15,8 +14,8 @@ mod user;
 pub use cluster::Cluster;
 pub use devchain::RunningChain;
 pub use dockerd::Dockerd;
-pub use free_address::free_address;
 pub use image::{BUSYBOX, IMAGES_OF_TESTS, llama_image, shell_image};
+pub use muster_test_ports::free_address;
 pub use parts::{Absences, Keys, Layout, Parts, Role, SpareMiner};
 pub use process::{Output, muster, run, run_with_input, wait_for};
 pub use registry::{HeldDoor, PublishedImage, REGISTRY_PASSWORD, REGISTRY_USER, Registry, SlowDoor};

@@ -10,12 +10,12 @@ use muster_identity::Keypair;
 use muster_identity::wallet::{ColdkeyStorage, WalletPath, create};
 use muster_process::ready;
 use muster_protocol::{AttemptId, JobId};
+use muster_test_ports::free_address;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::devchain::RunningChain;
-use crate::free_address::free_address;
 use crate::process::{muster, wait_for};
 
 mod layout;

@@ -12,12 +12,12 @@ use bollard::auth::DockerCredentials;
 use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 use muster_process::Tasks;
 use muster_protocol::ImageId;
+use muster_test_ports::free_address;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::free_address::free_address;
 use crate::image::BUSYBOX;
 use crate::process::wait_for;
 

@@ -6,12 +6,11 @@
 )]
 
 use std::fs::OpenOptions;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use muster_tests::{IMAGES_OF_TESTS, Output, RunningSubnet, muster, run, wait_for};
+use muster_tests::{IMAGES_OF_TESTS, Output, RunningSubnet, free_address, muster, run, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -64,7 +63,7 @@ struct Enrolled {
 
 impl Enrolled {
     fn new(capacity: u32) -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = free_address().unwrap();
         // None of the miner's own: whatever runs, runs on the standing one.
         let arguments = ["--executors", "0", "--standing", &free.to_string()];
         let subnet = RunningSubnet::start_with(&arguments).unwrap();

@@ -146,7 +146,7 @@ impl Miner {
             .build()
             .unwrap();
         let (orders, started) = mpsc::unbounded_channel();
-        let (end, ended) = oneshot::channel();
+        let (end, mut ended) = oneshot::channel();
         let tasks = Tasks::new();
         let (miner_tasks, miner_clock) = (tasks.clone(), Arc::new(clock.clone()));
         runtime.spawn(async move {
@@ -165,6 +165,7 @@ impl Miner {
                 if let Some(address) = ready::read(&ready_file).unwrap() {
                     return address;
                 }
+                assert!(ended.is_empty(), "the miner ended: {:?}", ended.try_recv());
                 tokio::time::sleep(Duration::from_millis(5)).await; // polls until it is there; the caller sets the deadline
             }
         })

@@ -1,6 +1,6 @@
 //! Persistent executors: how they come in, who does not, and what happens when one of the two vanishes.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use muster_protocol::wire::executor::{
 use muster_protocol::wire::miner::{FromMiner, StreamingDetails, ToMiner};
 use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
 use muster_protocol::{Digest, ExecutorClass, HordeFailureReason, ImageId};
+use muster_test_ports::free_address;
 use muster_websocket::tls::connect_known;
 use muster_websocket::{CloseCode, ConnectError, Limits, Socket};
 
@@ -29,10 +30,6 @@ struct Place {
     address: SocketAddr,
 }
 
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 fn with_door(address: SocketAddr) -> impl FnOnce(&mut Config) {
     move |config| {
         config.executor.count = 0;
@@ -43,7 +40,7 @@ fn with_door(address: SocketAddr) -> impl FnOnce(&mut Config) {
 
 impl Place {
     async fn open() -> Self {
-        let address = free_address();
+        let address = free_address().unwrap();
         let miner = Miner::start_with(with_door(address)).await;
         let roll = ExecutorRegistry::new(miner.folder.path().join("standing"));
         Self { miner, roll, address }

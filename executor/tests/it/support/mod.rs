@@ -12,7 +12,7 @@ pub(crate) mod registry;
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use muster_executor::ContainerEngine;
 
 /// The limit of every wait; no wait takes so long even if all processors are busy.
@@ -43,12 +43,6 @@ pub(crate) async fn until<F: Future<Output = bool>>(
         Ok(()) => Ok(()),
         Err(_) => bail!("{what}: not within {} s", PATIENCE.as_secs()),
     }
-}
-
-/// A port that nothing listened on a moment ago.
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
-    Ok(listener.local_addr()?.port())
 }
 
 /// Fails the test unless a program of Debian is installed.

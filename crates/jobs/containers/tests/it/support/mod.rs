@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use muster_containers::ContainerEngine;
 use muster_containers::image_pull::PullProgress;
 use muster_containers::images::ImageSettings;
@@ -65,12 +65,6 @@ pub(crate) async fn until<F: Future<Output = bool>>(
         Ok(()) => Ok(()),
         Err(_) => bail!("{what}: not within {} s", PATIENCE.as_secs()),
     }
-}
-
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
-    Ok(listener.local_addr()?.port())
 }
 
 /// Fails the test unless a program of Debian is installed.

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use anyhow::Context;
 use muster_process::Tasks;
+use muster_test_ports::free_address;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{free_port, until};
+use super::until;
 
 pub(crate) const USER: &str = "muster";
 /// A password whose encodings differ between the two alphabets of base64.
@@ -30,7 +31,7 @@ impl Registry {
     /// Starts one and waits until it answers.
     pub(crate) async fn start(with_password: bool) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let (port, root) = (free_port()?, folder.path().display());
+        let (port, root) = (free_address()?.port(), folder.path().display());
         let mut config = format!(
             "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {root}/data}}}}\n\
              http: {{addr: \"127.0.0.1:{port}\"}}\n"
