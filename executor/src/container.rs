@@ -58,12 +58,14 @@ pub(crate) async fn run(
     }
 }
 
-/// Whether the engine was there all the time since the request to start a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EnginePresence {
+/// Whether the engine was there all the time since the request to start a container. The later variants tell of more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EnginePresence {
     Unbroken,
     /// The engine was away, and may have killed the container when it came back.
     Interrupted,
+    /// The machine was started anew, which ends every container.
+    MachineRestarted,
 }
 
 /// Starts a container that may have been started already: an engine that goes away in the middle does not say whether
@@ -89,13 +91,14 @@ async fn start_once(
 }
 
 /// Goes on with a container that another process created, and waits until it ends. Output that the other process had
-/// not captured goes into `capture`.
+/// not captured goes into `capture`. `since_start` tells what is known of the time since the other process started it.
 ///
 /// # Errors
 /// The engine's failures, and a container that is gone.
 pub(crate) async fn take_over(
     engine: ContainerEngine,
     name: String,
+    since_start: EnginePresence,
     before: CapturedBefore,
     capture: OutputCapture,
     clock: SharedClock,
@@ -116,7 +119,7 @@ pub(crate) async fn take_over(
             Ok(presence) => presence,
             Err(error) => return judge_failed_start(&engine, &name, &error).await,
         },
-        ContainerStage::Started => EnginePresence::Unbroken,
+        ContainerStage::Started => since_start,
     };
     let output = rest_of_output(&engine, &name, &before, &capture).await;
     wait_for_end(&engine, &name, presence, output, &capture, &clock).await
@@ -188,14 +191,15 @@ async fn wait_for_end(
         )
     };
     let (code, meanwhile) = outcome.map_err(lost)?;
-    let interrupted = [before, meanwhile].contains(&EnginePresence::Interrupted);
-    if interrupted {
+    let presence = before.max(meanwhile);
+    if presence != EnginePresence::Unbroken {
         // A stream may end with the engine as if the container had ended.
         let rest = rest_of_output(engine, name, &capture.captured(), capture).await;
         drain(rest, capture).await;
     }
-    if interrupted && code != 0 && !engine.keeps_containers().await.unwrap_or_default() {
-        let message = "the docker engine went away while the job ran, and the job with it";
+    if code != 0
+        && let Some(message) = why_it_was_killed(presence, engine).await
+    {
         return Err(AttemptFailure::horde(
             HordeFailureReason::GenericError,
             JobStage::Execution,
@@ -208,6 +212,18 @@ async fn wait_for_end(
         oom_killed,
         not_started: None,
     })
+}
+
+/// The reason why not the program but the end of its container made its exit code, if that is so.
+async fn why_it_was_killed(presence: EnginePresence, engine: &ContainerEngine) -> Option<&'static str> {
+    match presence {
+        EnginePresence::Unbroken => None,
+        EnginePresence::Interrupted => (!engine.keeps_containers().await.unwrap_or_default())
+            .then_some("the docker engine went away while the job ran, and the job with it"),
+        EnginePresence::MachineRestarted => {
+            Some("the machine was restarted while the job ran, and the job ended with it")
+        }
+    }
 }
 
 /// Sends `program` to the holder inside a warm container, and waits until the container ends. Everything that it prints

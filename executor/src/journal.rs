@@ -52,6 +52,22 @@ pub(crate) struct JournaledJob {
     pub(crate) job_since: Timestamp,
     /// When the program was started.
     pub(crate) started: Timestamp,
+    /// The kernel's id of the machine's run in which that was; `None` in journals of earlier releases.
+    #[serde(default)]
+    pub(crate) boot: Option<String>,
+}
+
+impl JournaledJob {
+    /// Whether the machine was started anew since.
+    pub(crate) fn is_of_an_earlier_boot(&self) -> bool {
+        self.boot.is_some() && self.boot != boot_id()
+    }
+}
+
+/// The kernel's id of this run of the machine; `None` if the kernel does not tell it. Reads a file that never blocks.
+pub(crate) fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
 }
 
 /// The changing part of the journal, as it is read.

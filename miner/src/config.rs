@@ -335,6 +335,11 @@ drain_file = "miner/drain"
 # its peer has shown its key or token.
 connections = 4096
 connections_per_address = 1024
+# Seconds until the head of a request must be complete, in which a body must bring another KiB, and in which a client must
+# take something of its response. Each from 1 to 86400.
+head_s = 30
+body_s = 60
+stall_s = 60
 # Addresses and networks of reverse proxies in front of this miner, for example ["127.0.0.1", "10.1.0.0/16"]. Their
 # connections count for no address. The addresses of their clients are read from proxy_header, "x-forwarded-for" or
 # "forwarded": name the one that the proxies write themselves, because they pass on the other as clients wrote it.

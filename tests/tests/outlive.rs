@@ -8,6 +8,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -182,6 +183,45 @@ impl CountingJob {
         (0..3).map(rival).collect()
     }
 
+    /// Ends the container and its executor as a restart of their machine would: the journal is of an earlier run of the
+    /// machine then.
+    fn restart_machine(&mut self) {
+        let attempt = self.job.to_string();
+        let journal = self.journal();
+        let text = std::fs::read_to_string(&journal).unwrap();
+        let mut job: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(job["boot"].is_string(), "{job}");
+        job["boot"] = json!("an earlier run of the machine");
+        std::fs::write(&journal, job.to_string()).unwrap();
+        self.parts.kill_executor(&attempt).unwrap();
+        let label = format!("label=muster.attempt={attempt}");
+        let docker = |arguments: &[&str]| {
+            let mut docker = Command::new("docker");
+            docker.args(["--host", &self.engine.address()]).args(arguments);
+            run(&mut docker).unwrap()
+        };
+        let containers = docker(&["ps", "--quiet", "--filter", &label]);
+        let killed = docker(&["kill", containers.stdout.trim()]);
+        assert_eq!(killed.code, Some(0), "{killed:?}");
+    }
+
+    /// The journal of the job, in the folder of its container.
+    fn journal(&self) -> PathBuf {
+        let mut folders = vec![self.parts.work_dir()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.ends_with("job.json") {
+                    return path;
+                }
+                if path.is_dir() && !path.is_symlink() {
+                    folders.push(path);
+                }
+            }
+        }
+        panic!("no journal\n{}", self.parts.logs())
+    }
+
     /// Backs a role up, kills it, takes its files away, and starts it again from the backup.
     fn restore(&mut self, role: Role) {
         let name = role.name();
@@ -277,6 +317,25 @@ fn of_all_executor_processes_that_race_for_a_container_one_takes_it_over() {
     // The others had nothing to take over, and the miner has no use for them.
     let took_over = ended.filter(|well| *well).count();
     assert!(took_over <= 1, "{took_over} rivals took the container over");
+}
+
+#[test]
+fn a_machine_that_was_restarted_is_no_mistake_of_the_user() {
+    let mut job = CountingJob::start(60);
+    job.restart_machine();
+    let history = job.wait_for_status("the end of the job", PATIENCE, |history| {
+        history
+            .iter()
+            .any(|status| JobStatus::from_wire(status).is_terminal())
+    });
+    assert_eq!(
+        history.last().map(String::as_str),
+        Some(JobStatus::HordeFailed.as_str()),
+        "{history:?}\n{}",
+        job.parts.logs()
+    );
+    let view = job.runtime.block_on(job.user.job(job.job)).unwrap();
+    assert!(view.to_string().contains("the machine was restarted"), "{view:#}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::context::{AttemptContext, ProcessContext};
 use crate::driver::runner::StepRunner;
 use crate::error::Error;
 use crate::images;
-use crate::journal::{JobOrigin, Journal, JournaledJob, JournaledState};
+use crate::journal::{JobOrigin, Journal, JournaledJob, JournaledState, boot_id};
 use crate::live_updates::LiveUpdates;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
@@ -135,6 +135,7 @@ impl Driver {
                 .to_vec(),
             job_since,
             started: self.context.clock().now(),
+            boot: boot_id(),
         };
         let limit = Duration::from_secs(self.context.config().orphan_s);
         let marked = placed.job.workspace.mark_adoptable(limit);
@@ -192,7 +193,7 @@ impl Driver {
         let placed = PlacedJob::taken_over(request, workspace, &job, gpus, &config);
         let stage = AttemptStage::of_placed(placed);
         if let AttemptStage::Placed(placed) = &stage {
-            steps.take_over(placed, before, job.started);
+            steps.take_over(placed, &job, before);
         }
         Ok(Self {
             context,

@@ -20,10 +20,11 @@ use uuid::Uuid;
 
 use super::stage_data::{PlacedStage, SessionStage};
 use crate::co_grader::{CoGrader, CoGraderSpec};
-use crate::container;
+use crate::container::{self, EnginePresence};
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
 use crate::job_sandbox::{JobContainer, image_label};
+use crate::journal::JournaledJob;
 use crate::miner_link::MinerOutlet;
 use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::session::{self, OpenSession, SessionSetup};
@@ -206,14 +207,25 @@ impl StepRunner {
     }
 
     /// Goes on with a program that another process started.
-    pub(super) fn take_over(&self, placed: &PlacedStage, before: CapturedBefore, started: Timestamp) {
+    pub(super) fn take_over(&self, placed: &PlacedStage, journaled: &JournaledJob, before: CapturedBefore) {
+        let since_start = match journaled.is_of_an_earlier_boot() {
+            true => EnginePresence::MachineRestarted,
+            false => EnginePresence::Unbroken,
+        };
         let job = &placed.job;
         let (engine, container) = (job.request.engine.clone(), job.container.clone());
         let clock = Arc::clone(self.context.clock());
-        let running = container::take_over(engine, container, before, self.capture.clone(), clock);
+        let running = container::take_over(
+            engine,
+            container,
+            since_start,
+            before,
+            self.capture.clone(),
+            clock,
+        );
         self.begin(async move { running.await.map_or_else(StepResult::Failed, StepResult::Exited) });
         self.watch_disk(job);
-        self.report_running_time(job, started);
+        self.report_running_time(job, journaled.started);
     }
 
     fn watch_disk(&self, job: &PlacedJob) {

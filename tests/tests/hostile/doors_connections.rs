@@ -139,7 +139,12 @@ fn websockets_that_do_not_greet_keep_their_places() {
 
 #[test]
 fn silent_and_trickling_clients_are_hung_up_on() {
-    let parts = Parts::start(&small()).unwrap();
+    // The shortest times that an operator can set; the defaults are 30 and 60 seconds.
+    let mut parts = Parts::start(&small()).unwrap();
+    for role in [Role::Facilitator, Role::Miner, Role::Validator] {
+        let add = |settings| format!("{settings}\n[http]\nhead_s = 1\nbody_s = 1\nstall_s = 1\n");
+        restart_with(&mut parts, role, add, || Ok(())).unwrap();
+    }
     let head = "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{";
     let facilitator = parts.address(Role::Facilitator);
     let mut waiting: Vec<_> = [

@@ -1,5 +1,8 @@
 //! The table `[http]` of a role's configuration.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use muster_process::config::Problem;
 use muster_process::connections::TrustedProxies;
 use serde::Deserialize;
@@ -7,7 +10,10 @@ use serde::Deserialize;
 use super::ServerLimits;
 use super::forwarded::ProxyHeader;
 
-/// The connections of a role's HTTP listeners.
+/// Seconds that a client may be given. A day is longer than any request needs, and no timer overflows.
+const TIMES: RangeInclusive<u64> = 1..=86_400;
+
+/// The connections of a role's HTTP listeners, and the times that a client may take.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpSettings {
@@ -15,6 +21,12 @@ pub struct HttpSettings {
     pub connections: usize,
     /// Those of them that come from one address, or from one IPv6 network of 64 bits.
     pub connections_per_address: usize,
+    /// Seconds until the head of a request must be complete; an idle connection is closed after them.
+    pub head_s: u64,
+    /// Seconds in which a request's body must bring another KiB, or end.
+    pub body_s: u64,
+    /// Seconds in which a client must take something of a response that waits for it.
+    pub stall_s: u64,
     /// Addresses and networks of the proxies in front of the role.
     pub trusted_proxies: Vec<String>,
     /// The header in which they write their clients' addresses.
@@ -27,6 +39,9 @@ impl Default for HttpSettings {
         Self {
             connections: limits.connections,
             connections_per_address: limits.per_address,
+            head_s: limits.head.as_secs(),
+            body_s: limits.body.as_secs(),
+            stall_s: limits.stall.as_secs(),
             trusted_proxies: Vec::new(),
             proxy_header: ProxyHeader::default(),
         }
@@ -34,12 +49,15 @@ impl Default for HttpSettings {
 }
 
 impl HttpSettings {
-    /// The server's bounds; times are those of [`ServerLimits::default`].
+    /// The server's bounds; the time to drain is that of [`ServerLimits::default`].
     #[must_use]
     pub fn limits(&self) -> ServerLimits {
         ServerLimits {
             connections: self.connections,
             per_address: self.connections_per_address,
+            head: Duration::from_secs(self.head_s),
+            body: Duration::from_secs(self.body_s),
+            stall: Duration::from_secs(self.stall_s),
             ..ServerLimits::default()
         }
     }
@@ -62,6 +80,16 @@ impl HttpSettings {
                 problems.push(Problem::at(format!("{table}.{key}"), "must be at least 1"));
             }
         }
+        for (key, seconds) in [
+            ("head_s", self.head_s),
+            ("body_s", self.body_s),
+            ("stall_s", self.stall_s),
+        ] {
+            if !TIMES.contains(&seconds) {
+                let rule = format!("must be from {} to {} seconds", TIMES.start(), TIMES.end());
+                problems.push(Problem::at(format!("{table}.{key}"), rule));
+            }
+        }
         if let Err(error) = TrustedProxies::parse(&self.trusted_proxies) {
             problems.push(Problem::at(format!("{table}.trusted_proxies"), error.to_string()));
         }
@@ -79,9 +107,12 @@ mod tests {
         let wrong = HttpSettings {
             connections: 0,
             connections_per_address: 0,
+            head_s: 0,
+            body_s: u64::MAX,
+            stall_s: 0,
             trusted_proxies: vec!["localhost".to_owned()],
             proxy_header: ProxyHeader::Forwarded,
         };
-        assert_eq!(wrong.problems("http").len(), 3);
+        assert_eq!(wrong.problems("http").len(), 6);
     }
 }
