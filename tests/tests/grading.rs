@@ -20,12 +20,17 @@ fn a_batch_is_run_listed_explained_and_judged_again_whoever_serves_and_altered_e
     assert_eq!(graded.stdout.matches(" proven: ").count(), 2, "{graded:?}");
     let miner = graded.stdout.lines().nth(2).unwrap();
     let miner = miner.split_whitespace().next().unwrap();
-    // The validator called its own job off, so no user has cancelled it.
-    let log = subnet.log("validator");
-    assert!(
-        log.contains("called off this job of its own: its grading is over"),
-        "{log}"
+    // The validator calls its own job off, which is no cancellation by a user. The command does not wait for it.
+    let called_off = "called off this job of its own: its grading is over";
+    let log = wait_for(
+        "the end of the validator's own job",
+        Duration::from_secs(60),
+        || {
+            let log = subnet.log("validator");
+            Ok(log.contains(called_off).then_some(log))
+        },
     );
+    let log = log.unwrap_or_else(|error| panic!("{error}\n{}", subnet.log("validator")));
     assert!(!log.contains("cancelled by its user"), "{log}");
 
     let listed = subnet.muster(&["grade", "ls", "--json"]).unwrap();

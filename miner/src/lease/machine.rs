@@ -1,31 +1,27 @@
 //! The transitions of a lease.
 
+mod fetching;
 mod returning;
+mod sealing;
 
 use std::time::Duration;
 
-use muster_protocol::job::{IMAGE_FETCH_KEY, ImageFetchFailure};
-use muster_protocol::wire::executor::{
-    EndStored, ExecutorUp, FetchImage, OneTimeSecret, SessionClosed, SessionSealed,
-};
+use muster_protocol::job::ImageFetchFailure;
+use muster_protocol::wire::executor::{EndStored, OneTimeSecret};
 use muster_protocol::wire::miner::{
-    AttemptNotice, ExecutorReady, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs,
-    StreamingDetails, ToMiner,
+    AttemptNotice, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails,
+    ToMiner,
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
 };
-use serde_json::json;
 
 use super::hold::Hold;
 use super::{
     Effect, Event, ExecutorReport, Fence, FetchStage, LeaseEnding, LeaseRefusal, LeaseStage, LeaseState,
-    LeaseTerms, LeaseTimeouts, SealingRequest, check_attestation, horde_failed,
+    LeaseTimeouts, horde_failed,
 };
-
-/// Characters of a registry's name that are kept; no host name is longer.
-const MAX_REGISTRY: usize = 255;
 
 /// The processes that may take the place of one that ended, for one lease. A machine that kills them all is not fit.
 const MAX_SUCCESSORS: u32 = 3;
@@ -336,163 +332,6 @@ impl Lease {
         }
     }
 
-    /// The signature leaves the miner only if the statement is true.
-    fn on_seal(&mut self, sealing: SealingRequest, now: Timestamp) -> Step {
-        if matches!(
-            self.state,
-            LeaseState::Running(LeaseStage::Serving | LeaseStage::Delivering)
-        ) {
-            // Repeated: the session serves.
-            return Ok(vec![]);
-        }
-        let (LeaseState::Running(LeaseStage::Executing), Some(details)) = (self.state, &self.streaming)
-        else {
-            return Err(self.out_of_order("a session to attest"));
-        };
-        let lent = LeaseTerms {
-            attempt: self.attempt(),
-            validator: self.validator,
-            details,
-            ends: self.deadline,
-            skew: self.patience.skew,
-        };
-        let (attestation, refusal) = match check_attestation(&sealing.stated, &lent, now) {
-            Ok(()) => (Some(sealing.signed), None),
-            Err(unsealable) => (None, Some(unsealable.to_string())),
-        };
-        let answer = SessionSealed {
-            job_uuid: self.attempt(),
-            attestation,
-            refusal,
-        };
-        Ok(vec![Effect::Order(Box::new(ToMiner::MusterSessionSealed(
-            answer,
-        )))])
-    }
-
-    fn on_closed(&mut self, closed: SessionClosed) -> Step {
-        let serves = matches!(
-            self.state,
-            LeaseState::Running(LeaseStage::Serving | LeaseStage::Delivering)
-        );
-        if !serves {
-            return Err(self.out_of_order("a session's closing statement"));
-        }
-        if self.closed_told {
-            return Ok(vec![]);
-        }
-        self.closed_told = true;
-        // Only a validator that gave terms understands it.
-        let sealed = self
-            .streaming
-            .as_ref()
-            .is_some_and(|details| details.muster.is_some());
-        if !sealed {
-            return Ok(vec![]);
-        }
-        Ok(vec![self.tell(FromMiner::MusterSessionClosed(closed))])
-    }
-
-    /// The image has to be fetched. A validator without a time limit for images is told nothing, and the fetch counts
-    /// as part of the preparation.
-    fn on_up(&mut self, up: ExecutorUp, now: Timestamp) -> Step {
-        match self.state {
-            // Its earlier process heard it. The job shows that the image is there and the lease has its executor.
-            LeaseState::Preparing if self.has_begun_job() => return Ok(vec![]),
-            LeaseState::Preparing => {}
-            // Repeated.
-            LeaseState::Fetching(_) | LeaseState::WaitingForPayload | LeaseState::Running(_) => {
-                return Ok(vec![]);
-            }
-            LeaseState::WaitingForExecutor | LeaseState::Ended(_) => {
-                return Err(self.out_of_order("the fetch of an image"));
-            }
-        }
-        self.offer = None;
-        self.registry = up.registry.chars().take(MAX_REGISTRY).collect();
-        let Some(limit) = self.image_time_limit else {
-            return Ok(vec![self.fetch_order()]);
-        };
-        let allowed = Duration::from_secs(limit.min(up.image_s)).min(self.patience.image);
-        self.seated_by = now.plus(allowed);
-        let until = self.seated_by.plus(self.patience.margin);
-        self.enter(LeaseState::Fetching(FetchStage::Waiting), until);
-        let told = ExecutorUp {
-            job_uuid: self.attempt(),
-            registry: self.registry.clone(),
-            image_s: allowed.as_secs(),
-        };
-        Ok(vec![self.tell(FromMiner::MusterExecutorUp(told))])
-    }
-
-    fn on_fetch_granted(&mut self) -> Step {
-        if self.state != LeaseState::Fetching(FetchStage::Waiting) {
-            return Err(self.out_of_order("a slot for a fetch"));
-        }
-        self.state = LeaseState::Fetching(FetchStage::Granted);
-        Ok(vec![self.fetch_order()])
-    }
-
-    fn on_ready(&mut self, now: Timestamp) -> Step {
-        let job_until = self.restored.and_then(|restored| restored.job_until);
-        if let (LeaseState::Preparing | LeaseState::Fetching(_), Some(until)) = (self.state, job_until) {
-            // The executor got the job from an earlier process of this miner.
-            self.offer = None;
-            self.job = None;
-            self.restored = None;
-            self.enter(LeaseState::Running(LeaseStage::Fetching), until);
-            return Ok(vec![self.tell_ready()]);
-        }
-        match self.state {
-            LeaseState::Preparing => self.await_payload(now),
-            // The time of the image goes on: an executor must become free within it. Only the miner knows that the
-            // image is there, so its clock comes first from here on.
-            LeaseState::Fetching(FetchStage::Granted) => {
-                self.enter(LeaseState::Fetching(FetchStage::Arrived), self.seated_by.max(now));
-                Ok(vec![])
-            }
-            // Its earlier process granted the slot.
-            LeaseState::Fetching(FetchStage::Waiting) if self.restored.is_some() => {
-                self.enter(LeaseState::Fetching(FetchStage::Arrived), self.seated_by.max(now));
-                Ok(vec![])
-            }
-            // Repeated.
-            LeaseState::Fetching(FetchStage::Arrived)
-            | LeaseState::WaitingForPayload
-            | LeaseState::Running(_) => Ok(vec![]),
-            LeaseState::WaitingForExecutor
-            | LeaseState::Fetching(FetchStage::Waiting)
-            | LeaseState::Ended(_) => Err(self.out_of_order("a ready executor")),
-        }
-    }
-
-    fn on_seated(&mut self, now: Timestamp) -> Step {
-        if self.state != LeaseState::Fetching(FetchStage::Arrived) {
-            return Err(self.out_of_order("a free executor"));
-        }
-        self.await_payload(now)
-    }
-
-    fn await_payload(&mut self, now: Timestamp) -> Step {
-        self.offer = None;
-        self.enter(LeaseState::WaitingForPayload, now.plus(self.patience.payload));
-        let mut effects = vec![self.tell_ready()];
-        self.restored = None;
-        if let Some(job) = self.job.take() {
-            // It came from a validator that heard of the executor from an earlier process of this miner.
-            effects.extend(self.on_payload(job, now)?);
-        }
-        Ok(effects)
-    }
-
-    fn tell_ready(&mut self) -> Effect {
-        let ready = ExecutorReady {
-            job_uuid: self.attempt(),
-            executor_token: None,
-        };
-        self.tell(FromMiner::V0ExecutorReadyRequest(ready))
-    }
-
     fn on_specs(&mut self, specs: MachineSpecs) -> Step {
         match self.state {
             // Once: the history is kept, and an executor must not make it grow without end.
@@ -658,29 +497,6 @@ impl Lease {
             | LeaseState::Running(_) => Ok(self.end_as_reported(ending, message)),
             LeaseState::WaitingForExecutor | LeaseState::Ended(_) => Err(self.out_of_order(event)),
         }
-    }
-
-    /// The miner ends the attempt because its image does not come, or comes too late for an executor.
-    fn lose_image(&mut self, failure: ImageFetchFailure, text: &str) -> Step {
-        let order = self.cancel_order(text.to_owned());
-        let message = FromMiner::V0HordeFailedRequest(HordeFailed {
-            job_uuid: self.attempt(),
-            reported_by: ParticipantType::Miner,
-            message: text.to_owned(),
-            reason: HordeFailureReason::GenericError,
-            context: Some(json!({ IMAGE_FETCH_KEY: failure })),
-        });
-        let mut effects = self.end(LeaseEnding::HordeFailed, message);
-        let before_stop = effects.len().saturating_sub(1);
-        effects.insert(before_stop, order);
-        Ok(effects)
-    }
-
-    fn fetch_order(&self) -> Effect {
-        let fetch = FetchImage {
-            job_uuid: self.attempt(),
-        };
-        Effect::Order(Box::new(ToMiner::MusterFetchImage(fetch)))
     }
 
     /// The miner ends the attempt because its executor is lost.
