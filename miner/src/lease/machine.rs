@@ -9,8 +9,7 @@ use std::time::Duration;
 use muster_protocol::job::ImageFetchFailure;
 use muster_protocol::wire::executor::{EndStored, OneTimeSecret};
 use muster_protocol::wire::miner::{
-    AttemptNotice, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails,
-    ToMiner,
+    AttemptNotice, FromMiner, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails, ToMiner,
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{
