@@ -250,7 +250,7 @@ async fn what_may_serve_is_kept_before_any_job_of_it_comes_and_a_name_that_leads
     let used = || muster_containers::image_leases::list_uses(&lease.config.images.cache_dir).unwrap();
     assert_eq!(used().len(), 0);
     let listed = |image: Digest, reference: Option<&str>| json!({"image": image, "reference": reference, "class": "always_on.test", "model": "tiny"});
-    let forged = listed(Digest::of(b"another"), Some("muster/no-such-image:1"));
+    let forged = listed(Digest::of(b"another"), Some("127.0.0.1:9/muster/no-such-image:1"));
     let notice = json!({"message_type": "MusterWhitelist", "images": [forged, listed(id.0, None)]});
     connection.send(&notice).await;
     let kept = async {

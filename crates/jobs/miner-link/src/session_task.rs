@@ -87,14 +87,18 @@ async fn serve(link: &MinerLink, session: &MinerSession, (mut reader, writer): S
         writer.close(CloseCode::Normal, "").await;
         return;
     }
+    let lost = CancellationToken::new();
     let writing = setup
         .tasks
-        .spawn("frames for a miner", write_frames(writer, queue));
+        .spawn("frames for a miner", write_frames(writer, queue, lost.clone()));
     tokio::select! {
         biased;
         () = stop.cancelled() => return session.stop(),
         () = close_when_unneeded(link, session, &closing) => {}
-        reason = read_messages(link, session, &mut reader, frames) => return session.lose(&reason),
+        reason = read_messages(link, session, &mut reader, frames) => {
+            lost.cancel();
+            return session.lose(&reason);
+        }
     }
     // Queued frames still go out and arrive: a connection that is dropped with unread frames may take ours with it.
     let goodbye = async {
@@ -120,9 +124,10 @@ async fn close_when_unneeded(link: &MinerLink, session: &MinerSession, closing: 
     }
 }
 
-/// Sends the queued frames, to the end of the queue.
-async fn write_frames(writer: SocketWriter, mut queue: mpsc::Receiver<String>) {
-    while let Some(first) = queue.recv().await {
+/// Sends the queued frames, to the end of the queue or until nobody reads the miner's messages any more. Then the
+/// connection is closed, even if an attempt has not noticed the loss and could still queue frames.
+async fn write_frames(writer: SocketWriter, mut queue: mpsc::Receiver<String>, lost: CancellationToken) {
+    while let Some(Some(first)) = lost.run_until_cancelled(queue.recv()).await {
         let mut bytes = first.len();
         let mut frames = vec![first];
         while bytes < WRITE_BATCH
