@@ -12,8 +12,8 @@ use muster_protocol::{AttemptId, Digest, ImageId};
 use muster_session_pool::Service;
 use serde_json::{Value, json};
 
-use crate::support::{World, within};
 use crate::support::miner::{Miner, Session};
+use crate::support::{World, within};
 
 fn service() -> Service {
     let entry = json!({

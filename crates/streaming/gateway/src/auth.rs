@@ -172,7 +172,9 @@ mod tests {
     fn only_own_keys_and_tokens_of_listed_facilitators_are_admitted() {
         let (listed, stranger) = (Keypair::from_seed([1; 32]), Keypair::from_seed([9; 32]));
         let authenticator = authenticator(&listed);
-        let own = authenticator.authenticate(&with("bearer secret"), HERE(), NOW()).unwrap();
+        let own = authenticator
+            .authenticate(&with("bearer secret"), HERE(), NOW())
+            .unwrap();
         let theirs = authenticator
             .authenticate(&token(&listed, |_| ()), HERE(), NOW())
             .unwrap();
@@ -240,13 +242,21 @@ mod tests {
         assert_eq!(ask(with("Bearer wrong"), HERE()), Err(429));
         // Nobody has shown a right token of this facilitator here.
         assert_eq!(ask(token(&other, |_| ()), HERE()), Err(429));
-        assert_eq!(ask(HeaderMap::new(), HERE()), Err(401), "no credential is no guess");
+        assert_eq!(
+            ask(HeaderMap::new(), HERE()),
+            Err(401),
+            "no credential is no guess"
+        );
         for right in [with("Bearer secret"), token(&listed, |_| ())] {
             assert!(ask(right, HERE()).is_ok());
         }
         let elsewhere = AddressGroup::of([192, 0, 2, 2].into());
         assert_eq!(ask(with("Bearer wrong"), elsewhere), Err(401));
         let later = NOW().plus(Duration::from_secs(20));
-        assert!(authenticator.authenticate(&token(&other, |_| ()), HERE(), later).is_ok());
+        assert!(
+            authenticator
+                .authenticate(&token(&other, |_| ()), HERE(), later)
+                .is_ok()
+        );
     }
 }

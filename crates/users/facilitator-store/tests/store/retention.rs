@@ -298,7 +298,10 @@ async fn a_key_that_has_ended_goes_after_its_window_and_no_key_that_opens_anythi
         sweep_at(&store, 100 * DAY - 1).await;
         assert_eq!(rows().await, [brief_hash, long_hash.clone()], "{}", test.engine);
         let deleted = sweep_at(&store, 101 * DAY).await;
-        assert_eq!((deleted.get("api_keys"), rows().await), (Some(&1), vec![long_hash]));
+        assert_eq!(
+            (deleted.get("api_keys"), rows().await),
+            (Some(&1), vec![long_hash])
+        );
         let owner = store.find_key_owner(&long, at(101 * DAY)).await.unwrap();
         assert!(owner.is_some(), "{}", test.engine);
     }
