@@ -1,4 +1,4 @@
-//! What several hostile cases need: other settings for a role, and a miner's or a facilitator's door as a peer sees it.
+//! Other settings for a role, which several hostile cases need.
 
 use anyhow::Result;
 use muster_tests::{Parts, Role};
