@@ -23,8 +23,22 @@ use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_response_proof::comment::CommentScanner;
 use muster_response_proof::{Attestation, Envelope, GatewayToken, ResponseProof, Sealable, SessionClose};
 
+use registry_json::{Challenge, RegistryManifest};
+
 #[path = "../../crates/foundation/protocol/fuzz/targets.rs"]
 mod protocol;
+
+// Parsers that no other crate may call.
+#[expect(
+    dead_code,
+    reason = "the parsers are here, and those who use their results are not"
+)]
+#[path = "../../crates/jobs/job-data/src/registry_json.rs"]
+mod registry_json;
+
+#[expect(dead_code, reason = "as above")]
+#[path = "../../crates/jobs/job-data/src/zip_directory.rs"]
+mod zip_directory;
 
 /// A parser under test.
 pub(crate) type Target = Box<dyn Fn(&[u8]) + Send + Sync>;
@@ -53,6 +67,8 @@ pub(crate) fn all() -> Vec<(&'static str, Target)> {
         ("image_reference", text(image_reference)),
         ("image_archive", Box::new(image_archive)),
         ("job_url", text(job_url)),
+        ("registry_json", Box::new(registry_answer)),
+        ("zip_directory", Box::new(archive_directory)),
         ("invitation", text(invitation)),
         ("request_bodies", Box::new(bodies)),
         ("request_headers", text(request_headers)),
@@ -230,6 +246,26 @@ fn image_archive(data: &[u8]) {
 
 fn job_url(input: &str) {
     let _ = JobUrl::parse(input, &AddressRules::default());
+}
+
+/// A challenge leads somewhere, and a token fits into a header.
+fn registry_answer(data: &[u8]) {
+    let _ = RegistryManifest::parse(data);
+    if let Some(token) = registry_json::token(data) {
+        assert!(HeaderValue::try_from(format!("Bearer {token}")).is_ok());
+    }
+    match Challenge::parse(&String::from_utf8_lossy(data)) {
+        Some(Challenge::Bearer { realm, .. }) => assert!(!realm.is_empty()),
+        Some(Challenge::Basic) | None => {}
+    }
+}
+
+/// An archive that is opened has no more entries than fit into its bytes.
+fn archive_directory(data: &[u8]) {
+    const ENTRY: usize = 46;
+    if let Ok(archive) = zip_directory::open_archive(std::io::Cursor::new(data), 1_000) {
+        assert!(archive.len().saturating_mul(ENTRY) <= data.len());
+    }
 }
 
 fn invitation(input: &str) {

@@ -271,17 +271,21 @@ impl Parts {
         Ok(())
     }
 
+    /// The id of a role's process.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn pid(&self, role: Role) -> Result<i32> {
+        let process = self.processes.get(place(role)).and_then(Option::as_ref);
+        Ok(i32::try_from(process.context("it does not run")?.id())?)
+    }
+
     /// Sends a signal to a role's process.
     ///
     /// # Errors
     /// It does not run.
     pub fn signal(&self, role: Role, signal: Signal) -> Result<()> {
-        let process = self
-            .processes
-            .get(place(role))
-            .and_then(Option::as_ref)
-            .context("it does not run")?;
-        Ok(kill(Pid::from_raw(i32::try_from(process.id())?), signal)?)
+        Ok(kill(Pid::from_raw(self.pid(role)?), signal)?)
     }
 
     /// Kills a role without warning and waits until it is gone.

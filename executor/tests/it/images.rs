@@ -171,6 +171,53 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
 }
 
 #[tokio::test]
+async fn a_validators_list_gets_no_more_images_than_have_room_and_takes_none_from_another_validators() {
+    let engine = engine().await;
+    require("docker-registry");
+    let registry = Registry::start(false).await.unwrap();
+    let mut images = Vec::new();
+    for share in [0, 0, 1] {
+        let (name, archive) = published(&engine, &registry, None).await;
+        images.push((share, name, archive));
+    }
+    let mut of_place = Lease::new();
+    // Room for one of them, and not for two.
+    let mib = images.iter().map(|(.., archive)| archive.bytes.len() >> 20).max();
+    of_place.config.images.listed_mib = u64::try_from(mib.unwrap() * 3 / 2).unwrap();
+    let mut enrolled = EnrolledExecutor::open(&of_place, 1).await;
+    let mut connection = enrolled.next_connection().await;
+    let listed: Vec<_> = images
+        .iter()
+        .map(|(share, name, archive)| {
+            json!({
+                "image": archive.id, "reference": name, "class": "always_on.test", "model": "tiny", "share": share,
+            })
+        })
+        .collect();
+    let notice = json!({"message_type": "MusterWhitelist", "images": listed});
+    connection.send(&notice).await;
+    let kept = || {
+        let used = muster_containers::image_leases::list_uses(&of_place.config.images.cache_dir).unwrap();
+        used.into_iter().map(|used| used.image).collect::<Vec<_>>()
+    };
+    // The list is read in its order.
+    let last = images[2].2.id;
+    until("the other validator's image is kept", || async {
+        kept().contains(&last)
+    })
+    .await
+    .unwrap();
+    assert!(kept().contains(&images[0].2.id));
+    let second = images[1].2.id;
+    assert!(!kept().contains(&second));
+    assert_eq!(engine.find_image(&second.to_string()).await.unwrap(), None);
+    enrolled.stop().await;
+    for (_, _, archive) in [&images[0], &images[2]] {
+        forget(&engine, archive.id).await;
+    }
+}
+
+#[tokio::test]
 async fn a_registry_that_wants_a_password_gets_the_operators_or_is_named() {
     let engine = engine().await;
     require("docker-registry");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_facilitator_core::connections::{Presence, Trust};
+use muster_http::rate_limit::RateLimiter;
 use muster_process::error::Causes;
 use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, Response, ToFacilitator};
 use muster_protocol::wire::machines::MinerNotice;
@@ -27,9 +28,12 @@ const CHECK_SHARED_STORE: Duration = Duration::from_secs(5);
 /// seconds between them.
 const CAPACITY_EVERY: Duration = Duration::from_secs(1);
 
-/// Messages about miners that a validator may send within the window; further ones are dropped.
-const MAX_MINERS_TOLD: u32 = 120;
-const MINERS_WINDOW: Duration = Duration::from_secs(60);
+/// Messages about miners of one connection that are stored a minute; further ones are dropped.
+const MINERS_PER_MINUTE: u32 = 120;
+
+/// Gateways of one connection that are stored a minute. A validator of this version announces its gateway once. Of
+/// further ones the newest is stored with the next heartbeat.
+const GATEWAYS_PER_MINUTE: u32 = 20;
 
 /// The most characters of a text in a capacity that are stored.
 const MAX_CAPACITY_TEXT: usize = 500;
@@ -44,8 +48,10 @@ pub(super) struct ValidatorSession {
     last_heartbeat: Timestamp,
     /// When this connection last brought a capacity that was stored.
     capacity_at: Option<Timestamp>,
-    /// When the present minute of messages about miners began, and their number since.
-    miners_told: (Timestamp, u32),
+    miner_pace: RateLimiter<()>,
+    gateway_pace: RateLimiter<()>,
+    /// The newest gateway that came too early to be stored.
+    early_gateway: Option<GatewayNotice>,
     /// Running jobs that the validator has been told over this connection to stop.
     pub(super) stopping: BTreeSet<JobId>,
     pub(super) services: Arc<SessionServices>,
@@ -90,7 +96,9 @@ impl ValidatorSession {
             holds_jobs: false,
             last_heartbeat: services.clock.now(),
             capacity_at: None,
-            miners_told: (Timestamp::from_secs(0), 0),
+            miner_pace: RateLimiter::new(MINERS_PER_MINUTE),
+            gateway_pace: RateLimiter::new(GATEWAYS_PER_MINUTE),
+            early_gateway: None,
             stopping: BTreeSet::new(),
             services,
         }
@@ -145,6 +153,9 @@ impl ValidatorSession {
     async fn record_heartbeat(&mut self, first: bool) -> Result<(), SessionEnd> {
         self.last_heartbeat = self.services.clock.now();
         self.claim_jobs(first).await?;
+        if let Some(notice) = self.early_gateway.take() {
+            self.record_gateway(notice).await?;
+        }
         self.send_due_if_holding().await
     }
 
@@ -285,8 +296,13 @@ impl ValidatorSession {
     }
 
     /// Records the address of the validator's gateway. Users' prompts go there, so only a proven connection that
-    /// holds the validator's jobs may set it.
+    /// holds the validator's jobs may set it, and not too often.
     async fn record_gateway(&mut self, notice: GatewayNotice) -> Result<(), SessionEnd> {
+        if self.gateway_pace.take((), self.services.clock.now()).is_err() {
+            self.early_gateway = Some(notice);
+            return Ok(());
+        }
+        self.early_gateway = None;
         let allowed = match self.trust {
             Trust::Proven => self.still_holds_jobs().await?,
             Trust::Claimed => false,
@@ -320,13 +336,9 @@ impl ValidatorSession {
     /// not too often.
     async fn record_miner(&mut self, notice: MinerNotice) -> Result<(), SessionEnd> {
         let now = self.services.clock.now();
-        let (since, told) = self.miners_told;
-        let told = if now.since(since) < MINERS_WINDOW { told } else { 0 };
-        if told >= MAX_MINERS_TOLD || !self.still_holds_jobs().await? {
+        if self.miner_pace.take((), now).is_err() || !self.still_holds_jobs().await? {
             return Ok(());
         }
-        let since = if told == 0 { now } else { since };
-        self.miners_told = (since, told.saturating_add(1));
         let store = &self.services.store;
         store.record_miner(self.validator(), &notice.bound(), now).await?;
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
-use muster_process::SystemClock;
+use muster_process::{SystemClock, TestClock};
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
 use reqwest::Method;
@@ -219,6 +219,27 @@ async fn a_gateway_speaks_in_no_other_name_than_its_answers() {
         (&headers["cache-control"], &headers["x-request-id"]),
         (&"no-store".parse().unwrap(), &"a1".parse().unwrap())
     );
+}
+
+#[tokio::test]
+async fn announcements_are_paced_and_the_last_one_counts_with_the_next_heartbeat() {
+    let clock = TestClock::default();
+    let facilitator = Facilitator::start_with(Arc::new(clock.clone()), |_| {}).await;
+    let user = User::login(&facilitator, "User").await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let ids: Vec<_> = (0..500).map(|n| format!("model-{n}")).collect();
+    for id in &ids {
+        validator.say(&notice("http://127.0.0.1:1025", &[id])).await;
+    }
+    validator.is_idle().await;
+    assert_eq!(models(&user).await, ["model-19"]);
+    let beat = muster_protocol::wire::facilitator::Heartbeat {};
+    for (seconds, shown) in [(0, "model-19"), (3, "model-499")] {
+        clock.advance(std::time::Duration::from_secs(seconds));
+        validator.say(&ToFacilitator::V0Heartbeat(beat)).await;
+        validator.is_idle().await;
+        assert_eq!(models(&user).await, [shown]);
+    }
 }
 
 #[tokio::test]

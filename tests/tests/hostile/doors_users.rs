@@ -39,11 +39,11 @@ fn clock() -> SharedClock {
     Arc::new(SystemClock::new())
 }
 
-fn base(parts: &Parts) -> String {
+pub(crate) fn base(parts: &Parts) -> String {
     format!("http://{}", parts.address(Role::Facilitator))
 }
 
-async fn client(base: &str, credential: Credential) -> Client {
+pub(crate) async fn client(base: &str, credential: Credential) -> Client {
     Client::connect(base, credential, clock()).await.unwrap()
 }
 
@@ -63,7 +63,7 @@ async fn internal_service() -> Result<(SocketAddr, Arc<AtomicUsize>)> {
 }
 
 /// Connects to the facilitator as a permitted validator, with its key.
-async fn connect_as_validator(facilitator: SocketAddr, keys: &Keypair) -> Result<Socket> {
+pub(crate) async fn connect_as_validator(facilitator: SocketAddr, keys: &Keypair) -> Result<Socket> {
     let url = format!("ws://{facilitator}/ws/v0/");
     let mut socket = muster_websocket::connect(&url, &Limits::facilitator()).await?;
     let greeting = ToFacilitator::V0AuthenticationRequest(sign_facilitator_auth(keys));
@@ -80,7 +80,7 @@ async fn connect_as_validator(facilitator: SocketAddr, keys: &Keypair) -> Result
 }
 
 /// Announces a gateway, and waits until the facilitator has read the message: the one after it is answered.
-async fn announce(socket: &mut Socket, url: &str) -> Result<()> {
+pub(crate) async fn announce(socket: &mut Socket, url: &str) -> Result<()> {
     let model = ServedModel {
         id: "tiny".to_owned(),
         input_price: 1,
@@ -145,7 +145,7 @@ fn a_validators_gateway_reads_nothing_inside_the_facilitators_network() {
     });
 }
 
-fn named(name: &str) -> CreateKey {
+pub(crate) fn named(name: &str) -> CreateKey {
     CreateKey {
         name: name.to_owned(),
         ..CreateKey::default()

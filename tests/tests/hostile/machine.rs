@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use muster_tests::{RunningSubnet, run, shell_image, wait_for};
+use muster_tests::{Registry, RunningSubnet, run, shell_image, wait_for};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -104,4 +104,38 @@ fn files_without_a_name_and_folders_without_an_end_are_bounded_and_leave_nothing
     assert_eq!(code, Some(0), "{told}");
     let view: Value = serde_json::from_str(told.lines().collect::<String>().as_str()).unwrap_or_default();
     assert!(told.contains("still here"), "{view}");
+}
+
+#[test]
+fn an_image_that_is_too_large_is_its_users_fault_and_no_layer_of_it_comes() {
+    let subnet = RunningSubnet::start().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let registry = Registry::start().unwrap();
+    let large = runtime.block_on(registry.publish(8 << 20)).unwrap();
+    let small = runtime.block_on(registry.publish(1 << 10)).unwrap();
+    configure(&subnet, |table| {
+        let images = table
+            .get_mut("images")
+            .and_then(toml::Value::as_table_mut)
+            .unwrap();
+        images.insert("max_mib".to_owned(), toml::Value::Integer(4));
+        images.remove("local");
+    });
+    let name = |place: &str| format!("{}/{place}", registry.address());
+    let (code, told) = job(&subnet, &name(&large.place), &["-c", "echo ran"]);
+    assert_ne!(code, Some(0), "{told}");
+    assert!(
+        told.contains("larger than the 4 MiB") && !told.contains("ran\\n"),
+        "{told}"
+    );
+    let engine = runtime
+        .block_on(muster_executor::ContainerEngine::connect(""))
+        .unwrap();
+    let left = runtime
+        .block_on(engine.find_image(&large.id.to_string()))
+        .unwrap();
+    assert!(left.is_none(), "the image stayed");
+
+    let (code, told) = job(&subnet, &name(&small.place), &["-c", "echo ran"]);
+    assert_eq!(code, Some(0), "{told}");
 }

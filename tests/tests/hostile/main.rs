@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod addresses;
+mod chats;
 mod doors_connections;
 mod doors_users;
 mod machine;
+mod miners;
+mod support;

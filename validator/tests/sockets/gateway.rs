@@ -1,16 +1,19 @@
 //! The validator's gateway: its sessions are jobs of the validator's own.
 
+use std::net::TcpListener;
+
 use muster_gateway::Settings;
-use muster_process::Tasks;
+use muster_identity::sign_streaming_ready;
+use muster_process::{Tasks, certificate};
 use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::wire::miner::{SealTerms, ToMiner};
+use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, SealTerms, StreamingJobReady, ToMiner};
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{AttemptId, Digest, ImageId};
 use muster_session_pool::Service;
 use serde_json::{Value, json};
 
-use crate::support::World;
-use crate::support::miner::Miner;
+use crate::support::miner::{Miner, Session};
+use crate::support::{World, within};
 
 fn service() -> Service {
     let entry = json!({
@@ -100,4 +103,66 @@ async fn a_session_is_a_job_of_the_validators_own_of_which_no_facilitator_hears(
     assert_eq!(sessions["models"][0]["waiting"], 0, "{sessions}");
     assert_eq!(sessions["gateway"]["models"][0]["id"], "tiny");
     tasks.shutdown();
+}
+
+/// The next offer to the miner, over a connection that brings the whitelist first.
+async fn next_offer(miner: &mut Miner) -> (Session, InitialJobRequest) {
+    loop {
+        let mut session = miner.accept().await;
+        while let Some(message) = session.hear().await {
+            if let ToMiner::V0InitialJobRequest(offer) = message {
+                session.take_up(&offer).await;
+                return (session, *offer);
+            }
+        }
+    }
+}
+
+/// A session's server that the miner signs for, at a host and a port that it chooses.
+fn ready_at(session: &Session, attempt: AttemptId, host: &str, port: u16) -> FromMiner {
+    let server = certificate::make_self_signed(&["localhost".to_owned()]).unwrap();
+    let signature = sign_streaming_ready(&session.keypair, attempt, host, port, &server.pem);
+    FromMiner::V0StreamingJobReadyRequest(StreamingJobReady {
+        job_uuid: attempt,
+        executor_token: None,
+        public_key: server.pem,
+        ip: Some(host.to_owned()),
+        port,
+        miner_signature: Some(signature),
+    })
+}
+
+#[tokio::test]
+async fn a_session_inside_the_validators_network_is_not_dialled() {
+    for host in ["127.0.0.1", "localhost", "::ffff:127.0.0.1"] {
+        let inside = TcpListener::bind("127.0.0.1:0").unwrap();
+        inside.set_nonblocking(true).unwrap();
+        let port = inside.local_addr().unwrap().port();
+        let mut miner = Miner::open("//Miner").await;
+        let mut world = World::new(&[&miner]).await;
+        // The miner itself may be dialled, and nothing else on this machine.
+        world.config.dial.allow = vec![miner.server.address.to_string()];
+        world.config.gateway = Settings {
+            bind: Some(([127, 0, 0, 1], 0).into()),
+            services: vec![service()],
+            min_sessions: 1,
+            max_sessions: 1,
+            ..Settings::default()
+        };
+        world.start();
+        world.facilitator.accept().await;
+        let (mut session, offer) = next_offer(&mut miner).await;
+        let attempt = offer.job_uuid;
+        session.accept_job(attempt).await;
+        session.accepted_receipt().await;
+        session.executor_ready(attempt).await;
+        session.job().await;
+        session.volumes_ready(attempt).await;
+        let ready = ready_at(&session, attempt, host, port);
+        session.send(ready).await;
+        // The session is given up at once, and its job is called off.
+        within("the end of the session's job", session.cancelled(attempt)).await;
+        let dialled = inside.accept();
+        assert!(dialled.is_err(), "{host}: the validator dialled {dialled:?}");
+    }
 }

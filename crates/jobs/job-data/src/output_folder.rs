@@ -330,6 +330,38 @@ mod tests {
         assert!(matches!(walked(9), Err(WalkError::TooMany(9))));
     }
 
+    /// The most memory that this process has had resident since the last reset, in KiB.
+    fn peak_kib() -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    #[ignore = "soak: five million links take a minute or more to make"]
+    fn five_million_links_need_no_more_memory_than_a_few() {
+        const LINKS: usize = 5_000_000;
+        let root = tempfile::tempdir().unwrap();
+        for number in 0..LINKS {
+            symlink("x", root.path().join(format!("link{number}"))).unwrap();
+        }
+        fs::write(root.path().join("result"), "R").unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        // This resets the peak to the memory of now.
+        fs::write("/proc/self/clear_refs", "5").unwrap();
+        let before = peak_kib();
+        let mut seen = 0;
+        let walked = folder.walk::<WalkError>(&mut |_, _, _| {
+            seen += 1;
+            Ok(())
+        });
+        let omitted = walked.unwrap();
+        let grown = peak_kib() - before;
+        println!("the walk over {LINKS} links took {grown} KiB more than the {before} KiB before it");
+        assert_eq!((seen, omitted.named.len() + omitted.more), (1, LINKS));
+        assert!(grown < 16 * 1024, "{grown} KiB");
+    }
+
     #[test]
     fn countless_oddities_are_counted() {
         let mut omitted = OmittedFiles::default();

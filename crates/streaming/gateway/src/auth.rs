@@ -1,13 +1,16 @@
-//! Admits clients by API key or by a facilitator's token, and gives each a pseudonym.
+//! Admits clients by API key or by a facilitator's token, and gives each a pseudonym. Wrong ones are paced by address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use http::HeaderMap;
 use muster_gateway_client::bearer_token;
+use muster_http::rate_limit::CredentialPace;
 use muster_openai::OpenAiError;
+use muster_process::connections::AddressGroup;
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use muster_response_proof::{Envelope, GatewayToken};
+use parking_lot::Mutex;
 
 use crate::settings::Settings;
 
@@ -25,7 +28,11 @@ pub(crate) struct Authenticator {
     keys: BTreeMap<Digest, String>,
     /// How far the clocks of facilitators may differ.
     skew: Duration,
+    /// The wrong credentials of each address, and the facilitators that each address has shown a right token of.
+    pace: Mutex<CredentialPace<AddressGroup, (AddressGroup, Option<Hotkey>)>>,
 }
+
+// === impl Authenticator ===
 
 impl Authenticator {
     pub(crate) fn new(validator: ValidatorKey, settings: &Settings) -> Self {
@@ -35,16 +42,22 @@ impl Authenticator {
             facilitators: settings.facilitators.clone(),
             keys: keys.collect(),
             skew: settings.skew(),
+            pace: Mutex::new(CredentialPace::new(settings.failures_per_minute)),
         }
     }
 
-    /// The client that the request's bearer token stands for.
+    /// The client that the bearer token of a request from this address stands for.
+    ///
+    /// An address that has shown too many wrong credentials gets in by the validator's own keys, and by tokens of a
+    /// facilitator that has shown a right one there within the last hour. So a guesser cannot lock out those who share
+    /// its address.
     ///
     /// # Errors
-    /// [`OpenAiError::MissingKey`] or [`OpenAiError::InvalidKey`].
+    /// [`OpenAiError::MissingKey`], [`OpenAiError::InvalidKey`] or [`OpenAiError::RateLimited`].
     pub(crate) fn authenticate(
         &self,
         headers: &HeaderMap,
+        address: AddressGroup,
         now: Timestamp,
     ) -> Result<ClientPseudonym, OpenAiError> {
         let bearer = bearer_token(headers)?;
@@ -52,12 +65,28 @@ impl Authenticator {
         if let Some(name) = self.keys.get(&Digest::of(bearer.as_bytes())) {
             return Ok(pseudonym(b"own", name.as_bytes()));
         }
-        let invalid = |reason: &str| OpenAiError::InvalidKey(reason.to_owned());
-        let envelope = Envelope::<GatewayToken>::from_text(bearer)
-            .map_err(|_| invalid("the API key is unknown, or was revoked"))?;
-        let token = envelope
-            .statement()
-            .map_err(|error| invalid(&error.to_string()))?;
+        let read = read_token(bearer);
+        let issuer = read.as_ref().ok().map(|(_, token)| token.facilitator);
+        self.pace
+            .lock()
+            .admit(&address, &(address, issuer), now)
+            .map_err(too_many_failures)?;
+        let judged = read.and_then(|(envelope, token)| self.judge(&envelope, &token, now));
+        let mut pace = self.pace.lock();
+        match &judged {
+            Ok(_) => pace.note_right((address, issuer), now),
+            // The client is told why the credential is wrong; the next one of its address is told to wait.
+            Err(_) => drop(pace.note_wrong(address, None, now)),
+        }
+        judged
+    }
+
+    fn judge(
+        &self,
+        envelope: &Envelope<GatewayToken>,
+        token: &GatewayToken,
+        now: Timestamp,
+    ) -> Result<ClientPseudonym, OpenAiError> {
         if !self.facilitators.contains(&token.facilitator) {
             return Err(invalid(
                 "this validator does not serve the facilitator that issued the token",
@@ -70,6 +99,26 @@ impl Authenticator {
             .judge(self.validator, now, self.skew)
             .map_err(|error| invalid(&error.to_string()))?;
         Ok(pseudonym(token.facilitator.as_bytes(), token.client.as_bytes()))
+    }
+}
+
+fn invalid(reason: &str) -> OpenAiError {
+    OpenAiError::InvalidKey(reason.to_owned())
+}
+
+fn read_token(bearer: &str) -> Result<(Envelope<GatewayToken>, GatewayToken), OpenAiError> {
+    let envelope = Envelope::<GatewayToken>::from_text(bearer)
+        .map_err(|_| invalid("the API key is unknown, or was revoked"))?;
+    let token = envelope
+        .statement()
+        .map_err(|error| invalid(&error.to_string()))?;
+    Ok((envelope, token))
+}
+
+fn too_many_failures(retry_after: Duration) -> OpenAiError {
+    OpenAiError::RateLimited {
+        message: "too many wrong API keys or tokens came from this address; try again later".to_owned(),
+        retry_after,
     }
 }
 
@@ -88,6 +137,7 @@ mod tests {
     use super::*;
 
     const NOW: fn() -> Timestamp = || Timestamp::from_secs(1_000);
+    const HERE: fn() -> AddressGroup = || AddressGroup::of([192, 0, 2, 1].into());
 
     fn authenticator(facilitator: &Keypair) -> Authenticator {
         Authenticator {
@@ -95,6 +145,7 @@ mod tests {
             facilitators: BTreeSet::from([facilitator.hotkey()]),
             keys: BTreeMap::from([(Digest::of(b"secret"), "me".to_owned())]),
             skew: Duration::from_secs(5),
+            pace: Mutex::new(CredentialPace::new(0)),
         }
     }
 
@@ -121,17 +172,19 @@ mod tests {
     fn only_own_keys_and_tokens_of_listed_facilitators_are_admitted() {
         let (listed, stranger) = (Keypair::from_seed([1; 32]), Keypair::from_seed([9; 32]));
         let authenticator = authenticator(&listed);
-        let own = authenticator.authenticate(&with("bearer secret"), NOW()).unwrap();
+        let own = authenticator
+            .authenticate(&with("bearer secret"), HERE(), NOW())
+            .unwrap();
         let theirs = authenticator
-            .authenticate(&token(&listed, |_| ()), NOW())
+            .authenticate(&token(&listed, |_| ()), HERE(), NOW())
             .unwrap();
         assert_ne!(own, theirs);
         assert_eq!(
-            authenticator.authenticate(&HeaderMap::new(), NOW()),
+            authenticator.authenticate(&HeaderMap::new(), HERE(), NOW()),
             Err(OpenAiError::MissingKey)
         );
         assert_eq!(
-            authenticator.authenticate(&with("Basic secret"), NOW()),
+            authenticator.authenticate(&with("Basic secret"), HERE(), NOW()),
             Err(OpenAiError::MissingKey)
         );
         let mut tampered = token(&listed, |_| ());
@@ -164,9 +217,46 @@ mod tests {
                 "expired",
             ),
         ] {
-            let refused = authenticator.authenticate(&headers, NOW()).unwrap_err();
+            let refused = authenticator.authenticate(&headers, HERE(), NOW()).unwrap_err();
             assert!(refused.to_string().contains(says), "{says}: {refused}");
             assert_eq!(refused.status().as_u16(), 401);
         }
+    }
+
+    #[test]
+    fn a_guesser_is_stopped_and_right_clients_of_its_address_are_not() {
+        let (listed, other) = (Keypair::from_seed([1; 32]), Keypair::from_seed([9; 32]));
+        let mut authenticator = authenticator(&listed);
+        authenticator.facilitators.insert(other.hotkey());
+        authenticator.pace = Mutex::new(CredentialPace::new(3));
+        let ask = |headers: HeaderMap, address| {
+            authenticator
+                .authenticate(&headers, address, NOW())
+                .map_err(|error| error.status().as_u16())
+        };
+        assert!(ask(token(&listed, |_| ()), HERE()).is_ok());
+        let forged = || token(&other, |token| token.facilitator = listed.hotkey());
+        for wrong in [with("Bearer wrong"), forged(), forged()] {
+            assert_eq!(ask(wrong, HERE()), Err(401));
+        }
+        assert_eq!(ask(with("Bearer wrong"), HERE()), Err(429));
+        // Nobody has shown a right token of this facilitator here.
+        assert_eq!(ask(token(&other, |_| ()), HERE()), Err(429));
+        assert_eq!(
+            ask(HeaderMap::new(), HERE()),
+            Err(401),
+            "no credential is no guess"
+        );
+        for right in [with("Bearer secret"), token(&listed, |_| ())] {
+            assert!(ask(right, HERE()).is_ok());
+        }
+        let elsewhere = AddressGroup::of([192, 0, 2, 2].into());
+        assert_eq!(ask(with("Bearer wrong"), elsewhere), Err(401));
+        let later = NOW().plus(Duration::from_secs(20));
+        assert!(
+            authenticator
+                .authenticate(&token(&other, |_| ()), HERE(), later)
+                .is_ok()
+        );
     }
 }

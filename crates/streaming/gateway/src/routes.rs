@@ -1,17 +1,21 @@
 //! The routes of a gateway: OpenAI's, and the proofs of their answers.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use muster_gateway_client::{collect_body, error_response};
+use muster_http::server::ClientAddress;
 use muster_openai::OpenAiError;
-use muster_process::connections::ConnectionPermit;
+use muster_process::connections::{AddressGroup, ConnectionPermit};
+use muster_protocol::Digest;
 use muster_session_pool::Service;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -58,62 +62,88 @@ async fn health(State(state): State<Arc<GatewayState>>) -> Json<Value> {
     Json(json!({ "status": "ok", "validator": state.backend.validator(), "models": models }))
 }
 
+/// The pseudonym of a request's client, once its credential was admitted.
+struct AdmittedClient(Digest);
+
+impl FromRequestParts<Arc<GatewayState>> for AdmittedClient {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<GatewayState>) -> Result<Self, Response> {
+        // The server gives every request its client's address.
+        let address = parts.extensions.get().copied();
+        let ClientAddress(address) = address.unwrap_or(ClientAddress(Ipv6Addr::UNSPECIFIED.into()));
+        let address = AddressGroup::of(address);
+        match state
+            .authenticator
+            .authenticate(&parts.headers, address, state.clock.now())
+        {
+            Ok(ClientPseudonym(client)) => Ok(Self(client)),
+            Err(error) => Err(refuse(&error)),
+        }
+    }
+}
+
+fn refuse(error: &OpenAiError) -> Response {
+    metrics::counter!("muster_gateway_refused_total", "code" => error.code()).increment(1);
+    error_response(error)
+}
+
 /// The place of the request's connection among those of the gateway.
 type PlaceExtension = Extension<Arc<ConnectionPermit>>;
 
 async fn chat(
     state: State<Arc<GatewayState>>,
+    client: AdmittedClient,
     place: PlaceExtension,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    ask(state, place, "/v1/chat/completions", headers, body).await
+    ask(state, client, place, "/v1/chat/completions", headers, body).await
 }
 
 async fn completions(
     state: State<Arc<GatewayState>>,
+    client: AdmittedClient,
     place: PlaceExtension,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    ask(state, place, "/v1/completions", headers, body).await
+    ask(state, client, place, "/v1/completions", headers, body).await
 }
 
 async fn embeddings(
     state: State<Arc<GatewayState>>,
+    client: AdmittedClient,
     place: PlaceExtension,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    ask(state, place, "/v1/embeddings", headers, body).await
+    ask(state, client, place, "/v1/embeddings", headers, body).await
 }
 
 async fn ask(
     State(state): State<Arc<GatewayState>>,
+    AdmittedClient(client): AdmittedClient,
     Extension(place): PlaceExtension,
     path: &'static str,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    match try_ask(&state, &place, path, &headers, body).await {
+    // A facilitator has one address for all of its users.
+    place.release_address();
+    match try_ask(&state, client, path, &headers, body).await {
         Ok(response) => response,
-        Err(error) => {
-            metrics::counter!("muster_gateway_refused_total", "code" => error.code()).increment(1);
-            error_response(&error)
-        }
+        Err(error) => refuse(&error),
     }
 }
 
 async fn try_ask(
     state: &Arc<GatewayState>,
-    place: &ConnectionPermit,
+    client: Digest,
     path: &'static str,
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, OpenAiError> {
-    let ClientPseudonym(client) = state.authenticator.authenticate(headers, state.clock.now())?;
-    // A facilitator has one address for all of its users.
-    place.release_address();
     let Ok(permit) = Arc::clone(&state.permits).try_acquire_owned() else {
         return Err(OpenAiError::QueueFull {
             message: "the gateway is serving its maximum number of requests".to_owned(),
@@ -147,10 +177,7 @@ async fn try_ask(
     Ok(reply(parts, streams, heartbeat, request_id(&nonce)).await)
 }
 
-async fn models(State(state): State<Arc<GatewayState>>, headers: HeaderMap) -> Response {
-    if let Err(error) = state.authenticator.authenticate(&headers, state.clock.now()) {
-        return error_response(&error);
-    }
+async fn models(State(state): State<Arc<GatewayState>>, _: AdmittedClient) -> Response {
     let services = state.whitelist.services().iter();
     let all: Vec<Value> = services.map(|service| describe(&state, service)).collect();
     Json(json!({ "object": "list", "data": all })).into_response()
@@ -158,12 +185,9 @@ async fn models(State(state): State<Arc<GatewayState>>, headers: HeaderMap) -> R
 
 async fn model(
     State(state): State<Arc<GatewayState>>,
-    headers: HeaderMap,
+    _: AdmittedClient,
     Path(id): Path<String>,
 ) -> Response {
-    if let Err(error) = state.authenticator.authenticate(&headers, state.clock.now()) {
-        return error_response(&error);
-    }
     match state.whitelist.of_model(&id) {
         Ok(service) => Json(describe(&state, service)).into_response(),
         Err(_) => error_response(&OpenAiError::UnknownModel(shorten(&id))),
@@ -183,16 +207,12 @@ fn describe(state: &GatewayState, service: &Service) -> Value {
 
 async fn proof(
     State(state): State<Arc<GatewayState>>,
-    headers: HeaderMap,
+    AdmittedClient(client): AdmittedClient,
     Path(id): Path<String>,
 ) -> Response {
-    let client = match state.authenticator.authenticate(&headers, state.clock.now()) {
-        Ok(client) => client,
-        Err(error) => return error_response(&error),
-    };
     match state.store.find_response(&id).await {
         // A proof is visible to the client that asked only.
-        Ok(Some((response, session))) if response.client == client.0 => Json(ProofView {
+        Ok(Some((response, session))) if response.client == client => Json(ProofView {
             id: response.id,
             verdict: response.verdict,
             model: response.model,

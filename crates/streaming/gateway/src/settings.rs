@@ -67,6 +67,8 @@ pub struct Settings {
     pub max_body_kib: usize,
     /// Requests of all clients that are served or wait at a time; also the number of connections.
     pub requests: usize,
+    /// Wrong API keys and tokens a minute of one address, or of one IPv6 network of 64 bits; 0 for no limit.
+    pub failures_per_minute: u32,
     /// Percentage of answers that are kept with their request for a later check.
     pub sample_percent: u8,
 }
@@ -96,6 +98,7 @@ impl Default for Settings {
             skew_ms: 5_000,
             max_body_kib: 4_096,
             requests: 4_096,
+            failures_per_minute: 60,
             sample_percent: 10,
         }
     }

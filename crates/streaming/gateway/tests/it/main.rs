@@ -6,6 +6,8 @@ mod closing;
 #[cfg(test)]
 mod engine;
 #[cfg(test)]
+mod hidden_proofs;
+#[cfg(test)]
 mod official;
 #[cfg(test)]
 mod rig;

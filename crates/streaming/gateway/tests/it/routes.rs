@@ -90,6 +90,31 @@ async fn every_mistake_has_openais_shape() {
 }
 
 #[tokio::test]
+async fn wrong_keys_are_paced_at_every_route_and_right_ones_are_not() {
+    let world = World::new(|settings| settings.failures_per_minute = 4).await;
+    let ask = async |method: &str, path: &str, key: &str| {
+        let url = format!("{}{path}", world.base);
+        let request = world.http.request(method.parse().unwrap(), url).bearer_auth(key);
+        request.send().await.unwrap()
+    };
+    let routes = [
+        ("POST", "/v1/chat/completions"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/tiny"),
+        ("GET", "/v1/proofs/00"),
+    ];
+    for (method, path) in routes {
+        assert_eq!(ask(method, path, "guessed").await.status(), 401, "{path}");
+    }
+    for (method, path) in routes {
+        let refused = ask(method, path, "guessed again").await;
+        assert_eq!(refused.status(), 429, "{path}");
+        assert!(refused.headers().contains_key("retry-after"), "{path}");
+    }
+    assert_eq!(ask("GET", "/v1/models", KEY).await.status(), 200);
+}
+
+#[tokio::test]
 async fn models_are_listed_with_what_is_known_of_them() {
     let world = World::new(|settings| settings.services[0].model = "org/tiny".to_owned()).await;
     let (_, list) = world.get("/v1/models").await;

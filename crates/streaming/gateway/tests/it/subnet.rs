@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use crate::engine::Engine;
+use crate::hidden_proofs;
 
 /// The course of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(crate) enum JobFate {
     OtherImage,
     /// The miner did not sign where the job answers.
     Unsigned,
+    /// A session that signs its answers, keeps the proofs to itself, and answers the search for them without an end.
+    HidesProofs,
     /// The job ends before it is up.
     Fails,
 }
@@ -155,6 +158,7 @@ impl Subnet {
             | JobFate::Forged
             | JobFate::OtherImage
             | JobFate::Unsigned
+            | JobFate::HidesProofs
             | JobFate::Fails => 0,
         };
         let clock: SharedClock = Arc::new(SkewedClock(Arc::clone(&self.clock), ahead));
@@ -203,24 +207,34 @@ impl Subnet {
             let sealer = ProofSigner::new(session, envelope, Arc::clone(&clock)).unwrap();
             let upstream = Upstream::new(EngineAddress::Socket(socket), &limits, tasks);
             let proxy = SealingProxy::new(sealer, upstream, limits, tasks.clone());
+            if fate == JobFate::HidesProofs {
+                let tls = Arc::new(muster_process::tls::server(&server.identity).unwrap());
+                let hiding = hidden_proofs::serve(listener, tls, proxy, clock, tasks.clone());
+                tasks.spawn("hiding proxy", hiding);
+                return (Self::ready(fate, attempt, address, server.pem), None);
+            }
             Some(Endpoint::open(listener, &server.identity, client, proxy, clock).unwrap())
         };
+        (Self::ready(fate, attempt, address, server.pem), endpoint)
+    }
+
+    /// The place where a job answers, in its miner's words.
+    fn ready(fate: JobFate, attempt: AttemptId, address: SocketAddr, pem: String) -> StreamingJobReady {
         let by = if fate == JobFate::Unsigned {
             Keypair::generate()
         } else {
             miner()
         };
         let ip = address.ip().to_string();
-        let signature = sign_streaming_ready(&by, attempt, &ip, address.port(), &server.pem);
-        let ready = StreamingJobReady {
+        let signature = sign_streaming_ready(&by, attempt, &ip, address.port(), &pem);
+        StreamingJobReady {
             job_uuid: attempt,
             executor_token: None,
-            public_key: server.pem,
+            public_key: pem,
             ip: Some(ip),
             port: address.port(),
             miner_signature: Some(signature),
-        };
-        (ready, endpoint)
+        }
     }
 
     /// Every running session signs an answer that never reaches the gateway, as if the gateway had stopped waiting.

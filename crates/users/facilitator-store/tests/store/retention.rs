@@ -271,3 +271,38 @@ async fn a_replica_whose_clock_is_ahead_does_not_let_a_nonce_be_used_twice() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_key_that_has_ended_goes_after_its_window_and_no_key_that_opens_anything_goes() {
+    let user = Actor::user(UserKey(key("User").hotkey()));
+    let [brief, long] = [1, 2].map(|n| ApiKeySecret::from_bytes([n; 32]));
+    for (test, store) in engines().await {
+        for (secret, days) in [(&brief, 10), (&long, 3_650)] {
+            let authority = Authority::login().grant(None, Some(days), at(0)).unwrap();
+            let new = NewKey {
+                account: &user.account,
+                name: "laptop",
+                secret,
+                authority: &authority,
+            };
+            let made = store.create_key(&user, new, at(0)).await.unwrap();
+            assert!(matches!(made, KeyCreation::Created(_)));
+        }
+        let rows = async || {
+            let stored = "SELECT hash FROM api_keys ORDER BY expires_at";
+            let rows: Vec<(String,)> = sqlx::query_as(stored).fetch_all(&test.pool).await.unwrap();
+            rows.into_iter().map(|(hash,)| hash).collect::<Vec<_>>()
+        };
+        let (brief_hash, long_hash) = (brief.hash().hex(), long.hash().hex());
+        // The window of revoked keys is 90 days, and a key that has ended has the same.
+        sweep_at(&store, 100 * DAY - 1).await;
+        assert_eq!(rows().await, [brief_hash, long_hash.clone()], "{}", test.engine);
+        let deleted = sweep_at(&store, 101 * DAY).await;
+        assert_eq!(
+            (deleted.get("api_keys"), rows().await),
+            (Some(&1), vec![long_hash])
+        );
+        let owner = store.find_key_owner(&long, at(101 * DAY)).await.unwrap();
+        assert!(owner.is_some(), "{}", test.engine);
+    }
+}
