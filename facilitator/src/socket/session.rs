@@ -35,6 +35,10 @@ const MINERS_PER_MINUTE: u32 = 120;
 /// further ones the newest is stored with the next heartbeat.
 const GATEWAYS_PER_MINUTE: u32 = 20;
 
+/// Heartbeats of one connection that reach the store a minute. Further ones only show that the validator is there.
+/// Validators send one in some seconds or in a minute.
+const HEARTBEATS_PER_MINUTE: u32 = 120;
+
 /// The most characters of a text in a capacity that are stored.
 const MAX_CAPACITY_TEXT: usize = 500;
 
@@ -50,6 +54,7 @@ pub(super) struct ValidatorSession {
     capacity_at: Option<Timestamp>,
     miner_pace: RateLimiter<()>,
     gateway_pace: RateLimiter<()>,
+    heartbeat_pace: RateLimiter<()>,
     /// The newest gateway that came too early to be stored.
     early_gateway: Option<GatewayNotice>,
     /// Running jobs that the validator has been told over this connection to stop.
@@ -98,6 +103,7 @@ impl ValidatorSession {
             capacity_at: None,
             miner_pace: RateLimiter::new(MINERS_PER_MINUTE),
             gateway_pace: RateLimiter::new(GATEWAYS_PER_MINUTE),
+            heartbeat_pace: RateLimiter::new(HEARTBEATS_PER_MINUTE),
             early_gateway: None,
             stopping: BTreeSet::new(),
             services,
@@ -151,7 +157,11 @@ impl ValidatorSession {
     ///
     /// A connection that does not hold the validator's jobs does not make the validator selectable.
     async fn record_heartbeat(&mut self, first: bool) -> Result<(), SessionEnd> {
-        self.last_heartbeat = self.services.clock.now();
+        let now = self.services.clock.now();
+        self.last_heartbeat = now;
+        if self.heartbeat_pace.take((), now).is_err() {
+            return Ok(());
+        }
         self.claim_jobs(first).await?;
         if let Some(notice) = self.early_gateway.take() {
             self.record_gateway(notice).await?;

@@ -101,6 +101,13 @@ impl Facilitator {
         Self::boot(config, clock, folder).await
     }
 
+    /// A second view of its store, for what no route shows.
+    pub(crate) async fn store(&self) -> muster_facilitator_store::Store {
+        muster_facilitator_store::Store::open(&self.config.store)
+            .await
+            .unwrap()
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }

@@ -8,7 +8,7 @@ use muster_identity::{sign_facilitator_auth, verify_job};
 use muster_process::TestClock;
 use muster_protocol::JobStatus;
 use muster_protocol::wire::decode;
-use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, ToFacilitator};
+use muster_protocol::wire::facilitator::{Heartbeat, MinerResponse, StatusMetadata, ToFacilitator};
 use muster_websocket::CloseCode;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -378,4 +378,31 @@ async fn a_job_too_long_for_a_computehorde_validator_is_rejected_not_sent_for_ev
         .create(&job_for(validator_key("Validator")), facilitator.now_ns())
         .await;
     assert_eq!(socket.next().await["uuid"], json!(short.uuid));
+}
+
+#[tokio::test]
+async fn heartbeats_beyond_their_pace_do_not_reach_the_store() {
+    let clock = TestClock::default();
+    let facilitator = Facilitator::start_with(Arc::new(clock.clone()), |_| {}).await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let store = facilitator.store().await;
+    let seen = async || {
+        let record = store.validator(validator_key("Validator")).await.unwrap();
+        record.unwrap().seen
+    };
+    let begin = clock.now();
+    for _ in 0..200 {
+        validator.say(&ToFacilitator::V0Heartbeat(Heartbeat {})).await;
+    }
+    validator.is_idle().await;
+    // A tenth of a second is too short for another one, and a minute is not.
+    for (pause, stored) in [
+        (Duration::from_millis(100), false),
+        (Duration::from_secs(60), true),
+    ] {
+        clock.advance(pause);
+        validator.say(&ToFacilitator::V0Heartbeat(Heartbeat {})).await;
+        validator.is_idle().await;
+        assert_eq!(seen().await > begin, stored, "after {pause:?}");
+    }
 }
