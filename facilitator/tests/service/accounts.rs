@@ -333,7 +333,7 @@ async fn ask_through_proxy(user: &User, key: &str, client: &str) -> u16 {
 
 #[tokio::test]
 async fn wrong_keys_are_paced_by_network_and_right_ones_are_not() {
-    let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
+    let facilitator = Facilitator::start_with(Arc::new(TestClock::default()), |config| {
         config.limits.failures_per_minute = 4;
         config.http.trusted_proxies = vec!["127.0.0.1".to_owned()];
     })
@@ -364,7 +364,7 @@ async fn wrong_keys_are_paced_by_network_and_right_ones_are_not() {
 
 #[tokio::test]
 async fn strangers_behind_a_proxy_are_paced_each_by_itself() {
-    let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
+    let facilitator = Facilitator::start_with(Arc::new(TestClock::default()), |config| {
         config.limits.strangers_per_minute = 1;
         config.http.trusted_proxies = vec!["127.0.0.0/8".to_owned()];
     })
