@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use muster_identity::{sign_facilitator_auth, verify_job};
-use muster_process::TestClock;
+use muster_process::{Clock as _, TestClock};
 use muster_protocol::JobStatus;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::facilitator::{Heartbeat, MinerResponse, StatusMetadata, ToFacilitator};
