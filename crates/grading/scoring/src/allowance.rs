@@ -4,7 +4,7 @@
 //! times [`MULTIPLIER`]. Blocks are named and not saved up, so honest receipts are independent of one another: a
 //! receipt that a validator has not seen costs exactly itself. `docs/adr/0064` has the reasons.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,8 @@ pub(crate) fn allowances(
     claims: &[Claim<'_>],
 ) -> Vec<Result<u64, DropReason>> {
     let epochs = Epoch::all(inputs);
-    let mut groups = BTreeMap::<Group, Vec<Named>>::new();
+    // The order of the groups does not matter: each claim belongs to one of them.
+    let mut groups = HashMap::<Group, Vec<Named>>::new();
     for (owner, claim) in claims.iter().enumerate() {
         let group = groups
             .entry((claim.validator, claim.miner, claim.class))

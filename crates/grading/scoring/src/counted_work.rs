@@ -3,7 +3,7 @@
 //! A receipt counts with the least of its amount, its allowance, and the time that the attempt took (at least the
 //! minimum charge). It has to fit on the proven executors at every instant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use muster_protocol::job::MAX_JOB_SECS;
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
@@ -190,12 +190,12 @@ fn check(
 
 /// Receipts of one validator about one attempt. The same receipt twice counts once; two that differ count for nothing.
 struct Twins<'a> {
-    first: BTreeMap<(ValidatorKey, AttemptId), (usize, &'a PaidReceipt, bool)>,
+    first: HashMap<(ValidatorKey, AttemptId), (usize, &'a PaidReceipt, bool)>,
 }
 
 impl<'a> Twins<'a> {
     fn new(receipts: &'a [PaidReceipt]) -> Self {
-        let mut first = BTreeMap::new();
+        let mut first = HashMap::with_capacity(receipts.len());
         for (place, paid) in receipts.iter().enumerate() {
             let key = (paid.receipt.validator_hotkey, paid.receipt.job_uuid);
             let known = first.entry(key).or_insert((place, paid, true));
@@ -293,7 +293,7 @@ impl CountedReceipt {
 }
 
 /// The executors on which attempts have to fit: those of a miner, or the one of a coldkey on probation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum ExecutorPool {
     Proven(MinerKey),
     Probation(Hotkey),
@@ -307,7 +307,7 @@ fn drop_beyond_proven(
     fitting: &mut Vec<(usize, CountedReceipt)>,
     work: &mut CountedWork,
 ) {
-    let mut groups = BTreeMap::<(ExecutorPool, ExecutorClass), (u32, Vec<Interval>)>::new();
+    let mut groups = HashMap::<(ExecutorPool, ExecutorClass), (u32, Vec<Interval>)>::new();
     for (place, receipt) in fitting
         .iter()
         .filter(|(_, receipt)| agreed.is_graded(receipt.class))

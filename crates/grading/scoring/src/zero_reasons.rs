@@ -36,7 +36,7 @@ pub enum ZeroReason {
     WorthlessClass,
     /// The neuron, or another one of its coldkey, was convicted of cheating.
     Convicted,
-    /// The neuron worked, and nobody has proven an executor of that class.
+    /// The neuron worked in graded classes, and none of its executors there is proven.
     NothingProven,
     /// The neuron's share is less than a 131070th of the best one's, which the chain's weights cannot express.
     TooSmall,
@@ -59,7 +59,9 @@ impl fmt::Display for ZeroReason {
                 f.write_str("the classes that it worked in have no weight in this subnet")
             }
             Self::Convicted => f.write_str("its coldkey was convicted of cheating"),
-            Self::NothingProven => f.write_str("no executor of the classes that it worked in is proven"),
+            Self::NothingProven => {
+                f.write_str("none of its executors of the classes that it worked in is proven")
+            }
             Self::TooSmall => f.write_str("its share is too small for the chain's weights"),
         }
     }

@@ -1,6 +1,8 @@
 //! Scores of whole snapshots: nothing is lost, nothing is created, every receipt that does not count has its reason,
 //! and bad input stops nobody.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::collections::BTreeMap;
 
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};

@@ -1,5 +1,11 @@
 //! A program of another language, written from the documented format alone, computes the same weights from snapshots.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
 use std::collections::BTreeMap;
 use std::process::Command;
 

@@ -38,16 +38,15 @@ pub struct Strategy {
 /// The most that absence may win, planned or at a probe that is forgiven, in thousandths (`docs/adr/0064`).
 const PLANNED: u64 = 5;
 
-/// The most that spreading hardware over several hotkeys may win, in thousandths: one failure in eight is forgiven for
-/// each of them, so at most what honest miners lose by restarts (`docs/adr/0064`).
-const SPREAD: u64 = 40;
-
 impl Strategy {
     /// The most pay per unit of money relative to an honest miner, in thousandths: `1 + x / (1 − f·x)`. `x` is the
     /// premium of a worked second times the share of time that the strategy adds: what it stalls, or what a colluding
     /// validator of stake share S can pay, `min(1 − ρ, μ·S)`. `f` is its share of the class's capacity, which its own
     /// premium dilutes.
-    pub fn bound(&self, settings: &Settings) -> u64 {
+    ///
+    /// Several hotkeys are forgiven one failure in eight each, so spreading hardware wins at most `1 / κ` of that: `κ`
+    /// is the share of its capacity that the honest twin kept in spite of its failures, `kept` in thousandths.
+    pub fn bound(&self, settings: &Settings, kept: u64) -> u64 {
         if let Some(bound) = self.bound {
             return bound;
         }
@@ -65,11 +64,11 @@ impl Strategy {
         } else {
             0
         };
-        let spread = if self.more_hotkeys > 0 { SPREAD } else { 0 };
-        1_000_u64
-            .saturating_add(won)
-            .saturating_add(planned)
-            .saturating_add(spread)
+        let bound = 1_000_u64.saturating_add(won).saturating_add(planned);
+        match self.more_hotkeys {
+            0 => bound,
+            _ => bound.saturating_mul(1_000).div_ceil(kept.clamp(1, 1_000)),
+        }
     }
 }
 

@@ -77,6 +77,8 @@ struct World<'a> {
     history: Vec<PastCycle>,
     scores: Scores,
     attempts: u64,
+    /// The capacity that the twin kept, and the cards that it had, over all measured epochs; in thousandths of a card.
+    kept: (u64, u64),
 }
 
 fn hotkey(number: u16, salt: u8) -> Hotkey {
@@ -124,6 +126,7 @@ impl<'a> World<'a> {
             history: Vec::new(),
             scores: Scores::default(),
             attempts: 0,
+            kept: (0, 0),
         }
     }
 
@@ -396,6 +399,16 @@ impl<'a> World<'a> {
     fn pay(&mut self, epoch: u32, scores: Scores) {
         let of: BTreeMap<MinerKey, _> = scores.scores.iter().map(|score| (score.miner, *score)).collect();
         let mut rows = Vec::new();
+        if let Some(twin) = self.miners.first().filter(|_| epoch >= WARM_UP) {
+            let credit = of
+                .get(&MinerKey(twin.neuron.hotkey))
+                .map_or(0, |score| score.credit);
+            let cards = u64::from(self.settings.executors).saturating_mul(WHOLE_EXECUTOR);
+            self.kept = (
+                self.kept.0.saturating_add(credit),
+                self.kept.1.saturating_add(cards),
+            );
+        }
         for miner in &mut self.miners {
             if epoch == WARM_UP {
                 (miner.paid, miner.money) = (0, 0);
@@ -437,7 +450,10 @@ impl<'a> World<'a> {
         StrategyOutcome {
             strategy: self.strategy.name.clone(),
             pay: u64::try_from(pay).unwrap_or(u64::MAX),
-            bound: self.strategy.bound(self.settings),
+            bound: self.strategy.bound(
+                self.settings,
+                self.kept.0.saturating_mul(1_000) / self.kept.1.max(1),
+            ),
             money: u64::try_from(money).unwrap_or(u64::MAX),
         }
     }
