@@ -17,6 +17,7 @@ mod miner_view;
 mod proof;
 mod roles;
 mod saved_login;
+mod score;
 mod subnet;
 mod up;
 mod validator;
@@ -67,6 +68,9 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Proof(command) => proof::run(command, clock).await,
         Command::Session(command) => proof::sessions(command).await,
         Command::Grade(command) => grade::run(command).await,
+        Command::Score(command) => score::run(command).await,
+        Command::Audit(command) => score::run_audit(command),
+        Command::Simulate(args) => score::run_simulate(&args),
         Command::Files(command) => files::run(*command, clock).await,
         Command::Login(args) => login::login(args, clock).await,
         Command::Keys(command) => login::keys(command, clock).await,

@@ -20,8 +20,9 @@ use muster_routing::{LedgerWindows, RoutingPolicy};
 use muster_validator_store::retention::{RetentionBounds, ValidatorRetentionConfig};
 use serde::Deserialize;
 
-/// A miner's last grading batch counts in a cycle if it lies at most this many batch intervals before it.
-pub(crate) const BATCHES_BACK: u64 = 4;
+/// Grading batches count in a cycle if they lie at most this many batch intervals before it. The last eight count
+/// (`docs/adr/0064`), and the intervals are drawn at random.
+pub(crate) const BATCHES_BACK: u64 = 16;
 
 /// How long a manifest is believed. It must expire: a miner that gets no jobs because of its manifest is not dialled,
 /// so it could never correct the manifest.
@@ -187,9 +188,13 @@ pub struct ScoringConfig {
     pub streaming_weight: u32,
     /// The weight of each class's work, relative to the others. A class that is not named has weight 0.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
-    /// The percentage of each class's weight that goes to proven executors, if there are any. Paid work gets
-    /// the rest.
+    /// The percentage of a graded class's weight that proven executors always get. The rest is the premium of worked
+    /// time; what nobody worked for falls to proven executors, too.
     pub capacity_percent: u8,
+    /// Rao that a validator must have burned for each second of its jobs that counts; 0 asks for none.
+    pub burn_per_second: u64,
+    /// The hotkey whose weight is burned.
+    pub burn_hotkey: Option<Hotkey>,
 }
 
 /// Time limits of jobs and connections.
@@ -336,7 +341,9 @@ impl Default for ScoringConfig {
         Self {
             streaming_weight: 1,
             class_weights: class_weights.collect(),
-            capacity_percent: 20,
+            capacity_percent: 80,
+            burn_per_second: 0,
+            burn_hotkey: None,
         }
     }
 }

@@ -19,7 +19,7 @@ use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_process::operator_token::OperatorToken;
 use muster_protocol::wire::muster::GatewayNotice;
-use muster_protocol::{FeatureSet, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{Digest, FeatureSet, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::{FaultySession, Score};
 use muster_store::StoreError;
 use serde::{Deserialize, Serialize};
@@ -148,6 +148,7 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
         .route("/v0/batches", get(batches).post(run_batch))
         .route("/v0/batches/{batch}", get(batch))
         .route("/v0/grades/{miner}", get(grades))
+        .route("/v0/scoring-snapshots/{digest}", get(scoring_snapshot))
         .with_state(sources);
     let service = TowerToHyperService::new(router);
     let stop = tasks.token();
@@ -278,6 +279,18 @@ async fn grades(
     let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let grades = sources.grading.store().grades_of(miner, limit).await?;
     Ok(Json(json!({ "miner": miner, "grades": grades })).into_response())
+}
+
+/// The snapshot by which a cycle was scored, as its canonical text: the digest is that of the answer's bytes.
+async fn scoring_snapshot(
+    State(sources): State<StatusSources>,
+    Path(digest): Path<Digest>,
+) -> Result<Response, StoreUnreadable> {
+    let text = sources.state.store.scoring_snapshot(digest).await?;
+    Ok(match text {
+        Some(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        None => not_found("this validator has no scoring snapshot with that digest, or no more"),
+    })
 }
 
 fn not_found(error: &str) -> Response {

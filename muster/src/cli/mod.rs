@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
+use muster_score_tools::{Audit, Score, Simulate};
 
 pub(crate) use user::{
     Account, Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify, Subnet, Webhook,
@@ -53,6 +54,14 @@ pub(crate) enum Command {
     /// Show the grades of executors, and the reason of every zero.
     #[command(subcommand)]
     Grade(Grade),
+    /// Explain miners' weights, and keep what they rest on.
+    #[command(subcommand)]
+    Score(Score),
+    /// Do a validator's sums again, offline.
+    #[command(subcommand)]
+    Audit(Audit),
+    /// Simulate the pay of honest miners and of attackers, with the real scoring code.
+    Simulate(Simulate),
     /// Files in the facilitator's store: inputs and outputs of jobs.
     #[command(subcommand)]
     Files(Box<Files>),

@@ -33,10 +33,12 @@ const STAKE: u64 = 1_000_000_000_000;
 pub(crate) struct Keys {
     pub(crate) validator: Keypair,
     pub(crate) miner: Keypair,
+    /// The coldkey of the first miner. Work that an owner's validator pays to the owner's miner would not count.
+    pub(crate) miner_coldkey: Hotkey,
     /// The miners after the first, each with its own coldkey.
     pub(crate) further_miners: Vec<MinerIdentity>,
     pub(crate) user: Keypair,
-    /// Owns the hotkeys of the validator and of the first miner on the chain; nothing but the genesis uses it.
+    /// Owns the hotkey of the validator on the chain; nothing but the genesis uses it.
     pub(crate) owner: Keypair,
 }
 
@@ -69,7 +71,7 @@ impl Keys {
                 .map(|made| made.hotkey)
                 .map_err(unusable)
         };
-        let further = (1..miners).map(|index| {
+        let identity = |index| {
             let name = miner_name(index);
             let hotkey = key(&name)?;
             let shown = wallet::read_public_keys(&path(&name)).map_err(unusable)?;
@@ -77,12 +79,14 @@ impl Keys {
                 .coldkey
                 .with_context(|| format!("the wallet {name} has no coldkey"))?;
             Ok::<_, Failure>(MinerIdentity { hotkey, coldkey })
-        });
-        let further_miners = further.collect::<Result<Vec<_>>>()?;
+        };
+        let first = identity(0)?;
+        let further_miners = (1..miners).map(identity).collect::<Result<Vec<_>>>()?;
         Ok(Self {
             further_miners,
             validator: key("validator")?,
-            miner: key("miner")?,
+            miner: first.hotkey,
+            miner_coldkey: first.coldkey,
             user: key("user")?,
             owner: key("owner")?,
         })
@@ -136,7 +140,7 @@ pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
     };
     let mut neurons = vec![
         neuron(&keys.validator, &owner, STAKE, true),
-        neuron(&keys.miner, &owner, 0, false),
+        neuron(&keys.miner, &keys.miner_coldkey.to_string(), 0, false),
     ];
     let mut balances = serde_json::Map::new();
     let mut fund = |key: Hotkey| balances.insert(key.to_string(), json!(STAKE));

@@ -214,21 +214,21 @@ fn command(layout: &Layout, executor: &Path) -> Result<Vec<String>> {
 
 /// The first block: a subnet of the validator and its miners.
 pub(super) fn spec(keys: &Keys, layout: &Layout) -> Value {
-    let owner = Keypair::generate().hotkey().to_string();
-    let other_owner = Keypair::generate().hotkey().to_string();
+    // Work that an owner's validator pays to the owner's miner does not count, so each of them has an owner.
+    let [owner, miners_owner, other_owner] = [(); 3].map(|()| Keypair::generate().hotkey().to_string());
     let [validator, miner, spare] =
         [&keys.validator, &keys.miner, &keys.spare_miner].map(|key| key.hotkey().to_string());
     let neuron = |hotkey: &str, owner: &str, stake: u64, permit: bool| json!({"netuid": 1, "hotkey": hotkey, "coldkey": owner, "stake": stake, "permit": permit});
     let mut neurons = vec![
         neuron(&validator, &owner, STAKE, true),
-        neuron(&miner, &owner, 0, false),
+        neuron(&miner, &miners_owner, 0, false),
     ];
     if layout.spare_miner.is_some() {
         neurons.push(neuron(&spare, &other_owner, 0, false));
     }
     json!({
         "subnets": [{"netuid": 1, "tempo": 20}],
-        "balances": {owner: STAKE, other_owner: STAKE, validator: STAKE, miner: STAKE, spare: STAKE},
+        "balances": {owner: STAKE, miners_owner: STAKE, other_owner: STAKE, validator: STAKE, miner: STAKE, spare: STAKE},
         "neurons": neurons,
         "allow_loopback": true,
     })

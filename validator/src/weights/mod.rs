@@ -1,15 +1,18 @@
 //! Weights: follow the chain's blocks, score the work before a cycle once the cycle's window opens, and set the
 //! weights.
 //!
-//! [`block_loop`] decides at each block what is due, by the rules in [`cycle`]; [`score_cycle`] scores a cycle;
-//! [`submission`] submits its weights and looks after commits until they are revealed.
+//! [`block_loop`] decides at each block what is due, by the rules in [`cycle`]; [`score_cycle`] scores a cycle, with
+//! the executors that [`capacity`] finds proven; [`submission`] submits its weights and looks after commits until they
+//! are revealed.
 //!
 //! A scored cycle is stored before its weights are sent, so that a restart sends the same weights or learns from the
 //! chain that they are there. Once the chain has taken the weights of a window, it is not asked again in that window.
 //! Where the subnet wants weights committed first, the secret that reveals them is stored before the commit is
-//! submitted. A cycle in which no miner earned anything sets nothing: the weights on the chain stay as they are.
+//! submitted. A cycle in which no miner earned anything sets nothing, unless there is a burn hotkey: the weights on the
+//! chain stay as they are.
 
 mod block_loop;
+mod capacity;
 pub(crate) mod cycle;
 mod receipt_gate;
 mod score_cycle;

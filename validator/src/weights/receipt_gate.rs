@@ -52,6 +52,16 @@ impl BlockTimes {
         let block = i128::from(self.block.0).saturating_add(since.div_euclid(length));
         BlockNumber(u64::try_from(block.max(0)).unwrap_or(u64::MAX))
     }
+
+    /// The time at which `block` came, or will come.
+    pub(crate) fn time_of(&self, block: BlockNumber) -> Timestamp {
+        let blocks = i128::from(block.0).saturating_sub(i128::from(self.block.0));
+        let since = blocks.saturating_mul(i128::from(self.block_ms));
+        let micros = i128::from(self.time_ms)
+            .saturating_add(since)
+            .saturating_mul(1_000);
+        Timestamp::from_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+    }
 }
 
 #[cfg(test)]
@@ -68,6 +78,8 @@ mod tests {
         let at = |secs| times.block_at(Timestamp::from_secs(secs)).0;
         assert_eq!((at(1_000), at(1_011), at(1_012)), (100, 100, 101));
         assert_eq!((at(999), at(988), at(0)), (99, 99, 16));
+        assert_eq!(times.time_of(BlockNumber(101)), Timestamp::from_secs(1_012));
+        assert_eq!(times.time_of(BlockNumber(99)), Timestamp::from_secs(988));
         let young = BlockTimes {
             block: BlockNumber(3),
             ..times

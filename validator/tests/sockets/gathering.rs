@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 /// The time of the first block of the tests' chain.
 fn start() -> Timestamp {
-    Timestamp::from_secs(1_800_000_012)
+    Timestamp::from_secs(1_770_000_012)
 }
 
 /// A validator that reads this miner's pages, and another validator, `//Other`, whose receipts count.

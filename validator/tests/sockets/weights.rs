@@ -5,6 +5,7 @@ use crate::support::miner::Miner;
 use crate::support::{World, within};
 use muster_chain::WeightsMethod;
 use muster_protocol::{Hotkey, JobStatus};
+use muster_scoring::ScoringSnapshot;
 use tokio::task::yield_now;
 
 /// Runs one paid job on one miner.
@@ -51,6 +52,17 @@ async fn work_becomes_weights_once_in_the_next_window() {
     world.chain.seal_to(16);
     let cycle = cycle_is(&world, "set").await;
     assert_eq!(cycle["scores"][0]["micros"], 18_000_000);
+    // The snapshot is served under the digest of its bytes, and gives the same weights again.
+    let path = format!("/v0/scoring-snapshots/{}", cycle["snapshot"].as_str().unwrap());
+    let served = world.get(&path).await;
+    let text = muster_protocol::canonical::sorted_compact(&served);
+    assert_eq!(ScoringSnapshot::digest_of(&text).to_string(), cycle["snapshot"]);
+    let snapshot = ScoringSnapshot::parse(&text).unwrap();
+    assert_eq!(snapshot.receipts.len(), 2);
+    let (_, weights) = muster_scoring::score_cycle(&snapshot);
+    assert_eq!(serde_json::to_value(weights).unwrap(), cycle["weights"]);
+    let unknown = format!("/v0/scoring-snapshots/sha256:{}", "0".repeat(64));
+    assert!(world.get(&unknown).await["error"].is_string());
     for block in 17..22 {
         world.chain.seal_to(block);
         world.seen(block).await;

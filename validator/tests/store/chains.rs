@@ -17,13 +17,14 @@ async fn the_blocks_of_another_chain_are_not_ours() {
             last_block: 21,
             state: CycleState::Kept,
             scores: Scores::default(),
+            snapshot: None,
             weights: Vec::new(),
             reveal: None,
             error: None,
             at_block: 30,
             changed_at: NOW(1),
         };
-        assert!(store.begin_cycle(&cycle).await.unwrap());
+        assert!(store.begin_cycle(&cycle, "").await.unwrap());
         let other = Store::with_pool(test.pool.clone()).await.unwrap();
         assert_eq!(
             other.settled_through().await.unwrap(),
@@ -38,7 +39,7 @@ async fn the_blocks_of_another_chain_are_not_ours() {
         assert_eq!(other.cycle(BlockNumber(21)).await.unwrap(), None);
         assert_eq!(other.cycles(9).await.unwrap(), []);
         assert!(
-            other.begin_cycle(&cycle).await.unwrap(),
+            other.begin_cycle(&cycle, "").await.unwrap(),
             "its own cycle of that block"
         );
         assert_eq!(store.settled_through().await.unwrap(), Some(BlockNumber(21)));

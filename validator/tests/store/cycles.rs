@@ -2,6 +2,7 @@
 
 use muster_chain::weights_commit::{CommitPosition, Revealer};
 use muster_chain::{BlockNumber, PendingReveal};
+use muster_protocol::Digest;
 use muster_scoring::Scores;
 use muster_validator::store::{CycleState, Store, StoredCycle};
 
@@ -16,20 +17,24 @@ async fn a_cycle_is_settled_once() {
             last_block: 87,
             state: CycleState::Pending,
             scores: Scores::default(),
+            snapshot: None,
             weights: vec![(2, 65_535)],
             reveal: None,
             error: None,
             at_block: 99,
             changed_at: NOW(5),
         };
-        assert!(store.begin_cycle(&cycle).await.unwrap());
+        assert!(store.begin_cycle(&cycle, "").await.unwrap());
         assert_eq!(store.settled_through().await.unwrap(), None, "it is pending");
         assert!(
             !store
-                .begin_cycle(&StoredCycle {
-                    weights: vec![],
-                    ..cycle.clone()
-                })
+                .begin_cycle(
+                    &StoredCycle {
+                        weights: vec![],
+                        ..cycle.clone()
+                    },
+                    ""
+                )
                 .await
                 .unwrap()
         );
@@ -81,6 +86,7 @@ fn cycle(last_block: u64, reveal: Option<PendingReveal>) -> StoredCycle {
         last_block,
         state: CycleState::Pending,
         scores: Scores::default(),
+        snapshot: None,
         weights: vec![(2, 65_535)],
         reveal,
         error: None,
@@ -98,7 +104,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
             version_key: 3,
             committed: None,
         };
-        assert!(store.begin_cycle(&cycle(10, None)).await.unwrap());
+        assert!(store.begin_cycle(&cycle(10, None), "").await.unwrap());
         // Stored before the commit is submitted.
         store.plan_cycle(10, &[(2, 9)], Some(&salted)).await.unwrap();
         let planned = store.cycle(BlockNumber(10)).await.unwrap().unwrap();
@@ -155,7 +161,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
             .unwrap();
         assert_eq!(later.settled_through().await.unwrap(), None);
         assert_eq!(later.scored_through().await.unwrap(), Some(BlockNumber(10)));
-        assert!(later.begin_cycle(&cycle(21, None)).await.unwrap());
+        assert!(later.begin_cycle(&cycle(21, None), "").await.unwrap());
         assert!(later.cycles_in(CycleState::Expired).await.unwrap().is_empty());
         assert_eq!(
             later.cycle(BlockNumber(10)).await.unwrap().unwrap().state,
@@ -171,7 +177,7 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
         };
         assert!(
             later
-                .begin_cycle(&cycle(32, Some(timelocked.clone())))
+                .begin_cycle(&cycle(32, Some(timelocked.clone())), "")
                 .await
                 .unwrap()
         );
@@ -180,5 +186,65 @@ async fn the_secret_of_a_commit_is_kept_until_the_reveal_and_lost_work_is_scored
             Some(timelocked)
         );
         later.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_is_stored_with_its_cycle_and_found_by_its_digest() {
+    for (test, store) in each().await {
+        store.note_chain("chain", BlockNumber(1), NOW(1)).await.unwrap();
+        assert_eq!(store.genesis(), "chain");
+        let body = "{\"format\":\"muster/scoring-snapshot/1\"}";
+        let digest = Digest::of(body.as_bytes());
+        let cycle = |last_block, state, snapshot| StoredCycle {
+            number: last_block,
+            first_block: last_block,
+            last_block,
+            state,
+            scores: Scores::default(),
+            snapshot,
+            weights: vec![],
+            reveal: None,
+            error: None,
+            at_block: last_block,
+            changed_at: NOW(1),
+        };
+        let scored = cycle(10, CycleState::Set, Some(digest));
+        assert!(store.begin_cycle(&scored, body).await.unwrap());
+        // Two cycles of one snapshot share its text.
+        assert!(
+            store
+                .begin_cycle(&cycle(11, CycleState::Kept, Some(digest)), body)
+                .await
+                .unwrap()
+        );
+        assert!(
+            store
+                .begin_cycle(&cycle(12, CycleState::Pending, None), "")
+                .await
+                .unwrap()
+        );
+        assert_eq!(
+            store.scoring_snapshot(digest).await.unwrap().as_deref(),
+            Some(body)
+        );
+        assert_eq!(store.scoring_snapshot(Digest::of(b"")).await.unwrap(), None);
+        let before = store.settled_before(BlockNumber(12), 5).await.unwrap();
+        let numbers: Vec<_> = before
+            .iter()
+            .map(|cycle| (cycle.number, cycle.snapshot))
+            .collect();
+        assert_eq!(
+            numbers,
+            [(11, Some(digest)), (10, Some(digest))],
+            "{}",
+            test.engine
+        );
+        assert_eq!(
+            store.settled_before(BlockNumber(13), 1).await.unwrap().len(),
+            1,
+            "a pending one is not settled"
+        );
+        store.close().await;
     }
 }

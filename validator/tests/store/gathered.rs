@@ -137,18 +137,22 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
         // A later cycle is settled, and so is one after it: the chain cannot open the first one again.
         for (first_block, last_block) in [(0, 7), (8, 9)] {
             store
-                .begin_cycle(&StoredCycle {
-                    number: last_block,
-                    first_block,
-                    last_block,
-                    state: CycleState::Kept,
-                    scores: Scores::default(),
-                    weights: vec![],
-                    reveal: None,
-                    error: None,
-                    at_block: last_block,
-                    changed_at: now,
-                })
+                .begin_cycle(
+                    &StoredCycle {
+                        number: last_block,
+                        first_block,
+                        last_block,
+                        state: CycleState::Kept,
+                        scores: Scores::default(),
+                        snapshot: None,
+                        weights: vec![],
+                        reveal: None,
+                        error: None,
+                        at_block: last_block,
+                        changed_at: now,
+                    },
+                    "",
+                )
                 .await
                 .unwrap();
         }

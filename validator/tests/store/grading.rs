@@ -135,7 +135,7 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
             ..ParticipantEvidence::default()
         };
         let seats: BTreeMap<_, _> = [(of_one(1), kept.clone()), (of_one(2), absent.clone())].into();
-        let counted = count_capacities(&plan.participants, &judgements);
+        let counted = count_capacities(&plan.participants, &judgements, &head.grade_specs);
         let marks = BTreeMap::new();
         book.finish_batch(&plan, &head, &marks, &judgements, &seats, &counted, NOW(30))
             .await
@@ -183,11 +183,10 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
         let alone = book.batch_file(&id, Some(miner(3))).await.unwrap().unwrap();
         assert_eq!(alone.participants, [(3, ParticipantEvidence::default())].into());
 
-        // The newest batch of each miner counts; excused executors are bounded by the most that were ever proven at
-        // once.
+        // Every batch counts; excused executors are bounded by the most that one of the last eight batches proved.
         let (head, plan) = drawn(9, &[(1, 1)]);
         book.begin_batch(&plan.id, &head, NOW(40)).await.unwrap();
-        let counted = count_capacities(&plan.participants, &[zero()]);
+        let counted = count_capacities(&plan.participants, &[zero()], &head.grade_specs);
         book.finish_batch(
             &plan,
             &head,
@@ -205,12 +204,21 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
                 let found = book.capacities_between(0, last).await.unwrap();
                 found
                     .iter()
-                    .map(|count| (count.miner, count.proven))
+                    .map(|(at, count)| (at.micros(), count.miner, count.proven, count.credit))
                     .collect::<Vec<_>>()
             }
         };
-        assert_eq!(counts(8).await, [(miner(1), 2), (miner(2), 0)]);
-        assert_eq!(counts(9).await, [(miner(1), 0), (miner(2), 0)]);
+        let first = counts(8).await;
+        assert_eq!(
+            first
+                .iter()
+                .map(|count| (count.1, count.2, count.3))
+                .collect::<Vec<_>>(),
+            [(miner(1), 2, 2_000), (miner(2), 0, 0)]
+        );
+        let both = counts(9).await;
+        assert_eq!(both[..2], first, "the oldest first");
+        assert_eq!(both[2], (NOW(40).micros(), miner(1), 0, 0));
         let before = book.proven_before(&plan.participants).await.unwrap();
         let most = ProvenCount {
             miner: miner(1),
@@ -223,7 +231,7 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
         assert_eq!(
             book.proven_before(&plan.participants).await.unwrap(),
             [most],
-            "proven executors stay proven"
+            "proven executors stay proven for eight batches"
         );
     }
 }

@@ -147,6 +147,7 @@ fn cycle(first_block: u64, last_block: u64, state: CycleState) -> StoredCycle {
         last_block,
         state,
         scores: Scores::default(),
+        snapshot: None,
         weights: vec![],
         reveal: None,
         error: None,
@@ -164,13 +165,16 @@ async fn names(store: &Store, statement: &'static str) -> BTreeSet<String> {
 /// stays with what must.
 async fn check(cases: &[Case]) {
     for (test, store) in each().await {
-        store.begin_cycle(&cycle(0, 149, CycleState::Set)).await.unwrap();
         store
-            .begin_cycle(&cycle(150, 169, CycleState::Committed))
+            .begin_cycle(&cycle(0, 149, CycleState::Set), "")
             .await
             .unwrap();
         store
-            .begin_cycle(&cycle(170, 189, CycleState::Set))
+            .begin_cycle(&cycle(150, 169, CycleState::Committed), "")
+            .await
+            .unwrap();
+        store
+            .begin_cycle(&cycle(170, 189, CycleState::Set), "")
             .await
             .unwrap();
         let config = ValidatorRetentionConfig::default();
@@ -241,13 +245,19 @@ async fn before_a_chain_has_settled_anything_no_receipt_goes() {
             "{}",
             test.engine
         );
-        store.begin_cycle(&cycle(0, 9, CycleState::Set)).await.unwrap();
+        store
+            .begin_cycle(&cycle(0, 9, CycleState::Set), "")
+            .await
+            .unwrap();
         assert_eq!(
             sweep_with(&store, &config, TODAY).await,
             Deleted::new(),
             "the newest cycle may be opened again"
         );
-        store.begin_cycle(&cycle(10, 19, CycleState::Set)).await.unwrap();
+        store
+            .begin_cycle(&cycle(10, 19, CycleState::Set), "")
+            .await
+            .unwrap();
         let gone = Deleted::from([("receipts", 2), ("attempts", 1), ("jobs", 1)]);
         assert_eq!(sweep_with(&store, &config, TODAY).await, gone, "{}", test.engine);
     }

@@ -105,13 +105,14 @@ async fn score(store: &Store, hour: u64, now: Timestamp) {
         last_block: (hour + 1) * HOUR_BLOCKS - 1,
         state: CycleState::Kept,
         scores: Scores::default(),
+        snapshot: None,
         weights: vec![],
         reveal: None,
         error: None,
         at_block: (hour + 1) * HOUR_BLOCKS,
         changed_at: now,
     };
-    assert!(store.begin_cycle(&cycle).await.unwrap());
+    assert!(store.begin_cycle(&cycle, "").await.unwrap());
 }
 
 async fn acknowledge_all(store: &Store, now: Timestamp) {

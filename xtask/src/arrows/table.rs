@@ -131,6 +131,10 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-gateway", "muster-session-pool", "the gateway carries out what the pool decides"),
     arrow("muster-gateway", "muster-sealed-client", "the gateway sends its clients' requests to sealed sessions"),
     arrow("muster-grading", "muster-hardware-proof", "a batch is made of hardware proofs"),
+    arrow("muster-grading", "muster-scoring", "an executor is counted in the credit that scores pay"),
+    arrow("muster-score-tools", "muster-scoring", "snapshots are explained and scored again"),
+    arrow("muster-score-tools", "muster-simulation", "the simulation is a command"),
+    arrow("muster-simulation", "muster-scoring", "strategies are paid by the real scoring code"),
     arrow("muster-grading-runner", "muster-grading", "the runner carries out what a batch decides"),
     arrow("muster-grading-runner", "muster-hardware-proof", "the runner holds the verifier's conversations"),
 ];

@@ -308,15 +308,11 @@ impl BatchRun {
         for (place, absence) in self.batch.absences() {
             self.evidence.entry(*place).or_default().absence = Some(absence.clone());
         }
-        let mut counted = count_capacities(&self.plan.participants, &judgements);
+        let mut counted = count_capacities(&self.plan.participants, &judgements, &head.grade_specs);
         // Capacities that a silent miner proved in earlier batches count no longer.
         counted.extend(head.silent.iter().flat_map(|silent| {
-            head.grade_specs.iter().map(|grade_spec| Capacity {
-                miner: silent.miner,
-                class: grade_spec.class(),
-                proven: 0,
-                excused: 0,
-            })
+            let classes = head.grade_specs.iter().map(GradeSpec::class);
+            classes.map(|class| Capacity::none(silent.miner, class))
         }));
         judgements.extend(head.silent.iter().map(judge_silent_miner));
         let now = self.state.clock.now();

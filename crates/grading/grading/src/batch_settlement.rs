@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_protocol::{ExecutorClass, MinerKey};
+use muster_scoring::{WHOLE_EXECUTOR, executor_credit};
 use serde::{Deserialize, Serialize};
 
 use crate::batch_plan::{Participant, SilentMiner};
+use crate::grade_spec::GradeSpec;
 use crate::judgement::{Absence, Judgement, Why};
 
 /// The executors of one class of one miner that count.
@@ -20,9 +22,14 @@ pub struct Capacity {
     pub proven: u32,
     /// The number of executors that are at work and were proven in earlier batches.
     pub excused: u32,
+    /// The number of executors that the plan has.
+    pub announced: u32,
+    /// The credit of what they showed, in thousandths of an executor. An executor that serves shows a part of its
+    /// class; one that receipts excuse is credited in full, because it was proven in one of the last batches.
+    pub credit: u64,
 }
 
-/// The largest number of executors that a miner ever had proven in one batch, by miner and class.
+/// The largest number of executors that a miner had proven in one of the last eight batches, by miner and class.
 pub type ProvenBefore = BTreeMap<(MinerKey, ExecutorClass), u32>;
 
 /// Judges all executors of a batch. For each miner and class, the executors that are proven, serving or excused are
@@ -96,25 +103,46 @@ pub fn judge_silent_miner(silent: &SilentMiner) -> Judgement {
     }
 }
 
-/// Counts the executors that count, by miner and class.
-pub fn count_capacities(participants: &[Participant], judged: &[Judgement]) -> Vec<Capacity> {
-    let mut counts = BTreeMap::<(MinerKey, ExecutorClass), (u32, u32)>::new();
+/// Counts the executors that count, by miner and class, and their credit by the thresholds of `specs`.
+pub fn count_capacities(
+    participants: &[Participant],
+    judged: &[Judgement],
+    specs: &[GradeSpec],
+) -> Vec<Capacity> {
+    let mut counts = BTreeMap::<(MinerKey, ExecutorClass), Capacity>::new();
     for (participant, judgement) in participants.iter().zip(judged) {
-        let count = counts.entry((participant.miner, participant.class)).or_default();
-        match judgement {
-            Judgement::Proven { .. } => count.0 = count.0.saturating_add(1),
-            // Both are at work and were proven in earlier batches.
-            Judgement::Serving { .. } | Judgement::Excused { .. } => count.1 = count.1.saturating_add(1),
-            Judgement::Zero { .. } | Judgement::Void { .. } => {}
-        }
+        let (miner, class) = (participant.miner, participant.class);
+        let count = counts
+            .entry((miner, class))
+            .or_insert_with(|| Capacity::none(miner, class));
+        count.announced = count.announced.saturating_add(1);
+        // Executors that serve or are excused are at work and were proven in earlier batches.
+        let (counter, credit) = match judgement {
+            Judgement::Proven { .. } => (&mut count.proven, WHOLE_EXECUTOR),
+            Judgement::Serving { measured, .. } => {
+                let spec = specs.iter().find(|spec| spec.class() == class);
+                let floor = spec.map_or(0, |spec| spec.thresholds.least.int8);
+                (&mut count.excused, executor_credit(measured.int8, floor))
+            }
+            Judgement::Excused { .. } => (&mut count.excused, WHOLE_EXECUTOR),
+            Judgement::Zero { .. } | Judgement::Void { .. } => continue,
+        };
+        *counter = counter.saturating_add(1);
+        count.credit = count.credit.saturating_add(credit);
     }
-    let counted = counts
-        .into_iter()
-        .map(|((miner, class), (proven, excused))| Capacity {
+    counts.into_values().collect()
+}
+
+impl Capacity {
+    /// No executor of a miner and class.
+    pub const fn none(miner: MinerKey, class: ExecutorClass) -> Self {
+        Self {
             miner,
             class,
-            proven,
-            excused,
-        });
-    counted.collect()
+            proven: 0,
+            excused: 0,
+            announced: 0,
+            credit: 0,
+        }
+    }
 }

@@ -50,14 +50,15 @@ pub enum Why {
         /// The reason in the words of the miner or of the validator.
         said: String,
     },
-    /// Its miner showed receipts for it, but never had so many executors proven in one batch.
+    /// Its miner showed receipts for it, but did not have so many executors proven in one of the last eight batches.
     ExcuseBeyondProven {
-        /// The largest number of executors proven in one earlier batch.
+        /// The largest number of executors proven in one of the last eight batches.
         proven: u32,
     },
-    /// It answered in the session that it serves, but its miner never had so many executors fully proven in one batch.
+    /// It answered in the session that it serves, but its miner did not have so many executors fully proven in one of
+    /// the last eight batches.
     ServesBeyondProven {
-        /// The largest number of executors proven in one earlier batch.
+        /// The largest number of executors proven in one of the last eight batches.
         proven: u32,
     },
     /// It did not reach the barrier in time.
@@ -272,12 +273,12 @@ impl fmt::Display for Why {
             Self::ExcuseBeyondProven { proven } => {
                 write!(
                     f,
-                    "its miner has receipts for more than the {proven} executors that it ever proved at once"
+                    "its miner has receipts for more than the {proven} executors that it proved at once in the last eight batches"
                 )
             }
             Self::ServesBeyondProven { proven } => write!(
                 f,
-                "it serves a session, and its miner never fully proved more than {proven} executors at once"
+                "it serves a session, and its miner fully proved no more than {proven} executors at once in the last eight batches"
             ),
             Self::NotAtBarrier { said } => write!(f, "it did not reach the barrier: {said}"),
             Self::VanishedAtBarrier { said } => write!(f, "it vanished at the barrier: {said}"),

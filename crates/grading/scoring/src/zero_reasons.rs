@@ -6,8 +6,10 @@ use std::fmt;
 use muster_protocol::{MinerKey, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::fold::{receipt_amount, session_rao};
-use crate::{DropReason, Neuron, Scores, ScoringSnapshot};
+use crate::DropReason;
+use crate::score_cycle::{ClassTerms, Terms};
+use crate::scores::{Score, Scores};
+use crate::snapshot::ScoringSnapshot;
 
 /// A neuron without a weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,12 +28,16 @@ pub struct ZeroWeight {
 pub enum ZeroReason {
     /// The neuron is the scoring validator.
     Myself,
-    /// No validator wrote the neuron a finished receipt in this cycle.
+    /// No validator wrote the neuron a finished receipt in this cycle, and it has no proven executor.
     NoReceipts,
     /// None of the neuron's receipts and sessions counts; holds the number for each reason.
     NothingCounts(BTreeMap<DropReason, u64>),
     /// The classes of the neuron's work have weight 0 in this subnet.
     WorthlessClass,
+    /// The neuron, or another one of its coldkey, was convicted of cheating.
+    Convicted,
+    /// The neuron worked in graded classes, and none of its executors there is proven.
+    NothingProven,
     /// The neuron's share is less than a 131070th of the best one's, which the chain's weights cannot express.
     TooSmall,
 }
@@ -52,56 +58,49 @@ impl fmt::Display for ZeroReason {
             Self::WorthlessClass => {
                 f.write_str("the classes that it worked in have no weight in this subnet")
             }
+            Self::Convicted => f.write_str("its coldkey was convicted of cheating"),
+            Self::NothingProven => {
+                f.write_str("none of its executors of the classes that it worked in is proven")
+            }
             Self::TooSmall => f.write_str("its share is too small for the chain's weights"),
         }
     }
 }
 
 /// Every neuron whose entry in `weighted` (uid, weight) is missing or zero, with the reason.
-pub fn explain_zeros(
+pub(crate) fn explain_zeros(
     snapshot: &ScoringSnapshot,
+    terms: &Terms<'_>,
     scores: &Scores,
     weighted: &[(Uid, u16)],
 ) -> Vec<ZeroWeight> {
     let weights: BTreeMap<Uid, u16> = weighted.iter().copied().collect();
-    let places: BTreeMap<MinerKey, &Neuron> = snapshot
-        .neurons
-        .iter()
-        .map(|neuron| (MinerKey(neuron.hotkey), neuron))
-        .collect();
     let mut dropped = BTreeMap::<MinerKey, BTreeMap<DropReason, u64>>::new();
-    for paid in &snapshot.receipts {
-        // A repeated receipt accompanies one that counts, so it is never the only reason.
-        if let Err(reason) = receipt_amount(snapshot, &places, paid, || true) {
-            let count = dropped
-                .entry(paid.receipt.miner_hotkey)
-                .or_default()
-                .entry(reason)
-                .or_default();
-            *count = count.saturating_add(1);
-        }
+    let sessions = terms
+        .dropped_sessions
+        .iter()
+        .map(|(session, reason)| (session.miner, *reason));
+    let receipts = terms.work.dropped.iter().map(|lost| (lost.miner, lost.reason));
+    // A repeated receipt accompanies one that counts, so it is never the only reason.
+    for (miner, reason) in receipts
+        .chain(sessions)
+        .filter(|(_, why)| *why != DropReason::Repeated)
+    {
+        let count = dropped.entry(miner).or_default().entry(reason).or_default();
+        *count = count.saturating_add(1);
     }
-    for session in &snapshot.streamed {
-        if let Err(reason) = session_rao(&places, session, || true) {
-            let count = dropped
-                .entry(session.miner)
-                .or_default()
-                .entry(reason)
-                .or_default();
-            *count = count.saturating_add(1);
-        }
-    }
+    let scored: BTreeMap<MinerKey, &Score> = scores.scores.iter().map(|score| (score.miner, score)).collect();
     let mut zeros: Vec<_> = snapshot
         .neurons
         .iter()
         .filter(|neuron| weights.get(&neuron.uid).copied().unwrap_or(0) == 0)
         .map(|neuron| {
             let miner = MinerKey(neuron.hotkey);
-            let scored = scores.scores.iter().find(|score| score.miner == miner);
-            let why = match (scored, dropped.remove(&miner)) {
+            let why = match (scored.get(&miner), dropped.remove(&miner)) {
                 _ if neuron.hotkey == snapshot.me.0 => ZeroReason::Myself,
-                (Some(score), _) if score.points == 0 => ZeroReason::WorthlessClass,
-                (Some(_), _) => ZeroReason::TooSmall,
+                _ if terms.convicted.holds(neuron) => ZeroReason::Convicted,
+                (Some(score), _) if score.paid_points() > 0 => ZeroReason::TooSmall,
+                (Some(_), _) => worthless(terms, miner),
                 (None, Some(reasons)) => ZeroReason::NothingCounts(reasons),
                 (None, None) => ZeroReason::NoReceipts,
             };
@@ -114,4 +113,15 @@ pub fn explain_zeros(
         .collect();
     zeros.sort_by_key(|zero| zero.uid);
     zeros
+}
+
+/// The reason why counted work or credit is worth nothing.
+fn worthless(terms: &Terms<'_>, miner: MinerKey) -> ZeroReason {
+    let classes = terms.classes.values();
+    let weighty = |class: &ClassTerms| class.weight > 0 && class.members.contains_key(&miner);
+    if classes.into_iter().any(weighty) {
+        ZeroReason::NothingProven
+    } else {
+        ZeroReason::WorthlessClass
+    }
 }

@@ -1,7 +1,7 @@
 //! Scored cycles: what miners earned, and which weights were set. A cycle is stored before its weights are sent.
 
 use muster_chain::{BlockNumber, PendingReveal};
-use muster_protocol::Timestamp;
+use muster_protocol::{Digest, Timestamp};
 use muster_scoring::Scores;
 use serde::Serialize;
 use sqlx::any::AnyRow;
@@ -73,6 +73,8 @@ pub struct StoredCycle {
     pub reveal: Option<PendingReveal>,
     /// The chain's error at the last try to send the weights.
     pub error: Option<String>,
+    /// The digest of the snapshot by which it was scored; `None` for a cycle of an earlier release.
+    pub snapshot: Option<Digest>,
     /// The block at which the state changed last.
     pub at_block: u64,
     /// When the state changed last.
@@ -80,17 +82,20 @@ pub struct StoredCycle {
 }
 
 impl Store {
-    /// Stores a scored cycle; returns `false` and changes nothing if it was scored before. Earlier cycles whose commit
-    /// was lost are settled, since this one scores their work again.
+    /// Stores a scored cycle with the text of its snapshot; returns `false` and changes no cycle if it was scored
+    /// before. Earlier cycles whose commit was lost are settled, since this one scores their work again.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn begin_cycle(&self, cycle: &StoredCycle) -> Result<bool> {
+    pub async fn begin_cycle(&self, cycle: &StoredCycle, snapshot: &str) -> Result<bool> {
         const OPERATION: &str = "write a scored cycle";
         let mut transaction = self.begin().await?;
+        if let Some(digest) = cycle.snapshot {
+            transaction.put_snapshot(digest, snapshot).await?;
+        }
         let done = sqlx::query(
-            "INSERT INTO cycles (last_block, first_block, number, state, scores, weights, error, at_block, changed_at, chain, reveal) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING",
+            "INSERT INTO cycles (last_block, first_block, number, state, scores, weights, error, at_block, changed_at, chain, reveal, snapshot) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT DO NOTHING",
         )
         .bind(to_signed(cycle.last_block))
         .bind(to_signed(cycle.first_block))
@@ -103,6 +108,7 @@ impl Store {
         .bind(cycle.changed_at.micros())
         .bind(self.chain().genesis)
         .bind(cycle.reveal.as_ref().map(text_of))
+        .bind(cycle.snapshot.map(|digest| digest.to_string()))
         .execute(&mut *transaction.tx)
         .await
         .map_err(query_error(OPERATION))?;
@@ -180,7 +186,7 @@ impl Store {
     /// The database fails.
     pub async fn cycles_in(&self, state: CycleState) -> Result<Vec<StoredCycle>> {
         let rows = sqlx::query(
-            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, at_block, changed_at FROM cycles \
+            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, snapshot, at_block, changed_at FROM cycles \
              WHERE state = $1 AND chain = $2 ORDER BY last_block LIMIT 100",
         )
         .bind(state.as_str())
@@ -276,7 +282,7 @@ impl Store {
     /// The database fails.
     pub async fn cycle(&self, last_block: BlockNumber) -> Result<Option<StoredCycle>> {
         let row = sqlx::query(
-            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, at_block, changed_at FROM cycles \
+            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, snapshot, at_block, changed_at FROM cycles \
              WHERE last_block = $1 AND chain = $2",
         )
         .bind(to_signed(last_block.0))
@@ -287,13 +293,32 @@ impl Store {
         row.as_ref().map(read).transpose()
     }
 
+    /// The newest settled cycles that ended before `first`, newest first: their points are still being paid.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn settled_before(&self, first: BlockNumber, limit: usize) -> Result<Vec<StoredCycle>> {
+        let rows = sqlx::query(
+            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, snapshot, at_block, changed_at FROM cycles \
+             WHERE state IN ('set', 'kept', 'committed') AND last_block < $1 AND chain = $2 \
+             ORDER BY last_block DESC LIMIT $3",
+        )
+        .bind(to_signed(first.0))
+        .bind(self.chain().genesis)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("read the cycles before"))?;
+        rows.iter().map(read).collect()
+    }
+
     /// The newest scored cycles, newest first.
     ///
     /// # Errors
     /// The database fails.
     pub async fn cycles(&self, limit: u32) -> Result<Vec<StoredCycle>> {
         let rows = sqlx::query(
-            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, at_block, changed_at FROM cycles \
+            "SELECT last_block, first_block, number, state, scores, weights, reveal, error, snapshot, at_block, changed_at FROM cycles \
              WHERE chain = $2 ORDER BY last_block DESC LIMIT $1",
         )
         .bind(i64::from(limit))
@@ -317,6 +342,9 @@ fn read(row: &AnyRow) -> Result<StoredCycle> {
         weights: parse_json(row, "weights")?,
         reveal: parse_json_option(row, "reveal")?,
         error: column(row, "error")?,
+        snapshot: column::<Option<String>>(row, "snapshot")?
+            .map(|text| text.parse().map_err(|error| corrupt("snapshot", &error)))
+            .transpose()?,
         at_block: to_unsigned(column(row, "at_block")?),
         changed_at: time_column(row, "changed_at")?,
     })

@@ -15,6 +15,7 @@ mod outbox;
 mod queue;
 mod receipts;
 pub mod retention;
+mod snapshots;
 
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicI64;
@@ -70,6 +71,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             20,
             "account budgets",
             include_str!("../migrations/0020_account_budgets.sql"),
+        ),
+        (
+            21,
+            "scoring snapshots",
+            include_str!("../migrations/0021_scoring_snapshots.sql"),
         ),
     ])
 });

@@ -298,7 +298,7 @@ impl Store {
             .min(gathered_needed),
             cycles: of(
                 config.cycles,
-                &["cycles"],
+                &["cycles", "scoring_snapshots"],
                 "SELECT changed_at FROM cycles ORDER BY changed_at DESC LIMIT 1 OFFSET $1",
             )
             .await?,
@@ -390,6 +390,13 @@ impl RetentionCutoffs {
                  LIMIT $4)",
                 self.cycles,
                 *floor,
+            ),
+            // A snapshot goes with the last cycle that was scored by it.
+            rows(
+                "scoring_snapshots",
+                "DELETE FROM scoring_snapshots WHERE digest IN (SELECT s.digest FROM scoring_snapshots AS s \
+                 WHERE NOT EXISTS (SELECT 1 FROM cycles AS c WHERE c.snapshot = s.digest) LIMIT $1)",
+                [],
             ),
             // The chain of a batch is not stored, and the numbers of blocks grow on every chain.
             Deletion::Tree {

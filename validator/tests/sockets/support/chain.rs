@@ -248,7 +248,7 @@ impl Chain for TestChain {
         };
         let schedule = Schedule {
             block,
-            time_ms: 1_800_000_000_000 + block.0 * 12_000,
+            time_ms: 1_770_000_000_000 + block.0 * 12_000,
             block_ms: 12_000,
             tempo: TEMPO + 1,
             last: BlockNumber(epoch(block.0) * CYCLE),

@@ -179,7 +179,8 @@ impl GradingStore {
         }
         for count in counted {
             sqlx::query(
-                "INSERT INTO capacities (batch_id, miner, class, block, proven, excused) VALUES ($1, $2, $3, $4, $5, $6)",
+                "INSERT INTO capacities (batch_id, miner, class, block, proven, excused, announced, credit) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
             )
             .bind(id.clone())
             .bind(count.miner.to_string())
@@ -187,6 +188,8 @@ impl GradingStore {
             .bind(to_i64(head.block))
             .bind(i64::from(count.proven))
             .bind(i64::from(count.excused))
+            .bind(i64::from(count.announced))
+            .bind(to_i64(count.credit))
             .execute(&mut *tx)
             .await
             .during(OPERATION)?;
@@ -201,16 +204,19 @@ impl GradingStore {
         tx.commit().await.during(OPERATION)
     }
 
-    /// The largest number of executors that the miners of these participants ever had proven in one batch, by class.
+    /// The largest number of executors that the miners of these participants had proven in one of the last eight
+    /// batches, by class. Hardware that was shown earlier and is gone excuses nothing.
     ///
     /// # Errors
     /// The database fails.
     pub async fn proven_before(&self, participants: &[Participant]) -> Result<Vec<ProvenCount>> {
-        let rows =
-            sqlx::query("SELECT miner, class, MAX(proven) AS proven FROM capacities GROUP BY miner, class")
-                .fetch_all(&self.pool)
-                .await
-                .during("read what was proven before")?;
+        let rows = sqlx::query(
+            "SELECT miner, class, MAX(proven) AS proven FROM capacities WHERE block >= (SELECT MIN(block) FROM \
+             (SELECT DISTINCT block FROM capacities ORDER BY block DESC LIMIT 8) AS latest) GROUP BY miner, class",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .during("read what was proven before")?;
         let mut before = Vec::new();
         for row in &rows {
             let (miner, class) = (parse_column(row, "miner")?, parse_column(row, "class")?);
@@ -225,30 +231,35 @@ impl GradingStore {
         Ok(before)
     }
 
-    /// The capacities of each miner and class in its last batch between these blocks, both included.
+    /// The capacities that batches between these blocks counted, both included, with the time of each batch, oldest
+    /// first.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn capacities_between(&self, first: u64, last: u64) -> Result<Vec<Capacity>> {
+    pub async fn capacities_between(&self, first: u64, last: u64) -> Result<Vec<(Timestamp, Capacity)>> {
         let rows = sqlx::query(
-            "SELECT miner, class, block, proven, excused FROM capacities WHERE block >= $1 AND block <= $2 ORDER BY block",
+            "SELECT c.miner, c.class, c.proven, c.excused, c.announced, c.credit, b.began_at FROM capacities AS c \
+             JOIN batches AS b ON b.batch_id = c.batch_id WHERE c.block >= $1 AND c.block <= $2 \
+             ORDER BY c.block, b.began_at, c.miner, c.class",
         )
         .bind(to_i64(first))
         .bind(to_i64(last))
         .fetch_all(&self.pool)
         .await
         .during("read proven capacities")?;
-        let mut latest = BTreeMap::new();
-        for row in &rows {
-            let count = Capacity {
+        let number = |row, name| Ok(u32::try_from(read_column::<i64>(row, name)?).unwrap_or(0));
+        let dated = |row| {
+            let capacity = Capacity {
                 miner: parse_column(row, "miner")?,
                 class: parse_column(row, "class")?,
-                proven: u32::try_from(read_column::<i64>(row, "proven")?).unwrap_or(0),
-                excused: u32::try_from(read_column::<i64>(row, "excused")?).unwrap_or(0),
+                proven: number(row, "proven")?,
+                excused: number(row, "excused")?,
+                announced: number(row, "announced")?,
+                credit: to_u64(read_column(row, "credit")?),
             };
-            latest.insert((count.miner, count.class), count);
-        }
-        Ok(latest.into_values().collect())
+            Ok((Timestamp::from_micros(read_column(row, "began_at")?), capacity))
+        };
+        rows.iter().map(dated).collect()
     }
 
     /// The newest batches, newest first.

@@ -83,8 +83,11 @@ fn an_honest_executor_passes_beside_every_cheat_and_each_cheat_has_its_name() {
         class: CLASS,
         proven: 3,
         excused: 0,
+        announced: u32::try_from(does.len()).unwrap(),
+        credit: 3_000,
     };
-    assert_eq!(count_capacities(&draw_again(&went), judgements), [proven]);
+    let counted = count_capacities(&draw_again(&went), judgements, &went.file.head.grade_specs);
+    assert_eq!(counted, [proven]);
     // Every lease is released once, and a wrong proof is not tried again.
     assert!(
         went.released.values().all(|times| *times == 1),
@@ -237,13 +240,20 @@ fn executors_that_serve_are_challenged_where_they_serve() {
     assert!(judged[2..4].iter().all(is_serving), "{judged:?}");
     // Executors that serve have one trial instead of two.
     assert_eq!((went.fired[&0], went.fired[&3]), (2, 1));
+    let counted = count_capacities(&draw_again(&went), judged, &went.file.head.grade_specs);
     let capacity = Capacity {
         miner: MinerKey(key(1)),
         class: CLASS,
         proven: 2,
         excused: 2,
+        announced: 4,
+        credit: counted[0].credit,
     };
-    assert_eq!(count_capacities(&draw_again(&went), judged), [capacity]);
+    assert_eq!(counted, [capacity]);
+    assert!(
+        (2_000..=4_000).contains(&capacity.credit),
+        "executors that serve are credited what they show"
+    );
     let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
     assert_eq!(replayed.differences, Vec::<String>::new());
 

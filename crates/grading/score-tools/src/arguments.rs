@@ -1,0 +1,88 @@
+//! The arguments of `muster score`, `muster audit` and `muster simulate`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use muster_protocol::MinerKey;
+
+/// `muster score`.
+#[derive(Debug, Subcommand)]
+pub enum Score {
+    /// Name every term of a miner's weight in a scored cycle.
+    Explain(ScoreExplain),
+}
+
+/// `muster score explain`.
+#[derive(Debug, Args)]
+pub struct ScoreExplain {
+    /// The miner's hotkey.
+    pub miner: MinerKey,
+    /// The number of the cycle; the newest one by default.
+    #[arg(long)]
+    pub cycle: Option<u64>,
+    /// Read the cycle's snapshot from this file instead of a validator.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cycle", "state"])]
+    pub snapshot: Option<PathBuf>,
+    /// Keep the snapshot, which holds all inputs of the cycle's weights, in this file for `muster audit score`.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// The address at which the validator serves its state; the local subnet's by default.
+    #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
+    pub state: Option<SocketAddr>,
+    /// The state folder of `muster up` to take the default from.
+    #[arg(long, default_value = ".muster")]
+    pub dir: PathBuf,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `muster audit`.
+#[derive(Debug, Subcommand)]
+pub enum Audit {
+    /// Compute the weights of a cycle again from its snapshot, bit for bit.
+    Score(AuditScore),
+}
+
+/// `muster audit score`.
+#[derive(Debug, Args)]
+pub struct AuditScore {
+    /// The file that `muster score explain --save` wrote.
+    pub file: PathBuf,
+    /// The digest that the snapshot must have, as the validator states it.
+    #[arg(long, value_name = "SHA256")]
+    pub digest: Option<String>,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `muster simulate`.
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// Strategies to simulate instead of the known ones: a JSON file with a list of them.
+    #[arg(long, value_name = "FILE")]
+    pub strategies: Option<PathBuf>,
+    /// The epochs to simulate.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(11..=10_000))]
+    pub epochs: u32,
+    /// The number of honest miners.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=250))]
+    pub miners: u16,
+    /// The executors of each miner.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub executors: u16,
+    /// The share of time in which users keep an executor busy, in thousandths.
+    #[arg(long, default_value_t = 10, value_name = "PER_MILLE", value_parser = clap::value_parser!(u16).range(0..=1_000))]
+    pub organic: u16,
+    /// The seed of all chance: the same seed gives the same table.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Write the table as a picture to this file, too.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub json: bool,
+}

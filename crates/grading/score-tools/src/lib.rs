@@ -1,0 +1,260 @@
+//! The commands about scores, without a network: their arguments, and what they answer as text.
+//!
+//! [`explain_miner`] names the terms of a miner's weight, [`audit`] computes the weights of a snapshot again, and
+//! [`run_simulation`] lets strategies play. [`find_snapshot`] and [`check_snapshot`] read a validator's answers.
+
+mod arguments;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, Table};
+use muster_protocol::{MinerKey, canonical};
+use muster_scoring::{ScoringSnapshot, SnapshotError, explain, score_cycle};
+use muster_simulation::{Settings, StrategyOutcome, draw, known_strategies, simulate};
+use serde_json::{Value, json};
+
+pub use arguments::{Audit, AuditScore, Score, ScoreExplain, Simulate};
+
+/// A command about scores that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ScoreToolError {
+    /// A file cannot be read or written.
+    #[error("{file}: {source}")]
+    File {
+        /// The path of the file.
+        file: PathBuf,
+        /// The fault as the system states it.
+        source: std::io::Error,
+    },
+    /// A text is no snapshot of this version.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// A file holds no list of strategies.
+    #[error("it is no list of strategies: {0}")]
+    Strategies(#[source] serde_json::Error),
+    /// The miner has no uid in the cycle.
+    #[error("{miner} was not registered in the subnet when cycle {cycle} was scored")]
+    NotRegistered {
+        /// The hotkey that was asked for.
+        miner: MinerKey,
+        /// The number of the cycle.
+        cycle: u64,
+    },
+    /// The validator has no such cycle.
+    #[error("the validator has no such scored cycle")]
+    NoCycle,
+    /// The cycle has no snapshot.
+    #[error("the cycle was scored by a release that stored no snapshots")]
+    NoSnapshot,
+    /// A snapshot has another digest than the one that was asked for.
+    #[error("the snapshot has the digest {found}, not {expected}")]
+    OtherDigest {
+        /// The digest of the bytes.
+        found: String,
+        /// The digest that was asked for.
+        expected: String,
+    },
+}
+
+type Result<T> = std::result::Result<T, ScoreToolError>;
+
+/// The text of a file.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).map_err(|source| in_file(file, source))
+}
+
+/// Writes a text to a file.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).map_err(|source| in_file(file, source))
+}
+
+fn in_file(file: &Path, source: std::io::Error) -> ScoreToolError {
+    ScoreToolError::File {
+        file: file.to_owned(),
+        source,
+    }
+}
+
+/// The digest of a cycle's snapshot, from a validator's answer to `GET /v0/state`; of the newest one without a number.
+///
+/// # Errors
+/// There is no such cycle, or it has no snapshot.
+pub fn find_snapshot(state: &Value, cycle: Option<u64>) -> Result<String> {
+    let cycles = state.get("cycles").and_then(Value::as_array);
+    let number = |listed: &Value| listed.get("number").and_then(Value::as_u64);
+    let wanted = |listed: &&Value| cycle.is_none_or(|cycle| number(listed) == Some(cycle));
+    let listed = cycles.and_then(|cycles| cycles.iter().find(wanted));
+    let digest = listed.ok_or(ScoreToolError::NoCycle)?.get("snapshot");
+    let digest = digest.and_then(Value::as_str).ok_or(ScoreToolError::NoSnapshot)?;
+    Ok(digest.to_owned())
+}
+
+/// The canonical text of a snapshot that a validator answered.
+///
+/// # Errors
+/// It is another one than the one with this digest.
+pub fn check_snapshot(body: &Value, digest: &str) -> Result<String> {
+    let text = canonical::sorted_compact(body);
+    check_digest(&text, Some(digest))?;
+    Ok(text)
+}
+
+fn check_digest(text: &str, expected: Option<&str>) -> Result<String> {
+    let found = ScoringSnapshot::digest_of(text).to_string();
+    match expected.filter(|expected| *expected != found) {
+        Some(expected) => Err(ScoreToolError::OtherDigest {
+            found,
+            expected: expected.to_owned(),
+        }),
+        None => Ok(found),
+    }
+}
+
+/// The terms of a miner's weight, from the text of a snapshot.
+///
+/// # Errors
+/// The text is no snapshot, or the miner is not registered in it.
+pub fn explain_miner(text: &str, miner: MinerKey, as_json: bool) -> Result<String> {
+    let snapshot = ScoringSnapshot::parse(text)?;
+    let cycle = snapshot.span.cycle;
+    let explained = explain(&snapshot, miner).ok_or(ScoreToolError::NotRegistered { miner, cycle })?;
+    Ok(match as_json {
+        true => format!("{:#}\n", json!(explained)),
+        false => explained.to_string(),
+    })
+}
+
+/// The weights of a snapshot, computed again.
+///
+/// # Errors
+/// The text is no snapshot, or not the one with the digest that is asked for.
+pub fn audit(text: &str, digest: Option<&str>, as_json: bool) -> Result<String> {
+    let digest = check_digest(text, digest)?;
+    let snapshot = ScoringSnapshot::parse(text)?;
+    let cycle = snapshot.span.cycle;
+    let (scores, weights) = score_cycle(&snapshot);
+    if as_json {
+        let body = json!({ "snapshot": digest, "cycle": cycle, "weights": weights, "scores": scores });
+        return Ok(format!("{body:#}\n"));
+    }
+    let mut answer = format!("snapshot {digest}, cycle {cycle}\n");
+    // Writing to a String does not fail.
+    for (uid, weight) in weights.iter().filter(|(_, weight)| *weight > 0) {
+        let _ = writeln!(answer, "uid {uid}: {weight}");
+    }
+    for zero in &scores.zeros {
+        let _ = writeln!(answer, "uid {}: 0, because {}", zero.uid, zero.why);
+    }
+    Ok(answer)
+}
+
+/// Simulates strategies; returns the table, and whether all of them stay within their bounds.
+///
+/// # Errors
+/// A file cannot be read or written, or holds no strategies.
+pub fn run_simulation(args: &Simulate) -> Result<(String, bool)> {
+    let strategies = match &args.strategies {
+        Some(file) => serde_json::from_str(&read(file)?).map_err(ScoreToolError::Strategies)?,
+        None => known_strategies(),
+    };
+    let settings = Settings {
+        epochs: args.epochs,
+        miners: args.miners,
+        executors: args.executors,
+        organic: args.organic,
+        seed: args.seed,
+    };
+    let outcomes = simulate(&settings, &strategies);
+    if let Some(file) = &args.svg {
+        write(file, &draw(&outcomes))?;
+    }
+    let answer = match args.json {
+        true => format!("{:#}\n", json!(outcomes)),
+        false => format!("{}\n", table(&outcomes)),
+    };
+    Ok((answer, outcomes.iter().all(StrategyOutcome::holds)))
+}
+
+fn table(outcomes: &[StrategyOutcome]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.set_header(["strategy", "money", "pay per money", "bound", ""]);
+    let decimal = |per_mille: u64| format!("{}.{:03}", per_mille / 1_000, per_mille % 1_000);
+    for outcome in outcomes {
+        let holds = if outcome.holds() { "holds" } else { "broken" };
+        table.add_row([
+            outcome.strategy.clone(),
+            decimal(outcome.money),
+            decimal(outcome.pay),
+            decimal(outcome.bound),
+            holds.to_owned(),
+        ]);
+    }
+    for column in 1..4 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_snapshot_of_a_cycle_is_found_by_its_number() {
+        let cycles =
+            json!({ "cycles": [{ "number": 9, "snapshot": "sha256:a" }, { "number": 8, "snapshot": null }] });
+        assert_eq!(find_snapshot(&cycles, None).unwrap(), "sha256:a");
+        assert!(matches!(
+            find_snapshot(&cycles, Some(8)),
+            Err(ScoreToolError::NoSnapshot)
+        ));
+        assert!(matches!(
+            find_snapshot(&cycles, Some(7)),
+            Err(ScoreToolError::NoCycle)
+        ));
+        assert!(matches!(
+            find_snapshot(&json!({}), None),
+            Err(ScoreToolError::NoCycle)
+        ));
+    }
+
+    #[test]
+    fn a_snapshot_of_another_digest_is_refused() {
+        let body = json!({ "b": 1, "a": [true] });
+        let digest = ScoringSnapshot::digest_of("{\"a\":[true],\"b\":1}").to_string();
+        assert_eq!(check_snapshot(&body, &digest).unwrap(), "{\"a\":[true],\"b\":1}");
+        let error = check_snapshot(&body, "sha256:0").unwrap_err().to_string();
+        assert!(error.contains(&digest), "{error}");
+        assert!(matches!(
+            audit("{}", None, false),
+            Err(ScoreToolError::Snapshot(_))
+        ));
+        assert!(matches!(
+            audit("{}", Some(&digest), false),
+            Err(ScoreToolError::OtherDigest { .. })
+        ));
+    }
+
+    #[test]
+    fn the_outcomes_are_shown_as_a_table() {
+        let outcome = StrategyOutcome {
+            strategy: "washing".to_owned(),
+            pay: 1_084,
+            bound: 1_080,
+            money: 1_000,
+        };
+        let shown = table(&[outcome]).to_string();
+        assert!(shown.contains("1.084") && shown.contains("broken"), "{shown}");
+    }
+}

@@ -1,0 +1,247 @@
+//! Every term of one miner's weight, by name.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use muster_protocol::{ExecutorClass, MinerKey, Uid};
+use serde::Serialize;
+
+use crate::agreed_capacity::AgreedCapacity;
+use crate::class_points::Member;
+use crate::score_cycle::{ClassTerms, Terms};
+use crate::snapshot::ScoringSnapshot;
+use crate::zero_reasons::ZeroReason;
+use crate::{DropReason, score_cycle};
+
+/// The terms of one miner's weight in one cycle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MinerExplanation {
+    /// The number of the cycle.
+    pub cycle: u64,
+    /// The miner whose weight is explained.
+    pub miner: MinerKey,
+    /// The miner's number in the subnet.
+    pub uid: Uid,
+    /// The terms of each class in which the miner has work or credit.
+    pub classes: Vec<ClassExplanation>,
+    /// Rao of the proven answers of the miner's sessions.
+    pub rao: u64,
+    /// Rao of all proven answers.
+    pub all_rao: u64,
+    /// The points of the answers, with the weight of streaming.
+    pub streaming_points: u64,
+    /// The work that does not count, by reason.
+    pub lost: Vec<LostWork>,
+    /// The points of this cycle, before they are split over the hotkeys of the coldkey.
+    pub earned: u64,
+    /// The points of this cycle after the split.
+    pub points: u64,
+    /// The points that are paid with this cycle: a twentieth of those of this cycle and of the nineteen before.
+    pub vested: u64,
+    /// The weight that the chain is given, of 65,535.
+    pub weight: u16,
+    /// The reason, if the weight is zero.
+    pub zero: Option<ZeroReason>,
+}
+
+/// The terms of one class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassExplanation {
+    /// The class of the executors.
+    pub class: ExecutorClass,
+    /// The weight of the class.
+    pub weight: u32,
+    /// Whether the class is graded.
+    pub graded: bool,
+    /// The agreed executors, the credit that they showed, and the factor for acceptance.
+    pub agreed: AgreedCapacity,
+    /// `C_m`: the miner's credit, in thousandths of an executor.
+    pub credit: u64,
+    /// `Q`: the credit of all miners.
+    pub all_credit: u64,
+    /// `W_m`: the miner's counted work in this cycle, in milliseconds.
+    pub work_ms: u64,
+    /// `W`: the counted work of all miners.
+    pub all_work_ms: u64,
+    /// Counted work that later cycles count, in milliseconds.
+    pub deferred_ms: u64,
+    /// The miner's points, with the weight of the class.
+    pub points: u64,
+}
+
+/// Receipts that do not count for one reason, in whole or in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LostWork {
+    /// The reason why they do not count.
+    pub reason: DropReason,
+    /// The number of receipts.
+    pub receipts: u64,
+    /// The executor-microseconds that do not count.
+    pub micros: u64,
+}
+
+/// The terms of a miner's weight; `None` if the miner is not registered in the snapshot.
+pub fn explain(snapshot: &ScoringSnapshot, miner: MinerKey) -> Option<MinerExplanation> {
+    let terms = Terms::of(snapshot);
+    let uid = terms.neurons.get(&miner)?.uid;
+    let (scores, weights) = score_cycle(snapshot);
+    let of = |amounts: &BTreeMap<MinerKey, u64>| amounts.get(&miner).copied().unwrap_or(0);
+    let classes = terms
+        .classes
+        .iter()
+        .map(|(class, of)| explain_class(&terms, *class, of, miner));
+    let streaming = of(&terms.streaming_points(snapshot));
+    let weight = snapshot.rules.streaming_weight.min(crate::MAX_CLASS_WEIGHT);
+    let score = scores.scores.iter().find(|score| score.miner == miner);
+    Some(MinerExplanation {
+        cycle: snapshot.span.cycle,
+        miner,
+        uid,
+        classes: classes.flatten().collect(),
+        rao: of(&terms.rao),
+        all_rao: terms.rao.values().fold(0, |sum, rao| sum.saturating_add(*rao)),
+        streaming_points: streaming.saturating_mul(weight.into()),
+        lost: sum_lost(&terms, miner),
+        earned: of(&terms.earned),
+        points: of(&terms.points),
+        vested: score.map_or(0, |score| score.paid_points()),
+        weight: weights
+            .iter()
+            .find(|(of, _)| *of == uid)
+            .map_or(0, |(_, weight)| *weight),
+        zero: scores
+            .zeros
+            .into_iter()
+            .find(|zero| zero.miner == miner)
+            .map(|zero| zero.why),
+    })
+}
+
+fn explain_class(
+    terms: &Terms<'_>,
+    class: ExecutorClass,
+    of: &ClassTerms,
+    miner: MinerKey,
+) -> Option<ClassExplanation> {
+    let own = of.members.get(&miner)?;
+    let sum = |amount: fn(&Member) -> u64| {
+        of.members
+            .values()
+            .fold(0_u64, |sum, member| sum.saturating_add(amount(member)))
+    };
+    let deferred = terms
+        .deferred
+        .iter()
+        .find(|work| work.miner == miner && work.class == class);
+    let points = of.divided.points.get(&miner).copied().unwrap_or(0);
+    Some(ClassExplanation {
+        class,
+        weight: of.weight,
+        graded: terms.agreed.is_graded(class),
+        agreed: terms.agreed.of(miner, class),
+        credit: own.credit,
+        all_credit: sum(|member| member.credit),
+        work_ms: own.work_ms,
+        all_work_ms: sum(|member| member.work_ms),
+        deferred_ms: deferred.map_or(0, |work| work.ms),
+        points: points.saturating_mul(of.weight.into()),
+    })
+}
+
+fn sum_lost(terms: &Terms<'_>, miner: MinerKey) -> Vec<LostWork> {
+    let mut sums = BTreeMap::<DropReason, LostWork>::new();
+    let lost = terms.work.dropped.iter().chain(&terms.work.cut);
+    for lost in lost.filter(|lost| lost.miner == miner) {
+        let nothing = LostWork {
+            reason: lost.reason,
+            receipts: 0,
+            micros: 0,
+        };
+        let sum = sums.entry(lost.reason).or_insert(nothing);
+        sum.receipts = sum.receipts.saturating_add(1);
+        sum.micros = sum.micros.saturating_add(lost.micros);
+    }
+    sums.into_values().collect()
+}
+
+impl fmt::Display for MinerExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "cycle {}, uid {}, miner {}", self.cycle, self.uid, self.miner)?;
+        for class in &self.classes {
+            write!(f, "{class}")?;
+        }
+        if self.rao > 0 {
+            let (rao, all, points) = (self.rao, self.all_rao, self.streaming_points);
+            writeln!(
+                f,
+                "answers: {rao} rao of {all} that proven answers earned: {points} points"
+            )?;
+        }
+        for lost in &self.lost {
+            let (receipts, reason) = (lost.receipts, lost.reason);
+            writeln!(
+                f,
+                "not counted: {} of {receipts} receipts, because {reason}",
+                seconds(lost.micros / 1_000)
+            )?;
+        }
+        writeln!(f, "earned in this cycle: {} points", self.earned)?;
+        writeln!(
+            f,
+            "after the split over the coldkey's hotkeys: {} points",
+            self.points
+        )?;
+        writeln!(
+            f,
+            "paid with this cycle (a twentieth of the last twenty): {} points",
+            self.vested
+        )?;
+        match &self.zero {
+            Some(why) => writeln!(f, "weight: 0, because {why}"),
+            None => writeln!(f, "weight: {} of 65535", self.weight),
+        }
+    }
+}
+
+impl fmt::Display for ClassExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "class {}, weight {}:", self.class, self.weight)?;
+        if self.graded {
+            let agreed = &self.agreed;
+            writeln!(
+                f,
+                "  capacity: {} executors, {} shown, acceptance {} ‰: credit {} of {}",
+                agreed.executors,
+                executors(agreed.shown),
+                agreed.acceptance,
+                executors(self.credit),
+                executors(self.all_credit)
+            )?;
+        } else {
+            writeln!(f, "  capacity: the class is not graded, so work alone is paid")?;
+        }
+        writeln!(
+            f,
+            "  work: {} of {}",
+            seconds(self.work_ms),
+            seconds(self.all_work_ms)
+        )?;
+        if self.deferred_ms > 0 {
+            writeln!(
+                f,
+                "  work that the next cycles count: {}",
+                seconds(self.deferred_ms)
+            )?;
+        }
+        writeln!(f, "  points: {}", self.points)
+    }
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{}.{:03} s", ms / 1_000, ms % 1_000)
+}
+
+/// Thousandths of an executor in executors.
+fn executors(credit: u64) -> String {
+    format!("{}.{:03}", credit / 1_000, credit % 1_000)
+}

@@ -1,0 +1,336 @@
+//! From a snapshot to scores and weights.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Uid};
+
+use crate::agreed_capacity::Agreement;
+use crate::class_points::{ClassPoints, Division, MAX_CYCLE_MS, Member, WHOLE_EXECUTOR, divide};
+use crate::coldkey_split::split;
+use crate::counted_work::{CountedWork, count_work};
+use crate::proven_capacity::MAX_EXECUTORS;
+use crate::scores::{FaultySession, MAX_LISTED, Score, Scores};
+use crate::snapshot::{DeferredWork, Neuron, ScoringSnapshot, StreamedSession};
+use crate::vesting::{Convicted, VESTING_CYCLES, vest};
+use crate::weight_list::weights_of;
+use crate::zero_reasons::explain_zeros;
+use crate::{DropReason, MAX_CLASS_WEIGHT, POINTS};
+
+/// Classes whose executors take at least so many seconds to appear cannot be proven: renting one on demand is honest
+/// there (`docs/adr/0064`).
+const UNPROVABLE_SPIN_UP_SECS: u64 = 60;
+
+/// Scores a cycle: the scores, and the weights that follow from them, sorted by uid. Both are a function of the
+/// snapshot alone.
+///
+/// If no miner earned anything, the burn hotkey has the whole weight; without one there are no weights at all.
+pub fn score_cycle(snapshot: &ScoringSnapshot) -> (Scores, Vec<(Uid, u16)>) {
+    let terms = Terms::of(snapshot);
+    let mut scores = Scores {
+        scores: terms.scores(snapshot),
+        deferred: terms.deferred.clone(),
+        spent: terms.work.spent.clone(),
+        ..Scores::default()
+    };
+    for lost in &terms.work.dropped {
+        scores.drop_one(lost.attempt, lost.reason);
+    }
+    for (session, reason) in &terms.dropped_sessions {
+        scores.drop_one(session.attempt, *reason);
+    }
+    let faulty = |session: &&StreamedSession| session.unproven > 0 || session.fault.is_some();
+    let faults = snapshot.streamed.iter().filter(faulty).take(MAX_LISTED);
+    scores.faults = faults
+        .map(|session| FaultySession {
+            attempt: session.attempt,
+            miner: session.miner,
+            unproven: session.unproven,
+            fault: session.fault.clone(),
+        })
+        .collect();
+    let weights = weights_of(&scores.scores, &snapshot.neurons, snapshot.rules.min_entries);
+    scores.zeros = explain_zeros(snapshot, &terms, &scores, &weights);
+    (scores, weights)
+}
+
+/// One class's terms.
+#[derive(Debug, Default)]
+pub(crate) struct ClassTerms {
+    pub(crate) members: BTreeMap<MinerKey, Member>,
+    /// The points for a weight of 1.
+    pub(crate) divided: ClassPoints,
+    pub(crate) weight: u32,
+}
+
+/// All terms of a cycle's scores.
+pub(crate) struct Terms<'a> {
+    pub(crate) neurons: BTreeMap<MinerKey, &'a Neuron>,
+    pub(crate) agreed: Agreement,
+    pub(crate) work: CountedWork,
+    pub(crate) classes: BTreeMap<ExecutorClass, ClassTerms>,
+    pub(crate) deferred: Vec<DeferredWork>,
+    /// Rao of proven answers by miner.
+    pub(crate) rao: BTreeMap<MinerKey, u64>,
+    pub(crate) dropped_sessions: Vec<(&'a StreamedSession, DropReason)>,
+    /// Points by miner, before the split of each coldkey's.
+    pub(crate) earned: BTreeMap<MinerKey, u64>,
+    /// Points of this cycle by miner, with the burned ones.
+    pub(crate) points: BTreeMap<MinerKey, u64>,
+    pub(crate) vested: BTreeMap<MinerKey, u64>,
+    pub(crate) convicted: Convicted,
+}
+
+impl<'a> Terms<'a> {
+    pub(crate) fn of(snapshot: &'a ScoringSnapshot) -> Self {
+        // Of a key that is listed twice the lowest uid counts.
+        let neurons: BTreeMap<MinerKey, &Neuron> = snapshot
+            .neurons
+            .iter()
+            .rev()
+            .map(|neuron| (MinerKey(neuron.hotkey), neuron))
+            .collect();
+        let agreed = snapshot
+            .capacity
+            .as_ref()
+            .map(|inputs| Agreement::reach(inputs, snapshot.me, snapshot.span.cycle))
+            .unwrap_or_default();
+        let work = count_work(snapshot, &neurons, &agreed);
+        let convicted = Convicted::new(&snapshot.convictions);
+        let mut terms = Self {
+            neurons,
+            agreed,
+            work,
+            classes: BTreeMap::new(),
+            deferred: Vec::new(),
+            rao: BTreeMap::new(),
+            dropped_sessions: Vec::new(),
+            earned: BTreeMap::new(),
+            points: BTreeMap::new(),
+            vested: BTreeMap::new(),
+            convicted,
+        };
+        terms.divide_classes(snapshot);
+        terms.sum_sessions(snapshot);
+        terms.add_up(snapshot);
+        terms
+    }
+
+    /// Work and credit of every class, and its division.
+    fn divide_classes(&mut self, snapshot: &ScoringSnapshot) {
+        let mut work = self.work.by_class();
+        for deferred in &snapshot.deferred {
+            let sum = work
+                .entry(deferred.class)
+                .or_default()
+                .entry(deferred.miner)
+                .or_default();
+            *sum = sum.saturating_add(deferred.ms.saturating_mul(1_000));
+        }
+        let cycle_ms = snapshot.span.duration_ms.clamp(1, MAX_CYCLE_MS);
+        for class in ExecutorClass::ALL {
+            let worked = work.remove(&class).unwrap_or_default();
+            let mut members = BTreeMap::<MinerKey, Member>::new();
+            for (miner, micros) in worked {
+                if !self.counts(&miner) {
+                    continue;
+                }
+                let fits = self.fitting_ms(miner, class, cycle_ms);
+                let ms = micros / 1_000;
+                if ms > fits {
+                    let longest = fits.max(cycle_ms).saturating_mul(VESTING_CYCLES as u64);
+                    let ms = ms.saturating_sub(fits).min(longest);
+                    self.deferred.push(DeferredWork { miner, class, ms });
+                }
+                let work_ms = quality(snapshot, miner, ms.min(fits));
+                members.entry(miner).or_default().work_ms = work_ms;
+            }
+            for (miner, _, agreed) in self.agreed.iter().filter(|(_, of, _)| *of == class) {
+                if self.counts(&miner) && agreed.credit() > 0 {
+                    members.entry(miner).or_default().credit = quality(snapshot, miner, agreed.credit());
+                }
+            }
+            if members.is_empty() {
+                continue;
+            }
+            let slow = class.spin_up_time().as_secs() >= UNPROVABLE_SPIN_UP_SECS;
+            let division = match self.agreed.is_graded(class) {
+                false => Division::WorkOnly,
+                true if slow => Division::Burned,
+                true => Division::ToCapacity(snapshot.rules.capacity_per_mille.min(1_000)),
+            };
+            let weight = snapshot.rules.class_weights.get(&class).copied().unwrap_or(0);
+            let terms = ClassTerms {
+                divided: divide(&members, cycle_ms, division),
+                weight: weight.min(MAX_CLASS_WEIGHT),
+                members,
+            };
+            self.classes.insert(class, terms);
+        }
+    }
+
+    /// Whether a miner may earn anything: it is registered and not convicted.
+    fn counts(&self, miner: &MinerKey) -> bool {
+        self.neurons
+            .get(miner)
+            .is_some_and(|neuron| !self.convicted.holds(neuron))
+    }
+
+    /// The most work of a miner that a cycle holds, in milliseconds: what its credit could do. A miner that shows a
+    /// part of many executors is paid the work of that part, and a newcomer is paid once it has shown something.
+    fn fitting_ms(&self, miner: MinerKey, class: ExecutorClass, cycle_ms: u64) -> u64 {
+        if !self.agreed.is_graded(class) {
+            return u64::from(MAX_EXECUTORS).saturating_mul(cycle_ms);
+        }
+        let credit = self.agreed.of(miner, class).credit();
+        credit.saturating_mul(cycle_ms) / WHOLE_EXECUTOR
+    }
+
+    /// Rao of proven answers, from the sessions that count.
+    fn sum_sessions(&mut self, snapshot: &'a ScoringSnapshot) {
+        let mut seen = BTreeSet::new();
+        for session in &snapshot.streamed {
+            let counted = match session {
+                session if !self.neurons.contains_key(&session.miner) => Err(DropReason::NotRegistered),
+                session if session.proven == 0 => Err(DropReason::Unproven),
+                session if session.earned == 0 => Err(DropReason::Free),
+                session if !seen.insert(session.attempt) => Err(DropReason::Repeated),
+                session => Ok(session.earned),
+            };
+            match counted {
+                Ok(earned) => {
+                    let sum = self.rao.entry(session.miner).or_default();
+                    *sum = sum.saturating_add(earned);
+                }
+                Err(reason) => self.dropped_sessions.push((session, reason)),
+            }
+        }
+    }
+
+    /// The points of every miner, from the classes and from streaming, and what is paid of them.
+    fn add_up(&mut self, snapshot: &ScoringSnapshot) {
+        let mut earned = BTreeMap::<MinerKey, u64>::new();
+        let mut add = |miner: MinerKey, points: u64, weight: u32| {
+            let sum = earned.entry(miner).or_default();
+            *sum = sum.saturating_add(points.saturating_mul(weight.into()));
+        };
+        let mut burned = 0_u64;
+        for class in self.classes.values() {
+            for (miner, points) in &class.divided.points {
+                add(*miner, *points, class.weight);
+            }
+            burned = burned.saturating_add(class.divided.burned.saturating_mul(class.weight.into()));
+        }
+        let weight = snapshot.rules.streaming_weight.min(MAX_CLASS_WEIGHT);
+        for (miner, points) in self.streaming_points(snapshot) {
+            add(miner, points, weight);
+        }
+        earned.retain(|_, points| *points > 0);
+        let rules = &snapshot.rules;
+        self.points = split(
+            &earned,
+            &self.neurons,
+            &snapshot.main_hotkeys,
+            rules.bonus_per_mille,
+        );
+        self.earned = earned;
+        if let Some(burner) = self.burner(rules.burn_hotkey) {
+            if self.points.is_empty() && burned == 0 {
+                // Nobody earned anything: all of it is burned.
+                burned = POINTS;
+            }
+            let sum = self.points.entry(burner).or_default();
+            *sum = sum.saturating_add(burned);
+        }
+        self.points.retain(|_, points| *points > 0);
+        self.vested = vest(
+            &snapshot.neurons,
+            &self.points,
+            &snapshot.history,
+            &self.convicted,
+        );
+    }
+
+    fn burner(&self, hotkey: Option<Hotkey>) -> Option<MinerKey> {
+        hotkey
+            .map(MinerKey)
+            .filter(|miner| self.neurons.contains_key(miner))
+    }
+
+    /// Each miner's share of [`POINTS`] by its rao.
+    pub(crate) fn streaming_points(&self, snapshot: &ScoringSnapshot) -> BTreeMap<MinerKey, u64> {
+        let counting = self.rao.iter().filter(|(miner, _)| self.counts(miner));
+        let rao: BTreeMap<_, _> = counting
+            .map(|(miner, rao)| (*miner, quality(snapshot, *miner, *rao)))
+            .collect();
+        let all: u128 = rao.values().map(|rao| u128::from(*rao)).sum();
+        let share = |rao: u64| {
+            let points = u128::from(rao)
+                .saturating_mul(u128::from(POINTS))
+                .checked_div(all)
+                .unwrap_or(0);
+            u64::try_from(points).unwrap_or(u64::MAX)
+        };
+        rao.into_iter().map(|(miner, rao)| (miner, share(rao))).collect()
+    }
+
+    /// One row for every neuron that earned or is paid anything. In a cycle in which nobody earned anything, nobody is
+    /// paid: the weights on the chain stay as they are.
+    fn scores(&self, snapshot: &ScoringSnapshot) -> Vec<Score> {
+        let mut micros = BTreeMap::<MinerKey, u64>::new();
+        for receipt in &self.work.counted {
+            let sum = micros.entry(receipt.miner).or_default();
+            *sum = sum.saturating_add(receipt.micros);
+        }
+        let mut credits = BTreeMap::<MinerKey, u64>::new();
+        for (miner, _, agreed) in self.agreed.iter() {
+            let sum = credits.entry(miner).or_default();
+            *sum = sum.saturating_add(agreed.credit());
+        }
+        let earned = !self.points.is_empty();
+        let row = |neuron: &Neuron| {
+            let miner = MinerKey(neuron.hotkey);
+            let of = |amounts: &BTreeMap<MinerKey, u64>| amounts.get(&miner).copied().unwrap_or(0);
+            let score = Score {
+                uid: neuron.uid,
+                miner,
+                coldkey: Some(neuron.coldkey),
+                registered: neuron.registered,
+                micros: of(&micros),
+                credit: of(&credits),
+                rao: of(&self.rao),
+                points: of(&self.points),
+                vested: Some(if earned { of(&self.vested) } else { 0 }),
+            };
+            let any = [
+                score.micros,
+                score.credit,
+                score.rao,
+                score.points,
+                score.paid_points(),
+            ];
+            any.iter().any(|amount| *amount > 0).then_some(score)
+        };
+        let mut scores: Vec<_> = snapshot
+            .neurons
+            .iter()
+            .filter(|neuron| {
+                self.neurons
+                    .get(&MinerKey(neuron.hotkey))
+                    .is_some_and(|known| known.uid == neuron.uid)
+            })
+            .filter_map(row)
+            .collect();
+        scores.sort_by_key(|score| score.uid);
+        scores
+    }
+}
+
+/// An amount times the quality of a miner's work.
+fn quality(snapshot: &ScoringSnapshot, miner: MinerKey, amount: u64) -> u64 {
+    let factor = snapshot.quality.iter().find(|factor| factor.miner == miner);
+    let per_mille = factor.map_or(WHOLE_EXECUTOR, |factor| {
+        u64::from(factor.per_mille).min(WHOLE_EXECUTOR)
+    });
+    let part = u128::from(amount).saturating_mul(per_mille.into()) / u128::from(WHOLE_EXECUTOR);
+    u64::try_from(part).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,237 @@
+//! The snapshot of a cycle: all inputs of its scores and weights.
+//!
+//! A snapshot is stored with its cycle and named by the SHA-256 of its canonical bytes, so anybody who has it can do
+//! the sum again. `docs/scoring-snapshot.md` describes the format for other programs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_protocol::receipt::FinishedReceipt;
+use muster_protocol::{
+    AttemptId, Digest, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey, canonical,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::agreed_capacity::CapacityInputs;
+use crate::allowance::AllowanceInputs;
+use crate::class_points::CAPACITY_PER_MILLE;
+use crate::coldkey_split::MainHotkey;
+use crate::vesting::{Conviction, PastCycle};
+
+/// The format and version of a snapshot. It changes with every change of the formulas or their constants.
+pub const SNAPSHOT_FORMAT: &str = "muster/scoring-snapshot/1";
+
+/// All inputs of the scores and weights of a cycle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScoringSnapshot {
+    /// The format and version: [`SNAPSHOT_FORMAT`].
+    pub format: String,
+    /// The chain's genesis hash.
+    pub genesis: String,
+    /// The number of the subnet.
+    pub netuid: u16,
+    /// The blocks and the time that are scored.
+    pub span: ScoredSpan,
+    /// The validator that scores.
+    pub me: ValidatorKey,
+    /// The neurons of the subnet.
+    pub neurons: Vec<Neuron>,
+    /// The validators that hold a permit. Receipts of theirs count, and the scorer's own.
+    pub validators: BTreeSet<ValidatorKey>,
+    /// The operator's choices.
+    pub rules: ScoringRules,
+    /// The finished receipts of the cycle.
+    pub receipts: Vec<PaidReceipt>,
+    /// The scorer's own sealed sessions that ended in the cycle.
+    #[serde(default)]
+    pub streamed: Vec<StreamedSession>,
+    /// The stated capacity. Absent where nobody grades. In a class that is not graded, work alone divides the class,
+    /// and the number of attempts at once is not checked.
+    #[serde(default)]
+    pub capacity: Option<CapacityInputs>,
+    /// The stakes by which receipts are checked. Absent where they are not known: then the named blocks are not
+    /// checked.
+    #[serde(default)]
+    pub allowance: Option<AllowanceInputs>,
+    /// Points of earlier cycles, which are still being paid.
+    #[serde(default)]
+    pub history: Vec<PastCycle>,
+    /// Miners that were convicted of cheating.
+    #[serde(default)]
+    pub convictions: Vec<Conviction>,
+    /// Factors for the quality of miners' work, from audits; without one a miner has the whole.
+    #[serde(default)]
+    pub quality: Vec<QualityFactor>,
+    /// The hotkeys that miners named as the main ones of their coldkeys.
+    #[serde(default)]
+    pub main_hotkeys: Vec<MainHotkey>,
+    /// Work of earlier cycles beyond what they could hold.
+    #[serde(default)]
+    pub deferred: Vec<DeferredWork>,
+    /// The rao that each validator has burned for the work of this cycle; read only if a second has a price.
+    #[serde(default)]
+    pub burned: BTreeMap<ValidatorKey, u64>,
+}
+
+/// The blocks and the time that are scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScoredSpan {
+    /// The number of the cycle.
+    pub cycle: u64,
+    /// The first block.
+    pub first_block: u64,
+    /// The last block.
+    pub last_block: u64,
+    /// The time that the blocks took, in milliseconds.
+    pub duration_ms: u64,
+    /// When the cycle before began: receipts that were signed earlier are late. Absent if the chain does not tell the
+    /// times of its blocks.
+    #[serde(default)]
+    pub earliest: Option<Timestamp>,
+}
+
+/// The operator's choices. Validators of one subnet agree on them, or their weights differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScoringRules {
+    /// The weight of each class; a class that is not listed has weight 0.
+    pub class_weights: BTreeMap<ExecutorClass, u32>,
+    /// The weight of all answers of sealed sessions together, on the scale of the classes' weights.
+    #[serde(default)]
+    pub streaming_weight: u32,
+    /// The part of a class's weight that capacity always gets, in thousandths.
+    #[serde(default = "capacity_per_mille")]
+    pub capacity_per_mille: u16,
+    /// Rao that a validator has to burn for each second of work that counts; 0 asks for none.
+    #[serde(default)]
+    pub burn_per_second: u64,
+    /// The hotkey whose weight is burned. Without one, nothing is burned: the others share it.
+    #[serde(default)]
+    pub burn_hotkey: Option<Hotkey>,
+    /// The bonus for a coldkey whose main hotkey changed since the last cycle, in thousandths.
+    #[serde(default)]
+    pub bonus_per_mille: u16,
+    /// The least number of weights that the subnet takes in one call.
+    #[serde(default)]
+    pub min_entries: u16,
+}
+
+const fn capacity_per_mille() -> u16 {
+    CAPACITY_PER_MILLE
+}
+
+/// Executors of one class and one miner that proved what they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvenExecutors {
+    /// The miner of the executors.
+    pub miner: MinerKey,
+    /// The class of the executors.
+    pub class: ExecutorClass,
+    /// The number of the executors.
+    pub executors: u32,
+}
+
+/// A neuron, as far as scoring needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neuron {
+    /// The neuron's number in the subnet.
+    pub uid: Uid,
+    /// The key with which the neuron acts.
+    pub hotkey: Hotkey,
+    /// The key that owns the neuron.
+    pub coldkey: Hotkey,
+    /// The block in which the neuron got its uid; 0 where the chain does not state it.
+    #[serde(default)]
+    pub registered: u64,
+}
+
+/// A finished receipt and the class of its executor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaidReceipt {
+    /// The receipt, which states the pay.
+    pub receipt: FinishedReceipt,
+    /// The class of the executor, by the attempt's started receipt; `None` if no started receipt is known.
+    pub class: Option<ExecutorClass>,
+}
+
+/// The answers of one sealed session, by the counts of the gateway that asked it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamedSession {
+    /// The id of the session's attempt.
+    pub attempt: AttemptId,
+    /// The miner that ran the session.
+    pub miner: MinerKey,
+    /// Number of answers whose proofs hold.
+    pub proven: u64,
+    /// Number of answers without a proof, which pay nothing.
+    pub unproven: u64,
+    /// Input tokens of the proven answers.
+    pub input_tokens: u64,
+    /// Output tokens of the proven answers.
+    pub output_tokens: u64,
+    /// Earnings of the proven answers, in rao.
+    pub earned: u64,
+    /// The fault of the session's closing statement, or the part that is missing before it.
+    #[serde(default)]
+    pub fault: Option<String>,
+}
+
+/// The factor for the quality of one miner's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QualityFactor {
+    /// The miner that did the work.
+    pub miner: MinerKey,
+    /// The factor, in thousandths.
+    pub per_mille: u16,
+}
+
+/// Counted work beyond what a miner's credit could do in the cycle of its receipts: a job that took longer than a cycle
+/// ends in one of them, and a newcomer has no credit yet. The next cycles count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeferredWork {
+    /// The miner that worked.
+    pub miner: MinerKey,
+    /// The class of the executor.
+    pub class: ExecutorClass,
+    /// The work, in milliseconds.
+    pub ms: u64,
+}
+
+/// A snapshot cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The text is not JSON, or lacks fields.
+    #[error("it is not a scoring snapshot: {0}")]
+    Text(#[from] serde_json::Error),
+    /// The format is another one.
+    #[error("its format is {0:?}, this version reads {SNAPSHOT_FORMAT:?}")]
+    Format(String),
+}
+
+impl ScoringSnapshot {
+    /// The canonical text: JSON with sorted keys and without spaces, in ASCII, as Python's
+    /// `json.dumps(snapshot, sort_keys=True, separators=(",", ":"))` writes it.
+    pub fn to_text(&self) -> String {
+        // A struct of texts, integers and lists always has a JSON value.
+        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
+    }
+
+    /// The digest of a canonical text, which names the snapshot.
+    pub fn digest_of(text: &str) -> Digest {
+        Digest::of(text.as_bytes())
+    }
+
+    /// Reads a snapshot.
+    ///
+    /// # Errors
+    /// The text is none, or of another version.
+    pub fn parse(text: &str) -> Result<Self, SnapshotError> {
+        let value: serde_json::Value = serde_json::from_str(text)?;
+        let format = value
+            .get("format")
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or_default();
+        if format != SNAPSHOT_FORMAT {
+            return Err(SnapshotError::Format(format.to_owned()));
+        }
+        Ok(serde_json::from_value(value)?)
+    }
+}
