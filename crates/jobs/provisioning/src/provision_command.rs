@@ -239,12 +239,19 @@ mod tests {
             Records::new(self.records()).paths().len()
         }
 
+        /// Whether the command that told its process id has ended, and its end was noticed.
+        fn has_ended(&self) -> bool {
+            let pid = std::fs::read_to_string(self.0.path().join("pid")).unwrap();
+            !Path::new("/proc").join(pid.trim()).exists()
+        }
+
         fn has(&self, name: &str) -> impl Fn() -> bool {
             let path = self.0.path().join(name);
             move || path.exists()
         }
     }
 
+    const TELL_PID: &str = "echo $$ > pid";
     const MAKE: &str =
         r#"printf '%s %s %s' "$MINER_ADDRESS" "$EXECUTOR_TOKEN" "$EXECUTOR_CLASS" > "$EXECUTOR_NAME""#;
     const REMOVE: &str = r#"rm -f "$EXECUTOR_NAME""#;
@@ -283,8 +290,14 @@ mod tests {
         let cloud = Cloud::new();
         let (order, stop) = (order(), CancellationToken::new());
         let name = format!("muster-{}", order.token.attempt());
-        let running = spawn(&cloud.manager(MAKE, REMOVE), &order, &stop);
+        let running = spawn(
+            &cloud.manager(&format!("{TELL_PID} && {MAKE}"), REMOVE),
+            &order,
+            &stop,
+        );
         until(cloud.has(&name)).await;
+        // A lease that ends while the command still runs stops the command.
+        until(|| cloud.has_ended()).await;
         let told = || std::fs::read_to_string(cloud.0.path().join(&name)).unwrap_or_default();
         let expected = format!("ws://192.0.2.1:8092 {} always_on.test", order.token);
         until(|| told() == expected).await;
