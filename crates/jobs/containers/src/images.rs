@@ -7,24 +7,31 @@ use std::time::Duration;
 use bollard::auth::DockerCredentials;
 use indexmap::IndexMap;
 use muster_process::config::Problem;
-use muster_process::error::{Causes, Coded};
+use muster_process::error::Causes;
 use muster_process::{SharedClock, private_folder};
-use muster_protocol::job::{Fault, ImageFetchFailure};
-use muster_protocol::{Digest, ErrorCode, ImageId};
+use muster_protocol::{Digest, ImageId};
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
 use crate::credentials::{self, CredentialsError, RegistryLogin};
 use crate::engine::{ContainerEngine, EngineError, LocalImage};
 use crate::image_archive::{ArchiveError, ArchivedImage, list_images};
-use crate::image_leases::{self, Lease, LeaseError};
+pub use crate::image_error::ImageError;
+use crate::image_leases::{self, Lease};
 use crate::image_pull::{PullBounds, PullError, PullProgress, pull};
-use crate::image_reference::{ImageName, ImageReference, Pin, ReferenceError};
+use crate::image_reference::{ImageName, ImageReference, Pin};
 use crate::registry_check;
-use crate::user_archive::UserArchiveError;
 
 /// Upper bound on the number of fetches of an image that is removed between its arrival and its lease.
 const MAX_FETCHES: usize = 3;
+
+/// Pauses before the looks for an image whose pull was ended.
+const LATE_ARRIVAL: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_millis(400),
+    Duration::from_secs(1),
+];
 
 /// Sources of images and how long images are kept; set by the operator.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -73,35 +80,6 @@ pub struct LeasedImage {
     pub manifest: Option<Digest>,
     /// The lease, which keeps the image from being removed.
     pub lease: Lease,
-}
-
-/// The reason for which an image is not available.
-#[derive(Debug, thiserror::Error)]
-pub enum ImageError {
-    /// The text is not the name of an image.
-    #[error(transparent)]
-    Name(#[from] ReferenceError),
-    /// The image is missing and may not be pulled, or was named by id, which no registry can resolve.
-    #[error("the image {0} is neither on this executor nor in an archive it may load")]
-    Missing(String),
-    /// The pull failed.
-    #[error(transparent)]
-    Pull(#[from] PullError),
-    /// The operator's credentials cannot be read.
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    /// The engine failed.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The record of used images failed.
-    #[error(transparent)]
-    Lease(#[from] LeaseError),
-    /// The archive that the job brought does not give its image.
-    #[error(transparent)]
-    UserArchive(#[from] UserArchiveError),
-    /// The process is shutting down.
-    #[error("getting the image was interrupted")]
-    Interrupted(#[from] tokio::task::JoinError),
 }
 
 // === impl ImageSettings ===
@@ -234,96 +212,6 @@ keep_mib = 204800
             Some(login) => Ok(Some(login.to_docker(registry))),
             None if self.docker_config.as_os_str().is_empty() => Ok(None),
             None => credentials::find_in_file(&self.docker_config, registry),
-        }
-    }
-}
-
-// === impl ImageError ===
-
-impl ImageError {
-    /// Whether a retry may help. A failed pull has been retried already.
-    pub fn is_recoverable(&self) -> bool {
-        match self {
-            Self::Engine(error) => error.is_recoverable(),
-            Self::Name(_)
-            | Self::Missing(_)
-            | Self::Pull(_)
-            | Self::Credentials(_)
-            | Self::Lease(_)
-            | Self::UserArchive(_)
-            | Self::Interrupted(_) => false,
-        }
-    }
-
-    /// The party at fault.
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Name(_) | Self::Missing(_) | Self::UserArchive(_) => Fault::User,
-            // The fault may be the operator's or the user's; the user can choose a public image.
-            Self::Pull(
-                PullError::NotFound { .. }
-                | PullError::Unauthorised { .. }
-                | PullError::WrongPlatform { .. }
-                | PullError::NotPublic { .. }
-                | PullError::TooLarge { .. },
-            ) => Fault::User,
-            Self::Pull(PullError::Interrupted { .. } | PullError::Stalled { .. }) => Fault::Nobody,
-            Self::Pull(PullError::BadDigest { .. }) => Fault::Network,
-            Self::Pull(PullError::DiskFull { .. } | PullError::OtherImage { .. })
-            | Self::Credentials(_)
-            | Self::Engine(_)
-            | Self::Lease(_)
-            | Self::Interrupted(_) => Fault::Executor,
-        }
-    }
-}
-
-impl ImageError {
-    /// The failure of the image or its registry; `None` where this machine failed.
-    pub fn fetch_failure(&self) -> Option<ImageFetchFailure> {
-        match self {
-            Self::Missing(_) | Self::Pull(PullError::NotFound { .. }) => Some(ImageFetchFailure::NoSuchImage),
-            Self::Pull(PullError::Unauthorised { .. } | PullError::NotPublic { .. }) => {
-                Some(ImageFetchFailure::NoRight)
-            }
-            Self::Pull(PullError::WrongPlatform { .. }) => Some(ImageFetchFailure::WrongPlatform),
-            Self::Pull(PullError::TooLarge { .. }) => Some(ImageFetchFailure::TooLarge),
-            Self::Pull(PullError::Stalled { .. }) => Some(ImageFetchFailure::Stalled),
-            Self::Pull(PullError::Interrupted { .. }) => Some(ImageFetchFailure::Unreachable),
-            Self::Name(_)
-            | Self::UserArchive(_)
-            | Self::Pull(
-                PullError::BadDigest { .. } | PullError::DiskFull { .. } | PullError::OtherImage { .. },
-            )
-            | Self::Credentials(_)
-            | Self::Engine(_)
-            | Self::Lease(_)
-            | Self::Interrupted(_) => None,
-        }
-    }
-}
-
-impl Coded for ImageError {
-    fn code(&self) -> Option<ErrorCode> {
-        match self {
-            Self::Name(_)
-            | Self::Missing(_)
-            | Self::UserArchive(_)
-            | Self::Pull(
-                PullError::NotFound { .. }
-                | PullError::Unauthorised { .. }
-                | PullError::WrongPlatform { .. }
-                | PullError::TooLarge { .. }
-                | PullError::NotPublic { .. }
-                | PullError::OtherImage { .. }
-                | PullError::Stalled { .. }
-                | PullError::Interrupted { .. },
-            ) => Some(ErrorCode::ImageMissing),
-            Self::Engine(error) => error.code(),
-            Self::Pull(PullError::BadDigest { .. } | PullError::DiskFull { .. })
-            | Self::Credentials(_)
-            | Self::Lease(_)
-            | Self::Interrupted(_) => None,
         }
     }
 }
@@ -535,15 +423,13 @@ async fn obtain(
     tracing::info!(image = label, "pulling an image");
     // The engine gets the manifest that was added up, whatever the tag means by then.
     let pinned = resolved.map(|registry| reference.with_pin(Pin::Digest(registry.digest)));
-    pull(
-        engine,
-        pinned.as_ref().unwrap_or(reference),
-        credentials,
-        bounds,
-        progress,
-        clock,
-    )
-    .await?;
+    let asked = pinned.as_ref().unwrap_or(reference);
+    let was_there = engine.find_image(&asked.to_string()).await?.is_some();
+    let outcome = pull(engine, asked, credentials, bounds, progress, clock).await;
+    if let (Err(PullError::TooLarge { .. } | PullError::DiskFull { .. }), false) = (&outcome, was_there) {
+        remove_late_arrival(engine, asked, clock).await?;
+    }
+    outcome?;
     if let (Some(pinned), Pin::Tag(tag)) = (&pinned, &reference.pin) {
         engine.tag(&pinned.to_string(), reference, tag).await?;
     }
@@ -565,6 +451,27 @@ async fn obtain(
     // Removed again by a program that does not respect leases.
     let words = "the image was removed right after it had arrived".to_owned();
     pulled.ok_or(ImageError::Pull(PullError::Interrupted { image: label, words }))
+}
+
+/// Removes an image whose pull was ended because of its size, if the engine had it complete by then. An engine that is
+/// told to stop may still finish the step that it is at.
+async fn remove_late_arrival(
+    engine: &ContainerEngine,
+    image: &ImageReference,
+    clock: &SharedClock,
+) -> Result<(), EngineError> {
+    let name = image.to_string();
+    for pause in LATE_ARRIVAL {
+        clock.sleep(pause).await;
+        if engine.find_image(&name).await?.is_some() {
+            tracing::warn!(
+                image = name,
+                "removed an image that is too large, and came all the same"
+            );
+            return engine.remove_tag(&name).await;
+        }
+    }
+    Ok(())
 }
 
 /// The digest of the image's manifest in the registry of the name.

@@ -14,6 +14,7 @@ pub mod home_folder;
 mod image_access;
 pub mod image_archive;
 pub mod image_cache;
+mod image_error;
 pub mod image_leases;
 pub mod image_pull;
 pub mod image_reference;
