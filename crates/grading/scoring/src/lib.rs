@@ -1,10 +1,10 @@
 //! From a snapshot of one cycle to scores and weights: a pure function over integers that any party can repeat.
 //!
-//! [`score_cycle`] is that function. It counts the finished receipts ([`counted_work`]: one owner of both parties,
-//! times, the [`allowance`] of their validators, the [`occupancy`] of the proven executors), agrees on the capacity
-//! that validators state ([`agreed_capacity`], from observations as [`proven_capacity`] judges them), divides each
-//! class's weight by work and capacity in one formula ([`class_points`]), splits each coldkey's points over its hotkeys
-//! ([`coldkey_split`]), and spreads them over twenty cycles ([`vesting`]). [`to_u16`] makes the weights that the chain
+//! [`score_cycle`] is that function. It counts the finished receipts (`counted_work`: one owner of both parties,
+//! times, the `allowance` of their validators, the `occupancy` of the proven executors), agrees on the capacity
+//! that validators state (`agreed_capacity`, from observations as `proven_capacity` judges them), divides each
+//! class's weight by work and capacity in one formula (`class_points`), splits each coldkey's points over its hotkeys
+//! (`coldkey_split`), and spreads them over twenty cycles (`vesting`). [`to_u16`] makes the weights that the chain
 //! accepts.
 //!
 //! The unit of work is the executor-microsecond: a millionth of an executor-second, which is the unit of a receipt's
