@@ -422,12 +422,20 @@ async fn obtain(
     }
     tracing::info!(image = label, "pulling an image");
     // The engine gets the manifest that was added up, whatever the tag means by then.
+    let ids = resolved.as_ref().map(|registry| registry.images.clone());
     let pinned = resolved.map(|registry| reference.with_pin(Pin::Digest(registry.digest)));
     let asked = pinned.as_ref().unwrap_or(reference);
-    let was_there = engine.find_image(&asked.to_string()).await?.is_some();
+    // The engine names an image in the step after it has made it.
+    let names: Vec<_> = ids
+        .into_iter()
+        .flatten()
+        .map(|id| id.to_string())
+        .chain([asked.to_string()])
+        .collect();
+    let was_there = find_first(engine, &names).await?.is_some();
     let outcome = pull(engine, asked, credentials, bounds, progress, clock).await;
     if let (Err(PullError::TooLarge { .. } | PullError::DiskFull { .. }), false) = (&outcome, was_there) {
-        remove_late_arrival(engine, asked, clock).await?;
+        remove_late_arrival(engine, &names, clock).await?;
     }
     outcome?;
     if let (Some(pinned), Pin::Tag(tag)) = (&pinned, &reference.pin) {
@@ -435,7 +443,11 @@ async fn obtain(
     }
     let pulled = engine.find_image(&label).await?;
     if let Some(image) = pulled.as_ref().filter(|image| image.size > bounds.max_unpacked) {
-        engine.remove_tag(&label).await?;
+        let removed = match was_there {
+            true => label.clone(),
+            false => image.id.to_string(),
+        };
+        engine.remove_tag(&removed).await?;
         tracing::warn!(
             image = label,
             bytes = image.size,
@@ -457,21 +469,27 @@ async fn obtain(
 /// told to stop may still finish the step that it is at.
 async fn remove_late_arrival(
     engine: &ContainerEngine,
-    image: &ImageReference,
+    names: &[String],
     clock: &SharedClock,
 ) -> Result<(), EngineError> {
-    let name = image.to_string();
     for pause in LATE_ARRIVAL {
         clock.sleep(pause).await;
-        if engine.find_image(&name).await?.is_some() {
-            tracing::warn!(
-                image = name,
-                "removed an image that is too large, and came all the same"
-            );
-            return engine.remove_tag(&name).await;
+        if let Some(image) = find_first(engine, names).await? {
+            tracing::warn!(%image.id, "removed an image that is too large, and came all the same");
+            return engine.remove_tag(&image.id.to_string()).await;
         }
     }
     Ok(())
+}
+
+/// The image that the engine has under the first of these names that it knows.
+async fn find_first(engine: &ContainerEngine, names: &[String]) -> Result<Option<LocalImage>, EngineError> {
+    for name in names {
+        if let Some(image) = engine.find_image(name).await? {
+            return Ok(Some(image));
+        }
+    }
+    Ok(None)
 }
 
 /// The digest of the image's manifest in the registry of the name.
