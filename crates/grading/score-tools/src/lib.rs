@@ -21,7 +21,7 @@ pub use arguments::{Audit, AuditScore, Score, ScoreExplain, Simulate};
 #[derive(Debug, thiserror::Error)]
 pub enum ScoreToolError {
     /// A file cannot be read or written.
-    #[error("{file}: {source}")]
+    #[error("cannot use {file}")]
     File {
         /// The path of the file.
         file: PathBuf,
@@ -32,7 +32,7 @@ pub enum ScoreToolError {
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// A file holds no list of strategies.
-    #[error("it is no list of strategies: {0}")]
+    #[error("it is no list of strategies")]
     Strategies(#[source] serde_json::Error),
     /// The miner has no uid in the cycle.
     #[error("{miner} was not registered in the subnet when cycle {cycle} was scored")]

@@ -199,7 +199,7 @@ pub struct DeferredWork {
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The text is not JSON, or lacks fields.
-    #[error("it is not a scoring snapshot: {0}")]
+    #[error("it is not a scoring snapshot")]
     Text(#[from] serde_json::Error),
     /// The format is another one.
     #[error("its format is {0:?}, this version reads {SNAPSHOT_FORMAT:?}")]
