@@ -435,7 +435,10 @@ async fn obtain(
     let was_there = find_first(engine, &names).await?.is_some();
     let outcome = pull(engine, asked, credentials, bounds, progress, clock).await;
     if let (Err(PullError::TooLarge { .. } | PullError::DiskFull { .. }), false) = (&outcome, was_there) {
-        remove_late_arrival(engine, &names, clock).await?;
+        // The failure of the pull is told, whatever becomes of its remains: it says who is at fault.
+        if let Err(error) = remove_late_arrival(engine, &names, clock).await {
+            tracing::warn!(image = label, error = %Causes(&error), "an image that is too large may be left behind");
+        }
     }
     outcome?;
     if let (Some(pinned), Pin::Tag(tag)) = (&pinned, &reference.pin) {
