@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use muster_chain::BlockNumber;
 use muster_process::TestClock;
-use muster_protocol::JobId;
 use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::{Digest, JobId};
 use muster_scoring::Scores;
 use muster_store::retention::{Deleted, Keep, Pace, PaceSettings, sweep};
 use muster_validator::store::retention::{RetentionBounds, ValidatorRetentionConfig};
@@ -260,6 +260,34 @@ async fn before_a_chain_has_settled_anything_no_receipt_goes() {
             .unwrap();
         let gone = Deleted::from([("receipts", 2), ("attempts", 1), ("jobs", 1)]);
         assert_eq!(sweep_with(&store, &config, TODAY).await, gone, "{}", test.engine);
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_goes_with_the_last_cycle_that_was_scored_by_it() {
+    for (test, store) in each().await {
+        let config = ValidatorRetentionConfig {
+            cycles: Keep {
+                days: 1,
+                rows: 1_000,
+                mib: 64,
+            },
+            ..ValidatorRetentionConfig::default()
+        };
+        let [once, twice] = ["once", "twice"].map(|text| (Digest::of(text.as_bytes()), text));
+        for (number, (digest, text), day) in [(1, once, 50), (2, twice, 50), (3, twice, 100)] {
+            let scored = StoredCycle {
+                snapshot: Some(digest),
+                changed_at: NOW(day * DAY),
+                ..cycle(number * 10, number * 10 + 9, CycleState::Set)
+            };
+            store.begin_cycle(&scored, text).await.unwrap();
+        }
+        let gone = Deleted::from([("cycles", 2), ("scoring_snapshots", 1)]);
+        assert_eq!(sweep_with(&store, &config, TODAY).await, gone, "{}", test.engine);
+        assert_eq!(store.scoring_snapshot(once.0).await.unwrap(), None);
+        let kept = store.scoring_snapshot(twice.0).await.unwrap();
+        assert_eq!(kept.as_deref(), Some("twice"), "{}", test.engine);
     }
 }
 
