@@ -226,7 +226,8 @@ fn batch_file(data: &[u8]) {
 fn receipt_page(data: &[u8]) {
     let cut = muster_receipts::cut_lines(data);
     let miner = MinerKey(Hotkey::from_bytes([7; 32]));
-    let _ = muster_receipts::read_lines(&cut.lines, miner, Timestamp::from_secs(1_800_000_000));
+    let source = muster_receipts::PageSource::Miner(miner);
+    let _ = muster_receipts::read_lines(&cut.lines, source, Timestamp::from_secs(1_800_000_000));
 }
 
 /// A name that is read is written as a name that reads the same.

@@ -15,13 +15,14 @@ use muster_http::server::{self, ClientAddress, HttpSettings, Server, TowerToHype
 use muster_process::Tasks;
 use muster_process::error::Causes;
 use muster_protocol::FeatureSet;
+use muster_protocol::receipt::parse_page_name;
 use muster_websocket::server::upgrade;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::io::ReaderStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::receipt_pages::{PageContent, parse_name};
+use crate::receipt_pages::PageContent;
 use crate::state::MinerState;
 use crate::{executor_session, validator_session};
 
@@ -97,7 +98,7 @@ async fn returning_executor(
 }
 
 async fn receipts(State(door): State<HttpState>, Path(name): Path<String>, headers: HeaderMap) -> Response {
-    let Some(page) = parse_name(&name) else {
+    let Some(page) = parse_page_name(&name) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let range = headers.get(RANGE).and_then(|range| range.to_str().ok());

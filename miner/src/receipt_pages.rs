@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use muster_http::range::RequestedRange;
 use muster_protocol::Timestamp;
-use muster_protocol::receipt::{PAGE_SECS, SERVED_SECS, page_of};
+use muster_protocol::receipt::{PAGE_SECS, SERVED_SECS, page_of, parse_page_name};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _, Take};
 
@@ -142,7 +142,7 @@ impl Pages {
         let mut entries = tokio::fs::read_dir(&self.folder).await.map_err(&listing)?;
         while let Some(entry) = entries.next_entry().await.map_err(&listing)? {
             let name = entry.file_name();
-            if name.to_str().and_then(parse_name).is_some_and(&which) {
+            if name.to_str().and_then(parse_page_name).is_some_and(&which) {
                 let path = entry.path();
                 tokio::fs::remove_file(&path)
                     .await
@@ -166,15 +166,6 @@ impl Pages {
     fn path(&self, page: i64) -> PathBuf {
         self.folder.join(format!("{page}.jsonl"))
     }
-}
-
-/// The page of a file name: digits and `.jsonl`, nothing else.
-pub fn parse_name(name: &str) -> Option<i64> {
-    let digits = name.strip_suffix(".jsonl")?;
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    digits.parse().ok()
 }
 
 /// Opens the bytes that a `Range` header asks for, and no others.
@@ -248,22 +239,6 @@ mod tests {
             let mut content = pages.open_range(page_of(now), header).await.unwrap().unwrap();
             assert_eq!((content.size, content.bytes.limit()), (size, size));
             assert_eq!(content.bytes.read_u8().await.unwrap(), 0);
-        }
-    }
-
-    #[test]
-    fn only_page_names_are_pages() {
-        assert_eq!(parse_name("5896666.jsonl"), Some(5_896_666));
-        for bad in [
-            "",
-            ".jsonl",
-            "-1.jsonl",
-            "1.json",
-            "../1.jsonl",
-            "1.jsonl.gz",
-            "99999999999999999999.jsonl",
-        ] {
-            assert_eq!(parse_name(bad), None, "{bad}");
         }
     }
 

@@ -143,6 +143,9 @@ def allowances(snapshot, receipts):
         end = receipt["start"] + min(receipt["score"], max(receipt["took"], MINIMUM_US))
         oldest = max(0, block_at(epochs, receipt["start"]) - LOOKBACK)
         newest = min(block_at(epochs, end), snapshot["span"]["last_block"])
+        if len(epochs) > 1 and max(0, end) // 1_000 < epochs[1]["first_ms"]:
+            allowed.append(2**64)
+            continue
         total = 0
         for block in set(receipt["blocks"]):
             if named[receipt["group"]][block] > 1 or not oldest <= block <= newest:

@@ -58,6 +58,8 @@ pub struct Config {
     pub queue: QueueConfig,
     /// The gathering of receipts of all validators.
     pub receipts: ReceiptsConfig,
+    /// The pages that this validator serves to others.
+    pub pages: PagesConfig,
     /// The value of work.
     pub scoring: ScoringConfig,
     /// The OpenAI-compatible gateway to streaming sessions.
@@ -180,6 +182,16 @@ pub struct ReceiptsConfig {
     pub catch_up_s: u64,
 }
 
+/// The pages that this validator serves to others: its receipts, its statements of capacity, its scoring snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PagesConfig {
+    /// The address to serve them at; absent, none are served.
+    pub bind: Option<SocketAddr>,
+    /// The address at which others reach them, which this validator states on the chain; absent, none is stated.
+    pub announce: Option<SocketAddr>,
+}
+
 /// The value of work.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -237,6 +249,7 @@ impl Default for Config {
             routing: RoutingConfig::default(),
             queue: QueueConfig::default(),
             receipts: ReceiptsConfig::default(),
+            pages: PagesConfig::default(),
             scoring: ScoringConfig::default(),
             gateway: GatewaySettings::default(),
             grading: GradingSettings::default(),

@@ -44,6 +44,7 @@ mod intake;
 mod janitor;
 mod link_state;
 mod miner_reports;
+mod peers;
 mod receipt_gatherer;
 mod state;
 mod status;
@@ -70,7 +71,7 @@ use tokio::sync::watch;
 
 use chain::{Chain, Subnet, SubnetView};
 pub use config::{
-    BudgetConfig, ChainConfig, Config, FacilitatorConfig, QueueConfig, ReceiptsConfig, RoutingConfig,
+    BudgetConfig, ChainConfig, Config, FacilitatorConfig, PagesConfig, QueueConfig, ReceiptsConfig, RoutingConfig,
     ScoringConfig, TimingConfig, UsersConfig,
 };
 use driver::JobDrivers;
@@ -81,6 +82,8 @@ use intake::whitelist::{publish_whitelist, whitelist_frame};
 use intake::{gateway_backend, grading_backend};
 pub use link_state::LinkState;
 pub use muster_validator_store as store;
+use peers::announcement::announce_pages;
+use peers::{PeerValidators, pages_door};
 use receipt_gatherer::ReceiptGatherer;
 use state::ValidatorState;
 use status::StatusSources;
@@ -173,13 +176,17 @@ pub async fn run_on(
 ) -> Result<(), Error> {
     let listener = listen::bind(config.bind).await?;
     let address = listener.local_addr().map_err(Error::Serve)?;
+    let pages = match config.pages.bind {
+        Some(bind) => Some(listen::bind(bind).await?),
+        None => None,
+    };
     let store = Store::open(&config.store).await?;
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let rules = Arc::new(AddressRules::parse(&config.dial.allow).map_err(Error::DialRules)?);
     let subnet = SubnetView::new(chain, Arc::clone(&clock), max_age, Arc::clone(&rules));
     let own_tasks = tasks_stopping_with(&tasks);
     let state = ValidatorState::new(config, keypair, clock, own_tasks, store, subnet, rules);
-    let served = serve(&state, listener, address).await;
+    let served = serve(&state, listener, address, pages).await;
     state.tasks.shutdown();
     if let Err(error) = state.tasks.wait(STOP_GRACE).await {
         tracing::warn!(%error, "stopping without waiting longer; open jobs are resumed at the next start");
@@ -205,7 +212,12 @@ fn tasks_stopping_with(process: &Tasks) -> Tasks {
 }
 
 /// Starts every part and serves the status page until the validator stops.
-async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: SocketAddr) -> Result<(), Error> {
+async fn serve(
+    state: &Arc<ValidatorState>,
+    listener: TcpListener,
+    address: SocketAddr,
+    pages: Option<TcpListener>,
+) -> Result<(), Error> {
     let operator = OperatorToken::open(&state.config.operator_token)?;
     let live_output = Arc::new(LiveOutput::default());
     let greeting = whitelist_frame(&state.config);
@@ -245,9 +257,16 @@ async fn serve(state: &Arc<ValidatorState>, listener: TcpListener, address: Sock
         let gatherer = ReceiptGatherer {
             state: Arc::clone(state),
             drivers: Arc::clone(&drivers),
-            gate,
+            gate: Arc::clone(&gate),
+            peers: PeerValidators::new(Arc::clone(state), gate),
         };
         state.spawn("receipts", gatherer.run());
+    }
+    if let Some(pages) = pages {
+        state.spawn("pages", pages_door::serve(Arc::clone(state), pages));
+    }
+    if let Some(announce) = state.config.pages.announce {
+        state.spawn("announcement", announce_pages(Arc::clone(state), announce));
     }
     ready::announce(address, state.config.ready_file.as_deref())?;
     let sources = StatusSources {

@@ -1,7 +1,8 @@
-//! Gathers the receipts of all validators from the miners' receipt pages. Other validators' receipts count in this
-//! validator's scores, and miners' signatures on its own receipts are found there too.
+//! Gathers the receipts of all validators from the receipt pages of miners and of validators. Other validators' receipts
+//! count in this validator's scores, and miners' signatures on its own receipts are found there too. A miner may show
+//! its receipts to some validators only, so validators serve their own.
 //!
-//! No job waits for this. A miner that does not serve its pages is skipped until the next round; a page that was read
+//! No job waits for this. A party that does not serve its pages is skipped until the next round; a page that was read
 //! in part is read on from that place, by the next process too.
 
 use std::collections::BTreeMap;
@@ -11,41 +12,44 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use muster_chain::BlockNumber;
+use muster_chain::{BlockNumber, Metagraph};
 use muster_identity::Verified;
 use muster_process::error::Causes;
 use muster_protocol::receipt::page_of;
-use muster_protocol::{MinerKey, Receipt, Timestamp};
+use muster_protocol::{Receipt, Timestamp};
 use muster_receipts::{
-    Fetcher, PageCursor, PageRequest, ReceiptRejection, RejectionReason, advance_cursor, check_receipts,
+    Fetcher, PageCursor, PageRequest, PageSource, ReceiptRejection, RejectionReason, advance_cursor, check_receipts,
     cut_lines, plan_requests, read_lines,
 };
 use muster_store::StoreError;
 
 use crate::chain::reachable_miners;
 use crate::driver::JobDrivers;
+use crate::peers::PeerValidators;
 use crate::state::ValidatorState;
 use crate::store::GatheredPage;
 use crate::weights::ScoringGate;
 
-/// Miners whose pages are read at a time.
-const MINERS_AT_ONCE: usize = 16;
+/// Parties whose pages are read at a time.
+const SOURCES_AT_ONCE: usize = 16;
 
 /// Receipts whose signatures are checked in one batch, and stored in one transaction.
 const BATCH: usize = 1_000;
 
-/// Pieces of one miner's pages that are read in one round, so that a miner with a long backlog does not delay the
+/// Pieces of one party's pages that are read in one round, so that a party with a long backlog does not delay the
 /// others.
 const PIECES: usize = 64;
 
-/// Rounds after which the miners that have left the subnet are forgotten.
+/// Rounds after which the parties that have left the subnet are forgotten.
 const ROUNDS_TO_CLEAR: u64 = 360;
 
-/// Gathers receipts from every miner of the subnet, in rounds.
+/// Gathers receipts from every miner and validator of the subnet, in rounds.
 pub(crate) struct ReceiptGatherer {
     pub(crate) state: Arc<ValidatorState>,
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) gate: Arc<ScoringGate>,
+    /// The other validators.
+    pub(crate) peers: PeerValidators,
 }
 
 impl ReceiptGatherer {
@@ -80,25 +84,26 @@ impl ReceiptGatherer {
                 continue;
             };
             let now = self.state.clock.now();
-            let miners = reachable_miners(&metagraph, self.state.keypair.hotkey());
-            let readings = miners.into_iter().map(|(miner, address)| {
-                let known = cursors.get(&miner).cloned().unwrap_or_default();
+            self.peers.refresh(&metagraph).await;
+            self.peers.gather_statements(&fetcher).await?;
+            let readings = self.sources(&metagraph).into_iter().map(|(source, address)| {
+                let known = cursors.get(&source).cloned().unwrap_or_default();
                 let fetcher = &fetcher;
-                async move { (miner, self.read_miner(fetcher, miner, address, known).await) }
+                async move { (source, self.read_source(fetcher, source, address, known).await) }
             });
-            let mut readings = stream::iter(readings).buffer_unordered(MINERS_AT_ONCE);
+            let mut readings = stream::iter(readings).buffer_unordered(SOURCES_AT_ONCE);
             let mut read = Vec::new();
-            while let Some((miner, reading)) = readings.next().await {
-                read.push((miner, reading?));
+            while let Some((source, reading)) = readings.next().await {
+                read.push((source, reading?));
             }
             drop(readings);
             let oldest = oldest_page(now, config.catch_up_s);
-            for (miner, mut known) in read {
+            for (source, mut known) in read {
                 known.retain(|page, _| *page >= oldest);
-                cursors.insert(miner, known);
+                cursors.insert(source, known);
             }
             if round % ROUNDS_TO_CLEAR == 0 {
-                cursors.retain(|miner, _| metagraph.find(&miner.0).is_some());
+                cursors.retain(|source, _| metagraph.find(&source.hotkey()).is_some());
                 self.drivers
                     .ledger()
                     .forget(|miner| metagraph.find(&miner.0).is_some());
@@ -111,11 +116,23 @@ impl ReceiptGatherer {
         Ok(())
     }
 
-    /// Reads a miner's new pages; returns how far each page has been read.
-    async fn read_miner(
+    /// The parties that serve receipt pages, with their addresses.
+    fn sources(&self, metagraph: &Metagraph) -> Vec<(PageSource, SocketAddr)> {
+        let miners = reachable_miners(metagraph, self.state.keypair.hotkey());
+        let miners = miners
+            .into_iter()
+            .map(|(miner, address)| (PageSource::Miner(miner), address));
+        let validators = self.peers.addresses().into_iter();
+        miners
+            .chain(validators.map(|(validator, address)| (PageSource::Validator(validator), address)))
+            .collect()
+    }
+
+    /// Reads a party's new pages; returns how far each page has been read.
+    async fn read_source(
         &self,
         fetcher: &Fetcher,
-        miner: MinerKey,
+        source: PageSource,
         address: SocketAddr,
         mut known: BTreeMap<i64, PageCursor>,
     ) -> Result<BTreeMap<i64, PageCursor>, StoreError> {
@@ -126,8 +143,8 @@ impl ReceiptGatherer {
             let piece = match fetcher.fetch(address, ask).await {
                 Ok(piece) => piece,
                 Err(error) => {
-                    // The miner's other pages would most likely fail too; the next round asks again.
-                    tracing::debug!(%miner, page = ask.page, error = %Causes(&error), "a miner's receipts cannot be read");
+                    // The party's other pages would most likely fail too; the next round asks again.
+                    tracing::debug!(%source, page = ask.page, error = %Causes(&error), "receipts cannot be read");
                     break;
                 }
             };
@@ -137,7 +154,7 @@ impl ReceiptGatherer {
             // That a page is empty is not stored; the next process asks once more.
             if cut.used > 0 || cut.endless {
                 self.store_lines(
-                    miner,
+                    source,
                     ask,
                     &cut.lines,
                     long_line_refusals(&cut),
@@ -154,7 +171,7 @@ impl ReceiptGatherer {
     /// batch.
     async fn store_lines(
         &self,
-        miner: MinerKey,
+        source: PageSource,
         ask: PageRequest,
         lines: &[Vec<u8>],
         mut refused: Vec<ReceiptRejection>,
@@ -165,7 +182,7 @@ impl ReceiptGatherer {
         loop {
             let batch = batches.next().unwrap_or_default();
             let now = self.state.clock.now();
-            let (receipts, unread) = read_lines(batch, miner, now);
+            let (receipts, unread) = read_lines(batch, source, now);
             refused.extend(unread);
             let known_digests = self.state.store.known_receipts(&receipts).await?;
             // Checking a thousand signatures takes some thirty milliseconds, too long for a thread that serves sockets.
@@ -179,14 +196,15 @@ impl ReceiptGatherer {
             // No cycle may be scored between choosing a receipt's block and storing the receipt.
             let _gate = self.gate.lock().await;
             let gathered = GatheredPage {
-                miner,
+                source,
                 page: ask.page,
                 cursor: if last { cursor_after } else { cursor_before },
                 good: self.place_in_blocks(judged.good).await?,
                 refused: std::mem::take(&mut refused),
+                own_page: self.state.own_page(),
             };
             if !gathered.refused.is_empty() {
-                tracing::warn!(%miner, page = ask.page, refused = gathered.refused.len(), "a miner serves receipts that do not count");
+                tracing::warn!(%source, page = ask.page, refused = gathered.refused.len(), "receipts are served that do not count");
             }
             self.state
                 .store

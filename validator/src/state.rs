@@ -11,7 +11,9 @@ use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
+use muster_protocol::receipt::page_of;
 use muster_protocol::wire::facilitator::JobRequest;
+use muster_scoring::AllowanceBook;
 use muster_store::StoreError;
 use parking_lot::Mutex;
 
@@ -30,6 +32,8 @@ pub(crate) struct ValidatorState {
     pub(crate) subnet: SubnetView,
     /// The addresses that miners may name.
     pub(crate) rules: Arc<AddressRules>,
+    /// The blocks that this validator's receipts may still name. Empty before the chain has answered.
+    pub(crate) allowance: Mutex<AllowanceBook>,
     /// The first error after which the validator cannot go on.
     fatal: Mutex<Option<Error>>,
 }
@@ -44,6 +48,7 @@ impl ValidatorState {
         subnet: SubnetView,
         rules: Arc<AddressRules>,
     ) -> Arc<Self> {
+        let allowance = Mutex::new(AllowanceBook::new(ValidatorKey(keypair.hotkey())));
         Arc::new(Self {
             config,
             keypair,
@@ -52,6 +57,7 @@ impl ValidatorState {
             store,
             subnet,
             rules,
+            allowance,
             fatal: Mutex::default(),
         })
     }
@@ -59,6 +65,11 @@ impl ValidatorState {
     /// The validator's own public key.
     pub(crate) fn key(&self) -> ValidatorKey {
         ValidatorKey(self.keypair.hotkey())
+    }
+
+    /// The receipt page on which a receipt is shown that is complete now; `None` if this validator serves no pages.
+    pub(crate) fn own_page(&self) -> Option<i64> {
+        self.config.pages.bind.map(|_| page_of(self.clock.now()))
     }
 
     /// Whether the validator ordered the job itself: a session of its gateway or its grading.

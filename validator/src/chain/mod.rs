@@ -6,6 +6,7 @@
 mod subnet_view;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -13,10 +14,12 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use muster_chain::weights_commit::{CommitPosition, OnChainWeights};
 use muster_chain::{
-    BlockNumber, ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid, WeightRules, WeightsCall,
+    BlockNumber, ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid, TimedSubnet, WeightRules,
+    WeightsCall,
 };
 use muster_identity::Keypair;
 use muster_process::clock::SystemClock;
+use muster_protocol::Hotkey;
 use tokio::sync::OnceCell;
 
 pub(crate) use subnet_view::{SubnetView, reachable_miners};
@@ -35,10 +38,26 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
     /// The subnet at the last finalised block.
     fn metagraph(&self) -> BoxFuture<'_, Result<Metagraph, ChainError>>;
 
+    /// The subnet as it was at an earlier block. `None` if the chain does not tell, as for its first block: then no
+    /// stake of that block is known.
+    fn subnet_at(&self, _block: BlockNumber) -> BoxFuture<'_, Result<Option<TimedSubnet>, ChainError>> {
+        async { Ok(None) }.boxed()
+    }
+
     /// The last finalised block and its hash. `None` if the chain gives no hashes: then no grading batch is drawn from
     /// them.
     fn head_hash(&self) -> BoxFuture<'_, Result<Option<BlockWithHash>, ChainError>> {
         async { Ok(None) }.boxed()
+    }
+
+    /// Where a validator serves its pages; `None` if it does not state it.
+    fn pages_of<'a>(&'a self, _validator: &'a Hotkey) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
+        async { Ok(None) }.boxed()
+    }
+
+    /// States where this validator serves its pages; returns once the chain has it.
+    fn commit_pages(&self, _pages: SocketAddr) -> BoxFuture<'_, Result<(), ChainError>> {
+        async { Ok(()) }.boxed()
     }
 
     /// The subnet's rules for weights.
@@ -94,8 +113,27 @@ impl Chain for Subnet {
         async { self.client().await?.metagraph(self.netuid).await }.boxed()
     }
 
+    fn subnet_at(&self, block: BlockNumber) -> BoxFuture<'_, Result<Option<TimedSubnet>, ChainError>> {
+        async move { self.client().await?.subnet_at(self.netuid, block).await }.boxed()
+    }
+
     fn head_hash(&self) -> BoxFuture<'_, Result<Option<BlockWithHash>, ChainError>> {
         async { Ok(Some(self.client().await?.head_hash().await?)) }.boxed()
+    }
+
+    fn pages_of<'a>(&'a self, validator: &'a Hotkey) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
+        async move { self.client().await?.pages_of(self.netuid, validator).await }.boxed()
+    }
+
+    fn commit_pages(&self, pages: SocketAddr) -> BoxFuture<'_, Result<(), ChainError>> {
+        async move {
+            let client = self.client().await?;
+            client
+                .commit_pages(&self.keypair, self.netuid, pages)
+                .await
+                .map(drop)
+        }
+        .boxed()
     }
 
     fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {

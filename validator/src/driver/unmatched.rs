@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use muster_identity::verify_countersigned;
 use muster_job_messages::incoming::{MessageMeaning, interpret};
-use muster_job_messages::outgoing::{finished_receipt_message, sign_finished_receipt};
+use muster_job_messages::outgoing::{AttemptPay, finished_receipt_message, sign_finished_receipt};
 use muster_miner_link::UnmatchedMessages;
 use muster_protocol::job::Event;
 use muster_protocol::wire::miner::FromMiner;
@@ -96,7 +96,7 @@ async fn answer_event(
         // over, and pays nothing.
         None => {
             let now = state.clock.now();
-            let receipt = sign_finished_receipt(&state.keypair, attempt, miner, 0, ended.started_at, now);
+            let receipt = sign_finished_receipt(&state.keypair, attempt, miner, AttemptPay::default(), ended.started_at, now);
             let head = state.subnet.head();
             state.store.keep_receipt(&receipt, head).await?;
             receipt
@@ -122,7 +122,7 @@ async fn store_countersigned(
     };
     match verify_countersigned(receipt, &own.offered, state.clock.now()) {
         Ok(receipt) => {
-            state.store.countersign(&receipt).await?;
+            state.store.countersign(&receipt, state.own_page()).await?;
         }
         Err(error) => log_violation(&error),
     }

@@ -8,6 +8,7 @@ use muster_process::error::Causes;
 use muster_store::StoreError;
 
 use super::cycle::{CycleAction, CycleProgress, next_action, span_to_score};
+use super::epochs::restore_allowance;
 use super::{AdvanceError, BlockTimes, WeightSetter};
 use crate::Error;
 use crate::chain::Blocks;
@@ -86,6 +87,7 @@ impl WeightSetter {
                 .note_chain(&genesis, metagraph.block, now)
                 .await?;
             tracing::info!(genesis, block = %metagraph.block, "the chain answers");
+            restore_allowance(&self.state, metagraph.block).await?;
             self.state.subnet.note_first_metagraph(metagraph).await;
         }
         Ok(subnet.blocks().await?)
@@ -127,6 +129,8 @@ impl WeightSetter {
                 block_ms: schedule.block_ms,
             });
         }
+        self.record_epoch(&chain).await?;
+        self.gate.set_cycle(chain.window.cycle);
         let waits_for_reveal = self.check_reveals(&chain).await?;
         let settled = self.state.store.settled_through().await?;
         let Some(span) = span_to_score(&chain.window, settled) else {

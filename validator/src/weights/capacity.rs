@@ -1,30 +1,111 @@
-//! This validator's statement of capacity: what its own batches observed.
+//! The capacity that counts in a cycle: this validator's statement of what its probes proved, and those of others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use muster_grading::batch_settlement::Capacity;
-use muster_protocol::{ExecutorClass, MinerKey, Timestamp, ValidatorKey};
-use muster_scoring::{
-    CapacityInputs, CapacityRow, CapacityStatement, Observation, ObservationKind, proven_by,
+use muster_capacity_statements::{
+    CapacityEvidence, MinerObservations, StatementContext, check_statement, evidence_digest, sign_statement,
 };
+use muster_grading::batch_settlement::Capacity;
+use muster_protocol::{ExecutorClass, Timestamp, ValidatorKey};
+use muster_scoring::{CapacityInputs, CapacityStatement, EpochFacts, Observation, ObservationKind};
+use muster_store::StoreError;
 
-/// The capacity that counts in a cycle, from the observations of this validator's batches; `None` if it has none.
-///
-/// Statements of other validators are not gathered yet, so the own rows count. The only kind of probe is the announced
-/// batch, and executors that receipts excuse count as shown, as the batch has bounded them.
-pub(super) fn own_capacity(
-    me: ValidatorKey,
-    cycle: u64,
-    observed: &[(Timestamp, Capacity)],
-    graded: impl Iterator<Item = ExecutorClass>,
-) -> Option<CapacityInputs> {
-    if observed.is_empty() {
-        return None;
+use super::WeightSetter;
+use super::cycle::BlockSpan;
+use crate::config::BATCHES_BACK;
+use crate::store::{OfferCount, StoredStatement};
+
+/// The time over which offers and refusals count (`docs/adr/0064`).
+const OFFERS_BACK: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+impl WeightSetter {
+    /// Signs what this validator's probes proved before the cycle of `span`, for others to read. Without a probe it
+    /// states nothing.
+    pub(super) async fn state_capacity(&self, span: BlockSpan, netuid: u16) -> Result<(), StoreError> {
+        let (store, now) = (&self.state.store, self.state.clock.now());
+        let observed = self.observe(span).await?;
+        if observed.is_empty() || store.statement_of(self.state.key(), span.cycle).await?.is_some() {
+            return Ok(());
+        }
+        let evidence = CapacityEvidence::of(&observed);
+        let context = self.statement_context(self.state.key(), span, netuid);
+        let statement = sign_statement(&self.state.keypair, context, &evidence);
+        let text = evidence.to_text();
+        store.put_evidence(evidence_digest(&text), &text, now).await?;
+        store
+            .put_statement(&statement.stated(), &statement.to_text(), now)
+            .await
     }
-    let mut observations = BTreeMap::<(MinerKey, ExecutorClass), Vec<Observation>>::new();
+
+    /// The capacity that counts in the cycle of a span; `None` if nobody grades. `stakes` are those of the cycle's
+    /// epoch and of the one before it.
+    pub(super) async fn capacity_inputs(
+        &self,
+        span: BlockSpan,
+        netuid: u16,
+    ) -> Result<Option<CapacityInputs>, StoreError> {
+        let me = self.state.key();
+        let mut statements = Vec::new();
+        for StoredStatement { validator, body } in self.state.store.statements_for(span.cycle).await? {
+            // Statements were checked when they came.
+            if let Ok(statement) = check_statement(&body, &self.statement_context(validator, span, netuid)) {
+                statements.push(statement.stated());
+            }
+        }
+        let observed = self.observe(span).await?;
+        if statements.iter().all(|statement| statement.validator != me) && !observed.is_empty() {
+            statements.push(CapacityStatement {
+                validator: me,
+                cycle: span.cycle.0,
+                rows: CapacityEvidence::of(&observed).rows(),
+            });
+        }
+        if statements.is_empty() {
+            return Ok(None);
+        }
+        let epochs = self.state.store.epochs_between(span.cycle.0, span.cycle.0).await?;
+        let stakes = lower_stakes(&epochs);
+        let mut classes: BTreeSet<ExecutorClass> = observed.keys().map(|(_, class)| *class).collect();
+        classes.extend(self.state.config.grading.images.keys());
+        classes.extend(stated_classes(&statements, &stakes));
+        Ok(Some(CapacityInputs {
+            classes,
+            kinds: [ObservationKind::Announced].into(),
+            stakes,
+            statements,
+        }))
+    }
+
+    /// What this validator's probes observed before the cycle of a span.
+    async fn observe(&self, span: BlockSpan) -> Result<MinerObservations, StoreError> {
+        let grading = &self.state.config.grading;
+        let back = grading.every_blocks.saturating_mul(BATCHES_BACK);
+        let first_batch = span.first.0.saturating_sub(back);
+        let batches = self.grading.store();
+        let observed = batches.capacities_between(first_batch, span.last.0).await?;
+        let since = self.state.clock.now().minus(OFFERS_BACK);
+        let offers = self.state.store.offers_since(since).await?;
+        Ok(observations(&observed, &offers))
+    }
+
+    fn statement_context(&self, validator: ValidatorKey, span: BlockSpan, netuid: u16) -> StatementContext {
+        StatementContext {
+            genesis: self.state.store.genesis(),
+            netuid,
+            validator,
+            cycle: span.cycle.0,
+        }
+    }
+}
+
+/// The observations of this validator's batches, with the offers of the miners that they saw. The only kind of probe is
+/// the announced batch, and executors that receipts excuse count as shown, as the batch has bounded them.
+fn observations(observed: &[(Timestamp, Capacity)], offers: &[OfferCount]) -> MinerObservations {
+    let mut miners = MinerObservations::new();
     for (at, capacity) in observed {
-        let of_class = observations.entry((capacity.miner, capacity.class)).or_default();
-        of_class.push(Observation {
+        let seen = miners.entry((capacity.miner, capacity.class)).or_default();
+        seen.observations.push(Observation {
             kind: ObservationKind::Announced,
             at: *at,
             announced: capacity.announced,
@@ -33,46 +114,62 @@ pub(super) fn own_capacity(
             excuses: Vec::new(),
         });
     }
-    let classes: BTreeSet<_> = observations
-        .keys()
-        .map(|(_, class)| *class)
-        .chain(graded)
-        .collect();
-    let row = |((miner, class), observations): (&(MinerKey, ExecutorClass), &Vec<Observation>)| {
-        let proven = proven_by(observations, ObservationKind::Announced, None)?;
-        Some(CapacityRow {
-            miner: *miner,
-            class: *class,
-            kind: ObservationKind::Announced,
-            executors: proven.executors,
-            credit: proven.credit,
-            offers: 0,
-            refused: 0,
-        })
+    for count in offers {
+        if let Some(seen) = miners.get_mut(&(count.miner, count.class)) {
+            (seen.offers, seen.refused) = (count.offers, count.refused);
+        }
+    }
+    miners
+}
+
+/// The stake of each validator with a permit at two boundaries: the lower one. Nothing is known without two boundaries.
+fn lower_stakes(epochs: &[EpochFacts]) -> BTreeMap<ValidatorKey, u64> {
+    let [before, now] = epochs else {
+        return BTreeMap::new();
     };
-    Some(CapacityInputs {
-        classes,
-        kinds: [ObservationKind::Announced].into(),
-        stakes: BTreeMap::new(),
-        statements: vec![CapacityStatement {
-            validator: me,
-            cycle,
-            rows: observations.iter().filter_map(row).collect(),
-        }],
-    })
+    let lower = |(validator, stake): (&ValidatorKey, &u64)| {
+        Some((*validator, *before.permitted.get(validator)?.min(stake)))
+    };
+    now.permitted.iter().filter_map(lower).collect()
+}
+
+/// The classes about which holders of at least half of the stake state anything.
+fn stated_classes(
+    statements: &[CapacityStatement],
+    stakes: &BTreeMap<ValidatorKey, u64>,
+) -> BTreeSet<ExecutorClass> {
+    let all: u128 = stakes.values().map(|stake| u128::from(*stake)).sum();
+    let stated = |class: &ExecutorClass| -> u128 {
+        let about = |statement: &&CapacityStatement| statement.rows.iter().any(|row| row.class == *class);
+        let validators: BTreeSet<_> = statements
+            .iter()
+            .filter(about)
+            .map(|statement| statement.validator)
+            .collect();
+        let stakes = validators.iter().filter_map(|validator| stakes.get(validator));
+        stakes.map(|stake| u128::from(*stake)).sum()
+    };
+    ExecutorClass::ALL
+        .into_iter()
+        .filter(|class| all > 0 && stated(class).saturating_mul(2) >= all)
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::Hotkey;
+    use muster_protocol::{Hotkey, MinerKey};
+    use muster_scoring::CapacityRow;
 
     use super::*;
 
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 
+    fn key(seed: u8) -> Hotkey {
+        Hotkey::from_bytes([seed; 32])
+    }
+
     #[test]
     fn the_second_lowest_of_the_last_eight_batches_is_stated() {
-        let key = |seed| Hotkey::from_bytes([seed; 32]);
         let observed = |second, proven| {
             let capacity = Capacity {
                 proven,
@@ -82,17 +179,61 @@ mod tests {
             };
             (Timestamp::from_secs(second), capacity)
         };
-        let me = ValidatorKey(key(9));
-        assert_eq!(own_capacity(me, 7, &[], [CLASS].into_iter()), None);
         let counts = [0, 4, 4, 1, 4, 4, 3, 4, 4];
         let batches: Vec<_> = counts
             .iter()
             .zip(0..)
             .map(|(proven, at)| observed(at, *proven))
             .collect();
-        let inputs = own_capacity(me, 7, &batches, std::iter::empty()).unwrap();
-        assert_eq!(inputs.classes, [CLASS].into());
-        let row = inputs.statements[0].rows[0];
+        let offered = |miner, offers| OfferCount {
+            miner: MinerKey(key(miner)),
+            class: CLASS,
+            offers,
+            refused: 3,
+        };
+        let seen = observations(&batches, &[offered(1, 40), offered(2, 50)]);
+        let rows = CapacityEvidence::of(&seen).rows();
+        let [row] = rows.as_slice() else {
+            panic!("the miner that no batch saw is not stated: {rows:?}");
+        };
         assert_eq!((row.executors, row.credit), (3, 3_000));
+        assert_eq!((row.offers, row.refused), (40, 3));
+    }
+
+    #[test]
+    fn a_stake_counts_as_the_lower_one_of_two_boundaries() {
+        let epoch = |first_block, stakes: &[(u8, u64)]| EpochFacts {
+            first_block,
+            first_ms: 0,
+            block_ms: 1,
+            permitted: stakes.iter().map(|(seed, stake)| (ValidatorKey(key(*seed)), *stake)).collect(),
+            proven: vec![],
+        };
+        let epochs = [epoch(1, &[(1, 5), (2, 7), (3, 1)]), epoch(2, &[(1, 6), (2, 2), (4, 9)])];
+        let stakes = lower_stakes(&epochs);
+        assert_eq!(stakes, [(ValidatorKey(key(1)), 5), (ValidatorKey(key(2)), 2)].into());
+        assert_eq!(lower_stakes(&epochs[..1]), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_crumb_of_stake_makes_no_class_graded() {
+        let statement = |seed, class| CapacityStatement {
+            validator: ValidatorKey(key(seed)),
+            cycle: 1,
+            rows: vec![CapacityRow {
+                miner: MinerKey(key(9)),
+                class,
+                kind: ObservationKind::Announced,
+                executors: 1,
+                credit: 1_000,
+                offers: 0,
+                refused: 0,
+            }],
+        };
+        let stakes = [(ValidatorKey(key(1)), 60), (ValidatorKey(key(2)), 40)].into();
+        let other = ExecutorClass::AlwaysOnGpu24Gb;
+        let statements = [statement(1, CLASS), statement(2, other), statement(2, other)];
+        assert_eq!(stated_classes(&statements, &stakes), [CLASS].into());
+        assert_eq!(stated_classes(&statements, &BTreeMap::new()), BTreeSet::new());
     }
 }

@@ -2,7 +2,7 @@
 //! weights.
 //!
 //! [`block_loop`] decides at each block what is due, by the rules in [`cycle`]; [`score_cycle`] scores a cycle, with
-//! the executors that [`capacity`] finds proven; [`submission`] submits its weights and looks after commits until they
+//! the executors that [`capacity`] finds proven and the stakes that [`epochs`] recorded; [`submission`] submits its weights and looks after commits until they
 //! are revealed.
 //!
 //! A scored cycle is stored before its weights are sent, so that a restart sends the same weights or learns from the
@@ -14,6 +14,7 @@
 mod block_loop;
 mod capacity;
 pub(crate) mod cycle;
+mod epochs;
 mod receipt_gate;
 mod score_cycle;
 mod submission;

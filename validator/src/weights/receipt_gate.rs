@@ -1,13 +1,14 @@
 //! The gate between scoring and gathering: a gathered receipt must not be placed in a cycle while that cycle is scored.
 
-use muster_chain::BlockNumber;
+use muster_chain::{BlockNumber, Epoch};
 use muster_protocol::Timestamp;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
-/// Keeps scoring and the storing of gathered receipts apart, and tells the gatherer the chain's block times.
+/// Keeps scoring and the storing of gathered receipts apart, and tells the gatherer the chain's cycle and block times.
 #[derive(Debug, Default)]
 pub(crate) struct ScoringGate {
     block_times: watch::Sender<Option<BlockTimes>>,
+    cycle: watch::Sender<Option<Epoch>>,
     exclusive: Mutex<()>,
 }
 
@@ -25,6 +26,16 @@ impl ScoringGate {
     /// The chain's block times; `None` before the chain has told its rules.
     pub(crate) fn block_times(&self) -> Option<BlockTimes> {
         *self.block_times.borrow()
+    }
+
+    /// Notes the present cycle.
+    pub(crate) fn set_cycle(&self, cycle: Epoch) {
+        self.cycle.send_replace(Some(cycle));
+    }
+
+    /// The present cycle; `None` before the chain has answered.
+    pub(crate) fn cycle(&self) -> Option<Epoch> {
+        *self.cycle.borrow()
     }
 
     /// Follows the block times.

@@ -5,15 +5,14 @@ use muster_chain::{BlockNumber, Metagraph, Uid};
 use muster_protocol::ValidatorKey;
 use muster_scoring::{
     DeferredWork, Neuron, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT, Score, ScoredSpan,
-    ScoringRules, ScoringSnapshot, StreamedSession, VESTING_CYCLES, score_cycle,
+    ScoringRules, ScoringSnapshot, StreamedSession, VESTING_CYCLES, score_cycle, unspend,
 };
 use muster_store::StoreError;
 
 use super::WeightSetter;
 use super::block_loop::ChainSnapshot;
-use super::capacity::own_capacity;
 use super::cycle::BlockSpan;
-use crate::config::{BATCHES_BACK, ScoringConfig};
+use crate::config::ScoringConfig;
 use crate::store::{CycleState, StoredCycle};
 
 /// The duration of a block where the chain does not tell it, in milliseconds: Bittensor's.
@@ -29,6 +28,7 @@ impl WeightSetter {
     ) -> Result<StoredCycle, StoreError> {
         let _gate = self.gate.lock().await;
         let snapshot = self.take_snapshot(span, chain).await?;
+        self.agree_on_epoch(span, &snapshot).await?;
         let (count, sessions) = (snapshot.receipts.len(), snapshot.streamed.len());
         // A cycle may hold a million receipts, which takes too long for a thread that serves sockets.
         let scoring = tokio::task::spawn_blocking(move || {
@@ -87,28 +87,26 @@ impl WeightSetter {
             first: span.first,
             blocks: block_count(span.first, span.last),
         };
+        let mut again = Vec::new();
         // The work of lost commits is scored again, if later work was settled already.
         for lost in store.cycles_in(CycleState::Expired).await? {
             if lost.last_block < span.first.0 {
                 let (first, last) = (BlockNumber(lost.first_block), BlockNumber(lost.last_block));
-                work.receipts.extend(store.finished_between(first, last).await?);
+                again.extend(store.finished_between(first, last).await?);
                 work.streamed.extend(store.streamed_between(first, last).await?);
                 work.first = work.first.min(first);
                 work.blocks = work.blocks.saturating_add(block_count(first, last));
             }
         }
-        let grading = &self.state.config.grading;
-        let back = grading.every_blocks.saturating_mul(BATCHES_BACK);
-        let first_batch = span.first.0.saturating_sub(back);
-        let observed = self
-            .grading
-            .store()
-            .capacities_between(first_batch, span.last.0)
-            .await?;
-        let me = self.state.key();
         let before = store
             .settled_before(span.first, VESTING_CYCLES.saturating_sub(1))
             .await?;
+        let spent = before.first().map(|cycle| unspend(&cycle.scores.spent, &again));
+        work.receipts.extend(again);
+        let spent = spent.unwrap_or_default();
+        let allowance = self.allowance_inputs(span, &work.receipts, spent).await?;
+        let capacity = self.capacity_inputs(span, chain.metagraph.netuid.0).await?;
+        let me = self.state.key();
         let config = &self.state.config.scoring;
         Ok(ScoringSnapshot {
             format: SNAPSHOT_FORMAT.to_owned(),
@@ -121,9 +119,8 @@ impl WeightSetter {
             rules: scoring_rules(config, chain.rules.hyperparameters.min_allowed_weights),
             receipts: work.receipts,
             streamed: work.streamed,
-            capacity: own_capacity(me, span.cycle.0, &observed, grading.images.keys().copied()),
-            // The stakes at the boundaries of past epochs are not recorded yet, and no receipt names blocks.
-            allowance: None,
+            capacity,
+            allowance,
             history: before.iter().map(past_cycle).collect(),
             convictions: Vec::new(),
             quality: Vec::new(),

@@ -226,3 +226,87 @@ async fn pages_are_caught_up_on_and_read_once_also_across_a_restart() {
         "nothing is read twice: {state}"
     );
 }
+
+/// A finished receipt over five seconds at block 24 of the tests' chain, which names these blocks.
+fn naming(validator: &Keypair, miner: &Keypair, attempt: u128, blocks: &[u64]) -> [Receipt; 2] {
+    let at = start().plus(std::time::Duration::from_secs(12 * 23));
+    let [started, finished] = about(validator, miner, attempt, "5.000000", at);
+    let ReceiptPayload::Finished(mut finished) = finished.payload else {
+        panic!("the second one is finished: {finished:?}");
+    };
+    finished.block_numbers = blocks.to_vec();
+    [started, signed(validator, miner, ReceiptPayload::Finished(finished))]
+}
+
+#[tokio::test]
+async fn a_receipt_counts_for_the_blocks_that_it_names() {
+    let (miner, other) = (Miner::open("//Miner").await, Miner::open("//Other").await);
+    let mut world = world(&miner, &other).await;
+    world.chain.remember();
+    world.start();
+    world.facilitator.accept().await;
+    // The stakes at two boundaries, and the time of the receipts.
+    for block in [12, 23, 25] {
+        world.chain.seal_to(block);
+        world.seen(block).await;
+    }
+    world
+        .test_clock
+        .advance_to(start().plus(std::time::Duration::from_secs(12 * 24)));
+    // A validator of the tests' chain that has half of the stake may use 24 s of a block.
+    for (attempt, blocks) in [(1, &[23][..]), (2, &[]), (3, &[24]), (4, &[24]), (5, &[1_000]), (6, &[12])] {
+        let at = world.test_clock.now();
+        write(&miner, at, &naming(&other.keypair, &miner.keypair, attempt, blocks));
+    }
+    gathered(&world, 12).await;
+    world.chain.seal_to(39);
+    let scored = world.until("weights", |state| {
+        state["cycles"][0]["state"] == "set" && state["cycles"][0]["last_block"] == 32
+    });
+    let cycle = while_time_passes(&world.test_clock, "weights", scored).await["cycles"][0].clone();
+    let mut dropped: Vec<_> = cycle["dropped"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|dropped| dropped[1].as_str().unwrap())
+        .collect();
+    dropped.sort_unstable();
+    assert_eq!(
+        dropped,
+        ["future_block", "named_twice", "named_twice", "no_stake", "over_allowance"],
+        "{cycle}"
+    );
+    assert_eq!(cycle["scores"][0]["micros"], 5_000_000, "{cycle}");
+}
+
+#[tokio::test]
+async fn a_validator_shows_the_receipts_that_a_miner_hides() {
+    let (miner, other) = (Miner::open("//Miner").await, Miner::open("//Other").await);
+    let mut world = world(&miner, &other).await;
+    // The other validator's pages are served at another address than its axon.
+    let pages = Miner::open("//Pages").await;
+    world
+        .chain
+        .state_pages(other.keypair.hotkey(), pages.server.address);
+    let now = world.test_clock.now();
+    let hidden = about(&other.keypair, &miner.keypair, 1, "5.000000", now);
+    let foreign = about(&world.keypair, &miner.keypair, 2, "5.000000", now);
+    write(&pages, now, &hidden);
+    write(&pages, now, &foreign[..1]);
+    write(&miner, now, &hidden[..1]);
+    world.start();
+    world.facilitator.accept().await;
+    let state = gathered(&world, 2).await;
+    let refused = world.until("the refusal", |state| state["refused"][0]["reason"] == "other_validator");
+    let refused = while_time_passes(&world.test_clock, "the refusal", refused).await;
+    assert_eq!(
+        refused["refused"][0]["miner"],
+        format!("validator {}", other.keypair.hotkey()),
+        "{state}"
+    );
+    assert_eq!(
+        refused["refused"].as_array().unwrap().len(),
+        1,
+        "what two parties serve is no fault: {refused}"
+    );
+}

@@ -7,7 +7,7 @@ use muster_identity::{Keypair, countersign, offer_receipt, verify_receipts};
 use muster_process::TestClock;
 use muster_protocol::receipt::{FinishedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
-use muster_receipts::{PageCursor, ReceiptRejection, RejectionReason, key_of};
+use muster_receipts::{PageCursor, PageSource, ReceiptRejection, RejectionReason, key_of};
 use muster_scoring::Scores;
 use muster_store::retention::{PaceSettings, sweep};
 use muster_validator::store::retention::ValidatorRetentionConfig;
@@ -79,7 +79,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
             example: "x".to_owned(),
         };
         let mut harvest = GatheredPage {
-            miner,
+            source: PageSource::Miner(miner),
             page: 5,
             cursor: PageCursor {
                 offset: 100,
@@ -91,6 +91,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
                 refusal(RejectionReason::Future),
                 refusal(RejectionReason::Stale),
             ],
+            own_page: None,
         };
         let my_key = ValidatorKey(me.hotkey());
         store.store_gathered(my_key, &harvest, now).await.unwrap();
@@ -105,7 +106,7 @@ async fn gathered_receipts_are_kept_once_with_the_place_to_read_on_from() {
         );
         let pages = store.page_cursors().await.unwrap();
         assert_eq!(
-            pages[&miner][&5],
+            pages[&PageSource::Miner(miner)][&5],
             PageCursor {
                 offset: 100,
                 settled: true

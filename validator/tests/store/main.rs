@@ -7,6 +7,8 @@ mod chains;
 #[cfg(test)]
 mod cycles;
 #[cfg(test)]
+mod epochs;
+#[cfg(test)]
 mod gathered;
 #[cfg(test)]
 mod grading;
@@ -280,17 +282,25 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
             .offered
             .clone()
             .with_countersignature(Signature::from_bytes([4; 64]));
-        assert!(store.countersign(&whole).await.unwrap());
+        assert!(store.countersign(&whole, Some(9)).await.unwrap());
         assert_eq!(
             store.receipts_of(begun.id).await.unwrap()[1].complete(),
             Some(whole.clone())
         );
-        let mut other = whole;
+        let mut other = whole.clone();
         other.payload = ReceiptPayload::Finished(finished(1, 2, "9.000000"));
         assert!(
-            !store.countersign(&other).await.unwrap(),
+            !store.countersign(&other, Some(9)).await.unwrap(),
             "another content is another receipt"
         );
+        // The miner signs it once more: its page has it once.
+        assert!(store.countersign(&whole, Some(9)).await.unwrap());
+        let line = format!("{}\n", serde_json::to_string(&whole).unwrap());
+        let page = store.receipt_page(9, 0, 10).await.unwrap().unwrap();
+        assert_eq!((page.size, page.first, &page.lines), (line.len() as u64, 0, &line));
+        let rest = store.receipt_page(9, page.size, 10).await.unwrap().unwrap();
+        assert_eq!((rest.size, rest.lines.as_str()), (page.size, ""));
+        assert_eq!(store.receipt_page(8, 0, 10).await.unwrap(), None);
 
         let between = async |first, last| {
             store

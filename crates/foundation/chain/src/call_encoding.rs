@@ -149,7 +149,7 @@ mod tests {
     use subxt::metadata::Metadata;
 
     use super::*;
-    use crate::manifest_commitment;
+    use crate::commitment_text;
 
     /// The metadata that the public network served on 27 December 2025.
     const PUBLIC: &[u8] = include_bytes!("../../../../tests/vectors/finney-spec365.scale");
@@ -214,7 +214,7 @@ mod tests {
             ),
             (
                 "set_commitment",
-                set_commitment(NETUID, manifest_commitment::encode("<M:T1>").unwrap()),
+                set_commitment(NETUID, commitment_text::encode("<M:T1>").unwrap()),
             ),
         ];
         for (name, call) in calls {
@@ -279,7 +279,7 @@ mod tests {
             bytes(burned_register(NETUID, &hotkey)),
             [&[7, 7, 0x02, 0x01][..], &[9; 32]].concat()
         );
-        let commitment = set_commitment(NETUID, manifest_commitment::encode("<M:T1>").unwrap());
+        let commitment = set_commitment(NETUID, commitment_text::encode("<M:T1>").unwrap());
         assert_eq!(
             bytes(commitment),
             [&[18, 0, 0x02, 0x01, 4, 7][..], b"<M:T1>"].concat()

@@ -15,7 +15,7 @@ use crate::answer_decoding::AnswerValue;
 use crate::endpoints::{ChainHead, ChainTimeouts, Endpoint};
 use crate::error::ChainError;
 use crate::hyperparameters::Hyperparameters;
-use crate::manifest_commitment;
+use crate::commitment_text;
 use crate::metagraph::Metagraph;
 use crate::scale_value::{flag, items, number, option};
 
@@ -109,7 +109,7 @@ impl ChainClient {
             .await
     }
 
-    async fn metagraph_at(&self, head: ChainHead, netuid: Netuid) -> Result<Arc<Metagraph>, ChainError> {
+    pub(crate) async fn metagraph_at(&self, head: ChainHead, netuid: Netuid) -> Result<Arc<Metagraph>, ChainError> {
         const DOING: &str = "read the metagraph";
         let hash = head.at.block_hash();
         if let Some(known) = self.cached(hash, netuid) {
@@ -256,7 +256,7 @@ impl ChainClient {
         let registration = self
             .read_storage(DOING, "Commitments", "CommitmentOf", keys)
             .await?;
-        Ok(registration.as_ref().and_then(manifest_commitment::decode))
+        Ok(registration.as_ref().and_then(commitment_text::decode))
     }
 
     /// Calls a runtime method about one subnet whose answer is an optional structure.

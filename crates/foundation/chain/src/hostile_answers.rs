@@ -7,14 +7,14 @@ use subxt::dynamic::Value;
 use crate::client::weights_row;
 use crate::hyperparameters::Hyperparameters;
 use crate::metagraph::Metagraph;
-use crate::{manifest_commitment, weights};
+use crate::{commitment_text, weights};
 
 /// Runs every decoder of answers on a value.
 fn decode_anything(value: &Value) {
     let _ = Metagraph::from_value(Netuid(1), BlockNumber(1), value);
     let _ = Hyperparameters::from_value(value, None);
     let _ = weights_row(value);
-    let _ = manifest_commitment::decode(value);
+    let _ = commitment_text::decode(value);
     let _ = weights::decode_beacon(value);
     let _ = weights::decode_commits(value);
 }

@@ -7,10 +7,12 @@
 //! [`subnet_changes::diff`] are pure.
 
 mod answer_decoding;
+mod block_pace;
 pub mod blocks;
 mod call_encoding;
 pub mod call_rejection;
 pub mod client;
+mod commitment_text;
 mod endpoint_choice;
 mod endpoint_connection;
 mod endpoints;
@@ -19,10 +21,11 @@ pub mod error;
 #[cfg(test)]
 mod hostile_answers;
 pub mod hyperparameters;
-mod manifest_commitment;
+
 pub mod metagraph;
 mod metagraph_watch;
 pub mod money;
+mod pages_commitment;
 mod scale_value;
 mod submit;
 pub mod subnet_changes;
@@ -34,6 +37,7 @@ pub mod weights_commit;
 mod weights_method;
 pub mod weights_window;
 
+pub use block_pace::{BlockPace, TimedSubnet};
 pub use blocks::Blocks;
 pub use call_rejection::CallRejection;
 pub use client::ChainClient;

@@ -9,9 +9,10 @@ use subxt::dynamic::Value;
 
 use crate::call_encoding;
 use crate::client::ChainClient;
+use crate::commitment_text;
 use crate::error::ChainError;
-use crate::manifest_commitment;
 use crate::metagraph::axon_address;
+use crate::pages_commitment;
 use crate::scale_value::{bytes, field, number};
 use crate::weights::WeightsCall;
 
@@ -143,9 +144,42 @@ impl ChainClient {
         netuid: Netuid,
         manifest: &Manifest,
     ) -> Result<AxonAnnouncement, ChainError> {
-        let text = manifest.to_commitment();
-        let info = manifest_commitment::encode(&text)?;
-        if self.commitment_of(netuid, &key.hotkey()).await?.as_deref() == Some(text.as_str()) {
+        self.commit_text(key, netuid, &manifest.to_commitment()).await
+    }
+
+    /// States where a validator serves its pages, beside what else its commitment says. Costs nothing if the chain has
+    /// it already.
+    ///
+    /// # Errors
+    /// As for [`Self::commit_manifest`].
+    pub async fn commit_pages(
+        &self,
+        key: &Keypair,
+        netuid: Netuid,
+        pages: SocketAddr,
+    ) -> Result<AxonAnnouncement, ChainError> {
+        let before = self.commitment_of(netuid, &key.hotkey()).await?;
+        let text = pages_commitment::with_pages(before.as_deref(), pages);
+        self.commit_text(key, netuid, &text).await
+    }
+
+    /// Where a validator serves its pages; `None` if it has not stated it.
+    ///
+    /// # Errors
+    /// As for [`Self::weights_of`].
+    pub async fn pages_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Option<SocketAddr>, ChainError> {
+        let text = self.commitment_of(netuid, hotkey).await?;
+        Ok(text.as_deref().and_then(pages_commitment::pages))
+    }
+
+    async fn commit_text(
+        &self,
+        key: &Keypair,
+        netuid: Netuid,
+        text: &str,
+    ) -> Result<AxonAnnouncement, ChainError> {
+        let info = commitment_text::encode(text)?;
+        if self.commitment_of(netuid, &key.hotkey()).await?.as_deref() == Some(text) {
             return Ok(AxonAnnouncement::Before);
         }
         self.submit(key, call_encoding::set_commitment(netuid, info))

@@ -2,7 +2,7 @@
 
 use muster_identity::Keypair;
 use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
-use subxt::dynamic::{self, Value};
+use subxt::dynamic::Value;
 
 use crate::call_encoding::{self, Call};
 use crate::client::ChainClient;
@@ -15,8 +15,6 @@ use crate::weights_commit::{CommitPosition, OnChainWeights, Salt, StoredCommit};
 use crate::weights_method::WeightRules;
 
 const SUBTENSOR: &str = "SubtensorModule";
-/// Blocks over which the pace of a chain is measured. Every node keeps the states of more blocks.
-const BACK: u64 = 20;
 
 /// A call about weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,10 +82,10 @@ impl ChainClient {
                     beacon: None,
                     last_round: None,
                 };
+                let period = hyperparameters.reveal_period;
+                rules.schedule = self.read_schedule_at(&head, netuid, period).await?;
                 // Where weights are set without a commit, the rest is not needed.
                 if hyperparameters.commit_reveal {
-                    let period = hyperparameters.reveal_period;
-                    rules.schedule = self.read_schedule_at(&head, netuid, period).await?;
                     let beacon = self
                         .read_storage_at(&head, DOING, "Drand", "BeaconConfig", vec![])
                         .await?;
@@ -187,63 +185,19 @@ impl ChainClient {
             return Ok(None);
         };
         let pending: Option<u64> = self.read_of_subnet(head, DOING, "PendingEpochAt", netuid).await?;
-        let time = self
-            .read_storage_at(head, DOING, "Timestamp", "Now", vec![])
-            .await?;
-        let slot = head
-            .at
-            .constants()
-            .entry(dynamic::constant::<Value>("Aura", "SlotDuration"));
-        let (Some(time_ms), Some(block_ms)) = (
-            // The first block of a chain has no time.
-            time.as_ref().and_then(number).filter(|time| *time > 0),
-            slot.ok().as_ref().and_then(number),
-        ) else {
+        let Some(pace) = self.read_pace_at(head).await? else {
             return Ok(None);
         };
         Ok(Some(Schedule {
             block: BlockNumber(head.at.block_number()),
-            time_ms,
-            block_ms: self.block_time(head, time_ms, block_ms).await,
+            time_ms: pace.time_ms,
+            block_ms: pace.block_ms,
             tempo,
             last: BlockNumber(last),
             pending: pending.filter(|pending| *pending > 0).map(BlockNumber),
             index,
             reveal_period,
         }))
-    }
-
-    /// The recent duration of a block, in milliseconds: the duration that the chain states, unless its blocks came
-    /// faster.
-    ///
-    /// Development chains seal at another pace than they state. A slower pace is not used: a chain that stood still for
-    /// a night continues at its stated pace.
-    async fn block_time(&self, head: &ChainHead, time_ms: u64, stated_ms: u64) -> u64 {
-        const DOING: &str = "read the pace of blocks";
-        let now = head.at.block_number();
-        let back = BACK.min(now.saturating_sub(1));
-        let Ok(at) = self
-            .endpoint
-            .read(head, DOING, head.link.api.at_block(now.saturating_sub(back)))
-            .await
-        else {
-            return stated_ms;
-        };
-        let then = ChainHead { at, ..head.clone() };
-        match self
-            .read_storage_at(&then, DOING, "Timestamp", "Now", vec![])
-            .await
-        {
-            Ok(then) => {
-                let then = then.as_ref().and_then(number).unwrap_or(time_ms);
-                let took = time_ms
-                    .saturating_sub(then)
-                    .checked_div(back)
-                    .unwrap_or(stated_ms);
-                took.clamp(1, stated_ms.max(1))
-            }
-            Err(_) => stated_ms,
-        }
     }
 
     /// A number that the chain stores for each subnet, with the chain's default; `None` on a chain that does not store

@@ -16,7 +16,8 @@ use crate::time::Timestamp;
 const MAX_TTL_SECS: u64 = 2_592_000;
 /// One year in microseconds.
 const MAX_TOOK_MICROS: u64 = 31_536_000_000_000;
-const MAX_BLOCK_NUMBERS: usize = 10_000;
+/// Blocks that a finished receipt may name (compute-horde 0.0.27).
+pub const MAX_BLOCK_NUMBERS: usize = 10_000;
 const MAX_BLOCK_NUMBER: u64 = 1 << 32;
 const MAX_SCORE_CHARS: usize = 256;
 
@@ -32,6 +33,15 @@ pub const MAX_AHEAD: Duration = Duration::from_secs(3600);
 /// The number of the page that holds the receipts of this time.
 pub fn page_of(time: Timestamp) -> i64 {
     time.secs().div_euclid(PAGE_SECS)
+}
+
+/// The number of a receipt page by its file name: digits and `.jsonl`, nothing else.
+pub fn parse_page_name(name: &str) -> Option<i64> {
+    let digits = name.strip_suffix(".jsonl")?;
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
 }
 
 /// A field of a receipt lies outside the limits that both implementations share.
@@ -350,6 +360,27 @@ impl OfferedReceipt {
             payload: self.payload,
             validator_signature: self.validator_signature,
             miner_signature,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_page_names_are_pages() {
+        assert_eq!(parse_page_name("5896666.jsonl"), Some(5_896_666));
+        for bad in [
+            "",
+            ".jsonl",
+            "-1.jsonl",
+            "1.json",
+            "../1.jsonl",
+            "1.jsonl.gz",
+            "99999999999999999999.jsonl",
+        ] {
+            assert_eq!(parse_page_name(bad), None, "{bad}");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
+use crate::ProvenExecutors;
 use crate::class_points::WHOLE_EXECUTOR;
 use crate::proven_capacity::{MAX_EXECUTORS, ObservationKind, ProvenCapacity};
 
@@ -78,6 +79,20 @@ impl AgreedCapacity {
     pub(crate) fn credit(&self) -> u64 {
         self.shown.saturating_mul(self.acceptance.min(WHOLE_EXECUTOR)) / WHOLE_EXECUTOR
     }
+}
+
+/// The agreed capacity of every miner in a cycle, in whole executors: the credit of what was shown, rounded up. By it
+/// the blocks of the cycle's epoch are worth more or less to validators.
+pub fn proven_executors(inputs: &CapacityInputs, me: ValidatorKey, cycle: u64) -> Vec<ProvenExecutors> {
+    let agreed = Agreement::reach(inputs, me, cycle);
+    let whole = |(miner, class, agreed): (MinerKey, ExecutorClass, &AgreedCapacity)| ProvenExecutors {
+        miner,
+        class,
+        executors: u32::try_from(agreed.shown.div_ceil(WHOLE_EXECUTOR)).unwrap_or(MAX_EXECUTORS),
+    };
+    let mut proven: Vec<_> = agreed.iter().map(whole).collect();
+    proven.retain(|proven| proven.executors > 0);
+    proven
 }
 
 type MinerClass = (MinerKey, ExecutorClass);

@@ -6,10 +6,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use muster_protocol::job::MAX_JOB_SECS;
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
-use crate::{DropReason, ProvenExecutors};
+use crate::DropReason;
+use crate::allowance_epochs::{Epoch, EpochFacts, block_at, to_ms};
+use crate::block_ranges::{BlockRanges, to_ranges};
+use crate::snapshot::PaidReceipt;
 
 /// How many blocks before its attempt a block may lie that a receipt names: a day of twelve-second blocks. It bounds
 /// bursts, not the mean (`docs/adr/0064`).
@@ -27,21 +31,6 @@ pub struct AllowanceInputs {
     /// Blocks that were named by receipts of earlier cycles.
     #[serde(default)]
     pub spent: Vec<SpentBlocks>,
-}
-
-/// The subnet at the first finalised block of one epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EpochFacts {
-    /// The first block of the epoch.
-    pub first_block: u64,
-    /// The time of that block, in milliseconds since 1970.
-    pub first_ms: u64,
-    /// The duration of a block, in milliseconds.
-    pub block_ms: u64,
-    /// The stake of everybody who held a permit at that block, in rao.
-    pub permitted: BTreeMap<ValidatorKey, u64>,
-    /// The agreed capacity at that block, in whole executors: the credit of what was shown, rounded up.
-    pub proven: Vec<ProvenExecutors>,
 }
 
 /// A range of blocks that was named by a receipt of an earlier cycle.
@@ -73,8 +62,17 @@ pub(crate) struct Claim<'a> {
     pub(crate) blocks: &'a [u64],
 }
 
+impl Claim<'_> {
+    fn group(&self) -> Group {
+        (self.validator, self.miner, self.class)
+    }
+}
+
 /// The allowance of each claim in executor-microseconds, in the order given, or the reason why it has none. Blocks
 /// after `last_block` are not final.
+///
+/// A claim about an attempt that ended before the second of the epochs is not checked, because the stakes of that time
+/// are not known: a validator that was started lately pays it in full.
 pub(crate) fn allowances(
     inputs: &AllowanceInputs,
     last_block: u64,
@@ -84,9 +82,7 @@ pub(crate) fn allowances(
     // The order of the groups does not matter: each claim belongs to one of them.
     let mut groups = HashMap::<Group, Vec<Named>>::new();
     for (owner, claim) in claims.iter().enumerate() {
-        let group = groups
-            .entry((claim.validator, claim.miner, claim.class))
-            .or_default();
+        let group = groups.entry(claim.group()).or_default();
         let ranges = to_ranges(claim.blocks).into_iter();
         group.extend(ranges.map(|(first, last)| Named {
             first,
@@ -123,32 +119,89 @@ pub(crate) fn allowances(
             }
         }
     }
-    tallies.into_iter().map(Tally::result).collect()
+    let checked_from = inputs.epochs.get(1).map_or(0, |epoch| epoch.first_ms);
+    let result = |(claim, tally): (&Claim<'_>, Tally)| {
+        if to_ms(claim.ended) < checked_from {
+            Ok(u64::MAX)
+        } else {
+            tally.result()
+        }
+    };
+    claims.iter().zip(tallies).map(result).collect()
 }
 
 /// The ranges that the receipts of a cycle named, for the next cycles: those that are still worth something after
-/// `last_block`.
+/// `last_block` to an attempt of the longest duration.
 pub(crate) fn spent_after(
-    earlier: &[SpentBlocks],
+    inputs: &AllowanceInputs,
     claims: &[Claim<'_>],
     last_block: u64,
 ) -> Vec<SpentBlocks> {
-    let named = claims.iter().flat_map(|claim| {
-        to_ranges(claim.blocks)
-            .into_iter()
-            .map(|(first, last)| SpentBlocks {
-                validator: claim.validator,
-                miner: claim.miner,
-                class: claim.class,
+    let mut groups = SpentRanges::of(&inputs.spent);
+    for claim in claims {
+        groups.add(claim.group(), claim.blocks);
+    }
+    let block_ms = inputs.epochs.last().map_or(u64::MAX, |epoch| epoch.block_ms);
+    let longest = (MAX_JOB_SECS * 1_000) / block_ms.max(1);
+    let oldest = last_block.saturating_sub(LOOKBACK_BLOCKS.saturating_add(longest));
+    groups.into_list(|range| range.last >= oldest)
+}
+
+/// The spent blocks without those that these receipts name: a cycle whose weights were lost is scored again.
+pub fn unspend(spent: &[SpentBlocks], receipts: &[PaidReceipt]) -> Vec<SpentBlocks> {
+    let mut groups = SpentRanges::of(spent);
+    for paid in receipts {
+        let receipt = &paid.receipt;
+        if let Some(class) = paid.class {
+            let group = (receipt.validator_hotkey, receipt.miner_hotkey, class);
+            groups.remove(group, &receipt.block_numbers);
+        }
+    }
+    groups.into_list(|_| true)
+}
+
+/// Spent ranges by validator, miner and class.
+#[derive(Default)]
+struct SpentRanges(BTreeMap<Group, BlockRanges>);
+
+impl SpentRanges {
+    fn of(spent: &[SpentBlocks]) -> Self {
+        let mut all = Self::default();
+        for spent in spent {
+            let ranges = all.0.entry((spent.validator, spent.miner, spent.class)).or_default();
+            ranges.insert(spent.first, spent.last.max(spent.first));
+        }
+        all
+    }
+
+    fn add(&mut self, group: Group, blocks: &[u64]) {
+        let ranges = self.0.entry(group).or_default();
+        for (first, last) in to_ranges(blocks) {
+            ranges.insert(first, last);
+        }
+    }
+
+    fn remove(&mut self, group: Group, blocks: &[u64]) {
+        if let Some(ranges) = self.0.get_mut(&group) {
+            for (first, last) in to_ranges(blocks) {
+                ranges.remove(first, last);
+            }
+        }
+    }
+
+    fn into_list(self, keep: impl Fn(&SpentBlocks) -> bool) -> Vec<SpentBlocks> {
+        let of_group = |((validator, miner, class), ranges): (Group, BlockRanges)| {
+            let ranges: Vec<_> = ranges.iter().collect();
+            ranges.into_iter().map(move |(first, last)| SpentBlocks {
+                validator,
+                miner,
+                class,
                 first,
                 last,
             })
-    });
-    let mut spent: Vec<_> = earlier.iter().copied().chain(named).collect();
-    spent.retain(|spent| spent.last.saturating_add(LOOKBACK_BLOCKS) >= last_block);
-    spent.sort_unstable();
-    spent.dedup();
-    spent
+        };
+        self.0.into_iter().flat_map(of_group).filter(keep).collect()
+    }
 }
 
 type Group = (ValidatorKey, MinerKey, ExecutorClass);
@@ -187,80 +240,6 @@ impl Tally {
     }
 }
 
-/// An epoch with the shares of its validators.
-struct Epoch<'a> {
-    facts: &'a EpochFacts,
-    /// The last block of the epoch.
-    last_block: u64,
-    /// The stake that counts, by validator: the lower one of this boundary and the one before.
-    stakes: BTreeMap<ValidatorKey, u64>,
-    /// The stake of everybody with a permit.
-    all: u128,
-    proven: BTreeMap<(MinerKey, ExecutorClass), u32>,
-}
-
-impl<'a> Epoch<'a> {
-    fn all(inputs: &'a AllowanceInputs) -> Vec<Self> {
-        let nobody = BTreeMap::new();
-        let before = std::iter::once(&nobody).chain(inputs.epochs.iter().map(|epoch| &epoch.permitted));
-        let next = inputs.epochs.iter().skip(1).map(|epoch| epoch.first_block);
-        let ends = next.map(|first| first.saturating_sub(1)).chain([u64::MAX]);
-        let epoch =
-            |((facts, before), last_block): ((&'a EpochFacts, &BTreeMap<ValidatorKey, u64>), u64)| Self {
-                facts,
-                last_block,
-                stakes: facts
-                    .permitted
-                    .iter()
-                    .filter_map(|(validator, now)| Some((*validator, *before.get(validator)?.min(now))))
-                    .collect(),
-                all: facts.permitted.values().map(|stake| u128::from(*stake)).sum(),
-                proven: facts
-                    .proven
-                    .iter()
-                    .map(|proven| ((proven.miner, proven.class), proven.executors))
-                    .collect(),
-            };
-        inputs.epochs.iter().zip(before).zip(ends).map(epoch).collect()
-    }
-
-    /// The worth of one block, in executor-microseconds; none if the validator has no share in this epoch.
-    fn worth(&self, claim: &Claim<'_>) -> Option<u128> {
-        let stake = self
-            .stakes
-            .get(&claim.validator)
-            .copied()
-            .filter(|stake| *stake > 0)?;
-        // A miner that has not proven anything yet is on probation with one executor.
-        let proven = self
-            .proven
-            .get(&(claim.miner, claim.class))
-            .copied()
-            .unwrap_or(0)
-            .max(1);
-        u128::from(MULTIPLIER)
-            .saturating_mul(stake.into())
-            .saturating_mul(proven.into())
-            .saturating_mul(self.facts.block_ms.into())
-            .saturating_mul(1_000)
-            .checked_div(self.all)
-    }
-}
-
-/// The block that was the head at `time`; 0 before the first epoch.
-fn block_at(epochs: &[Epoch<'_>], time: Timestamp) -> u64 {
-    let ms = u64::try_from(time.micros() / 1_000).unwrap_or(0);
-    let Some(epoch) = epochs.iter().rfind(|epoch| epoch.facts.first_ms <= ms) else {
-        return 0;
-    };
-    let since = ms.saturating_sub(epoch.facts.first_ms) / epoch.facts.block_ms.max(1);
-    epoch
-        .facts
-        .first_block
-        .saturating_add(since)
-        .min(epoch.last_block)
-}
-
 /// Adds the worth of a range that only this claim names.
 fn add_piece(tally: &mut Tally, claim: &Claim<'_>, epochs: &[Epoch<'_>], last_final: u64, range: (u64, u64)) {
     let oldest = block_at(epochs, claim.began).saturating_sub(LOOKBACK_BLOCKS);
@@ -292,20 +271,6 @@ fn add_piece(tally: &mut Tally, claim: &Claim<'_>, epochs: &[Epoch<'_>], last_fi
             None => tally.fault(DropReason::NoStake),
         }
     }
-}
-
-/// Numbers as ranges of consecutive ones, sorted; a repeated number counts once.
-fn to_ranges(blocks: &[u64]) -> Vec<(u64, u64)> {
-    let mut sorted = blocks.to_vec();
-    sorted.sort_unstable();
-    let mut ranges = Vec::<(u64, u64)>::new();
-    for block in sorted {
-        match ranges.last_mut() {
-            Some((_, last)) if block <= last.saturating_add(1) => *last = block.max(*last),
-            Some(_) | None => ranges.push((block, block)),
-        }
-    }
-    ranges
 }
 
 /// The parts of ranges that only one claim names, each with the place of the claim.
@@ -344,6 +309,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ProvenExecutors;
 
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
     const BLOCK_MS: u64 = 12_000;
@@ -431,9 +397,14 @@ mod tests {
     fn stake_counts_once_it_was_there_at_two_boundaries_with_a_permit() {
         let mut inputs = inputs(4, 5);
         assert_eq!(
-            one(&inputs, claim(100, 110, &[105])),
+            one(&inputs, claim(195, 210, &[199])),
             Err(DropReason::NoStake),
             "no boundary before"
+        );
+        assert_eq!(
+            one(&inputs, claim(100, 110, &[])),
+            Ok(u64::MAX),
+            "nothing is known of the stakes before the first boundary but one"
         );
         inputs.epochs[1].permitted.insert(validator(1), 10);
         assert_eq!(
@@ -528,11 +499,22 @@ mod tests {
 
     #[test]
     fn named_blocks_stay_spent_while_they_are_worth_something() {
-        let spent = spent_after(&[], &[claim(300, 310, &[301, 302, 305])], 1_000);
-        let ranges: Vec<_> = spent.iter().map(|spent| (spent.first, spent.last)).collect();
-        assert_eq!(ranges, [(301, 302), (305, 305)]);
-        assert_eq!(spent_after(&spent, &[], 302 + LOOKBACK_BLOCKS + 1).len(), 1);
-        assert_eq!(spent_after(&spent, &[], 10_000_000), []);
+        let inputs = inputs(4, 5);
+        let spent = spent_after(&inputs, &[claim(300, 310, &[301, 302, 305])], 1_000);
+        let ranges = |spent: &[SpentBlocks]| -> Vec<_> {
+            spent.iter().map(|spent| (spent.first, spent.last)).collect()
+        };
+        assert_eq!(ranges(&spent), [(301, 302), (305, 305)]);
+        let mut next = AllowanceInputs { spent, ..inputs };
+        let more = spent_after(&next, &[claim(300, 310, &[303, 304, 309])], 1_000);
+        assert_eq!(ranges(&more), [(301, 305), (309, 309)], "neighbours are one range");
+        // Thirty days of twelve-second blocks: as long as an attempt may last whose window begins so early.
+        let longest = 216_000;
+        assert_eq!(spent_after(&next, &[], 302 + longest + LOOKBACK_BLOCKS + 1).len(), 1);
+        assert_eq!(spent_after(&next, &[], 10_000_000), []);
+        next.spent = more;
+        let receipt = crate::testing::paid(validator(1), miner(9), CLASS, vec![302, 303, 304, 309]);
+        assert_eq!(ranges(&unspend(&next.spent, &[receipt])), [(301, 301), (305, 305)]);
     }
 
     proptest! {

@@ -99,7 +99,7 @@ pub(crate) fn count_work(
         .map(|(_, paid, class, micros)| claim(paid, *class, *micros))
         .collect();
     let allowed = snapshot.allowance.as_ref().map(|inputs| {
-        work.spent = spent_after(&inputs.spent, &claims, snapshot.span.last_block);
+        work.spent = spent_after(inputs, &claims, snapshot.span.last_block);
         allowances(inputs, snapshot.span.last_block, &claims)
     });
     let mut fitting = Vec::with_capacity(valid.len());

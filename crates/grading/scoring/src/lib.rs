@@ -16,6 +16,9 @@
 
 mod agreed_capacity;
 mod allowance;
+mod allowance_book;
+mod allowance_epochs;
+mod block_ranges;
 mod class_points;
 mod coldkey_split;
 mod counted_work;
@@ -27,12 +30,18 @@ mod proven_capacity;
 mod score_cycle;
 mod scores;
 mod snapshot;
+#[cfg(test)]
+mod testing;
 mod vesting;
 mod weight_list;
 mod zero_reasons;
 
-pub use agreed_capacity::{AgreedCapacity, CapacityInputs, CapacityRow, CapacityStatement};
-pub use allowance::{AllowanceInputs, EpochFacts, LOOKBACK_BLOCKS, MULTIPLIER, SpentBlocks};
+pub use agreed_capacity::{
+    AgreedCapacity, CapacityInputs, CapacityRow, CapacityStatement, proven_executors,
+};
+pub use allowance::{AllowanceInputs, LOOKBACK_BLOCKS, MULTIPLIER, SpentBlocks, unspend};
+pub use allowance_book::{AllowanceBook, PayableAttempt};
+pub use allowance_epochs::EpochFacts;
 pub use class_points::{CAPACITY_PER_MILLE, WHOLE_EXECUTOR};
 pub use coldkey_split::MainHotkey;
 pub use counted_work::MINIMUM_CHARGE_US;

@@ -103,8 +103,8 @@ impl OutgoingMessages<'_> {
         }))
     }
 
-    /// The finished receipt, which pays the miner. `started` is when the attempt began; without `paid` it pays nothing.
-    pub fn finished_receipt(&self, paid: bool, started: Timestamp, now: Timestamp) -> IssuedReceipt {
+    /// The pay for an attempt that ends now, in executor-microseconds; 0 without `paid`.
+    pub fn payable_micros(&self, paid: bool, started: Timestamp, now: Timestamp) -> u64 {
         let took: Duration = now.since(started);
         let planned = self.plan.executor_seconds().saturating_mul(1_000_000);
         let sealed = self
@@ -112,13 +112,17 @@ impl OutgoingMessages<'_> {
             .streaming_details
             .as_ref()
             .is_some_and(|details| details.muster.is_some());
-        let micros = match (paid, sealed) {
+        match (paid, sealed) {
             (false, _) => 0,
             (true, false) => planned,
             // A sealed session ends when no request needs it any more, and is paid for the time that it lasted.
             (true, true) => planned.min(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
-        };
-        sign_finished_receipt(self.keypair, self.attempt, self.miner, micros, started, now)
+        }
+    }
+
+    /// The finished receipt of an attempt that began at `started`.
+    pub fn finished_receipt(&self, pay: AttemptPay, started: Timestamp, now: Timestamp) -> IssuedReceipt {
+        sign_finished_receipt(self.keypair, self.attempt, self.miner, pay, started, now)
     }
 
     /// The offer, which carries the started receipt. The inputs go with the offer, as ComputeHorde's validator sends
@@ -246,12 +250,21 @@ impl OutgoingMessages<'_> {
     }
 }
 
-/// Signs a finished receipt that pays for `micros` microseconds of an executor; 0 pays nothing.
+/// The pay for an attempt. The default is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttemptPay {
+    /// The amount in executor-microseconds.
+    pub micros: u64,
+    /// The blocks by whose worth other validators accept the amount.
+    pub blocks: Vec<u64>,
+}
+
+/// Signs a finished receipt.
 pub fn sign_finished_receipt(
     keypair: &Keypair,
     attempt: AttemptId,
     miner: MinerKey,
-    micros: u64,
+    pay: AttemptPay,
     started: Timestamp,
     now: Timestamp,
 ) -> IssuedReceipt {
@@ -263,9 +276,8 @@ pub fn sign_finished_receipt(
         receipt_type: FinishedTag,
         time_started: started,
         time_took_us: u64::try_from(now.since(started).as_micros()).unwrap_or(u64::MAX),
-        score_str: FinishedReceipt::score_text(micros),
-        // Muster has no allowances in blocks yet. ComputeHorde's own unpaid receipts carry an empty list too.
-        block_numbers: vec![],
+        score_str: FinishedReceipt::score_text(pay.micros),
+        block_numbers: pay.blocks,
     });
     IssuedReceipt::sign(keypair, payload)
 }
@@ -371,6 +383,10 @@ mod tests {
             };
             let now = Timestamp::from_secs(1_769_000_000);
             let then = now.plus(plan.accepted_ttl());
+            let pay = |micros| AttemptPay {
+                micros,
+                blocks: (1..=10_000).collect(),
+            };
             assert!(
                 plan.accepted_ttl().as_secs() > MAX_JOB_SECS,
                 "the slack comes on top"
@@ -378,17 +394,15 @@ mod tests {
             for receipt in [
                 messages.started_receipt(now),
                 messages.accepted_receipt(now),
-                messages.finished_receipt(true, now, then),
+                messages.finished_receipt(pay(messages.payable_micros(true, now, then)), now, then),
             ] {
                 assert_eq!(receipt.offered.payload.check(), Ok(()), "{class}");
             }
             let score = |request: &UserJob, secs: u64| {
                 let messages = OutgoingMessages { request, ..messages };
-                match messages
-                    .finished_receipt(true, now, now.plus(second * u32::try_from(secs).unwrap()))
-                    .offered
-                    .payload
-                {
+                let end = now.plus(second * u32::try_from(secs).unwrap());
+                let pay = pay(messages.payable_micros(true, now, end));
+                match messages.finished_receipt(pay, now, end).offered.payload {
                     ReceiptPayload::Finished(receipt) => receipt.score_str,
                     ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => {
                         panic!("not a finished receipt")

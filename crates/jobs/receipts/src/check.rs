@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use muster_identity::{Party, Verified, VerifyError, verify_receipts};
 use muster_protocol::receipt::SERVED_SECS;
-use muster_protocol::{AttemptId, Digest, MinerKey, Receipt, ReceiptKind, Timestamp, ValidatorKey};
+use muster_protocol::{AttemptId, Digest, Hotkey, MinerKey, Receipt, ReceiptKind, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
 /// The age from which a receipt is rejected: as long as miners serve theirs. This validator has forgotten older ones
@@ -35,6 +36,8 @@ pub enum RejectionReason {
     NotAReceipt,
     /// The receipt is another miner's.
     OtherMiner,
+    /// The receipt is another validator's.
+    OtherValidator,
     /// A field lies outside the shared limits.
     OutsideLimits,
     /// The receipt lies more than an hour in the future.
@@ -53,10 +56,11 @@ pub enum RejectionReason {
 
 impl RejectionReason {
     /// All reasons that exist.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::TooLong,
         Self::NotAReceipt,
         Self::OtherMiner,
+        Self::OtherValidator,
         Self::OutsideLimits,
         Self::Future,
         Self::Stale,
@@ -72,6 +76,7 @@ impl RejectionReason {
             Self::TooLong => "too_long",
             Self::NotAReceipt => "not_a_receipt",
             Self::OtherMiner => "other_miner",
+            Self::OtherValidator => "other_validator",
             Self::OutsideLimits => "outside_limits",
             Self::Future => "future",
             Self::Stale => "stale",
@@ -89,6 +94,7 @@ impl fmt::Display for RejectionReason {
             Self::TooLong => "longer than any receipt",
             Self::NotAReceipt => "not a receipt",
             Self::OtherMiner => "another miner's",
+            Self::OtherValidator => "another validator's",
             Self::OutsideLimits => "a field lies outside its limits",
             Self::Future => "more than an hour in the future",
             Self::Stale => "older than two days",
@@ -118,12 +124,70 @@ pub struct CheckedBatch {
     pub refused: Vec<ReceiptRejection>,
 }
 
-/// Reads lines that `from` served. Lines that are not a receipt, or are another miner's or too old, are rejected here.
+/// The word before a validator's hotkey in the text form of a [`PageSource`], as stores keep it.
+const VALIDATOR: &str = "validator ";
+
+/// The party that serves receipt pages. It serves its own receipts only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PageSource {
+    /// A miner.
+    Miner(MinerKey),
+    /// A validator.
+    Validator(ValidatorKey),
+}
+
+impl PageSource {
+    /// The hotkey of the party.
+    pub fn hotkey(&self) -> Hotkey {
+        match self {
+            Self::Miner(miner) => miner.0,
+            Self::Validator(validator) => validator.0,
+        }
+    }
+
+    fn check_owner(&self, receipt: &Receipt) -> Result<(), RejectionReason> {
+        match self {
+            Self::Miner(miner) if receipt.payload.miner() != *miner => Err(RejectionReason::OtherMiner),
+            Self::Validator(validator) if receipt.payload.validator() != *validator => {
+                Err(RejectionReason::OtherValidator)
+            }
+            Self::Miner(_) | Self::Validator(_) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for PageSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Miner(miner) => miner.fmt(f),
+            Self::Validator(validator) => write!(f, "{VALIDATOR}{validator}"),
+        }
+    }
+}
+
+impl FromStr for PageSource {
+    type Err = <MinerKey as FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_prefix(VALIDATOR) {
+            Some(key) => key.parse().map(Self::Validator),
+            None => text.parse().map(Self::Miner),
+        }
+    }
+}
+
+impl Serialize for PageSource {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Reads lines that `from` served. Lines that are not a receipt, or are another party's or too old, are rejected here.
 ///
 /// The receipts can be checked once it is known which of their [keys](key_of) were read before.
 pub fn read_lines(
     lines: &[Vec<u8>],
-    from: MinerKey,
+    from: PageSource,
     now: Timestamp,
 ) -> (Vec<Receipt>, Vec<ReceiptRejection>) {
     let (mut receipts, mut refused) = (Vec::with_capacity(lines.len()), Vec::new());
@@ -134,19 +198,20 @@ pub fn read_lines(
         };
         match serde_json::from_slice::<Receipt>(line) {
             Err(_) => refused.push(refuse(RejectionReason::NotAReceipt)),
-            Ok(receipt) if receipt.payload.miner() != from => {
-                refused.push(refuse(RejectionReason::OtherMiner))
-            }
-            Ok(receipt) if now.since(receipt.payload.timestamp()) > MAX_AGE => {
-                refused.push(refuse(RejectionReason::Stale));
-            }
-            Ok(receipt) => receipts.push(receipt),
+            Ok(receipt) => match from.check_owner(&receipt) {
+                Err(why) => refused.push(refuse(why)),
+                Ok(()) if now.since(receipt.payload.timestamp()) > MAX_AGE => {
+                    refused.push(refuse(RejectionReason::Stale));
+                }
+                Ok(()) => receipts.push(receipt),
+            },
         }
     }
     (receipts, refused)
 }
 
-/// Checks receipts. `known` holds the digests of the payloads that were stored before, by key.
+/// Checks receipts. `known` holds the digests of the payloads that were stored before, by key. A receipt that is known
+/// already is left out silently: its miner and its validator both serve it.
 ///
 /// The signatures of the new ones are checked in one batch. A forged copy cannot keep the true receipt out, because
 /// only checked receipts become known.
@@ -159,6 +224,7 @@ pub fn check_receipts(
     let mut fresh = Vec::with_capacity(receipts.len());
     for receipt in receipts {
         match known.get(&key_of(&receipt)) {
+            Some(held) if *held == digest(&receipt) => {}
             Some(held) => judged.refused.push(reject_repeated(&receipt, *held)),
             None => fresh.push(receipt),
         }

@@ -1,4 +1,4 @@
-//! Fetches parts of a miner's pages. Bounded in time and bytes; redirects are not followed.
+//! Fetches parts of receipt pages, and a validator's statements. Bounded in time and bytes; redirects are not followed.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ pub enum FetchError {
     #[error("no HTTP client can be made")]
     Client(#[source] reqwest::Error),
     /// No answer came, or it broke off.
-    #[error("the miner does not serve its receipts at {address}")]
+    #[error("no receipts are served at {address}")]
     Unreachable {
         /// The address that was asked.
         address: SocketAddr,
@@ -47,16 +47,19 @@ pub enum FetchError {
         source: reqwest::Error,
     },
     /// The status is not one that a receipt page has.
-    #[error("the miner answers {status} where a receipt page was asked for")]
+    #[error("the answer is {status} where a receipt page or a statement was asked for")]
     Status {
         /// The HTTP status of the answer.
         status: u16,
     },
     /// The answer holds another range than was asked for, so its bytes cannot be placed.
-    #[error("the miner answers another range than was asked for, or does not name it")]
+    #[error("the answer is another range than was asked for, or does not name it")]
     Range,
+    /// The answer is longer than it may be, or no text.
+    #[error("the answer is longer than it may be, or no text")]
+    Text,
     /// The compressed page is malformed, or is longer than any page once it is opened.
-    #[error("the miner's compressed page cannot be opened")]
+    #[error("the compressed page cannot be opened")]
     Archive(#[source] std::io::Error),
 }
 
@@ -98,6 +101,38 @@ impl Fetcher {
         }
     }
 
+    /// Asks a validator for a text that is not a receipt page; `None` if it has none there.
+    ///
+    /// # Errors
+    /// The validator does not answer in time, its answer is longer than `most` bytes, or no text.
+    pub async fn fetch_text(
+        &self,
+        address: SocketAddr,
+        path: &str,
+        most: usize,
+    ) -> Result<Option<String>, FetchError> {
+        let unreachable = |source| FetchError::Unreachable { address, source };
+        let answer = self
+            .client
+            .get(format!("http://{address}{path}"))
+            .timeout(ARCHIVE_PATIENCE)
+            .send()
+            .await
+            .map_err(unreachable)?;
+        match answer.status() {
+            StatusCode::NOT_FOUND => return Ok(None),
+            StatusCode::OK => {}
+            status => {
+                return Err(FetchError::Status {
+                    status: status.as_u16(),
+                });
+            }
+        }
+        let piece = read_body(answer, 0, most).await.map_err(unreachable)?;
+        let text = String::from_utf8(piece.bytes).ok().filter(|_| piece.whole);
+        text.map(Some).ok_or(FetchError::Text)
+    }
+
     async fn fetch_part(
         &self,
         address: SocketAddr,
@@ -114,6 +149,8 @@ impl Fetcher {
             .send()
             .await
             .map_err(unreachable)?;
+        // The whole page, as far as a part of it tells.
+        let total = range_of(&answer).and_then(|range| range.total);
         let skip = match answer.status() {
             StatusCode::NOT_FOUND | StatusCode::RANGE_NOT_SATISFIABLE => {
                 return Ok(PagePiece {
@@ -123,7 +160,7 @@ impl Fetcher {
             }
             // A miner without support for ranges sends the whole page each time.
             StatusCode::OK => offset,
-            StatusCode::PARTIAL_CONTENT if first_byte_of(&answer) == Some(offset) => 0,
+            StatusCode::PARTIAL_CONTENT if range_of(&answer).map(|range| range.first) == Some(offset) => 0,
             StatusCode::PARTIAL_CONTENT => return Err(FetchError::Range),
             status => {
                 return Err(FetchError::Status {
@@ -131,7 +168,10 @@ impl Fetcher {
                 });
             }
         };
-        read_body(answer, skip, MAX_PIECE).await.map_err(unreachable)
+        let mut piece = read_body(answer, skip, MAX_PIECE).await.map_err(unreachable)?;
+        let read = offset.saturating_add(u64::try_from(piece.bytes.len()).unwrap_or(u64::MAX));
+        piece.whole &= total.is_none_or(|total| read >= total);
+        Ok(piece)
     }
 
     /// The compressed page; `None` if the miner has none.
@@ -156,10 +196,10 @@ impl Fetcher {
     }
 }
 
-/// The first byte of a partial answer, by its own header.
-fn first_byte_of(answer: &Response) -> Option<u64> {
+/// The range of a partial answer, by its own header.
+fn range_of(answer: &Response) -> Option<ContentRange> {
     let range = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?;
-    Some(ContentRange::parse(range).ok()?.first)
+    ContentRange::parse(range).ok()
 }
 
 /// Reads at most `most` bytes after the first `skip`.

@@ -1,10 +1,10 @@
-//! Receipts of all validators, as miners serve them: pages of five minutes that grow, fetched in pieces.
+//! Receipts of all validators, as miners and validators serve them: pages of five minutes that grow, fetched in pieces.
 //!
 //! [`page_plan`] plans the requests, [`fetch`] makes them, [`page_lines`] cuts the bytes into lines, [`mod@check`]
 //! checks the receipts in a batch. All but `fetch` are pure. The caller stores the cursors and the receipts, in one
 //! transaction.
 //!
-//! The serving miner is not trusted: everything that it sends is bounded, and a line that is not a receipt of its own
+//! The serving party is not trusted: everything that it sends is bounded, and a line that is not a receipt of its own
 //! with two valid signatures is rejected with a reason and counted.
 
 pub mod check;
@@ -13,7 +13,7 @@ pub mod page_lines;
 pub mod page_plan;
 
 pub use check::{
-    CheckedBatch, ReceiptKey, ReceiptRejection, RejectionReason, check_receipts, key_of, read_lines,
+    CheckedBatch, PageSource, ReceiptKey, ReceiptRejection, RejectionReason, check_receipts, key_of, read_lines,
 };
 pub use fetch::{FetchError, Fetcher, PagePiece};
 pub use page_lines::{CutLines, MAX_LINE, cut_lines};

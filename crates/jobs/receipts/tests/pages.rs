@@ -19,7 +19,7 @@ use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptPayload, Signature, Timestamp, ValidatorKey};
 use muster_receipts::check::digest;
 use muster_receipts::{
-    FetchError, Fetcher, PagePart, PageRequest, RejectionReason, check_receipts, cut_lines, key_of,
+    FetchError, Fetcher, PagePart, PageRequest, PageSource, RejectionReason, check_receipts, cut_lines, key_of,
     read_lines,
 };
 use uuid::Uuid;
@@ -209,7 +209,8 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
         (line(&forged_by_validator), Err(RejectionReason::ForgedMiner)),
         (line(&raised), Err(RejectionReason::ForgedValidator)),
         (line(&others), Err(RejectionReason::OtherMiner)),
-        (line(&known), Err(RejectionReason::Repeated)),
+        // Its validator served it before.
+        (line(&known), Ok(())),
         (
             line(&receipt(6, "2.000000", now())),
             Err(RejectionReason::Contradicts),
@@ -238,7 +239,7 @@ fn receipts_that_lie_are_refused_with_the_reason_and_the_others_count() {
         (vec![0xff, 0xfe], Err(RejectionReason::NotAReceipt)),
     ];
     let lines: Vec<_> = cases.iter().map(|(line, _)| line.clone()).collect();
-    let (receipts, mut refused) = read_lines(&lines, from, now());
+    let (receipts, mut refused) = read_lines(&lines, PageSource::Miner(from), now());
     let judged = check_receipts(receipts, &held, now());
     refused.extend(judged.refused);
     let mut told: Vec<_> = refused.iter().map(|refusal| refusal.why).collect();

@@ -94,6 +94,19 @@ pub struct AttemptGroup {
     pub count: u64,
 }
 
+/// The offers that a miner got in one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfferCount {
+    /// The miner.
+    pub miner: MinerKey,
+    /// The class of executor.
+    pub class: ExecutorClass,
+    /// The number of offers.
+    pub offers: u32,
+    /// The number of those that it refused, although nothing showed its executors at work.
+    pub refused: u32,
+}
+
 /// Why an attempt went to its miner, as the operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RouteView {
@@ -239,6 +252,35 @@ impl Store {
             })
         };
         rows.iter().map(group).collect()
+    }
+
+    /// Users' jobs that were offered to each miner since a time and have ended there, and how many of them it refused
+    /// although nothing showed it at work.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn offers_since(&self, since: Timestamp) -> Result<Vec<OfferCount>> {
+        let rows = sqlx::query(
+            "SELECT a.miner, a.class, COUNT(*) AS offers, \
+             CAST(SUM(CASE WHEN a.mark = $2 THEN 1 ELSE 0 END) AS BIGINT) AS refused \
+             FROM attempts AS a JOIN jobs AS j ON j.job_id = a.job_id \
+             WHERE a.started_at >= $1 AND a.mark IS NOT NULL AND j.own = 0 GROUP BY a.miner, a.class",
+        )
+        .bind(since.micros())
+        .bind(AttemptMark::Unexcused.as_str())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("count offers"))?;
+        let number = |row, name| Ok(u32::try_from(to_unsigned(column(row, name)?)).unwrap_or(u32::MAX));
+        let count = |row| {
+            Ok(OfferCount {
+                miner: parse_column(row, "miner")?,
+                class: parse_column(row, "class")?,
+                offers: number(row, "offers")?,
+                refused: number(row, "refused")?,
+            })
+        };
+        rows.iter().map(count).collect()
     }
 
     pub(super) async fn attempts_of(&self, job: JobId) -> Result<Vec<StoredAttempt>> {

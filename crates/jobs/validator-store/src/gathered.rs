@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use muster_chain::BlockNumber;
 use muster_identity::Verified;
-use muster_protocol::{Digest, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey};
+use muster_protocol::{Digest, Receipt, ReceiptKind, ReceiptPayload, Timestamp, ValidatorKey};
 use muster_receipts::check::digest;
-use muster_receipts::{PageCursor, ReceiptKey, ReceiptRejection, RejectionReason, key_of};
+use muster_receipts::{PageCursor, PageSource, ReceiptKey, ReceiptRejection, RejectionReason, key_of};
 use muster_scoring::PaidReceipt;
 use serde::Serialize;
 
@@ -16,11 +16,11 @@ use super::{
     to_signed, to_unsigned,
 };
 
-/// The result of reading on in one page of one miner.
+/// The result of reading on in one page of one party.
 #[derive(Debug)]
 pub struct GatheredPage {
-    /// The miner that serves the page.
-    pub miner: MinerKey,
+    /// The party that serves the page.
+    pub source: PageSource,
     /// The number of the page.
     pub page: i64,
     /// Where the next reading of the page begins.
@@ -29,13 +29,16 @@ pub struct GatheredPage {
     pub good: Vec<(Verified<Receipt>, BlockNumber)>,
     /// The refused lines.
     pub refused: Vec<ReceiptRejection>,
+    /// The page of this validator's own on which its receipts among these are shown, if it serves pages.
+    pub own_page: Option<i64>,
 }
 
-/// The lines of a miner's pages that were refused for one reason, as the operator sees them.
+/// The lines of a party's pages that were refused for one reason, as the operator sees them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefusedView {
-    /// The miner that serves the pages.
-    pub miner: MinerKey,
+    /// The miner that serves the pages, or the validator.
+    #[serde(rename = "miner")]
+    pub source: PageSource,
     /// The reason of the refusal.
     pub reason: String,
     /// The number of refused lines.
@@ -47,16 +50,16 @@ pub struct RefusedView {
 }
 
 impl Store {
-    /// How far each page of each miner was read.
+    /// How far each page of each party was read.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn page_cursors(&self) -> Result<BTreeMap<MinerKey, BTreeMap<i64, PageCursor>>> {
+    pub async fn page_cursors(&self) -> Result<BTreeMap<PageSource, BTreeMap<i64, PageCursor>>> {
         let rows = sqlx::query("SELECT miner, page, next_byte, settled FROM pages_read")
             .fetch_all(&self.pool)
             .await
             .map_err(query_error("read how far receipt pages were read"))?;
-        let mut pages = BTreeMap::<MinerKey, BTreeMap<i64, PageCursor>>::new();
+        let mut pages = BTreeMap::<PageSource, BTreeMap<i64, PageCursor>>::new();
         for row in &rows {
             let cursor = PageCursor {
                 offset: to_unsigned(column(row, "next_byte")?),
@@ -114,6 +117,9 @@ impl Store {
         for (receipt, block) in &page.good {
             let payload = &receipt.payload;
             if payload.validator() == own_key {
+                if let Some(own_page) = page.own_page {
+                    transaction.put_line(receipt, own_page).await?;
+                }
                 sqlx::query(
                     "UPDATE receipts SET miner_signature = $1 \
                      WHERE attempt_id = $2 AND kind = $3 AND payload = $4 AND miner_signature IS NULL",
@@ -152,7 +158,7 @@ impl Store {
                  ON CONFLICT (miner, reason) DO UPDATE SET refused = refused_receipts.refused + excluded.refused, \
                  last_at = excluded.last_at, example = excluded.example",
             )
-            .bind(page.miner.to_string())
+            .bind(page.source.to_string())
             .bind(why.as_str())
             .bind(count)
             .bind(now.micros())
@@ -165,7 +171,7 @@ impl Store {
             "INSERT INTO pages_read (miner, page, next_byte, settled) VALUES ($1, $2, $3, $4) \
              ON CONFLICT (miner, page) DO UPDATE SET next_byte = excluded.next_byte, settled = excluded.settled",
         )
-        .bind(page.miner.to_string())
+        .bind(page.source.to_string())
         .bind(page.page)
         .bind(to_signed(page.cursor.offset))
         .bind(i64::from(page.cursor.settled))
@@ -190,7 +196,7 @@ impl Store {
         .map_err(query_error("read what was refused"))?;
         let view = |row| {
             Ok(RefusedView {
-                miner: parse_column(row, "miner")?,
+                source: parse_column(row, "miner")?,
                 reason: column(row, "reason")?,
                 refused: to_unsigned(column(row, "refused")?),
                 last_at: time_column(row, "last_at")?,

@@ -7,15 +7,18 @@
 
 mod attempts;
 mod cycles;
+mod epochs;
 mod gathered;
 mod job_views;
 mod jobs;
 mod open_jobs;
 mod outbox;
 mod queue;
+mod receipt_lines;
 mod receipts;
 pub mod retention;
 mod snapshots;
+mod statements;
 
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicI64;
@@ -32,8 +35,9 @@ use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyPool, Row};
 use tokio::sync::watch;
 
-pub use attempts::{AttemptChange, AttemptGroup, NewAttempt, RouteView, StoredAttempt};
+pub use attempts::{AttemptChange, AttemptGroup, NewAttempt, OfferCount, RouteView, StoredAttempt};
 pub use cycles::{CycleState, StoredCycle};
+pub use epochs::NamedBlocks;
 pub use gathered::{GatheredPage, RefusedView};
 pub use job_views::{AttemptView, JobView, OutcomeView};
 pub use jobs::{JobAdmission, StoredJob};
@@ -41,7 +45,9 @@ pub use muster_facilitator_link::StatusUpdate;
 pub use muster_job_messages::IssuedReceipt;
 pub use open_jobs::{JobCursor, OpenJob, OpenPage};
 pub use queue::StoredWaitingJob;
+pub use receipt_lines::ReceiptPage;
 pub use receipts::ReceiptView;
+pub use statements::StoredStatement;
 
 /// The schema, from the files in `migrations`.
 pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -77,6 +83,7 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "scoring snapshots",
             include_str!("../migrations/0021_scoring_snapshots.sql"),
         ),
+        (22, "epochs", include_str!("../migrations/0022_epochs.sql")),
     ])
 });
 

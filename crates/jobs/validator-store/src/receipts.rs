@@ -69,12 +69,16 @@ impl Store {
     }
 
     /// Adds the miner's signature to a receipt of this validator's; returns `false` if there is no such receipt. The
-    /// caller has checked both signatures.
+    /// caller has checked both signatures. The receipt is shown on `page` of this validator's receipt pages, if it
+    /// serves any.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn countersign(&self, receipt: &Receipt) -> Result<bool> {
-        self.write_whole("keep a miner's signature", |draft| {
+    pub async fn countersign(&self, receipt: &Receipt, page: Option<i64>) -> Result<bool> {
+        let countersign = |draft: &mut Draft<'_>| {
+            if let Some(page) = page {
+                draft.put_line(receipt, page);
+            }
             draft.script.add(
                 "UPDATE receipts SET miner_signature = $1 WHERE attempt_id = $2 AND kind = $3 AND payload = $4",
                 [
@@ -84,8 +88,8 @@ impl Store {
                     text_of(&receipt.payload).into(),
                 ],
             );
-        })
-        .await
+        };
+        self.write_draft("keep a miner's signature", countersign, |_| 1).await
     }
 
     /// The newest receipts, newest first.

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use muster_protocol::Timestamp;
-use muster_protocol::receipt::{SERVED_SECS, page_of};
+use muster_protocol::receipt::{PAGE_SECS, SERVED_SECS, page_of};
 use muster_store::Value;
 use muster_store::retention::{Deletion, Keep, PaceSettings, read_cutoff};
 use muster_store::size::TableSize;
@@ -21,6 +21,9 @@ pub const GATHERED_NEEDED_SECS: i64 = SERVED_SECS + 24 * 3600;
 
 /// The time beyond the largest age of a signature for which it stays, so that its refusal names its age.
 const SIGNATURE_MARGIN: Duration = Duration::from_secs(3600);
+
+/// The least days for which epochs stay: as long as the longest job, and the day before it whose blocks it may name.
+const EPOCHS_NEEDED_DAYS: u32 = 32;
 
 /// The most turns of accounts without waiting jobs.
 const MOST_TURNS: i64 = 100_000;
@@ -52,6 +55,9 @@ pub struct ValidatorRetentionConfig {
     pub batches: Keep,
     /// The counts of refused receipts, after the last refusal.
     pub refusals: Keep,
+    /// The stakes at the begin of epochs, and validators' statements of capacity with their evidence; at least 32 days,
+    /// since the receipt of a job of thirty days names blocks from before it.
+    pub epochs: Keep,
     /// The pace of the janitor.
     pub pace: PaceSettings,
 }
@@ -101,6 +107,9 @@ pub struct RetentionCutoffs {
     disputes: Timestamp,
     batches: Timestamp,
     refusals: Timestamp,
+    epochs: Timestamp,
+    /// The first of this validator's own receipt pages that others may still read.
+    served_page: i64,
 }
 
 /// The first block whose receipts a cycle may still be scored by; `None` if no cycle is settled yet.
@@ -129,6 +138,7 @@ impl Default for ValidatorRetentionConfig {
             disputes: keep(365, 100_000, 1_024),
             batches: keep(400, 100_000, 4_096),
             refusals: keep(30, 100_000, 256),
+            epochs: keep(40, 1_000_000, 10_240),
             pace: PaceSettings::default(),
         }
     }
@@ -148,6 +158,7 @@ impl ValidatorRetentionConfig {
             ("disputes", self.disputes, 1),
             ("batches", self.batches, 1),
             ("refusals", self.refusals, 1),
+            ("epochs", self.epochs, EPOCHS_NEEDED_DAYS),
         ];
         let problems = keeps
             .into_iter()
@@ -332,6 +343,13 @@ impl Store {
                 "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1",
             )
             .await?,
+            epochs: of(
+                config.epochs,
+                &["epochs", "capacity_statements", "capacity_evidence"],
+                "SELECT received_at FROM capacity_statements ORDER BY received_at DESC LIMIT 1 OFFSET $1",
+            )
+            .await?,
+            served_page: page_of(now).saturating_sub(SERVED_SECS / PAGE_SECS),
         })
     }
 }
@@ -345,6 +363,7 @@ impl RetentionCutoffs {
         all.extend(self.streamed_rows());
         all.extend(self.job_rows());
         all.extend(self.other_rows());
+        all.extend(self.epoch_rows());
         all
     }
 
@@ -509,6 +528,37 @@ impl RetentionCutoffs {
                 "DELETE FROM pages_read WHERE (miner, page) IN \
                  (SELECT miner, page FROM pages_read WHERE page < $1 LIMIT $2)",
                 [self.oldest_page],
+            ),
+            rows(
+                "receipt_lines",
+                "DELETE FROM receipt_lines WHERE (page, first) IN \
+                 (SELECT page, first FROM receipt_lines WHERE page < $1 ORDER BY page, first LIMIT $2)",
+                [self.served_page],
+            ),
+        ]
+    }
+
+    /// The stakes and statements by which cycles were scored. Cycles keep a copy of what counted in their snapshots.
+    fn epoch_rows(&self) -> Vec<Deletion> {
+        let before = self.epochs.micros();
+        vec![
+            rows(
+                "epochs",
+                "DELETE FROM epochs WHERE (chain, first_block) IN \
+                 (SELECT chain, first_block FROM epochs WHERE first_ms < $1 LIMIT $2)",
+                [before / 1_000],
+            ),
+            rows(
+                "capacity_statements",
+                "DELETE FROM capacity_statements WHERE (chain, cycle, validator, digest) IN \
+                 (SELECT chain, cycle, validator, digest FROM capacity_statements WHERE received_at < $1 LIMIT $2)",
+                [before],
+            ),
+            rows(
+                "capacity_evidence",
+                "DELETE FROM capacity_evidence WHERE digest IN \
+                 (SELECT digest FROM capacity_evidence WHERE written_at < $1 LIMIT $2)",
+                [before],
             ),
         ]
     }

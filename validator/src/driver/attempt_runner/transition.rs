@@ -1,9 +1,13 @@
 //! Takes an attempt's steps: stores what an event changes, and sends what follows from it.
 
+use std::time::Duration;
+
+use muster_job_messages::outgoing::AttemptPay;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, JobState, Outcome};
 use muster_protocol::{JobRejectionReason, ReceiptKind, ReceiptPayload, Timestamp};
 use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
+use muster_scoring::{MINIMUM_CHARGE_US, PayableAttempt};
 use muster_store::StoreError;
 
 use super::AttemptRunner;
@@ -64,10 +68,11 @@ impl AttemptRunner<'_> {
         Ok(())
     }
 
-    /// Stores a change and notes it in the ledger.
+    /// Notes a change in the ledger and stores it. The ledger comes first: the user hears of the change as soon as it
+    /// is stored, and the user's next job must find the executor free. If the store fails, the process ends.
     async fn store_change(&mut self, change: &AttemptChange) -> Result<(), StoreError> {
-        self.state.store.save(change).await?;
         self.update_ledger(change);
+        self.state.store.save(change).await?;
         if matches!(change.machine.state(), JobState::Ready) {
             self.mark_attempts_without_image(change.now).await?;
         }
@@ -143,11 +148,36 @@ impl AttemptRunner<'_> {
         let receipt = match kind {
             ReceiptKind::Started => messages.started_receipt(now),
             ReceiptKind::Accepted => messages.accepted_receipt(now),
-            ReceiptKind::Finished => messages.finished_receipt(paid, self.start_time(), now),
+            ReceiptKind::Finished => {
+                let started = self.start_time();
+                let micros = messages.payable_micros(paid, started, now);
+                messages.finished_receipt(self.cover(micros, started, now), started, now)
+            }
         };
         let frame = messages.receipt_message(&receipt.offered);
         issued.push(receipt);
         frame
+    }
+
+    /// Names the blocks that cover a pay. No receipt counts for more than the time that its attempt took.
+    fn cover(&self, micros: u64, started: Timestamp, now: Timestamp) -> AttemptPay {
+        let took = u64::try_from(now.since(started).as_micros()).unwrap_or(u64::MAX);
+        let counted = micros.min(took.max(MINIMUM_CHARGE_US));
+        let head = self.state.subnet.head().filter(|_| counted > 0);
+        let blocks = head.map(|head| {
+            let attempt = PayableAttempt {
+                miner: self.attempt.miner,
+                class: self.attempt.machine.plan().class,
+                began: started,
+                ended: started.plus(Duration::from_micros(counted)),
+                micros: counted,
+            };
+            self.state.allowance.lock().name_blocks(&attempt, head.0)
+        });
+        AttemptPay {
+            micros,
+            blocks: blocks.unwrap_or_default(),
+        }
     }
 
     /// When the attempt began for both sides: the time of its started receipt.

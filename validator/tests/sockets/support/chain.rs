@@ -1,5 +1,7 @@
 //! A chain whose blocks a test makes one by one, with the real chain's rules for weights.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 
 use futures_util::FutureExt;
@@ -11,8 +13,8 @@ use muster_chain::weights_commit::{
     CommitPosition, OnChainWeights, StoredCommit, TIMELOCKED_VERSION, commit_hash,
 };
 use muster_chain::{
-    BlockNumber, CallRejection, ChainError, Hyperparameters, Metagraph, Netuid, Neuron, Uid, WeightRules,
-    WeightsCall, WeightsMethod,
+    BlockNumber, BlockPace, CallRejection, ChainError, Hyperparameters, Metagraph, Netuid, Neuron, TimedSubnet,
+    Uid, WeightRules, WeightsCall, WeightsMethod,
 };
 use muster_identity::Keypair;
 use muster_protocol::Hotkey;
@@ -23,6 +25,10 @@ use super::miner::Miner;
 
 /// Blocks of an epoch, less one: cycles of eleven blocks, windows from the sixth to the tenth of each.
 pub(crate) const TEMPO: u16 = 10;
+
+/// The time of block 0, in milliseconds since 1970, and the duration of a block.
+const BEGIN_MS: u64 = 1_770_000_000_000;
+const BLOCK_MS: u64 = 12_000;
 
 /// Blocks of a cycle.
 const CYCLE: u64 = TEMPO as u64 + 1;
@@ -54,6 +60,10 @@ struct Rules {
     committed: usize,
     /// Whether the next call is taken but answered with an error that leaves open whether it was.
     vague: bool,
+    /// Whether the subnet of earlier blocks is told.
+    remembers: bool,
+    /// Where validators serve their pages.
+    pages: BTreeMap<Hotkey, SocketAddr>,
 }
 
 impl TestChain {
@@ -93,6 +103,8 @@ impl TestChain {
                 commits: Vec::new(),
                 committed: 0,
                 vague: false,
+                remembers: false,
+                pages: BTreeMap::new(),
             }),
             head: watch::Sender::new(1),
         }
@@ -161,6 +173,20 @@ impl TestChain {
         if let Some(neuron) = self.rules().metagraph.neurons.get_mut(usize::from(uid)) {
             neuron.permit = true;
         }
+    }
+
+    /// Tells the stakes of earlier blocks from now on: each neuron with a permit has as much.
+    pub(crate) fn remember(&self) {
+        let mut rules = self.rules();
+        rules.remembers = true;
+        for neuron in &mut rules.metagraph.neurons {
+            neuron.stake = 1_000;
+        }
+    }
+
+    /// A validator states where it serves its pages.
+    pub(crate) fn state_pages(&self, validator: Hotkey, address: SocketAddr) {
+        self.rules().pages.insert(validator, address);
     }
 
     /// Refuses the next `times` weights.
@@ -233,6 +259,27 @@ impl Chain for TestChain {
         .boxed()
     }
 
+    fn subnet_at(&self, block: BlockNumber) -> BoxFuture<'_, Result<Option<TimedSubnet>, ChainError>> {
+        let rules = self.rules();
+        let subnet = TimedSubnet {
+            metagraph: Metagraph {
+                block,
+                ..rules.metagraph.clone()
+            },
+            pace: BlockPace {
+                time_ms: BEGIN_MS + block.0 * BLOCK_MS,
+                block_ms: BLOCK_MS,
+            },
+        };
+        let told = Some(subnet).filter(|_| rules.remembers && block.0 > 0);
+        async move { Ok(told) }.boxed()
+    }
+
+    fn pages_of<'a>(&'a self, validator: &'a Hotkey) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
+        let address = self.rules().pages.get(validator).copied();
+        async move { Ok(address) }.boxed()
+    }
+
     fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {
         let rules = self.rules();
         let (method, block) = (rules.method, rules.metagraph.block);
@@ -248,8 +295,8 @@ impl Chain for TestChain {
         };
         let schedule = Schedule {
             block,
-            time_ms: 1_770_000_000_000 + block.0 * 12_000,
-            block_ms: 12_000,
+            time_ms: BEGIN_MS + block.0 * BLOCK_MS,
+            block_ms: BLOCK_MS,
             tempo: TEMPO + 1,
             last: BlockNumber(epoch(block.0) * CYCLE),
             pending: None,

@@ -1,4 +1,5 @@
-//! Encoding and decoding of a text in the chain's commitments, where a miner states its manifest. Pure.
+//! Encoding and decoding of a text in the chain's commitments, where a miner states its manifest and a validator the
+//! address of its pages. Pure.
 
 use subxt::dynamic::Value;
 use subxt::ext::scale_value::ValueDef;

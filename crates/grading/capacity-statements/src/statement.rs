@@ -1,0 +1,174 @@
+//! A validator's signed statement of capacity for one cycle.
+
+use muster_identity::{Keypair, verify};
+use muster_protocol::{Digest, Signature, ValidatorKey, canonical};
+use muster_scoring::{CapacityRow, CapacityStatement};
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::{CapacityEvidence, evidence_digest};
+
+/// The format and version of a statement.
+const FORMAT: &str = "muster/capacity/1";
+
+/// The largest text of a statement that is read, in bytes: 256 miners with five classes and two kinds of probe.
+pub const MAX_STATEMENT_BYTES: usize = 1024 * 1024;
+
+/// The subnet, the cycle and the validator of a statement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatementContext {
+    /// The chain's genesis hash.
+    pub genesis: String,
+    /// The number of the subnet.
+    pub netuid: u16,
+    /// The validator that states it.
+    pub validator: ValidatorKey,
+    /// The first block of the cycle for which it is stated.
+    pub cycle: u64,
+}
+
+/// A statement with its signature, as it is served and stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedStatement {
+    /// The format and version.
+    format: String,
+    #[serde(flatten)]
+    context: StatementContext,
+    rows: Vec<CapacityRow>,
+    /// The digest of the evidence.
+    evidence: Digest,
+    /// The validator's signature over the canonical text of all other fields.
+    signature: Signature,
+}
+
+/// The reason why a statement or its evidence does not count.
+#[derive(Debug, thiserror::Error)]
+pub enum StatementError {
+    /// The text is no statement.
+    #[error("it is not a statement of capacity")]
+    Text(#[from] serde_json::Error),
+    /// The text or its format is another one.
+    #[error("it is longer than a statement may be, or of another format")]
+    Format,
+    /// The statement is about another subnet or cycle, or of another validator.
+    #[error("it is about another subnet or cycle, or of another validator")]
+    Context,
+    /// The validator did not sign it.
+    #[error("its validator did not sign it")]
+    Signature,
+    /// The evidence is not the one that the statement names.
+    #[error("the evidence is not the one that it names")]
+    OtherEvidence,
+    /// Other rows follow from the evidence.
+    #[error("its rows do not follow from its evidence")]
+    Rows,
+}
+
+/// The fields that are signed.
+#[derive(Serialize)]
+struct SignedFields<'a> {
+    format: &'a str,
+    #[serde(flatten)]
+    context: &'a StatementContext,
+    rows: &'a [CapacityRow],
+    evidence: Digest,
+}
+
+impl SignedFields<'_> {
+    fn to_text(&self) -> String {
+        // A struct of texts, integers and lists always has a JSON value.
+        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
+    }
+}
+
+/// Signs what the evidence proves.
+pub fn sign_statement(
+    keypair: &Keypair,
+    context: StatementContext,
+    evidence: &CapacityEvidence,
+) -> SignedStatement {
+    let (rows, digest) = (evidence.rows(), evidence_digest(&evidence.to_text()));
+    let fields = SignedFields {
+        format: FORMAT,
+        context: &context,
+        rows: &rows,
+        evidence: digest,
+    };
+    let signature = keypair.sign(fields.to_text().as_bytes());
+    SignedStatement {
+        format: FORMAT.to_owned(),
+        context,
+        rows,
+        evidence: digest,
+        signature,
+    }
+}
+
+/// Reads a statement that has to be of this validator, subnet and cycle.
+///
+/// # Errors
+/// The text is no such statement, or its validator did not sign it.
+pub fn check_statement(text: &str, expected: &StatementContext) -> Result<SignedStatement, StatementError> {
+    if text.len() > MAX_STATEMENT_BYTES {
+        return Err(StatementError::Format);
+    }
+    let statement: SignedStatement = serde_json::from_str(text)?;
+    if statement.format != FORMAT {
+        return Err(StatementError::Format);
+    }
+    if statement.context != *expected {
+        return Err(StatementError::Context);
+    }
+    let signed = statement.signed_fields().to_text();
+    if verify(&expected.validator.0, signed.as_bytes(), &statement.signature) {
+        Ok(statement)
+    } else {
+        Err(StatementError::Signature)
+    }
+}
+
+impl SignedStatement {
+    fn signed_fields(&self) -> SignedFields<'_> {
+        SignedFields {
+            format: &self.format,
+            context: &self.context,
+            rows: &self.rows,
+            evidence: self.evidence,
+        }
+    }
+
+    /// The digest of the evidence that the rows follow from.
+    pub fn evidence(&self) -> Digest {
+        self.evidence
+    }
+
+    /// Reads the evidence, from which the rows have to follow.
+    ///
+    /// # Errors
+    /// The text is not the evidence that the statement names, or other rows follow from it.
+    pub fn check_evidence(&self, text: &str) -> Result<CapacityEvidence, StatementError> {
+        if evidence_digest(text) != self.evidence {
+            return Err(StatementError::OtherEvidence);
+        }
+        let evidence: CapacityEvidence = serde_json::from_str(text)?;
+        if evidence.rows() == self.rows {
+            Ok(evidence)
+        } else {
+            Err(StatementError::Rows)
+        }
+    }
+
+    /// The statement as scoring reads it.
+    pub fn stated(&self) -> CapacityStatement {
+        CapacityStatement {
+            validator: self.context.validator,
+            cycle: self.context.cycle,
+            rows: self.rows.clone(),
+        }
+    }
+
+    /// The canonical text, with the signature.
+    pub fn to_text(&self) -> String {
+        // A struct of texts, integers and lists always has a JSON value.
+        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
+    }
+}

@@ -1,0 +1,104 @@
+//! The door at which this validator serves its receipts, its statements of capacity with their evidence, and its
+//! scoring snapshots. It is public: all of it is signed or content-addressed, and meant to be checked by others.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, RANGE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use muster_chain::Epoch;
+use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
+use muster_http::server::{self, Server, TowerToHyperService};
+use muster_process::error::Causes;
+use muster_protocol::Digest;
+use muster_protocol::receipt::parse_page_name;
+use muster_store::StoreError;
+use tokio::net::TcpListener;
+
+use crate::state::ValidatorState;
+
+/// Lines of a page in one answer; the next request asks for the rest.
+const MAX_LINES: u32 = 4_000;
+
+/// Serves the pages until the validator stops.
+pub(crate) async fn serve(state: Arc<ValidatorState>, listener: TcpListener) -> Result<(), StoreError> {
+    let (tasks, clock) = (state.tasks.clone(), Arc::clone(&state.clock));
+    let settings = state.config.http.clone();
+    let router = Router::new()
+        .route("/receipts/{page}", get(receipts))
+        .route("/capacity/{cycle}", get(statement))
+        .route("/capacity-evidence/{digest}", get(evidence))
+        .route("/scoring-snapshots/{digest}", get(snapshot))
+        .with_state(state);
+    let service = TowerToHyperService::new(router);
+    let stop = tasks.token();
+    let server = Server::new("pages", &settings, tasks, clock, stop);
+    server::serve(server, listener, move |_| service.clone()).await;
+    Ok(())
+}
+
+async fn receipts(
+    State(state): State<Arc<ValidatorState>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(page) = parse_page_name(&name) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let asked = headers.get(RANGE).and_then(|range| range.to_str().ok());
+    // Readers ask for a page from some byte on. The end that they name is not needed: whole lines are answered.
+    let from = match RequestedRange::parse(asked, u64::MAX) {
+        RequestedRange::Whole | RequestedRange::Unsatisfiable => 0,
+        RequestedRange::Part { first, .. } => first,
+    };
+    let part = match state.store.receipt_page(page, from, MAX_LINES).await {
+        Ok(Some(part)) => part,
+        Ok(None) => return StatusCode::NOT_FOUND.into_response(),
+        Err(error) => return unreadable(&error),
+    };
+    let kind = [(CONTENT_TYPE, "application/jsonl"), (ACCEPT_RANGES, "bytes")];
+    if part.lines.is_empty() {
+        let range = [(CONTENT_RANGE, unsatisfied(part.size))];
+        return (StatusCode::RANGE_NOT_SATISFIABLE, range).into_response();
+    }
+    let skipped = usize::try_from(from.saturating_sub(part.first)).unwrap_or(usize::MAX);
+    let Some(lines) = part.lines.get(skipped..).map(str::to_owned) else {
+        // The byte lies within a letter of a line: nobody who reads whole lines asks for it.
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let length = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+    if from == 0 && length == part.size {
+        return (kind, lines).into_response();
+    }
+    let range = ContentRange::of_part(from, from.saturating_add(length), part.size).to_string();
+    (StatusCode::PARTIAL_CONTENT, kind, [(CONTENT_RANGE, range)], lines).into_response()
+}
+
+async fn statement(State(state): State<Arc<ValidatorState>>, Path(cycle): Path<u64>) -> Response {
+    let read = state.store.statement_of(state.key(), Epoch(cycle)).await;
+    json_text(read)
+}
+
+async fn evidence(State(state): State<Arc<ValidatorState>>, Path(digest): Path<Digest>) -> Response {
+    json_text(state.store.evidence(digest).await)
+}
+
+async fn snapshot(State(state): State<Arc<ValidatorState>>, Path(digest): Path<Digest>) -> Response {
+    json_text(state.store.scoring_snapshot(digest).await)
+}
+
+fn json_text(read: Result<Option<String>, StoreError>) -> Response {
+    match read {
+        Ok(Some(text)) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
+        Ok(None) => StatusCode::NOT_FOUND.into_response(),
+        Err(error) => unreadable(&error),
+    }
+}
+
+fn unreadable(error: &StoreError) -> Response {
+    tracing::error!(error = %Causes(error), "a page could not be read from the store");
+    StatusCode::INTERNAL_SERVER_ERROR.into_response()
+}
