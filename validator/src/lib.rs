@@ -71,8 +71,8 @@ use tokio::sync::watch;
 
 use chain::{Chain, Subnet, SubnetView};
 pub use config::{
-    BudgetConfig, ChainConfig, Config, FacilitatorConfig, PagesConfig, QueueConfig, ReceiptsConfig, RoutingConfig,
-    ScoringConfig, TimingConfig, UsersConfig,
+    BudgetConfig, ChainConfig, Config, FacilitatorConfig, PagesConfig, QueueConfig, ReceiptsConfig,
+    RoutingConfig, ScoringConfig, TimingConfig, UsersConfig,
 };
 use driver::JobDrivers;
 use facilitator::FacilitatorBackend;

@@ -1,6 +1,6 @@
-//! Gathers the receipts of all validators from the receipt pages of miners and of validators. Other validators' receipts
-//! count in this validator's scores, and miners' signatures on its own receipts are found there too. A miner may show
-//! its receipts to some validators only, so validators serve their own.
+//! Gathers the receipts of all validators from the receipt pages of miners and of validators. Other validators'
+//! receipts count in this validator's scores, and miners' signatures on its own receipts are found there too. A miner
+//! may show its receipts to some validators only, so validators serve their own.
 //!
 //! No job waits for this. A party that does not serve its pages is skipped until the next round; a page that was read
 //! in part is read on from that place, by the next process too.
@@ -18,8 +18,8 @@ use muster_process::error::Causes;
 use muster_protocol::receipt::page_of;
 use muster_protocol::{Receipt, Timestamp};
 use muster_receipts::{
-    Fetcher, PageCursor, PageRequest, PageSource, ReceiptRejection, RejectionReason, advance_cursor, check_receipts,
-    cut_lines, plan_requests, read_lines,
+    Fetcher, PageCursor, PageRequest, PageSource, ReceiptRejection, RejectionReason, advance_cursor,
+    check_receipts, cut_lines, plan_requests, read_lines,
 };
 use muster_store::StoreError;
 

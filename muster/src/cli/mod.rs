@@ -109,6 +109,9 @@ pub(crate) struct Up {
     /// Miners, each with its own keys.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) miners: u32,
+    /// Validators, each with its own keys. The first one serves models; the facilitator gives jobs to all of them.
+    #[arg(long, default_value_t = 1, value_name = "V", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) validators: u32,
     /// Executors of each miner, which run at once.
     #[arg(long, default_value_t = 2, value_name = "M")]
     pub(crate) executors: u32,

@@ -51,7 +51,8 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
     diary.step(format!("demo image {image} loaded"));
     let grader = load_image(&engine, &layout, "grader", &programs.grader).await?;
 
-    let keys = Keys::load_or_create(&layout, usize::try_from(args.miners).unwrap_or(usize::MAX))?;
+    let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+    let keys = Keys::load_or_create(&layout, count(args.validators), count(args.miners))?;
     let earlier = Subnet::read(&args.dir)?;
     // Held until the subnet ends.
     let mut claims = PortClaims::new()?;
@@ -109,7 +110,7 @@ async fn serve(
     let miners = (0..subnet.miners().len()).map(plan::miner_name);
     let roles = std::iter::once("facilitator".to_owned())
         .chain(miners)
-        .chain(std::iter::once("validator".to_owned()));
+        .chain((0..=subnet.further_validators.len()).map(plan::validator_name));
     for role in roles {
         supervisor.start(role_program(setup, &role));
         let file = setup.layout.ready(&role);
@@ -118,7 +119,11 @@ async fn serve(
             .await?;
         diary.step(format!("{role} at {address}"));
         if role == "facilitator" {
-            let config = setup.validator(Some(signer(subnet).await?), 0);
+            let signer = signer(subnet).await?;
+            for (name, config) in setup.further_validators(Some(&signer)) {
+                plan::write_toml(&setup.layout.config(&name), &config)?;
+            }
+            let config = setup.validator(Some(signer), 0);
             plan::write_toml(&setup.layout.config("validator"), &config)?;
         }
     }
@@ -217,6 +222,12 @@ fn welcome(subnet: &Subnet) {
         "  validator     {} http://{}/v0/state",
         subnet.validator, subnet.validator_status
     ));
+    for validator in &subnet.further_validators {
+        print::line(format_args!(
+            "  validator     {} http://{}/v0/state",
+            validator.key, validator.status
+        ));
+    }
     for (miner, address) in subnet.miners() {
         print::line(format_args!("  miner         {miner} at {address}"));
     }
@@ -270,7 +281,7 @@ fn lying_engine(setup: &Setup<'_>, engine: &std::path::Path, image: ImageId) -> 
 
 /// The process of a role; `name` is `miner-2` for the second miner.
 fn role_program(setup: &Setup<'_>, name: &str) -> Program {
-    let role = if name.starts_with("miner") { "miner" } else { name };
+    let role = name.split('-').next().unwrap_or(name);
     let config = setup.layout.config(name);
     let mut command = vec![
         setup.muster.clone(),
@@ -279,7 +290,7 @@ fn role_program(setup: &Setup<'_>, name: &str) -> Program {
         config,
         "--lifeline".into(),
     ];
-    if let Some(address) = setup.subnet.metrics.filter(|_| role == "validator") {
+    if let Some(address) = setup.subnet.metrics.filter(|_| name == "validator") {
         command.extend(["--metrics".into(), address.to_string().into()]);
     }
     Program {

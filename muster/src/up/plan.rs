@@ -11,7 +11,7 @@ use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 
 use super::ports::{self, PortClaims};
-use super::state::{FurtherMiner, Layout, Subnet};
+use super::state::{FurtherMiner, FurtherValidator, Layout, Subnet};
 use crate::failure::{Failure, Result};
 
 /// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the
@@ -32,13 +32,15 @@ const STAKE: u64 = 1_000_000_000_000;
 /// The keys of a local subnet.
 pub(crate) struct Keys {
     pub(crate) validator: Keypair,
+    /// The validators after the first.
+    pub(crate) further_validators: Vec<Keypair>,
     pub(crate) miner: Keypair,
     /// The coldkey of the first miner. Work that an owner's validator pays to the owner's miner would not count.
     pub(crate) miner_coldkey: Hotkey,
     /// The miners after the first, each with its own coldkey.
     pub(crate) further_miners: Vec<MinerIdentity>,
     pub(crate) user: Keypair,
-    /// Owns the hotkey of the validator on the chain; nothing but the genesis uses it.
+    /// Owns the hotkeys of the validators on the chain; nothing but the genesis uses it.
     pub(crate) owner: Keypair,
 }
 
@@ -56,9 +58,17 @@ pub(crate) fn miner_name(index: usize) -> String {
     }
 }
 
+/// The name of a validator's process, wallet and files: `validator`, `validator-2`, `validator-3` and so on.
+pub(crate) fn validator_name(index: usize) -> String {
+    match index {
+        0 => "validator".to_owned(),
+        _ => format!("validator-{}", index.saturating_add(1)),
+    }
+}
+
 impl Keys {
-    /// Loads the wallets of an earlier run, or makes them. There is at least one miner.
-    pub(crate) fn load_or_create(layout: &Layout, miners: usize) -> Result<Self> {
+    /// Loads the wallets of an earlier run, or makes them. There are at least one validator and one miner.
+    pub(crate) fn load_or_create(layout: &Layout, validators: usize, miners: usize) -> Result<Self> {
         let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
         let path = |name: &str| WalletPath::new(layout.wallets(), name, HOTKEY);
         let key = |name: &str| {
@@ -82,8 +92,12 @@ impl Keys {
         };
         let first = identity(0)?;
         let further_miners = (1..miners).map(identity).collect::<Result<Vec<_>>>()?;
+        let further_validators = (1..validators)
+            .map(|index| key(&validator_name(index)))
+            .collect::<Result<Vec<_>>>()?;
         Ok(Self {
             further_miners,
+            further_validators,
             validator: key("validator")?,
             miner: first.hotkey,
             miner_coldkey: first.coldkey,
@@ -114,7 +128,28 @@ pub(crate) fn subnet(
             address: claims.claim(&name, earlier.map(|miner| miner.address), port)?,
         });
     }
+    let mut further_validators = Vec::new();
+    for (index, keypair) in keys.further_validators.iter().enumerate() {
+        let earlier = earlier.and_then(|subnet| subnet.further_validators.get(index));
+        let port = |first: u16| first.saturating_add(u16::try_from(index).unwrap_or(u16::MAX));
+        let name = validator_name(index.saturating_add(1));
+        further_validators.push(FurtherValidator {
+            key: ValidatorKey(keypair.hotkey()),
+            status: claims.claim(
+                &name,
+                earlier.map(|known| known.status),
+                port(ports::FURTHER_VALIDATORS),
+            )?,
+            pages: claims.claim(
+                &format!("{name}'s pages"),
+                earlier.map(|known| known.pages),
+                port(ports::PAGES.saturating_add(1)),
+            )?,
+        });
+    }
     Ok(Subnet {
+        pages: Some(claims.claim("pages", earlier.and_then(|s| s.pages), ports::PAGES)?),
+        further_validators,
         chain: claims.claim("chain", earlier.map(|s| s.chain), ports::CHAIN)?,
         facilitator: claims.claim("facilitator", earlier.map(|s| s.facilitator), ports::FACILITATOR)?,
         validator_status: claims.claim("validator", earlier.map(|s| s.validator_status), ports::VALIDATOR)?,
@@ -144,6 +179,10 @@ pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
     ];
     let mut balances = serde_json::Map::new();
     let mut fund = |key: Hotkey| balances.insert(key.to_string(), json!(STAKE));
+    for validator in &keys.further_validators {
+        neurons.push(neuron(validator, &owner, STAKE, true));
+        fund(validator.hotkey());
+    }
     for miner in &keys.further_miners {
         neurons.push(neuron(&miner.hotkey, &miner.coldkey.to_string(), 0, false));
         fund(miner.hotkey.hotkey());
@@ -205,6 +244,7 @@ impl Setup<'_> {
             ("validator".to_owned(), self.validator(None, 0)),
             ("executor".to_owned(), self.executor()),
         ];
+        all.extend(self.further_validators(None));
         for (index, (_, address)) in self.subnet.miners().into_iter().enumerate() {
             all.push((miner_name(index), self.miner(&miner_name(index), address)));
         }
@@ -255,12 +295,42 @@ impl Setup<'_> {
             "dial": {"allow": ["127.0.0.0/8"]},
             "ready_file": self.layout.ready("validator"),
             "gateway": self.gateway(signer),
+            "pages": pages(self.subnet.pages),
+            // A cycle takes seconds here.
+            "receipts": {"interval_s": 1},
             "grading": {
                 "every_blocks": every_blocks,
                 "gather_s": 60,
                 "images": {"always_on.test": {"image": self.grader}},
             },
         })
+    }
+
+    /// The validators after the first, by their names. They serve no models, and draw no batches by themselves.
+    pub(crate) fn further_validators(&self, signer: Option<&str>) -> Vec<(String, Value)> {
+        let further = self.subnet.further_validators.iter().zip(1..);
+        let config = |(validator, index): (&FurtherValidator, usize)| {
+            let name = validator_name(index);
+            let mut config = self.validator(signer.map(str::to_owned), 0);
+            if let Some(config) = config.as_object_mut() {
+                config.remove("gateway");
+                for (key, value) in [
+                    ("wallet", self.wallet(&name)),
+                    ("store", json!(self.store(&name))),
+                    ("bind", json!(validator.status)),
+                    (
+                        "operator_token",
+                        json!(self.layout.data(&format!("{name}.token"))),
+                    ),
+                    ("ready_file", json!(self.layout.ready(&name))),
+                    ("pages", pages(Some(validator.pages))),
+                ] {
+                    config.insert(key.to_owned(), value);
+                }
+            }
+            (name, config)
+        };
+        further.map(config).collect()
     }
 
     /// The demo image, which repeats what it hears, and what the user brought.
@@ -351,6 +421,14 @@ impl Setup<'_> {
     }
 }
 
+/// The `[pages]` of a validator that serves them at this address of this machine.
+fn pages(address: Option<SocketAddr>) -> Value {
+    match address {
+        Some(address) => json!({"bind": address, "announce": address}),
+        None => json!({}),
+    }
+}
+
 /// Writes a configuration as TOML, with a head that says where it comes from.
 pub(crate) fn write_toml(path: &Path, config: &Value) -> anyhow::Result<()> {
     let text = toml::to_string(config).context("a configuration that TOML cannot hold")?;
@@ -376,7 +454,7 @@ mod tests {
     fn every_role_takes_its_configuration_and_the_gateway_serves_the_demo_model() {
         let folder = tempfile::tempdir().unwrap();
         let layout = Layout::create(folder.path()).unwrap();
-        let keys = Keys::load_or_create(&layout, 2).unwrap();
+        let keys = Keys::load_or_create(&layout, 2, 2).unwrap();
         let mut claims = PortClaims::new().unwrap();
         let subnet = subnet(&layout, &keys, None, &mut claims).unwrap();
         let file = folder.path().join("models.toml");
@@ -400,8 +478,18 @@ mod tests {
         };
         taken::<muster_facilitator::Config>("facilitator", &setup.facilitator());
         assert_eq!(setup.facilitator()["gateways"]["allow"], json!([LOCAL]));
-        let miners: Vec<_> = setup.configurations().into_iter().skip(3).collect();
+        let mut all = setup.configurations();
+        let miners = all.split_off(4);
         assert_eq!(miners.len(), 2);
+        let [first, second] = [1, 3].map(|place| &all[place]);
+        assert_eq!(
+            (first.0.as_str(), second.0.as_str()),
+            ("validator", "validator-2")
+        );
+        taken::<muster_validator::Config>("validator-2", &second.1);
+        for field in ["bind", "wallet", "store", "operator_token", "ready_file", "pages"] {
+            assert_ne!(first.1[field], second.1[field], "{field} is each validator's own");
+        }
         for (name, config) in &miners {
             taken::<muster_miner::Config>(name, config);
         }

@@ -22,6 +22,11 @@ pub(super) const METRICS: u16 = 8094;
 /// Of the second miner; the others follow.
 pub(super) const FURTHER_MINERS: u16 = 8095;
 
+/// Of the first validator's pages; those of the others follow.
+pub(super) const PAGES: u16 = 8070;
+/// Of the second validator's status; the others follow.
+pub(super) const FURTHER_VALIDATORS: u16 = 8051;
+
 /// A taken port is passed over by this much, so that the ports of a second subnet end like those of the first.
 const STEP: u16 = 10;
 

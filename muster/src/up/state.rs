@@ -120,8 +120,24 @@ pub(crate) struct Subnet {
     /// The miners after the first.
     #[serde(default)]
     pub(crate) further_miners: Vec<FurtherMiner>,
+    /// Where the first validator serves its pages to others; none in the folder of an older version.
+    #[serde(default)]
+    pub(crate) pages: Option<SocketAddr>,
+    /// The validators after the first.
+    #[serde(default)]
+    pub(crate) further_validators: Vec<FurtherValidator>,
     /// Wallets, the user's among them.
     pub(crate) wallets: PathBuf,
+}
+
+/// A validator after the first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FurtherValidator {
+    pub(crate) key: ValidatorKey,
+    /// Its read-only status.
+    pub(crate) status: SocketAddr,
+    /// Where it serves its pages to others.
+    pub(crate) pages: SocketAddr,
 }
 
 /// A miner after the first.

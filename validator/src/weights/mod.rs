@@ -2,8 +2,8 @@
 //! weights.
 //!
 //! [`block_loop`] decides at each block what is due, by the rules in [`cycle`]; [`score_cycle`] scores a cycle, with
-//! the executors that [`capacity`] finds proven and the stakes that [`epochs`] recorded; [`submission`] submits its weights and looks after commits until they
-//! are revealed.
+//! the capacity that validators state ([`capacity`]) and the stakes that [`epochs`] recorded; [`submission`] submits
+//! its weights and looks after commits until they are revealed.
 //!
 //! A scored cycle is stored before its weights are sent, so that a restart sends the same weights or learns from the
 //! chain that they are there. Once the chain has taken the weights of a window, it is not asked again in that window.

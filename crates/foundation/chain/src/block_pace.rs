@@ -24,9 +24,9 @@ pub struct BlockPace {
 /// A subnet at one block, with the time of that block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimedSubnet {
-    /// The subnet.
+    /// The neurons and the tempo at that block.
     pub metagraph: Metagraph,
-    /// The time of the block.
+    /// The time of that block, and the pace before it.
     pub pace: BlockPace,
 }
 
@@ -36,7 +36,11 @@ impl ChainClient {
     /// # Errors
     /// As for [`Self::metagraph`]. A node that keeps few states does not know the subnet at an old block: the public
     /// ones keep the last 256.
-    pub async fn subnet_at(&self, netuid: Netuid, block: BlockNumber) -> Result<Option<TimedSubnet>, ChainError> {
+    pub async fn subnet_at(
+        &self,
+        netuid: Netuid,
+        block: BlockNumber,
+    ) -> Result<Option<TimedSubnet>, ChainError> {
         const DOING: &str = "read the subnet at an earlier block";
         self.endpoint
             .ask(DOING, |head| async move {

@@ -12,10 +12,10 @@ use subxt::dynamic::{self, Value};
 use tokio::sync::Mutex;
 
 use crate::answer_decoding::AnswerValue;
+use crate::commitment_text;
 use crate::endpoints::{ChainHead, ChainTimeouts, Endpoint};
 use crate::error::ChainError;
 use crate::hyperparameters::Hyperparameters;
-use crate::commitment_text;
 use crate::metagraph::Metagraph;
 use crate::scale_value::{flag, items, number, option};
 
@@ -109,7 +109,11 @@ impl ChainClient {
             .await
     }
 
-    pub(crate) async fn metagraph_at(&self, head: ChainHead, netuid: Netuid) -> Result<Arc<Metagraph>, ChainError> {
+    pub(crate) async fn metagraph_at(
+        &self,
+        head: ChainHead,
+        netuid: Netuid,
+    ) -> Result<Arc<Metagraph>, ChainError> {
         const DOING: &str = "read the metagraph";
         let hash = head.at.block_hash();
         if let Some(known) = self.cached(hash, netuid) {

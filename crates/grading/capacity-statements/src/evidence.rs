@@ -13,7 +13,7 @@ pub const MAX_EVIDENCE_BYTES: usize = 8 * 1024 * 1024;
 /// The observations of a validator, by miner and class.
 pub type MinerObservations = BTreeMap<(MinerKey, ExecutorClass), ObservedMiner>;
 
-/// What a validator saw of one miner in one class.
+/// The observations of one miner in one class, and its offers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedMiner {
     /// The probes of its executors.

@@ -130,9 +130,9 @@ const VALIDATOR: &str = "validator ";
 /// The party that serves receipt pages. It serves its own receipts only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PageSource {
-    /// A miner.
+    /// A miner, which serves the receipts that it signed.
     Miner(MinerKey),
-    /// A validator.
+    /// A validator, which serves the receipts that it issued, once their miners have signed them.
     Validator(ValidatorKey),
 }
 

@@ -97,7 +97,7 @@ pub struct AttemptGroup {
 /// The offers that a miner got in one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfferCount {
-    /// The miner.
+    /// The miner that was asked.
     pub miner: MinerKey,
     /// The class of executor.
     pub class: ExecutorClass,

@@ -14,7 +14,7 @@ pub struct NamedBlocks {
     pub miner: MinerKey,
     /// The class of its attempt.
     pub class: ExecutorClass,
-    /// The blocks.
+    /// The numbers of the blocks.
     pub blocks: Vec<u64>,
 }
 

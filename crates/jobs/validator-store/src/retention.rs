@@ -28,6 +28,8 @@ const EPOCHS_NEEDED_DAYS: u32 = 32;
 /// The most turns of accounts without waiting jobs.
 const MOST_TURNS: i64 = 100_000;
 
+const NEWEST_REFUSALS: &str = "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1";
+
 /// The name of the horizon of users' signatures.
 pub(super) const SIGNATURES: &str = "signatures";
 
@@ -265,6 +267,13 @@ impl Store {
         read_cutoff(&self.pool, keep, tables, newest, now, sizes).await
     }
 
+    async fn epochs_cutoff(&self, keep: Keep, now: Timestamp, sizes: &[TableSize]) -> Result<Timestamp> {
+        let tables = ["epochs", "capacity_statements", "capacity_evidence"];
+        let newest =
+            "SELECT received_at FROM capacity_statements ORDER BY received_at DESC LIMIT 1 OFFSET $1";
+        self.cutoff(keep, &tables, newest, now, sizes).await
+    }
+
     async fn retention_cutoffs(
         &self,
         config: &ValidatorRetentionConfig,
@@ -337,18 +346,8 @@ impl Store {
                 "SELECT began_at FROM batches ORDER BY began_at DESC LIMIT 1 OFFSET $1",
             )
             .await?,
-            refusals: of(
-                config.refusals,
-                &["refused_receipts"],
-                "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1",
-            )
-            .await?,
-            epochs: of(
-                config.epochs,
-                &["epochs", "capacity_statements", "capacity_evidence"],
-                "SELECT received_at FROM capacity_statements ORDER BY received_at DESC LIMIT 1 OFFSET $1",
-            )
-            .await?,
+            refusals: of(config.refusals, &["refused_receipts"], NEWEST_REFUSALS).await?,
+            epochs: self.epochs_cutoff(config.epochs, now, sizes).await?,
             served_page: page_of(now).saturating_sub(SERVED_SECS / PAGE_SECS),
         })
     }

@@ -1,8 +1,5 @@
 //! `muster doctor`: gathers facts about this machine, has them judged, prints the verdicts.
 
-mod facts;
-mod verdict;
-
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,15 +8,15 @@ use std::time::Duration;
 use muster_chain::ChainClient;
 use muster_client::Credential;
 use muster_executor::sized_disk::try_out;
+use muster_machine_verdict::{
+    ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, Purpose, RemoteFacts,
+    Severity, judge, worst_severity,
+};
 use muster_process::SharedClock;
 use muster_terminal::print;
 use serde_json::json;
 use tokio::process::Command;
 
-use self::facts::{
-    ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, RemoteFacts,
-};
-use self::verdict::{Purpose, Severity, judge, worst_severity};
 use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::facilitator_access;

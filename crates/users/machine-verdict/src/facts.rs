@@ -4,98 +4,98 @@ use serde::{Deserialize, Serialize};
 
 /// All facts. A fact that was not gathered is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MachineFacts {
+pub struct MachineFacts {
     /// The Docker engine.
-    pub(crate) engine: EngineFacts,
+    pub engine: EngineFacts,
     /// The disk below a folder.
-    pub(crate) disk: DiskFacts,
+    pub disk: DiskFacts,
     /// Addresses on which roles listen.
-    pub(crate) ports: Vec<PortFacts>,
+    pub ports: Vec<PortFacts>,
     /// The state of the clock.
-    pub(crate) clock: ClockFacts,
+    pub clock: ClockFacts,
     /// The chain, if one is known.
-    pub(crate) chain: Option<RemoteFacts>,
+    pub chain: Option<RemoteFacts>,
     /// The facilitator, if one is known.
-    pub(crate) facilitator: Option<RemoteFacts>,
+    pub facilitator: Option<RemoteFacts>,
     /// The identity of the user's commands in words, or the reason for its absence.
-    pub(crate) login: LoginFacts,
+    pub login: LoginFacts,
     /// The NVIDIA cards.
-    pub(crate) gpu: GpuFacts,
+    pub gpu: GpuFacts,
 }
 
 /// The Docker engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct EngineFacts {
+pub struct EngineFacts {
     /// The engine's version; absent if none answers.
-    pub(crate) version: Option<String>,
+    pub version: Option<String>,
     /// The reason why none answers.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// The disk below a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DiskFacts {
+pub struct DiskFacts {
     /// The folder whose disk was checked.
-    pub(crate) folder: String,
+    pub folder: String,
     /// Bytes that may still be written; absent if it cannot be found out.
-    pub(crate) free: Option<u64>,
+    pub free: Option<u64>,
     /// The reason why it cannot be found out.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
     /// Whether executors can give each job a file system of a fixed size there; absent if that was not tried.
-    pub(crate) sized: Option<bool>,
+    pub sized: Option<bool>,
     /// The reason why they cannot.
-    pub(crate) unsized_because: Option<String>,
+    pub unsized_because: Option<String>,
 }
 
 /// An address on which a role listens by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PortFacts {
+pub struct PortFacts {
     /// The role that listens there by default.
-    pub(crate) role: String,
+    pub role: String,
     /// The address, such as `127.0.0.1:8090`.
-    pub(crate) address: String,
+    pub address: String,
     /// Why it cannot be listened on; absent if it can.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// The state of the machine's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ClockFacts {
+pub struct ClockFacts {
     /// Whether the system keeps it in step with others; absent if it does not say.
-    pub(crate) synchronised: Option<bool>,
+    pub synchronised: Option<bool>,
     /// Seconds by which it is ahead of the facilitator's, give or take one; absent if that was not asked.
-    pub(crate) ahead_s: Option<i64>,
+    pub ahead_s: Option<i64>,
 }
 
 /// Something at the other end of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RemoteFacts {
+pub struct RemoteFacts {
     /// The URL of the service.
-    pub(crate) url: String,
+    pub url: String,
     /// The service's own description; absent if it does not answer.
-    pub(crate) says: Option<String>,
+    pub says: Option<String>,
     /// Why it does not.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// In whose name commands speak.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LoginFacts {
+pub struct LoginFacts {
     /// A hotkey, or an API key; never the key itself.
-    pub(crate) whom: Option<String>,
+    pub whom: Option<String>,
     /// Why there is nobody.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// The NVIDIA cards, and the way of containers to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct GpuFacts {
+pub struct GpuFacts {
     /// The kernel has a device of NVIDIA's driver.
-    pub(crate) device: bool,
+    pub device: bool,
     /// One line each, as the driver's own tool says it.
-    pub(crate) found: Vec<String>,
+    pub found: Vec<String>,
     /// Why it says nothing.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
     /// The version of NVIDIA's container toolkit, by which containers get them.
-    pub(crate) toolkit: Option<String>,
+    pub toolkit: Option<String>,
 }

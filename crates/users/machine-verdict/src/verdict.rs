@@ -5,7 +5,7 @@ use std::fmt;
 use muster_protocol::ErrorCode;
 use serde::Serialize;
 
-use super::facts::{
+use crate::facts::{
     ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, RemoteFacts,
 };
 
@@ -22,7 +22,7 @@ const LEAST_TOOLKIT: (u32, u32, u32) = (1, 17, 8);
 
 /// The purpose of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// The whole subnet on one machine.
     Up,
     /// Jobs are submitted from it.
@@ -38,7 +38,7 @@ pub(crate) enum Purpose {
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Severity {
+pub enum Severity {
     /// As it should be.
     Fine,
     /// Good to know; nothing is wrong.
@@ -51,23 +51,24 @@ pub(crate) enum Severity {
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// The name of the check.
-    pub(crate) check: &'static str,
+    pub check: &'static str,
     /// How it is.
-    pub(crate) state: Severity,
+    pub state: Severity,
     /// The finding in words.
-    pub(crate) says: String,
+    pub says: String,
     /// The advice; empty where nothing needs doing.
-    pub(crate) advice: String,
+    pub advice: String,
     /// The error that it would lead to, for `muster explain`.
-    pub(crate) code: Option<&'static str>,
+    pub code: Option<&'static str>,
 }
 
 // === impl Purpose, Severity, Verdict ===
 
 impl Purpose {
-    pub(super) const fn runs_jobs(self) -> bool {
+    /// Whether jobs run on the machine.
+    pub const fn runs_jobs(self) -> bool {
         matches!(self, Self::Up | Self::Miner)
     }
 
@@ -118,7 +119,7 @@ impl Verdict {
 }
 
 /// Every verdict, in the order in which one would mend things.
-pub(crate) fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
+pub fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
     let mut verdicts = vec![
         engine(&facts.engine, purpose),
         disk(&facts.disk, purpose),
@@ -134,7 +135,7 @@ pub(crate) fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
 }
 
 /// The worst_severity of them; fine if there are none.
-pub(crate) fn worst_severity(verdicts: &[Verdict]) -> Severity {
+pub fn worst_severity(verdicts: &[Verdict]) -> Severity {
     verdicts
         .iter()
         .map(|verdict| verdict.state)

@@ -1,0 +1,263 @@
+//! Several validators of one subnet: they agree on weights, and a colluding one prints nothing for its miner.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use muster_chain::{ChainClient, Netuid, Uid};
+use muster_identity::wallet::{WalletPath, load_hotkey};
+use muster_identity::{Keypair, countersign, offer_receipt};
+use muster_process::{Clock as _, SystemClock};
+use muster_protocol::receipt::{FinishedReceipt, FinishedTag, StartedReceipt, StartedTag, page_of};
+use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, ValidatorKey};
+use muster_tests::{RunningSubnet, wait_for};
+use serde_json::Value;
+use uuid::Uuid;
+
+/// Several cycles of five seconds, beside other tests.
+const PATIENCE: Duration = Duration::from_secs(120);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A page of a validator's status.
+fn page(subnet: &RunningSubnet, validator: &str, path: &str) -> Result<Value> {
+    let written = std::fs::read_to_string(subnet.folder().join("subnet.json"))?;
+    let written: Value = serde_json::from_str(&written)?;
+    let address = match validator {
+        "validator" => &written["validator_status"],
+        _ => &written["further_validators"][0]["status"],
+    };
+    let address = address.as_str().context("no address")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    muster_process::tls::install_provider();
+    runtime.block_on(async {
+        Ok(reqwest::get(format!("http://{address}{path}"))
+            .await?
+            .json()
+            .await?)
+    })
+}
+
+/// The scored cycles of a validator by their numbers. A validator that restarts has none yet.
+fn cycles(subnet: &RunningSubnet, validator: &str) -> BTreeMap<u64, Value> {
+    let state = page(subnet, validator, "/v0/state").unwrap_or_default();
+    let cycles = state["cycles"].as_array().cloned().unwrap_or_default();
+    let numbered = cycles
+        .into_iter()
+        .filter_map(|cycle| Some((cycle["number"].as_u64()?, cycle)));
+    numbered.collect()
+}
+
+/// A number of a miner's score in a cycle; 0 without one.
+fn score_of(cycle: &Value, miner: MinerKey, field: &str) -> u64 {
+    let scores = cycle["scores"].as_array().into_iter().flatten();
+    let mut of_miner = scores.filter(|score| score["miner"] == miner.to_string());
+    of_miner
+        .next()
+        .and_then(|score| score[field].as_u64())
+        .unwrap_or(0)
+}
+
+/// Restarts a validator with a configuration by which one block in four draws a batch.
+fn grade_by_itself(subnet: &RunningSubnet, validator: &str) -> Result<()> {
+    let file = subnet.folder().join(format!("config/{validator}.toml"));
+    let config = std::fs::read_to_string(&file)?;
+    let graded = config.replace("every_blocks = 0", "every_blocks = 4");
+    anyhow::ensure!(graded != config, "{} has no every_blocks", file.display());
+    std::fs::write(&file, graded)?;
+    subnet.kill(validator)
+}
+
+/// Two parties that sign each other receipts for nothing.
+struct Colluders {
+    validator: Keypair,
+    miner: Keypair,
+    attempts: u128,
+}
+
+impl Colluders {
+    fn of(subnet: &RunningSubnet) -> Result<Self> {
+        let wallets = subnet.folder().join("wallets");
+        let key = |name: &str| load_hotkey(&WalletPath::new(wallets.clone(), name, "default"));
+        Ok(Self {
+            validator: key("validator-3")?,
+            miner: key("miner-2")?,
+            attempts: 0,
+        })
+    }
+
+    fn miner(&self) -> MinerKey {
+        MinerKey(self.miner.hotkey())
+    }
+
+    /// Writes the receipts of an attempt that ended now into the miner's pages; returns its id.
+    fn write(&mut self, subnet: &RunningSubnet, took: Duration, blocks: &[u64]) -> Result<AttemptId> {
+        self.attempts += 1;
+        let now = SystemClock::new().now();
+        let (job_uuid, began) = (
+            AttemptId::from_uuid(Uuid::from_u128(self.attempts)),
+            now.minus(took),
+        );
+        let started = ReceiptPayload::Started(StartedReceipt {
+            job_uuid,
+            miner_hotkey: self.miner(),
+            validator_hotkey: ValidatorKey(self.validator.hotkey()),
+            timestamp: began.max(now.minus(DAY)),
+            receipt_type: StartedTag,
+            executor_class: ExecutorClass::AlwaysOnTest,
+            is_organic: true,
+            ttl: 60,
+        });
+        let finished = ReceiptPayload::Finished(FinishedReceipt {
+            job_uuid,
+            miner_hotkey: self.miner(),
+            validator_hotkey: ValidatorKey(self.validator.hotkey()),
+            timestamp: now,
+            receipt_type: FinishedTag,
+            time_started: began,
+            time_took_us: u64::try_from(took.as_micros())?,
+            score_str: FinishedReceipt::score_text(u64::try_from(took.as_micros())?),
+            block_numbers: blocks.to_vec(),
+        });
+        let page = subnet
+            .folder()
+            .join(format!("data/receipts-2/{}.jsonl", page_of(now)));
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(page)?;
+        for payload in [started, finished] {
+            let receipt = countersign(&self.miner, offer_receipt(&self.validator, payload)?)?;
+            let line = format!("{}\n", serde_json::to_string(&*receipt)?);
+            file.write_all(line.as_bytes())?;
+        }
+        Ok(job_uuid)
+    }
+}
+
+/// The weights of the first validator on the chain, as shares of all in millionths, by uid.
+fn weights_on_chain(subnet: &RunningSubnet) -> Result<BTreeMap<u16, u64>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let url = format!("ws://{}", subnet.field("chain")?);
+    let weights = runtime.block_on(async {
+        let chain = ChainClient::connect(&url).await?;
+        chain.weights_of(Netuid(1), Uid(0)).await
+    })?;
+    let all: u64 = weights.iter().map(|(_, weight)| u64::from(*weight)).sum();
+    let share = |(uid, weight): (u16, u16)| (uid, u64::from(weight) * 1_000_000 / all.max(1));
+    Ok(weights.into_iter().map(share).collect())
+}
+
+#[test]
+fn validators_agree_and_one_that_colludes_with_a_miner_prints_nothing() {
+    let args = [
+        "--validators",
+        "3",
+        "--miners",
+        "2",
+        "--executors",
+        "1",
+        "--tempo",
+        "10",
+    ];
+    let subnet = RunningSubnet::start_with(&args).unwrap();
+    let mut colluders = Colluders::of(&subnet).unwrap();
+    let honest: MinerKey = subnet.field("miner").unwrap().parse().unwrap();
+    for validator in ["validator", "validator-2"] {
+        grade_by_itself(&subnet, validator).unwrap();
+    }
+
+    // Both state what they saw, each reads the other's statement, and they come to the same points. Miners with the
+    // same hardware have the same points.
+    let cheat = colluders.miner();
+    let equal = |cycle: &Value| {
+        [honest, cheat]
+            .iter()
+            .all(|miner| score_of(cycle, *miner, "credit") == 1_000)
+    };
+    let agreed = wait_for("a cycle that two validators scored alike", PATIENCE, || {
+        let second = cycles(&subnet, "validator-2");
+        let both = cycles(&subnet, "validator")
+            .into_iter()
+            .filter(|(number, cycle)| equal(cycle) && second.get(number).is_some_and(equal));
+        Ok(both
+            .max_by_key(|(number, _)| *number)
+            .map(|(number, cycle)| (cycle, second[&number].clone())))
+    });
+    let logs = || format!("{}\n{}", subnet.log("validator"), subnet.log("validator-2"));
+    let (first, second) = agreed.unwrap_or_else(|error| panic!("{error}\n{}", logs()));
+    for miner in [honest, cheat] {
+        let points = [&first, &second].map(|cycle| score_of(cycle, miner, "points"));
+        assert_eq!(points, [500_000_000_000; 2], "{first}\n{second}");
+    }
+    let snapshot = first["snapshot"].as_str().unwrap();
+    let snapshot = page(&subnet, "validator", &format!("/v0/scoring-snapshots/{snapshot}")).unwrap();
+    let stated = snapshot["capacity"]["statements"].as_array().unwrap().len();
+    assert_eq!(
+        stated, 2,
+        "the third validator never probed anything: {}",
+        snapshot["capacity"]
+    );
+    let before = weights_on_chain(&subnet).unwrap();
+
+    // Receipts over thirty days without a block, and with blocks that each of them names.
+    let month = DAY * 30 - Duration::from_secs(1);
+    let blocks: Vec<u64> = (1..20).collect();
+    let mut minted = Vec::new();
+    for _ in 0..20 {
+        minted.push((colluders.write(&subnet, month, &[]).unwrap(), "over_allowance"));
+        minted.push((colluders.write(&subnet, month, &blocks).unwrap(), "named_twice"));
+    }
+    for validator in ["validator", "validator-2"] {
+        let dropped = wait_for("a cycle that drops what was minted", PATIENCE, || {
+            let told: BTreeMap<String, String> = cycles(&subnet, validator)
+                .into_values()
+                .flat_map(|cycle| cycle["dropped"].as_array().cloned().unwrap_or_default())
+                .filter_map(|dropped| {
+                    Some((dropped[0].as_str()?.to_owned(), dropped[1].as_str()?.to_owned()))
+                })
+                .collect();
+            let all = minted
+                .iter()
+                .all(|(attempt, _)| told.contains_key(&attempt.to_string()));
+            Ok(all.then_some(told))
+        });
+        let dropped = dropped.unwrap_or_else(|error| {
+            let state = page(&subnet, validator, "/v0/state").unwrap_or_default();
+            let refused = &state["refused"];
+            panic!("{error}; gathered {}, refused {refused}", state["gathered"])
+        });
+        for (attempt, why) in &minted {
+            assert_eq!(dropped[&attempt.to_string()], *why, "{validator}");
+        }
+        for cycle in cycles(&subnet, validator).values() {
+            assert_eq!(score_of(cycle, cheat, "micros"), 0, "{validator}: {cycle}");
+        }
+    }
+    let after = weights_on_chain(&subnet).unwrap();
+    let miner_2 = 4;
+    let shares = [&before, &after].map(|weights| weights.get(&miner_2).copied().unwrap_or(0));
+    assert!(
+        shares[1] < shares[0].max(500_000) + 20_000,
+        "nothing was printed: {before:?} {after:?}"
+    );
+
+    // Work that never was, for blocks of the validator's own: it earns the premium of a worked second, and no more.
+    let head = page(&subnet, "validator", "/v0/state").unwrap()["block"]
+        .as_u64()
+        .unwrap();
+    let blocks: Vec<u64> = (head.saturating_sub(35)..head).collect();
+    let washed = colluders
+        .write(&subnet, Duration::from_secs(18), &blocks)
+        .unwrap();
+    let paid = wait_for("a cycle that counts what was washed", PATIENCE, || {
+        let all = cycles(&subnet, "validator").into_values();
+        let mut counted = all.filter(|cycle| score_of(cycle, cheat, "micros") > 0);
+        Ok(counted.find(equal))
+    });
+    let cycle = paid.unwrap_or_else(|error| panic!("{washed}: {error}\n{}", subnet.log("validator")));
+    // 1 + x / (1 - f x) of the honest miner's, with x = 0.2 and half of the capacity: 550 to 450.
+    let points = [honest, cheat].map(|miner| score_of(&cycle, miner, "points"));
+    assert!(points[1] > points[0] && points[1] <= 550_000_000_000, "{cycle}");
+}
