@@ -20,6 +20,8 @@ use muster_routing::{LedgerWindows, RoutingPolicy};
 use muster_validator_store::retention::{RetentionBounds, ValidatorRetentionConfig};
 use serde::Deserialize;
 
+use crate::collateral::config::CollateralConfig;
+
 /// Grading batches count in a cycle if they lie at most this many batch intervals before it. The last eight count
 /// (`docs/adr/0064`), and the intervals are drawn at random.
 pub(crate) const BATCHES_BACK: u64 = 16;
@@ -54,6 +56,8 @@ pub struct Config {
     pub users: UsersConfig,
     /// How miners are chosen.
     pub routing: RoutingConfig,
+    /// The collateral that miners need to get jobs.
+    pub collateral: CollateralConfig,
     /// The queue of jobs that wait for an executor.
     pub queue: QueueConfig,
     /// The gathering of receipts of all validators.
@@ -247,6 +251,7 @@ impl Default for Config {
             facilitator: FacilitatorConfig::default(),
             users: UsersConfig::default(),
             routing: RoutingConfig::default(),
+            collateral: CollateralConfig::default(),
             queue: QueueConfig::default(),
             receipts: ReceiptsConfig::default(),
             pages: PagesConfig::default(),
@@ -548,6 +553,7 @@ impl RoleConfig for Config {
                 problems.push(Problem::at(path, "must begin with ws:// or wss://"));
             }
         }
+        problems.extend(self.collateral.problems());
         problems.extend(self.users.problems());
         problems.extend(self.retention.problems("retention"));
         problems.extend(self.gateway.problems("gateway"));

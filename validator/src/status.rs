@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
@@ -27,6 +27,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::collateral::{CollateralStatus, http as collateral_status};
 use crate::driver::JobDrivers;
 use crate::link_state::LinkState;
 use crate::miner_reports::list_miners;
@@ -49,6 +50,7 @@ struct StateView {
     block: Option<u64>,
     chain: LinkState,
     facilitator: LinkState,
+    collateral: CollateralStatus,
     /// Status updates that the facilitator has not acknowledged.
     updates_waiting: u64,
     jobs: Vec<JobView>,
@@ -144,6 +146,8 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
         .route("/v0/jobs/{job}/route", get(route))
         .route("/v0/queue", get(queue))
         .route("/v0/miners", get(miners))
+        .route("/v0/collateral", get(collateral_status::list))
+        .route("/v0/collateral/slashes", post(collateral_status::slash))
         .route("/v0/sessions", get(sessions))
         .route("/v0/batches", get(batches).post(run_batch))
         .route("/v0/batches/{batch}", get(batch))
@@ -176,6 +180,7 @@ async fn state(
         block: sources.state.subnet.head().map(|head| head.0),
         chain: sources.state.subnet.link_state(),
         facilitator,
+        collateral: sources.state.collateral.status(),
         updates_waiting: sources.state.store.updates_waiting().await?,
         jobs: sources.state.store.jobs(limit).await?,
         receipts: sources.state.store.receipts(limit.saturating_mul(3)).await?,
@@ -239,14 +244,22 @@ async fn batches(
     Ok(Json(json!({ "validator": sources.state.key(), "batches": batches })).into_response())
 }
 
+/// Checks the operator's token; otherwise the answer is the refusal.
+pub(crate) fn admit_operator(sources: &StatusSources, headers: &HeaderMap) -> Result<(), Response> {
+    let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    if sources.operator.admits(shown) {
+        return Ok(());
+    }
+    let error =
+        "this call needs the operator's token, which is in the file `operator_token` of the validator";
+    Err((StatusCode::UNAUTHORIZED, Json(json!({ "error": error }))).into_response())
+}
+
 /// Runs a grading batch now; answers once every executor in it is judged. Only the operator may: a batch costs every
 /// miner time.
 async fn run_batch(State(sources): State<StatusSources>, headers: HeaderMap) -> Response {
-    let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    if !sources.operator.admits(shown) {
-        let error =
-            "this call needs the operator's token, which is in the file `operator_token` of the validator";
-        return (StatusCode::UNAUTHORIZED, Json(json!({ "error": error }))).into_response();
+    if let Err(refused) = admit_operator(&sources, &headers) {
+        return refused;
     }
     match sources.grading.run_now().await {
         Ok(batch) => Json(json!({ "batch": batch })).into_response(),
@@ -312,7 +325,7 @@ async fn route(
 }
 
 /// The store cannot be read: the log gets the cause, the caller only the error code.
-struct StoreUnreadable(StoreError);
+pub(crate) struct StoreUnreadable(StoreError);
 
 impl From<StoreError> for StoreUnreadable {
     fn from(error: StoreError) -> Self {

@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod chains;
 #[cfg(test)]
+mod collateral;
+#[cfg(test)]
 mod cycles;
 #[cfg(test)]
 mod epochs;
@@ -297,7 +299,10 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
         assert!(store.countersign(&whole, Some(9)).await.unwrap());
         let line = format!("{}\n", serde_json::to_string(&whole).unwrap());
         let page = store.receipt_page(9, 0, 10).await.unwrap().unwrap();
-        assert_eq!((page.size, page.first, &page.lines), (line.len() as u64, 0, &line));
+        assert_eq!(
+            (page.size, page.first, &page.lines),
+            (line.len() as u64, 0, &line)
+        );
         let rest = store.receipt_page(9, page.size, 10).await.unwrap().unwrap();
         assert_eq!((rest.size, rest.lines.as_str()), (page.size, ""));
         assert_eq!(store.receipt_page(8, 0, 10).await.unwrap(), None);
