@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_chain::Netuid;
+use muster_collateral_view::CollateralConfig;
 use muster_gateway::Settings as GatewaySettings;
 use muster_grading_runner::Settings as GradingSettings;
 use muster_http::addresses::AddressRules;
@@ -19,8 +20,6 @@ use muster_routing::budget::AccountBudget;
 use muster_routing::{LedgerWindows, RoutingPolicy};
 use muster_validator_store::retention::{RetentionBounds, ValidatorRetentionConfig};
 use serde::Deserialize;
-
-use crate::collateral::config::CollateralConfig;
 
 /// Grading batches count in a cycle if they lie at most this many batch intervals before it. The last eight count
 /// (`docs/adr/0064`), and the intervals are drawn at random.

@@ -32,12 +32,11 @@
 //! gateway, challenges of its grading) enter at `intake::own_jobs` and take the same way from there, without an
 //! outbox.
 //!
-//! Beside it, `collateral` reads what miners have deposited, `weights` follows the chain, scores each cycle and sets
-//! weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
+//! Beside it, `muster-collateral-view` reads what miners have deposited, `weights` follows the chain, scores each cycle
+//! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
 //! `state::ValidatorState` holds what every part needs.
 
 pub mod chain;
-mod collateral;
 mod config;
 mod driver;
 mod facilitator;
@@ -57,6 +56,8 @@ use std::time::Duration;
 
 use muster_chain::ChainError;
 use muster_collateral::CollateralError;
+pub use muster_collateral_view::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
+use muster_collateral_view::{CollateralView, ViewSubject};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::GatewayError;
 use muster_http::addresses::{AddressRules, RuleError};
@@ -74,8 +75,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use chain::{Chain, Subnet, SubnetView};
-use collateral::CollateralView;
-pub use collateral::config::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
 pub use config::{
     BudgetConfig, ChainConfig, Config, FacilitatorConfig, PagesConfig, QueueConfig, ReceiptsConfig,
     RoutingConfig, ScoringConfig, TimingConfig, UsersConfig,
@@ -194,7 +193,14 @@ pub async fn run_on(
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let rules = Arc::new(AddressRules::parse(&config.dial.allow).map_err(Error::DialRules)?);
     let subnet = SubnetView::new(chain, Arc::clone(&clock), max_age, Arc::clone(&rules));
-    let collateral = CollateralView::new(&config, keypair.hotkey(), &store, &clock)?;
+    let subject = ViewSubject {
+        endpoints: config.chain.endpoints(),
+        netuid: config.chain.netuid,
+        validator: keypair.hotkey(),
+    };
+    let (own_store, own_clock) = (Arc::clone(&store), Arc::clone(&clock));
+    let collateral = CollateralView::new(&config.collateral, subject, own_store, own_clock);
+    let collateral = collateral.map_err(Error::Collateral)?;
     let own_tasks = tasks_stopping_with(&tasks);
     let allowance = Mutex::new(AllowanceBook::new(ValidatorKey(keypair.hotkey())));
     let state = Arc::new(ValidatorState {
@@ -234,6 +240,18 @@ fn tasks_stopping_with(process: &Tasks) -> Tasks {
     own
 }
 
+/// Reads the miners' collateral until the validator stops.
+async fn follow_collateral(state: Arc<ValidatorState>) -> Result<(), StoreError> {
+    let reading = async {
+        while state.collateral.is_required() {
+            let metagraph = state.subnet.metagraph().await;
+            state.collateral.read_and_rest(&metagraph).await;
+        }
+    };
+    state.tasks.token().run_until_cancelled(reading).await;
+    Ok(())
+}
+
 /// Starts every part and serves the status page until the validator stops.
 async fn serve(
     state: &Arc<ValidatorState>,
@@ -269,7 +287,7 @@ async fn serve(
         "whitelist",
         publish_whitelist(Arc::clone(state), Arc::clone(&drivers)),
     );
-    state.spawn("collateral", collateral::follow(Arc::clone(state)));
+    state.spawn("collateral", follow_collateral(Arc::clone(state)));
     state.spawn("janitor", janitor::run(Arc::clone(state)));
     let weights = WeightSetter {
         state: Arc::clone(state),

@@ -18,8 +18,8 @@ use muster_process::error::Causes;
 use muster_protocol::receipt::page_of;
 use muster_protocol::{Receipt, Timestamp};
 use muster_receipts::{
-    Fetcher, PageCursor, PageRequest, PageSource, ReceiptRejection, RejectionReason, advance_cursor,
-    check_receipts, cut_lines, plan_requests, read_lines,
+    Fetcher, PageCursor, PageRequest, PageSource, ReceiptRejection, RejectionReason, advance_cursor, check_receipts,
+    cut_lines, plan_requests, read_lines,
 };
 use muster_store::StoreError;
 

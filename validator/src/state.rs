@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use muster_http::addresses::AddressRules;
+use muster_collateral_view::CollateralView;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
@@ -19,7 +20,6 @@ use parking_lot::Mutex;
 
 use crate::Error;
 use crate::chain::SubnetView;
-use crate::collateral::CollateralView;
 use crate::config::Config;
 use crate::store::Store;
 

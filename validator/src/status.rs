@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use muster_collateral_view::{CollateralStatus, SlashRefusal, SlashRequest};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
 use muster_gateway::{Gateway, ModelStatus};
@@ -27,7 +28,6 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::collateral::{CollateralStatus, http as collateral_status};
 use crate::driver::JobDrivers;
 use crate::link_state::LinkState;
 use crate::miner_reports::list_miners;
@@ -146,8 +146,8 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
         .route("/v0/jobs/{job}/route", get(route))
         .route("/v0/queue", get(queue))
         .route("/v0/miners", get(miners))
-        .route("/v0/collateral", get(collateral_status::list))
-        .route("/v0/collateral/slashes", post(collateral_status::slash))
+        .route("/v0/collateral", get(list_collateral))
+        .route("/v0/collateral/slashes", post(slash_miner))
         .route("/v0/sessions", get(sessions))
         .route("/v0/batches", get(batches).post(run_batch))
         .route("/v0/batches/{batch}", get(batch))
@@ -244,8 +244,41 @@ async fn batches(
     Ok(Json(json!({ "validator": sources.state.key(), "batches": batches })).into_response())
 }
 
+/// The miners' collateral and the newest slashes.
+async fn list_collateral(State(sources): State<StatusSources>) -> Result<Response, StoreUnreadable> {
+    let state = &sources.state;
+    let metagraph = state.subnet.last_metagraph();
+    let page = state.collateral.page(state.key(), metagraph.as_deref()).await?;
+    Ok(Json(page).into_response())
+}
+
+/// Slashes a miner, or tells the effect of that. Only the operator may.
+async fn slash_miner(
+    State(sources): State<StatusSources>,
+    headers: HeaderMap,
+    Json(request): Json<SlashRequest>,
+) -> Response {
+    if let Err(refused) = admit_operator(&sources, &headers) {
+        return refused;
+    }
+    let metagraph = sources.state.subnet.last_metagraph();
+    match sources
+        .state
+        .collateral
+        .slash(&request, metagraph.as_deref())
+        .await
+    {
+        Ok(answer) => Json(answer).into_response(),
+        Err(SlashRefusal::Store(error)) => StoreUnreadable::from(error).into_response(),
+        Err(refused) => {
+            let error = json!({ "error": refused.to_string() });
+            (StatusCode::CONFLICT, Json(error)).into_response()
+        }
+    }
+}
+
 /// Checks the operator's token; otherwise the answer is the refusal.
-pub(crate) fn admit_operator(sources: &StatusSources, headers: &HeaderMap) -> Result<(), Response> {
+fn admit_operator(sources: &StatusSources, headers: &HeaderMap) -> Result<(), Response> {
     let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     if sources.operator.admits(shown) {
         return Ok(());
@@ -325,7 +358,7 @@ async fn route(
 }
 
 /// The store cannot be read: the log gets the cause, the caller only the error code.
-pub(crate) struct StoreUnreadable(StoreError);
+struct StoreUnreadable(StoreError);
 
 impl From<StoreError> for StoreUnreadable {
     fn from(error: StoreError) -> Self {

@@ -51,10 +51,7 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Where a validator serves its pages; `None` if it does not state it.
-    fn pages_of<'a>(
-        &'a self,
-        _validator: &'a Hotkey,
-    ) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
+    fn pages_of<'a>(&'a self, _validator: &'a Hotkey) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
         async { Ok(None) }.boxed()
     }
 
@@ -124,10 +121,7 @@ impl Chain for Subnet {
         async { Ok(Some(self.client().await?.head_hash().await?)) }.boxed()
     }
 
-    fn pages_of<'a>(
-        &'a self,
-        validator: &'a Hotkey,
-    ) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
+    fn pages_of<'a>(&'a self, validator: &'a Hotkey) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
         async move { self.client().await?.pages_of(self.netuid, validator).await }.boxed()
     }
 

@@ -96,14 +96,7 @@ async fn answer_event(
         // over, and pays nothing.
         None => {
             let now = state.clock.now();
-            let receipt = sign_finished_receipt(
-                &state.keypair,
-                attempt,
-                miner,
-                AttemptPay::default(),
-                ended.started_at,
-                now,
-            );
+            let receipt = sign_finished_receipt(&state.keypair, attempt, miner, AttemptPay::default(), ended.started_at, now);
             let head = state.subnet.head();
             state.store.keep_receipt(&receipt, head).await?;
             receipt

@@ -74,13 +74,8 @@ impl PeerValidators {
         let others = permitted
             .map(|neuron| ValidatorKey(neuron.hotkey))
             .filter(|other| *other != me);
-        let readings: Vec<_> = others
-            .map(|validator| self.read_address(validator).boxed())
-            .collect();
-        let readings: Vec<_> = stream::iter(readings)
-            .buffer_unordered(READ_AT_ONCE)
-            .collect()
-            .await;
+        let readings: Vec<_> = others.map(|validator| self.read_address(validator).boxed()).collect();
+        let readings: Vec<_> = stream::iter(readings).buffer_unordered(READ_AT_ONCE).collect().await;
         let mut known = self.known.lock();
         let before = std::mem::take(&mut known.addresses);
         for (validator, read) in readings {

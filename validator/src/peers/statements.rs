@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use muster_capacity_statements::{
-    CapacityEvidence, MAX_EVIDENCE_BYTES, MAX_STATEMENT_BYTES, SignedStatement, StatementContext,
-    StatementError, check_statement,
+    CapacityEvidence, MAX_EVIDENCE_BYTES, MAX_STATEMENT_BYTES, SignedStatement, StatementContext, StatementError,
+    check_statement,
 };
 use muster_chain::Epoch;
 use muster_process::error::Causes;

@@ -64,11 +64,7 @@ impl WeightSetter {
         if statements.is_empty() {
             return Ok(None);
         }
-        let epochs = self
-            .state
-            .store
-            .epochs_between(span.cycle.0, span.cycle.0)
-            .await?;
+        let epochs = self.state.store.epochs_between(span.cycle.0, span.cycle.0).await?;
         let stakes = lower_stakes(&epochs);
         let mut classes: BTreeSet<ExecutorClass> = observed.keys().map(|(_, class)| *class).collect();
         classes.extend(self.state.config.grading.images.keys());
@@ -210,21 +206,12 @@ mod tests {
             first_block,
             first_ms: 0,
             block_ms: 1,
-            permitted: stakes
-                .iter()
-                .map(|(seed, stake)| (ValidatorKey(key(*seed)), *stake))
-                .collect(),
+            permitted: stakes.iter().map(|(seed, stake)| (ValidatorKey(key(*seed)), *stake)).collect(),
             proven: vec![],
         };
-        let epochs = [
-            epoch(1, &[(1, 5), (2, 7), (3, 1)]),
-            epoch(2, &[(1, 6), (2, 2), (4, 9)]),
-        ];
+        let epochs = [epoch(1, &[(1, 5), (2, 7), (3, 1)]), epoch(2, &[(1, 6), (2, 2), (4, 9)])];
         let stakes = lower_stakes(&epochs);
-        assert_eq!(
-            stakes,
-            [(ValidatorKey(key(1)), 5), (ValidatorKey(key(2)), 2)].into()
-        );
+        assert_eq!(stakes, [(ValidatorKey(key(1)), 5), (ValidatorKey(key(2)), 2)].into());
         assert_eq!(lower_stakes(&epochs[..1]), BTreeMap::new());
     }
 

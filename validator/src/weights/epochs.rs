@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use muster_chain::{BlockNumber, Metagraph, TimedSubnet};
 use muster_process::error::Causes;
-use muster_protocol::ValidatorKey;
 use muster_protocol::job::MAX_JOB_SECS;
+use muster_protocol::ValidatorKey;
 use muster_scoring::{
     AllowanceBook, AllowanceInputs, EpochFacts, LOOKBACK_BLOCKS, PaidReceipt, ScoringSnapshot, SpentBlocks,
     proven_executors,
@@ -139,9 +139,7 @@ fn oldest_block(head: u64, block_ms: u64) -> u64 {
 
 /// The head when the first of these attempts began.
 fn oldest_named(receipts: &[PaidReceipt], times: BlockTimes) -> BlockNumber {
-    let began = receipts
-        .iter()
-        .map(|paid| times.block_at(paid.receipt.time_started));
+    let began = receipts.iter().map(|paid| times.block_at(paid.receipt.time_started));
     began.min().unwrap_or(times.block)
 }
 

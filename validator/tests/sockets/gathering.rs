@@ -235,10 +235,7 @@ fn naming(validator: &Keypair, miner: &Keypair, attempt: u128, blocks: &[u64]) -
         panic!("the second one is finished: {finished:?}");
     };
     finished.block_numbers = blocks.to_vec();
-    [
-        started,
-        signed(validator, miner, ReceiptPayload::Finished(finished)),
-    ]
+    [started, signed(validator, miner, ReceiptPayload::Finished(finished))]
 }
 
 #[tokio::test]
@@ -257,20 +254,9 @@ async fn a_receipt_counts_for_the_blocks_that_it_names() {
         .test_clock
         .advance_to(start().plus(std::time::Duration::from_secs(12 * 24)));
     // A validator of the tests' chain that has half of the stake may use 24 s of a block.
-    for (attempt, blocks) in [
-        (1, &[23][..]),
-        (2, &[]),
-        (3, &[24]),
-        (4, &[24]),
-        (5, &[1_000]),
-        (6, &[12]),
-    ] {
+    for (attempt, blocks) in [(1, &[23][..]), (2, &[]), (3, &[24]), (4, &[24]), (5, &[1_000]), (6, &[12])] {
         let at = world.test_clock.now();
-        write(
-            &miner,
-            at,
-            &naming(&other.keypair, &miner.keypair, attempt, blocks),
-        );
+        write(&miner, at, &naming(&other.keypair, &miner.keypair, attempt, blocks));
     }
     gathered(&world, 12).await;
     world.chain.seal_to(39);
@@ -287,13 +273,7 @@ async fn a_receipt_counts_for_the_blocks_that_it_names() {
     dropped.sort_unstable();
     assert_eq!(
         dropped,
-        [
-            "future_block",
-            "named_twice",
-            "named_twice",
-            "no_stake",
-            "over_allowance"
-        ],
+        ["future_block", "named_twice", "named_twice", "no_stake", "over_allowance"],
         "{cycle}"
     );
     assert_eq!(cycle["scores"][0]["micros"], 5_000_000, "{cycle}");
@@ -317,9 +297,7 @@ async fn a_validator_shows_the_receipts_that_a_miner_hides() {
     world.start();
     world.facilitator.accept().await;
     let state = gathered(&world, 2).await;
-    let refused = world.until("the refusal", |state| {
-        state["refused"][0]["reason"] == "other_validator"
-    });
+    let refused = world.until("the refusal", |state| state["refused"][0]["reason"] == "other_validator");
     let refused = while_time_passes(&world.test_clock, "the refusal", refused).await;
     assert_eq!(
         refused["refused"][0]["miner"],

@@ -36,12 +36,7 @@ async fn the_epochs_of_a_window_come_with_the_one_before() {
             let pair = |epoch: &EpochFacts| (epoch.first_block, epoch.proven[0].executors);
             epochs.iter().map(pair).collect()
         };
-        assert_eq!(
-            between(350, 500).await,
-            [(200, 1), (300, 5), (400, 1)],
-            "{}",
-            test.engine
-        );
+        assert_eq!(between(350, 500).await, [(200, 1), (300, 5), (400, 1)], "{}", test.engine);
         assert_eq!(between(300, 399).await, [(200, 1), (300, 5)]);
         assert_eq!(between(199, 250).await, [(100, 1), (200, 1)]);
         assert_eq!(between(5, 150).await, [(100, 1)]);
@@ -66,20 +61,14 @@ async fn a_validator_that_contradicts_itself_is_kept_with_two_statements() {
             store.put_statement(&stated(me), body, NOW(second)).await.unwrap();
         }
         let other = ValidatorKey(hotkey(2));
-        store
-            .put_statement(&stated(other), "first", NOW(9))
-            .await
-            .unwrap();
+        store.put_statement(&stated(other), "first", NOW(9)).await.unwrap();
         let kept = store.statements_for(Epoch(361)).await.unwrap();
         let of = |validator| -> Vec<&str> {
             let of_one = kept.iter().filter(|kept| kept.validator == validator);
             of_one.map(|kept| kept.body.as_str()).collect()
         };
         assert_eq!((of(me), of(other)), (vec!["first", "second"], vec!["first"]));
-        assert_eq!(
-            store.statement_of(me, Epoch(361)).await.unwrap().as_deref(),
-            Some("first")
-        );
+        assert_eq!(store.statement_of(me, Epoch(361)).await.unwrap().as_deref(), Some("first"));
         assert_eq!(store.statement_of(me, Epoch(362)).await.unwrap(), None);
         let digest = Digest::of(b"x");
         assert_eq!(store.evidence(digest).await.unwrap(), None);
@@ -96,10 +85,7 @@ async fn blocks_that_receipts_named_and_offers_that_miners_refused_are_counted()
         let (one, frame) = request(job(1), 5);
         store.admit(&one, &frame, NOW(1), None).await.unwrap();
         let begun = attempt(1, 1);
-        store
-            .begin_attempt(one.uuid, &beginning(begun.clone()))
-            .await
-            .unwrap();
+        store.begin_attempt(one.uuid, &beginning(begun.clone())).await.unwrap();
         assert_eq!(store.offers_since(NOW(0)).await.unwrap(), [], "it has not ended");
         let mut receipt = finished(1, 2, "9.000000");
         receipt.block_numbers = vec![3, 4];
@@ -128,10 +114,7 @@ async fn blocks_that_receipts_named_and_offers_that_miners_refused_are_counted()
         assert_eq!((named.miner, named.blocks.as_slice()), (miner(2), &[3, 4][..]));
         assert_eq!(store.blocks_named_since(BlockNumber(8)).await.unwrap(), []);
         let offers = store.offers_since(NOW(0)).await.unwrap();
-        let counts: Vec<_> = offers
-            .iter()
-            .map(|count| (count.miner, count.offers, count.refused))
-            .collect();
+        let counts: Vec<_> = offers.iter().map(|count| (count.miner, count.offers, count.refused)).collect();
         assert_eq!(counts, [(miner(2), 1, 1)]);
         assert_eq!(store.offers_since(NOW(100_000)).await.unwrap(), []);
     }

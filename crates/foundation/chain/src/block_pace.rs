@@ -36,11 +36,7 @@ impl ChainClient {
     /// # Errors
     /// As for [`Self::metagraph`]. A node that keeps few states does not know the subnet at an old block: the public
     /// ones keep the last 256.
-    pub async fn subnet_at(
-        &self,
-        netuid: Netuid,
-        block: BlockNumber,
-    ) -> Result<Option<TimedSubnet>, ChainError> {
+    pub async fn subnet_at(&self, netuid: Netuid, block: BlockNumber) -> Result<Option<TimedSubnet>, ChainError> {
         const DOING: &str = "read the subnet at an earlier block";
         self.endpoint
             .ask(DOING, |head| async move {

@@ -41,13 +41,7 @@ mod tests {
 
     #[test]
     fn other_commitments_name_no_address() {
-        for text in [
-            "",
-            "<M:C2>",
-            "[1]",
-            r#"{"muster":{"pages":7}}"#,
-            r#"{"muster":{"pages":"nowhere"}}"#,
-        ] {
+        for text in ["", "<M:C2>", "[1]", r#"{"muster":{"pages":7}}"#, r#"{"muster":{"pages":"nowhere"}}"#] {
             assert_eq!(pages(text), None, "{text}");
         }
     }

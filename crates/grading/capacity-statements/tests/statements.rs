@@ -1,8 +1,8 @@
 //! Statements are signed, bound to their subnet and cycle, and follow from their evidence.
 
 use muster_capacity_statements::{
-    CapacityEvidence, MAX_STATEMENT_BYTES, MinerObservations, ObservedMiner, SignedStatement,
-    StatementContext, StatementError, check_statement, evidence_digest, sign_statement,
+    CapacityEvidence, MAX_STATEMENT_BYTES, MinerObservations, ObservedMiner, SignedStatement, StatementContext,
+    StatementError, check_statement, evidence_digest, sign_statement,
 };
 use muster_identity::Keypair;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
@@ -44,10 +44,7 @@ fn evidence() -> CapacityEvidence {
         refused: 1,
     };
     let miner = MinerKey(Hotkey::from_bytes([9; 32]));
-    CapacityEvidence::of(&MinerObservations::from([(
-        (miner, ExecutorClass::AlwaysOnTest),
-        seen,
-    )]))
+    CapacityEvidence::of(&MinerObservations::from([((miner, ExecutorClass::AlwaysOnTest), seen)]))
 }
 
 fn statement() -> SignedStatement {
@@ -75,31 +72,17 @@ fn the_text_is_as_documented() {
     let rows = format!("{},{}", row("announced", 2), row("unannounced", 4));
     assert_eq!(
         before,
-        format!(
-            r#"{{"cycle":361,"evidence":"sha256:{digest}","format":"muster/capacity/1","genesis":"0xab","#
-        ) + &format!(r#""netuid":12,"rows":[{rows}],"#)
+        format!(r#"{{"cycle":361,"evidence":"sha256:{digest}","format":"muster/capacity/1","genesis":"0xab","#)
+            + &format!(r#""netuid":12,"rows":[{rows}],"#)
     );
     let validator = context().validator;
-    assert!(
-        signature.ends_with(&format!(r#","validator":"{validator}"}}"#)),
-        "{signature}"
-    );
-    assert_eq!(
-        evidence_digest(&evidence().to_text()).to_string(),
-        format!("sha256:{digest}")
-    );
+    assert!(signature.ends_with(&format!(r#","validator":"{validator}"}}"#)), "{signature}");
+    assert_eq!(evidence_digest(&evidence().to_text()).to_string(), format!("sha256:{digest}"));
     let seen = |at, kind, shown| {
-        format!(
-            r#"{{"announced":4,"at":"{at}","credit":{shown}000,"excuses":[],"kind":"{kind}","shown":{shown}}}"#
-        )
+        format!(r#"{{"announced":4,"at":"{at}","credit":{shown}000,"excuses":[],"kind":"{kind}","shown":{shown}}}"#)
     };
     let [zero, one] = ["2026-01-21T12:53:20.000000Z", "2026-01-21T13:53:20.000000Z"];
-    let all = [
-        seen(zero, "announced", 3),
-        seen(one, "announced", 2),
-        seen(one, "unannounced", 4),
-    ]
-    .join(",");
+    let all = [seen(zero, "announced", 3), seen(one, "announced", 2), seen(one, "unannounced", 4)].join(",");
     assert_eq!(
         evidence().to_text(),
         format!(r#"{{"miners":[{{"class":"always_on.test","miner":"{miner}","observations":[{all}],"#)
@@ -113,17 +96,10 @@ fn a_statement_is_read_back_and_states_what_the_probes_proved() {
     assert_eq!(read, statement_with_signature_of(&read));
     let stated = read.stated();
     assert_eq!((stated.cycle, stated.validator), (361, context().validator));
-    let rows: Vec<_> = stated
-        .rows
-        .iter()
-        .map(|row| (row.kind, row.executors, row.offers))
-        .collect();
+    let rows: Vec<_> = stated.rows.iter().map(|row| (row.kind, row.executors, row.offers)).collect();
     assert_eq!(
         rows,
-        [
-            (ObservationKind::Announced, 2, 30),
-            (ObservationKind::Unannounced, 4, 30)
-        ]
+        [(ObservationKind::Announced, 2, 30), (ObservationKind::Unannounced, 4, 30)]
     );
     read.check_evidence(&evidence().to_text()).unwrap();
 }
@@ -139,39 +115,21 @@ fn statement_with_signature_of(read: &SignedStatement) -> SignedStatement {
 fn every_lie_has_its_reason() {
     let check = |text: &str| check_statement(text, &context());
     assert!(matches!(check("{}"), Err(StatementError::Text(_))));
-    assert!(matches!(
-        check(&" ".repeat(MAX_STATEMENT_BYTES + 1)),
-        Err(StatementError::Format)
-    ));
-    assert!(matches!(
-        check(&forged("format", "muster/capacity/2".into())),
-        Err(StatementError::Format)
-    ));
-    assert!(matches!(
-        check(&forged("rows", serde_json::json!([]))),
-        Err(StatementError::Signature)
-    ));
-    assert!(matches!(
-        check(&forged("cycle", 362.into())),
-        Err(StatementError::Context)
-    ));
+    assert!(matches!(check(&" ".repeat(MAX_STATEMENT_BYTES + 1)), Err(StatementError::Format)));
+    assert!(matches!(check(&forged("format", "muster/capacity/2".into())), Err(StatementError::Format)));
+    assert!(matches!(check(&forged("rows", serde_json::json!([]))), Err(StatementError::Signature)));
+    assert!(matches!(check(&forged("cycle", 362.into())), Err(StatementError::Context)));
     let other = StatementContext {
         netuid: 13,
         ..context()
     };
-    assert!(matches!(
-        check_statement(&statement().to_text(), &other),
-        Err(StatementError::Context)
-    ));
+    assert!(matches!(check_statement(&statement().to_text(), &other), Err(StatementError::Context)));
     let other = StatementContext {
         validator: ValidatorKey(Hotkey::from_bytes([1; 32])),
         ..context()
     };
     let claimed = forged("validator", serde_json::to_value(other.validator).unwrap());
-    assert!(matches!(
-        check_statement(&claimed, &other),
-        Err(StatementError::Signature)
-    ));
+    assert!(matches!(check_statement(&claimed, &other), Err(StatementError::Signature)));
 }
 
 #[test]
@@ -187,10 +145,7 @@ fn rows_without_their_evidence_do_not_count() {
     let mut json = serde_json::to_value(statement()).unwrap();
     json["rows"][0]["executors"] = 4.into();
     let lying: SignedStatement = serde_json::from_value(json).unwrap();
-    assert!(matches!(
-        lying.check_evidence(&evidence().to_text()),
-        Err(StatementError::Rows)
-    ));
+    assert!(matches!(lying.check_evidence(&evidence().to_text()), Err(StatementError::Rows)));
 }
 
 proptest! {

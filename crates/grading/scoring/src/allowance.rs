@@ -168,10 +168,7 @@ impl SpentRanges {
     fn of(spent: &[SpentBlocks]) -> Self {
         let mut all = Self::default();
         for spent in spent {
-            let ranges = all
-                .0
-                .entry((spent.validator, spent.miner, spent.class))
-                .or_default();
+            let ranges = all.0.entry((spent.validator, spent.miner, spent.class)).or_default();
             ranges.insert(spent.first, spent.last.max(spent.first));
         }
         all
@@ -510,24 +507,14 @@ mod tests {
         assert_eq!(ranges(&spent), [(301, 302), (305, 305)]);
         let mut next = AllowanceInputs { spent, ..inputs };
         let more = spent_after(&next, &[claim(300, 310, &[303, 304, 309])], 1_000);
-        assert_eq!(
-            ranges(&more),
-            [(301, 305), (309, 309)],
-            "neighbours are one range"
-        );
+        assert_eq!(ranges(&more), [(301, 305), (309, 309)], "neighbours are one range");
         // Thirty days of twelve-second blocks: as long as an attempt may last whose window begins so early.
         let longest = 216_000;
-        assert_eq!(
-            spent_after(&next, &[], 302 + longest + LOOKBACK_BLOCKS + 1).len(),
-            1
-        );
+        assert_eq!(spent_after(&next, &[], 302 + longest + LOOKBACK_BLOCKS + 1).len(), 1);
         assert_eq!(spent_after(&next, &[], 10_000_000), []);
         next.spent = more;
         let receipt = crate::testing::paid(validator(1), miner(9), CLASS, vec![302, 303, 304, 309]);
-        assert_eq!(
-            ranges(&unspend(&next.spent, &[receipt])),
-            [(301, 301), (305, 305)]
-        );
+        assert_eq!(ranges(&unspend(&next.spent, &[receipt])), [(301, 301), (305, 305)]);
     }
 
     proptest! {

@@ -263,26 +263,15 @@ mod tests {
     #[test]
     fn the_newest_blocks_are_named_first_and_none_twice() {
         let mut book = book(4);
-        assert_eq!(
-            book.name_blocks(&attempt(300, 310, 2 * WORTH + 1), 1_000),
-            [308, 309, 310]
-        );
+        assert_eq!(book.name_blocks(&attempt(300, 310, 2 * WORTH + 1), 1_000), [308, 309, 310]);
         assert_eq!(book.name_blocks(&attempt(300, 310, WORTH), 1_000), [307]);
         assert_eq!(book.name_blocks(&attempt(300, 311, 2 * WORTH), 1_000), [306, 311]);
-        assert_eq!(
-            book.name_blocks(&attempt(300, 320, WORTH), 315),
-            [315],
-            "only final blocks"
-        );
+        assert_eq!(book.name_blocks(&attempt(300, 320, WORTH), 315), [315], "only final blocks");
         let other = PayableAttempt {
             class: ExecutorClass::AlwaysOnCpu8c16Gb,
             ..attempt(300, 310, 2 * WORTH)
         };
-        assert_eq!(
-            book.name_blocks(&other, 1_000),
-            [307, 308, 309, 310],
-            "one executor on probation"
-        );
+        assert_eq!(book.name_blocks(&other, 1_000), [307, 308, 309, 310], "one executor on probation");
         assert_eq!(book.name_blocks(&attempt(300, 310, 0), 1_000), [0; 0]);
     }
 
@@ -313,19 +302,11 @@ mod tests {
         assert_eq!(book.left(MINER, CLASS, 9_000), Some(all));
         book.name_blocks(&attempt(8_990, 9_000, 5 * WORTH), 9_000);
         assert_eq!(book.left(MINER, CLASS, 9_000), Some(all - 5 * WORTH));
-        assert_eq!(
-            book.left(MINER, CLASS, 7_300),
-            None,
-            "the window reaches back to block 100"
-        );
+        assert_eq!(book.left(MINER, CLASS, 7_300), None, "the window reaches back to block 100");
         assert_eq!(book.left(MINER, CLASS, 100), None);
         book.forget_before(8_998);
         assert_eq!(book.left(MINER, CLASS, 9_000), None);
-        assert_eq!(
-            book.name_blocks(&attempt(8_990, 9_000, WORTH), 9_000),
-            [8_997],
-            "the names before it are forgotten"
-        );
+        assert_eq!(book.name_blocks(&attempt(8_990, 9_000, WORTH), 9_000), [8_997], "the names before it are forgotten");
     }
 
     proptest! {

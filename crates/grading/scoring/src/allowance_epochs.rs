@@ -68,7 +68,11 @@ impl<'a> Epoch<'a> {
             .get(&claim.validator)
             .copied()
             .filter(|stake| *stake > 0)?;
-        let proven = self.proven.get(&(claim.miner, claim.class)).copied().unwrap_or(0);
+        let proven = self
+            .proven
+            .get(&(claim.miner, claim.class))
+            .copied()
+            .unwrap_or(0);
         block_worth(stake, self.all, proven, self.facts.block_ms)
     }
 }
@@ -90,7 +94,9 @@ pub(crate) fn block_worth(stake: u64, all: u128, proven: u32, block_ms: u64) -> 
 pub(crate) fn block_at(epochs: &[Epoch<'_>], time: Timestamp) -> u64 {
     let ms = to_ms(time);
     let epoch = epochs.iter().rfind(|epoch| epoch.facts.first_ms <= ms);
-    epoch.map_or(0, |epoch| epoch.facts.block_at_ms(ms).min(epoch.last_block))
+    epoch.map_or(0, |epoch| {
+        epoch.facts.block_at_ms(ms).min(epoch.last_block)
+    })
 }
 
 /// Milliseconds since 1970; 0 for a time before.

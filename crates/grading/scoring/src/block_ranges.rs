@@ -20,11 +20,7 @@ impl BlockRanges {
 
     /// Removes the blocks from `first` to `last`.
     pub(crate) fn remove(&mut self, first: u64, last: u64) {
-        while let Some((begin, end)) = self
-            .0
-            .range(..=last)
-            .next_back()
-            .map(|(begin, end)| (*begin, *end))
+        while let Some((begin, end)) = self.0.range(..=last).next_back().map(|(begin, end)| (*begin, *end))
             && end >= first
         {
             self.0.remove(&begin);

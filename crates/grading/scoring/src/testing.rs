@@ -7,12 +7,7 @@ use uuid::Uuid;
 use crate::PaidReceipt;
 
 /// A finished receipt over ten seconds that names these blocks.
-pub(crate) fn paid(
-    validator: ValidatorKey,
-    miner: MinerKey,
-    class: ExecutorClass,
-    blocks: Vec<u64>,
-) -> PaidReceipt {
+pub(crate) fn paid(validator: ValidatorKey, miner: MinerKey, class: ExecutorClass, blocks: Vec<u64>) -> PaidReceipt {
     PaidReceipt {
         receipt: FinishedReceipt {
             job_uuid: AttemptId::from_uuid(Uuid::from_u128(7)),

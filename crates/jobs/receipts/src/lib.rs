@@ -13,8 +13,7 @@ pub mod page_lines;
 pub mod page_plan;
 
 pub use check::{
-    CheckedBatch, PageSource, ReceiptKey, ReceiptRejection, RejectionReason, check_receipts, key_of,
-    read_lines,
+    CheckedBatch, PageSource, ReceiptKey, ReceiptRejection, RejectionReason, check_receipts, key_of, read_lines,
 };
 pub use fetch::{FetchError, Fetcher, PagePiece};
 pub use page_lines::{CutLines, MAX_LINE, cut_lines};

@@ -19,8 +19,8 @@ use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptPayload, Signature, Timestamp, ValidatorKey};
 use muster_receipts::check::digest;
 use muster_receipts::{
-    FetchError, Fetcher, PagePart, PageRequest, PageSource, RejectionReason, check_receipts, cut_lines,
-    key_of, read_lines,
+    FetchError, Fetcher, PagePart, PageRequest, PageSource, RejectionReason, check_receipts, cut_lines, key_of,
+    read_lines,
 };
 use uuid::Uuid;
 

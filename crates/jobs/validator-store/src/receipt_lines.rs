@@ -66,12 +66,11 @@ impl Store {
     /// The database fails.
     pub async fn receipt_page(&self, page: i64, from: u64, limit: u32) -> Result<Option<ReceiptPage>> {
         const OPERATION: &str = "read a receipt page";
-        let row =
-            sqlx::query("SELECT COALESCE(MAX(first + length), 0) AS size FROM receipt_lines WHERE page = $1")
-                .bind(page)
-                .fetch_one(&self.pool)
-                .await
-                .map_err(query_error(OPERATION))?;
+        let row = sqlx::query("SELECT COALESCE(MAX(first + length), 0) AS size FROM receipt_lines WHERE page = $1")
+            .bind(page)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(query_error(OPERATION))?;
         let size = to_unsigned(column(&row, "size")?);
         if size == 0 {
             return Ok(None);

@@ -89,8 +89,7 @@ impl Store {
                 ],
             );
         };
-        self.write_draft("keep a miner's signature", countersign, |_| 1)
-            .await
+        self.write_draft("keep a miner's signature", countersign, |_| 1).await
     }
 
     /// The newest receipts, newest first.

@@ -93,11 +93,7 @@ impl Store {
             draft.script.add(
                 "INSERT INTO capacity_evidence (digest, body, written_at) VALUES ($1, $2, $3) \
                  ON CONFLICT (digest) DO UPDATE SET written_at = excluded.written_at",
-                [
-                    digest.to_string().into(),
-                    body.to_owned().into(),
-                    now.micros().into(),
-                ],
+                [digest.to_string().into(), body.to_owned().into(), now.micros().into()],
             );
         })
         .await

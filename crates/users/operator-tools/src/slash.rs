@@ -57,8 +57,8 @@ enum SlashAnswer {
 /// Shows the order's effect, asks, and has the validator carry it out.
 ///
 /// # Errors
-/// The evidence cannot be read, the operator says no, or the validator refuses or does not answer. An order whose end is
-/// not known may be given again.
+/// The evidence cannot be read, the operator says no, or the validator refuses or does not answer. An order whose end
+/// is not known may be given again.
 pub async fn slash_miner(
     at: SocketAddr,
     token: &OperatorToken,

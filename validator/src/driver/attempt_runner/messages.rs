@@ -227,10 +227,7 @@ impl AttemptRunner<'_> {
         match verify_countersigned(receipt, &own.offered, self.state.clock.now()) {
             Ok(receipt) => {
                 own.miner_signature = Some(receipt.miner_signature);
-                self.state
-                    .store
-                    .countersign(&receipt, self.state.own_page())
-                    .await?;
+                self.state.store.countersign(&receipt, self.state.own_page()).await?;
             }
             Err(error) => self.log_violation(&error),
         }

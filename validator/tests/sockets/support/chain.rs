@@ -13,8 +13,8 @@ use muster_chain::weights_commit::{
     CommitPosition, OnChainWeights, StoredCommit, TIMELOCKED_VERSION, commit_hash,
 };
 use muster_chain::{
-    BlockNumber, BlockPace, CallRejection, ChainError, Hyperparameters, Metagraph, Netuid, Neuron,
-    TimedSubnet, Uid, WeightRules, WeightsCall, WeightsMethod,
+    BlockNumber, BlockPace, CallRejection, ChainError, Hyperparameters, Metagraph, Netuid, Neuron, TimedSubnet,
+    Uid, WeightRules, WeightsCall, WeightsMethod,
 };
 use muster_identity::Keypair;
 use muster_protocol::Hotkey;
@@ -275,10 +275,7 @@ impl Chain for TestChain {
         async move { Ok(told) }.boxed()
     }
 
-    fn pages_of<'a>(
-        &'a self,
-        validator: &'a Hotkey,
-    ) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
+    fn pages_of<'a>(&'a self, validator: &'a Hotkey) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
         let address = self.rules().pages.get(validator).copied();
         async move { Ok(address) }.boxed()
     }

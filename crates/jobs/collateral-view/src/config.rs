@@ -129,7 +129,8 @@ impl CollateralConfig {
         })
     }
 
-    pub(crate) fn problems(&self) -> Vec<Problem> {
+    /// The faults of this section, each at its key below `collateral`.
+    pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut report = |key: &str, text: &str| {
             problems.push(Problem::at(format!("collateral.{key}"), text));

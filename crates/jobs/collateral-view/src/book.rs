@@ -10,13 +10,13 @@ use muster_collateral::{AccountBalance, CollateralError, LedgerBook, LedgerEntry
 use muster_protocol::{Hotkey, Rao};
 use muster_store::StoreError;
 
-use crate::store::{BookedTransfers, Store, StoredBalance};
+use muster_validator_store::{BookedTransfers, Store, StoredBalance};
 
 /// The word for slashes of this source in the store.
-pub(super) const LEDGER: &str = "ledger";
+pub(crate) const LEDGER: &str = "ledger";
 
 #[derive(Debug)]
-pub(super) struct StoredLedger(pub(super) Arc<Store>);
+pub(crate) struct StoredLedger(pub(crate) Arc<Store>);
 
 impl LedgerBook for StoredLedger {
     fn position(&self) -> BoxFuture<'_, Result<Option<LedgerPosition>, CollateralError>> {
