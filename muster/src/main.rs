@@ -54,7 +54,10 @@ async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Up(args) => up::run(args, tasks, clock).await,
         Command::Facilitator(args) => roles::facilitator(args, tasks, clock).await,
-        Command::Validator(args) => roles::validator(args, tasks, clock).await,
+        Command::Validator(args) => match args.command {
+            Some(command) => validator::operate(command).await,
+            None => roles::validator(args.role, tasks, clock).await,
+        },
         Command::Miner(Miner {
             command: Some(MinerCommand::Show(args)),
             ..

@@ -1,42 +1,22 @@
 //! Reads a validator's state at its `bind`; `muster route` explains the choice of miners from it.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, Table};
+use muster_operator_tools::{OperatorToolError, describe_routes, list_collateral, slash_miner};
 use muster_process::operator_token::OperatorToken;
-use muster_protocol::{JobId, MinerKey, Timestamp};
-use muster_routing::{Candidate, RouteDecision};
 use muster_terminal::print;
-use serde::Deserialize;
 use serde_json::Value;
 
-use crate::cli::{Route, RouteExplain};
+use crate::cli::{Route, RouteExplain, ValidatorCommand, ValidatorSlash};
 use crate::failure::{Failure, Result};
 use crate::up::state::{Layout, Subnet};
 
 /// A validator answers from its own store.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The validator's answer.
-#[derive(Debug, Deserialize)]
-struct RouteExplanation {
-    job: JobId,
-    routes: Vec<StoredRoute>,
-}
-
-#[derive(Debug, Deserialize)]
-struct StoredRoute {
-    ordinal: u32,
-    decided_at: Timestamp,
-    #[serde(flatten)]
-    decision: RouteDecision,
-}
 
 /// Runs the command.
 pub(crate) async fn run(command: Route) -> Result<ExitCode> {
@@ -52,9 +32,30 @@ async fn explain(args: RouteExplain) -> Result<ExitCode> {
         print::line(format_args!("{body:#}"));
         return Ok(ExitCode::SUCCESS);
     }
-    let explained = serde_json::from_value(body).context("the validator is of another version")?;
-    print::raw(&text(&explained));
+    print::raw(&describe_routes(body).context("the validator is of another version")?);
     Ok(ExitCode::SUCCESS)
+}
+
+/// `muster validator collateral` and `muster validator slash`.
+pub(crate) async fn operate(command: ValidatorCommand) -> Result<ExitCode> {
+    let done = match command {
+        ValidatorCommand::Collateral(of) => list_collateral(address(of.state, &of.dir)?, of.json).await,
+        ValidatorCommand::Slash(args) => {
+            let ValidatorSlash {
+                order,
+                token_file,
+                of,
+            } = *args;
+            let at = address(of.state, &of.dir)?;
+            let token = operator_token(token_file, of.state, &of.dir)?;
+            slash_miner(at, &token, order, of.json).await
+        }
+    };
+    match done {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(OperatorToolError::Usage(text)) => Err(Failure::usage(text)),
+        Err(error) => Err(anyhow!(error).into()),
+    }
 }
 
 /// Where it is asked: at `state`, or that of the subnet in `folder`.
@@ -83,7 +84,7 @@ pub(crate) fn operator_token(
         (None, None) => Layout::create(folder)?.operator_token(),
         (None, Some(_)) => {
             return Err(Failure::usage(
-                "the validator runs a batch for its operator only: give --token-file with the path of \
+                "the validator does this for its operator only: give --token-file with the path of \
                  `operator_token` in its configuration",
             ));
         }
@@ -112,124 +113,4 @@ pub(crate) async fn ask(address: SocketAddr, path: &str) -> Result<Value> {
         .and_then(Value::as_str)
         .unwrap_or("it cannot say");
     Err(anyhow!("the validator at {address}: {error}").into())
-}
-
-fn text(explained: &RouteExplanation) -> String {
-    let mut text = String::new();
-    for kept in &explained.routes {
-        let decision = &kept.decision;
-        let went = match decision.chosen {
-            Some(miner) => format!("asked {miner}"),
-            None => "nobody could be asked".to_owned(),
-        };
-        // Writing to a String does not fail.
-        let _ = writeln!(
-            text,
-            "{} attempt {} at {}, block {}, class {}: {went}",
-            explained.job, kept.ordinal, kept.decided_at, decision.block, decision.class
-        );
-        if !decision.candidates.is_empty() {
-            let _ = writeln!(text, "{}", candidates(&decision.candidates));
-        }
-        if decision.more > 0 {
-            let _ = writeln!(text, "and {} more, dearer ones", decision.more);
-        }
-        for passed in &decision.excluded {
-            let _ = writeln!(text, "not asked: uid {}: {}", uids(&passed.uids), passed.reason);
-        }
-        text.push('\n');
-    }
-    text
-}
-
-/// The candidates with their costs; the cheapest was asked.
-fn candidates(candidates: &[Candidate]) -> String {
-    let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
-    table.set_header([
-        "uid", "miner", "cost", "record", "load", "image", "inputs", "fairness",
-    ]);
-    for candidate in candidates {
-        let cost = &candidate.cost;
-        table.add_row([
-            candidate.uid.to_string(),
-            short(candidate.miner),
-            cost.total().to_string(),
-            cost.record.to_string(),
-            cost.load.to_string(),
-            cost.image.to_string(),
-            cost.inputs.to_string(),
-            cost.fairness.to_string(),
-        ]);
-    }
-    for column in 2..8 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.to_string()
-}
-
-fn short(miner: MinerKey) -> String {
-    let text = miner.to_string();
-    text.chars().take(12).collect::<String>() + "…"
-}
-
-fn uids(uids: &[u16]) -> String {
-    let all: Vec<_> = uids.iter().map(u16::to_string).collect();
-    all.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use muster_protocol::{ExecutorClass, Hotkey};
-    use muster_routing::route::ExclusionGroup;
-    use muster_routing::{Exclusion, RouteCost};
-
-    use super::*;
-
-    #[test]
-    fn an_explanation_names_who_was_asked_what_each_cost_and_why_others_were_not() {
-        let miner = MinerKey(Hotkey::from_bytes([7; 32]));
-        let decision = RouteDecision {
-            block: 12,
-            class: ExecutorClass::AlwaysOnTest,
-            chosen: Some(miner),
-            candidates: vec![Candidate {
-                uid: 3,
-                miner,
-                address: SocketAddr::from(([127, 0, 0, 1], 5)),
-                cost: RouteCost {
-                    record: 5,
-                    load: 100,
-                    image: 300,
-                    inputs: 0,
-                    fairness: 20,
-                },
-            }],
-            more: 2,
-            excluded: vec![ExclusionGroup {
-                reason: Exclusion::Busy { open: 2, capacity: 2 },
-                uids: vec![4, 9],
-            }],
-        };
-        let kept = serde_json::json!({
-            "job": "11111111-2222-4333-8444-555555555555",
-            "routes": [{
-                "ordinal": 1, "decided_at": "2026-01-21T12:34:56Z", "block": decision.block, "class": decision.class,
-                "chosen": decision.chosen, "candidates": decision.candidates, "more": decision.more,
-                "excluded": decision.excluded,
-            }],
-        });
-        let told = text(&serde_json::from_value(kept).unwrap());
-        for words in [
-            "attempt 1 at 2026-01-21T12:34:56Z, block 12",
-            &format!("asked {miner}"),
-            "425",
-            "and 2 more",
-            "not asked: uid 4, 9: 2 of its 2 executors are at work for us",
-        ] {
-            assert!(told.contains(words), "{words} in\n{told}");
-        }
-    }
 }

@@ -10,6 +10,8 @@ const COMMANDS: &[&[&str]] = &[
     &["up"],
     &["facilitator"],
     &["validator"],
+    &["validator", "collateral"],
+    &["validator", "slash"],
     &["miner"],
     &["executor"],
     &["job"],

@@ -3,6 +3,7 @@
 mod cluster;
 mod devchain;
 mod dockerd;
+mod evm;
 mod image;
 mod parts;
 mod process;
@@ -14,6 +15,7 @@ mod user;
 pub use cluster::Cluster;
 pub use devchain::RunningChain;
 pub use dockerd::Dockerd;
+pub use evm::RunningEvm;
 pub use image::{BUSYBOX, IMAGES_OF_TESTS, llama_image, shell_image};
 pub use muster_test_ports::free_address;
 pub use parts::{Absences, Keys, Layout, Parts, Role, SpareMiner};

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use muster_chain::Netuid;
+use muster_collateral_view::CollateralConfig;
 use muster_gateway::Settings as GatewaySettings;
 use muster_grading_runner::Settings as GradingSettings;
 use muster_http::addresses::AddressRules;
@@ -54,6 +55,8 @@ pub struct Config {
     pub users: UsersConfig,
     /// How miners are chosen.
     pub routing: RoutingConfig,
+    /// The collateral that miners need to get jobs.
+    pub collateral: CollateralConfig,
     /// The queue of jobs that wait for an executor.
     pub queue: QueueConfig,
     /// The gathering of receipts of all validators.
@@ -247,6 +250,7 @@ impl Default for Config {
             facilitator: FacilitatorConfig::default(),
             users: UsersConfig::default(),
             routing: RoutingConfig::default(),
+            collateral: CollateralConfig::default(),
             queue: QueueConfig::default(),
             receipts: ReceiptsConfig::default(),
             pages: PagesConfig::default(),
@@ -548,6 +552,7 @@ impl RoleConfig for Config {
                 problems.push(Problem::at(path, "must begin with ws:// or wss://"));
             }
         }
+        problems.extend(self.collateral.problems());
         problems.extend(self.users.problems());
         problems.extend(self.retention.problems("retention"));
         problems.extend(self.gateway.problems("gateway"));

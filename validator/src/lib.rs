@@ -32,9 +32,9 @@
 //! gateway, challenges of its grading) enter at `intake::own_jobs` and take the same way from there, without an
 //! outbox.
 //!
-//! Beside it, `weights` follows the chain, scores each cycle and sets weights, `receipt_gatherer` reads other
-//! validators' receipts, and `status` serves the operator's view. `state::ValidatorState` holds what every part
-//! needs.
+//! Beside it, `muster-collateral-view` reads what miners have deposited, `weights` follows the chain, scores each cycle
+//! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
+//! `state::ValidatorState` holds what every part needs.
 
 pub mod chain;
 mod config;
@@ -55,6 +55,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::ChainError;
+use muster_collateral::CollateralError;
+pub use muster_collateral_view::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
+use muster_collateral_view::{CollateralView, ViewSubject};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::GatewayError;
 use muster_http::addresses::{AddressRules, RuleError};
@@ -64,8 +67,10 @@ use muster_process::listen::BindError;
 use muster_process::operator_token::{OperatorToken, OperatorTokenError};
 use muster_process::ready::ReadyError;
 use muster_process::{Coded, SharedClock, Tasks, listen, ready};
-use muster_protocol::ErrorCode;
+use muster_protocol::{ErrorCode, ValidatorKey};
+use muster_scoring::AllowanceBook;
 use muster_store::StoreError;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -116,6 +121,9 @@ pub enum Error {
     /// An entry of `dial.allow` cannot be read.
     #[error("dial.allow: {0}")]
     DialRules(RuleError),
+    /// The source of collateral cannot be used.
+    #[error("the validator cannot use its source of collateral")]
+    Collateral(#[source] CollateralError),
     /// The operator's token cannot be used.
     #[error(transparent)]
     OperatorToken(#[from] OperatorTokenError),
@@ -138,6 +146,7 @@ impl Error {
             Self::Gateway(GatewayError::Bind(error)) => error.code(),
             Self::Gateway(GatewayError::Store(error)) => error.code(),
             Self::Gateway(GatewayError::Address(_))
+            | Self::Collateral(_)
             | Self::OperatorToken(_)
             | Self::DialRules(_)
             | Self::Ready(_)
@@ -180,12 +189,32 @@ pub async fn run_on(
         Some(bind) => Some(listen::bind(bind).await?),
         None => None,
     };
-    let store = Store::open(&config.store).await?;
+    let store = Arc::new(Store::open(&config.store).await?);
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let rules = Arc::new(AddressRules::parse(&config.dial.allow).map_err(Error::DialRules)?);
     let subnet = SubnetView::new(chain, Arc::clone(&clock), max_age, Arc::clone(&rules));
+    let subject = ViewSubject {
+        endpoints: config.chain.endpoints(),
+        netuid: config.chain.netuid,
+        validator: keypair.hotkey(),
+    };
+    let (own_store, own_clock) = (Arc::clone(&store), Arc::clone(&clock));
+    let collateral = CollateralView::new(&config.collateral, subject, own_store, own_clock);
+    let collateral = collateral.map_err(Error::Collateral)?;
     let own_tasks = tasks_stopping_with(&tasks);
-    let state = ValidatorState::new(config, keypair, clock, own_tasks, store, subnet, rules);
+    let allowance = Mutex::new(AllowanceBook::new(ValidatorKey(keypair.hotkey())));
+    let state = Arc::new(ValidatorState {
+        config,
+        keypair,
+        clock,
+        tasks: own_tasks,
+        store,
+        subnet,
+        collateral,
+        rules,
+        allowance,
+        fatal: Mutex::default(),
+    });
     let served = serve(&state, listener, address, pages).await;
     state.tasks.shutdown();
     if let Err(error) = state.tasks.wait(STOP_GRACE).await {
@@ -209,6 +238,18 @@ fn tasks_stopping_with(process: &Tasks) -> Tasks {
         }
     }));
     own
+}
+
+/// Reads the miners' collateral until the validator stops.
+async fn follow_collateral(state: Arc<ValidatorState>) -> Result<(), StoreError> {
+    let reading = async {
+        while state.collateral.is_required() {
+            let metagraph = state.subnet.metagraph().await;
+            state.collateral.read_and_rest(&metagraph).await;
+        }
+    };
+    state.tasks.token().run_until_cancelled(reading).await;
+    Ok(())
 }
 
 /// Starts every part and serves the status page until the validator stops.
@@ -246,6 +287,7 @@ async fn serve(
         "whitelist",
         publish_whitelist(Arc::clone(state), Arc::clone(&drivers)),
     );
+    state.spawn("collateral", follow_collateral(Arc::clone(state)));
     state.spawn("janitor", janitor::run(Arc::clone(state)));
     let weights = WeightSetter {
         state: Arc::clone(state),

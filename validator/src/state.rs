@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use muster_http::addresses::AddressRules;
+use muster_collateral_view::CollateralView;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
@@ -28,40 +29,19 @@ pub(crate) struct ValidatorState {
     pub(crate) keypair: Keypair,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
-    pub(crate) store: Store,
+    pub(crate) store: Arc<Store>,
     pub(crate) subnet: SubnetView,
+    /// The miners' deposits.
+    pub(crate) collateral: CollateralView,
     /// The addresses that miners may name.
     pub(crate) rules: Arc<AddressRules>,
     /// The blocks that this validator's receipts may still name. Empty before the chain has answered.
     pub(crate) allowance: Mutex<AllowanceBook>,
     /// The first error after which the validator cannot go on.
-    fatal: Mutex<Option<Error>>,
+    pub(crate) fatal: Mutex<Option<Error>>,
 }
 
 impl ValidatorState {
-    pub(crate) fn new(
-        config: Config,
-        keypair: Keypair,
-        clock: SharedClock,
-        tasks: Tasks,
-        store: Store,
-        subnet: SubnetView,
-        rules: Arc<AddressRules>,
-    ) -> Arc<Self> {
-        let allowance = Mutex::new(AllowanceBook::new(ValidatorKey(keypair.hotkey())));
-        Arc::new(Self {
-            config,
-            keypair,
-            clock,
-            tasks,
-            store,
-            subnet,
-            rules,
-            allowance,
-            fatal: Mutex::default(),
-        })
-    }
-
     /// The validator's own public key.
     pub(crate) fn key(&self) -> ValidatorKey {
         ValidatorKey(self.keypair.hotkey())

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
+use muster_collateral_view::{CollateralStatus, SlashRefusal, SlashRequest};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
 use muster_gateway::{Gateway, ModelStatus};
@@ -49,6 +50,7 @@ struct StateView {
     block: Option<u64>,
     chain: LinkState,
     facilitator: LinkState,
+    collateral: CollateralStatus,
     /// Status updates that the facilitator has not acknowledged.
     updates_waiting: u64,
     jobs: Vec<JobView>,
@@ -144,6 +146,8 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
         .route("/v0/jobs/{job}/route", get(route))
         .route("/v0/queue", get(queue))
         .route("/v0/miners", get(miners))
+        .route("/v0/collateral", get(list_collateral))
+        .route("/v0/collateral/slashes", post(slash_miner))
         .route("/v0/sessions", get(sessions))
         .route("/v0/batches", get(batches).post(run_batch))
         .route("/v0/batches/{batch}", get(batch))
@@ -176,6 +180,7 @@ async fn state(
         block: sources.state.subnet.head().map(|head| head.0),
         chain: sources.state.subnet.link_state(),
         facilitator,
+        collateral: sources.state.collateral.status(),
         updates_waiting: sources.state.store.updates_waiting().await?,
         jobs: sources.state.store.jobs(limit).await?,
         receipts: sources.state.store.receipts(limit.saturating_mul(3)).await?,
@@ -239,14 +244,55 @@ async fn batches(
     Ok(Json(json!({ "validator": sources.state.key(), "batches": batches })).into_response())
 }
 
+/// The miners' collateral and the newest slashes.
+async fn list_collateral(State(sources): State<StatusSources>) -> Result<Response, StoreUnreadable> {
+    let state = &sources.state;
+    let metagraph = state.subnet.last_metagraph();
+    let page = state.collateral.page(state.key(), metagraph.as_deref()).await?;
+    Ok(Json(page).into_response())
+}
+
+/// Slashes a miner, or tells the effect of that. Only the operator may.
+async fn slash_miner(
+    State(sources): State<StatusSources>,
+    headers: HeaderMap,
+    Json(request): Json<SlashRequest>,
+) -> Response {
+    if let Err(refused) = admit_operator(&sources, &headers) {
+        return refused;
+    }
+    let metagraph = sources.state.subnet.last_metagraph();
+    match sources
+        .state
+        .collateral
+        .slash(&request, metagraph.as_deref())
+        .await
+    {
+        Ok(answer) => Json(answer).into_response(),
+        Err(SlashRefusal::Store(error)) => StoreUnreadable::from(error).into_response(),
+        Err(refused) => {
+            let error = json!({ "error": refused.to_string() });
+            (StatusCode::CONFLICT, Json(error)).into_response()
+        }
+    }
+}
+
+/// Checks the operator's token; otherwise the answer is the refusal.
+fn admit_operator(sources: &StatusSources, headers: &HeaderMap) -> Result<(), Response> {
+    let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    if sources.operator.admits(shown) {
+        return Ok(());
+    }
+    let error =
+        "this call needs the operator's token, which is in the file `operator_token` of the validator";
+    Err((StatusCode::UNAUTHORIZED, Json(json!({ "error": error }))).into_response())
+}
+
 /// Runs a grading batch now; answers once every executor in it is judged. Only the operator may: a batch costs every
 /// miner time.
 async fn run_batch(State(sources): State<StatusSources>, headers: HeaderMap) -> Response {
-    let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    if !sources.operator.admits(shown) {
-        let error =
-            "this call needs the operator's token, which is in the file `operator_token` of the validator";
-        return (StatusCode::UNAUTHORIZED, Json(json!({ "error": error }))).into_response();
+    if let Err(refused) = admit_operator(&sources, &headers) {
+        return refused;
     }
     match sources.grading.run_now().await {
         Ok(batch) => Json(json!({ "batch": batch })).into_response(),

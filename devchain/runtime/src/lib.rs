@@ -25,8 +25,8 @@ use sp_runtime::{Cow, MultiAddress, MultiSignature, generic, traits::BlakeTwo256
 use sp_version::RuntimeVersion;
 
 /// Raised with every change that shows in the metadata. 425 is the public chain's version whose interface this is; 427
-/// has epochs that pay, stake, a beacon, `Sudo` and `AdminUtils`.
-pub const SPEC_VERSION: u32 = 427;
+/// has epochs that pay, stake, a beacon, `Sudo` and `AdminUtils`; 428 has hotkeys' EVM keys.
+pub const SPEC_VERSION: u32 = 428;
 
 /// The version of the runtime, which clients read first.
 pub const VERSION: RuntimeVersion = RuntimeVersion {

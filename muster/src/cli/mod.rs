@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
+use muster_operator_tools::SlashArguments;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 use muster_score_tools::{Audit, Score, Simulate};
 
@@ -30,7 +31,7 @@ pub(crate) enum Command {
     /// Serves users: accounts, jobs, files, an OpenAI-compatible endpoint.
     Facilitator(Role),
     /// Routes jobs, signs receipts, sets weights.
-    Validator(Role),
+    Validator(Validator),
     /// Keeps executors and takes jobs from validators.
     Miner(Miner),
     /// Runs jobs in sealed containers: one for the miner that starts it or, persistent, one after another.
@@ -172,6 +173,37 @@ pub(crate) struct Miner {
     /// Remove the persistent executor whose certificate's fingerprint begins like this, and stop.
     #[arg(long, value_name = "FINGERPRINT", conflicts_with_all = ["enroll", "executors"])]
     pub(crate) revoke: Option<String>,
+}
+
+/// `muster validator`: runs, or asks a running validator.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Validator {
+    #[command(subcommand)]
+    pub(crate) command: Option<ValidatorCommand>,
+    #[command(flatten)]
+    pub(crate) role: Role,
+}
+
+/// The commands about a running validator.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ValidatorCommand {
+    /// Show what each miner has deposited as collateral, and whether it is enough.
+    Collateral(OfValidator),
+    /// Take a part of a miner's collateral, by a file of evidence. The same order twice takes it once.
+    Slash(Box<ValidatorSlash>),
+}
+
+/// `muster validator slash`.
+#[derive(Debug, Args)]
+pub(crate) struct ValidatorSlash {
+    #[command(flatten)]
+    pub(crate) order: SlashArguments,
+    /// The file with the validator's `operator_token`; the local subnet's by default.
+    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) of: OfValidator,
 }
 
 /// The commands about a persistent executor.

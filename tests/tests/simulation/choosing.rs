@@ -8,7 +8,9 @@ use muster_protocol::job::{Attempt, Event, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::{AttemptId, JobId, Manifest, MinerKey};
-use muster_routing::{CacheKey, JobRequirements, MinerStats, RoutableNeuron, Route, RoutingPolicy, route};
+use muster_routing::{
+    CacheKey, CollateralVerdict, JobRequirements, MinerStats, RoutableNeuron, Route, RoutingPolicy, route,
+};
 
 use crate::faults::Mutation;
 use crate::invariants::Invariant;
@@ -103,6 +105,7 @@ impl World {
             miner: miner_key(index),
             owner: miner_key(index).0,
             axon: Some(SocketAddr::from(([127, 0, 0, 1], 8_000 + uid))),
+            collateral: CollateralVerdict::NotRequired,
         };
         let neurons: Vec<_> = (0..MINERS).zip(0..).map(neuron).collect();
         let mut stats: BTreeMap<_, MinerStats> = BTreeMap::new();

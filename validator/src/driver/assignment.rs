@@ -12,10 +12,12 @@ use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{AttemptId, ErrorCode, ExecutorClass, Hotkey, JobId, MinerKey};
 use muster_routing::availability::{
-    Availability, ClassCapacity, availability, class_capacities, describe_offers, describe_private_offers,
+    Availability, ClassCapacity, availability, class_capacities, describe_collateral, describe_offers,
+    describe_private_offers,
 };
 use muster_routing::{
-    CacheKey, Candidate, JobRequirements, RoutableNeuron, Route, RouteDecision, RoutingPolicy, route,
+    CacheKey, Candidate, CollateralVerdict, JobRequirements, RoutableNeuron, Route, RouteDecision,
+    RoutingPolicy, route,
 };
 use muster_store::StoreError;
 use serde_json::{Value, json};
@@ -103,7 +105,7 @@ pub(super) fn route_class(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &
         tried: BTreeSet::new(),
         avoided_owners: BTreeSet::new(),
     };
-    let neurons = routable_neurons(metagraph, None);
+    let neurons = routable_neurons(&drivers.state, metagraph, None);
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
     let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
@@ -133,7 +135,7 @@ pub(super) fn capacities(
     drivers: &JobDrivers,
     metagraph: &Metagraph,
 ) -> BTreeMap<ExecutorClass, ClassCapacity> {
-    let neurons = routable_neurons(metagraph, None);
+    let neurons = routable_neurons(&drivers.state, metagraph, None);
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
     let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
@@ -286,7 +288,7 @@ fn choose(
     policy: &RoutingPolicy,
 ) -> (Route, Option<Candidate>) {
     let pinned = drivers.own_jobs.pinned_miner(requirements.job);
-    let subjects = routable_neurons(metagraph, pinned);
+    let subjects = routable_neurons(&drivers.state, metagraph, pinned);
     let mut images_and_inputs = requirements.inputs.clone();
     images_and_inputs.insert(requirements.image);
     let now = drivers.state.clock.now();
@@ -305,7 +307,11 @@ fn choose(
 }
 
 /// The neurons of the subnet as routing needs them; only that of `pinned`, if not `None`.
-fn routable_neurons(metagraph: &Metagraph, pinned: Option<MinerKey>) -> Vec<RoutableNeuron> {
+fn routable_neurons(
+    state: &ValidatorState,
+    metagraph: &Metagraph,
+    pinned: Option<MinerKey>,
+) -> Vec<RoutableNeuron> {
     let neurons = metagraph.neurons.iter();
     neurons
         .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
@@ -314,6 +320,11 @@ fn routable_neurons(metagraph: &Metagraph, pinned: Option<MinerKey>) -> Vec<Rout
             miner: MinerKey(neuron.hotkey),
             owner: neuron.coldkey,
             axon: neuron.axon,
+            collateral: match pinned {
+                // Grading finds out what a miner has, and asks for no deposit.
+                Some(_) => CollateralVerdict::NotRequired,
+                None => state.collateral.verdict(MinerKey(neuron.hotkey)),
+            },
         })
         .collect()
 }
@@ -401,6 +412,9 @@ pub(super) fn no_miner_fits(
             let mut offers = describe_offers(&offered);
             if need.private_image && !offered.is_empty() {
                 offers = format!("{offers}; {}", describe_private_offers(&offered));
+            }
+            if let Some(short) = describe_collateral(found) {
+                offers = format!("{offers}; {short}");
             }
             format!("no miner of this subnet can take a job of class {class}{image}: {offers}")
         }

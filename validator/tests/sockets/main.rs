@@ -8,6 +8,8 @@ mod capacity;
 #[cfg(test)]
 mod chain_faults;
 #[cfg(test)]
+mod collateral;
+#[cfg(test)]
 mod concurrent_jobs;
 #[cfg(test)]
 mod facilitator_faults;

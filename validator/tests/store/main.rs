@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod chains;
 #[cfg(test)]
+mod collateral;
+#[cfg(test)]
 mod cycles;
 #[cfg(test)]
 mod epochs;

@@ -1,5 +1,5 @@
 //! Python environments with programs nobody here wrote: the SDK of our users, the official chain client, a server of
-//! S3, the hub's client, OpenAI's client and llama.cpp.
+//! S3, the hub's client, OpenAI's client, llama.cpp and py-evm.
 //!
 //! Made once with uv, then kept in the user's cache: they are versions, so they never change.
 
@@ -50,6 +50,17 @@ const CLIENTS: &[Client] = &[
         requirements: &["bittensor==10.5.0"],
         alone: &[],
         variable: "MUSTER_TEST_BITTENSOR10_PYTHON",
+    },
+    // A real EVM behind JSON-RPC, and a compiler of contracts for it.
+    Client {
+        requirements: &[
+            "web3==8.0.0",
+            "eth-tester==0.14.0b1",
+            "py-evm==0.12.1b1",
+            "vyper==0.4.3",
+        ],
+        alone: &[],
+        variable: "MUSTER_TEST_EVM_PYTHON",
     },
     // It wants a certifi that is not in the index, and bittensor 9.9.0 a codec that newer interfaces have replaced.
     Client {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use muster_protocol::{Hotkey, Netuid, Rao, Uid};
+use muster_protocol::{BlockNumber, Hotkey, Netuid, Rao, Uid};
 use subxt::dynamic::Value;
 use subxt::ext::scale_value::Composite;
 use subxt::transactions::DynamicPayload;
@@ -122,6 +122,20 @@ pub(crate) fn burned_register(netuid: Netuid, hotkey: &Hotkey) -> Call {
         netuid,
         vec![("hotkey", Value::from_bytes(hotkey.as_bytes()))],
     )
+}
+
+pub(crate) fn associate_evm_key(
+    netuid: Netuid,
+    address: [u8; 20],
+    block_number: BlockNumber,
+    signature: [u8; 65],
+) -> Call {
+    let arguments = vec![
+        ("evm_key", Value::from_bytes(address)),
+        ("block_number", Value::u128(block_number.0.into())),
+        ("signature", Value::from_bytes(signature)),
+    ];
+    subtensor("associate_evm_key", netuid, arguments)
 }
 
 pub(crate) fn transfer_keep_alive(to: &Hotkey, amount: Rao) -> Call {

@@ -249,12 +249,11 @@ impl ChainClient {
         Ok(text.as_deref().and_then(Manifest::from_commitment))
     }
 
-    /// The text that a hotkey has committed.
-    pub(crate) async fn commitment_of(
-        &self,
-        netuid: Netuid,
-        hotkey: &Hotkey,
-    ) -> Result<Option<String>, ChainError> {
+    /// The text that a hotkey has committed; `None` without one, or if the commitment is no text.
+    ///
+    /// # Errors
+    /// As for [`Self::weights_of`].
+    pub async fn commitment_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Option<String>, ChainError> {
         const DOING: &str = "read a commitment";
         let keys = vec![Value::u128(netuid.0.into()), Value::from_bytes(hotkey.as_bytes())];
         let registration = self
@@ -339,7 +338,7 @@ impl ChainClient {
     }
 }
 
-fn has_entry(head: &ChainHead, pallet: &str, entry: &str) -> bool {
+pub(crate) fn has_entry(head: &ChainHead, pallet: &str, entry: &str) -> bool {
     let pallet = head.at.metadata_ref().pallet_by_name(pallet);
     pallet
         .and_then(|pallet| pallet.storage())

@@ -172,7 +172,11 @@ impl ChainClient {
         Ok(text.as_deref().and_then(pages_commitment::pages))
     }
 
-    async fn commit_text(
+    /// Commits a text of a hotkey in the place of its last one. Costs nothing if the chain has it already.
+    ///
+    /// # Errors
+    /// As for [`Self::commit_manifest`].
+    pub async fn commit_text(
         &self,
         key: &Keypair,
         netuid: Netuid,

@@ -28,6 +28,8 @@ pub struct LaterReasons {
     pub full: u32,
     /// Miners that failed too many attempts recently.
     pub failing: u32,
+    /// Miners whose collateral is required and not known.
+    pub collateral_unknown: u32,
     /// The earliest time at which one of the reasons ends by itself; `None` if all end with events.
     pub until: Option<Timestamp>,
 }
@@ -69,10 +71,15 @@ pub fn availability(route: &Route) -> Availability {
             Exclusion::Busy { open, .. } => reasons.at_work = reasons.at_work.saturating_add(open),
             Exclusion::FullLately => reasons.full = reasons.full.saturating_add(1),
             Exclusion::LostLately { .. } => reasons.failing = reasons.failing.saturating_add(1),
+            Exclusion::CollateralUnknown { .. } => {
+                reasons.collateral_unknown = reasons.collateral_unknown.saturating_add(1);
+            }
             Exclusion::NoAxon
             | Exclusion::BadAxon
             | Exclusion::OwnHotkey
             | Exclusion::Blacklisted
+            | Exclusion::CollateralTooLow { .. }
+            | Exclusion::NoCollateralAccount { .. }
             | Exclusion::AlreadyTried
             | Exclusion::SameOwner
             | Exclusion::ClassNotOffered
@@ -154,6 +161,34 @@ pub fn describe_private_offers(capacities: &BTreeMap<ExecutorClass, ClassCapacit
     format!("private images are taken by {}", takers.join(", "))
 }
 
+/// The miners that are left out for their collateral, as a user reads it; `None` if there are none.
+pub fn describe_collateral(route: &Route) -> Option<String> {
+    let is_short = |reason: Exclusion| match reason {
+        Exclusion::CollateralTooLow { .. } | Exclusion::NoCollateralAccount { .. } => true,
+        Exclusion::NoAxon
+        | Exclusion::BadAxon
+        | Exclusion::OwnHotkey
+        | Exclusion::Blacklisted
+        | Exclusion::CollateralUnknown { .. }
+        | Exclusion::AlreadyTried
+        | Exclusion::SameOwner
+        | Exclusion::ClassNotOffered
+        | Exclusion::NoPrivateImages
+        | Exclusion::NoPrivateExecutor
+        | Exclusion::Busy { .. }
+        | Exclusion::FullLately
+        | Exclusion::LostLately { .. } => false,
+    };
+    let short = route.excluded.iter().filter(|excluded| is_short(excluded.reason));
+    match short.count() {
+        0 => None,
+        1 => Some("1 miner has deposited less collateral than this validator requires".to_owned()),
+        count => Some(format!(
+            "{count} miners have deposited less collateral than this validator requires"
+        )),
+    }
+}
+
 impl fmt::Display for LaterReasons {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -172,6 +207,11 @@ impl fmt::Display for LaterReasons {
             1 => parts.push("1 miner failed too often lately".to_owned()),
             count => parts.push(format!("{count} miners failed too often lately")),
         }
+        match self.collateral_unknown {
+            0 => {}
+            1 => parts.push("the collateral of 1 miner is not known now".to_owned()),
+            count => parts.push(format!("the collateral of {count} miners is not known now")),
+        }
         f.write_str(&parts.join(", "))
     }
 }
@@ -180,18 +220,24 @@ impl fmt::Display for LaterReasons {
 mod tests {
     use std::net::SocketAddr;
 
-    use muster_protocol::{Feature, Manifest};
+    use muster_protocol::{Feature, Manifest, Rao};
 
     use super::*;
+    use crate::collateral::CollateralVerdict;
     use crate::route::{ExcludedMiner, RouteCost};
     use crate::testing::hotkey;
 
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
-    const NEVER: [Exclusion; 9] = [
+    const NEVER: [Exclusion; 11] = [
         Exclusion::NoAxon,
         Exclusion::BadAxon,
         Exclusion::OwnHotkey,
         Exclusion::Blacklisted,
+        Exclusion::CollateralTooLow {
+            held: Rao(1),
+            required: Rao(2),
+        },
+        Exclusion::NoCollateralAccount { required: Rao(2) },
         Exclusion::AlreadyTried,
         Exclusion::SameOwner,
         Exclusion::ClassNotOffered,
@@ -221,6 +267,7 @@ mod tests {
             (Exclusion::Busy { open: 2, capacity: 2 }, None),
             (Exclusion::FullLately, Some(50)),
             (Exclusion::LostLately { incidents: 3 }, Some(40)),
+            (Exclusion::CollateralUnknown { age_s: None }, None),
         ];
         for reason in passing {
             let mut mixed = never.clone();
@@ -234,7 +281,8 @@ mod tests {
         assert_eq!(reasons.until, Some(Timestamp::from_secs(40)));
         assert_eq!(
             reasons.to_string(),
-            "all 2 executors are at work, 1 miner says that it has no executor free, 1 miner failed too often lately"
+            "all 2 executors are at work, 1 miner says that it has no executor free, 1 miner failed too often lately, \
+             the collateral of 1 miner is not known now"
         );
     }
 
@@ -252,12 +300,25 @@ mod tests {
     }
 
     #[test]
+    fn users_are_told_of_miners_that_have_deposited_too_little() {
+        let none = without(&[(Exclusion::CollateralUnknown { age_s: None }, None)]);
+        assert_eq!(describe_collateral(&none), None);
+        let never: Vec<_> = NEVER.iter().map(|reason| (*reason, None)).collect();
+        let told = describe_collateral(&without(&never)).unwrap();
+        assert!(
+            told.starts_with("2 miners have deposited less collateral"),
+            "{told}"
+        );
+    }
+
+    #[test]
     fn offers_are_counted_by_class_and_only_of_miners_that_may_be_asked() {
         let neuron = |seed: u8, axon: bool| RoutableNeuron {
             uid: u16::from(seed),
             miner: MinerKey(hotkey(seed)),
             owner: hotkey(100),
             axon: axon.then(|| SocketAddr::from(([10, 0, 0, 1], 1))),
+            collateral: CollateralVerdict::Enough,
         };
         let stats = |open| MinerStats {
             last_manifest: Some(Manifest::new([(CLASS, 2)])),

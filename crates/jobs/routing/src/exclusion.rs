@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use muster_protocol::Rao;
 use serde::{Deserialize, Serialize};
 
 /// The reason why a miner is not asked.
@@ -16,6 +17,23 @@ pub enum Exclusion {
     OwnHotkey,
     /// This validator's operator gives the miner no jobs.
     Blacklisted,
+    /// The miner has deposited less collateral than this validator asks for.
+    CollateralTooLow {
+        /// The miner's deposit.
+        held: Rao,
+        /// The least deposit of a miner that gets jobs.
+        required: Rao,
+    },
+    /// The miner's hotkey is not associated with an address that could hold a deposit.
+    NoCollateralAccount {
+        /// The least deposit of a miner that gets jobs.
+        required: Rao,
+    },
+    /// This validator does not know the miner's collateral now.
+    CollateralUnknown {
+        /// Age of the last reading in seconds; `None` if no reading shows the miner.
+        age_s: Option<u64>,
+    },
     /// The miner has already had an attempt at this job.
     AlreadyTried,
     /// The job's image did not come to another miner of the same owner.
@@ -48,11 +66,16 @@ impl Exclusion {
     /// rules and the miner's manifest stay as they are.
     pub const fn is_passing(self) -> bool {
         match self {
-            Self::Busy { .. } | Self::FullLately | Self::LostLately { .. } => true,
+            Self::Busy { .. }
+            | Self::FullLately
+            | Self::LostLately { .. }
+            | Self::CollateralUnknown { .. } => true,
             Self::NoAxon
             | Self::BadAxon
             | Self::OwnHotkey
             | Self::Blacklisted
+            | Self::CollateralTooLow { .. }
+            | Self::NoCollateralAccount { .. }
             | Self::AlreadyTried
             | Self::SameOwner
             | Self::ClassNotOffered
@@ -69,6 +92,23 @@ impl fmt::Display for Exclusion {
             Self::BadAxon => f.write_str("its axon is not an address that may be dialled (dial.allow)"),
             Self::OwnHotkey => f.write_str("it is this validator's own hotkey"),
             Self::Blacklisted => f.write_str("this validator's operator gives it no jobs"),
+            Self::CollateralTooLow { held, required } => {
+                write!(
+                    f,
+                    "it has deposited {held} as collateral, and {required} is required"
+                )
+            }
+            Self::NoCollateralAccount { required } => write!(
+                f,
+                "its hotkey is associated with no EVM address, so it has no collateral, and {required} is required"
+            ),
+            Self::CollateralUnknown { age_s: None } => {
+                f.write_str("its collateral is required and has not been read yet")
+            }
+            Self::CollateralUnknown { age_s: Some(age) } => write!(
+                f,
+                "its collateral is required and not known: the source last answered {age} s ago"
+            ),
             Self::AlreadyTried => f.write_str("it was already asked for this job"),
             Self::SameOwner => f.write_str("the job's image did not come to another miner of its owner"),
             Self::ClassNotOffered => f.write_str("its manifest has no executor of this class"),

@@ -1,7 +1,7 @@
 //! A validator's decisions about a job, all of them pure: admission ([`admission`]), the budgets of accounts behind a
-//! facilitator ([`budget`]), the choice of a miner ([`mod@route`]), whether a job without a miner waits or is refused
-//! ([`availability`]), the step after an attempt ([`retry`]), and the mark that an attempt leaves on its miner's record
-//! ([`attempt_mark`]).
+//! facilitator ([`budget`]), whether a miner has deposited enough ([`collateral`]), the choice of a miner
+//! ([`mod@route`]), whether a job without a miner waits or is refused ([`availability`]), the step after an attempt
+//! ([`retry`]), and the mark that an attempt leaves on its miner's record ([`attempt_mark`]).
 //!
 //! No clock, no store, no randomness: the same facts give the same answer everywhere. A [`MinerLedger`] holds the
 //! knowledge about miners; it is rebuilt from the store after a restart.
@@ -12,6 +12,7 @@ pub mod availability;
 pub mod budget;
 pub mod busy_excuse;
 pub mod cache_keys;
+pub mod collateral;
 mod exclusion;
 pub mod ledger;
 pub mod retry;
@@ -21,6 +22,7 @@ mod testing;
 
 pub use attempt_mark::{AttemptMark, MarkEvidence, mark_attempt};
 pub use cache_keys::CacheKey;
+pub use collateral::{CollateralReading, CollateralRule, CollateralVerdict, Deposit, judge_collateral};
 pub use exclusion::Exclusion;
 pub use ledger::{LedgerWindows, MinerLedger};
 pub use route::{

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cache_keys::CacheKey;
+use crate::collateral::CollateralVerdict;
 use crate::exclusion::Exclusion;
 
 /// A neuron of the subnet, as far as routing needs it.
@@ -27,6 +28,8 @@ pub struct RoutableNeuron {
     pub owner: Hotkey,
     /// The address that the miner announces on the chain.
     pub axon: Option<SocketAddr>,
+    /// Whether the miner has deposited enough.
+    pub collateral: CollateralVerdict,
 }
 
 /// The facts about a job that decide its route.
@@ -370,7 +373,19 @@ pub(crate) fn check_askable(
     if policy.blacklist.contains(&neuron.miner) {
         return Err(Exclusion::Blacklisted);
     }
+    check_collateral(neuron.collateral)?;
     Ok(address)
+}
+
+fn check_collateral(verdict: CollateralVerdict) -> Result<(), Exclusion> {
+    match verdict {
+        CollateralVerdict::NotRequired | CollateralVerdict::Enough => Ok(()),
+        CollateralVerdict::TooLittle { held, required } => {
+            Err(Exclusion::CollateralTooLow { held, required })
+        }
+        CollateralVerdict::NoAccount { required } => Err(Exclusion::NoCollateralAccount { required }),
+        CollateralVerdict::Unknown { age_s } => Err(Exclusion::CollateralUnknown { age_s }),
+    }
 }
 
 /// When a reason ends by itself.
@@ -382,6 +397,9 @@ fn end_of(reason: Exclusion, class: ExecutorClass, stats: &MinerStats) -> Option
         | Exclusion::BadAxon
         | Exclusion::OwnHotkey
         | Exclusion::Blacklisted
+        | Exclusion::CollateralTooLow { .. }
+        | Exclusion::NoCollateralAccount { .. }
+        | Exclusion::CollateralUnknown { .. }
         | Exclusion::AlreadyTried
         | Exclusion::SameOwner
         | Exclusion::ClassNotOffered

@@ -10,11 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use muster_protocol::{ExecutorClass, Feature, FeatureSet, Hotkey, JobId, Manifest, MinerKey, Timestamp};
+use muster_protocol::{
+    ExecutorClass, Feature, FeatureSet, Hotkey, JobId, Manifest, MinerKey, Rao, Timestamp,
+};
 use muster_routing::availability::{Availability, availability};
 use muster_routing::{
-    AttemptMark, CacheKey, Exclusion, JobRequirements, LedgerWindows, MinerLedger, MinerStats,
-    RoutableNeuron, Route, RoutingPolicy, route,
+    AttemptMark, CacheKey, CollateralVerdict, Exclusion, JobRequirements, LedgerWindows, MinerLedger,
+    MinerStats, RoutableNeuron, Route, RoutingPolicy, route,
 };
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -57,6 +59,7 @@ fn subject(seed: u8, port: Option<u16>) -> RoutableNeuron {
         miner: miner(seed),
         owner: hotkey(seed),
         axon: port.map(|port| SocketAddr::from(([127, 0, 0, 1], port))),
+        collateral: CollateralVerdict::NotRequired,
     }
 }
 
@@ -391,6 +394,56 @@ proptest! {
             prop_assert!(count.abs_diff(has * 20) <= has + 1, "{:?} of {:?}", got, executors);
         }
     }
+}
+
+#[test]
+fn a_miner_without_enough_collateral_is_not_asked_and_the_reason_says_which_case_it_is() {
+    let required = Rao(10_000_000);
+    let with = |seed: u8, collateral| RoutableNeuron {
+        collateral,
+        ..subject(seed, Some(1))
+    };
+    let held = Rao(5_000_000);
+    let neurons = [
+        with(1, CollateralVerdict::Enough),
+        with(2, CollateralVerdict::TooLittle { held, required }),
+        with(3, CollateralVerdict::NoAccount { required }),
+        with(4, CollateralVerdict::Unknown { age_s: None }),
+        with(5, CollateralVerdict::Unknown { age_s: Some(4_000) }),
+        with(6, CollateralVerdict::NotRequired),
+    ];
+    let found = route(&wish(1), &neurons, &BTreeMap::new(), &policy());
+    let mut asked = order(&found);
+    asked.sort_unstable();
+    assert_eq!(asked, [1, 6]);
+    let reasons: Vec<_> = found.excluded.iter().map(|excluded| excluded.reason).collect();
+    let expected = [
+        Exclusion::CollateralTooLow { held, required },
+        Exclusion::NoCollateralAccount { required },
+        Exclusion::CollateralUnknown { age_s: None },
+        Exclusion::CollateralUnknown { age_s: Some(4_000) },
+    ];
+    assert_eq!(reasons, expected);
+    // Only an unknown state may end while a job waits.
+    assert_eq!(
+        reasons
+            .iter()
+            .map(|reason| reason.is_passing())
+            .collect::<Vec<_>>(),
+        [false, false, true, true]
+    );
+    let told = expected.map(|reason| reason.to_string());
+    assert_eq!(
+        told[0],
+        "it has deposited 0.005000000 TAO as collateral, and 0.010000000 TAO is required"
+    );
+    assert!(told[3].contains("4000 s ago"), "{}", told[3]);
+    let stored = serde_json::to_value(expected[0]).unwrap();
+    assert_eq!(
+        stored,
+        serde_json::json!({ "why": "collateral_too_low", "held": 5_000_000, "required": 10_000_000 })
+    );
+    assert_eq!(serde_json::from_value::<Exclusion>(stored).unwrap(), expected[0]);
 }
 
 #[test]

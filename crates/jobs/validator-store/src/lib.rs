@@ -6,6 +6,7 @@
 //! before the first read, or never.
 
 mod attempts;
+mod collateral;
 mod cycles;
 mod epochs;
 mod gathered;
@@ -36,6 +37,7 @@ use sqlx::{Any, AnyPool, Row};
 use tokio::sync::watch;
 
 pub use attempts::{AttemptChange, AttemptGroup, NewAttempt, OfferCount, RouteView, StoredAttempt};
+pub use collateral::{BookedTransfers, SlashState, StoredBalance, StoredBook, StoredSlash};
 pub use cycles::{CycleState, StoredCycle};
 pub use epochs::NamedBlocks;
 pub use gathered::{GatheredPage, RefusedView};
@@ -84,6 +86,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             include_str!("../migrations/0021_scoring_snapshots.sql"),
         ),
         (22, "epochs", include_str!("../migrations/0022_epochs.sql")),
+        (
+            23,
+            "collateral",
+            include_str!("../migrations/0023_collateral.sql"),
+        ),
     ])
 });
 

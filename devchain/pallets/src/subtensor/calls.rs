@@ -167,6 +167,19 @@ mod calls {
             Self::do_batch_set(ensure_signed(origin)?, netuids, &weights, &version_keys)
         }
 
+        /// Associates the signing hotkey with an EVM key, which signed for it.
+        #[pallet::call_index(93)]
+        #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]
+        pub fn associate_evm_key(
+            origin: OriginFor<T>,
+            netuid: NetUid,
+            evm_key: H160,
+            block_number: u64,
+            signature: ecdsa::Signature,
+        ) -> DispatchResult {
+            Self::do_associate_evm_key(ensure_signed(origin)?, netuid, evm_key, block_number, signature)
+        }
+
         /// Commits to weights by their hash.
         #[pallet::call_index(96)]
         #[pallet::weight((CALL, DispatchClass::Normal, Pays::No))]

@@ -173,6 +173,7 @@ fn check<T: Config>(who: &AccountId, call: &Call<T>) -> Result<(), PoolRejection
         | Call::burned_register { .. }
         | Call::register { .. }
         | Call::register_limit { .. }
+        | Call::associate_evm_key { .. }
         | Call::add_stake { .. }
         | Call::remove_stake { .. } => Ok(()),
         // The macro adds a variant that cannot exist.

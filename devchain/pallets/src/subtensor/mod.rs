@@ -5,6 +5,7 @@
 mod calls;
 mod commit_reveal;
 mod epoch;
+mod evm;
 mod extension;
 mod genesis;
 mod hyperparams;
@@ -79,7 +80,7 @@ mod pallet {
     use frame_support::pallet_prelude::*;
     use frame_support::traits::{ConstBool, ConstU16, ConstU64, fungible};
     use frame_system::pallet_prelude::*;
-    use sp_core::H256;
+    use sp_core::{H160, H256, ecdsa};
     use std::collections::VecDeque;
 
     #[pallet::pallet]
@@ -322,6 +323,11 @@ mod pallet {
     #[pallet::storage]
     pub type IdentitiesV2<T> = StorageMap<_, Blake2_128Concat, AccountId, ChainIdentityV2, OptionQuery>;
 
+    /// The EVM address that a uid's hotkey has associated with itself, and the block in which it did.
+    #[pallet::storage]
+    pub type AssociatedEvmAddress<T> =
+        StorageDoubleMap<_, Twox64Concat, NetUid, Twox64Concat, u16, (H160, u64), OptionQuery>;
+
     // === By uid: columns that registrations extend and epochs write ===
 
     /// The permits to set weights for others, by uid.
@@ -490,6 +496,18 @@ mod pallet {
         /// This failed in a batch.
         #[codec(index = 84)]
         BatchWeightItemFailed(DispatchError),
+        /// A hotkey was associated with an address of the EVM.
+        #[codec(index = 92)]
+        EvmKeyAssociated {
+            /// The subnet of the hotkey's neuron.
+            netuid: NetUid,
+            /// The hotkey that signed the call.
+            hotkey: AccountId,
+            /// The address that signed for it.
+            evm_key: H160,
+            /// The block of the call.
+            block_associated: u64,
+        },
         /// A hotkey committed to weights that a beacon's round opens.
         #[codec(index = 101)]
         TimelockedWeightsCommitted(AccountId, NetUidStorageIndex, H256, u64),
@@ -636,6 +654,12 @@ mod pallet {
         /// The subnet does not hold that much TAO.
         #[codec(index = 80)]
         InsufficientLiquidity,
+        /// The signature is no signature of any key.
+        #[codec(index = 89)]
+        UnableToRecoverPublicKey,
+        /// Another key made the signature.
+        #[codec(index = 90)]
+        InvalidRecoveredPublicKey,
         /// The chain accepts another version of timelocked commits.
         #[codec(index = 109)]
         IncorrectCommitRevealVersion,

@@ -3,7 +3,7 @@
 //! go; the owner's hotkey always.
 
 use super::{
-    Axons, BlockAtRegistration, Bonds, Config, Consensus, Dividends, Emission, ImmunityPeriod, Incentive,
+    AssociatedEvmAddress, Axons, BlockAtRegistration, Bonds, Config, Consensus, Dividends, Emission, ImmunityPeriod, Incentive,
     IsNetworkMember, Keys, MechanismCountCurrent, MinNonImmuneUids, NeuronCertificates, Pallet, Prometheus,
     PruningScores, Rank, StakeWeight, SubnetOwnerHotkey, SubnetworkN, Trust, Uids, ValidatorPermit,
     ValidatorTrust, Weights,
@@ -58,6 +58,7 @@ impl<T: Config> Pallet<T> {
             NeuronCertificates::<T>::remove(netuid, &hotkey);
             Prometheus::<T>::remove(netuid, &hotkey);
         }
+        AssociatedEvmAddress::<T>::remove(netuid, uid);
         ValidatorPermit::<T>::mutate(netuid, |column| clear(column, uid));
         Emission::<T>::mutate(netuid, |column| clear(column, uid));
         Consensus::<T>::mutate(netuid, |column| clear(column, uid));

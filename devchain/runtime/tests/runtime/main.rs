@@ -13,6 +13,7 @@ mod batches;
 mod commit_reveal;
 mod commitments;
 mod epochs;
+mod evm;
 mod interface;
 mod pay;
 mod pool;

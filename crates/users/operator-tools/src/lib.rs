@@ -1,0 +1,15 @@
+//! The commands of a validator's operator: `muster validator collateral`, `muster validator slash`, and the text of
+//! `muster route explain`.
+//!
+//! Each asks the running validator at the address of its status page. The validator's operator token admits a slash.
+
+mod amount;
+mod calls;
+mod listing;
+mod route_text;
+mod slash;
+
+pub use calls::OperatorToolError;
+pub use listing::list_collateral;
+pub use route_text::describe_routes;
+pub use slash::{SlashArguments, slash_miner};
