@@ -213,6 +213,7 @@ pub async fn run_on(
         collateral,
         rules,
         allowance,
+        proven: Mutex::default(),
         fatal: Mutex::default(),
     });
     let served = serve(&state, listener, address, pages).await;

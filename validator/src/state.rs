@@ -7,14 +7,14 @@
 
 use std::sync::Arc;
 
-use muster_http::addresses::AddressRules;
 use muster_collateral_view::CollateralView;
+use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_scoring::AllowanceBook;
+use muster_scoring::{AllowanceBook, GradedExecutors};
 use muster_store::StoreError;
 use parking_lot::Mutex;
 
@@ -37,6 +37,8 @@ pub(crate) struct ValidatorState {
     pub(crate) rules: Arc<AddressRules>,
     /// The blocks that this validator's receipts may still name. Empty before the chain has answered.
     pub(crate) allowance: Mutex<AllowanceBook>,
+    /// The executors that are proven as far as this validator knows; nothing is graded before the first statement.
+    pub(crate) proven: Mutex<Arc<GradedExecutors>>,
     /// The first error after which the validator cannot go on.
     pub(crate) fatal: Mutex<Option<Error>>,
 }
@@ -50,6 +52,16 @@ impl ValidatorState {
     /// The receipt page on which a receipt is shown that is complete now; `None` if this validator serves no pages.
     pub(crate) fn own_page(&self) -> Option<i64> {
         self.config.pages.bind.map(|_| page_of(self.clock.now()))
+    }
+
+    /// The executors that are proven as far as this validator knows.
+    pub(crate) fn proven(&self) -> Arc<GradedExecutors> {
+        Arc::clone(&self.proven.lock())
+    }
+
+    /// Notes the executors that count in the present cycle.
+    pub(crate) fn set_proven(&self, proven: GradedExecutors) {
+        *self.proven.lock() = Arc::new(proven);
     }
 
     /// Whether the validator ordered the job itself: a session of its gateway or its grading.

@@ -99,6 +99,7 @@ impl World {
             avoided_owners: BTreeSet::new(),
             private_image: false,
             tried,
+            reserved_us: 0,
         };
         let neuron = |(index, uid): (usize, u16)| RoutableNeuron {
             uid,
@@ -106,6 +107,8 @@ impl World {
             owner: miner_key(index).0,
             axon: Some(SocketAddr::from(([127, 0, 0, 1], 8_000 + uid))),
             collateral: CollateralVerdict::NotRequired,
+            proven: None,
+            allowance_us: None,
         };
         let neurons: Vec<_> = (0..MINERS).zip(0..).map(neuron).collect();
         let mut stats: BTreeMap<_, MinerStats> = BTreeMap::new();

@@ -62,7 +62,7 @@ pub(super) fn assign_waiting(
 ) -> Option<Box<NewAttempt>> {
     let state = &*drivers.state;
     let avoided = avoided_owners(earlier, metagraph);
-    let requirements = requirements(request, tried_miners(earlier), avoided);
+    let requirements = requirements(state, request, tried_miners(earlier), avoided);
     let (found, chosen) = choose(drivers, &requirements, metagraph, &policy(state, false));
     let decision = found.decision(requirements.class, metagraph.block.0);
     Some(Box::new(new_attempt(state, request, earlier, chosen?, decision)))
@@ -104,8 +104,9 @@ pub(super) fn route_class(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &
         inputs: BTreeSet::new(),
         tried: BTreeSet::new(),
         avoided_owners: BTreeSet::new(),
+        reserved_us: 0,
     };
-    let neurons = routable_neurons(&drivers.state, metagraph, None);
+    let neurons = routable_neurons(&drivers.state, metagraph, Some(need.class), None);
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
     let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
@@ -135,7 +136,7 @@ pub(super) fn capacities(
     drivers: &JobDrivers,
     metagraph: &Metagraph,
 ) -> BTreeMap<ExecutorClass, ClassCapacity> {
-    let neurons = routable_neurons(&drivers.state, metagraph, None);
+    let neurons = routable_neurons(&drivers.state, metagraph, None, None);
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
     let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
@@ -169,7 +170,10 @@ pub(super) async fn assign(
     // None that was asked before: a miner that was busy is asked again only after the job has waited.
     let asked = earlier.iter().map(|attempt| attempt.miner).collect();
     let avoided = avoided_owners(earlier, &metagraph);
-    let (requirements, policy) = (requirements(request, asked, avoided), policy(state, is_own));
+    let (requirements, policy) = (
+        requirements(state, request, asked, avoided),
+        policy(state, is_own),
+    );
     let mut used = Arc::clone(&metagraph);
     let (mut found, mut chosen) = choose(drivers, &requirements, &metagraph, &policy);
     // A miner may have announced itself since the metagraph was read, so look at a newer one before turning the user
@@ -212,12 +216,14 @@ fn avoided_owners(earlier: &[StoredAttempt], metagraph: &Metagraph) -> BTreeSet<
 
 /// The facts about a job that decide its route, with the miners and the owners that must not be asked.
 fn requirements(
+    state: &ValidatorState,
     request: &JobRequest,
     tried: BTreeSet<MinerKey>,
     avoided_owners: BTreeSet<Hotkey>,
 ) -> JobRequirements {
     JobRequirements {
         avoided_owners,
+        reserved_us: reserved_us(state, request),
         job: request.uuid,
         class: request.executor_class,
         private_image: request.has_private_image(),
@@ -225,6 +231,17 @@ fn requirements(
         inputs: CacheKey::inputs(request.volume.as_ref()),
         tried,
     }
+}
+
+/// The executor-microseconds that a job may be paid. A sealed session is paid for the time that it lasts, which nobody
+/// knows when it begins.
+fn reserved_us(state: &ValidatorState, request: &JobRequest) -> u64 {
+    let details = request.streaming_details.as_ref();
+    if details.is_some_and(|details| details.muster.is_some()) {
+        return 0;
+    }
+    let plan = plan(&state.config.timing, request);
+    plan.executor_seconds().saturating_mul(1_000_000)
 }
 
 /// The miners that have had their attempt at a job: all but those that only said that they were busy.
@@ -288,7 +305,7 @@ fn choose(
     policy: &RoutingPolicy,
 ) -> (Route, Option<Candidate>) {
     let pinned = drivers.own_jobs.pinned_miner(requirements.job);
-    let subjects = routable_neurons(&drivers.state, metagraph, pinned);
+    let subjects = routable_neurons(&drivers.state, metagraph, Some(requirements.class), pinned);
     let mut images_and_inputs = requirements.inputs.clone();
     images_and_inputs.insert(requirements.image);
     let now = drivers.state.clock.now();
@@ -310,9 +327,13 @@ fn choose(
 fn routable_neurons(
     state: &ValidatorState,
     metagraph: &Metagraph,
+    class: Option<ExecutorClass>,
     pinned: Option<MinerKey>,
 ) -> Vec<RoutableNeuron> {
     let neurons = metagraph.neurons.iter();
+    // Grading leases what a miner says that it has, and pays nothing.
+    let class = class.filter(|_| pinned.is_none());
+    let (proven, allowance, head) = (state.proven(), state.allowance.lock(), state.subnet.head());
     neurons
         .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
         .map(|neuron| RoutableNeuron {
@@ -320,6 +341,10 @@ fn routable_neurons(
             miner: MinerKey(neuron.hotkey),
             owner: neuron.coldkey,
             axon: neuron.axon,
+            proven: class.and_then(|class| proven.of(MinerKey(neuron.hotkey), class)),
+            allowance_us: class
+                .zip(head)
+                .and_then(|(class, head)| allowance.left(MinerKey(neuron.hotkey), class, head.0)),
             collateral: match pinned {
                 // Grading finds out what a miner has, and asks for no deposit.
                 Some(_) => CollateralVerdict::NotRequired,

@@ -8,8 +8,8 @@ use muster_process::error::Causes;
 use muster_protocol::ValidatorKey;
 use muster_protocol::job::MAX_JOB_SECS;
 use muster_scoring::{
-    AllowanceBook, AllowanceInputs, EpochFacts, LOOKBACK_BLOCKS, PaidReceipt, ScoringSnapshot, SpentBlocks,
-    proven_executors,
+    AllowanceBook, AllowanceInputs, CapacityInputs, EpochFacts, GradedExecutors, LOOKBACK_BLOCKS,
+    PaidReceipt, ProvenExecutors, ScoringSnapshot, SpentBlocks, proven_executors,
 };
 use muster_store::StoreError;
 
@@ -42,9 +42,7 @@ impl WeightSetter {
             self.state_capacity(span, netuid).await?;
             // The others' statements are not known yet.
             let inputs = self.capacity_inputs(span, netuid).await?;
-            facts.proven = inputs.map_or_else(Vec::new, |inputs| {
-                proven_executors(&inputs, self.state.key(), span.cycle.0)
-            });
+            facts.proven = self.note_proven(span, inputs.as_ref());
             self.note_epoch(&facts).await?;
         }
         tracing::info!(block = %first, permitted = facts.permitted.len(), proven = facts.proven.len(), "epoch recorded");
@@ -65,12 +63,20 @@ impl WeightSetter {
         if epoch.first_block != first {
             return Ok(());
         }
-        let proven = proven_executors(inputs, self.state.key(), first);
+        let proven = self.note_proven(span, Some(inputs));
         let epoch = EpochFacts {
             proven,
             ..epoch.clone()
         };
         self.note_epoch(&epoch).await
+    }
+
+    /// Notes the executors that count in the cycle of a span, so that no more jobs are given than they have room for.
+    fn note_proven(&self, span: BlockSpan, inputs: Option<&CapacityInputs>) -> Vec<ProvenExecutors> {
+        let (me, cycle) = (self.state.key(), span.cycle.0);
+        let graded = inputs.map(|inputs| GradedExecutors::agree(inputs, me, cycle));
+        self.state.set_proven(graded.unwrap_or_default());
+        inputs.map_or_else(Vec::new, |inputs| proven_executors(inputs, me, cycle))
     }
 
     /// Stores an epoch, and values this validator's own blocks by it.

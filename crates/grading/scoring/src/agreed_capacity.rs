@@ -95,6 +95,22 @@ pub fn proven_executors(inputs: &CapacityInputs, me: ValidatorKey, cycle: u64) -
     proven
 }
 
+/// The executors that validators agree are proven. By default no class is graded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GradedExecutors(Agreement);
+
+impl GradedExecutors {
+    /// The executors that count in a cycle.
+    pub fn agree(inputs: &CapacityInputs, me: ValidatorKey, cycle: u64) -> Self {
+        Self(Agreement::reach(inputs, me, cycle))
+    }
+
+    /// The proven executors of a miner in a class; `None` if nobody grades the class.
+    pub fn of(&self, miner: MinerKey, class: ExecutorClass) -> Option<u32> {
+        self.0.is_graded(class).then(|| self.0.of(miner, class).executors)
+    }
+}
+
 type MinerClass = (MinerKey, ExecutorClass);
 
 /// The capacity that counts in a cycle. Nothing is graded by default.

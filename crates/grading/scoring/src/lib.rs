@@ -36,7 +36,9 @@ mod vesting;
 mod weight_list;
 mod zero_reasons;
 
-pub use agreed_capacity::{AgreedCapacity, CapacityInputs, CapacityRow, CapacityStatement, proven_executors};
+pub use agreed_capacity::{
+    AgreedCapacity, CapacityInputs, CapacityRow, CapacityStatement, GradedExecutors, proven_executors,
+};
 pub use allowance::{AllowanceInputs, LOOKBACK_BLOCKS, MULTIPLIER, SpentBlocks, unspend};
 pub use allowance_book::{AllowanceBook, PayableAttempt};
 pub use allowance_epochs::EpochFacts;

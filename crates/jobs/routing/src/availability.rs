@@ -30,6 +30,8 @@ pub struct LaterReasons {
     pub failing: u32,
     /// Miners whose collateral is required and not known.
     pub collateral_unknown: u32,
+    /// Miners at which this validator's allowance is used up.
+    pub thin: u32,
     /// The earliest time at which one of the reasons ends by itself; `None` if all end with events.
     pub until: Option<Timestamp>,
 }
@@ -69,6 +71,7 @@ pub fn availability(route: &Route) -> Availability {
     for excluded in &route.excluded {
         match excluded.reason {
             Exclusion::Busy { open, .. } => reasons.at_work = reasons.at_work.saturating_add(open),
+            Exclusion::AllowanceTooThin { .. } => reasons.thin = reasons.thin.saturating_add(1),
             Exclusion::FullLately => reasons.full = reasons.full.saturating_add(1),
             Exclusion::LostLately { .. } => reasons.failing = reasons.failing.saturating_add(1),
             Exclusion::CollateralUnknown { .. } => {
@@ -176,6 +179,7 @@ pub fn describe_collateral(route: &Route) -> Option<String> {
         | Exclusion::NoPrivateImages
         | Exclusion::NoPrivateExecutor
         | Exclusion::Busy { .. }
+        | Exclusion::AllowanceTooThin { .. }
         | Exclusion::FullLately
         | Exclusion::LostLately { .. } => false,
     };
@@ -211,6 +215,11 @@ impl fmt::Display for LaterReasons {
             0 => {}
             1 => parts.push("the collateral of 1 miner is not known now".to_owned()),
             count => parts.push(format!("the collateral of {count} miners is not known now")),
+        }
+        match self.thin {
+            0 => {}
+            1 => parts.push("this validator's allowance at 1 miner is used up".to_owned()),
+            count => parts.push(format!("this validator's allowance at {count} miners is used up")),
         }
         f.write_str(&parts.join(", "))
     }
@@ -268,6 +277,13 @@ mod tests {
             (Exclusion::FullLately, Some(50)),
             (Exclusion::LostLately { incidents: 3 }, Some(40)),
             (Exclusion::CollateralUnknown { age_s: None }, None),
+            (
+                Exclusion::AllowanceTooThin {
+                    left_s: 1,
+                    needed_s: 2,
+                },
+                None,
+            ),
         ];
         for reason in passing {
             let mut mixed = never.clone();
@@ -282,7 +298,7 @@ mod tests {
         assert_eq!(
             reasons.to_string(),
             "all 2 executors are at work, 1 miner says that it has no executor free, 1 miner failed too often lately, \
-             the collateral of 1 miner is not known now"
+             the collateral of 1 miner is not known now, this validator's allowance at 1 miner is used up"
         );
     }
 
@@ -318,6 +334,8 @@ mod tests {
             miner: MinerKey(hotkey(seed)),
             owner: hotkey(100),
             axon: axon.then(|| SocketAddr::from(([10, 0, 0, 1], 1))),
+            proven: None,
+            allowance_us: None,
             collateral: CollateralVerdict::Enough,
         };
         let stats = |open| MinerStats {

@@ -52,6 +52,13 @@ pub enum Exclusion {
         /// Executors of the class in its manifest.
         capacity: u32,
     },
+    /// The blocks that this validator may still name at the miner are not worth the job's time.
+    AllowanceTooThin {
+        /// Seconds of an executor that would be paid.
+        left_s: u64,
+        /// Seconds that this job and those under way may take.
+        needed_s: u64,
+    },
     /// The miner recently reported that no executor of the class is free.
     FullLately,
     /// The miner failed too many attempts recently.
@@ -67,6 +74,7 @@ impl Exclusion {
     pub const fn is_passing(self) -> bool {
         match self {
             Self::Busy { .. }
+            | Self::AllowanceTooThin { .. }
             | Self::FullLately
             | Self::LostLately { .. }
             | Self::CollateralUnknown { .. } => true,
@@ -121,6 +129,10 @@ impl fmt::Display for Exclusion {
             Self::Busy { open, capacity } => {
                 write!(f, "{open} of its {capacity} executors are at work for us")
             }
+            Self::AllowanceTooThin { left_s, needed_s } => write!(
+                f,
+                "this validator's stake pays for {left_s} s more there, and the job may take {needed_s} s"
+            ),
             Self::FullLately => {
                 f.write_str("it said a moment ago that it has no executor of this class free")
             }

@@ -28,6 +28,10 @@ pub struct RoutableNeuron {
     pub owner: Hotkey,
     /// The address that the miner announces on the chain.
     pub axon: Option<SocketAddr>,
+    /// The miner's executors of the job's class that validators agree are proven; `None` if nobody grades the class.
+    pub proven: Option<u32>,
+    /// The executor-microseconds that this validator may still have paid at the miner; `None` if that is not known.
+    pub allowance_us: Option<u64>,
     /// Whether the miner has deposited enough.
     pub collateral: CollateralVerdict,
 }
@@ -49,6 +53,8 @@ pub struct JobRequirements {
     pub avoided_owners: BTreeSet<Hotkey>,
     /// Whether the job's image comes from an archive or with a login, which not every miner and executor knows.
     pub private_image: bool,
+    /// The executor-microseconds that are reserved for the job.
+    pub reserved_us: u64,
 }
 
 /// The operator's rules and the prices.
@@ -341,12 +347,15 @@ fn check_exclusions(
     if capacity == 0 {
         return Err(Exclusion::ClassNotOffered);
     }
+    // Work beyond the proven executors is paid nothing. A newcomer shows what it has with one job at a time.
+    let capacity = capacity.min(neuron.proven.map_or(u32::MAX, |proven| proven.max(1)));
     if requirements.private_image {
         stats.check_private_images(requirements.class)?;
     }
     if open >= capacity {
         return Err(Exclusion::Busy { open, capacity });
     }
+    check_allowance(requirements, neuron, open)?;
     if stats.full.contains_key(&requirements.class) {
         return Err(Exclusion::FullLately);
     }
@@ -356,6 +365,25 @@ fn check_exclusions(
         });
     }
     Ok(address)
+}
+
+/// Checks that the job's time would be paid, after that of the attempts under way: the longest of them are taken to be
+/// as long as this one.
+fn check_allowance(
+    requirements: &JobRequirements,
+    neuron: &RoutableNeuron,
+    open: u32,
+) -> Result<(), Exclusion> {
+    let needed = requirements
+        .reserved_us
+        .saturating_mul(u64::from(open).saturating_add(1));
+    match neuron.allowance_us {
+        Some(left) if left < needed => Err(Exclusion::AllowanceTooThin {
+            left_s: left / 1_000_000,
+            needed_s: needed / 1_000_000,
+        }),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Checks the reasons that hold for every job: a neuron that passes is a miner that may be asked for something.
@@ -405,6 +433,7 @@ fn end_of(reason: Exclusion, class: ExecutorClass, stats: &MinerStats) -> Option
         | Exclusion::ClassNotOffered
         | Exclusion::NoPrivateImages
         | Exclusion::NoPrivateExecutor
+        | Exclusion::AllowanceTooThin { .. }
         | Exclusion::Busy { .. } => None,
     }
 }

@@ -40,6 +40,7 @@ fn wish(seed: u128) -> JobRequirements {
         tried: BTreeSet::new(),
         avoided_owners: BTreeSet::new(),
         private_image: false,
+        reserved_us: 0,
     }
 }
 
@@ -60,6 +61,8 @@ fn subject(seed: u8, port: Option<u16>) -> RoutableNeuron {
         owner: hotkey(seed),
         axon: port.map(|port| SocketAddr::from(([127, 0, 0, 1], port))),
         collateral: CollateralVerdict::NotRequired,
+        proven: None,
+        allowance_us: None,
     }
 }
 
@@ -547,5 +550,60 @@ fn a_job_with_a_private_image_passes_over_those_that_do_not_know_it_by_name() {
     assert_eq!(
         availability(&route(&wish, &old, &stats, &policy())),
         Availability::Never
+    );
+}
+
+#[test]
+fn no_more_jobs_are_given_than_proven_executors_have_room_for() {
+    let (wish, policy) = (wish(1), policy());
+    let asked = |proven, open: u32| {
+        let neurons = [RoutableNeuron {
+            proven,
+            ..subject(1, Some(1))
+        }];
+        let stats = MinerStats {
+            open: [(CLASS, open)].into(),
+            manifest: Some(Manifest::new([(CLASS, 9)])),
+            ..MinerStats::default()
+        };
+        let found = route(&wish, &neurons, &[(miner(1), stats)].into(), &policy);
+        found.excluded.first().map(|excluded| excluded.reason)
+    };
+    assert_eq!(asked(None, 8), None, "nobody grades the class");
+    assert_eq!(asked(Some(3), 2), None);
+    let busy = |open, capacity| Some(Exclusion::Busy { open, capacity });
+    assert_eq!(asked(Some(3), 3), busy(3, 3));
+    assert_eq!(asked(Some(0), 0), None, "a newcomer gets one job at a time");
+    assert_eq!(asked(Some(0), 1), busy(1, 1));
+    assert_eq!(asked(Some(20), 9), busy(9, 9), "the manifest bounds as well");
+}
+
+#[test]
+fn a_job_that_would_not_be_paid_is_not_offered() {
+    let asked = |left_s: Option<u64>, open: u32| {
+        let wish = JobRequirements {
+            reserved_us: 60_000_000,
+            ..wish(1)
+        };
+        let neurons = [RoutableNeuron {
+            allowance_us: left_s.map(|left| left * 1_000_000),
+            ..subject(1, Some(1))
+        }];
+        let stats = MinerStats {
+            open: [(CLASS, open)].into(),
+            manifest: Some(Manifest::new([(CLASS, 9)])),
+            ..MinerStats::default()
+        };
+        let found = route(&wish, &neurons, &[(miner(1), stats)].into(), &policy());
+        found.excluded.first().map(|excluded| excluded.reason)
+    };
+    assert_eq!(asked(None, 5), None, "nothing is known of the stakes");
+    assert_eq!(asked(Some(60), 0), None);
+    let thin = |left_s, needed_s| Some(Exclusion::AllowanceTooThin { left_s, needed_s });
+    assert_eq!(asked(Some(59), 0), thin(59, 60));
+    assert_eq!(
+        asked(Some(119), 1),
+        thin(119, 120),
+        "the job under way has its time"
     );
 }
