@@ -210,8 +210,8 @@ impl ScoringSnapshot {
     /// The canonical text: JSON with sorted keys and without spaces, in ASCII, as Python's
     /// `json.dumps(snapshot, sort_keys=True, separators=(",", ":"))` writes it.
     pub fn to_text(&self) -> String {
-        // A struct of texts, integers and lists always has a JSON value.
-        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
+        // A struct of texts, integers and lists always has a JSON form.
+        canonical::sorted_compact_of(self).unwrap_or_default()
     }
 
     /// The digest of a canonical text, which names the snapshot.
