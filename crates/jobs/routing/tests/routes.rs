@@ -78,7 +78,11 @@ fn executors_on_paper_attract_no_jobs_once_capacity_is_proven() {
     };
     let neurons = [subject(1, Some(1)), subject(2, Some(1))];
     let with = |paper| {
-        let known = [(miner(1), stats(2, 3, Some(2))), (miner(2), stats(1_000_000, 4, paper))].into();
+        let known = [
+            (miner(1), stats(2, 3, Some(2))),
+            (miner(2), stats(1_000_000, 4, paper)),
+        ]
+        .into();
         order(&route(&wish(1), &neurons, &known, &policy()))
     };
     assert_eq!(with(None), [2, 1], "by its manifest alone it has next to no work");
