@@ -35,7 +35,7 @@ pub fn sorted_compact(value: &Value) -> String {
 /// # Errors
 /// The value has no JSON form: a map's key is no text.
 pub fn sorted_compact_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
-    writer::Writer::write(value)
+    writer::CanonicalWriter::write(value)
 }
 
 /// `json.dumps(text)`: a JSON string literal in ASCII.

@@ -10,7 +10,7 @@ use crate::strategy::Strategy;
 const PLANNED: u64 = 5_000;
 const WHOLE: u64 = 1_000_000;
 
-/// What a bound needs of the world in which a strategy was tried, in millionths.
+/// The facts about the world in which a strategy was tried that its bound needs, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conditions {
     /// `κ`: the part of a flawless miner's points that the honest twin kept in spite of its failures. The points of an
@@ -24,7 +24,7 @@ impl Strategy {
     /// The most pay per unit of money relative to an honest miner, in thousandths, rounded up: the product of
     ///
     /// * `1 + x / (1 − f·x)`: `x` is the premium of a worked second times the share of time that the strategy adds, at
-    ///   most `1 − ρ`: `ρ·s` by stalling jobs for s times the time needed, `μ·S` by a colluding validator of stake share
+    ///   most `1 − ρ`: `ρ·s` by stalling jobs s times as long, `μ·S` by a colluding validator of stake share
     ///   S, and `ρ·(n − 1)` by n hotkeys, because routing draws hotkeys among miners of equal cost;
     /// * `1 / κ` for hardware that is spread over hotkeys, of which each is forgiven its own failures, and for cards
     ///   that are excused and so cannot fail;

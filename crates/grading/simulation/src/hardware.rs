@@ -16,7 +16,7 @@ pub(crate) const RARELY: u32 = 8;
 pub(crate) const SAVED_BY_CHEAPER: u64 = 500;
 
 /// One miner's part of the hardware, under one hotkey.
-pub(crate) struct Miner {
+pub(crate) struct SimulatedMiner {
     pub(crate) neuron: Neuron,
     /// Whether it follows the strategy.
     pub(crate) cheats: bool,
@@ -44,7 +44,7 @@ impl Luck {
     }
 }
 
-/// What of a miner's executors is there at a probe.
+/// The part of a miner's executors that is there at a probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Presence {
     /// Executors that prove their class in full.
@@ -57,7 +57,7 @@ pub(crate) struct Presence {
     pub(crate) reachable: bool,
 }
 
-impl Miner {
+impl SimulatedMiner {
     /// The number of the cards of an honest miner that stand behind this hotkey.
     pub(crate) fn all(&self) -> u64 {
         u64::from(self.cards.1.saturating_sub(self.cards.0))
@@ -86,7 +86,7 @@ impl Miner {
         u32::try_from(self.all().saturating_mul(each)).unwrap_or(u32::MAX)
     }
 
-    /// What is there at a probe.
+    /// The part of its executors that is there at a probe.
     pub(crate) fn presence(
         &self,
         strategy: &Strategy,

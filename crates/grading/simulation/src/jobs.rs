@@ -11,7 +11,7 @@ use muster_routing::{AttemptMark, CacheKey, JobRequirements, RoutableNeuron, rou
 use muster_scoring::MULTIPLIER;
 use uuid::Uuid;
 
-use crate::hardware::Miner;
+use crate::hardware::SimulatedMiner;
 use crate::numbers::Numbers;
 use crate::strategy::Strategy;
 use crate::subnet::{BLOCK_MS, BLOCKS, CLASS, EPOCH_MS, STAKE, first_block, miner_key, time};
@@ -39,7 +39,7 @@ pub(crate) struct Attempt {
 pub(crate) struct EpochWork<'a> {
     pub(crate) epoch: u32,
     pub(crate) strategy: &'a Strategy,
-    pub(crate) miners: &'a [Miner],
+    pub(crate) miners: &'a [SimulatedMiner],
     pub(crate) numbers: &'a mut Numbers,
     /// The stake of each payer, by its place.
     pub(crate) stakes: &'a [u64],
@@ -63,11 +63,11 @@ impl<'a> EpochWork<'a> {
     pub(crate) fn new(
         epoch: u32,
         strategy: &'a Strategy,
-        miners: &'a [Miner],
+        miners: &'a [SimulatedMiner],
         numbers: &'a mut Numbers,
         last: u128,
     ) -> Self {
-        let free = |miner: &Miner| {
+        let free = |miner: &SimulatedMiner| {
             let slots = usize::try_from(miner.slots(strategy)).unwrap_or(usize::MAX);
             vec![0; slots]
         };
@@ -293,7 +293,7 @@ impl<'a> EpochWork<'a> {
     }
 }
 
-fn routable(miner: &Miner) -> RoutableNeuron {
+fn routable(miner: &SimulatedMiner) -> RoutableNeuron {
     RoutableNeuron {
         uid: miner.neuron.uid.0,
         miner: miner_key(&miner.neuron),

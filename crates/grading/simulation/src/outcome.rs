@@ -1,4 +1,4 @@
-//! What a strategy earned in all worlds, beside its twin and its bound.
+//! The pay of a strategy in all worlds, beside its twin and its bound.
 
 use muster_protocol::MinerKey;
 use muster_scoring::WHOLE_EXECUTOR;

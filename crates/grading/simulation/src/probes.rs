@@ -29,31 +29,31 @@ pub(crate) struct Probed {
     pub(crate) pretended: Vec<AttemptId>,
 }
 
-/// What one validator observed of one miner.
+/// The probes of one miner by one validator.
 #[derive(Clone, Default)]
-pub(crate) struct Record {
-    observations: Vec<Seen>,
+pub(crate) struct ProbeHistory {
+    observations: Vec<SeenProbe>,
     /// The executors that it proved in full in each of the last eight batches.
     proven: Vec<u32>,
 }
 
 #[derive(Clone)]
-struct Seen {
+struct SeenProbe {
     observation: Observation,
     /// The attempts behind the excuses that wait.
     attempts: Vec<AttemptId>,
 }
 
-impl Record {
+impl ProbeHistory {
     /// The most executors that one of the last eight batches proved.
     fn most_proven(&self) -> u32 {
         self.proven.iter().copied().max().unwrap_or(0)
     }
 
-    fn note(&mut self, seen: Seen, proven: u32) {
+    fn note(&mut self, seen: SeenProbe, proven: u32) {
         let kind = seen.observation.kind;
         self.observations.push(seen);
-        let of_kind = |seen: &&Seen| seen.observation.kind == kind;
+        let of_kind = |seen: &&SeenProbe| seen.observation.kind == kind;
         if self.observations.iter().filter(of_kind).count() > KEPT
             && let Some(oldest) = self
                 .observations
@@ -95,7 +95,7 @@ impl Record {
 /// The thresholds that executors of the class are judged by.
 pub(crate) struct Judge {
     full: GradeSpec,
-    /// What an executor that serves a session has to reach.
+    /// The rate that an executor has to reach in a session that it serves.
     least_in_session: u64,
 }
 
@@ -117,7 +117,7 @@ impl Judge {
         at: Timestamp,
         validator: ValidatorKey,
         probed: &[Probed],
-        records: &mut [Record],
+        records: &mut [ProbeHistory],
     ) {
         let plan = draw(at, validator, probed);
         let places: BTreeMap<MinerKey, usize> = (0..).zip(probed).map(|(at, one)| (one.miner, at)).collect();
@@ -227,7 +227,13 @@ fn count_excused(participants: &[Participant], settled: &[Judgement]) -> BTreeMa
 }
 
 /// The observation of a probe. Excuses wait until the receipts of their attempts are scored.
-fn observe(kind: ObservationKind, at: Timestamp, one: &Probed, capacity: &Capacity, excused: u32) -> Seen {
+fn observe(
+    kind: ObservationKind,
+    at: Timestamp,
+    one: &Probed,
+    capacity: &Capacity,
+    excused: u32,
+) -> SeenProbe {
     let credit = u64::from(excused).saturating_mul(WHOLE_EXECUTOR);
     let attempts: Vec<_> = one
         .at_work
@@ -236,7 +242,7 @@ fn observe(kind: ObservationKind, at: Timestamp, one: &Probed, capacity: &Capaci
         .copied()
         .take(usize::try_from(excused).unwrap_or(usize::MAX))
         .collect();
-    Seen {
+    SeenProbe {
         observation: Observation {
             kind,
             at,

@@ -20,7 +20,7 @@ use crate::world::{Cast, World};
 /// The stake of the validator that copies weights, in thousandths.
 const COPIER: u16 = 100;
 
-/// What several validators found together.
+/// The weights of several validators beside one another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ValidatorOutcome {
     /// The name of the scenario.
@@ -101,7 +101,7 @@ fn deferred_ms(view: &View) -> BTreeMap<MinerKey, u64> {
     deferred.map(|work| (work.miner, work.ms)).collect()
 }
 
-/// What one validator counted in an epoch.
+/// The counted work, credit and pay of an epoch, by one validator.
 struct Found {
     /// The shares of pay, of [`UNIT`], in the order of the miners.
     shares: Vec<u64>,

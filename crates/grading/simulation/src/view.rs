@@ -12,9 +12,9 @@ use muster_scoring::{
     ScoringRules, ScoringSnapshot, VESTING_CYCLES, proven_by, score_with_attempts,
 };
 
-use crate::hardware::Miner;
+use crate::hardware::SimulatedMiner;
 use crate::jobs::Attempt;
-use crate::probes::Record;
+use crate::probes::ProbeHistory;
 use crate::strategy::Strategy;
 use crate::subnet::{BLOCKS, CLASS, EPOCH_MS, begin_ms, first_block, miner_key, time, validator_key};
 
@@ -33,8 +33,8 @@ pub(crate) struct View {
     pub(crate) stats: BTreeMap<MinerKey, MinerStats>,
     /// Offers and refusals of each miner, by epoch.
     offers: VecDeque<Vec<(u32, u32)>>,
-    /// What it observed of each miner.
-    pub(crate) records: Vec<Record>,
+    /// Its probes of each miner.
+    pub(crate) records: Vec<ProbeHistory>,
     history: Vec<PastCycle>,
     pub(crate) scores: Scores,
 }
@@ -62,14 +62,20 @@ impl View {
             },
             stats: BTreeMap::new(),
             offers: VecDeque::new(),
-            records: vec![Record::default(); miners],
+            records: vec![ProbeHistory::default(); miners],
             history: Vec::new(),
             scores: Scores::default(),
         }
     }
 
     /// Asks every miner for its manifest at the begin of an epoch.
-    pub(crate) fn begin_epoch(&mut self, epoch: u32, miners: &[Miner], strategy: &Strategy, planned: bool) {
+    pub(crate) fn begin_epoch(
+        &mut self,
+        epoch: u32,
+        miners: &[SimulatedMiner],
+        strategy: &Strategy,
+        planned: bool,
+    ) {
         let now = time(epoch, 0);
         for miner in miners {
             let count = miner.announced(strategy, planned && miner.cheats);
@@ -102,7 +108,7 @@ impl View {
     }
 
     /// Its statement of capacity.
-    pub(crate) fn state(&self, epoch: u32, miners: &[Miner], planned: bool) -> CapacityStatement {
+    pub(crate) fn state(&self, epoch: u32, miners: &[SimulatedMiner], planned: bool) -> CapacityStatement {
         let mut rows = Vec::with_capacity(miners.len().saturating_mul(KINDS.len()));
         for (at, (miner, record)) in miners.iter().zip(&self.records).enumerate() {
             let manifest = (miner.cheats && planned).then_some(0);
@@ -218,7 +224,7 @@ pub(crate) struct SharedInputs<'a> {
 }
 
 /// The finished receipt of an attempt in an epoch.
-pub(crate) fn finished_receipt(epoch: u32, attempt: &Attempt, miner: &Miner) -> PaidReceipt {
+pub(crate) fn finished_receipt(epoch: u32, attempt: &Attempt, miner: &SimulatedMiner) -> PaidReceipt {
     let micros = attempt.ms.saturating_mul(1_000);
     let signed = begin_ms(epoch).saturating_add(EPOCH_MS).saturating_mul(1_000);
     PaidReceipt {

@@ -9,7 +9,7 @@ use muster_scoring::{
 };
 
 use crate::Settings;
-use crate::hardware::{Luck, Miner};
+use crate::hardware::{Luck, SimulatedMiner};
 use crate::jobs::{Attempt, EpochWork};
 use crate::numbers::Numbers;
 use crate::probes::{Judge, Probed};
@@ -33,7 +33,7 @@ pub(crate) struct Cast {
     pub(crate) copier: u16,
 }
 
-/// What happened in an epoch beyond what was scored.
+/// The part of an epoch that decides the cost of hardware.
 pub(crate) struct EpochCosts {
     pub(crate) planned: bool,
     /// The probes at which the strategy was not away.
@@ -48,7 +48,7 @@ pub(crate) struct World<'a> {
     numbers: Numbers,
     judge: Judge,
     pub(crate) views: Vec<View>,
-    pub(crate) miners: Vec<Miner>,
+    pub(crate) miners: Vec<SimulatedMiner>,
     epochs: Vec<EpochFacts>,
     /// The agreed executors of each miner at the begin of the epoch before.
     proven_before: Vec<u32>,
@@ -69,7 +69,7 @@ impl<'a> World<'a> {
         let honest = (0..settings.miners).map(|_| (false, (0, settings.executors)));
         let share = |part: u16| settings.executors.saturating_mul(part) / hotkeys;
         let cheating = (0..hotkeys).map(|part| (true, (share(part), share(part.saturating_add(1)))));
-        let miner = |(place, (cheats, cards))| Miner {
+        let miner = |(place, (cheats, cards))| SimulatedMiner {
             neuron: miner_neuron(place),
             cheats,
             cards,
@@ -243,7 +243,7 @@ impl<'a> World<'a> {
 
     /// The statement of the colluding validator, if there is one: its miners have everything, and others nothing.
     fn lie(&self, epoch: u32) -> Option<CapacityStatement> {
-        let row = |miner: &Miner, kind| {
+        let row = |miner: &SimulatedMiner, kind| {
             let executors = if miner.cheats { MAX_EXECUTORS } else { 0 };
             CapacityRow {
                 miner: miner_key(&miner.neuron),

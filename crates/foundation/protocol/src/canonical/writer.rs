@@ -1,6 +1,6 @@
 //! Writes a value as canonical JSON at once, without a tree of it in memory.
 //!
-//! A struct's fields are written in the order in which serde gives them and put in order afterwards, where they are not.
+//! A struct's fields are written in the order in which serde gives them, and are sorted afterwards if they need it.
 
 use std::fmt::{self, Write as _};
 
@@ -30,7 +30,7 @@ fn no_key() -> CanonicalError {
 
 /// The text so far, in ASCII.
 #[derive(Debug, Default)]
-pub(super) struct Writer {
+pub(super) struct CanonicalWriter {
     out: String,
     /// The text of the last value that was written through `Display`.
     shown: String,
@@ -38,7 +38,7 @@ pub(super) struct Writer {
 
 /// The items of an array that is being written.
 pub(super) struct ArrayWriter<'a> {
-    writer: &'a mut Writer,
+    writer: &'a mut CanonicalWriter,
     empty: bool,
     /// The end: of the array, and of the object around a variant.
     end: &'static str,
@@ -46,13 +46,13 @@ pub(super) struct ArrayWriter<'a> {
 
 /// The fields of an object that is being written.
 pub(super) struct ObjectWriter<'a, K> {
-    writer: &'a mut Writer,
+    writer: &'a mut CanonicalWriter,
     /// The key of each field and the place where its text begins, with a comma at its end.
     fields: Vec<(K, usize)>,
     end: &'static str,
 }
 
-impl Writer {
+impl CanonicalWriter {
     pub(super) fn write<T: Serialize + ?Sized>(value: &T) -> Result<String> {
         let mut writer = Self::default();
         value.serialize(&mut writer)?;
@@ -160,7 +160,7 @@ macro_rules! numbers {
     };
 }
 
-impl<'a> Serializer for &'a mut Writer {
+impl<'a> Serializer for &'a mut CanonicalWriter {
     type Ok = ();
     type Error = CanonicalError;
     type SerializeSeq = ArrayWriter<'a>;
