@@ -377,6 +377,8 @@ def main():
         snapshot = json.loads(text)
         if snapshot["format"] != "muster/scoring-snapshot/1":
             sys.exit(f"this program does not read {snapshot['format']!r}")
+        if json.dumps(snapshot, sort_keys=True, separators=(",", ":")).encode("ascii") != text:
+            sys.exit(f"{path} is not the canonical text of its snapshot")
         digest = "sha256:" + hashlib.sha256(text).hexdigest()
         print(json.dumps({"snapshot": digest, "weights": weights(snapshot)}))
 

@@ -143,6 +143,8 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-score-tools", "muster-scoring", "snapshots are explained and scored again"),
     arrow("muster-score-tools", "muster-simulation", "the simulation is a command"),
     arrow("muster-simulation", "muster-scoring", "strategies are paid by the real scoring code"),
+    arrow("muster-simulation", "muster-grading", "probes are drawn and judged by the real code of batches"),
+    arrow("muster-simulation", "muster-hardware-proof", "a session is judged by the thresholds of its class"),
     arrow("muster-grading-runner", "muster-grading", "the runner carries out what a batch decides"),
     arrow("muster-grading-runner", "muster-hardware-proof", "the runner holds the verifier's conversations"),
 ];

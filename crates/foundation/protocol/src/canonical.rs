@@ -1,6 +1,11 @@
 //! JSON as Python's `json.dumps` prints it, for the texts that ComputeHorde signs.
 
+mod writer;
+
+use serde::Serialize;
 use serde_json::Value;
+
+pub use writer::CanonicalError;
 
 /// The separators of a rendering: between items, and between a key and its value.
 #[derive(Clone, Copy)]
@@ -23,6 +28,14 @@ pub fn sorted_spaced(value: &Value) -> String {
 /// `json.dumps(value, sort_keys=True, separators=(",", ":"))`: `validator_signature` signs this.
 pub fn sorted_compact(value: &Value) -> String {
     render(value, COMPACT)
+}
+
+/// The same text as [`sorted_compact`] of the value's JSON, written without a tree of values in memory.
+///
+/// # Errors
+/// The value has no JSON form: a map's key is no text.
+pub fn sorted_compact_of<T: Serialize + ?Sized>(value: &T) -> Result<String, CanonicalError> {
+    writer::CanonicalWriter::write(value)
 }
 
 /// `json.dumps(text)`: a JSON string literal in ASCII.
@@ -79,6 +92,14 @@ fn write_value(out: &mut String, value: &Value, separators: Separators) {
 fn write_string(out: &mut String, text: &str) {
     use std::fmt::Write as _;
     out.push('"');
+    if text
+        .bytes()
+        .all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\')
+    {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     for c in text.chars() {
         match c {
             '"' => out.push_str("\\\""),

@@ -226,12 +226,13 @@ impl FinishedReceipt {
         if !digits(whole) || !digits(fraction) {
             return None;
         }
-        let padded: String = fraction.chars().chain(std::iter::repeat('0')).take(6).collect();
+        let padded = fraction.bytes().chain(std::iter::repeat(b'0')).take(6);
+        let millionths = padded.fold(0_u64, |sum, digit| sum * 10 + u64::from(digit.wrapping_sub(b'0')));
         whole
             .parse::<u64>()
             .ok()?
             .checked_mul(1_000_000)?
-            .checked_add(padded.parse().ok()?)
+            .checked_add(millionths)
     }
 
     /// The text of an amount of executor-seconds, given in millionths.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use chrono::{DateTime, Timelike, Utc};
+use chrono::{DateTime, Datelike, Timelike, Utc};
 
 use crate::macros::serde_as_text;
 
@@ -67,7 +67,7 @@ impl Timestamp {
 
     /// The calendar year in UTC.
     pub fn year(self) -> i32 {
-        chrono::Datelike::year(&self.to_chrono())
+        self.to_chrono().year()
     }
 
     /// Converts to a chrono value.
@@ -85,12 +85,16 @@ impl From<DateTime<Utc>> for Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = self.to_chrono();
-        let form = if time.nanosecond() == 0 {
-            "%Y-%m-%dT%H:%M:%SZ"
-        } else {
-            "%Y-%m-%dT%H:%M:%S%.6fZ"
-        };
-        write!(f, "{}", time.format(form))
+        let (year, month, day) = (time.year(), time.month(), time.day());
+        let (hour, minute, second) = (time.hour(), time.minute(), time.second());
+        write!(
+            f,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
+        )?;
+        match time.nanosecond() / 1_000 {
+            0 => f.write_str("Z"),
+            micros => write!(f, ".{micros:06}Z"),
+        }
     }
 }
 

@@ -68,7 +68,7 @@ pub struct Simulate {
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(11..=10_000))]
     pub epochs: u32,
     /// The number of honest miners.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=250))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub miners: u16,
     /// The executors of each miner.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -76,6 +76,15 @@ pub struct Simulate {
     /// The share of time in which users keep an executor busy, in thousandths.
     #[arg(long, default_value_t = 10, value_name = "PER_MILLE", value_parser = clap::value_parser!(u16).range(0..=1_000))]
     pub organic: u16,
+    /// The duration of a user's job, in seconds.
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=4_000))]
+    pub job_secs: u32,
+    /// The number of worlds of each strategy, which differ by chance alone.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub worlds: u32,
+    /// The number of validators that are compared with one another; 0 compares none.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(0..=64))]
+    pub validators: u16,
     /// The seed of all chance: the same seed gives the same table.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

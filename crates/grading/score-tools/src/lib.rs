@@ -12,7 +12,9 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table};
 use muster_protocol::{MinerKey, canonical};
 use muster_scoring::{ScoringSnapshot, SnapshotError, explain, score_cycle};
-use muster_simulation::{Settings, StrategyOutcome, draw, known_strategies, simulate};
+use muster_simulation::{
+    Settings, StrategyOutcome, ValidatorOutcome, draw, known_strategies, simulate, simulate_validators,
+};
 use serde_json::{Value, json};
 
 pub use arguments::{Audit, AuditScore, Score, ScoreExplain, Simulate};
@@ -156,7 +158,7 @@ pub fn audit(text: &str, digest: Option<&str>, as_json: bool) -> Result<String> 
     Ok(answer)
 }
 
-/// Simulates strategies; returns the table, and whether all of them stay within their bounds.
+/// Simulates strategies and validators; returns the tables, and whether all of them stay within their bounds.
 ///
 /// # Errors
 /// A file cannot be read or written, or holds no strategies.
@@ -170,35 +172,89 @@ pub fn run_simulation(args: &Simulate) -> Result<(String, bool)> {
         miners: args.miners,
         executors: args.executors,
         organic: args.organic,
+        job_secs: args.job_secs,
+        worlds: args.worlds,
+        validators: args.validators,
         seed: args.seed,
     };
     let outcomes = simulate(&settings, &strategies);
+    let validators = match args.validators {
+        0 => Vec::new(),
+        _ => simulate_validators(&settings),
+    };
     if let Some(file) = &args.svg {
         write(file, &draw(&outcomes))?;
     }
-    let answer = match args.json {
-        true => format!("{:#}\n", json!(outcomes)),
-        false => format!("{}\n", table(&outcomes)),
+    let answer = if args.json {
+        format!(
+            "{:#}\n",
+            json!({ "strategies": outcomes, "validators": validators })
+        )
+    } else if validators.is_empty() {
+        format!("{}\n", table(&outcomes))
+    } else {
+        format!("{}\n\n{}\n", table(&outcomes), validator_table(&validators))
     };
-    Ok((answer, outcomes.iter().all(StrategyOutcome::holds)))
+    let hold = outcomes.iter().all(StrategyOutcome::holds);
+    Ok((answer, hold && validators.iter().all(ValidatorOutcome::holds)))
 }
 
 fn table(outcomes: &[StrategyOutcome]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["strategy", "money", "pay per money", "bound", ""]);
-    let decimal = |per_mille: u64| format!("{}.{:03}", per_mille / 1_000, per_mille % 1_000);
-    for outcome in outcomes {
-        let holds = if outcome.holds() { "holds" } else { "broken" };
-        table.add_row([
+    let header = ["strategy", "money", "pay per money", "error", "bound", ""];
+    let rows = outcomes.iter().map(|outcome| {
+        [
             outcome.strategy.clone(),
             decimal(outcome.money),
             decimal(outcome.pay),
+            decimal(outcome.error),
             decimal(outcome.bound),
-            holds.to_owned(),
-        ]);
+            verdict(outcome.holds()),
+        ]
+    });
+    lay_out(header, rows)
+}
+
+fn validator_table(outcomes: &[ValidatorOutcome]) -> Table {
+    let header = [
+        "validators",
+        "vtrust",
+        "L1 of weights",
+        "bound",
+        "a copier's pay",
+        "bound",
+        "",
+    ];
+    let rows = outcomes.iter().map(|outcome| {
+        [
+            outcome.scenario.clone(),
+            decimal(outcome.trust),
+            decimal(outcome.distance.div_ceil(1_000)),
+            decimal(outcome.distance_bound.div_ceil(1_000)),
+            decimal(outcome.copier),
+            decimal(outcome.copier_bound),
+            verdict(outcome.holds()),
+        ]
+    });
+    lay_out(header, rows)
+}
+
+fn decimal(per_mille: u64) -> String {
+    format!("{}.{:03}", per_mille / 1_000, per_mille % 1_000)
+}
+
+fn verdict(holds: bool) -> String {
+    if holds { "holds" } else { "broken" }.to_owned()
+}
+
+/// A table whose numbers stand to the right: all columns but the first and the last.
+fn lay_out<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row);
     }
-    for column in 1..4 {
+    for column in 1..N.saturating_sub(1) {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -251,10 +307,22 @@ mod tests {
         let outcome = StrategyOutcome {
             strategy: "washing".to_owned(),
             pay: 1_084,
+            error: 1,
             bound: 1_080,
             money: 1_000,
         };
         let shown = table(&[outcome]).to_string();
         assert!(shown.contains("1.084") && shown.contains("broken"), "{shown}");
+        let validators = ValidatorOutcome {
+            scenario: "own probes".to_owned(),
+            trust: 982,
+            distance: 195_417,
+            distance_bound: 425_438,
+            agree: true,
+            copier: 1_015,
+            copier_bound: 1_016,
+        };
+        let shown = validator_table(&[validators]).to_string();
+        assert!(shown.contains("0.196") && shown.contains("holds"), "{shown}");
     }
 }

@@ -4,7 +4,7 @@
 //! times [`MULTIPLIER`]. Blocks are named and not saved up, so honest receipts are independent of one another: a
 //! receipt that a validator has not seen costs exactly itself. `docs/adr/0064` has the reasons.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use muster_protocol::job::MAX_JOB_SECS;
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp, ValidatorKey};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::DropReason;
 use crate::allowance_epochs::{Epoch, EpochFacts, block_at, to_ms};
 use crate::block_ranges::{BlockRanges, to_ranges};
+use crate::key_map::KeyMap;
 use crate::snapshot::PaidReceipt;
 
 /// How many blocks before its attempt a block may lie that a receipt names: a day of twelve-second blocks. It bounds
@@ -80,7 +81,7 @@ pub(crate) fn allowances(
 ) -> Vec<Result<u64, DropReason>> {
     let epochs = Epoch::all(inputs);
     // The order of the groups does not matter: each claim belongs to one of them.
-    let mut groups = HashMap::<Group, Vec<Named>>::new();
+    let mut groups = KeyMap::<Group, Vec<Named>>::default();
     for (owner, claim) in claims.iter().enumerate() {
         let group = groups.entry(claim.group()).or_default();
         let ranges = to_ranges(claim.blocks).into_iter();

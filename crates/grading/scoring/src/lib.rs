@@ -24,8 +24,10 @@ mod coldkey_split;
 mod counted_work;
 mod drop_reason;
 mod explanation;
+mod key_map;
 mod normalize;
 mod occupancy;
+mod parties;
 mod proven_capacity;
 mod score_cycle;
 mod scores;
@@ -52,7 +54,7 @@ pub use proven_capacity::{
     ExcuseState, MAX_EXECUTORS, OBSERVATIONS, Observation, ObservationKind, ProvenCapacity, executor_credit,
     proven_by, settle_excuse,
 };
-pub use score_cycle::score_cycle;
+pub use score_cycle::{CountedAttempts, score_cycle, score_with_attempts};
 pub use scores::{FaultySession, MAX_LISTED, Score, Scores};
 pub use snapshot::{
     DeferredWork, Neuron, PaidReceipt, ProvenExecutors, QualityFactor, SNAPSHOT_FORMAT, ScoredSpan,

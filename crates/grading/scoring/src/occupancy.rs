@@ -3,15 +3,17 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use muster_protocol::{AttemptId, ValidatorKey};
+use muster_protocol::AttemptId;
+
+use crate::parties::PartyNumber;
 
 /// The interval of one paid attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Interval {
     /// When the attempt began, in microseconds since 1970.
     pub(crate) began: i64,
-    /// The validator that pays it.
-    pub(crate) validator: ValidatorKey,
+    /// The validator that pays it, by its number in the order of the keys.
+    pub(crate) validator: PartyNumber,
     /// The id of the attempt.
     pub(crate) attempt: AttemptId,
     /// The counted time, in microseconds.
@@ -44,16 +46,15 @@ pub(crate) fn beyond(mut intervals: Vec<Interval>, executors: u32) -> Vec<usize>
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::Hotkey;
     use proptest::prelude::*;
     use uuid::Uuid;
 
     use super::*;
 
-    fn interval(at: usize, began: i64, micros: u64, validator: u8) -> Interval {
+    fn interval(at: usize, began: i64, micros: u64, validator: u32) -> Interval {
         Interval {
             began,
-            validator: ValidatorKey(Hotkey::from_bytes([validator; 32])),
+            validator,
             attempt: AttemptId::from_uuid(Uuid::from_u128(at.try_into().unwrap())),
             micros,
             receipt: at,
@@ -93,7 +94,7 @@ mod tests {
     proptest! {
         #[test]
         fn at_every_instant_at_most_the_proven_executors_are_paid(
-            rows in proptest::collection::vec((0_i64..50, 0_u64..20, 0_u8..3), 0..40), executors in 0_u32..5,
+            rows in proptest::collection::vec((0_i64..50, 0_u64..20, 0_u32..3), 0..40), executors in 0_u32..5,
         ) {
             let mut all: Vec<_> = rows.iter().enumerate()
                 .map(|(at, (began, micros, validator))| interval(at, *began, *micros, *validator)).collect();

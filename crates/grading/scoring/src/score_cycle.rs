@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Uid};
+use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid};
 
 use crate::agreed_capacity::Agreement;
 use crate::class_points::{ClassPoints, Division, MAX_CYCLE_MS, Member, WHOLE_EXECUTOR, divide};
@@ -25,7 +25,21 @@ const UNPROVABLE_SPIN_UP_SECS: u64 = 60;
 ///
 /// If no miner earned anything, the burn hotkey has the whole weight; without one there are no weights at all.
 pub fn score_cycle(snapshot: &ScoringSnapshot) -> (Scores, Vec<(Uid, u16)>) {
+    score_terms(snapshot, &Terms::of(snapshot))
+}
+
+/// The attempts whose receipts count, each with the begin and the end of the time that counts.
+pub type CountedAttempts = BTreeMap<AttemptId, (Timestamp, Timestamp)>;
+
+/// The same as [`score_cycle`], with the attempts that count: [`crate::settle_excuse`] asks for them.
+pub fn score_with_attempts(snapshot: &ScoringSnapshot) -> (Scores, Vec<(Uid, u16)>, CountedAttempts) {
     let terms = Terms::of(snapshot);
+    let attempts = terms.work.attempts();
+    let (scores, weights) = score_terms(snapshot, &terms);
+    (scores, weights, attempts)
+}
+
+fn score_terms(snapshot: &ScoringSnapshot, terms: &Terms<'_>) -> (Scores, Vec<(Uid, u16)>) {
     let mut scores = Scores {
         scores: terms.scores(snapshot),
         deferred: terms.deferred.clone(),
@@ -49,7 +63,7 @@ pub fn score_cycle(snapshot: &ScoringSnapshot) -> (Scores, Vec<(Uid, u16)>) {
         })
         .collect();
     let weights = weights_of(&scores.scores, &snapshot.neurons, snapshot.rules.min_entries);
-    scores.zeros = explain_zeros(snapshot, &terms, &scores, &weights);
+    scores.zeros = explain_zeros(snapshot, terms, &scores, &weights);
     (scores, weights)
 }
 
@@ -117,7 +131,7 @@ impl<'a> Terms<'a> {
 
     /// Work and credit of every class, and its division.
     fn divide_classes(&mut self, snapshot: &ScoringSnapshot) {
-        let mut work = self.work.by_class();
+        let mut work = self.work.by_class.clone();
         for deferred in &snapshot.deferred {
             let sum = work
                 .entry(deferred.class)
@@ -277,9 +291,9 @@ impl<'a> Terms<'a> {
     /// paid: the weights on the chain stay as they are.
     fn scores(&self, snapshot: &ScoringSnapshot) -> Vec<Score> {
         let mut micros = BTreeMap::<MinerKey, u64>::new();
-        for receipt in &self.work.counted {
-            let sum = micros.entry(receipt.miner).or_default();
-            *sum = sum.saturating_add(receipt.micros);
+        for (miner, worked) in self.work.by_class.values().flatten() {
+            let sum = micros.entry(*miner).or_default();
+            *sum = sum.saturating_add(*worked);
         }
         let mut credits = BTreeMap::<MinerKey, u64>::new();
         for (miner, _, agreed) in self.agreed.iter() {

@@ -206,12 +206,19 @@ pub enum SnapshotError {
     Format(String),
 }
 
+/// The format of a text that may be of another version.
+#[derive(Deserialize)]
+struct StatedFormat {
+    #[serde(default)]
+    format: String,
+}
+
 impl ScoringSnapshot {
     /// The canonical text: JSON with sorted keys and without spaces, in ASCII, as Python's
     /// `json.dumps(snapshot, sort_keys=True, separators=(",", ":"))` writes it.
     pub fn to_text(&self) -> String {
-        // A struct of texts, integers and lists always has a JSON value.
-        canonical::sorted_compact(&serde_json::to_value(self).unwrap_or_default())
+        // A struct of texts, integers and lists always has a JSON form.
+        canonical::sorted_compact_of(self).unwrap_or_default()
     }
 
     /// The digest of a canonical text, which names the snapshot.
@@ -224,14 +231,10 @@ impl ScoringSnapshot {
     /// # Errors
     /// The text is none, or of another version.
     pub fn parse(text: &str) -> Result<Self, SnapshotError> {
-        let value: serde_json::Value = serde_json::from_str(text)?;
-        let format = value
-            .get("format")
-            .and_then(serde_json::Value::as_str)
-            .unwrap_or_default();
-        if format != SNAPSHOT_FORMAT {
-            return Err(SnapshotError::Format(format.to_owned()));
+        let stated: StatedFormat = serde_json::from_str(text)?;
+        if stated.format != SNAPSHOT_FORMAT {
+            return Err(SnapshotError::Format(stated.format));
         }
-        Ok(serde_json::from_value(value)?)
+        Ok(serde_json::from_str(text)?)
     }
 }

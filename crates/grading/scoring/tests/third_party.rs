@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
-use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey};
+use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey, canonical};
 use muster_scoring::{
     AllowanceInputs, CapacityInputs, CapacityRow, CapacityStatement, Conviction, DeferredWork, EpochFacts,
     MainHotkey, Neuron, ObservationKind, POINTS, PaidReceipt, PastCycle, PastPoints, ProvenExecutors,
@@ -286,6 +286,10 @@ fn a_program_of_another_language_computes_the_same_weights() {
     for seed in 0..100 {
         let snapshot = snapshot(seed);
         let text = snapshot.to_text();
+        // The text is that of the JSON tree, whose bytes are those of Python's `json.dumps`.
+        let tree = serde_json::to_value(&snapshot).unwrap();
+        assert_eq!(text, canonical::sorted_compact(&tree), "snapshot {seed}");
+        assert_eq!(ScoringSnapshot::parse(&text).unwrap(), snapshot);
         let file = folder.join(format!("{seed}.json"));
         std::fs::write(&file, &text).unwrap();
         files.push(file);

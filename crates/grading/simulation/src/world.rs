@@ -1,491 +1,341 @@
-//! The epochs of one strategy: what every party does, and what the real scoring code pays for it.
+//! The epochs of one strategy in one world: what every party does, and what the real code makes of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
-use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey};
+use muster_protocol::ValidatorKey;
 use muster_scoring::{
-    AllowanceInputs, CAPACITY_PER_MILLE, CapacityInputs, CapacityRow, CapacityStatement, EpochFacts, Neuron,
-    OBSERVATIONS, Observation, ObservationKind, PaidReceipt, PastCycle, PastPoints, ProvenExecutors,
-    SNAPSHOT_FORMAT, ScoredSpan, Scores, ScoringRules, ScoringSnapshot, VESTING_CYCLES, WHOLE_EXECUTOR,
-    proven_by, score_cycle,
+    CapacityInputs, CapacityRow, CapacityStatement, EpochFacts, MAX_EXECUTORS, ObservationKind,
+    ProvenExecutors, QualityFactor, VESTING_CYCLES, WHOLE_EXECUTOR,
 };
-use uuid::Uuid;
 
+use crate::Settings;
+use crate::hardware::{Luck, SimulatedMiner};
+use crate::jobs::{Attempt, EpochWork};
 use crate::numbers::Numbers;
+use crate::probes::{Judge, Probed};
 use crate::strategy::Strategy;
-use crate::{Settings, StrategyOutcome};
+use crate::subnet::{
+    BLOCK_MS, CLASS, EPOCH_MS, STAKE, begin_ms, first_block, miner_key, miner_neuron, time, validator_key,
+    validator_neuron,
+};
+use crate::view::{KINDS, SharedInputs, View, finished_receipt};
 
-const CLASS: ExecutorClass = ExecutorClass::AlwaysOnGpu24Gb;
-const KINDS: [ObservationKind; 2] = [ObservationKind::Announced, ObservationKind::Unannounced];
-/// An epoch of the public network: 360 blocks of twelve seconds.
-const BLOCKS: u64 = 360;
-const BLOCK_MS: u64 = 12_000;
-const EPOCH_MS: u64 = BLOCKS * BLOCK_MS;
-/// The time of block 0, in milliseconds since 1970.
-const BEGIN_MS: u64 = 1_769_000_000_000;
-/// The chance that a miner is out of reach at a probe, and that one of its executors restarts then.
-const FAILURE: u16 = 10;
-/// A card that is rented for five minutes an epoch, at one and a half times the price: thousandths of a card's price.
-const RENTAL: u64 = 5 * 60 * 1_500 * 1_000 / EPOCH_MS;
-/// Epochs in which miners prove their first executors; they are not measured.
-const WARM_UP: u32 = 10;
-const SCORER: u8 = 0;
-const COLLUDER: u8 = 1;
-/// All stake, in rao.
-const STAKE: u64 = 1_000_000;
-
-/// The outcome of every strategy.
-pub fn simulate(settings: &Settings, strategies: &[Strategy]) -> Vec<StrategyOutcome> {
-    let outcome = |strategy: &Strategy| {
-        let mut world = World::new(settings, strategy);
-        for epoch in 0..settings.epochs {
-            world.run_epoch(epoch);
-        }
-        world.outcome()
-    };
-    strategies.iter().map(outcome).collect()
+/// The validators of a world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cast {
+    /// The number of honest validators. Each further one has less stake and half of the traffic.
+    pub(crate) validators: u16,
+    /// The share of other validators' receipts that a validator does not see, in thousandths.
+    pub(crate) unseen: u16,
+    /// Whether validators see each other's statements of capacity.
+    pub(crate) gathered: bool,
+    /// The share of stake of a validator that copies weights, in thousandths.
+    pub(crate) copier: u16,
 }
 
-/// One miner's part of the hardware, under one hotkey.
-struct Miner {
-    neuron: Neuron,
-    /// Whether it follows the strategy.
-    cheats: bool,
-    /// The cards of an honest miner that stand behind this hotkey: the first, and the one after the last.
-    cards: (u16, u16),
-    observations: Vec<Observation>,
-    /// The agreed capacity in whole executors, at the begin of each epoch.
-    proven: u32,
-    paid: u128,
-    money: u128,
+/// The part of an epoch that decides the cost of hardware.
+pub(crate) struct EpochCosts {
+    pub(crate) planned: bool,
+    /// The probes at which the strategy was not away.
+    pub(crate) there: u64,
+    pub(crate) probes: u64,
 }
 
-/// The bad luck of one probe, the same for a strategy and its twin.
-struct Luck {
-    out: bool,
-    restarts: Vec<bool>,
-    away: bool,
-}
-
-struct World<'a> {
-    settings: &'a Settings,
-    strategy: &'a Strategy,
+pub(crate) struct World<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) strategy: &'a Strategy,
+    cast: Cast,
     numbers: Numbers,
-    miners: Vec<Miner>,
+    judge: Judge,
+    pub(crate) views: Vec<View>,
+    pub(crate) miners: Vec<SimulatedMiner>,
     epochs: Vec<EpochFacts>,
-    history: Vec<PastCycle>,
-    scores: Scores,
-    attempts: u64,
-    /// The capacity that the twin kept, and the cards that it had, over all measured epochs; in thousandths of a card.
-    kept: (u64, u64),
-}
-
-fn hotkey(number: u16, salt: u8) -> Hotkey {
-    let mut bytes = [salt; 32];
-    let [high, low] = number.to_be_bytes();
-    bytes[0] = high;
-    bytes[1] = low;
-    Hotkey::from_bytes(bytes)
-}
-
-fn validator(number: u8) -> ValidatorKey {
-    ValidatorKey(hotkey(number.into(), 9))
-}
-
-fn neuron(uid: u16, salt: u8) -> Neuron {
-    Neuron {
-        uid: Uid(uid),
-        hotkey: hotkey(uid, salt),
-        coldkey: hotkey(uid, salt.saturating_add(1)),
-        registered: u64::from(uid).saturating_add(1),
-    }
+    /// The agreed executors of each miner at the begin of the epoch before.
+    proven_before: Vec<u32>,
+    attempts: u128,
+    /// The users' time that did not fill a whole job, in milliseconds.
+    unused_ms: u64,
 }
 
 impl<'a> World<'a> {
-    fn new(settings: &'a Settings, strategy: &'a Strategy) -> Self {
+    /// A world of a seed; none if the simulated class has no thresholds.
+    pub(crate) fn new(
+        settings: &'a Settings,
+        strategy: &'a Strategy,
+        cast: Cast,
+        number: u32,
+    ) -> Option<Self> {
         let hotkeys = u16::from(strategy.more_hotkeys).saturating_add(1);
         let honest = (0..settings.miners).map(|_| (false, (0, settings.executors)));
         let share = |part: u16| settings.executors.saturating_mul(part) / hotkeys;
         let cheating = (0..hotkeys).map(|part| (true, (share(part), share(part.saturating_add(1)))));
-        let miner = |(uid, (cheats, cards))| Miner {
-            neuron: neuron(uid, 1),
+        let miner = |(place, (cheats, cards))| SimulatedMiner {
+            neuron: miner_neuron(place),
             cheats,
             cards,
-            observations: Vec::new(),
             proven: 0,
-            paid: 0,
-            money: 0,
         };
-        Self {
+        let miners: Vec<_> = (0..).zip(honest.chain(cheating)).map(miner).collect();
+        let views = usize::from(cast.validators);
+        let view = |place: usize| View::new(place, traffic(place, views), miners.len());
+        Some(Self {
             settings,
             strategy,
-            numbers: Numbers::new(settings.seed),
-            miners: (2_u16..).zip(honest.chain(cheating)).map(miner).collect(),
+            cast,
+            numbers: Numbers::new(settings.seed, number),
+            judge: Judge::new()?,
+            views: (0..views).map(view).collect(),
+            proven_before: vec![0; miners.len()],
+            miners,
             epochs: Vec::new(),
-            history: Vec::new(),
-            scores: Scores::default(),
             attempts: 0,
-            kept: (0, 0),
-        }
+            unused_ms: 0,
+        })
     }
 
-    fn run_epoch(&mut self, epoch: u32) {
+    /// The place of the colluding validator; that of the copier is the next one.
+    fn colluder(&self) -> usize {
+        self.views.len()
+    }
+
+    /// The place of the validator that copies weights.
+    pub(crate) fn copier(&self) -> usize {
+        self.views.len().saturating_add(1)
+    }
+
+    /// The stake of every validator, by its place.
+    pub(crate) fn stakes(&self) -> Vec<u64> {
+        let part = |share: u16| STAKE.saturating_mul(share.into()) / 1_000;
+        let (colluder, copier) = (part(self.strategy.colluder), part(self.cast.copier));
+        let honest = STAKE.saturating_sub(colluder).saturating_sub(copier);
+        let count = u64::from(self.cast.validators);
+        let all = count.saturating_mul(count.saturating_add(1)) / 2;
+        let mut stakes: Vec<_> = (0..count)
+            .map(|place| honest.saturating_mul(count.saturating_sub(place)) / all.max(1))
+            .collect();
+        stakes.extend([colluder, copier]);
+        stakes
+    }
+
+    fn stakes_by_key(&self) -> BTreeMap<ValidatorKey, u64> {
+        let stakes = self.stakes().into_iter().enumerate();
+        let staked = stakes.filter(|(place, stake)| *stake > 0 || *place == self.colluder());
+        staked
+            .map(|(place, stake)| (validator_key(place), stake))
+            .collect()
+    }
+
+    /// One epoch: jobs, probes, statements, scores.
+    pub(crate) fn run_epoch(&mut self, epoch: u32) -> EpochCosts {
         let planned = self.numbers.happens(self.strategy.planned);
-        let away = KINDS.map(|kind| (kind, self.luck()));
-        for (kind, luck) in &away {
-            let at_ms = u64::from(epoch).saturating_mul(EPOCH_MS).saturating_add(BEGIN_MS);
-            let later = if *kind == ObservationKind::Announced {
-                600_000
-            } else {
-                1_800_000
-            };
-            self.observe(*kind, at_ms.saturating_add(later), luck, planned);
-        }
-        self.spend(planned, &away.map(|(_, luck)| luck));
-        let capacity = self.state_capacity(epoch, planned);
-        self.begin_epoch(epoch, &capacity);
-        let receipts = self.work(epoch, planned);
-        let snapshot = self.snapshot(epoch, capacity, receipts);
-        let (scores, _) = score_cycle(&snapshot);
-        self.pay(epoch, scores);
-    }
-
-    fn luck(&mut self) -> Luck {
-        Luck {
-            out: self.numbers.happens(FAILURE),
-            restarts: (0..self.settings.executors)
-                .map(|_| self.numbers.happens(FAILURE))
-                .collect(),
-            away: self.numbers.happens(self.strategy.absent),
-        }
-    }
-
-    /// Probes every miner.
-    fn observe(&mut self, kind: ObservationKind, at_ms: u64, luck: &Luck, planned: bool) {
+        self.begin_epoch(epoch);
         let strategy = self.strategy;
-        for miner in &mut self.miners {
-            if miner.cheats && planned {
-                continue;
-            }
-            let all = u64::from(miner.cards.1.saturating_sub(miner.cards.0));
-            let up = (miner.cards.0..miner.cards.1)
-                .filter(|card| !luck.restarts.get(usize::from(*card)).copied().unwrap_or(false));
-            let working = if luck.out {
-                0
-            } else {
-                u64::try_from(up.count()).unwrap_or(0)
-            };
-            let (announced, shown, credit) = if miner.cheats {
-                let owned = working.saturating_mul(1_000_u64.saturating_sub(strategy.missing.into())) / 1_000;
-                let rented = match kind {
-                    ObservationKind::Announced => working.saturating_mul(strategy.rented.into()) / 1_000,
-                    ObservationKind::Unannounced => 0,
-                };
-                let cards = if luck.away {
-                    0
-                } else {
-                    owned.saturating_add(rented)
-                };
-                let fronts = u64::from(strategy.fronted).saturating_add(1);
-                let paper = all.saturating_mul(u64::from(strategy.on_paper).saturating_add(fronts));
-                (
-                    paper,
-                    cards.saturating_mul(fronts),
-                    cards.saturating_mul(WHOLE_EXECUTOR),
-                )
-            } else {
-                (all, working, working.saturating_mul(WHOLE_EXECUTOR))
-            };
-            miner.observations.push(Observation {
-                kind,
-                at: time(at_ms),
-                announced: u32::try_from(announced).unwrap_or(u32::MAX),
-                shown: u32::try_from(shown).unwrap_or(u32::MAX),
-                credit,
-                excuses: Vec::new(),
-            });
-            let kept = OBSERVATIONS.saturating_mul(4);
-            let old = miner.observations.len().saturating_sub(kept);
-            miner.observations.drain(..old);
+        for view in &mut self.views {
+            view.begin_epoch(epoch, &self.miners, strategy, planned);
         }
-    }
-
-    /// The money that the hardware of this epoch costs, in millionths of a card's price.
-    fn spend(&mut self, planned: bool, luck: &[Luck]) {
-        let probes = u128::try_from(luck.len()).unwrap_or(1).max(1);
-        let there = u128::try_from(luck.iter().filter(|luck| !luck.away).count()).unwrap_or(0);
-        let strategy = self.strategy;
-        for miner in &mut self.miners {
-            let cards = u128::from(miner.cards.1.saturating_sub(miner.cards.0));
-            let owned = u128::from(1_000_u16.saturating_sub(strategy.missing)).saturating_mul(1_000);
-            let rented = u128::from(strategy.rented).saturating_mul(RENTAL.into());
-            let price = match miner.cheats {
-                false => 1_000_000,
-                true if planned => 0,
-                true => owned.saturating_add(rented).saturating_mul(there) / probes,
-            };
-            miner.money = miner.money.saturating_add(cards.saturating_mul(price));
-        }
-    }
-
-    /// The statements of both validators: the colluding one lies.
-    fn state_capacity(&self, epoch: u32, planned: bool) -> CapacityInputs {
-        let (mut honest, mut lies) = (Vec::new(), Vec::new());
-        for miner in &self.miners {
-            let manifest = (miner.cheats && planned).then_some(0);
-            for kind in KINDS {
-                let proven = proven_by(&miner.observations, kind, manifest).unwrap_or_default();
-                let refuses = if miner.cheats { self.strategy.refuses } else { 0 };
-                let row = CapacityRow {
-                    miner: MinerKey(miner.neuron.hotkey),
-                    class: CLASS,
-                    kind,
-                    executors: proven.executors,
-                    credit: proven.credit,
-                    offers: 1_000,
-                    refused: refuses.into(),
-                };
-                honest.push(row);
-                let lie = if miner.cheats { 10_000 } else { 0 };
-                lies.push(CapacityRow {
-                    executors: lie,
-                    credit: u64::from(lie).saturating_mul(WHOLE_EXECUTOR),
-                    refused: 0,
-                    ..row
-                });
+        let stakes = self.stakes();
+        let jobs = self.users_jobs();
+        let mut work = EpochWork::new(epoch, strategy, &self.miners, &mut self.numbers, self.attempts);
+        work.stakes = &stakes;
+        work.proven_before = &self.proven_before;
+        work.honest = self.views.len();
+        if epoch > 0 {
+            work.offer_jobs(&mut self.views, jobs, self.settings.job_ms());
+            if strategy.colluder > 0 && !planned {
+                work.collude(self.views.len());
             }
         }
-        let statement = |of, rows| CapacityStatement {
-            validator: validator(of),
-            cycle: epoch.into(),
-            rows,
-        };
-        CapacityInputs {
-            classes: [CLASS].into(),
-            kinds: KINDS.into(),
-            stakes: self.stakes(),
-            statements: vec![statement(SCORER, honest), statement(COLLUDER, lies)],
+        let (there, probes) = probe_all(&mut work, &self.judge, &mut self.views, self.settings, planned);
+        self.attempts = work.last;
+        let attempts = work.attempts;
+        self.score(epoch, planned, &attempts);
+        EpochCosts {
+            planned,
+            there,
+            probes,
         }
     }
 
-    fn stakes(&self) -> BTreeMap<ValidatorKey, u64> {
-        let colluding = STAKE.saturating_mul(self.strategy.colluder.into()) / 1_000;
-        [
-            (validator(SCORER), STAKE.saturating_sub(colluding)),
-            (validator(COLLUDER), colluding),
-        ]
-        .into()
+    /// The number of the users' jobs in an epoch: they keep the honest miners' executors busy for the stated share.
+    fn users_jobs(&mut self) -> u64 {
+        let miners = u64::from(self.settings.miners).saturating_add(1);
+        let cards = miners.saturating_mul(self.settings.executors.into());
+        let organic = self.strategy.organic.unwrap_or(self.settings.organic);
+        let ms = cards.saturating_mul(EPOCH_MS).saturating_mul(organic.into()) / 1_000;
+        let ms = ms.saturating_add(self.unused_ms);
+        let job_ms = self.settings.job_ms();
+        self.unused_ms = ms % job_ms;
+        ms / job_ms
     }
 
-    /// Records the stakes and the agreed capacity at the begin of an epoch, for the allowances of the next ones.
-    fn begin_epoch(&mut self, epoch: u32, capacity: &CapacityInputs) {
-        let honest = capacity
-            .statements
-            .first()
-            .map(|statement| statement.rows.as_slice());
+    /// Records the stakes and the agreed capacity at the begin of an epoch: the credit that the last cycle scored.
+    fn begin_epoch(&mut self, epoch: u32) {
+        let scored = self.views.first().map(|view| view.scores.scores.as_slice());
+        let credits: BTreeMap<_, _> = scored
+            .unwrap_or_default()
+            .iter()
+            .map(|score| (score.miner, score.credit))
+            .collect();
+        self.proven_before.clear();
         for miner in &mut self.miners {
-            let key = MinerKey(miner.neuron.hotkey);
-            let rows = honest.unwrap_or_default().iter().filter(|row| row.miner == key);
-            let credit = rows.map(|row| row.credit).min().unwrap_or(0);
+            self.proven_before.push(miner.proven);
+            let credit = credits.get(&miner_key(&miner.neuron)).copied().unwrap_or(0);
             miner.proven = u32::try_from(credit.div_ceil(WHOLE_EXECUTOR)).unwrap_or(u32::MAX);
         }
         let proven = self.miners.iter().map(|miner| ProvenExecutors {
-            miner: MinerKey(miner.neuron.hotkey),
+            miner: miner_key(&miner.neuron),
             class: CLASS,
             executors: miner.proven,
         });
-        let number = u64::from(epoch);
         self.epochs.push(EpochFacts {
-            first_block: number.saturating_mul(BLOCKS),
-            first_ms: number.saturating_mul(EPOCH_MS).saturating_add(BEGIN_MS),
+            first_block: first_block(epoch),
+            first_ms: begin_ms(epoch),
             block_ms: BLOCK_MS,
-            permitted: self.stakes(),
+            permitted: self.stakes_by_key(),
             proven: proven.collect(),
         });
         let old = self.epochs.len().saturating_sub(VESTING_CYCLES.saturating_add(2));
         self.epochs.drain(..old);
     }
 
-    /// The receipts of an epoch: users keep each executor busy for a while, and the colluding validator pays for the
-    /// rest as far as its allowance goes. Blocks of the epoch before are named.
-    fn work(&mut self, epoch: u32, planned: bool) -> Vec<PaidReceipt> {
-        let mut receipts = Vec::new();
-        let Some(first) = u64::from(epoch)
-            .checked_sub(1)
-            .map(|before| before.saturating_mul(BLOCKS))
-        else {
-            return receipts;
+    /// Every validator scores the epoch by what it sees.
+    fn score(&mut self, epoch: u32, planned: bool, attempts: &[Attempt]) {
+        let stated: Vec<_> = self
+            .views
+            .iter()
+            .map(|view| view.state(epoch, &self.miners, planned))
+            .collect();
+        let lies = self.lie(epoch);
+        let validators = (0..self.views.len().saturating_add(2)).map(validator_neuron);
+        let neurons: Vec<_> = validators
+            .chain(self.miners.iter().map(|miner| miner.neuron))
+            .collect();
+        let quality: Vec<_> = self.quality().collect();
+        let stakes = self.stakes_by_key();
+        let cast = self.cast;
+        for (place, view) in self.views.iter_mut().enumerate() {
+            let numbers = &mut self.numbers;
+            let mut sees = |attempt: &&Attempt| attempt.payer == place || !numbers.happens(cast.unseen);
+            let seen = attempts.iter().filter(|attempt| sees(attempt));
+            let receipts = seen.filter_map(|attempt| {
+                let miner = self.miners.get(attempt.miner)?;
+                Some(finished_receipt(epoch, attempt, miner))
+            });
+            let receipts = receipts.collect();
+            let statements = match (cast.gathered, stated.get(place)) {
+                (false, Some(own)) => vec![own.clone()],
+                (true, _) | (_, None) => stated.iter().chain(&lies).cloned().collect(),
+            };
+            let inputs = SharedInputs {
+                neurons: &neurons,
+                capacity: CapacityInputs {
+                    classes: [CLASS].into(),
+                    kinds: KINDS.into(),
+                    stakes: stakes.clone(),
+                    statements,
+                },
+                epochs: &self.epochs,
+                quality: &quality,
+            };
+            view.score(epoch, inputs, receipts);
+        }
+    }
+
+    /// The statement of the colluding validator, if there is one: its miners have everything, and others nothing.
+    fn lie(&self, epoch: u32) -> Option<CapacityStatement> {
+        let row = |miner: &SimulatedMiner, kind| {
+            let executors = if miner.cheats { MAX_EXECUTORS } else { 0 };
+            CapacityRow {
+                miner: miner_key(&miner.neuron),
+                class: CLASS,
+                kind,
+                executors,
+                credit: u64::from(executors).saturating_mul(WHOLE_EXECUTOR),
+                offers: 0,
+                refused: 0,
+            }
         };
-        let needed = EPOCH_MS.saturating_mul(self.settings.organic.into()) / 1_000;
-        for miner in self
+        (self.strategy.colluder > 0).then(|| CapacityStatement {
+            validator: validator_key(self.colluder()),
+            cycle: epoch.into(),
+            rows: self
+                .miners
+                .iter()
+                .flat_map(|miner| KINDS.map(|kind| row(miner, kind)))
+                .collect(),
+        })
+    }
+
+    fn quality(&self) -> impl Iterator<Item = QualityFactor> {
+        let per_mille = self.strategy.quality;
+        let found = self
             .miners
             .iter()
-            .filter(|miner| miner.proven > 0 && !(miner.cheats && planned))
-        {
-            let each = BLOCKS / u64::from(miner.proven).max(1);
-            for executor in 0..u64::from(miner.proven) {
-                let begin = first.saturating_add(executor.saturating_mul(each));
-                let blocks = || (begin..begin.saturating_add(each)).collect();
-                let mut users = needed;
-                if miner.cheats {
-                    users =
-                        users.saturating_mul(1_000_u64.saturating_sub(self.strategy.refuses.into())) / 1_000;
-                    users =
-                        users.saturating_mul(u64::from(self.strategy.stalls).saturating_add(1_000)) / 1_000;
-                }
-                let users = users.min(EPOCH_MS);
-                if users > 0 {
-                    self.attempts = self.attempts.saturating_add(1);
-                    receipts.push(receipt(self.attempts, SCORER, miner, epoch, (0, users), blocks()));
-                }
-                if miner.cheats && self.strategy.colluder > 0 {
-                    self.attempts = self.attempts.saturating_add(1);
-                    let rest = (users, EPOCH_MS.saturating_sub(users));
-                    receipts.push(receipt(self.attempts, COLLUDER, miner, epoch, rest, blocks()));
-                }
-            }
-        }
-        receipts
+            .filter(move |miner| miner.cheats && per_mille > 0);
+        found.map(move |miner| QualityFactor {
+            miner: miner_key(&miner.neuron),
+            per_mille,
+        })
     }
+}
 
-    fn snapshot(&self, epoch: u32, capacity: CapacityInputs, receipts: Vec<PaidReceipt>) -> ScoringSnapshot {
-        let number = u64::from(epoch);
-        let validators = [SCORER, COLLUDER].map(|of| Neuron {
-            hotkey: validator(of).0,
-            ..neuron(of.into(), 5)
-        });
-        let miners = self.miners.iter().map(|miner| miner.neuron);
-        let first = number.saturating_mul(BLOCKS);
-        ScoringSnapshot {
-            format: SNAPSHOT_FORMAT.to_owned(),
-            genesis: String::new(),
-            netuid: 1,
-            span: ScoredSpan {
-                cycle: number,
-                first_block: first,
-                last_block: first.saturating_add(BLOCKS).saturating_sub(1),
-                duration_ms: EPOCH_MS,
-                earliest: None,
-            },
-            me: validator(SCORER),
-            neurons: validators.into_iter().chain(miners).collect(),
-            validators: BTreeSet::from([validator(SCORER), validator(COLLUDER)]),
-            rules: ScoringRules {
-                class_weights: [(CLASS, 1)].into(),
-                streaming_weight: 0,
-                capacity_per_mille: CAPACITY_PER_MILLE,
-                burn_per_second: 0,
-                burn_hotkey: None,
-                bonus_per_mille: 0,
-                min_entries: 0,
-            },
-            receipts,
-            streamed: Vec::new(),
-            capacity: Some(capacity),
-            allowance: Some(AllowanceInputs {
-                epochs: self.epochs.clone(),
-                spent: self.scores.spent.clone(),
-            }),
-            history: self.history.clone(),
-            convictions: Vec::new(),
-            quality: Vec::new(),
-            main_hotkeys: Vec::new(),
-            deferred: self.scores.deferred.clone(),
-            burned: BTreeMap::new(),
-        }
+/// Each validator halves what the one before it gets of the users' jobs; the last two get the same, in thousandths.
+fn traffic(place: usize, validators: usize) -> u64 {
+    let halvings = place.saturating_add(1).min(validators.saturating_sub(1));
+    let halvings = u32::try_from(halvings).unwrap_or(u32::MAX);
+    let part = 1_000_u64.checked_shr(halvings).unwrap_or(0);
+    if place.saturating_add(1) == validators {
+        // The rest, so that every job has a validator.
+        let before: u64 = (0..place).map(|place| traffic(place, validators)).sum();
+        return 1_000_u64.saturating_sub(before);
     }
+    part
+}
 
-    fn pay(&mut self, epoch: u32, scores: Scores) {
-        let of: BTreeMap<MinerKey, _> = scores.scores.iter().map(|score| (score.miner, *score)).collect();
-        let mut rows = Vec::new();
-        if let Some(twin) = self.miners.first().filter(|_| epoch >= WARM_UP) {
-            let credit = of
-                .get(&MinerKey(twin.neuron.hotkey))
-                .map_or(0, |score| score.credit);
-            let cards = u64::from(self.settings.executors).saturating_mul(WHOLE_EXECUTOR);
-            self.kept = (
-                self.kept.0.saturating_add(credit),
-                self.kept.1.saturating_add(cards),
-            );
-        }
-        for miner in &mut self.miners {
-            if epoch == WARM_UP {
-                (miner.paid, miner.money) = (0, 0);
-            }
-            let Some(score) = of.get(&MinerKey(miner.neuron.hotkey)) else {
-                continue;
+/// Every validator probes all miners once by each kind. Returns at how many of the first one's probes the strategy was
+/// there, and their number.
+fn probe_all(
+    work: &mut EpochWork<'_>,
+    judge: &Judge,
+    views: &mut [View],
+    settings: &Settings,
+    planned: bool,
+) -> (u64, u64) {
+    let (mut there, mut probes) = (0_u64, 0_u64);
+    for (place, view) in views.iter_mut().enumerate() {
+        for kind in KINDS {
+            // Everybody knows when a batch is; nobody knows when the other probe is.
+            let at = match kind {
+                ObservationKind::Announced => 600_000,
+                ObservationKind::Unannounced => work.numbers.below(EPOCH_MS),
             };
-            // The points of an epoch are paid in twenty cycles, so they and not the payments belong to the money of the
-            // epoch.
-            miner.paid = miner.paid.saturating_add(score.points.into());
-            rows.push(PastPoints {
-                neuron: miner.neuron,
-                points: score.points,
-            });
-        }
-        self.history.push(PastCycle {
-            cycle: epoch.into(),
-            rows,
-        });
-        let old = self
-            .history
-            .len()
-            .saturating_sub(VESTING_CYCLES.saturating_sub(1));
-        self.history.drain(..old);
-        self.scores = scores;
-    }
-
-    fn outcome(&self) -> StrategyOutcome {
-        let sum = |amount: fn(&Miner) -> u128| -> u128 {
-            let cheating = self.miners.iter().filter(|miner| miner.cheats);
-            cheating.map(amount).fold(0, u128::saturating_add)
-        };
-        let (paid, money) = (sum(|miner| miner.paid), sum(|miner| miner.money));
-        let (twin_paid, twin_money) = self.miners.first().map_or((0, 0), |twin| (twin.paid, twin.money));
-        // Points of 10^12 over 10,000 epochs, times money in millionths: below 2^128.
-        let honest = twin_paid.saturating_mul(money) / 1_000;
-        let pay = paid.saturating_mul(twin_money).checked_div(honest).unwrap_or(0);
-        let money = money.saturating_mul(1_000).checked_div(twin_money).unwrap_or(0);
-        StrategyOutcome {
-            strategy: self.strategy.name.clone(),
-            pay: u64::try_from(pay).unwrap_or(u64::MAX),
-            bound: self.strategy.bound(
-                self.settings,
-                self.kept.0.saturating_mul(1_000) / self.kept.1.max(1),
-            ),
-            money: u64::try_from(money).unwrap_or(u64::MAX),
+            let twin = Luck::draw(work.numbers, settings.executors, work.strategy.absent);
+            if place == 0 {
+                there = there.saturating_add(u64::from(!twin.away));
+                probes = probes.saturating_add(1);
+            }
+            let mut probed = Vec::with_capacity(work.miners.len());
+            for (number, miner) in work.miners.iter().enumerate() {
+                // The strategy has the luck of its twin, which is the first miner. All others have their own.
+                let own;
+                let luck = if miner.cheats || number == 0 {
+                    &twin
+                } else {
+                    own = Luck::draw(work.numbers, settings.executors, 0);
+                    &own
+                };
+                let (at_work, pretended) = work.running_at(number, at);
+                probed.push(Probed {
+                    miner: miner_key(&miner.neuron),
+                    announced: miner.announced(work.strategy, planned && miner.cheats),
+                    presence: miner.presence(work.strategy, kind, work.epoch, luck),
+                    at_work,
+                    pretended,
+                });
+            }
+            let key = validator_key(view.place);
+            judge.probe(kind, time(work.epoch, at), key, &probed, &mut view.records);
         }
     }
-}
-
-fn time(ms: u64) -> Timestamp {
-    Timestamp::from_micros(i64::try_from(ms.saturating_mul(1_000)).unwrap_or(i64::MAX))
-}
-
-/// A receipt about a miner's work in an epoch, from a millisecond of the epoch on for so many milliseconds.
-fn receipt(
-    number: u64,
-    of: u8,
-    miner: &Miner,
-    epoch: u32,
-    (from, ms): (u64, u64),
-    blocks: Vec<u64>,
-) -> PaidReceipt {
-    let begin = u64::from(epoch).saturating_mul(EPOCH_MS).saturating_add(BEGIN_MS);
-    let micros = ms.saturating_mul(1_000);
-    PaidReceipt {
-        receipt: FinishedReceipt {
-            job_uuid: AttemptId::from_uuid(Uuid::from_u128(number.into())),
-            miner_hotkey: MinerKey(miner.neuron.hotkey),
-            validator_hotkey: validator(of),
-            timestamp: time(begin.saturating_add(EPOCH_MS)),
-            receipt_type: FinishedTag,
-            time_started: time(begin.saturating_add(from)),
-            time_took_us: micros,
-            score_str: FinishedReceipt::score_text(micros),
-            block_numbers: blocks,
-        },
-        class: Some(CLASS),
-    }
+    (there, probes)
 }

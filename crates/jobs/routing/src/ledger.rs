@@ -53,6 +53,7 @@ struct MinerAccount {
     features: Option<(Timestamp, FeatureSet)>,
     private_images: Option<(Timestamp, Manifest)>,
     hardware: BTreeMap<ExecutorClass, String>,
+    proven: BTreeMap<ExecutorClass, u32>,
     full: BTreeMap<ExecutorClass, FullReport>,
     warm: BTreeMap<CacheKey, Timestamp>,
 }
@@ -185,6 +186,11 @@ impl MinerLedger {
         self.account(miner).hardware.insert(class, hardware);
     }
 
+    /// Notes how many executors of a graded class a miner has proven. Without such a note its manifest alone counts.
+    pub fn record_proven(&mut self, miner: MinerKey, class: ExecutorClass, executors: u32) {
+        self.account(miner).proven.insert(class, executors);
+    }
+
     /// Executors of the class that take private images, by the miner's last words; `None` if they are not recent, or do
     /// not tell.
     pub fn private_executors(&self, miner: MinerKey, class: ExecutorClass, now: Timestamp) -> Option<u32> {
@@ -297,6 +303,7 @@ impl MinerLedger {
                 .as_ref()
                 .map(|(_, executors)| executors.clone()),
             hardware: account.hardware.clone(),
+            proven: account.proven.clone(),
         }
     }
 

@@ -119,6 +119,8 @@ pub struct MinerStats {
     pub last_private_images: Option<Manifest>,
     /// The hardware of an executor of each class, as the miner last told it.
     pub hardware: BTreeMap<ExecutorClass, String>,
+    /// The executors that the miner has proven, by graded class. Executors on paper must not attract jobs.
+    pub proven: BTreeMap<ExecutorClass, u32>,
 }
 
 impl MinerStats {
@@ -146,10 +148,19 @@ impl MinerStats {
         }
     }
 
+    /// Those of the announced executors that may work: as many as are proven, and one of a miner that has proven none.
+    fn usable(&self, manifest: &Manifest, class: ExecutorClass) -> u32 {
+        let announced = manifest.count(class);
+        match self.proven.get(&class) {
+            Some(proven) => announced.min((*proven).max(1)),
+            None => announced,
+        }
+    }
+
     /// Executors of the class; without a manifest, one more than are at work.
     fn capacity(&self, class: ExecutorClass) -> u32 {
         match &self.manifest {
-            Some(manifest) => manifest.count(class),
+            Some(manifest) => self.usable(manifest, class),
             None => self.open_of(class).saturating_add(1),
         }
     }
@@ -336,11 +347,11 @@ fn check_exclusions(
     }
     let open = stats.open_of(requirements.class);
     let capacity = match &stats.manifest {
-        Some(manifest) => manifest.count(requirements.class),
+        Some(manifest) => stats.usable(manifest, requirements.class),
         // An old manifest still tells how much the miner can do at a time; that it lacks the class may have changed.
         None => {
             let last = stats.last_manifest.as_ref();
-            last.map_or(0, |last| last.count(requirements.class))
+            last.map_or(0, |last| stats.usable(last, requirements.class))
                 .max(policy.most_unproven)
         }
     };
@@ -474,7 +485,7 @@ fn cost(requirements: &JobRequirements, stats: &MinerStats, largest: u64, prices
 /// Recent attempts per executor of the class, in thousandths.
 fn share_given(stats: &MinerStats, class: ExecutorClass) -> u64 {
     let executors = match &stats.manifest {
-        Some(manifest) => manifest.count(class).max(1),
+        Some(manifest) => stats.usable(manifest, class).max(1),
         None => 1,
     };
     u64::from(stats.given).saturating_mul(1_000) / u64::from(executors)

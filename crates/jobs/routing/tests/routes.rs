@@ -71,6 +71,30 @@ fn order(route: &Route) -> Vec<u16> {
 }
 
 #[test]
+fn executors_on_paper_attract_no_jobs_once_capacity_is_proven() {
+    let stats = |announced, given, proven: Option<u32>| MinerStats {
+        manifest: Some(Manifest::new([(CLASS, announced)])),
+        given,
+        open: [(CLASS, 1)].into(),
+        proven: proven.map(|proven| (CLASS, proven)).into_iter().collect(),
+        ..MinerStats::default()
+    };
+    let neurons = [subject(1, Some(1)), subject(2, Some(1))];
+    let with = |paper| {
+        let known = [
+            (miner(1), stats(2, 3, Some(2))),
+            (miner(2), stats(1_000_000, 4, paper)),
+        ]
+        .into();
+        order(&route(&wish(1), &neurons, &known, &policy()))
+    };
+    assert_eq!(with(None), [2, 1], "by its manifest alone it has next to no work");
+    assert_eq!(with(Some(2)), [1, 2], "two proven executors are two");
+    assert_eq!(with(Some(1)), [1], "its one proven executor is at work");
+    assert_eq!(with(Some(0)), [1], "a newcomer gets one job at a time");
+}
+
+#[test]
 fn every_exclusion_names_its_reason() {
     let of = |count| Some(Manifest::new([(CLASS, count)]));
     let standings = [
