@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use muster_protocol::{AttemptId, JobId};
-use muster_routing::{AttemptMark, CacheKey, JobRequirements, RoutableNeuron, route};
+use muster_routing::{AttemptMark, CacheKey, CollateralVerdict, JobRequirements, RoutableNeuron, route};
 use muster_scoring::MULTIPLIER;
 use uuid::Uuid;
 
@@ -144,6 +144,7 @@ impl<'a> EpochWork<'a> {
             tried: BTreeSet::new(),
             avoided_owners: BTreeSet::new(),
             private_image: false,
+            reserved_us: job_ms.saturating_mul(1_000),
         };
         let order = route(&requirements, neurons, &view.stats, &view.policy);
         let now = time(self.epoch, at);
@@ -299,5 +300,8 @@ fn routable(miner: &SimulatedMiner) -> RoutableNeuron {
         miner: miner_key(&miner.neuron),
         owner: miner.neuron.coldkey,
         axon: Some(SocketAddr::from(([10, 0, 0, 1], 8_000))),
+        proven: Some(miner.proven),
+        allowance_us: None,
+        collateral: CollateralVerdict::NotRequired,
     }
 }
