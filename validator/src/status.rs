@@ -258,7 +258,7 @@ async fn slash_miner(
     headers: HeaderMap,
     Json(request): Json<SlashRequest>,
 ) -> Response {
-    if let Err(refused) = admit_operator(&sources, &headers) {
+    if let Some(refused) = refuse_stranger(&sources, &headers) {
         return refused;
     }
     let metagraph = sources.state.subnet.last_metagraph();
@@ -277,21 +277,20 @@ async fn slash_miner(
     }
 }
 
-/// Checks the operator's token; otherwise the answer is the refusal.
-fn admit_operator(sources: &StatusSources, headers: &HeaderMap) -> Result<(), Response> {
+/// The refusal of a caller without the operator's token; `None` for the operator.
+fn refuse_stranger(sources: &StatusSources, headers: &HeaderMap) -> Option<Response> {
     let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     if sources.operator.admits(shown) {
-        return Ok(());
+        return None;
     }
-    let error =
-        "this call needs the operator's token, which is in the file `operator_token` of the validator";
-    Err((StatusCode::UNAUTHORIZED, Json(json!({ "error": error }))).into_response())
+    let error = "this call needs the operator's token, which is in the file `operator_token` of the validator";
+    Some((StatusCode::UNAUTHORIZED, Json(json!({ "error": error }))).into_response())
 }
 
 /// Runs a grading batch now; answers once every executor in it is judged. Only the operator may: a batch costs every
 /// miner time.
 async fn run_batch(State(sources): State<StatusSources>, headers: HeaderMap) -> Response {
-    if let Err(refused) = admit_operator(&sources, &headers) {
+    if let Some(refused) = refuse_stranger(&sources, &headers) {
         return refused;
     }
     match sources.grading.run_now().await {

@@ -1,7 +1,5 @@
 //! Collateral in a validator whose source does not answer.
 
-use std::time::Duration;
-
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use muster_validator::CollateralKind;
 
@@ -9,50 +7,28 @@ use crate::support::facilitator::job;
 use crate::support::miner::Miner;
 use crate::support::{World, while_time_passes};
 
-/// Asks for collateral at a node that is away.
-fn remove_the_source(world: &mut World) {
-    world.config.collateral.source = CollateralKind::Evm;
-    world.config.collateral.rpc_urls = vec!["http://127.0.0.1:9".to_owned()];
-    world.config.chain.url = "ws://127.0.0.1:9".to_owned();
-}
-
 #[tokio::test]
 async fn an_outage_of_the_source_lets_no_job_through_and_its_user_reads_why() {
     let miner = Miner::open("//Miner").await;
-    let mut world = World::new(&[&miner]).await;
-    remove_the_source(&mut world);
-    world.config.queue.default_s = 0;
+    let mut world = World::timed(&[&miner]).await;
+    world.config.collateral.source = CollateralKind::Evm;
+    // Neither the node nor the chain with the miners' addresses answers the source.
+    world.config.collateral.rpc_urls = vec!["http://127.0.0.1:9".to_owned()];
+    world.config.chain.url = "ws://127.0.0.1:9".to_owned();
+    world.config.queue.default_s = 30;
     world.start();
     world.facilitator.accept().await;
     world.facilitator.submit(&job("//User", 1)).await;
     world.facilitator.expect(JobStatus::Received).await;
-    let end = world.facilitator.expect(JobStatus::Rejected).await;
+    let rejected = world.facilitator.expect(JobStatus::Rejected);
+    let end = while_time_passes(&world.test_clock, "the end of the wait", rejected).await;
     let details = end.metadata.unwrap().job_rejection_details.unwrap();
     assert_eq!(details.reason, JobRejectionReason::NoMinerForJob);
     let why = "the collateral of 1 miner is not known now";
     assert!(details.message.ends_with(why), "{}", details.message);
     let context = details.context.unwrap();
+    assert!(context["waited_s"].as_u64().unwrap() >= 30, "{context}");
     let reason = "its collateral is required and has not been read yet";
     let excluded = context["excluded"].as_array().unwrap();
     assert!(excluded.iter().any(|row| row["reason"] == reason), "{context}");
-}
-
-#[tokio::test]
-async fn a_job_waits_for_the_source_as_long_as_its_user_lets_it() {
-    let miner = Miner::open("//Miner").await;
-    let mut world = World::timed(&[&miner]).await;
-    remove_the_source(&mut world);
-    world.config.queue.default_s = 30;
-    world.start();
-    world.facilitator.accept().await;
-    let job = job("//User", 1);
-    world.facilitator.submit(&job).await;
-    world.facilitator.expect(JobStatus::Received).await;
-    let rejected = world.facilitator.expect(JobStatus::Rejected);
-    let end = while_time_passes(&world.test_clock, "the end of the wait", rejected).await;
-    let details = end.metadata.unwrap().job_rejection_details.unwrap();
-    let why = "the collateral of 1 miner is not known now";
-    assert!(details.message.ends_with(why), "{}", details.message);
-    let waited = details.context.unwrap()["waited_s"].as_u64().unwrap();
-    assert!(Duration::from_secs(waited) >= Duration::from_secs(30), "{waited}");
 }

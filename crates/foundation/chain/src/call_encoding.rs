@@ -274,6 +274,18 @@ mod tests {
     }
 
     #[test]
+    fn an_evm_key_is_associated_by_call_93() {
+        let call = associate_evm_key(NETUID, [7; 20], BlockNumber(0x0102), [9; 65]);
+        let expected = [
+            &[7, 93, 0x02, 0x01][..],
+            &[7; 20],
+            &[2, 1, 0, 0, 0, 0, 0, 0],
+            &[9; 65],
+        ];
+        assert_eq!(bytes(call), expected.concat());
+    }
+
+    #[test]
     fn an_axon_is_call_4() {
         let v4 = bytes(serve_axon(NETUID, "1.2.3.4:258".parse().unwrap()));
         let expected = [

@@ -1,6 +1,10 @@
 //! The source in front of nodes that misbehave, on real sockets.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,14 +51,10 @@ enum Node {
 fn reply(node: Node, body: &str) -> Value {
     let request: Value = serde_json::from_str(body).unwrap();
     let result = match request["method"].as_str().unwrap() {
-        "eth_chainId" => match node {
-            Node::OtherChain => json!("0x1"),
-            _ => json!("0x3c4"),
-        },
-        "eth_getCode" => match node {
-            Node::NoCode => json!("0x"),
-            _ => json!("0x6001"),
-        },
+        "eth_chainId" if matches!(node, Node::OtherChain) => json!("0x1"),
+        "eth_chainId" => json!("0x3c4"),
+        "eth_getCode" if matches!(node, Node::NoCode) => json!("0x"),
+        "eth_getCode" => json!("0x6001"),
         _ if matches!(node, Node::Garbage) => json!("0x12"),
         _ => {
             let is_netuid = request["params"][0]["data"] == "0x06016f71";

@@ -271,13 +271,11 @@ fn merge_failures(failures: Vec<CollateralError>) -> CollateralError {
     let mut away = Vec::new();
     let mut operation = "reach an EVM node";
     for failure in failures {
-        match failure {
-            CollateralError::NodeAway { doing, said } => {
-                operation = doing;
-                away.push(said);
-            }
-            told => return told,
-        }
+        let CollateralError::NodeAway { doing, said } = failure else {
+            return failure;
+        };
+        operation = doing;
+        away.push(said);
     }
     CollateralError::NodeAway {
         doing: operation,
