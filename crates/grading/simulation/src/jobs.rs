@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use muster_protocol::{AttemptId, JobId};
-use muster_routing::{AttemptMark, CacheKey, JobRequirements, RoutableNeuron, route};
+use muster_routing::{AttemptMark, CacheKey, CollateralVerdict, JobRequirements, RoutableNeuron, route};
 use muster_scoring::MULTIPLIER;
 use uuid::Uuid;
 
@@ -299,5 +299,6 @@ fn routable(miner: &SimulatedMiner) -> RoutableNeuron {
         miner: miner_key(&miner.neuron),
         owner: miner.neuron.coldkey,
         axon: Some(SocketAddr::from(([10, 0, 0, 1], 8_000))),
+        collateral: CollateralVerdict::NotRequired,
     }
 }
