@@ -36,6 +36,9 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if args.web {
+        return print_web_link(&args, clock).await;
+    }
     if args.api_key_stdin {
         let mut key = String::new();
         std::io::stdin()
@@ -83,6 +86,22 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
             ));
         }
         print::line(format_args!("  remembered in {}", file.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a link that signs a browser in. Nothing is remembered.
+async fn print_web_link(args: &Login, clock: SharedClock) -> Result<ExitCode> {
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let link = client.create_web_link().await.map_err(client_failure)?;
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string(&link)?));
+    } else {
+        print::line(format_args!("{}", link.url));
+        print::problem(format_args!(
+            "open it in a browser before {}; it works once",
+            link.expires_at
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
