@@ -2,8 +2,8 @@
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
-use axum::http::request::Parts;
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt as _, Limited};
 use std::time::Duration;
@@ -116,10 +116,7 @@ impl FromRequest<WebState> for SignedFetch {
             .and_then(|value| value.to_str().ok());
         let fits = token.is_some_and(|token| state.service.form_key.fits(&signed_in.secret, token));
         if fits {
-            Ok(Self {
-                signed_in,
-                body,
-            })
+            Ok(Self { signed_in, body })
         } else {
             Err((
                 StatusCode::FORBIDDEN,

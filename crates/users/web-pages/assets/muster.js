@@ -28,6 +28,18 @@
   };
   setInterval(refreshTimes, 10000);
 
+  // The same as `text::span` of the server.
+  const span = (milliseconds) => {
+    const seconds = Math.max(0, Math.floor(milliseconds / 1000)), two = (n) => String(n).padStart(2, "0");
+    if (seconds < 60) return `${seconds} s`;
+    if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${two(seconds % 60)} s`;
+    if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${two(Math.floor(seconds / 60) % 60)} min`;
+    return `${Math.floor(seconds / 86400)} d ${Math.floor(seconds / 3600) % 24} h`;
+  };
+  setInterval(() => {
+    for (const place of all("[data-since]")) place.textContent = span(Date.now() - Date.parse(place.dataset.since));
+  }, 1000);
+
   // === The status of jobs in lists ===
 
   const parsePage = (text) => new DOMParser().parseFromString(text, "text/html");
@@ -42,6 +54,7 @@
       showStatus(one("[data-status]", row), news);
       one("[data-took]", row).textContent = news.took;
       if (news.ended) {
+        one("[data-took]", row).removeAttribute("data-since");
         row.removeAttribute("data-open");
         say(`Job ${news.uuid.slice(0, 8)}: ${news.word}`);
       }

@@ -10,7 +10,7 @@ use crate::frame::{Section, Visitor, page, token};
 use crate::job_output;
 use crate::jobs::took;
 use crate::status::{badge, failure_of, of_job, word_of};
-use crate::text::{bytes, number, plain, shorten, span, time, utc};
+use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
 
 /// A receipt, with the result of checking both of its signatures.
 #[derive(Clone, Debug)]
@@ -23,6 +23,9 @@ pub struct CheckedReceipt {
 
 /// The width of the drawing of the steps, in its own units.
 const TIMELINE: f64 = 1_000.0;
+
+/// The width of a step that took no time.
+const LEAST_BAR: f64 = 8.0;
 
 /// The page. The parts with `data-swap` are replaced by the script when the status changes.
 pub fn render(visitor: &Visitor<'_>, view: &JobView, receipts: &[CheckedReceipt]) -> String {
@@ -76,12 +79,12 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool) -> Markup {
             @if let Some(place) = view.queue.as_deref().filter(|_| open) { (queue_place(place, visitor.now)) }
             p.progress #progress data-progress hidden {}
             dl.facts {
-                div { dt { "Id" } dd.mono.break { (id) } }
-                div { dt { "Image" } dd.mono.break { (plain(&view.docker_image)) } }
+                div.long { dt { "Id" } dd.mono.break { (id) } }
+                div.long { dt { "Image" } dd.mono.break { (plain(&view.docker_image)) } }
                 @if let Some(image) = &view.image {
-                    div { dt { "Image that ran" } dd.mono.break { (image.id) } }
+                    div.long { dt { "Image that ran" } dd.mono.break { (image.id) } }
                     @if let Some(manifest) = image.manifest {
-                        div { dt { "Manifest" } dd.mono.break { (manifest) } }
+                        div.long { dt { "Manifest" } dd.mono.break { (manifest) } }
                     }
                 }
                 div { dt { "Class" } dd.mono { (view.executor_class) } }
@@ -89,7 +92,7 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool) -> Markup {
                     (shorten(&view.target_validator_hotkey.to_string()))
                 } }
                 div { dt { "Created" } dd { (time(view.created_at, visitor.now)) } }
-                div { dt { "Took" } dd data-took { (took(view, visitor.now)) } }
+                div { dt { "Took" } dd data-took data-since=[open.then_some(view.created_at)] { (took(view, visitor.now)) } }
             }
         }
     }
@@ -152,7 +155,7 @@ fn steps(view: &JobView, now: Timestamp) -> Markup {
     let open = !view.last_status().is_terminal();
     let end = if open { now } else { view.last_update };
     let whole = end.since(begun).as_secs_f64().max(0.001);
-    let place = |at: Timestamp| at.since(begun).as_secs_f64() / whole * TIMELINE;
+    let place = |at: Timestamp| (at.since(begun).as_secs_f64() / whole * TIMELINE).min(TIMELINE);
     let ends = view.status_history.iter().skip(1).map(|entry| entry.created_at);
     let ends: Vec<_> = ends.chain([end]).collect();
     html! {
@@ -171,8 +174,8 @@ fn steps(view: &JobView, now: Timestamp) -> Markup {
                                 svg viewBox="0 0 1000 8" preserveAspectRatio="none" height="8" width="100%" role="img"
                                     aria-label=(format!("lasted {}", span(next.since(entry.created_at)))) {
                                     rect.track x="0" y="3" width="1000" height="2" {}
-                                    rect.fill x=(format!("{:.0}", place(entry.created_at))) y="0" height="8"
-                                        width=(format!("{:.0}", (place(next) - place(entry.created_at)).max(4.0))) {}
+                                    rect.fill x=(format!("{:.0}", place(entry.created_at).min(TIMELINE - LEAST_BAR))) y="0" height="8"
+                                        width=(format!("{:.0}", (place(next) - place(entry.created_at)).max(LEAST_BAR))) {}
                                 }
                             }
                         }
@@ -263,7 +266,6 @@ fn receipt_list(receipts: &[CheckedReceipt]) -> Markup {
 
 /// What was asked for.
 fn request(view: &JobView) -> Markup {
-    let limit = |seconds: u64| span(std::time::Duration::from_secs(seconds));
     html! {
         section aria-labelledby="request" {
             h2 #request { "Request" }

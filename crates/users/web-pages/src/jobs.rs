@@ -132,7 +132,7 @@ pub(crate) fn table(jobs: &[JobView], now: Timestamp) -> Markup {
                 th scope="col" { "Status" }
                 th scope="col" { "Image" }
                 th.wide scope="col" { "Class" }
-                th.n scope="col" { "Took" }
+                th.n.wide scope="col" { "Took" }
                 th.n scope="col" { "Created" }
             } }
             tbody { @for job in jobs { (row(job, now)) } }
@@ -153,7 +153,7 @@ fn row(job: &JobView, now: Timestamp) -> Markup {
                 @if !job.args.is_empty() { " " span.dim { (command_start(&job.args)) } }
             }
             td.mono.wide { (job.executor_class) }
-            td.n data-took { (took(job, now)) }
+            td.n.wide data-took data-since=[open.then_some(job.created_at)] { (took(job, now)) }
             td.n { (time(job.created_at, now)) }
         }
     }

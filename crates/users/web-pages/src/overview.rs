@@ -1,5 +1,7 @@
 //! The overview: the newest jobs, what the subnet offers now, and what the account holds.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use muster_protocol::rest::{AccountView, JobPage, SubnetCapacity};
 
@@ -7,7 +9,6 @@ use crate::PagePart;
 use crate::frame::{Section, Visitor, page, part, scroll};
 use crate::jobs;
 use crate::text::{number, span};
-use std::time::Duration;
 
 /// The parts of the overview.
 #[derive(Debug)]
@@ -63,7 +64,6 @@ fn offers(subnet: &SubnetCapacity) -> Markup {
             thead { tr {
                 th scope="col" { "Class" }
                 th.n scope="col" { "Free" }
-                th.n scope="col" { "Executors" }
                 th.n.wide scope="col" { "Miners" }
                 th.n scope="col" { "Waiting" }
                 th scope="col" { "Your next job" }
@@ -74,8 +74,7 @@ fn offers(subnet: &SubnetCapacity) -> Markup {
                     @for offer in &validator.classes {
                         tr {
                             th.mono scope="row" { (offer.class) }
-                            td.n { (offer.free) }
-                            td.n { (offer.executors) }
+                            td.n { (offer.free) " of " (offer.executors) }
                             td.n.wide { (offer.miners) }
                             td.n { (number(offer.waiting)) }
                             td {

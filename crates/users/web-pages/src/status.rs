@@ -74,10 +74,11 @@ pub fn of_job(view: &JobView) -> ShownStatus {
             },
             None => shown(StatusKind::Waiting, word_of(status)),
         },
+        // The program starts as soon as its inputs are there.
+        JobStatus::VolumesReady => shown(StatusKind::Running, "running"),
         JobStatus::Accepted
         | JobStatus::ExecutorReady
         | JobStatus::StreamingReady
-        | JobStatus::VolumesReady
         | JobStatus::ExecutionDone => shown(StatusKind::Running, word_of(status)),
         JobStatus::Completed => shown(StatusKind::Succeeded, word_of(status)),
         JobStatus::Failed if is_cancelled(view) => shown(StatusKind::Cancelled, "cancelled"),

@@ -56,6 +56,17 @@ pub fn span(span: Duration) -> String {
     }
 }
 
+/// A limit of whole seconds: `30 s`, `10 min`, `24 h`.
+pub fn limit(seconds: u64) -> String {
+    if seconds >= 7_200 && seconds.is_multiple_of(3_600) {
+        format!("{} h", seconds / 3_600)
+    } else if seconds >= 120 && seconds.is_multiple_of(60) {
+        format!("{} min", seconds / 60)
+    } else {
+        format!("{seconds} s")
+    }
+}
+
 /// A size in binary units: `512 B`, `1.5 MiB`.
 pub fn bytes(size: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
@@ -158,6 +169,7 @@ mod tests {
             [bytes(512), bytes(1_572_864), bytes(u64::MAX)],
             ["512 B", "1.5 MiB", "1677721.5 TiB"]
         );
+        assert_eq!([limit(90), limit(600), limit(86_400)], ["90 s", "10 min", "24 h"]);
         assert_eq!(
             [number(0), number(999), number(1_234_567)],
             ["0", "999", "1,234,567"]
