@@ -152,14 +152,17 @@ class Cockpit:
 
     def weigh(self):
         """The bytes of the first load: the page, the styles, the script and the icon."""
+        self.driver.execute_cdp_cmd("Network.enable", {})
         self.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
         self.go("/")
+        self.until("the styles and the script", lambda: self.driver.execute_script(
+            "return performance.getEntriesByType('resource').filter((e) => e.transferSize > 0).length >= 2"))
         weight = self.driver.execute_script(
             "return [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
             ".reduce((sum, e) => sum + e.transferSize, 0)"
         )
         self.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": False})
-        assert 0 < weight <= MOST_WEIGHT, weight
+        assert 20_000 < weight <= MOST_WEIGHT, weight
         return weight
 
     def upload(self):

@@ -42,7 +42,10 @@ pub(super) async fn form(signed_in: SignedIn, query: Result<Query<FormQuery>, Qu
         Some(id) => match job_of(&signed_in.api, &id).await {
             Ok(view) => {
                 let command = shlex::try_join(view.args.iter().map(String::as_str)).unwrap_or_default();
-                JobForm::of_job(&view, command)
+                let Some(form) = JobForm::of_job(&view, command) else {
+                    return signed_in.failure(&no_form());
+                };
+                form
             }
             Err(failure) => return signed_in.failure(&failure),
         },
@@ -127,6 +130,15 @@ fn read_fields(fields: &FormFields) -> JobForm {
         inputs: field("inputs"),
         outputs: field("outputs"),
         from: field("from"),
+    }
+}
+
+fn no_form() -> ApiFailure {
+    ApiFailure {
+        status: StatusCode::CONFLICT,
+        words: "The job's command, environment or paths have control characters or variables of several lines, which no \
+                form can hold. Run it again with `muster job run`, or from a specification."
+            .to_owned(),
     }
 }
 

@@ -79,6 +79,12 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool) -> Markup {
             @if let Some(place) = view.queue.as_deref().filter(|_| open) { (queue_place(place, visitor.now)) }
             p.progress #progress data-progress hidden {}
             dl.facts {
+                div { dt { "Class" } dd.mono { (view.executor_class) } }
+                div { dt { "Validator" } dd.mono title=(view.target_validator_hotkey) {
+                    (shorten(&view.target_validator_hotkey.to_string()))
+                } }
+                div { dt { "Created" } dd { (time(view.created_at, visitor.now)) } }
+                div { dt { "Took" } dd data-took data-since=[open.then_some(view.created_at)] { (took(view, visitor.now)) } }
                 div.long { dt { "Id" } dd.mono.break { (id) } }
                 div.long { dt { "Image" } dd.mono.break { (plain(&view.docker_image)) } }
                 @if let Some(image) = &view.image {
@@ -87,12 +93,6 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool) -> Markup {
                         div.long { dt { "Manifest" } dd.mono.break { (manifest) } }
                     }
                 }
-                div { dt { "Class" } dd.mono { (view.executor_class) } }
-                div { dt { "Validator" } dd.mono title=(view.target_validator_hotkey) {
-                    (shorten(&view.target_validator_hotkey.to_string()))
-                } }
-                div { dt { "Created" } dd { (time(view.created_at, visitor.now)) } }
-                div { dt { "Took" } dd data-took data-since=[open.then_some(view.created_at)] { (took(view, visitor.now)) } }
             }
         }
     }
@@ -200,15 +200,22 @@ fn outputs(view: &JobView) -> Markup {
                         span.mono.break { (plain(path)) } " "
                         @if let Some(file) = job_output::stored_file(upload) {
                             a href=(format!("/files/{file}/download")) { "Download" }
-                        } @else { span.dim { "at your own address" } }
-                        @if let Some(answer) = view.upload_results.get(path) {
-                            " " span.dim.break { (plain(answer).chars().take(200).collect::<String>()) }
+                        } @else {
+                            span.dim { "at your own address" }
+                            @if let Some(answer) = view.upload_results.get(path) {
+                                details { summary { "Its answer" } p.mono.break { (plain(&first_part(answer))) } }
+                            }
                         }
                     }
                 }
             }
         }
     }
+}
+
+/// The beginning of the answer of a stranger's server.
+fn first_part(answer: &str) -> String {
+    answer.chars().take(2_000).collect()
 }
 
 fn artifacts(view: &JobView) -> Markup {

@@ -14,7 +14,7 @@ use muster_protocol::volume::VolumePart;
 pub struct JobForm {
     /// The reference of the image.
     pub image: String,
-    /// The command in one line, quoted as for a shell.
+    /// The command, quoted as for a shell.
     pub command: String,
     /// The validator and the class with a slash between.
     pub target: String,
@@ -59,11 +59,22 @@ impl JobForm {
         }
     }
 
-    /// The form of a job like this one. `command` is the job's command in one line.
+    /// The form of a job like this one. `command` is the job's command, quoted as for a shell. `None` if a form cannot
+    /// hold the job's texts: a field of a browser has no control characters, and a variable has one line.
     ///
     /// Inputs of the store are named by their files, whose signed addresses may have ended by now. Inputs inside the
     /// request, archives and models of a hub cannot be shown in the form: [`Self::from`] takes them over.
-    pub fn of_job(view: &JobView, command: String) -> Self {
+    pub fn of_job(view: &JobView, command: String) -> Option<Self> {
+        let one_line = |text: &str| !text.contains(char::is_control);
+        let variables = view
+            .env
+            .iter()
+            .all(|(name, value)| one_line(name) && one_line(value));
+        let paths = view.uploads.iter().all(|upload| one_line(upload.relative_path()));
+        let words = command.chars().all(|c| !c.is_control() || c == '\n' || c == '\t');
+        if !(variables && paths && words && one_line(&view.docker_image)) {
+            return None;
+        }
         let lines = |all: Vec<String>| all.join("\n");
         let env = view.env.iter().map(|(name, value)| format!("{name}={value}"));
         let inputs = view.volumes.iter().filter_map(|volume| match volume {
@@ -74,9 +85,12 @@ impl JobForm {
             VolumePart::Inline(_) | VolumePart::ZipUrl(_) | VolumePart::HuggingfaceVolume(_) => None,
         });
         let inputs: Vec<_> = inputs.collect();
+        if !inputs.iter().all(|line| one_line(line)) {
+            return None;
+        }
         let takes_over = inputs.len() < view.volumes.len();
         let outputs = view.uploads.iter().filter(|upload| stored_file(upload).is_some());
-        Self {
+        Some(Self {
             image: view.docker_image.clone(),
             command,
             target: format!("{}/{}", view.target_validator_hotkey, view.executor_class),
@@ -89,7 +103,7 @@ impl JobForm {
             } else {
                 String::new()
             },
-        }
+        })
     }
 }
 
@@ -125,8 +139,8 @@ fn fields(content: &NewJobPage<'_>) -> Markup {
         input #image.mono name="image" required value=(form.image) placeholder="python:3.13-slim" spellcheck="false"
             autocomplete="off";
         label for="command" { "Command" }
-        input #command.mono name="command" value=(form.command) placeholder="python /volume/train.py --epochs 3"
-            spellcheck="false" autocomplete="off" aria-describedby="command-help";
+        textarea #command.mono name="command" rows="2" placeholder="python /volume/train.py --epochs 3" spellcheck="false"
+            aria-describedby="command-help" { (form.command) }
         p #command-help.help { "Words as for a shell: quotes hold words together. Empty: the image's own command." }
         (target(content))
         label for="minutes" { "Time limit of the program, minutes" }

@@ -100,7 +100,7 @@ fn table(days: &[ModelDay]) -> Markup {
             tbody {
                 @for entry in days {
                     tr {
-                        td { (date(entry.day)) }
+                        td.day { (date(entry.day)) }
                         td.mono { (entry.model) }
                         td.n { (number(entry.requests)) }
                         td.n { (number(entry.input_tokens)) }

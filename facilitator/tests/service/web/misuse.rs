@@ -216,13 +216,23 @@ async fn text_of_users_and_jobs_stays_text() {
 
     let mut browser = Browser::signed_in(&facilitator, &user).await;
     let shown = HOSTILE.replace('\u{1b}', "␛").replace('\u{202e}', "\u{fffd}");
+    let refused = browser.get(&format!("/jobs/new?from={job}")).await;
+    assert_eq!(
+        refused.status,
+        StatusCode::CONFLICT,
+        "no form holds an escape sequence"
+    );
+    body["args"] = json!(["sh", "-c", "echo '<b>'\nexit"]);
+    body["env"] = json!({"A<i>": "</textarea><script>alert(1)</script>"});
+    let plain = user.create(&body, facilitator.now_ns()).await.uuid;
+    let again = format!("/jobs/new?from={plain}");
     for path in [
         "/",
         "/jobs",
         "/keys",
         "/files",
         &format!("/jobs/{job}"),
-        &format!("/jobs/new?from={job}"),
+        again.as_str(),
     ] {
         // Reading checks that no element, attribute or script came from the text.
         let page = browser.page(path).await;
@@ -238,8 +248,13 @@ async fn text_of_users_and_jobs_stays_text() {
     assert_eq!(streams, [format!("{shown}\nred"), shown.clone()]);
     assert!(page.by_id("side").text.contains("<b>") || page.by_id("head").text.contains("<b>image</b>"));
     // The form of another run has the text as it was.
-    let form = browser.page(&format!("/jobs/new?from={job}")).await;
-    assert!(form.by_id("env").text.contains("<script>alert(1)</script>"));
+    let form = browser.page(&again).await;
+    assert_eq!(
+        form.by_id("env").text,
+        "A<i>=</textarea><script>alert(1)</script>"
+    );
+    let words = shlex::split(&form.by_id("command").text).unwrap();
+    assert_eq!(words, ["sh", "-c", "echo '<b>'\nexit"]);
 
     // The raw bytes are never a page of this server.
     let raw = browser.get(&format!("/jobs/{job}/output/stdout")).await;

@@ -162,7 +162,7 @@ async fn a_job_of_the_form_runs_once_and_can_be_run_again_and_cancelled() {
     let value = |id: &str| again.by_id(id).get("value").to_owned();
     assert_eq!(value("image"), "alpine:latest");
     assert_eq!(
-        shlex::split(&value("command")).unwrap(),
+        shlex::split(&again.by_id("command").text).unwrap(),
         ["sh", "-c", "echo \"a  b\""]
     );
     assert_eq!(again.by_id("inputs").text, "data/a.txt=https://host.example/a");
