@@ -165,6 +165,14 @@ class Cockpit:
         assert 20_000 < weight <= MOST_WEIGHT, weight
         return weight
 
+    def offers(self):
+        """A validator tells what its miners offer some seconds after the start."""
+        def told():
+            self.go("/")
+            return "always_on.test" in self.text()
+
+        self.until("an offer of the subnet", told)
+
     def upload(self):
         self.go("/files")
         with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="words-") as file:
@@ -282,6 +290,7 @@ class Cockpit:
     def run(self):
         self.sign_in()
         weight = self.weigh()
+        self.offers()
         file = self.upload()
         self.run_with_input(file)
         self.watch_and_cancel()
