@@ -3,8 +3,9 @@
 //! never talks to a miner.
 //!
 //! `muster-facilitator-core` contains the rules, without IO. `muster-facilitator-store` makes everything durable.
-//! `rest` answers users' programs, `web` their browsers, `socket` serves validators' sessions, and `state` gives each of them the services that it
-//! needs. `notices`, `live_output`, `replicas` and `periodic_cleanup` are the work between requests.
+//! `rest` answers users' programs, `web` answers their browsers, `socket` serves validators' sessions, and `state`
+//! gives each of them the services that it needs. `notices`, `live_output`, `replicas` and `periodic_cleanup` are the
+//! work between requests.
 
 mod access_policy;
 mod allowlist;

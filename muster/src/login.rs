@@ -8,7 +8,7 @@ use muster_client::{ClientError, Credential};
 use muster_identity::wallet::WalletPath;
 use muster_process::SharedClock;
 use muster_protocol::rest::{ApiKey, CreateKey};
-use muster_terminal::print;
+use muster_terminal::{key_text, print};
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -154,7 +154,7 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
                     made.id,
                     made.name,
                     made.account,
-                    describe_bounds(&made)
+                    key_text::bounds(&made)
                 ));
             }
         }
@@ -171,7 +171,7 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
                         id,
                         name,
                         account,
-                        list_rights(key),
+                        key_text::rights(key),
                         key.created_at.to_string(),
                         ends,
                     ]
@@ -191,19 +191,4 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The names of a key's rights with commas.
-fn list_rights(key: &ApiKey) -> String {
-    let names: Vec<_> = key.rights.iter().map(|right| right.as_str()).collect();
-    names.join(",")
-}
-
-/// The rights and the end of a key, in words; empty for a key of a facilitator that knows neither.
-fn describe_bounds(key: &ApiKey) -> String {
-    let rights = list_rights(key);
-    match key.expires_at {
-        Some(end) if !rights.is_empty() => format!(" for {rights} until {end}"),
-        Some(_) | None => String::new(),
-    }
 }

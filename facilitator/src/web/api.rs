@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tower::ServiceExt as _;
 
-/// The caller of a request that a page makes. Only the code of pages puts it into a request: what comes over the network
-/// has no such extension.
+/// The caller of a request that a page makes. Only the code of pages puts it into a request: what comes over the
+/// network has no such extension.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionCaller {
     /// The account and the credential of the session.

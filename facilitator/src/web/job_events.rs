@@ -1,5 +1,5 @@
-//! The statuses of the open jobs in a list, as server-sent events. One stream serves a whole list, because browsers open
-//! few connections to one server.
+//! The statuses of the open jobs in a list, as server-sent events. One stream serves a whole list, because browsers
+//! open few connections to one server.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -7,7 +7,6 @@
 mod account;
 mod api;
 mod chat;
-mod cookies;
 mod files;
 mod form;
 mod job;
@@ -27,13 +26,13 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
+use muster_facilitator_core::web_cookies::CookieRules;
 use muster_facilitator_core::web_session::FormKey;
 use muster_facilitator_store::Store;
 use muster_process::SharedClock;
 use muster_web_pages::{assets, notice};
 
 pub(crate) use self::api::SessionCaller;
-use self::cookies::CookieRules;
 use crate::rest::admission::Admission;
 use crate::rest::events::EventService;
 

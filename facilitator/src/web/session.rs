@@ -16,7 +16,7 @@ use muster_web_pages::{notice, sign_in};
 use super::api::{ApiFailure, SessionApi, SessionCaller};
 use super::{WebState, notice_outside};
 
-use super::cookies::CookieKind;
+use muster_facilitator_core::web_cookies::CookieKind;
 
 /// A browser that is signed in.
 pub(super) struct SignedIn {
@@ -87,7 +87,8 @@ fn ask_to_sign_in(parts: &Parts, had_session: bool) -> Response {
     Redirect::to(&format!("/sign-in?next={next}")).into_response()
 }
 
-/// A path of this server that a sign-in may lead to: it begins with one slash and has no characters that lead elsewhere.
+/// A path of this server that a sign-in may lead to: it begins with one slash and has no characters that lead
+/// elsewhere.
 pub(super) fn safe_path(wanted: &str) -> &str {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.?=&%".contains(&byte);
     let is_ours = wanted.starts_with('/') && !wanted.starts_with("//") && wanted.bytes().all(plain);

@@ -13,13 +13,13 @@ use muster_store::StoreError;
 use muster_web_pages::sign_in::{self, SignInForm};
 use serde::Deserialize;
 
-use super::cookies::CookieKind;
 use super::form::{FormFields, SignedForm, TOKEN_FIELD, foreign_form};
 use super::session::{is_from_elsewhere, safe_path};
 use super::{WebState, notice_outside};
 use crate::rest::admission::AnonymousCaller;
 use crate::rest::rejection::ApiRejection;
 use crate::rest::rights::AnyRight;
+use muster_facilitator_core::web_cookies::CookieKind;
 
 /// The query of the sign-in's form.
 #[derive(Debug, Default, Deserialize)]

@@ -34,7 +34,8 @@ pub struct PendingDeletion {
 // === impl Store ===
 
 impl Store {
-    /// Begins to delete an account: revokes its keys, signs its browsers out, and notes that its rows from before `now` go.
+    /// Begins to delete an account: revokes its keys, signs its browsers out, and notes that its rows from before
+    /// `now` go.
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -13,12 +13,12 @@ pub const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-s
 pub struct Asset {
     /// The content type.
     pub kind: &'static str,
-    /// The bytes.
+    /// The contents of the file.
     pub text: &'static str,
     path: String,
 }
 
-/// The styles.
+/// The styles of all pages, for light and dark.
 pub static STYLES: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new(
         "text/css; charset=utf-8",
@@ -27,7 +27,7 @@ pub static STYLES: LazyLock<Asset> = LazyLock::new(|| {
     )
 });
 
-/// The script.
+/// The script of all pages, which work without it but for chats and uploads.
 pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new(
         "text/javascript; charset=utf-8",
@@ -36,7 +36,7 @@ pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     )
 });
 
-/// The icon.
+/// The icon that browsers show beside the title.
 pub static ICON: LazyLock<Asset> =
     LazyLock::new(|| Asset::new("image/svg+xml", "svg", include_str!("../assets/icon.svg")));
 

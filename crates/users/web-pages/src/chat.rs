@@ -12,7 +12,7 @@ pub struct ChatModel {
     pub id: String,
 }
 
-/// The page.
+/// The page of a conversation as HTML.
 pub fn render(visitor: &Visitor<'_>, models: &PagePart<Vec<ChatModel>>) -> String {
     let body = html! {
         div.title { h1 { "Chat" } }

@@ -1,4 +1,4 @@
-//! What every page has around it: the head, the navigation, the account, and the end.
+//! The parts around every page: the head, the navigation, the account, and the end.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use muster_protocol::Timestamp;
@@ -20,7 +20,7 @@ pub struct Visitor<'a> {
 /// The entry of the navigation that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// What the account has, and what the subnet offers.
+    /// The account in numbers, the newest jobs, and the offers of the subnet.
     Overview,
     /// The list of jobs and its jobs.
     Jobs,

@@ -271,7 +271,7 @@ fn receipt_list(receipts: &[CheckedReceipt]) -> Markup {
     }
 }
 
-/// What was asked for.
+/// The request as it was sent.
 fn request(view: &JobView) -> Markup {
     html! {
         section aria-labelledby="request" {

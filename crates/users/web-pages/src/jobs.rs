@@ -12,7 +12,7 @@ use crate::text::{number, plain, span, time};
 /// A choice of jobs by their statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobChoice {
-    /// Every job.
+    /// The jobs of every status.
     All,
     /// The jobs that have not ended.
     Open,
@@ -100,7 +100,7 @@ impl JobListQuery {
     }
 }
 
-/// The page.
+/// The list as HTML.
 pub fn render(visitor: &Visitor<'_>, query: JobListQuery, found: &PagePart<JobPage>) -> String {
     let body = html! {
         div.title { h1 { "Jobs" } a.button.main href="/jobs/new" { "New job" } }

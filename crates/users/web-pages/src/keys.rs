@@ -23,12 +23,12 @@ pub struct SignedInBrowser {
     pub is_own: bool,
 }
 
-/// What the page is made from.
+/// The contents of the page of keys.
 #[derive(Debug)]
 pub struct KeysPage<'a> {
     /// The valid keys.
     pub keys: &'a PagePart<KeyList>,
-    /// The browsers.
+    /// The browsers that are signed in, newest first.
     pub browsers: &'a PagePart<Vec<SignedInBrowser>>,
     /// The key that was made just now, with its secret.
     pub made: Option<&'a ApiKey>,
@@ -36,7 +36,7 @@ pub struct KeysPage<'a> {
     pub problem: Option<&'a str>,
 }
 
-/// The page.
+/// The page of keys as HTML.
 pub fn render(visitor: &Visitor<'_>, content: &KeysPage<'_>) -> String {
     let body = html! {
         h1 { "Keys" }

@@ -30,10 +30,10 @@ pub struct JobForm {
     pub from: String,
 }
 
-/// What the page is made from.
+/// The contents of the page of a new job.
 #[derive(Debug)]
 pub struct NewJobPage<'a> {
-    /// The fields.
+    /// The fields as they are filled in.
     pub form: &'a JobForm,
     /// The validators and classes to choose from.
     pub subnet: &'a PagePart<SubnetCapacity>,
@@ -107,7 +107,7 @@ impl JobForm {
     }
 }
 
-/// The page.
+/// The page of a new job as HTML.
 pub fn render(visitor: &Visitor<'_>, content: &NewJobPage<'_>) -> String {
     let body = html! {
         h1 { "New job" }

@@ -13,17 +13,17 @@ use crate::text::{number, span};
 /// The parts of the overview.
 #[derive(Debug)]
 pub struct Overview {
-    /// What the account holds.
+    /// The numbers of the account's jobs, files and keys.
     pub account: PagePart<AccountView>,
     /// The newest jobs.
     pub jobs: PagePart<JobPage>,
-    /// What the subnet's miners offer.
+    /// The offers of the subnet's miners, by validator and class.
     pub subnet: PagePart<SubnetCapacity>,
     /// The tokens of today, all models together.
     pub tokens_today: PagePart<u64>,
 }
 
-/// The page.
+/// The overview as HTML.
 pub fn render(visitor: &Visitor<'_>, overview: &Overview) -> String {
     let body = html! {
         div.title { h1 { "Overview" } a.button.main href="/jobs/new" { "New job" } }

@@ -7,13 +7,13 @@ use maud::html;
 pub struct ShownProof {
     /// The defect that was found; `None` if everything holds.
     pub defect: Option<String>,
-    /// What was signed, as names and values.
+    /// The signed statements, as names and values.
     pub statements: Vec<(&'static str, String)>,
     /// The digest of the request that was signed, in hex, if the request's bytes were hashed as they are.
     pub input: Option<String>,
 }
 
-/// The fragment.
+/// The proof as HTML, which the script puts below the answer.
 pub fn render(proof: &ShownProof) -> String {
     let fragment = html! {
         details.proof data-input=[proof.input.as_deref()] {

@@ -8,7 +8,8 @@ use muster_protocol::Timestamp;
 /// A text of a user or a job as lines without control characters.
 ///
 /// Sequences that only choose colours go. Every other control character becomes its picture (`␛`), and so do the
-/// characters that reverse the direction of text. A lone carriage return ends a line, as in the output of progress bars.
+/// characters that reverse the direction of text. A lone carriage return ends a line, as in the output of progress
+/// bars.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;

@@ -28,7 +28,7 @@ const DAY_S: i64 = 86_400;
 /// The height of the chart, in its own units.
 const HEIGHT: u64 = 100;
 
-/// The page.
+/// The page of the usage as HTML.
 pub fn render(visitor: &Visitor<'_>, days: &PagePart<Vec<ModelDay>>) -> String {
     let body = html! {
         h1 { "Usage" }

@@ -15,7 +15,7 @@ pub(crate) struct Element {
     pub(crate) text: String,
 }
 
-/// A page.
+/// A page as its elements, in the order in which they begin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Html {
     pub(crate) elements: Vec<Element>,

@@ -145,7 +145,10 @@ async fn sessions_end_by_their_time_their_number_and_with_their_account() {
             .await
             .unwrap();
         let is_hash = |hash: &str| (1..100).all(|number| hash != secret(number).reveal());
-        assert!(rows.iter().all(|(hash, _)| is_hash(hash)), "a store keeps no secret");
+        assert!(
+            rows.iter().all(|(hash, _)| is_hash(hash)),
+            "a store keeps no secret"
+        );
         assert!(is_signed_in(&store, 2, 99).await && !is_signed_in(&store, 2, 100).await);
         store.end_web_session(&secret(2)).await.unwrap();
         assert!(!is_signed_in(&store, 2, 20).await && is_signed_in(&store, 3, 20).await);

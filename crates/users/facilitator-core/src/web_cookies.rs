@@ -1,17 +1,18 @@
-//! The two cookies: one of a session, and one of a visit before the sign-in. Both are secrets of 256 bits that no script
-//! can read and that no other site's request carries.
+//! The two cookies of the web page: one of a session, and one of a visit before the sign-in. Both are secrets of 256
+//! bits that no script can read and that no other site's request carries. Pure.
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderValue, header};
-use muster_facilitator_core::web_session::WebSecret;
+use http::{HeaderMap, HeaderValue, header};
+
+use crate::web_session::WebSecret;
 
 /// How long a visit's cookie lasts: a form for the sign-in may stay open for so long.
 const VISIT_LIFETIME: Duration = Duration::from_secs(3_600);
 
 /// A cookie by its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CookieKind {
+pub enum CookieKind {
     /// Says who the browser is.
     Session,
     /// Ties the form of the sign-in to the browser that it was made for.
@@ -20,9 +21,9 @@ pub(super) enum CookieKind {
 
 /// How cookies are set.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CookieRules {
+pub struct CookieRules {
     /// Browsers send them over TLS only.
-    pub(super) over_tls: bool,
+    pub over_tls: bool,
 }
 
 // === impl CookieRules ===
@@ -39,7 +40,7 @@ impl CookieRules {
     }
 
     /// The secret in the browser's cookie of this kind.
-    pub(super) fn read(self, kind: CookieKind, headers: &HeaderMap) -> Option<WebSecret> {
+    pub fn read(self, kind: CookieKind, headers: &HeaderMap) -> Option<WebSecret> {
         let name = self.name(kind);
         headers
             .get_all(header::COOKIE)
@@ -52,17 +53,17 @@ impl CookieRules {
     }
 
     /// The header that sets a session's cookie for its whole time.
-    pub(super) fn session(self, secret: &WebSecret, lifetime: Duration) -> Option<HeaderValue> {
+    pub fn session(self, secret: &WebSecret, lifetime: Duration) -> Option<HeaderValue> {
         self.set(CookieKind::Session, &secret.reveal(), lifetime)
     }
 
     /// The header that sets a visit's cookie.
-    pub(super) fn visit(self, secret: &WebSecret) -> Option<HeaderValue> {
+    pub fn visit(self, secret: &WebSecret) -> Option<HeaderValue> {
         self.set(CookieKind::Visit, &secret.reveal(), VISIT_LIFETIME)
     }
 
     /// The header that removes a cookie.
-    pub(super) fn remove(self, kind: CookieKind) -> Option<HeaderValue> {
+    pub fn remove(self, kind: CookieKind) -> Option<HeaderValue> {
         self.set(kind, "", Duration::ZERO)
     }
 
