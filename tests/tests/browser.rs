@@ -1,11 +1,5 @@
 //! A browser that nobody here wrote, on the facilitator's real pages.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail as tests do"
-)]
-
 use muster_tests::{RunningSubnet, muster, program_from_env, python};
 use serde_json::Value;
 

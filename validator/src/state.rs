@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use muster_http::addresses::AddressRules;
 use muster_collateral_view::CollateralView;
+use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;

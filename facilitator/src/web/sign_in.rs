@@ -55,7 +55,7 @@ pub(super) async fn form(
 fn ask(state: &WebState, headers: &HeaderMap, next: &str, problem: Option<&str>) -> Response {
     let visit = match Visit::of(state, headers) {
         Ok(visit) => visit,
-        Err(response) => return response,
+        Err(error) => return no_randomness(error),
     };
     let page = sign_in::render(SignInForm {
         form_token: &visit.form_token,
@@ -115,7 +115,7 @@ pub(super) async fn link(
                 let page = sign_in::render_link(&visit.form_token, &account.to_string(), &secret.reveal());
                 visit.answer(Html(page).into_response())
             }
-            Err(response) => response,
+            Err(error) => no_randomness(error),
         },
         Ok(None) => dead_link(),
         Err(error) => store_failed(&error),
@@ -175,7 +175,7 @@ async fn begin_session(
     let (service, now) = (&state.service, state.service.clock.now());
     let secret = match draw() {
         Ok(secret) => secret,
-        Err(response) => return response,
+        Err(error) => return no_randomness(error),
     };
     let usual = now.plus(service.session_lifetime);
     let expires_at = key_end.map_or(usual, |end| end.min(usual));
@@ -228,14 +228,16 @@ fn leave(state: &WebState, ended: Result<(), StoreError>) -> Response {
     response
 }
 
-fn draw() -> Result<WebSecret, Response> {
+fn draw() -> Result<WebSecret, getrandom::Error> {
     let mut drawn = [0; 32];
-    getrandom::fill(&mut drawn).map_err(|error| {
-        tracing::error!(%error, "the operating system gives no randomness");
-        let words = "No secret can be drawn now; try again.";
-        notice_outside(StatusCode::SERVICE_UNAVAILABLE, "No answer", words)
-    })?;
+    getrandom::fill(&mut drawn)?;
     Ok(WebSecret::from_bytes(drawn))
+}
+
+fn no_randomness(error: getrandom::Error) -> Response {
+    tracing::error!(%error, "the operating system gives no randomness");
+    let words = "No secret can be drawn now; try again.";
+    notice_outside(StatusCode::SERVICE_UNAVAILABLE, "No answer", words)
 }
 
 fn dead_link() -> Response {
@@ -252,7 +254,7 @@ fn store_failed(error: &StoreError) -> Response {
 // === impl Visit ===
 
 impl Visit {
-    fn of(state: &WebState, headers: &HeaderMap) -> Result<Self, Response> {
+    fn of(state: &WebState, headers: &HeaderMap) -> Result<Self, getrandom::Error> {
         let cookies = state.cookies();
         let known = cookies.read(CookieKind::Visit, headers);
         let secret = match known {
