@@ -34,11 +34,15 @@ impl AccessPolicy {
         }
     }
 
-    /// Whether the actor is an administrator who has proven their own hotkey. An API key never administers.
+    /// Whether the actor is an administrator who has proven their own hotkey. An API key or a browser never
+    /// administers.
     pub(crate) fn is_administrator(&self, actor: &Actor) -> bool {
         match (&actor.account, &actor.credential) {
             (Account::Hotkey(user), Credential::Hotkey) => self.administrators.contains(user),
-            (Account::Hotkey(_) | Account::Named(_), Credential::Hotkey | Credential::ApiKey(_)) => false,
+            (
+                Account::Hotkey(_) | Account::Named(_),
+                Credential::Hotkey | Credential::ApiKey(_) | Credential::Browser,
+            ) => false,
         }
     }
 }

@@ -121,6 +121,8 @@ pub struct AuthConfig {
     pub nonce_lifetime_s: u64,
     /// The lifetime of a token.
     pub token_lifetime_s: u64,
+    /// The lifetime of a browser's session.
+    pub web_session_s: u64,
     /// The largest age of a request's signature.
     pub signature_max_age_s: u64,
     /// The largest lead of a signature's time over this machine's clock.
@@ -200,6 +202,7 @@ impl Default for AuthConfig {
         Self {
             nonce_lifetime_s: 300,
             token_lifetime_s: 3600,
+            web_session_s: 28_800,
             signature_max_age_s: 300,
             signature_max_ahead_s: 30,
         }
@@ -231,6 +234,7 @@ impl RoleConfig for Config {
             ("chain.refresh_s", self.chain.refresh_s),
             ("auth.nonce_lifetime_s", self.auth.nonce_lifetime_s),
             ("auth.token_lifetime_s", self.auth.token_lifetime_s),
+            ("auth.web_session_s", self.auth.web_session_s),
             ("auth.signature_max_age_s", self.auth.signature_max_age_s),
             ("gateways.head_s", self.gateways.head_s),
             ("gateways.silence_s", self.gateways.silence_s),

@@ -3,8 +3,9 @@
 //! never talks to a miner.
 //!
 //! `muster-facilitator-core` contains the rules, without IO. `muster-facilitator-store` makes everything durable.
-//! `rest` answers users, `socket` serves validators' sessions, and `state` gives each of them the services that it
-//! needs. `notices`, `live_output`, `replicas` and `periodic_cleanup` are the work between requests.
+//! `rest` answers users' programs, `web` answers their browsers, `socket` serves validators' sessions, and `state`
+//! gives each of them the services that it needs. `notices`, `live_output`, `replicas` and `periodic_cleanup` are the
+//! work between requests.
 
 mod access_policy;
 mod allowlist;
@@ -23,6 +24,7 @@ mod state;
 mod user_limits;
 mod validator_selection;
 mod validator_sessions;
+mod web;
 
 use std::io;
 use std::net::SocketAddr;
@@ -123,6 +125,7 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
         notifications: Notifications::new(rules, ATTEMPT_LIMIT),
         token_secret: store.token_secret(draw_secret()?).await?,
         client_secret: store.secret("clients", draw_secret()?).await?,
+        form_secret: store.secret("web forms", draw_secret()?).await?,
         tasks: tasks.clone(),
         clock: Arc::clone(&clock),
     };

@@ -38,7 +38,7 @@ impl RequestSigner {
 
     /// Reads the actor's own signature from the headers and checks its scope, its signatory and its age.
     ///
-    /// `None` means that the facilitator signs: the actor used an API key and sent no signature.
+    /// `None` means that the facilitator signs: the actor used an API key and sent no signature, or is a browser.
     ///
     /// # Errors
     /// The signature is missing, malformed, another user's or not fresh. The body is not checked here.
@@ -52,7 +52,7 @@ impl RequestSigner {
         let user = match (&actor.account, &actor.credential) {
             (Account::Hotkey(user), Credential::Hotkey) => *user,
             (Account::Hotkey(user), Credential::ApiKey(_)) if signed => *user,
-            (Account::Hotkey(_) | Account::Named(_), Credential::ApiKey(_))
+            (Account::Hotkey(_) | Account::Named(_), Credential::ApiKey(_) | Credential::Browser)
             | (Account::Named(_), Credential::Hotkey) => {
                 return Ok(None);
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::FromRef;
 use muster_facilitator_core::gateways::GatewayPreference;
 use muster_facilitator_core::login_tokens::Issuer;
+use muster_facilitator_core::web_session::FormKey;
 use muster_file_store::FileService;
 use muster_gateway_client::{ForwardLimits, GatewayClient};
 use muster_http::addresses::AddressRules;
@@ -33,11 +34,13 @@ use crate::rest::keys::KeyService;
 use crate::rest::model_service::ModelService;
 use crate::rest::model_usage::UsageCounter;
 use crate::rest::reports::ReportService;
+use crate::rest::web_links::WebLinkService;
 use crate::rest::webhooks::WebhookService;
 use crate::socket::{self, SessionServices};
 use crate::user_limits::{EventStreamSlots, RequestRates};
 use crate::validator_selection::ValidatorSelection;
 use crate::validator_sessions::ValidatorSessions;
+use crate::web::WebService;
 use crate::{periodic_cleanup, replicas};
 use muster_facilitator_store::Store;
 
@@ -54,6 +57,8 @@ pub(crate) struct FacilitatorState {
     pub(crate) files: Arc<FileCalls>,
     pub(crate) models: Arc<ModelService>,
     pub(crate) webhooks: Arc<WebhookService>,
+    pub(crate) web_links: Arc<WebLinkService>,
+    pub(crate) web: Arc<WebService>,
     pub(crate) sessions: Arc<SessionServices>,
 }
 
@@ -77,6 +82,7 @@ part!(account: AccountService);
 part!(files: FileCalls);
 part!(models: ModelService);
 part!(webhooks: WebhookService);
+part!(web_links: WebLinkService);
 part!(sessions: SessionServices);
 
 /// The services that the parts are built from.
@@ -95,6 +101,8 @@ pub(crate) struct Services<'a> {
     pub(crate) token_secret: Vec<u8>,
     /// The secret that pseudonyms of accounts are derived from.
     pub(crate) client_secret: Vec<u8>,
+    /// The secret of the tokens in the forms of pages.
+    pub(crate) form_secret: Vec<u8>,
     pub(crate) tasks: Tasks,
     pub(crate) clock: SharedClock,
 }
@@ -161,11 +169,14 @@ impl Services<'_> {
             sessions: Arc::clone(&sessions),
             signer: Arc::clone(&signer),
         };
+        let events = Arc::new(events);
         FacilitatorState {
+            web_links: Arc::new(self.web_links()),
+            web: Arc::new(self.web(&admission, &events)),
             admission,
             health: Arc::new(health),
             jobs: Arc::new(self.jobs(&sessions, signer, &notifier)),
-            events: Arc::new(events),
+            events,
             reports: Arc::new(reports),
             keys: Arc::new(keys),
             account: Arc::new(account),
@@ -223,6 +234,26 @@ impl Services<'_> {
             quota: self.config.limits.quota(),
             clock: self.clock(),
             public_url: self.public_url(),
+        }
+    }
+
+    fn web_links(&self) -> WebLinkService {
+        WebLinkService {
+            store: self.store.clone(),
+            clock: self.clock(),
+            public_url: self.public_url(),
+        }
+    }
+
+    fn web(&self, admission: &Arc<Admission>, events: &Arc<EventService>) -> WebService {
+        WebService {
+            store: self.store.clone(),
+            admission: Arc::clone(admission),
+            events: Arc::clone(events),
+            form_key: FormKey::new(self.form_secret.clone()),
+            over_tls: self.public_url().starts_with("https://"),
+            session_lifetime: Duration::from_secs(self.config.auth.web_session_s),
+            clock: self.clock(),
         }
     }
 

@@ -8,7 +8,7 @@ use muster_client::{ClientError, Credential};
 use muster_identity::wallet::WalletPath;
 use muster_process::SharedClock;
 use muster_protocol::rest::{ApiKey, CreateKey};
-use muster_terminal::print;
+use muster_terminal::{key_text, print};
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -35,6 +35,9 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
             print::line(format_args!("{said}"));
         }
         return Ok(ExitCode::SUCCESS);
+    }
+    if args.web {
+        return print_web_link(&args, clock).await;
     }
     if args.api_key_stdin {
         let mut key = String::new();
@@ -87,6 +90,22 @@ pub(crate) async fn login(mut args: Login, clock: SharedClock) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
+/// Prints a link that signs a browser in. Nothing is remembered.
+async fn print_web_link(args: &Login, clock: SharedClock) -> Result<ExitCode> {
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let link = client.create_web_link().await.map_err(client_failure)?;
+    if args.json {
+        print::line(format_args!("{}", serde_json::to_string(&link)?));
+    } else {
+        print::line(format_args!("{}", link.url));
+        print::problem(format_args!(
+            "open it in a browser before {}; it works once",
+            link.expires_at
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn remember(target: &FacilitatorAccess) -> SavedLogin {
     let api_key = match &target.credential {
         Credential::Hotkey(_) => None,
@@ -135,7 +154,7 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
                     made.id,
                     made.name,
                     made.account,
-                    describe_bounds(&made)
+                    key_text::bounds(&made)
                 ));
             }
         }
@@ -152,7 +171,7 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
                         id,
                         name,
                         account,
-                        list_rights(key),
+                        key_text::rights(key),
                         key.created_at.to_string(),
                         ends,
                     ]
@@ -172,19 +191,4 @@ pub(crate) async fn keys(command: Keys, clock: SharedClock) -> Result<ExitCode> 
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The names of a key's rights with commas.
-fn list_rights(key: &ApiKey) -> String {
-    let names: Vec<_> = key.rights.iter().map(|right| right.as_str()).collect();
-    names.join(",")
-}
-
-/// The rights and the end of a key, in words; empty for a key of a facilitator that knows neither.
-fn describe_bounds(key: &ApiKey) -> String {
-    let rights = list_rights(key);
-    match key.expires_at {
-        Some(end) if !rights.is_empty() => format!(" for {rights} until {end}"),
-        Some(_) | None => String::new(),
-    }
 }

@@ -68,8 +68,8 @@ pub(super) async fn remove(
         return Err(ApiRejection::detail(StatusCode::BAD_REQUEST, reason));
     }
     match (caller.account(), &caller.actor.credential) {
-        (Account::Hotkey(_), Credential::ApiKey(_)) => {
-            let reason = "Log in with the hotkey to delete its account; an API key may not.";
+        (Account::Hotkey(_), Credential::ApiKey(_) | Credential::Browser) => {
+            let reason = "Log in with the hotkey to delete its account; an API key or a browser may not.";
             return Err(ApiRejection::detail(StatusCode::FORBIDDEN, reason));
         }
         (Account::Hotkey(_), Credential::Hotkey) | (Account::Named(_), _) => {}

@@ -21,6 +21,7 @@ use super::rejection::ApiRejection;
 use super::rights::NeededRight;
 use crate::access_policy::AccessPolicy;
 use crate::user_limits::RequestRates;
+use crate::web::SessionCaller;
 use muster_facilitator_store::{Actor, KeyOwner, Store};
 
 /// The services that decide who may call the API.
@@ -32,7 +33,7 @@ pub(crate) struct Admission {
     pub(crate) clock: SharedClock,
 }
 
-/// The caller that the request's token or API key names, which has the right `R`.
+/// The caller that the request's token or API key, or the browser's session, names, which has the right `R`.
 pub(crate) struct Caller<R> {
     pub(crate) actor: Actor,
     /// The rights and the end of the token or key.
@@ -77,6 +78,9 @@ impl Admission {
     }
 
     async fn authenticate(&self, parts: &Parts) -> Result<(Actor, Authority), ApiRejection> {
+        if let Some(SessionCaller { actor, authority }) = parts.extensions.get() {
+            return Ok((actor.clone(), authority.clone()));
+        }
         let reject = |detail: &str| ApiRejection::detail(StatusCode::UNAUTHORIZED, detail);
         let address = client_group(&parts.extensions);
         let header = parts

@@ -161,7 +161,7 @@ fn file_view(calls: &FileCalls, headers: &HeaderMap, file: &StoredFile) -> FileV
 }
 
 /// The beginning of signed URLs, which executors must reach: the configured address, else the host of this request.
-fn base_url(public_url: &str, headers: &HeaderMap) -> String {
+pub(super) fn base_url(public_url: &str, headers: &HeaderMap) -> String {
     if !public_url.is_empty() {
         return public_url.to_owned();
     }

@@ -14,11 +14,12 @@ mod miners;
 pub(crate) mod model_service;
 pub(crate) mod model_usage;
 mod openai;
-mod rejection;
+pub(crate) mod rejection;
 pub(crate) mod reports;
-mod rights;
+pub(crate) mod rights;
 mod subnet;
 mod usage;
+pub(crate) mod web_links;
 pub(crate) mod webhooks;
 
 use std::any::Any;
@@ -39,23 +40,24 @@ use utoipa_axum::routes;
 use self::rejection::ApiRejection;
 use crate::socket;
 use crate::state::FacilitatorState;
+use crate::web;
 
 /// The name of the security scheme of tokens and API keys in the OpenAPI document.
 const BEARER: &str = "bearer";
 
-/// All routes of the facilitator. `files` answers the requests to signed URLs.
+/// All routes of the facilitator: the API, the signed URLs that `files` answers, and the pages, which ask the API.
 pub(crate) fn router(state: FacilitatorState, files: Arc<FileService>) -> Router {
     let (documented, document) = documented_routes();
     let document: Arc<str> = document.to_json().unwrap_or_default().into();
-    Router::new()
-        .merge(documented)
-        .route("/ws/v0/", any(socket::upgrade))
-        .merge(openai::routes())
+    let api = Router::new().merge(documented).merge(openai::routes());
+    let pages = web::router(Arc::clone(&state.web), api.clone().with_state(state.clone()));
+    api.route("/ws/v0/", any(socket::upgrade))
         .route("/api/schema", get(move || serve_document(Arc::clone(&document))))
         .fallback(async || ApiRejection::not_found())
         .method_not_allowed_fallback(reject_method)
         .with_state(state)
         .merge(muster_file_store::http::router(files))
+        .merge(pages)
         .layer(CatchPanicLayer::custom(answer_after_panic))
 }
 
@@ -65,6 +67,7 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(health::health))
         .routes(routes!(login::nonce))
         .routes(routes!(login::login))
+        .routes(routes!(web_links::create))
         .routes(routes!(jobs::create))
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::show))

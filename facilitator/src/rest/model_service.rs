@@ -18,6 +18,7 @@ use super::model_usage::{CountedRequest, ReservationError, UsageCounter};
 use super::rejection::ApiRejection;
 use super::rights::ChatRight;
 use crate::gateways::{GatewayDirectory, ReachableGateway};
+use crate::web::SessionCaller;
 
 /// The header by which a client chooses the validator whose gateway serves it.
 const VALIDATOR: HeaderName = HeaderName::from_static("muster-validator");
@@ -41,7 +42,9 @@ pub(crate) struct ModelService {
 
 impl ModelService {
     pub(super) async fn admit(&self, parts: &Parts) -> Result<Account, OpenAiError> {
-        bearer_token(&parts.headers)?;
+        if parts.extensions.get::<SessionCaller>().is_none() {
+            bearer_token(&parts.headers)?;
+        }
         match self.admission.admit::<ChatRight>(parts).await {
             Ok(caller) => Ok(caller.account().clone()),
             Err(rejection) => Err(to_openai(&rejection)),

@@ -21,7 +21,7 @@ use muster_facilitator_store::TokenPair;
 
 /// The largest request, in bytes. Gateways accept less.
 const MAX_BODY: usize = 16 * 1024 * 1024;
-/// Pages of every origin may call: no call is authenticated by cookies.
+/// Pages of every origin may call: no call to these paths is authenticated by cookies.
 const ALLOWED_ORIGINS: HeaderValue = HeaderValue::from_static("*");
 const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
     "authorization, content-type, accept, openai-organization, openai-project, muster-client-nonce, \

@@ -45,4 +45,6 @@ mod user;
 #[cfg(test)]
 mod validator;
 #[cfg(test)]
+mod web;
+#[cfg(test)]
 mod webhooks;

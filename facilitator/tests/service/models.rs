@@ -29,12 +29,12 @@ const ANSWER: &str = concat!(
 
 /// A scripted gateway that records its requests.
 #[derive(Clone, Default)]
-struct Gateway {
+pub(crate) struct Gateway {
     heard: Arc<Mutex<Vec<(HeaderMap, Bytes)>>>,
 }
 
 impl Gateway {
-    async fn open() -> (Self, String) {
+    pub(crate) async fn open() -> (Self, String) {
         let gateway = Self::default();
         let kept = Arc::clone(&gateway.heard);
         let chat = async move |headers: HeaderMap, body: Bytes| {
@@ -56,12 +56,12 @@ impl Gateway {
         (gateway, url)
     }
 
-    fn heard(&self) -> Vec<(HeaderMap, Bytes)> {
+    pub(crate) fn heard(&self) -> Vec<(HeaderMap, Bytes)> {
         self.heard.lock().unwrap().clone()
     }
 }
 
-fn notice(url: &str) -> ToFacilitator {
+pub(crate) fn notice(url: &str) -> ToFacilitator {
     ToFacilitator::MusterGateway(Box::new(GatewayNotice {
         url: Some(url.to_owned()),
         models: vec![ServedModel {
@@ -72,7 +72,7 @@ fn notice(url: &str) -> ToFacilitator {
     }))
 }
 
-async fn announced(user: &User) {
+pub(crate) async fn announced(user: &User) {
     until(async || {
         let list = read_json(user.get("/v1/models").send().await.unwrap()).await.1;
         (list["data"][0]["id"] == "org/tiny").then_some(())

@@ -373,15 +373,19 @@ pub(crate) struct ProofVerify {
 #[command(after_help = "Examples:
   muster login --facilitator https://door.example.org --validator 5F… --api-key-stdin < key.txt
   muster login --facilitator https://door.example.org --validator 5F… --wallet default
+  muster login --web                        # prints a link that signs a browser in
   muster login --forget")]
 pub(crate) struct Login {
     /// Read an API key from standard input.
     #[arg(long)]
     pub(crate) api_key_stdin: bool,
-    /// Forget what was remembered.
+    /// Print a link that signs a browser in at the facilitator's web page. It works once, within a minute.
     #[arg(long, conflicts_with = "api_key_stdin")]
+    pub(crate) web: bool,
+    /// Forget what was remembered.
+    #[arg(long, conflicts_with_all = ["api_key_stdin", "web"])]
     pub(crate) forget: bool,
-    /// Print what is remembered as JSON; never the key.
+    /// Print what is remembered, or the link, as JSON; never the key.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

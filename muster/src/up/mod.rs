@@ -219,6 +219,10 @@ fn welcome(subnet: &Subnet) {
     print::line(format_args!("the subnet is up; Ctrl-C stops it"));
     print::line(format_args!("  facilitator   {}", subnet.facilitator_url()));
     print::line(format_args!(
+        "  web page      {}/ (`muster login --web` prints a link that signs a browser in)",
+        subnet.facilitator_url()
+    ));
+    print::line(format_args!(
         "  validator     {} http://{}/v0/state",
         subnet.validator, subnet.validator_status
     ));

@@ -12,6 +12,9 @@ struct Need {
     packages: &'static [&'static str],
 }
 
+/// A font by which pages can be looked at.
+const FONT: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
+
 const NEEDS: &[Need] = &[
     Need {
         what: "git",
@@ -57,6 +60,11 @@ const NEEDS: &[Need] = &[
         what: "the programs inside test images",
         present: || on_path("busybox") && Path::new("/usr/bin/python3").exists(),
         packages: &["busybox-static", "python3"],
+    },
+    Need {
+        what: "a browser with its driver and a font",
+        present: || on_path("chromium") && on_path("chromedriver") && Path::new(FONT).exists(),
+        packages: &["chromium", "chromium-driver", "fonts-dejavu-core"],
     },
     Need {
         what: "gVisor",
@@ -134,8 +142,10 @@ mod tests {
         assert_eq!(
             advice,
             "missing: curl, networks apart, a C and a C++ compiler, PostgreSQL's server, Python 3 with venv, a Docker \
-             engine, a registry of images, the programs inside test images, gVisor. On Debian, as root: apt-get update \
-             && apt-get install curl iproute2 gcc g++ libc6-dev postgresql python3 python3-venv docker.io containerd runc iptables docker-registry busybox-static python3 runsc"
+             engine, a registry of images, the programs inside test images, a browser with its driver and a font, gVisor. On \
+             Debian, as root: apt-get update && apt-get install curl iproute2 gcc g++ libc6-dev postgresql python3 \
+             python3-venv docker.io containerd runc iptables docker-registry busybox-static python3 chromium \
+             chromium-driver fonts-dejavu-core runsc"
         );
     }
 

@@ -1,5 +1,5 @@
 //! Python environments with programs nobody here wrote: the SDK of our users, the official chain client, a server of
-//! S3, the hub's client, OpenAI's client, llama.cpp and py-evm.
+//! S3, the hub's client, OpenAI's client, llama.cpp, py-evm and the driver of a browser.
 //!
 //! Made once with uv, then kept in the user's cache: they are versions, so they never change.
 
@@ -45,6 +45,12 @@ const CLIENTS: &[Client] = &[
         requirements: &["schemathesis==4.32.5"],
         alone: &[],
         variable: "MUSTER_TEST_SCHEMATHESIS_PYTHON",
+    },
+    // Only the script of axe-core is used of the second one, which would bring a browser's driver of its own.
+    Client {
+        requirements: &["selenium==4.51.0"],
+        alone: &["axe-playwright-python==0.1.8"],
+        variable: "MUSTER_TEST_BROWSER_PYTHON",
     },
     Client {
         requirements: &["bittensor==10.5.0"],

@@ -8,7 +8,7 @@ use muster_process::SharedClock;
 use muster_protocol::rest::{
     AccountDeleted, AccountView, AccountWebhookView, ApiKey, CreateFile, CreateJob, CreateKey, FilePage,
     FileView, JobPage, JobView, KeyList, LoginNonce, LoginRequest, MinerView, SetWebhook, SubnetCapacity,
-    Token, headers,
+    Token, WebLink, headers,
 };
 use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER, MinerKey};
 use parking_lot::Mutex;
@@ -393,6 +393,14 @@ impl Client {
         let path = format!("/api/v1/jobs/{id}/cancel/");
         // To ask twice is to ask once.
         self.send(|| self.ask(Method::POST, &path), true).await
+    }
+
+    /// Draws a link that signs a browser in as this user, once and within a minute.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn create_web_link(&self) -> ClientResult<WebLink> {
+        self.post("/api/v1/web-links/", &serde_json::json!({})).await
     }
 
     /// Makes an API key, which is shown this once.

@@ -33,6 +33,8 @@ pub enum Credential {
     Hotkey,
     /// An API key.
     ApiKey(KeyId),
+    /// The cookie of a browser that a login with the hotkey has signed in.
+    Browser,
 }
 
 /// The id of an API key. It is not secret. Text form: `key_` and a uuid without hyphens.
@@ -105,6 +107,7 @@ impl fmt::Display for Credential {
         match self {
             Self::Hotkey => f.write_str("hotkey"),
             Self::ApiKey(id) => id.fmt(f),
+            Self::Browser => f.write_str("browser"),
         }
     }
 }

@@ -2,10 +2,10 @@
 //! jobs, and the users' view of a job. Pure: there are no sockets and no store here, and the time is an argument.
 //! `muster-facilitator` adds the IO.
 //!
-//! Reading order: [`login_tokens`], [`account`] and [`rights`] (the identity of a caller), [`signature`] and
-//! [`request_bodies`] (the content of a request), [`connections`] (the delivery of jobs), [`gateways`] (the choice of a
-//! gateway), [`history`], [`job_events`], [`live_remains`], [`list_page`] and [`capacity`] (the answers to users).
-//! `muster_http::rate_limit` has the frequency of requests.
+//! Reading order: [`login_tokens`], [`account`], [`rights`], [`web_session`] and [`web_cookies`] (the identity of a
+//! caller), [`signature`] and [`request_bodies`] (the content of a request), [`connections`] (the delivery of jobs),
+//! [`gateways`] (the choice of a gateway), [`history`], [`job_events`], [`live_remains`], [`list_page`] and
+//! [`capacity`] (the answers to users). `muster_http::rate_limit` has the frequency of requests.
 
 pub mod account;
 pub mod capacity;
@@ -19,3 +19,5 @@ pub mod login_tokens;
 pub mod request_bodies;
 pub mod rights;
 pub mod signature;
+pub mod web_cookies;
+pub mod web_session;

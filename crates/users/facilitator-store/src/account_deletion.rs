@@ -1,4 +1,4 @@
-//! Deleting an account: its keys stop at once, its rows go in small steps.
+//! Deleting an account: its keys and its browsers' sessions stop at once, its rows go in small steps.
 
 use muster_facilitator_core::account::Account;
 use muster_protocol::Timestamp;
@@ -14,7 +14,7 @@ const DAY_MICROS: i64 = 86_400_000_000;
 /// The outcome of a request to delete an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountDeletion {
-    /// The keys are revoked, and the rows go.
+    /// The keys are revoked, the browsers are signed out, and the rows go.
     Begun,
     /// So many jobs of the account have not ended.
     OpenJobs(u64),
@@ -34,7 +34,8 @@ pub struct PendingDeletion {
 // === impl Store ===
 
 impl Store {
-    /// Begins to delete an account: revokes its keys and notes that its rows from before `now` go.
+    /// Begins to delete an account: revokes its keys, signs its browsers out, and notes that its rows from before
+    /// `now` go.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -71,6 +72,16 @@ impl Store {
             .execute(&mut *transaction)
             .await
             .during(OPERATION)?;
+        for statement in [
+            "DELETE FROM web_links WHERE account = $1",
+            "DELETE FROM web_sessions WHERE account = $1",
+        ] {
+            sqlx::query(statement)
+                .bind(&account)
+                .execute(&mut *transaction)
+                .await
+                .during(OPERATION)?;
+        }
         write_audit_entry(
             &mut transaction,
             actor,

@@ -88,7 +88,7 @@ impl Store {
             return Ok(KeyCreation::TooMany);
         }
         let parent = match &actor.credential {
-            Credential::Hotkey => None,
+            Credential::Hotkey | Credential::Browser => None,
             Credential::ApiKey(id) => Some(id.to_string()),
         };
         let mut transaction = self.writer.begin().await?;

@@ -14,6 +14,8 @@ use super::Store;
 pub enum AuditAction {
     /// A hotkey logged in.
     Login,
+    /// A browser was signed in.
+    BrowserLogin,
     /// An API key was created.
     KeyCreated,
     /// An API key was revoked.
@@ -59,6 +61,7 @@ impl AuditAction {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Login => "login",
+            Self::BrowserLogin => "login.browser",
             Self::KeyCreated => "key.created",
             Self::KeyRevoked => "key.revoked",
             Self::JobCreated => "job.created",

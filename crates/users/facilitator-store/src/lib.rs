@@ -17,6 +17,7 @@ mod retention;
 mod settings;
 mod usage;
 mod validators;
+mod web_sessions;
 mod webhooks;
 
 use std::sync::{Arc, LazyLock};
@@ -44,6 +45,7 @@ pub use retention::{FacilitatorRetention, RetentionCutoffs};
 pub use settings::{FacilitatorRetentionConfig, LiveConfig};
 pub use usage::{DayUsage, TokenPair, TokensExhausted, UsageReservation};
 pub use validators::{AnnouncedCapacity, GatewayRecord, REPLICA_BEAT, ValidatorRecord};
+pub use web_sessions::{NewWebSession, WebSession, WebSessionEntry};
 
 /// Every version of the schema, applied in order.
 static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -97,6 +99,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             22,
             "stored bytes",
             include_str!("../migrations/0022_stored_bytes.sql"),
+        ),
+        (
+            23,
+            "web sessions",
+            include_str!("../migrations/0023_web_sessions.sql"),
         ),
     ])
 });

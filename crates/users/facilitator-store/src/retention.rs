@@ -244,6 +244,17 @@ impl RetentionCutoffs {
                 self.now.minus(CLOCK_SKEW).micros(),
             ),
             of(
+                "web_links",
+                "DELETE FROM web_links WHERE hash IN (SELECT hash FROM web_links WHERE expires_at <= $1 LIMIT $2)",
+                self.now.micros(),
+            ),
+            of(
+                "web_sessions",
+                "DELETE FROM web_sessions WHERE hash IN \
+                 (SELECT hash FROM web_sessions WHERE expires_at <= $1 LIMIT $2)",
+                self.now.micros(),
+            ),
+            of(
                 "account_deletions",
                 "DELETE FROM account_deletions WHERE account IN \
                  (SELECT account FROM account_deletions WHERE finished_at > 0 AND finished_at < $1 LIMIT $2)",

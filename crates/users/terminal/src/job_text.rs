@@ -130,32 +130,32 @@ pub fn describe(receipt: &Receipt) -> String {
 
 /// Why it did not succeed: what happened, where, whose fault it was, and the code to look up.
 pub fn failure(view: &JobView) -> Option<String> {
-    let metadata = view.status_history.last()?.metadata.as_ref()?;
-    let (outcome, words, context) = if let Some(details) = &metadata.job_rejection_details {
-        let words = format!(
-            "rejected by the {}: {} ({})",
-            details.rejected_by, details.message, details.reason
-        );
-        (Outcome::Rejected(details.clone()), words, &details.context)
-    } else if let Some(details) = &metadata.job_failure_details {
-        let exit = details.docker_process_exit_status;
-        let exit = exit.map(|code| format!(", exit code {code}")).unwrap_or_default();
-        let words = format!(
-            "failed in stage {}: {} ({}{exit})",
-            details.stage, details.message, details.reason
-        );
-        (
-            Outcome::Failed(Box::new(details.clone())),
-            words,
-            &details.context,
-        )
-    } else {
-        let details = metadata.horde_failure_details.as_ref()?;
-        let words = format!(
-            "failed by the subnet, says the {}: {} ({})",
-            details.reported_by, details.message, details.reason
-        );
-        (Outcome::HordeFailed(details.clone()), words, &details.context)
+    let outcome = Outcome::failure_in(view.status_history.last()?.metadata.as_ref()?)?;
+    let (words, context) = match &outcome {
+        Outcome::Completed(_) => return None,
+        Outcome::Rejected(details) => {
+            let words = format!(
+                "rejected by the {}: {} ({})",
+                details.rejected_by, details.message, details.reason
+            );
+            (words, &details.context)
+        }
+        Outcome::Failed(details) => {
+            let exit = details.docker_process_exit_status;
+            let exit = exit.map(|code| format!(", exit code {code}")).unwrap_or_default();
+            let words = format!(
+                "failed in stage {}: {} ({}{exit})",
+                details.stage, details.message, details.reason
+            );
+            (words, &details.context)
+        }
+        Outcome::HordeFailed(details) => {
+            let words = format!(
+                "failed by the subnet, says the {}: {} ({})",
+                details.reported_by, details.message, details.reason
+            );
+            (words, &details.context)
+        }
     };
     let code = context.as_ref().and_then(|context| context.get("code")?.as_str());
     let page = code

@@ -92,6 +92,23 @@ impl Outcome {
         }))
     }
 
+    /// The failure that a status tells; `None` for a status of another kind.
+    pub fn failure_in(metadata: &StatusMetadata) -> Option<Self> {
+        let StatusMetadata {
+            job_rejection_details,
+            job_failure_details,
+            horde_failure_details,
+            ..
+        } = metadata;
+        if let Some(details) = job_rejection_details {
+            return Some(Self::Rejected(details.clone()));
+        }
+        if let Some(details) = job_failure_details {
+            return Some(Self::Failed(Box::new(details.clone())));
+        }
+        horde_failure_details.clone().map(Self::HordeFailed)
+    }
+
     /// The status that the user sees.
     pub fn status(&self) -> JobStatus {
         match self {

@@ -44,6 +44,17 @@ impl LoginRequest {
     }
 }
 
+/// `POST /api/v1/web-links/`: a link that signs a browser in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WebLink {
+    /// The address to open in a browser. It works once.
+    pub url: String,
+    /// The time at which the link ends.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub expires_at: Timestamp,
+}
+
 /// The answer to a login.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -208,7 +219,7 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// The account that acted: a hotkey, or the name of an account without one.
     pub account: String,
-    /// The credential that admitted the request: `hotkey`, or the id of an API key.
+    /// The credential that admitted the request: `hotkey`, `browser`, or the id of an API key.
     pub credential: String,
     /// The action, such as `login` or `job.created`.
     pub action: String,

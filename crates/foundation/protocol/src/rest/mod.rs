@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use accounts::{
     AccountDeleted, AccountView, ApiKey, AuditEntry, AuditPage, CreateKey, KeyList, KeyRight, KeyRightError,
-    LoginError, LoginNonce, LoginRequest, MAX_KEY_DAYS, Token, USUAL_KEY_DAYS,
+    LoginError, LoginNonce, LoginRequest, MAX_KEY_DAYS, Token, USUAL_KEY_DAYS, WebLink,
 };
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{

@@ -24,6 +24,8 @@ mod tokens;
 #[cfg(test)]
 mod validators;
 #[cfg(test)]
+mod web_sessions;
+#[cfg(test)]
 mod webhooks;
 
 use muster_facilitator_core::account::{Account, ApiKeySecret, Credential, KeyId};

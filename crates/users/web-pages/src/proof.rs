@@ -1,0 +1,39 @@
+//! The proof of a model's answer: what was signed, by whom, and whether it holds. A fragment of the chat's page.
+
+use maud::html;
+
+/// The verdict about a proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownProof {
+    /// The defect that was found; `None` if everything holds.
+    pub defect: Option<String>,
+    /// The signed statements, as names and values.
+    pub statements: Vec<(&'static str, String)>,
+    /// The digest of the request that was signed, in hex, if the request's bytes were hashed as they are.
+    pub input: Option<String>,
+}
+
+/// The proof as HTML, which the script puts below the answer.
+pub fn render(proof: &ShownProof) -> String {
+    let fragment = html! {
+        details.proof data-input=[proof.input.as_deref()] {
+            summary {
+                @match &proof.defect {
+                    None => span.good { "Proven" },
+                    Some(_) => span.bad { "Not proven" },
+                }
+            }
+            @if let Some(defect) = &proof.defect { p { (defect) } }
+            dl.facts {
+                @for (name, value) in &proof.statements { div { dt { (name) } dd.mono.break { (value) } } }
+            }
+            p.help {
+                "The facilitator's server has checked the signatures of the miner and of the session, and that they bind "
+                "this answer. " span data-sent {}
+                " To check it without trusting the server: " code { "muster chat --save" } " and "
+                code { "muster proof verify" } "."
+            }
+        }
+    };
+    fragment.into_string()
+}

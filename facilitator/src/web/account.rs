@@ -1,0 +1,160 @@
+//! The overview, the usage and the keys.
+
+use axum::extract::{Path, State};
+use axum::http::Method;
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use muster_facilitator_core::account::KeyId;
+use muster_facilitator_store::WebSessionEntry;
+use muster_process::error::Causes;
+use muster_protocol::rest::{AccountView, ApiKey, CreateKey, JobPage, KeyList, SubnetCapacity};
+use muster_web_pages::keys::{KeysPage, SignedInBrowser};
+use muster_web_pages::overview::Overview;
+use muster_web_pages::usage::ModelDay;
+use muster_web_pages::{PagePart, keys as keys_page, overview as overview_page, usage as usage_page};
+use serde::Deserialize;
+
+use super::WebState;
+use super::api::{ApiFailure, SessionApi};
+use super::form::SignedForm;
+use super::session::{SignedIn, as_part};
+
+const DAY_S: i64 = 86_400;
+
+/// `GET /api/v1/usage/` as pages read it.
+#[derive(Debug, Deserialize)]
+struct UsageAnswer {
+    results: Vec<UsageDay>,
+}
+
+#[derive(Debug, Deserialize)]
+struct UsageDay {
+    day: i64,
+    model: String,
+    requests: u64,
+    input_tokens: u64,
+    output_tokens: u64,
+}
+
+/// The newest jobs, the subnet's offers, and the account in numbers.
+pub(super) async fn overview(signed_in: SignedIn) -> Html<String> {
+    let api = &signed_in.api;
+    let visitor = signed_in.visitor();
+    let today = visitor.now.secs().div_euclid(DAY_S);
+    let (account, jobs, subnet, usage) = tokio::join!(
+        api.get::<AccountView>("/api/v1/account/"),
+        api.get::<JobPage>("/api/v1/jobs/?page_size=8"),
+        api.get::<SubnetCapacity>("/api/v1/subnet/"),
+        usage_of(api),
+    );
+    let tokens_today = usage.map(|days| {
+        let of_today = days.iter().filter(|entry| entry.day == today);
+        of_today
+            .map(|entry| entry.input_tokens.saturating_add(entry.output_tokens))
+            .sum()
+    });
+    Html(overview_page::render(
+        &visitor,
+        &Overview {
+            account: as_part(account),
+            jobs: as_part(jobs),
+            subnet: as_part(subnet),
+            tokens_today: as_part(tokens_today),
+        },
+    ))
+}
+
+async fn usage_of(api: &SessionApi) -> Result<Vec<ModelDay>, ApiFailure> {
+    let answer: UsageAnswer = api.get("/api/v1/usage/").await?;
+    let day = |entry: UsageDay| ModelDay {
+        day: entry.day,
+        model: entry.model,
+        requests: entry.requests,
+        input_tokens: entry.input_tokens,
+        output_tokens: entry.output_tokens,
+    };
+    Ok(answer.results.into_iter().map(day).collect())
+}
+
+/// The tokens by day and model.
+pub(super) async fn usage(signed_in: SignedIn) -> Html<String> {
+    let days = usage_of(&signed_in.api).await;
+    Html(usage_page::render(&signed_in.visitor(), &as_part(days)))
+}
+
+/// The keys and the signed-in browsers.
+pub(super) async fn keys(State(state): State<WebState>, signed_in: SignedIn) -> Response {
+    keys_with(&state, &signed_in, None, None).await
+}
+
+async fn keys_with(
+    state: &WebState,
+    signed_in: &SignedIn,
+    made: Option<&ApiKey>,
+    failed: Option<&ApiFailure>,
+) -> Response {
+    let keys = signed_in.api.get::<KeyList>("/api/v1/keys/").await;
+    let page = keys_page::render(
+        &signed_in.visitor(),
+        &KeysPage {
+            keys: &as_part(keys),
+            browsers: &browsers(state, signed_in).await,
+            made,
+            problem: failed.map(|failure| failure.words.as_str()),
+        },
+    );
+    let status = failed.map_or(axum::http::StatusCode::OK, |failure| failure.status);
+    (status, Html(page)).into_response()
+}
+
+async fn browsers(state: &WebState, signed_in: &SignedIn) -> PagePart<Vec<SignedInBrowser>> {
+    let (service, account) = (&state.service, &signed_in.api.caller.actor.account);
+    let found = service
+        .store
+        .list_web_sessions(account, &signed_in.secret, service.clock.now())
+        .await;
+    let shown = |entry: WebSessionEntry| SignedInBrowser {
+        credential: entry.credential,
+        browser: entry.browser,
+        created_at: entry.created_at,
+        expires_at: entry.expires_at,
+        is_own: entry.is_own,
+    };
+    match found {
+        Ok(entries) => Ok(entries.into_iter().map(shown).collect()),
+        Err(error) => {
+            tracing::error!(error = %Causes(&error), "cannot list the sessions of browsers");
+            Err("The facilitator's store does not answer; try again.".to_owned())
+        }
+    }
+}
+
+/// Makes a key and shows it, once.
+pub(super) async fn make_key(State(state): State<WebState>, form: SignedForm) -> Response {
+    let SignedForm { signed_in, fields } = form;
+    let wanted = CreateKey {
+        name: fields.get("name").trim().to_owned(),
+        account: None,
+        rights: Some(fields.all("right").filter_map(|name| name.parse().ok()).collect()),
+        days: fields.get("days").parse().ok(),
+    };
+    match signed_in.api.post::<ApiKey>("/api/v1/keys/", &wanted).await {
+        Ok(made) => keys_with(&state, &signed_in, Some(&made), None).await,
+        Err(failure) => keys_with(&state, &signed_in, None, Some(&failure)).await,
+    }
+}
+
+/// Revokes a key.
+pub(super) async fn revoke_key(
+    State(state): State<WebState>,
+    Path(id): Path<String>,
+    form: SignedForm,
+) -> Response {
+    let Ok(id) = id.parse::<KeyId>() else {
+        return form.signed_in.not_found();
+    };
+    let path = format!("/api/v1/keys/{id}/");
+    match form.signed_in.api.act(Method::DELETE, &path).await {
+        Ok(()) => Redirect::to("/keys").into_response(),
+        Err(failure) => keys_with(&state, &form.signed_in, None, Some(&failure)).await,
+    }
+}

@@ -1,0 +1,142 @@
+//! One job: its page, its events, its output and artifacts, and its cancellation.
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_identity::verify_receipt;
+use muster_protocol::rest::JobView;
+use muster_protocol::{JobId, Receipt, Timestamp};
+use muster_web_pages::job::{self, CheckedReceipt};
+
+use super::WebState;
+use super::api::{ApiFailure, SessionApi, pass_headers};
+use super::form::SignedForm;
+use super::session::SignedIn;
+
+/// The headers of an event stream that its browser gets.
+const EVENT_HEADERS: [&str; 3] = ["content-type", "cache-control", "x-accel-buffering"];
+
+/// One of the session's own jobs, as the API shows it.
+pub(super) async fn job_of(api: &SessionApi, id: &str) -> Result<JobView, ApiFailure> {
+    api.get(&format!("{}/", job_path(id)?)).await
+}
+
+/// The API's path of a job, without the slash at its end. Any other text is answered like a job that does not exist.
+fn job_path(id: &str) -> Result<String, ApiFailure> {
+    let id = id.parse::<JobId>().map_err(|_| ApiFailure {
+        status: StatusCode::NOT_FOUND,
+        words: String::new(),
+    })?;
+    Ok(format!("/api/v1/jobs/{id}"))
+}
+
+/// The page of a job.
+pub(super) async fn show(
+    State(state): State<WebState>,
+    signed_in: SignedIn,
+    Path(id): Path<String>,
+) -> Response {
+    match job_of(&signed_in.api, &id).await {
+        Ok(view) => {
+            let receipts = check_receipts(&view, state.service.clock.now());
+            Html(job::render(&signed_in.visitor(), &view, &receipts)).into_response()
+        }
+        Err(failure) => signed_in.failure(&failure),
+    }
+}
+
+/// The receipts that came with the job's end, each with the check of both signatures.
+fn check_receipts(view: &JobView, now: Timestamp) -> Vec<CheckedReceipt> {
+    let last = view
+        .status_history
+        .last()
+        .and_then(|entry| entry.metadata.as_ref());
+    let extension = last.and_then(|metadata| metadata.muster.as_ref());
+    let receipts: &[Receipt] = extension
+        .map(|found| found.receipts.as_slice())
+        .unwrap_or_default();
+    let check = |receipt: &Receipt| CheckedReceipt {
+        is_valid: verify_receipt(receipt.clone(), now).is_ok(),
+        receipt: receipt.clone(),
+    };
+    receipts.iter().map(check).collect()
+}
+
+/// The job's events as they come.
+pub(super) async fn events(signed_in: SignedIn, Path(id): Path<String>, headers: HeaderMap) -> Response {
+    let path = match job_path(&id) {
+        Ok(path) => format!("{path}/events/"),
+        Err(failure) => return signed_in.failure(&failure),
+    };
+    let resume = HeaderName::from_static("last-event-id");
+    let resumed: Vec<_> = headers
+        .get(&resume)
+        .map(|id| (resume, id.clone()))
+        .into_iter()
+        .collect();
+    let response = signed_in
+        .api
+        .send(Method::GET, &path, &resumed, Body::empty())
+        .await;
+    let (parts, body) = response.into_parts();
+    (parts.status, pass_headers(&parts.headers, &EVENT_HEADERS), body).into_response()
+}
+
+/// Cancels the job.
+pub(super) async fn cancel(Path(id): Path<String>, form: SignedForm) -> Response {
+    let path = match job_path(&id) {
+        Ok(path) => format!("{path}/cancel/"),
+        Err(failure) => return form.signed_in.failure(&failure),
+    };
+    match form.signed_in.api.act(Method::POST, &path).await {
+        Ok(()) => Redirect::to(&format!("/jobs/{id}")).into_response(),
+        Err(failure) => form.signed_in.failure(&failure),
+    }
+}
+
+/// The whole output of one stream, as text.
+pub(super) async fn output(signed_in: SignedIn, Path((id, stream)): Path<(String, String)>) -> Response {
+    let view = match job_of(&signed_in.api, &id).await {
+        Ok(view) => view,
+        Err(failure) => return signed_in.failure(&failure),
+    };
+    let text = match stream.as_str() {
+        "stdout" => view.stdout,
+        "stderr" => view.stderr,
+        _ => return signed_in.not_found(),
+    };
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}
+
+/// One artifact, by its number in the job's list. Browsers save it and never show it as a page of this server.
+pub(super) async fn artifact(signed_in: SignedIn, Path((id, number)): Path<(String, usize)>) -> Response {
+    let view = match job_of(&signed_in.api, &id).await {
+        Ok(view) => view,
+        Err(failure) => return signed_in.failure(&failure),
+    };
+    let Some((path, contents)) = view.artifacts.get_index(number) else {
+        return signed_in.not_found();
+    };
+    let Ok(bytes) = STANDARD.decode(contents) else {
+        return signed_in.failure(&ApiFailure {
+            status: StatusCode::BAD_GATEWAY,
+            words: "The artifact came in a form that cannot be read; its miner is at fault.".to_owned(),
+        });
+    };
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let encoded: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
+    let disposition = format!("attachment; filename*=UTF-8''{}", encoded.replace('+', "%20"));
+    let mut response = bytes.into_response();
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
+    if let Ok(value) = HeaderValue::try_from(disposition) {
+        headers.insert(header::CONTENT_DISPOSITION, value);
+    }
+    response
+}
