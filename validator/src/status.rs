@@ -283,7 +283,8 @@ fn refuse_stranger(sources: &StatusSources, headers: &HeaderMap) -> Option<Respo
     if sources.operator.admits(shown) {
         return None;
     }
-    let error = "this call needs the operator's token, which is in the file `operator_token` of the validator";
+    let error =
+        "this call needs the operator's token, which is in the file `operator_token` of the validator";
     Some((StatusCode::UNAUTHORIZED, Json(json!({ "error": error }))).into_response())
 }
 

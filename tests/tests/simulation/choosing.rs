@@ -107,7 +107,6 @@ impl World {
             owner: miner_key(index).0,
             axon: Some(SocketAddr::from(([127, 0, 0, 1], 8_000 + uid))),
             collateral: CollateralVerdict::NotRequired,
-            proven: None,
             allowance_us: None,
         };
         let neurons: Vec<_> = (0..MINERS).zip(0..).map(neuron).collect();

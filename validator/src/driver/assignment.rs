@@ -16,8 +16,8 @@ use muster_routing::availability::{
     describe_private_offers,
 };
 use muster_routing::{
-    CacheKey, Candidate, CollateralVerdict, JobRequirements, RoutableNeuron, Route, RouteDecision,
-    RoutingPolicy, route,
+    CacheKey, Candidate, CollateralVerdict, JobRequirements, MinerStats, RoutableNeuron, Route,
+    RouteDecision, RoutingPolicy, route,
 };
 use muster_store::StoreError;
 use serde_json::{Value, json};
@@ -109,7 +109,8 @@ pub(super) fn route_class(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &
     let neurons = routable_neurons(&drivers.state, metagraph, Some(need.class), None);
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
-    let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
+    let mut stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
+    note_proven(&drivers.state, need.class, &mut stats);
     route(&requirements, &neurons, &stats, &policy(&drivers.state, false))
 }
 
@@ -313,7 +314,8 @@ fn choose(
     // A pinned miner is asked whatever its record says: if it has nothing free, it has to show why.
     let recorded = subjects.iter().map(|subject| subject.miner);
     let recorded = recorded.filter(|_| pinned.is_none());
-    let standings = ledger.stats(recorded, &images_and_inputs, now);
+    let mut standings = ledger.stats(recorded, &images_and_inputs, now);
+    note_proven(&drivers.state, requirements.class, &mut standings);
     let found = route(requirements, &subjects, &standings, policy);
     let chosen = found.candidates.first().copied();
     if let Some(chosen) = chosen {
@@ -321,6 +323,16 @@ fn choose(
         ledger.record_offer(chosen.miner, now);
     }
     (found, chosen)
+}
+
+/// Adds the executors that validators agree are proven to what the ledger knows.
+fn note_proven(state: &ValidatorState, class: ExecutorClass, stats: &mut BTreeMap<MinerKey, MinerStats>) {
+    let proven = state.proven();
+    for (miner, stats) in stats {
+        if let Some(executors) = proven.of(*miner, class) {
+            stats.proven.insert(class, executors);
+        }
+    }
 }
 
 /// The neurons of the subnet as routing needs them; only that of `pinned`, if not `None`.
@@ -333,7 +345,7 @@ fn routable_neurons(
     let neurons = metagraph.neurons.iter();
     // Grading leases what a miner says that it has, and pays nothing.
     let class = class.filter(|_| pinned.is_none());
-    let (proven, allowance, head) = (state.proven(), state.allowance.lock(), state.subnet.head());
+    let (allowance, head) = (state.allowance.lock(), state.subnet.head());
     neurons
         .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
         .map(|neuron| RoutableNeuron {
@@ -341,7 +353,6 @@ fn routable_neurons(
             miner: MinerKey(neuron.hotkey),
             owner: neuron.coldkey,
             axon: neuron.axon,
-            proven: class.and_then(|class| proven.of(MinerKey(neuron.hotkey), class)),
             allowance_us: class
                 .zip(head)
                 .and_then(|(class, head)| allowance.left(MinerKey(neuron.hotkey), class, head.0)),

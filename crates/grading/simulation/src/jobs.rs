@@ -300,7 +300,6 @@ fn routable(miner: &SimulatedMiner) -> RoutableNeuron {
         miner: miner_key(&miner.neuron),
         owner: miner.neuron.coldkey,
         axon: Some(SocketAddr::from(([10, 0, 0, 1], 8_000))),
-        proven: Some(miner.proven),
         allowance_us: None,
         collateral: CollateralVerdict::NotRequired,
     }

@@ -334,7 +334,6 @@ mod tests {
             miner: MinerKey(hotkey(seed)),
             owner: hotkey(100),
             axon: axon.then(|| SocketAddr::from(([10, 0, 0, 1], 1))),
-            proven: None,
             allowance_us: None,
             collateral: CollateralVerdict::Enough,
         };

@@ -28,8 +28,6 @@ pub struct RoutableNeuron {
     pub owner: Hotkey,
     /// The address that the miner announces on the chain.
     pub axon: Option<SocketAddr>,
-    /// The miner's executors of the job's class that validators agree are proven; `None` if nobody grades the class.
-    pub proven: Option<u32>,
     /// The executor-microseconds that this validator may still have paid at the miner; `None` if that is not known.
     pub allowance_us: Option<u64>,
     /// Whether the miner has deposited enough.
@@ -358,8 +356,6 @@ fn check_exclusions(
     if capacity == 0 {
         return Err(Exclusion::ClassNotOffered);
     }
-    // Work beyond the proven executors is paid nothing. A newcomer shows what it has with one job at a time.
-    let capacity = capacity.min(neuron.proven.map_or(u32::MAX, |proven| proven.max(1)));
     if requirements.private_image {
         stats.check_private_images(requirements.class)?;
     }

@@ -61,7 +61,6 @@ fn subject(seed: u8, port: Option<u16>) -> RoutableNeuron {
         owner: hotkey(seed),
         axon: port.map(|port| SocketAddr::from(([127, 0, 0, 1], port))),
         collateral: CollateralVerdict::NotRequired,
-        proven: None,
         allowance_us: None,
     }
 }
@@ -580,12 +579,10 @@ fn a_job_with_a_private_image_passes_over_those_that_do_not_know_it_by_name() {
 #[test]
 fn no_more_jobs_are_given_than_proven_executors_have_room_for() {
     let (wish, policy) = (wish(1), policy());
-    let asked = |proven, open: u32| {
-        let neurons = [RoutableNeuron {
-            proven,
-            ..subject(1, Some(1))
-        }];
+    let asked = |proven: Option<u32>, open: u32| {
+        let neurons = [subject(1, Some(1))];
         let stats = MinerStats {
+            proven: proven.map(|executors| (CLASS, executors)).into_iter().collect(),
             open: [(CLASS, open)].into(),
             manifest: Some(Manifest::new([(CLASS, 9)])),
             ..MinerStats::default()
