@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body_util::{BodyExt as _, Full};
+use muster_capacity_statements::{CapacityEvidence, StatementContext};
 use muster_facilitator_core::list_page::PageQuery;
 use muster_facilitator_core::{request_bodies, signature};
 use muster_file_store::FileId;
@@ -19,9 +20,10 @@ use muster_job_data::job_url::Target as JobUrl;
 use muster_openai::text::TextDigest;
 use muster_openai::{BodyKind, TokenBounds, TokenMeter};
 use muster_process::Tasks;
-use muster_protocol::{Hotkey, MinerKey, Timestamp};
+use muster_protocol::{Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::comment::CommentScanner;
 use muster_response_proof::{Attestation, Envelope, GatewayToken, ResponseProof, Sealable, SessionClose};
+use muster_scoring::ScoringSnapshot;
 
 use registry_json::{Challenge, RegistryManifest};
 
@@ -64,6 +66,8 @@ pub(crate) fn all() -> Vec<(&'static str, Target)> {
         ("evidence", Box::new(evidence)),
         ("batch_file", Box::new(batch_file)),
         ("receipt_page", Box::new(receipt_page)),
+        ("capacity_statement", text(capacity_statement)),
+        ("scoring_snapshot", text(scoring_snapshot)),
         ("image_reference", text(image_reference)),
         ("image_archive", Box::new(image_archive)),
         ("job_url", text(job_url)),
@@ -228,6 +232,29 @@ fn receipt_page(data: &[u8]) {
     let miner = MinerKey(Hotkey::from_bytes([7; 32]));
     let source = muster_receipts::PageSource::Miner(miner);
     let _ = muster_receipts::read_lines(&cut.lines, source, Timestamp::from_secs(1_800_000_000));
+}
+
+/// A statement needs its signature, and rows follow from whatever evidence can be read.
+fn capacity_statement(input: &str) {
+    let context = StatementContext {
+        genesis: "0xab".to_owned(),
+        netuid: 1,
+        validator: ValidatorKey(Hotkey::from_bytes([7; 32])),
+        cycle: 1,
+    };
+    assert!(muster_capacity_statements::check_statement(input, &context).is_err());
+    if let Ok(evidence) = serde_json::from_str::<CapacityEvidence>(input) {
+        let most = 2 * evidence.miners.len();
+        assert!(evidence.rows().len() <= most);
+    }
+}
+
+/// Any snapshot that can be read can be scored, and its text is read back.
+fn scoring_snapshot(input: &str) {
+    if let Ok(snapshot) = ScoringSnapshot::parse(input) {
+        let _ = muster_scoring::score_cycle(&snapshot);
+        assert_eq!(ScoringSnapshot::parse(&snapshot.to_text()).ok(), Some(snapshot));
+    }
 }
 
 /// A name that is read is written as a name that reads the same.

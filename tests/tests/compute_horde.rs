@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_identity::{Keypair, verify_receipt};
+use muster_identity::{Keypair, countersign, offer_receipt, verify_receipt};
 use muster_process::{Clock as _, SystemClock};
+use muster_protocol::receipt::{FinishedReceipt, FinishedTag, MAX_BLOCK_NUMBERS};
 use muster_protocol::rest::CreateJob;
-use muster_protocol::{JobStatus, Receipt};
+use muster_protocol::{AttemptId, JobStatus, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
 use muster_tests::{
     IMAGES_OF_TESTS, Layout, Parts, Role, User, muster, program_from_env, python, run, shell_image, wait_for,
 };
@@ -56,6 +57,25 @@ fn run_one_of_ours(parts: &Parts, image: &str) {
         Ok(over.then_some(()))
     })
     .unwrap();
+}
+
+/// A finished receipt that names as many blocks as one may, with both signatures.
+fn with_most_blocks(parts: &Parts) -> String {
+    let (validator, miner) = (&parts.keys().validator, &parts.keys().miner);
+    let now = SystemClock::default().now();
+    let receipt = ReceiptPayload::Finished(FinishedReceipt {
+        job_uuid: AttemptId::from_uuid(uuid::Uuid::new_v4()),
+        miner_hotkey: MinerKey(miner.hotkey()),
+        validator_hotkey: ValidatorKey(validator.hotkey()),
+        timestamp: now,
+        receipt_type: FinishedTag,
+        time_started: now,
+        time_took_us: 1,
+        score_str: FinishedReceipt::score_text(1),
+        block_numbers: (5_000_000..).take(MAX_BLOCK_NUMBERS).collect(),
+    });
+    let receipt = countersign(miner, offer_receipt(validator, receipt).unwrap()).unwrap();
+    serde_json::to_string(&*receipt).unwrap()
 }
 
 /// Every line of the miner's pages.
@@ -153,19 +173,34 @@ fn its_validator_code_runs_organic_jobs_here_and_both_verify_the_receipts_of_the
     for receipt in receipts {
         verify_receipt(receipt, now).unwrap();
     }
-    // And the receipts of our own validator.
-    run_one_of_ours(&parts, image);
-    let page = parts.folder().join("page.jsonl");
-    wait_for("nine receipts", PATIENCE, || {
-        let text = pages(&parts);
-        std::fs::write(&page, &text)?;
-        Ok((text.lines().count() >= 9).then_some(()))
+    // And the receipts of our own validator, once it knows the stakes of two epochs and names blocks.
+    wait_for("two cycles", PATIENCE, || {
+        let state = parts.validator_state()?;
+        let cycles = state["cycles"].as_array().map_or(0, Vec::len);
+        Ok((cycles >= 3).then_some(()))
     })
     .unwrap();
+    run_one_of_ours(&parts, image);
+    let page = parts.folder().join("page.jsonl");
+    let text = wait_for("nine receipts", PATIENCE, || {
+        let text = pages(&parts);
+        Ok((text.lines().count() >= 9).then_some(text))
+    })
+    .unwrap();
+    let named = text.lines().filter(|line| {
+        let receipt: Receipt = serde_json::from_str(line).unwrap();
+        match receipt.payload {
+            ReceiptPayload::Finished(finished) => !finished.block_numbers.is_empty(),
+            ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => false,
+        }
+    });
+    assert_eq!(named.count(), 1, "{text}");
+    let largest = with_most_blocks(&parts);
+    std::fs::write(&page, format!("{text}{largest}\n")).unwrap();
     let verified = python(&interpreter, "verify_receipts.py", &[page.to_str().unwrap()]).unwrap();
     assert_eq!(
         (verified.code, verified.stdout.trim()),
-        (Some(0), "9"),
+        (Some(0), "10"),
         "{}",
         verified.stderr
     );
