@@ -30,10 +30,7 @@ impl<T: Config> Pallet<T> {
         let public =
             secp256k1_ecdsa_recover(&signature, &hash).map_err(|_| Error::<T>::UnableToRecoverPublicKey)?;
         let [_, _, _, _, _, _, _, _, _, _, _, _, address @ ..] = keccak_256(&public);
-        ensure!(
-            H160(address) == evm_key,
-            Error::<T>::InvalidRecoveredPublicKey
-        );
+        ensure!(H160(address) == evm_key, Error::<T>::InvalidRecoveredPublicKey);
         let now = Self::now();
         AssociatedEvmAddress::<T>::insert(netuid, uid, (evm_key, now));
         Self::deposit_event(Event::EvmKeyAssociated {

@@ -3,10 +3,10 @@
 //! go; the owner's hotkey always.
 
 use super::{
-    AssociatedEvmAddress, Axons, BlockAtRegistration, Bonds, Config, Consensus, Dividends, Emission, ImmunityPeriod, Incentive,
-    IsNetworkMember, Keys, MechanismCountCurrent, MinNonImmuneUids, NeuronCertificates, Pallet, Prometheus,
-    PruningScores, Rank, StakeWeight, SubnetOwnerHotkey, SubnetworkN, Trust, Uids, ValidatorPermit,
-    ValidatorTrust, Weights,
+    AssociatedEvmAddress, Axons, BlockAtRegistration, Bonds, Config, Consensus, Dividends, Emission,
+    ImmunityPeriod, Incentive, IsNetworkMember, Keys, MechanismCountCurrent, MinNonImmuneUids,
+    NeuronCertificates, Pallet, Prometheus, PruningScores, Rank, StakeWeight, SubnetOwnerHotkey, SubnetworkN,
+    Trust, Uids, ValidatorPermit, ValidatorTrust, Weights,
 };
 use crate::types::{MechId, NetUid};
 use std::collections::BTreeMap;
