@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -11,7 +13,7 @@ use muster_identity::{Keypair, countersign, offer_receipt};
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, StartedReceipt, StartedTag, page_of};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, ValidatorKey};
-use muster_tests::{RunningSubnet, wait_for};
+use muster_tests::{RunningSubnet, muster, run, wait_for};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -149,6 +151,30 @@ fn weights_on_chain(subnet: &RunningSubnet) -> Result<BTreeMap<u16, u64>> {
     Ok(weights.into_iter().map(share).collect())
 }
 
+/// The weights of a cycle follow from its snapshot alone, by our commands and by a program that knows the documented
+/// format only.
+fn assert_recomputed(subnet: &RunningSubnet, cycle: &Value, miner: MinerKey) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot.json");
+    let saved = file.to_str().unwrap();
+    let (miner, number) = (miner.to_string(), cycle["number"].to_string());
+    let args = ["score", "explain", &miner, "--cycle", &number, "--save", saved];
+    let explained = subnet.muster(&args).unwrap();
+    assert_eq!(explained.code, Some(0), "{explained:?}");
+    let mut audit = Command::new(muster().unwrap());
+    audit.args(["audit", "score", saved, "--json"]);
+    let mut stranger = Command::new("python3");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/recompute_weights.py");
+    stranger.arg(script).arg(saved);
+    for mut command in [audit, stranger] {
+        let done = run(&mut command).unwrap();
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let done: Value = serde_json::from_str(&done.stdout).unwrap();
+        assert_eq!(done["weights"], cycle["weights"], "{done}");
+        assert_eq!(done["snapshot"], cycle["snapshot"], "{done}");
+    }
+}
+
 #[test]
 fn validators_agree_and_one_that_colludes_with_a_miner_prints_nothing() {
     let args = [
@@ -201,6 +227,7 @@ fn validators_agree_and_one_that_colludes_with_a_miner_prints_nothing() {
         let points = [&first, &second].map(|cycle| score_of(cycle, miner, "points"));
         assert_eq!(points, [500_000_000_000; 2], "{first}\n{second}");
     }
+    assert_recomputed(&subnet, &first, honest);
     let before = weights_on_chain(&subnet).unwrap();
 
     // Receipts over thirty days without a block, and with blocks that each of them names.
