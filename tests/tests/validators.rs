@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use muster_chain::{ChainClient, Netuid, Uid};
 use muster_identity::wallet::{WalletPath, load_hotkey};
 use muster_identity::{Keypair, countersign, offer_receipt};
@@ -25,11 +25,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 fn page(subnet: &RunningSubnet, validator: &str, path: &str) -> Result<Value> {
     let written = std::fs::read_to_string(subnet.folder().join("subnet.json"))?;
     let written: Value = serde_json::from_str(&written)?;
-    let address = match validator {
-        "validator" => &written["validator_status"],
-        _ => &written["further_validators"][0]["status"],
+    let place = match validator {
+        "validator" => "/validator_status",
+        _ => "/further_validators/0/status",
     };
-    let address = address.as_str().context("no address")?;
+    let address = written.pointer(place).and_then(Value::as_str);
+    let address = address.context("subnet.json has no such address")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -45,21 +46,23 @@ fn page(subnet: &RunningSubnet, validator: &str, path: &str) -> Result<Value> {
 /// The scored cycles of a validator by their numbers. A validator that restarts has none yet.
 fn cycles(subnet: &RunningSubnet, validator: &str) -> BTreeMap<u64, Value> {
     let state = page(subnet, validator, "/v0/state").unwrap_or_default();
-    let cycles = state["cycles"].as_array().cloned().unwrap_or_default();
+    let cycles = state
+        .get("cycles")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     let numbered = cycles
         .into_iter()
-        .filter_map(|cycle| Some((cycle["number"].as_u64()?, cycle)));
+        .filter_map(|cycle| Some((cycle.get("number")?.as_u64()?, cycle)));
     numbered.collect()
 }
 
 /// A number of a miner's score in a cycle; 0 without one.
 fn score_of(cycle: &Value, miner: MinerKey, field: &str) -> u64 {
-    let scores = cycle["scores"].as_array().into_iter().flatten();
-    let mut of_miner = scores.filter(|score| score["miner"] == miner.to_string());
-    of_miner
-        .next()
-        .and_then(|score| score[field].as_u64())
-        .unwrap_or(0)
+    let scores = cycle.get("scores").and_then(Value::as_array);
+    let is_its = |score: &&Value| score.get("miner").is_some_and(|key| *key == miner.to_string());
+    let score = scores.into_iter().flatten().find(is_its);
+    score.and_then(|score| score.get(field)?.as_u64()).unwrap_or(0)
 }
 
 /// Restarts a validator with a configuration by which one block in four draws a batch.
@@ -67,7 +70,7 @@ fn grade_by_itself(subnet: &RunningSubnet, validator: &str) -> Result<()> {
     let file = subnet.folder().join(format!("config/{validator}.toml"));
     let config = std::fs::read_to_string(&file)?;
     let graded = config.replace("every_blocks = 0", "every_blocks = 4");
-    anyhow::ensure!(graded != config, "{} has no every_blocks", file.display());
+    ensure!(graded != config, "{} has no every_blocks", file.display());
     std::fs::write(&file, graded)?;
     subnet.kill(validator)
 }
@@ -151,28 +154,31 @@ fn weights_on_chain(subnet: &RunningSubnet) -> Result<BTreeMap<u16, u64>> {
     Ok(weights.into_iter().map(share).collect())
 }
 
-/// The weights of a cycle follow from its snapshot alone, by our commands and by a program that knows the documented
-/// format only.
-fn assert_recomputed(subnet: &RunningSubnet, cycle: &Value, miner: MinerKey) {
-    let folder = tempfile::tempdir().unwrap();
+/// Checks that the weights of a cycle follow from its snapshot alone, by our commands and by a program that knows the
+/// documented format only.
+fn check_recomputed(subnet: &RunningSubnet, cycle: &Value, miner: MinerKey) -> Result<()> {
+    let folder = tempfile::tempdir()?;
     let file = folder.path().join("snapshot.json");
-    let saved = file.to_str().unwrap();
-    let (miner, number) = (miner.to_string(), cycle["number"].to_string());
+    let saved = file.to_str().context("a path that is no text")?;
+    let number = cycle.get("number").context("no number")?.to_string();
+    let miner = miner.to_string();
     let args = ["score", "explain", &miner, "--cycle", &number, "--save", saved];
-    let explained = subnet.muster(&args).unwrap();
-    assert_eq!(explained.code, Some(0), "{explained:?}");
-    let mut audit = Command::new(muster().unwrap());
+    let explained = subnet.muster(&args)?;
+    ensure!(explained.code == Some(0), "{explained:?}");
+    let mut audit = Command::new(muster()?);
     audit.args(["audit", "score", saved, "--json"]);
     let mut stranger = Command::new("python3");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/recompute_weights.py");
     stranger.arg(script).arg(saved);
     for mut command in [audit, stranger] {
-        let done = run(&mut command).unwrap();
-        assert_eq!(done.code, Some(0), "{done:?}");
-        let done: Value = serde_json::from_str(&done.stdout).unwrap();
-        assert_eq!(done["weights"], cycle["weights"], "{done}");
-        assert_eq!(done["snapshot"], cycle["snapshot"], "{done}");
+        let done = run(&mut command)?;
+        ensure!(done.code == Some(0), "{done:?}");
+        let done: Value = serde_json::from_str(&done.stdout)?;
+        for field in ["weights", "snapshot"] {
+            ensure!(done.get(field) == cycle.get(field), "{field}: {done}");
+        }
     }
+    Ok(())
 }
 
 #[test]
@@ -227,7 +233,7 @@ fn validators_agree_and_one_that_colludes_with_a_miner_prints_nothing() {
         let points = [&first, &second].map(|cycle| score_of(cycle, miner, "points"));
         assert_eq!(points, [500_000_000_000; 2], "{first}\n{second}");
     }
-    assert_recomputed(&subnet, &first, honest);
+    check_recomputed(&subnet, &first, honest).unwrap();
     let before = weights_on_chain(&subnet).unwrap();
 
     // Receipts over thirty days without a block, and with blocks that each of them names.

@@ -6,7 +6,7 @@
 //!
 //! The pay of a strategy is measured by money: what its hardware cost in each epoch, owned or rented. It is compared
 //! with its twin, an honest miner that has the same hardware and the same bad luck. [`Strategy`] states what a strategy
-//! does, and [`Strategy::bound`] what it may win at most, as a formula. [`simulate_validators`] compares validators.
+//! does, and `Strategy::bound` what it may win at most, as a formula. [`simulate_validators`] compares validators.
 
 mod bound;
 mod consensus;
