@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use crate::state::ValidatorState;
 use crate::weights::ScoringGate;
 
-/// Commitments that are read at a time.
+/// Commitments, or statements, that are read at a time.
 const READ_AT_ONCE: usize = 8;
 
 /// Finds the other validators and gathers what they state.

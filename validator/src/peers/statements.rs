@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
 use muster_capacity_statements::{
     CapacityEvidence, MAX_EVIDENCE_BYTES, MAX_STATEMENT_BYTES, SignedStatement, StatementContext,
     StatementError, check_statement,
@@ -14,7 +16,7 @@ use muster_protocol::{MinerKey, Timestamp, ValidatorKey};
 use muster_receipts::{FetchError, Fetcher};
 use muster_store::StoreError;
 
-use super::PeerValidators;
+use super::{PeerValidators, READ_AT_ONCE};
 
 /// How long before a probe its validator may have leased the executors that it probed: a session lasts a day.
 const LEASED_BEFORE: Duration = Duration::from_secs(24 * 3_600);
@@ -40,23 +42,41 @@ impl PeerValidators {
         let Some(cycle) = self.gate.cycle() else {
             return Ok(());
         };
-        for (validator, address) in self.addresses() {
-            let store = &self.state.store;
-            if store.statement_of(validator, cycle).await?.is_some() {
-                continue;
+        let readings: Vec<_> = self
+            .addresses()
+            .into_iter()
+            .map(|(validator, address)| self.gather_statement(fetcher, validator, address, cycle).boxed())
+            .collect();
+        let mut readings = stream::iter(readings).buffer_unordered(READ_AT_ONCE);
+        while let Some(gathered) = readings.next().await {
+            gathered?;
+        }
+        Ok(())
+    }
+
+    /// Reads and stores one validator's statement, unless it is there.
+    async fn gather_statement(
+        &self,
+        fetcher: &Fetcher,
+        validator: ValidatorKey,
+        address: SocketAddr,
+        cycle: Epoch,
+    ) -> Result<(), StoreError> {
+        let store = &self.state.store;
+        if store.statement_of(validator, cycle).await?.is_some() {
+            return Ok(());
+        }
+        match self.read_statement(fetcher, validator, address, cycle).await? {
+            Ok(Some(statement)) => {
+                let now = self.state.clock.now();
+                store
+                    .put_statement(&statement.stated(), &statement.to_text(), now)
+                    .await?;
+                tracing::info!(%validator, %cycle, "a validator stated capacity");
             }
-            match self.read_statement(fetcher, validator, address, cycle).await? {
-                Ok(Some(statement)) => {
-                    let now = self.state.clock.now();
-                    store
-                        .put_statement(&statement.stated(), &statement.to_text(), now)
-                        .await?;
-                    tracing::info!(%validator, %cycle, "a validator stated capacity");
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::debug!(%validator, %cycle, error = %Causes(&error), "a validator's statement is not taken");
-                }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::debug!(%validator, %cycle, error = %Causes(&error), "a validator's statement is not taken");
             }
         }
         Ok(())
