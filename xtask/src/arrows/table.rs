@@ -167,9 +167,8 @@ pub(super) const PROGRAMS: &[(&str, &[&str])] = &[
         &[
             "muster-protocol", "muster-process", "muster-http", "muster-containers", "muster-enrollment",
             "muster-job-data", "muster-receipts", "muster-openai", "muster-response-proof", "muster-session-pool",
-            "muster-hardware-proof", "muster-capacity-statements",
-            "muster-scoring",
-            "muster-grading", "muster-facilitator-core", "muster-file-store",
+            "muster-hardware-proof", "muster-grading", "muster-scoring", "muster-capacity-statements",
+            "muster-facilitator-core", "muster-file-store",
         ],
     ),
 ];
