@@ -1,7 +1,7 @@
 //! The statements by which validators agree on miners' capacity: `muster/capacity/1`.
 //!
 //! A validator states for every cycle what its probes proved of each miner, signs it, and serves it. The statement
-//! names the digest of its [`evidence`]: the observations from which its rows follow. A validator that copies the rows
+//! names the digest of its evidence: the observations from which its rows follow. A validator that copies the rows
 //! of another one has no evidence for them. `docs/scoring-snapshot.md` describes both texts for other programs.
 
 mod evidence;

@@ -1,5 +1,11 @@
 //! Statements are signed, bound to their subnet and cycle, and follow from their evidence.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
 use muster_capacity_statements::{
     CapacityEvidence, MAX_STATEMENT_BYTES, MinerObservations, ObservedMiner, SignedStatement,
     StatementContext, StatementError, check_statement, evidence_digest, sign_statement,
