@@ -87,8 +87,10 @@ impl WeightSetter {
                 .note_chain(&genesis, metagraph.block, now)
                 .await?;
             tracing::info!(genesis, block = %metagraph.block, "the chain answers");
-            restore_allowance(&self.state, metagraph.block).await?;
+            let head = metagraph.block;
             self.state.subnet.note_first_metagraph(metagraph).await;
+            // No job waits for this: an empty book names no blocks.
+            restore_allowance(&self.state, head).await?;
         }
         Ok(subnet.blocks().await?)
     }
