@@ -182,6 +182,7 @@ fn check_recomputed(subnet: &RunningSubnet, cycle: &Value, miner: MinerKey) -> R
 }
 
 #[test]
+#[ignore = "soak: two validators probe one executor a miner, so cycles that both score alike may take minutes"]
 fn validators_agree_and_one_that_colludes_with_a_miner_prints_nothing() {
     let args = [
         "--validators",

@@ -23,7 +23,8 @@ use super::{
 };
 
 /// The processes that may take the place of one that ended, for one lease. A machine that kills them all is not fit.
-const MAX_SUCCESSORS: u32 = 3;
+/// Each of them ends at once while another process is about to take the container over.
+const MAX_SUCCESSORS: u32 = 8;
 
 /// The longest a job may take whose validator names no times, as in ComputeHorde.
 const UNTIMED_JOB: Duration = Duration::from_secs(20 * 60);
