@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::journal::JobOrigin;
 use crate::lease_connection::{LeaseConnection, Received};
 use crate::live_updates::LiveUpdates;
+use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
 use crate::steps::streaming_mode;
@@ -39,6 +40,7 @@ pub(crate) struct Driver {
     context: AttemptContext,
     link: MinerLink,
     machine: AttemptMachine,
+    stage_clock: StageClock,
     stage: AttemptStage,
     steps: StepRunner,
     /// The request, until its image is there.
@@ -66,6 +68,7 @@ impl Driver {
             Arc::clone(&process.clock),
         );
         let machine = AttemptMachine::new(started, process.config.wait_limits());
+        let stage_clock = StageClock::new(machine.state(), started);
         let context = AttemptContext {
             process,
             token,
@@ -80,6 +83,7 @@ impl Driver {
             context,
             link,
             machine,
+            stage_clock,
             stage: AttemptStage::default(),
             request: None,
             registry: None,
@@ -330,7 +334,10 @@ impl Driver {
 
     /// Lets the machine decide and carries out its effects.
     async fn apply(&mut self, event: Event) -> Option<Conclusion> {
-        for effect in self.machine.apply(event, self.context.clock().now()) {
+        let now = self.context.clock().now();
+        let effects = self.machine.apply(event, now);
+        self.stage_clock.note(self.machine.state(), now);
+        for effect in effects {
             if let Some(conclusion) = self.perform(effect).await {
                 return Some(conclusion);
             }

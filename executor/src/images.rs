@@ -167,6 +167,17 @@ pub(crate) async fn fetch_listed(
             }
         }
     }
+    measure_kept(held);
+}
+
+/// Sets the metrics of the images that are kept for validators.
+#[expect(clippy::cast_precision_loss, reason = "a metric is a float")]
+fn measure_kept(held: &BTreeMap<ImageId, KeptImage>) {
+    let bytes = held
+        .values()
+        .fold(0_u64, |sum, image| sum.saturating_add(image.size));
+    metrics::gauge!("muster_executor_images_kept").set(held.len() as f64);
+    metrics::gauge!("muster_executor_images_kept_bytes").set(bytes as f64);
 }
 
 /// Fetches an image by its content, or by its name if that leads to the same content.

@@ -26,6 +26,7 @@ mod journal;
 mod lease_connection;
 mod live_updates;
 mod machine_folders;
+mod metrics;
 mod miner_link;
 pub mod output_capture;
 pub mod persistent;

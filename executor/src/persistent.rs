@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use self::connection::PersistentExecutor;
+pub(crate) use self::connection::PersistentExecutor;
 use crate::config::Config;
 use crate::context::ProcessContext;
 use crate::engine_cache::EngineCache;
@@ -35,6 +35,7 @@ use crate::error::Error;
 use crate::images;
 use crate::lease_connection::Miner;
 use crate::machine_folders::keep_folders;
+use crate::metrics;
 use crate::warm_containers::WarmPool;
 
 /// The path at which a miner takes persistent executors.
@@ -143,6 +144,11 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
         miner: membership.miner,
         connections: AtomicU64::new(0),
     });
+    let (measuring, stop) = (metrics::measure(Arc::clone(&executor)), tasks.token());
+    tasks.spawn(
+        "measure",
+        async move { stop.run_until_cancelled(measuring).await },
+    );
     Arc::clone(&executor).take_over_jobs().await;
     let dialled = link
         .run(

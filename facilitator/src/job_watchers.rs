@@ -35,6 +35,11 @@ impl JobWatchers {
         }
     }
 
+    /// The number of watched jobs.
+    pub(crate) fn count(&self) -> usize {
+        self.jobs.lock().len()
+    }
+
     /// Wakes the subscribers of one job.
     pub(crate) fn wake(&self, job: JobId) {
         if let Some(sender) = self.jobs.lock().get(&job) {

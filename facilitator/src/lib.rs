@@ -14,6 +14,7 @@ pub mod config;
 mod gateways;
 mod job_watchers;
 mod live_output;
+mod metrics;
 mod notices;
 mod periodic_cleanup;
 mod replicas;

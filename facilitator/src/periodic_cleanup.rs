@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_facilitator_core::metric_labels::count_end;
 use muster_file_store::FileService;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::Timestamp;
+use muster_protocol::job::Fault;
+use muster_protocol::{JobStatus, Timestamp};
 
 use crate::background::spawn_until_stopped;
 use crate::notices::{Notice, Notifier};
@@ -35,6 +37,7 @@ async fn end_unanswered_jobs(store: &Store, notifier: &Notifier, limit: Duration
     match store.expire(now.minus(limit), now).await {
         Ok(ended) => {
             for job in ended {
+                count_end(JobStatus::Rejected, Fault::Validator);
                 tracing::warn!(%job, "no validator answered the job in time; it has ended");
                 notifier.publish(Notice::Changed(job));
             }

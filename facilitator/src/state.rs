@@ -41,7 +41,7 @@ use crate::user_limits::{EventStreamSlots, RequestRates};
 use crate::validator_selection::ValidatorSelection;
 use crate::validator_sessions::ValidatorSessions;
 use crate::web::WebService;
-use crate::{periodic_cleanup, replicas};
+use crate::{metrics, periodic_cleanup, replicas};
 use muster_facilitator_store::Store;
 
 /// The parts, shared by all requests.
@@ -113,6 +113,9 @@ impl Services<'_> {
         let sessions = Arc::<ValidatorSessions>::default();
         let watchers = Arc::<JobWatchers>::default();
         let notifier = self.start_notices(&sessions, &watchers);
+        let (counted, watched) = (Arc::clone(&sessions), Arc::clone(&watchers));
+        let measuring = metrics::measure(self.store.clone(), counted, watched, self.clock());
+        spawn_until_stopped(&self.tasks, "measure", measuring);
 
         let (config, limits) = (self.config, &self.config.limits);
         let admission = Arc::new(Admission {

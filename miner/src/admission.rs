@@ -203,6 +203,8 @@ mod tests {
                 is_contested: true,
                 lasts: Duration::from_secs(2_592_000),
                 beyond: Duration::from_secs(3_600),
+                unpaid: Duration::ZERO,
+                unpaid_allowance: Duration::from_secs(600),
             },
             unlisted: None,
             flaw: None,

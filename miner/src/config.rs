@@ -51,8 +51,29 @@ pub struct Config {
     pub shares: SharesConfig,
     /// The executors that stay connected.
     pub standing: PersistentConfig,
+    /// The operator's pages.
+    pub operator: OperatorConfig,
     /// How long rows stay.
     pub retention: MinerRetentionConfig,
+}
+
+/// The operator's pages.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OperatorConfig {
+    /// The address to serve them at; absent, none are served.
+    pub bind: Option<SocketAddr>,
+    /// The file with the token that the pages ask for; the miner draws it.
+    pub token: PathBuf,
+}
+
+impl Default for OperatorConfig {
+    fn default() -> Self {
+        Self {
+            bind: None,
+            token: PathBuf::from("miner/operator.token"),
+        }
+    }
 }
 
 /// How long rows stay, and how many.
@@ -91,6 +112,11 @@ pub struct SharesConfig {
     pub floor: u32,
     /// The most seconds that a job may take which a validator gets beyond its share.
     pub beyond_s: u64,
+    /// The seconds of each executor's time that a validator may take beyond its share within a day without paying.
+    pub unpaid_course_s: u64,
+    /// The part of all executors' time that all validators together may take beyond their shares without paying, by
+    /// their stakes, in per cent.
+    pub unpaid_percent: u32,
 }
 
 /// Which chain, and which subnet on it.
@@ -185,6 +211,7 @@ impl Default for Config {
             fetch: FetchConfig::default(),
             shares: SharesConfig::default(),
             standing: PersistentConfig::default(),
+            operator: OperatorConfig::default(),
             retention: MinerRetentionConfig::default(),
         }
     }
@@ -256,6 +283,8 @@ impl Default for SharesConfig {
         Self {
             floor: 1,
             beyond_s: 3600,
+            unpaid_course_s: 600,
+            unpaid_percent: 5,
         }
     }
 }
@@ -410,6 +439,11 @@ waiting = 12
 # The least share of a validator, in executors. A large number ends all sharing: whoever comes first may take everything.
 floor = 1
 beyond_s = 3600
+# Grading leases all executors and pays nothing. Beyond its share, a validator may take so many seconds of each executor's
+# time within a day without paying (retention.results_s is that day), and more if its stake gives it more of unpaid_percent
+# of all executors' time. After that it gets its share until a day has passed.
+unpaid_course_s = 600
+unpaid_percent = 5
 
 # Persistent executors: on other machines, enrolled once (muster miner --enroll), and connected from then on. They count
 # as capacity while they are connected.
@@ -420,6 +454,14 @@ beyond_s = 3600
 announce = ""
 # The folder of enrolled executors, this miner's key towards them, and open tokens.
 roll = "miner/standing"
+
+# Pages for the operator's browser: executors, leases, declined offers, earnings. They change nothing. `muster top miner`
+# reads there too.
+[operator]
+# Without it there are none. Behind a proxy with TLS where it is not loopback.
+# bind = "127.0.0.1:8011"
+# The token that the pages ask for. The miner draws it when it first serves them, into a file for its own user alone.
+token = "miner/operator.token"
 
 # How long rows stay.
 [retention]

@@ -21,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lease_table::{ConnectionId, DialId, Effect, Event, LeaseTable, LeaseWrite};
 use crate::manager::{ExecutorManager, Order, Running};
+use crate::metrics::count_effects;
+use crate::operator::OperatorBoard;
 use crate::persistent::ExecutorPool;
 use crate::queues::{Attachment, DispatcherInput, Inbox, Outbox, Outgoing};
 use crate::receipt_pages::Pages;
@@ -62,6 +64,8 @@ pub struct Dispatcher {
     pub drain: Duration,
     /// Where the number of open leases is shown.
     pub gauge: Arc<LeaseGauge>,
+    /// The board that the operator is shown.
+    pub board: Arc<OperatorBoard>,
 }
 
 /// A connected executor.
@@ -103,8 +107,7 @@ impl Dispatcher {
     ) -> Result<(), StoreError> {
         let mut peers = Peers::default();
         self.carry_out(pending, &mut peers).await?;
-        self.gauge
-            .show(self.leases.open_leases(), self.leases.is_draining());
+        self.show();
         let mut batch = Vec::with_capacity(BATCH);
         let mut drained_by: Option<Timestamp> = None;
         let mut tidy_at = self.clock.now();
@@ -138,12 +141,24 @@ impl Dispatcher {
                 effects.extend(self.leases.apply(event, now));
             }
             self.carry_out(effects, &mut peers).await?;
-            self.gauge
-                .show(self.leases.open_leases(), self.leases.is_draining());
+            self.show();
         }
     }
 
+    /// Shows the state of the leases to whoever asks about this miner.
+    fn show(&self) {
+        let leases = &self.leases;
+        self.gauge.show(
+            leases.open_leases(),
+            leases.working_leases(),
+            leases.is_draining(),
+        );
+        self.board.answer(|| leases.leases());
+    }
+
     async fn carry_out(&mut self, effects: Vec<Effect>, peers: &mut Peers) -> Result<(), StoreError> {
+        count_effects(&effects);
+        self.board.note_effects(&effects, self.clock.now());
         let (writes, rest) = split(effects);
         if !writes.is_empty() {
             let lines = self.commit(&writes).await?;

@@ -394,6 +394,10 @@ pub(crate) fn note_metrics(executor: &str, seen: &ExecutorMetrics) {
         );
         set("muster_miner_executor_gpu_memory_used_bytes", gpu.memory_used);
         set("muster_miner_executor_gpu_power_milliwatts", gpu.power_mw.into());
+        set(
+            "muster_miner_executor_gpu_temperature_celsius",
+            gpu.temperature_c.into(),
+        );
     }
 }
 

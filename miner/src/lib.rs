@@ -17,6 +17,8 @@ pub mod http;
 pub mod lease;
 pub mod lease_table;
 pub mod machine_board;
+mod metrics;
+pub mod operator;
 pub mod persistent;
 pub mod queues;
 pub mod receipt_pages;
@@ -25,6 +27,7 @@ pub mod state;
 pub mod store;
 #[cfg(test)]
 mod testing;
+pub mod unpaid;
 pub mod validator_session;
 
 use std::net::SocketAddr;
@@ -40,6 +43,7 @@ use muster_process::connections::ConnectionCounts;
 use muster_process::error::Coded;
 use muster_process::folders::report_folders;
 use muster_process::listen::{BindError, bind, local_address};
+use muster_process::operator_token::{OperatorToken, OperatorTokenError};
 use muster_process::ready::{ReadyError, announce};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
@@ -54,14 +58,18 @@ use crate::greeting::UNAUTHENTICATED;
 use crate::lease::LeaseTimeouts;
 use crate::lease_table::{Event, FetchRules, LeaseRules, LeaseTable};
 use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
+use crate::operator::{OperatorBoard, OperatorSources};
 use crate::persistent::{ExecutorPool, Fleet, PersistentServer};
 use crate::queues::{Inbox, inbox};
 use crate::receipt_pages::{PageError, Pages, oldest_page};
 use crate::shares::ShareRules;
 use crate::state::{LeaseGauge, MinerState, SessionLimiter};
 use crate::store::Store;
+use crate::unpaid::UnpaidRules;
 
-pub use config::{ChainConfig, Config, ExecutorConfig, MinerRetentionConfig, PersistentConfig, SharesConfig};
+pub use config::{
+    ChainConfig, Config, ExecutorConfig, MinerRetentionConfig, OperatorConfig, PersistentConfig, SharesConfig,
+};
 pub use muster_provisioning as manager;
 
 /// How long a validator may take to send the job once its executor is ready, as in ComputeHorde.
@@ -92,6 +100,9 @@ pub enum Error {
     /// Its key towards persistent executors is invalid.
     #[error("cannot use the miner's key towards its executors")]
     Tls(#[from] rustls::Error),
+    /// The operator's token cannot be used.
+    #[error(transparent)]
+    OperatorToken(#[from] OperatorTokenError),
     /// It cannot write its ready file.
     #[error("cannot announce that the miner is up")]
     Ready(#[from] ReadyError),
@@ -103,7 +114,9 @@ impl Coded for Error {
             Self::Wallet(_) => Some(ErrorCode::WalletUnusable),
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
-            Self::Pages(_) | Self::Ready(_) | Self::Standing(_) | Self::Tls(_) => None,
+            Self::Pages(_) | Self::Ready(_) | Self::Standing(_) | Self::Tls(_) | Self::OperatorToken(_) => {
+                None
+            }
         }
     }
 }
@@ -154,6 +167,8 @@ pub async fn run_with(
     })?;
     let now = clock.now();
     let lines = store.lines_since(oldest_page(now)).await?;
+    let board = Arc::new(OperatorBoard::default());
+    board.add_receipts(lines.iter().map(|line| line.line.as_str()));
     let pages = Pages::open(&config.receipts_dir, lines, now).await?;
     let (leases, pending) = LeaseTable::open(rules(&config), store.records().await?, now);
 
@@ -182,6 +197,7 @@ pub async fn run_with(
         seats: SessionLimiter::default(),
         strangers: ConnectionCounts::new(UNAUTHENTICATED),
         gauge: Arc::clone(&gauge),
+        board: Arc::clone(&board),
         next: AtomicU64::new(0),
     });
     let drain_file = config.drain_file.clone();
@@ -198,7 +214,14 @@ pub async fn run_with(
     let settings = config.http.clone();
     let serving = http::serve(listener, settings, Arc::clone(&context), own.clone(), own.token());
     own.spawn("http", serving);
+    open_operator_pages(&config, &context, &pool, &own).await?;
     start_janitor(&config, &store, &own, &clock);
+    let measuring = metrics::measure(Arc::clone(&context), pool.clone(), config.executor.count);
+    let stopped = own.token();
+    own.spawn(
+        "measure",
+        async move { stopped.run_until_cancelled(measuring).await },
+    );
     follow_chain(&config, &context, config.announce.unwrap_or(address), &own);
     announce(address, config.ready_file.as_deref())?;
 
@@ -217,6 +240,7 @@ pub async fn run_with(
         inbox,
         drain: Duration::from_secs(config.drain_s),
         gauge,
+        board,
     };
     let outcome = dispatcher.run(events, pending, tasks.token()).await;
     own.shutdown();
@@ -225,6 +249,29 @@ pub async fn run_with(
     }
     store.close().await;
     Ok(outcome?)
+}
+
+/// Serves the operator's pages, where the configuration has an address for them.
+async fn open_operator_pages(
+    config: &Config,
+    context: &Arc<MinerState>,
+    pool: &ExecutorPool,
+    tasks: &Tasks,
+) -> Result<(), Error> {
+    let Some(address) = config.operator.bind else {
+        return Ok(());
+    };
+    let token = OperatorToken::open(&config.operator.token)?;
+    let listener = bind(address).await?;
+    let sources = OperatorSources {
+        state: Arc::clone(context),
+        pool: pool.clone(),
+        own: config.executor.count,
+    };
+    tracing::info!(%address, "the operator's pages are served");
+    let serving = operator::open(sources, token, listener, config.http.clone(), tasks.clone());
+    tasks.spawn("operator's pages", serving);
+    Ok(())
 }
 
 /// How often the miner looks for the file that empties it.
@@ -380,6 +427,11 @@ fn rules(config: &Config) -> LeaseRules {
             per_account: config.fetch.per_account,
             per_registry: config.fetch.per_registry,
             waiting: config.fetch.waiting,
+        },
+        unpaid: UnpaidRules {
+            course: Duration::from_secs(config.shares.unpaid_course_s),
+            percent: config.shares.unpaid_percent,
+            window: Duration::from_secs(config.retention.results_s),
         },
         shares: ShareRules {
             floor: config.shares.floor,

@@ -45,6 +45,10 @@ pub struct ValidatorShare {
     pub lasts: Duration,
     /// The most that a job may take beyond the share, as the operator's rules set it.
     pub beyond: Duration,
+    /// The time of executors of the class that it took beyond its share and did not pay.
+    pub unpaid: Duration,
+    /// The most unpaid time that it may take.
+    pub unpaid_allowance: Duration,
 }
 
 /// The validators that were declined for lack of an executor within their share.
@@ -78,6 +82,14 @@ impl ValidatorShare {
         let Self { places, held, .. } = self;
         if held < places {
             return Ok(());
+        }
+        if self.unpaid >= self.unpaid_allowance {
+            return Err(format!(
+                "this validator's share is {places} executors of class {class}, and it has {held}; beyond it, it has \
+                 taken {} s of executors' time that it did not pay, and may take {} s here within a day",
+                self.unpaid.as_secs(),
+                self.unpaid_allowance.as_secs()
+            ));
         }
         if self.is_contested {
             return Err(format!(
@@ -161,6 +173,8 @@ mod tests {
             is_contested,
             lasts: Duration::from_secs(lasts),
             beyond: Duration::from_secs(3_600),
+            unpaid: Duration::from_secs(599),
+            unpaid_allowance: Duration::from_secs(600),
         }
     }
 
@@ -176,6 +190,16 @@ mod tests {
             "{long}"
         );
         assert!(long.contains("may take 3600 s here, not 3601 s"), "{long}");
+        let unpaid = |held| ValidatorShare {
+            unpaid: Duration::from_secs(600),
+            ..share(held, false, 10)
+        };
+        assert_eq!(unpaid(1).admit(CLASS), Ok(()), "its share is its own");
+        let refused = unpaid(2).admit(CLASS).unwrap_err();
+        assert!(
+            refused.contains("taken 600 s of executors' time that it did not pay"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chain::ServedValidators;
 use crate::machine_board::MachineBoard;
+use crate::operator::OperatorBoard;
 use crate::queues::Inbox;
 use crate::receipt_pages::Pages;
 use crate::store::Store;
@@ -25,19 +26,26 @@ pub const MAX_SESSIONS: usize = 1_024;
 #[derive(Debug, Default)]
 pub struct LeaseGauge {
     open: AtomicUsize,
+    working: AtomicUsize,
     draining: AtomicBool,
 }
 
 impl LeaseGauge {
     /// Shows the state of the lease table.
-    pub fn show(&self, open: usize, draining: bool) {
+    pub fn show(&self, open: usize, working: usize, draining: bool) {
         self.open.store(open, Ordering::Relaxed);
+        self.working.store(working, Ordering::Relaxed);
         self.draining.store(draining, Ordering::Relaxed);
     }
 
     /// Leases that have not ended.
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that hold an executor.
+    pub fn working(&self) -> usize {
+        self.working.load(Ordering::Relaxed)
     }
 
     /// Whether offers are declined because the miner is being emptied.
@@ -90,6 +98,8 @@ pub struct MinerState {
     pub strangers: ConnectionCounts,
     /// The open leases.
     pub gauge: Arc<LeaseGauge>,
+    /// The board that the operator is shown.
+    pub board: Arc<OperatorBoard>,
     /// The next connection's number.
     pub next: AtomicU64,
 }
@@ -106,9 +116,34 @@ impl MinerState {
     }
 }
 
+/// The open sessions in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionCount {
+    /// Open sessions of all validators together.
+    pub sessions: usize,
+    /// Validators that have one or more.
+    pub validators: usize,
+}
+
 // === impl SessionLimiter ===
 
 impl SessionLimiter {
+    /// The open sessions.
+    pub fn count(&self) -> SessionCount {
+        let taken = self.0.lock();
+        SessionCount {
+            sessions: taken.values().sum(),
+            validators: taken.len(),
+        }
+    }
+
+    /// The open sessions of each validator that has one.
+    pub fn by_validator(&self) -> HashMap<ValidatorKey, u64> {
+        let taken = self.0.lock();
+        let count = |(key, count): (&ValidatorKey, &usize)| (*key, u64::try_from(*count).unwrap_or(u64::MAX));
+        taken.iter().map(count).collect()
+    }
+
     /// A further session of `validator`; `None` if it has [`MAX_SESSIONS`].
     pub fn acquire(&self, validator: ValidatorKey) -> Option<SessionPermit> {
         // A count is whole between any two statements, so a panic elsewhere cannot have spoilt it.
@@ -156,7 +191,11 @@ mod tests {
             .map(|_| seats.acquire(key(1)).unwrap())
             .collect();
         assert!(seats.acquire(key(1)).is_none());
-        assert_eq!(seats.acquire(key(2)).unwrap().validator(), key(2));
+        let other = seats.acquire(key(2)).unwrap();
+        assert_eq!(other.validator(), key(2));
+        let counted = seats.count();
+        assert_eq!((counted.sessions, counted.validators), (MAX_SESSIONS + 1, 2));
+        drop(other);
         held.pop();
         assert!(seats.acquire(key(1)).is_some());
         held.clear();

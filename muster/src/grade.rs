@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use muster_grading::ObservationKind;
 use muster_grading::batch_file::BatchFile;
 use muster_grading::batch_plan::Participant;
 use muster_grading::grade_spec::{GradeSpec, ProofShape, Trial};
@@ -89,7 +90,11 @@ pub(crate) async fn run(command: Grade) -> Result<ExitCode> {
 async fn now(args: GradeRun) -> Result<ExitCode> {
     let at = validator::address(args.of.state, &args.of.dir)?;
     let token = validator::operator_token(args.token_file, args.of.state, &args.of.dir)?;
-    let file = batch(at, &token).await?;
+    let kind = match args.unannounced {
+        true => ObservationKind::Unannounced,
+        false => ObservationKind::Announced,
+    };
+    let file = batch(at, &token, kind).await?;
     if args.of.json {
         print::line(format_args!(
             "{}",
@@ -98,6 +103,7 @@ async fn now(args: GradeRun) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let plan = muster_grading::batch_plan::draw_batch(
+        file.head.kind,
         &file.head.hash,
         file.head.validator,
         &file.head.announced,
@@ -122,12 +128,14 @@ async fn now(args: GradeRun) -> Result<ExitCode> {
 }
 
 /// Has a validator run a batch now; its whole file, once everybody in it is judged.
-pub(crate) async fn batch(at: SocketAddr, token: &OperatorToken) -> Result<BatchFile> {
+pub(crate) async fn batch(at: SocketAddr, token: &OperatorToken, kind: ObservationKind) -> Result<BatchFile> {
     let client = reqwest::Client::builder()
         .timeout(BATCH_PATIENCE)
         .no_proxy()
         .build()?;
-    let request = client.post(format!("http://{at}/v0/batches"));
+    let request = client
+        .post(format!("http://{at}/v0/batches"))
+        .query(&[("kind", kind)]);
     let answer = request
         .header("authorization", token.authorization())
         .send()

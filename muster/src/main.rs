@@ -19,6 +19,7 @@ mod roles;
 mod saved_login;
 mod score;
 mod subnet;
+mod top;
 mod up;
 mod validator;
 mod wallet;
@@ -66,6 +67,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Executor(args) => roles::executor(args, tasks, clock).await,
         Command::Job(command) => job::run(*command, clock).await,
         Command::Subnet(args) => subnet::run(args, clock).await,
+        Command::Top(args) => top::run(*args, tasks, clock).await,
         Command::Route(command) => validator::run(command).await,
         Command::Chat(args) => chat::run(args, clock).await,
         Command::Proof(command) => proof::run(command, clock).await,

@@ -147,24 +147,16 @@ fn show(body: &Value) {
     ];
     let heads = ["session", "model", "miner", "since", "ended", "fault"];
     table(&heads, rows(body.get("sessions"), &fields));
-    let scored = |list| body.get("scored").and_then(|scored| scored.get(list));
-    let miners = rows(scored("miners"), &["uid", "miner", "rao", "points"]);
-    if !miners.is_empty() {
-        let of = |what| text(scored(what));
-        print::raw(&format!(
-            "\nin the score of cycle {} ({}):\n",
-            of("cycle"),
-            of("state")
-        ));
+    let earned = rows(
+        body.get("earned"),
+        &["miner", "model", "proven", "unproven", "earned"],
+    );
+    if !earned.is_empty() {
+        print::raw("\nanswers of the last day:\n");
         table(
-            &["uid", "miner", "rao for proven answers", "points of all work"],
-            miners,
+            &["miner", "model", "proven", "not proven", "price in rao"],
+            earned,
         );
-    }
-    let faults = rows(scored("faults"), &["attempt", "miner", "unproven", "fault"]);
-    if !faults.is_empty() {
-        print::raw("\nanswers that pay nothing:\n");
-        table(&["attempt", "miner", "answers", "defect"], faults);
     }
 }
 

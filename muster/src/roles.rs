@@ -8,12 +8,13 @@ use std::time::Duration;
 use muster_enrollment::{ExecutorRegistry, RegistryError};
 use muster_executor::Invocation;
 use muster_process::config::{self, RoleConfig};
-use muster_process::telemetry::{self, LogFormat};
+use muster_process::telemetry;
+use muster_process::telemetry::catalogue::MetricRole;
 use muster_process::{Coded, SharedClock, Tasks, shutdown};
 use muster_terminal::print;
 use tokio::io::AsyncReadExt as _;
 
-use crate::cli::{Executor, ExecutorCommand, Miner, MinerCommand, Role};
+use crate::cli::{Executor, ExecutorCommand, LogForm, Miner, MinerCommand, Role};
 use crate::drain;
 use crate::failure::{Failure, Result};
 
@@ -26,8 +27,8 @@ pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) ->
     else {
         return Ok(ExitCode::SUCCESS);
     };
-    prepare("facilitator", &tasks, args.lifeline)?;
-    measure(args.metrics, &tasks, &clock).await?;
+    prepare("facilitator", args.log_format, &tasks, args.lifeline)?;
+    measure(MetricRole::Facilitator, args.metrics, &tasks, &clock).await?;
     finish(
         muster_facilitator::run(config, tasks.clone(), clock).await,
         &tasks,
@@ -41,8 +42,8 @@ pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> R
     else {
         return Ok(ExitCode::SUCCESS);
     };
-    prepare("validator", &tasks, args.lifeline)?;
-    measure(args.metrics, &tasks, &clock).await?;
+    prepare("validator", args.log_format, &tasks, args.lifeline)?;
+    measure(MetricRole::Validator, args.metrics, &tasks, &clock).await?;
     finish(muster_validator::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
@@ -75,8 +76,8 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
         print::raw(&format!("removed: {} {}\n", certificate.hex(), member.name));
         return Ok(ExitCode::SUCCESS);
     }
-    prepare("miner", &tasks, role.lifeline)?;
-    measure(role.metrics, &tasks, &clock).await?;
+    prepare("miner", role.log_format, &tasks, role.lifeline)?;
+    measure(MetricRole::Miner, role.metrics, &tasks, &clock).await?;
     finish(muster_miner::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
@@ -114,8 +115,8 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
     let Some(config) = configured else {
         return Ok(ExitCode::SUCCESS);
     };
-    prepare("executor", &tasks, false)?;
-    measure(args.metrics, &tasks, &clock).await?;
+    prepare("executor", args.log_format, &tasks, false)?;
+    measure(MetricRole::Executor, args.metrics, &tasks, &clock).await?;
     let ended = if let Some(invitation) = args.enroll {
         muster_executor::persistent::enroll(&config, invitation, &args.name).await
     } else if args.persistent {
@@ -145,8 +146,8 @@ pub(crate) fn configure<T: RoleConfig>(path: Option<&Path>, print: bool) -> Resu
 }
 
 /// Logs, signals and the tie to a supervisor.
-fn prepare(role: &'static str, tasks: &Tasks, lifeline: bool) -> Result {
-    telemetry::init(role, LogFormat::Text)?;
+fn prepare(role: &'static str, form: LogForm, tasks: &Tasks, lifeline: bool) -> Result {
+    telemetry::init(role, form.into())?;
     let stopping = tasks.clone();
     // Neither task is waited for: both end with the process.
     tasks.spawn("wait for a signal", async move {
@@ -182,9 +183,14 @@ fn prepare(role: &'static str, tasks: &Tasks, lifeline: bool) -> Result {
 }
 
 /// Serves the process's figures, if they are asked for.
-async fn measure(address: Option<SocketAddr>, tasks: &Tasks, clock: &SharedClock) -> Result {
+async fn measure(
+    role: MetricRole,
+    address: Option<SocketAddr>,
+    tasks: &Tasks,
+    clock: &SharedClock,
+) -> Result {
     let Some(address) = address else { return Ok(()) };
-    let bound = telemetry::serve_metrics(address, tasks, SharedClock::clone(clock))
+    let bound = telemetry::serve_metrics(role, address, tasks, SharedClock::clone(clock))
         .await
         .map_err(|error| Failure::coded(error.code(), error))?;
     tracing::info!(address = %bound, "metrics are served at /metrics");

@@ -43,6 +43,7 @@ const COMMANDS: &[&[&str]] = &[
     &["grade", "explain"],
     &["grade", "replay"],
     &["doctor"],
+    &["top"],
     &["backup"],
     &["restore"],
     &["completions"],

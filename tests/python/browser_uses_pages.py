@@ -315,4 +315,5 @@ def main():
         cockpit.driver.quit()
 
 
-main()
+if __name__ == "__main__":
+    main()

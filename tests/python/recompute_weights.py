@@ -102,6 +102,8 @@ def agree(snapshot):
             continue
         terms = []
         for kind in inputs["kinds"]:
+            if kind == "unannounced" and SPIN_UP[kind_of] >= 60:
+                continue
             rows = [(stake, rows.get((miner, kind_of, kind))) for stake, rows in indexed]
             executors = lower_median([(min(row["executors"], MAX_EXECUTORS) if row else 0, stake) for stake, row in rows])
             credit = lower_median([(row["credit"] if row else 0, stake) for stake, row in rows])
@@ -316,15 +318,6 @@ def cycle_points(snapshot, neurons, convicted):
         burned += rest * weight
         for miner, share in points.items():
             earned[miner] = earned.get(miner, 0) + share * weight
-    rao, seen = {}, set()
-    for session in snapshot["streamed"]:
-        if session["miner"] in neurons and session["proven"] and session["earned"] and session["attempt"] not in seen:
-            seen.add(session["attempt"])
-            rao[session["miner"]] = rao.get(session["miner"], 0) + session["earned"]
-    rao = {miner: scaled(miner, value) for miner, value in rao.items() if counts(miner)}
-    for miner, value in rao.items():
-        share = POINTS * value // sum(rao.values()) if sum(rao.values()) else 0
-        earned[miner] = earned.get(miner, 0) + share * min(MAX_WEIGHT, snapshot["rules"]["streaming_weight"])
     points = split(snapshot, earned, neurons)
     burner = snapshot["rules"]["burn_hotkey"]
     if burner in neurons:
@@ -375,7 +368,7 @@ def main():
         with open(path, "rb") as file:
             text = file.read()
         snapshot = json.loads(text)
-        if snapshot["format"] != "muster/scoring-snapshot/1":
+        if snapshot["format"] != "muster/scoring-snapshot/2":
             sys.exit(f"this program does not read {snapshot['format']!r}")
         if json.dumps(snapshot, sort_keys=True, separators=(",", ":")).encode("ascii") != text:
             sys.exit(f"{path} is not the canonical text of its snapshot")

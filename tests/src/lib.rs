@@ -5,6 +5,7 @@ mod devchain;
 mod dockerd;
 mod evm;
 mod image;
+mod log_secrets;
 mod parts;
 mod process;
 mod registry;

@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::log_secrets;
 use crate::process::{Output, muster, run, run_with_input, wait_for};
 
 /// A cold machine builds the local chain first; everything else takes seconds.
@@ -214,6 +215,15 @@ impl Drop for RunningSubnet {
             // The roles notice that their supervisor is gone and stop by themselves.
             let _ = self.up.kill();
             let _ = self.up.wait();
+        }
+        // A test that fails already has its own reason.
+        if !std::thread::panicking() {
+            let found =
+                log_secrets::find_in_logs(self.folder.path()).unwrap_or_else(|error| vec![error.to_string()]);
+            assert!(
+                found.is_empty(),
+                "the logs of this subnet show secrets: {found:?}"
+            );
         }
     }
 }

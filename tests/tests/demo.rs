@@ -63,11 +63,9 @@ fn the_demo_does_all_of_it() {
         .unwrap()
         .iter()
         .find_map(|receipt| receipt["payload"]["score_str"].as_str());
-    assert_eq!(
-        paid,
-        Some("50.000000"),
-        "download, execution and upload limits of the demo job"
-    );
+    // The time that the job took, at least ten seconds and at most the fifty that it reserved.
+    let seconds: f64 = paid.unwrap().parse().unwrap();
+    assert!((10.0..=50.0).contains(&seconds), "{paid:?}");
 
     let [cheated, honest] = [&report["batches"][0], &report["batches"][1]];
     assert_eq!(

@@ -32,7 +32,7 @@ fn llama_cpps_server_is_whitelisted_and_every_answer_of_it_is_proven() {
     let (services, saved) = (path("models.toml"), path("answer.json"));
     let entry = format!(
         "[[services]]\nmodel = '{LLAMA}'\nimage = '{image}'\nengine = 'llama-cpp'\nscheme = 'text'\nclass = 'always_on.test'\n\
-         args = ['/muster/http.sock']\ninput_price = 1000000\noutput_price = 2000000\n"
+         args = ['/muster/http.sock']\ninput_price = 1000000\noutput_price = 2000000\ninput_tokens_per_s = 100\noutput_tokens_per_s = 10\n"
     );
     std::fs::write(&services, entry).unwrap();
     let subnet = RunningSubnet::start_with(&["--services", &services]).unwrap();

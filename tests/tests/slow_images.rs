@@ -95,6 +95,8 @@ fn a_slow_registry_takes_its_time_and_a_tarpit_delays_and_marks_nobody() {
             let details = &last["metadata"]["horde_failure_details"];
             let message = details["message"].as_str().unwrap_or_default();
             assert!(message.contains("came to none of 2 miners"), "{last:#}");
+            let context = &details["context"]["reported"];
+            assert_eq!(context["fault"], "user", "{last:#}");
         }
     });
     // The slow image came at the first try, and the tarpit marks no miner.

@@ -17,10 +17,9 @@ use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice
 use muster_store::StoreError;
 use tokio::sync::watch;
 
+use crate::LinkState;
 use crate::driver::JobDrivers;
 use crate::intake::jobs::JobIntake;
-use crate::link_state::LinkState;
-use crate::miner_reports::list_miners;
 use crate::state::ValidatorState;
 
 /// The intake, the outbox and the gateway, as the link uses them.
@@ -108,7 +107,7 @@ impl LinkBackend for FacilitatorBackend {
 
     fn miner_notices(&self) -> BoxFuture<'_, Vec<MinerNotice>> {
         Box::pin(async move {
-            list_miners(&self.drivers, &self.grading).await.unwrap_or_else(|error| {
+            self.drivers.list_miners(&self.grading).await.unwrap_or_else(|error| {
                 tracing::warn!(error = %Causes(&error), "the facilitator is not told of the miners' machines");
                 Vec::new()
             })

@@ -36,14 +36,12 @@
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
 //! `state::ValidatorState` holds what every part needs.
 
-pub mod chain;
-mod config;
 mod driver;
 mod facilitator;
 mod intake;
 mod janitor;
-mod link_state;
-mod miner_reports;
+mod metrics;
+mod operator;
 mod peers;
 mod receipt_gatherer;
 mod state;
@@ -75,17 +73,19 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use chain::{Chain, Subnet, SubnetView};
-pub use config::{
-    BudgetConfig, ChainConfig, Config, FacilitatorConfig, PagesConfig, QueueConfig, ReceiptsConfig,
-    RoutingConfig, ScoringConfig, TimingConfig, UsersConfig,
-};
 use driver::JobDrivers;
 use facilitator::FacilitatorBackend;
 use intake::jobs::JobIntake;
 use intake::own_jobs::{OwnJobIntake, cancel_earlier_sessions};
 use intake::whitelist::{publish_whitelist, whitelist_frame};
-use intake::{gateway_backend, grading_backend};
-pub use link_state::LinkState;
+use intake::{census, gateway_backend, grading_backend};
+pub use muster_subnet_view as chain;
+pub use muster_subnet_view::LinkState;
+pub use muster_validator_config as config;
+pub use muster_validator_config::{
+    BudgetConfig, ChainConfig, Config, FacilitatorConfig, OperatorConfig, PagesConfig, QueueConfig,
+    ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, UsersConfig,
+};
 pub use muster_validator_store as store;
 use peers::announcement::announce_pages;
 use peers::{PeerValidators, pages_door};
@@ -189,6 +189,10 @@ pub async fn run_on(
         Some(bind) => Some(listen::bind(bind).await?),
         None => None,
     };
+    let operator = match config.operator.bind {
+        Some(bind) => Some(listen::bind(bind).await?),
+        None => None,
+    };
     let store = Arc::new(Store::open(&config.store).await?);
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let rules = Arc::new(AddressRules::parse(&config.dial.allow).map_err(Error::DialRules)?);
@@ -214,9 +218,16 @@ pub async fn run_on(
         rules,
         allowance,
         proven: Mutex::default(),
+        stakes: Mutex::default(),
         fatal: Mutex::default(),
     });
-    let served = serve(&state, listener, address, pages).await;
+    let listeners = Listeners {
+        status: listener,
+        address,
+        pages,
+        operator,
+    };
+    let served = serve(&state, listeners).await;
     state.tasks.shutdown();
     if let Err(error) = state.tasks.wait(STOP_GRACE).await {
         tracing::warn!(%error, "stopping without waiting longer; open jobs are resumed at the next start");
@@ -253,13 +264,43 @@ async fn follow_collateral(state: Arc<ValidatorState>) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Starts every part and serves the status page until the validator stops.
-async fn serve(
-    state: &Arc<ValidatorState>,
-    listener: TcpListener,
+/// The sockets on which the validator listens.
+struct Listeners {
+    status: TcpListener,
+    /// The address of the status page.
     address: SocketAddr,
+    /// For other validators.
     pages: Option<TcpListener>,
-) -> Result<(), Error> {
+    /// For the operator's browser.
+    operator: Option<TcpListener>,
+}
+
+/// Starts the operator's pages, where they have an address, and the metrics.
+fn start_observers(
+    state: &Arc<ValidatorState>,
+    sources: &StatusSources,
+    operator_listener: Option<TcpListener>,
+) {
+    if let Some(listener) = operator_listener {
+        let (calls, token) = (status::router(sources.clone()), sources.operator.clone());
+        let serving = operator::serve(Arc::clone(state), calls, token, listener);
+        state.tasks.spawn("operator's pages", serving);
+    }
+    let (measuring, stop) = (metrics::measure(sources.clone()), state.tasks.token());
+    state.spawn("measure", async move {
+        stop.run_until_cancelled(measuring).await;
+        Ok(())
+    });
+}
+
+/// Starts every part and serves the status page until the validator stops.
+async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), Error> {
+    let Listeners {
+        status: listener,
+        address,
+        pages,
+        operator: operator_listener,
+    } = listeners;
     let operator = OperatorToken::open(&state.config.operator_token)?;
     let live_output = Arc::new(LiveOutput::default());
     let greeting = whitelist_frame(&state.config);
@@ -296,6 +337,8 @@ async fn serve(
         gate: Arc::clone(&gate),
     };
     state.spawn("weights", weights.run());
+    let census = census::follow_cycles(Arc::clone(state), Arc::clone(&drivers), Arc::clone(&gate));
+    state.spawn("census", census);
     if state.config.receipts.gather {
         let gatherer = ReceiptGatherer {
             state: Arc::clone(state),
@@ -321,6 +364,7 @@ async fn serve(
         drivers,
         operator,
     };
+    start_observers(state, &sources, operator_listener);
     status::serve(sources, listener).await;
     Ok(())
 }

@@ -28,10 +28,10 @@ use crate::driver::JobDrivers;
 use crate::peers::PeerValidators;
 use crate::state::ValidatorState;
 use crate::store::GatheredPage;
-use crate::weights::ScoringGate;
+use crate::weights::{BlockTimes, ScoringGate};
 
 /// Parties whose pages are read at a time.
-const SOURCES_AT_ONCE: usize = 16;
+const SOURCES_AT_ONCE: usize = 32;
 
 /// Receipts whose signatures are checked in one batch, and stored in one transaction.
 const BATCH: usize = 1_000;
@@ -86,6 +86,7 @@ impl ReceiptGatherer {
             let now = self.state.clock.now();
             self.peers.refresh(&metagraph).await;
             self.peers.gather_statements(&fetcher).await?;
+            self.peers.compare_statements(&fetcher).await?;
             let readings = self.sources(&metagraph).into_iter().map(|(source, address)| {
                 let known = cursors.get(&source).cloned().unwrap_or_default();
                 let fetcher = &fetcher;
@@ -227,19 +228,27 @@ impl ReceiptGatherer {
         }
         let scored = self.state.store.scored_through().await?;
         let first = scored.map_or(BlockNumber(0), |block| BlockNumber(block.0.saturating_add(1)));
-        let block_times = self.gate.block_times();
-        let block = |receipt: &Verified<Receipt>| match block_times {
-            Some(times) => times.block_at(receipt.payload.timestamp()).max(first),
-            None => first,
-        };
-        Ok(receipts
-            .into_iter()
-            .map(|receipt| {
-                let block = block(&receipt);
-                (receipt, block)
-            })
-            .collect())
+        let (block_times, head) = (self.gate.block_times(), self.state.subnet.head());
+        let placed = receipts.into_iter().map(|receipt| {
+            let block = counting_block(receipt.payload.timestamp(), block_times, head, first);
+            (receipt, block)
+        });
+        Ok(placed.collect())
     }
+}
+
+/// The block in which a receipt counts that was signed at `time`: the head at that time, at most the present `head` and
+/// at least `first`, the first block that is not scored yet. A pace that was measured over hurried blocks would
+/// otherwise place a receipt far beyond the head, where no cycle finds it.
+fn counting_block(
+    time: Timestamp,
+    block_times: Option<BlockTimes>,
+    head: Option<BlockNumber>,
+    first: BlockNumber,
+) -> BlockNumber {
+    let Some(times) = block_times else { return first };
+    let block = times.block_at(time);
+    head.map_or(block, |head| block.min(head)).max(first)
 }
 
 /// The oldest page that is still read.
@@ -257,4 +266,34 @@ fn long_line_refusals(cut: &muster_receipts::CutLines) -> Vec<ReceiptRejection> 
         example: String::new(),
     };
     vec![refusal; lines]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_counts_at_the_head_of_its_time_and_never_beyond_the_present_one() {
+        let times = |block_ms| {
+            Some(BlockTimes {
+                block: BlockNumber(100),
+                time_ms: 1_000_000,
+                block_ms,
+            })
+        };
+        let at = |secs, times, first| {
+            let (time, head) = (Timestamp::from_secs(secs), Some(BlockNumber(110)));
+            counting_block(time, times, head, BlockNumber(first)).0
+        };
+        assert_eq!(at(1_036, times(12_000), 90), 103);
+        assert_eq!(at(1_036, times(12_000), 105), 105, "a scored block is over");
+        assert_eq!(
+            at(1_036, times(1), 90),
+            110,
+            "blocks that were measured in a hurry"
+        );
+        assert_eq!(at(1_036, None, 90), 90);
+        let time = Timestamp::from_secs(1_036);
+        assert_eq!(counting_block(time, times(12_000), None, BlockNumber(0)).0, 103);
+    }
 }

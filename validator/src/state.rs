@@ -5,16 +5,19 @@
 //! [`JobDrivers`](crate::driver::JobDrivers), the order of scoring and gathering with
 //! [`ScoringGate`](crate::weights::ScoringGate).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_collateral_view::CollateralView;
 use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
+use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ValidatorKey;
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_scoring::{AllowanceBook, GradedExecutors};
+use muster_session_pool::Service;
 use muster_store::StoreError;
 use parking_lot::Mutex;
 
@@ -37,8 +40,11 @@ pub(crate) struct ValidatorState {
     pub(crate) rules: Arc<AddressRules>,
     /// The blocks that this validator's receipts may still name. Empty before the chain has answered.
     pub(crate) allowance: Mutex<AllowanceBook>,
-    /// The executors that are proven as far as this validator knows; nothing is graded before the first statement.
-    pub(crate) proven: Mutex<Arc<GradedExecutors>>,
+    /// The executors that count in the present cycle; `None` before they were looked up.
+    pub(crate) proven: Mutex<Option<Arc<GradedExecutors>>>,
+    /// The stakes in rao by which the present cycle is scored: those of permitted validators, the lower one of two
+    /// epochs. Empty before they were looked up.
+    pub(crate) stakes: Mutex<BTreeMap<ValidatorKey, u64>>,
     /// The first error after which the validator cannot go on.
     pub(crate) fatal: Mutex<Option<Error>>,
 }
@@ -54,19 +60,35 @@ impl ValidatorState {
         self.config.pages.bind.map(|_| page_of(self.clock.now()))
     }
 
-    /// The executors that are proven as far as this validator knows.
+    /// Whether the executors that count in the present cycle were looked up.
+    pub(crate) fn knows_proven(&self) -> bool {
+        self.proven.lock().is_some()
+    }
+
+    /// The executors that are proven as far as this validator knows; nothing is graded before they were looked up.
     pub(crate) fn proven(&self) -> Arc<GradedExecutors> {
-        Arc::clone(&self.proven.lock())
+        self.proven.lock().clone().unwrap_or_default()
     }
 
     /// Notes the executors that count in the present cycle.
     pub(crate) fn set_proven(&self, proven: GradedExecutors) {
-        *self.proven.lock() = Arc::new(proven);
+        *self.proven.lock() = Some(Arc::new(proven));
     }
 
     /// Whether the validator ordered the job itself: a session of its gateway or its grading.
     pub(crate) fn is_own(&self, request: &JobRequest) -> bool {
         request.signature.signatory.0 == self.keypair.hotkey()
+    }
+
+    /// The service of the whitelist that a job of the gateway's runs; `None` for every other job.
+    pub(crate) fn gateway_service(&self, request: &JobRequest) -> Option<&Service> {
+        let terms = request.streaming_details.as_ref()?.muster.as_ref()?;
+        if !self.is_own(request) || request.job_namespace.as_deref() == Some(GRADING_NAMESPACE) {
+            return None;
+        }
+        let services = self.config.gateway.services.iter();
+        let mut listed = services.filter(|service| service.image == terms.image);
+        listed.find(|service| service.model == terms.model)
     }
 
     /// Stops the validator because of an error that waiting cannot mend. A message whose facts cannot be stored must

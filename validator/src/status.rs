@@ -2,6 +2,7 @@
 //! now. Reading needs no password, and it listens on the loopback address unless configured otherwise; a request that
 //! changes something needs the operator's token.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -16,23 +17,23 @@ use muster_gateway::store::{MinerEarnings, SessionRow};
 use muster_gateway::{Gateway, ModelStatus};
 use muster_grading_runner::GradingRunner;
 use muster_http::server::{self, Server, TowerToHyperService};
+use muster_miner_reports::neurons::{SubnetView, view_subnet};
 use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_process::operator_token::OperatorToken;
 use muster_protocol::wire::muster::GatewayNotice;
 use muster_protocol::{Digest, FeatureSet, JobId, MinerKey, Timestamp, ValidatorKey};
-use muster_scoring::{FaultySession, Score};
+use muster_scoring::ObservationKind;
 use muster_store::StoreError;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use crate::LinkState;
 use crate::driver::JobDrivers;
-use crate::link_state::LinkState;
-use crate::miner_reports::list_miners;
 use crate::state::ValidatorState;
-use crate::store::{CycleState, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
+use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
 
 /// Entries of each list if the request names no `limit`.
 const DEFAULT_LIMIT: u32 = 100;
@@ -61,6 +62,8 @@ struct StateView {
     gathered: u64,
     /// Lines of those pages that were refused.
     refused: Vec<RefusedView>,
+    /// The newest validators that contradicted themselves, with the digests of the two statements that show it.
+    contradictions: Vec<Contradiction>,
     /// Pieces of live output that were dropped since the start.
     live_dropped: u64,
 }
@@ -84,31 +87,17 @@ struct SessionsView {
     sessions: Vec<SessionRow>,
     /// The miners' earnings within the last day.
     earned: Vec<MinerEarnings>,
-    /// The value of the sessions' answers in the cycle that was scored last.
-    scored: Option<ScoredView>,
 }
 
-/// The value of sessions' answers in one cycle.
-#[derive(Debug, Serialize)]
-struct ScoredView {
-    cycle: u64,
-    state: CycleState,
-    /// The scores of the miners whose answers earned something.
-    miners: Vec<Score>,
-    /// Sessions with answers that pay nothing, and why.
-    faults: Vec<FaultySession>,
+#[derive(Debug, Deserialize)]
+struct BatchChoice {
+    /// The kind of the batch to run; an announced one by default.
+    #[serde(default = "announced")]
+    kind: ObservationKind,
 }
 
-impl From<StoredCycle> for ScoredView {
-    fn from(cycle: StoredCycle) -> Self {
-        let miners = cycle.scores.scores.into_iter();
-        Self {
-            cycle: cycle.number,
-            state: cycle.state,
-            miners: miners.filter(|score| score.rao > 0).collect(),
-            faults: cycle.scores.faults,
-        }
-    }
+const fn announced() -> ObservationKind {
+    ObservationKind::Announced
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -140,7 +129,15 @@ pub(crate) struct StatusSources {
 pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
     let (tasks, clock) = (sources.state.tasks.clone(), Arc::clone(&sources.state.clock));
     let settings = sources.state.config.http.clone();
-    let router = Router::new()
+    let service = TowerToHyperService::new(router(sources));
+    let stop = tasks.token();
+    let server = Server::new("status", &settings, tasks, clock, stop);
+    server::serve(server, listener, move |_| service.clone()).await;
+}
+
+/// The calls of the status page.
+pub(crate) fn router(sources: StatusSources) -> Router {
+    Router::new()
         .route("/health", get(health))
         .route("/v0/state", get(state))
         .route("/v0/jobs/{job}/route", get(route))
@@ -153,11 +150,9 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
         .route("/v0/batches/{batch}", get(batch))
         .route("/v0/grades/{miner}", get(grades))
         .route("/v0/scoring-snapshots/{digest}", get(scoring_snapshot))
-        .with_state(sources);
-    let service = TowerToHyperService::new(router);
-    let stop = tasks.token();
-    let server = Server::new("status", &settings, tasks, clock, stop);
-    server::serve(server, listener, move |_| service.clone()).await;
+        .route("/v0/capacity-statements/{digest}", get(capacity_statement))
+        .route("/v0/subnet", get(subnet))
+        .with_state(sources)
 }
 
 /// Answers 200 while the process works, with the state of its connections.
@@ -187,6 +182,7 @@ async fn state(
         cycles: sources.state.store.cycles(limit).await?,
         gathered: sources.state.store.gathered_count().await?,
         refused: sources.state.store.refused_receipts(limit).await?,
+        contradictions: sources.state.store.contradictions(limit).await?,
         live_dropped: sources.live_output.dropped(),
     }))
 }
@@ -205,9 +201,33 @@ async fn queue(
 
 /// The miners: the facts that grading proved, and beside them what each miner claims of its machines.
 async fn miners(State(sources): State<StatusSources>) -> Result<Response, StoreUnreadable> {
-    let miners = list_miners(&sources.drivers, sources.grading.store()).await?;
+    let miners = sources.drivers.list_miners(sources.grading.store()).await?;
     let (validator, time) = (sources.state.key(), sources.state.clock.now());
     Ok(Json(json!({ "validator": validator, "time": time, "miners": miners })).into_response())
+}
+
+/// Every neuron of the subnet: the weight that this validator last decided on, the one that the chain shows, and how
+/// its attempts went lately.
+async fn subnet(State(sources): State<StatusSources>) -> Result<Json<SubnetView>, StoreUnreadable> {
+    let state = &sources.state;
+    let Some(metagraph) = state.subnet.last_metagraph() else {
+        return Ok(Json(SubnetView::default()));
+    };
+    let cycles = state.store.cycles(1).await?;
+    let decided = cycles
+        .first()
+        .map(|cycle| cycle.weights.as_slice())
+        .unwrap_or_default();
+    // A chain that does not answer leaves its column empty.
+    let shown = state.subnet.chain().read_weights().await;
+    let shown = shown.map(|shown| shown.weights).unwrap_or_default();
+    let miners = metagraph.neurons.iter().map(|neuron| MinerKey(neuron.hotkey));
+    let stats = sources
+        .drivers
+        .ledger()
+        .stats(miners, &BTreeSet::new(), state.clock.now());
+    let own = state.keypair.hotkey();
+    Ok(Json(view_subnet(&metagraph, own, &stats, decided, &shown)))
 }
 
 /// The gateway: the state of each model, the newest sessions, and what miners have earned with them within a day.
@@ -229,7 +249,6 @@ async fn sessions(
         models: gateway.list_models().await,
         sessions: gateway.store().list_sessions(limit).await?,
         earned: gateway.store().sum_earnings(yesterday).await?,
-        scored: sources.state.store.cycles(1).await?.pop().map(ScoredView::from),
     })
     .into_response())
 }
@@ -290,11 +309,15 @@ fn refuse_stranger(sources: &StatusSources, headers: &HeaderMap) -> Option<Respo
 
 /// Runs a grading batch now; answers once every executor in it is judged. Only the operator may: a batch costs every
 /// miner time.
-async fn run_batch(State(sources): State<StatusSources>, headers: HeaderMap) -> Response {
+async fn run_batch(
+    State(sources): State<StatusSources>,
+    Query(BatchChoice { kind }): Query<BatchChoice>,
+    headers: HeaderMap,
+) -> Response {
     if let Some(refused) = refuse_stranger(&sources, &headers) {
         return refused;
     }
-    match sources.grading.run_now().await {
+    match sources.grading.run_now(kind).await {
         Ok(batch) => Json(json!({ "batch": batch })).into_response(),
         Err(refused) => {
             let error = json!({ "error": refused.to_string() });
@@ -336,6 +359,20 @@ async fn scoring_snapshot(
     Ok(match text {
         Some(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
         None => not_found("this validator has no scoring snapshot with that digest, or no more"),
+    })
+}
+
+/// A statement of capacity that this validator has read, with its signature: the evidence of a contradiction.
+async fn capacity_statement(
+    State(sources): State<StatusSources>,
+    Path(digest): Path<Digest>,
+) -> Result<Response, StoreUnreadable> {
+    let text = sources.state.store.sighting(digest).await?;
+    Ok(match text {
+        Some(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        None => {
+            not_found("this validator has read no statement of capacity with that digest, or has it no more")
+        }
     })
 }
 

@@ -16,6 +16,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request};
 use muster_bench::streams::{answer_on_port, quantile};
 use muster_bench::{Direction, Report, Row};
+use muster_grading::ObservationKind;
 use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
 use muster_grading::batch_file::ProofEvidence;
 use muster_grading::batch_plan::{Announcement, BatchBounds, BatchPlan, draw_batch};
@@ -426,11 +427,21 @@ async fn run_batch(
 async fn batch(miners: u32) -> Result<(Vec<Row>, Vec<String>)> {
     let me = ValidatorKey(Hotkey::from_bytes([9; 32]));
     let announced = announce(miners);
-    let (plan, drawing) =
-        muster_bench::timed(|| draw_batch(&[7; 32], me, &announced, BatchBounds::default()));
+    let (plan, drawing) = muster_bench::timed(|| {
+        draw_batch(
+            ObservationKind::Announced,
+            &[7; 32],
+            me,
+            &announced,
+            BatchBounds::default(),
+        )
+    });
     let spec = course()?;
     let all = plan.participants.len();
-    let rules = BatchRules { gather_us: 1 };
+    let rules = BatchRules {
+        kind: ObservationKind::Announced,
+        gather_us: 1,
+    };
     let mut batch = Batch::new(plan.participants.clone(), [spec.clone()], rules, 0);
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let proving = Arc::new(Semaphore::new(cores));

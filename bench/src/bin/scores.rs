@@ -162,7 +162,6 @@ fn snapshot(receipts: u64) -> ScoringSnapshot {
         validators: (0..VALIDATORS).map(validator).collect(),
         rules: ScoringRules {
             class_weights: [(CLASS, 1)].into(),
-            streaming_weight: 0,
             capacity_per_mille: CAPACITY_PER_MILLE,
             burn_per_second: 0,
             burn_hotkey: None,
@@ -170,7 +169,6 @@ fn snapshot(receipts: u64) -> ScoringSnapshot {
             min_entries: 0,
         },
         receipts: (0..receipts).map(receipt).collect(),
-        streamed: Vec::new(),
         capacity: Some(CapacityInputs {
             classes: [CLASS].into(),
             kinds: [ObservationKind::Announced].into(),

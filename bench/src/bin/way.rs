@@ -136,6 +136,7 @@ async fn gateway(folder: &Path) -> Result<()> {
     let service = json!({
         "model": "bench", "image": ImageId(Digest::of(b"image")), "class": ExecutorClass::AlwaysOnTest,
         "input_price": 1_000_000, "output_price": 2_000_000,
+        "input_tokens_per_s": 1_000, "output_tokens_per_s": 1_000,
     });
     let settings = Settings {
         facilitators: [fs::read_to_string(folder.join(VOUCHES))?.parse()?].into(),

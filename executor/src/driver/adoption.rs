@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::images;
 use crate::journal::{JobOrigin, Journal, JournaledJob, JournaledState, boot_id};
 use crate::live_updates::LiveUpdates;
+use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
 use crate::steps::{PlacedJob, PreparedImage, RequestedJob};
@@ -195,7 +196,9 @@ impl Driver {
         if let AttemptStage::Placed(placed) = &stage {
             steps.take_over(placed, &job, before);
         }
+        let stage_clock = StageClock::new(machine.state(), context.clock().now());
         Ok(Self {
+            stage_clock,
             context,
             link,
             machine,

@@ -12,6 +12,7 @@ use super::stage_data::AttemptStage;
 use crate::attempt_report::AttemptReport;
 use crate::error::Error;
 use crate::job_sandbox::container_name;
+use crate::metrics::count_end;
 use crate::steps::PreparedImage;
 use crate::workspace::Workspace;
 use muster_attempt_state::Conclusion;
@@ -22,6 +23,7 @@ const TIDY_LIMIT: Duration = Duration::from_secs(30);
 impl Driver {
     /// Ends the attempt. The container goes first: when the miner hears the result, the machine is free again.
     pub(super) async fn conclude(mut self, conclusion: Conclusion) -> Result<(), Error> {
+        count_end(&conclusion);
         let mut messages = self.end_messages(&conclusion);
         if self.link.is_journaled() {
             // Durable before the container goes.

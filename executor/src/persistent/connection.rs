@@ -35,8 +35,8 @@ const INBOX: usize = 16;
 /// How often this machine is measured.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 /// Shared by the connections of a persistent executor.
-pub(super) struct PersistentExecutor {
-    pub(super) process: ProcessContext,
+pub(crate) struct PersistentExecutor {
+    pub(crate) process: ProcessContext,
     /// The images that the miner wants to be on this machine.
     pub(super) listed: watch::Sender<Vec<ListedImage>>,
     /// Why the miner admits this executor no more; `None` while it does.
@@ -127,12 +127,18 @@ impl PersistentExecutor {
         }
     }
 
+    /// Whether there is a connection to the miner.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lines.borrow().is_some()
+    }
+
     /// Whether the operator wants no more jobs here.
-    fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.process.config.drain_file().exists()
     }
 
-    fn count_leases(&self) -> u32 {
+    /// The leases that run.
+    pub(crate) fn count_leases(&self) -> u32 {
         u32::try_from(self.leases.lock().len()).unwrap_or(u32::MAX)
     }
 

@@ -11,11 +11,13 @@ use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
 use muster_facilitator_core::list_page::{JobFilter, PageQuery};
 use muster_facilitator_core::live_remains::LiveRemains;
+use muster_facilitator_core::metric_labels::{count_end, count_submitted};
 use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_identity::VerifyError;
 use muster_job_data::Notifications;
 use muster_process::SharedClock;
+use muster_protocol::job::Fault;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
 use muster_protocol::rest::{CreateJob, JobPage, JobView};
 use muster_protocol::wire::facilitator::SignatureScope;
@@ -105,6 +107,7 @@ pub(super) async fn create(
     let existing = if service.selection.is_selectable(validator).await? {
         match service.store.create(submission, now).await? {
             JobCreation::New => {
+                count_submitted();
                 service.notifier.publish(Notice::Deliver(validator, request.uuid));
                 tracing::info!(job = %request.uuid, by = %caller.account(), %validator, "accepted a job");
                 let sent = HistoryEntry {
@@ -306,7 +309,10 @@ pub(super) async fn cancel(
             return Err(conflict(format!("The job has already ended: {status}.")));
         }
         CancellationOutcome::TooLate(_) => {}
-        CancellationOutcome::Ended | CancellationOutcome::Requested => {
+        ended @ (CancellationOutcome::Ended | CancellationOutcome::Requested) => {
+            if ended == CancellationOutcome::Ended {
+                count_end(JobStatus::Rejected, Fault::User);
+            }
             tracing::info!(job = %uuid, by = %caller.account(), "a user cancels a job");
             service.notifier.publish(Notice::Cancel(validator, uuid));
             service.notifier.publish(Notice::Changed(uuid));

@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use muster_file_store::FileService;
@@ -38,6 +39,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::rejection::ApiRejection;
+use crate::metrics::count_request;
 use crate::socket;
 use crate::state::FacilitatorState;
 use crate::web;
@@ -59,6 +61,7 @@ pub(crate) fn router(state: FacilitatorState, files: Arc<FileService>) -> Router
         .merge(muster_file_store::http::router(files))
         .merge(pages)
         .layer(CatchPanicLayer::custom(answer_after_panic))
+        .layer(middleware::from_fn(count_request))
 }
 
 /// The routes of the REST API, and the OpenAPI document that is generated from their handlers.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_facilitator_core::connections::{Presence, Trust};
+use muster_facilitator_core::metric_labels::count_update;
 use muster_http::rate_limit::RateLimiter;
 use muster_process::error::Causes;
 use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, Response, ToFacilitator};
@@ -291,6 +292,7 @@ impl ValidatorSession {
         tracing::info!(%job, %status, recorded, "a validator reported a status");
         let must_stop = match outcome {
             UpdateOutcome::Recorded => {
+                count_update(update);
                 self.services.notifier.publish(Notice::Changed(job));
                 false
             }

@@ -107,22 +107,8 @@ pub(crate) fn router(service: Arc<WebService>, api: Router) -> Router {
 async fn protect(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
-    let fixed: [(HeaderName, &'static str); 6] = [
-        (header::CONTENT_SECURITY_POLICY, assets::CONTENT_POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::X_FRAME_OPTIONS, "DENY"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (
-            HeaderName::from_static("cross-origin-opener-policy"),
-            "same-origin",
-        ),
-        (
-            HeaderName::from_static("cross-origin-resource-policy"),
-            "same-origin",
-        ),
-    ];
-    for (name, value) in fixed {
-        headers.insert(name, HeaderValue::from_static(value));
+    for (name, value) in assets::PAGE_HEADERS {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     headers
         .entry(header::CACHE_CONTROL)

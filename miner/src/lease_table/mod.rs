@@ -29,6 +29,7 @@ use muster_protocol::{ExecutorToken, HordeFailureReason};
 
 use crate::lease::{self, FetchStage, Lease, LeaseRefusal, LeaseState, LeaseTimeouts};
 use crate::shares::{ShareRules, WaitingValidators};
+use crate::unpaid::{UnpaidRules, UnpaidTime};
 
 pub use events::{
     ConnectionId, DialId, Effect, Event, ExecutorCapacity, HeldLease, JobOffer, LeaseRecord, LeaseStatus,
@@ -52,6 +53,8 @@ pub struct LeaseRules {
     pub fetch: FetchRules,
     /// The shares of validators.
     pub shares: ShareRules,
+    /// The bounds on unpaid leases.
+    pub unpaid: UnpaidRules,
 }
 
 /// A lease that has not ended, with its audience.
@@ -69,6 +72,8 @@ struct ActiveLease {
     executor: Option<DialId>,
     /// Where it stands among the leases that fetch, once it does: the lowest number began first.
     fetch_number: u64,
+    /// When it began, if its validator had its share already; none after a restart of the miner.
+    beyond_share_since: Option<Timestamp>,
 }
 
 impl ActiveLease {
@@ -82,6 +87,7 @@ impl ActiveLease {
             spoke: vec![id],
             executor: None,
             fetch_number: 0,
+            beyond_share_since: None,
         }
     }
 
@@ -116,6 +122,8 @@ struct EndedLease {
     accepted_receipt: bool,
     finished_receipt: bool,
     at: Timestamp,
+    /// The class and the time of a lease beyond its validator's share that is not paid.
+    unpaid: Option<(ExecutorClass, Duration)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +150,8 @@ pub struct LeaseTable {
     draining: bool,
     /// Validators that wait for an executor within their share.
     waiting: WaitingValidators,
+    /// The unpaid leases beyond the shares of validators, as long as their attempts are remembered.
+    unpaid: UnpaidTime,
     forget_at: Timestamp,
     /// Leases that have begun to fetch in this process.
     fetches: u64,
@@ -161,6 +171,7 @@ impl LeaseTable {
             listed: BTreeMap::new(),
             draining: false,
             waiting: WaitingValidators::default(),
+            unpaid: UnpaidTime::default(),
             forget_at: now,
             fetches: 0,
         };
@@ -193,6 +204,7 @@ impl LeaseTable {
                 accepted_receipt: record.receipts.contains(&ReceiptKind::Accepted),
                 finished_receipt: record.receipts.contains(&ReceiptKind::Finished),
                 at: record.at,
+                unpaid: None,
             };
             book.remember(attempt, past);
         }
@@ -222,6 +234,7 @@ impl LeaseTable {
             spoke: Vec::new(),
             executor: None,
             fetch_number: 0,
+            beyond_share_since: None,
         };
         self.active.insert(attempt, active);
         resume
@@ -316,6 +329,13 @@ impl LeaseTable {
         self.active.len()
     }
 
+    /// Every open lease, in the order of attempts.
+    pub fn leases(&self) -> Vec<&Lease> {
+        let mut leases: Vec<_> = self.active.values().map(|active| &active.lease).collect();
+        leases.sort_unstable_by_key(|lease| lease.attempt());
+        leases
+    }
+
     /// Leases that hold an executor.
     pub fn working_leases(&self) -> usize {
         let leases = self.active.values().map(|active| &active.lease);
@@ -403,6 +423,7 @@ impl LeaseTable {
         }
         for attempt in &attempts {
             if let Some(past) = self.past.remove(attempt) {
+                self.forget_unpaid(past.validator, past.unpaid);
                 self.forget_owed(past.validator, *attempt);
             }
         }
@@ -470,12 +491,24 @@ impl LeaseTable {
             }
             lease::LeaseEnding::Cancelled => LeaseStatus::Cancelled,
         };
+        let class = active.lease.class();
+        let unpaid = match ending {
+            lease::LeaseEnding::Finished | lease::LeaseEnding::Failed | lease::LeaseEnding::Cancelled => {
+                active.beyond_share_since.map(|since| (class, now.since(since)))
+            }
+            // The miner's or its executor's own fault.
+            lease::LeaseEnding::HordeFailed => None,
+        };
+        if let Some((class, held)) = unpaid {
+            self.unpaid.add(active.lease.validator(), class, held);
+        }
         let past = EndedLease {
             validator: active.lease.validator(),
             standing,
             accepted_receipt: active.accepted.is_some(),
             finished_receipt: false,
             at: now,
+            unpaid,
         };
         self.remember(attempt, past);
         let history = active.lease.into_history();
@@ -495,6 +528,12 @@ impl LeaseTable {
             LeaseStatus::Open | LeaseStatus::Settled | LeaseStatus::Cancelled => {}
         }
         self.past.insert(attempt, past);
+    }
+
+    fn forget_unpaid(&mut self, validator: ValidatorKey, unpaid: Option<(ExecutorClass, Duration)>) {
+        if let Some((class, held)) = unpaid {
+            self.unpaid.remove(validator, class, held);
+        }
     }
 
     fn forget_owed(&mut self, validator: ValidatorKey, attempt: AttemptId) {

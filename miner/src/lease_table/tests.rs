@@ -16,6 +16,7 @@ use super::*;
 use crate::lease::ExecutorReport;
 use crate::shares::ValidatorStakes;
 use crate::testing::{job, miner_pair, offer, validator_pair};
+use crate::unpaid::UnpaidRules;
 
 const COUNT: u32 = 2;
 
@@ -50,6 +51,11 @@ fn rules() -> LeaseRules {
         shares: ShareRules {
             floor: 1,
             beyond: Duration::from_secs(3_600),
+        },
+        unpaid: UnpaidRules {
+            course: Duration::from_secs(600),
+            percent: 5,
+            window: Duration::from_secs(86_400),
         },
     }
 }

@@ -12,7 +12,7 @@ use muster_protocol::wire::muster::{
 };
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, ImageId, JobRejectionReason, Manifest, Receipt, ReceiptKind,
-    Timestamp, ValidatorKey,
+    ReceiptPayload, Timestamp, ValidatorKey,
 };
 
 use super::{
@@ -23,6 +23,7 @@ use crate::admission::{
 };
 use crate::lease::{self, Lease, has_private_image};
 use crate::shares::{ValidatorShare, ValidatorStakes, share_of};
+use crate::unpaid::unpaid_allowance;
 
 impl LeaseTable {
     pub(super) fn on_joined(&mut self, id: ConnectionId, connection: ValidatorConnection) -> Vec<Effect> {
@@ -100,26 +101,8 @@ impl LeaseTable {
         match (admission::decide(&offer, &facts), receipt) {
             (AdmissionDecision::Accept, Ok(receipt)) => {
                 self.waiting.remove(offer.class, validator);
-                let lease = Lease::new(validator, request, token.clone(), self.rules.patience, now);
-                let class = lease.class();
-                let mut effects = vec![
-                    Effect::Write(LeaseWrite::Opened {
-                        attempt,
-                        validator,
-                        at: now,
-                    }),
-                    Effect::Write(LeaseWrite::Receipt(Box::new(receipt.clone()))),
-                ];
-                effects.extend(lease.history().iter().map(|message| tell(id, message.clone())));
-                effects.extend(self.tell_countersigned(id, &receipt));
-                effects.push(Effect::Start {
-                    token,
-                    class,
-                    private_image: offer.private_image,
-                });
-                let active = ActiveLease::new(lease, receipt, id);
-                self.active.insert(attempt, active);
-                effects
+                let lease = Lease::new(validator, request, token, self.rules.patience, now);
+                self.open_lease(id, lease, receipt, share.held >= share.places, now)
             }
             (AdmissionDecision::Repeat, Ok(_)) => self.repeat(id, attempt),
             (AdmissionDecision::Decline { reason, message }, _) => {
@@ -139,6 +122,39 @@ impl LeaseTable {
         }
     }
 
+    /// Opens the lease of an accepted offer. `receipt` is its started receipt.
+    fn open_lease(
+        &mut self,
+        id: ConnectionId,
+        lease: Lease,
+        receipt: Receipt,
+        is_beyond_share: bool,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        let (attempt, validator) = (lease.attempt(), lease.validator());
+        let mut effects = vec![
+            Effect::Write(LeaseWrite::Opened {
+                attempt,
+                validator,
+                at: now,
+            }),
+            Effect::Write(LeaseWrite::Receipt(Box::new(receipt.clone()))),
+        ];
+        effects.extend(lease.history().iter().map(|message| tell(id, message.clone())));
+        effects.extend(self.tell_countersigned(id, &receipt));
+        effects.push(Effect::Start {
+            token: lease.token().clone(),
+            class: lease.class(),
+            private_image: lease.has_private_image(),
+        });
+        let active = ActiveLease {
+            beyond_share_since: is_beyond_share.then_some(now),
+            ..ActiveLease::new(lease, receipt, id)
+        };
+        self.active.insert(attempt, active);
+        effects
+    }
+
     /// The share of an offer's validator in the executors that the offer asks for.
     fn share_for(
         &self,
@@ -155,6 +171,8 @@ impl LeaseTable {
             is_contested: self.waiting.has_other(class, offer.validator, now),
             lasts,
             beyond: rules.beyond,
+            unpaid: self.unpaid.of(offer.validator, class),
+            unpaid_allowance: unpaid_allowance(manifest.count(class), stakes, &self.rules.unpaid),
         }
     }
 
@@ -378,6 +396,11 @@ impl LeaseTable {
                 let reason = "the validator has closed the attempt with a finished receipt".to_owned();
                 let event = lease::Event::Cancelled { reason };
                 effects.extend(self.drive(attempt, event, now).unwrap_or_default());
+                if is_paid(&receipt) {
+                    let past = self.past.get_mut(&attempt);
+                    let unpaid = past.and_then(|past| past.unpaid.take());
+                    self.forget_unpaid(validator, unpaid);
+                }
                 effects.extend(self.settle(attempt));
             }
         }
@@ -456,6 +479,14 @@ fn tell(to: ConnectionId, message: FromMiner) -> Effect {
     Effect::Tell {
         to: vec![to],
         message: Box::new(message),
+    }
+}
+
+/// Whether a receipt pays anything.
+fn is_paid(receipt: &Receipt) -> bool {
+    match &receipt.payload {
+        ReceiptPayload::Finished(finished) => finished.score_micros().is_some_and(|micros| micros > 0),
+        ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => false,
     }
 }
 

@@ -23,6 +23,15 @@ use crate::queues::Inbox;
 
 pub use server::PersistentServer;
 
+/// The jobs of all connected executors together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// The most jobs that they run at once.
+    pub places: u32,
+    /// The jobs that they run now.
+    pub busy: u32,
+}
+
 /// A lease on its way to a persistent executor.
 #[derive(Debug)]
 pub(crate) struct AssignedLease {
@@ -133,6 +142,16 @@ impl ExecutorPool {
             }
         }
         sum
+    }
+
+    /// How many jobs all of them run at once, and how many they run now.
+    pub fn usage(&self) -> PoolUsage {
+        let mut usage = PoolUsage::default();
+        for seat in self.seats().taken.values() {
+            usage.places = usage.places.saturating_add(seat.capacity);
+            usage.busy = usage.busy.saturating_add(seat.busy);
+        }
+        usage
     }
 
     /// Tells the dispatcher the capacity of all executors, whenever that changes.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
 use muster_operator_tools::SlashArguments;
+use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 use muster_score_tools::{Audit, Score, Simulate};
 
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Job(Box<Job>),
     /// Show what the subnet offers now, class by class, and how long a job of yours would wait.
     Subnet(Subnet),
+    /// Watch your jobs in this terminal, or a validator or a miner that you operate.
+    Top(Box<Top>),
     /// Explain the choice of miners for a job.
     #[command(subcommand)]
     Route(Route),
@@ -142,9 +145,30 @@ pub(crate) struct Role {
     /// Serve this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// The form of log lines: `text` for people, or `json`, one object a line.
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text, hide_possible_values = true)]
+    pub(crate) log_format: LogForm,
     /// Stop when standard input ends: the tie to a supervisor that may be killed.
     #[arg(long, hide = true)]
     pub(crate) lifeline: bool,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogForm {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line, with the field `role`.
+    Json,
+}
+
+impl From<LogForm> for LogFormat {
+    fn from(form: LogForm) -> Self {
+        match form {
+            LogForm::Text => Self::Text,
+            LogForm::Json => Self::Json,
+        }
+    }
 }
 
 /// `muster miner`: runs, or changes its registry of persistent executors and stops.
@@ -233,6 +257,37 @@ pub(crate) enum MinerCommand {
     Show(Box<MinerShow>),
 }
 
+/// `muster top`.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// The thing to watch.
+    #[arg(value_enum, default_value_t = Watched::Jobs)]
+    pub(crate) watched: Watched,
+    /// The address of the validator's `bind` or `operator.bind`, or of the miner's `operator.bind`; the local subnet's
+    /// by default.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) at: Option<SocketAddr>,
+    /// The file with the operator's token, which `operator.bind` asks for.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Seconds between two readings.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub(crate) every: u64,
+    #[command(flatten)]
+    pub(crate) door: user::FacilitatorOptions,
+}
+
+/// The subject of `muster top`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Watched {
+    /// Your own jobs.
+    Jobs,
+    /// A validator that you operate.
+    Validator,
+    /// A miner that you operate.
+    Miner,
+}
+
 /// `muster miner show`.
 #[derive(Debug, Args)]
 pub(crate) struct MinerShow {
@@ -269,6 +324,9 @@ pub(crate) struct Executor {
     /// Serve this machine's and this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// The form of log lines: `text` for people, or `json`, one object a line.
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text, hide_possible_values = true)]
+    pub(crate) log_format: LogForm,
     /// The miner to dial, `ws://host:port`.
     #[arg(long, env = "MINER_ADDRESS", required_unless_present_any = ["print_config", "enroll", "persistent"])]
     pub(crate) miner_address: Option<String>,
@@ -370,6 +428,9 @@ pub(crate) struct GradeSelf {
 /// `muster grade run`.
 #[derive(Debug, Args)]
 pub(crate) struct GradeRun {
+    /// Probe without announcement: challenge every executor a few seconds after its lease, ready or not.
+    #[arg(long)]
+    pub(crate) unannounced: bool,
     /// The file with the validator's `operator_token`; the local subnet's by default.
     #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use indexmap::IndexMap;
 use muster_chain::{ChainClient, Netuid, Uid};
 use muster_client::{Client, Credential, News};
+use muster_grading::ObservationKind;
 use muster_grading::batch_plan::is_due;
 use muster_grading::judgement::Judgement;
 use muster_identity::Keypair;
@@ -224,7 +225,7 @@ async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Resu
         std::fs::write(setup.layout.cheat_flag(), "").context("cannot let an executor cheat")?;
     }
     let token = OperatorToken::read(&setup.layout.operator_token())?;
-    let file = grade::batch(setup.subnet.validator_status, &token).await?;
+    let file = grade::batch(setup.subnet.validator_status, &token, ObservationKind::Announced).await?;
     let (proven, reasons) = grade::told(&file)?;
     let all = file.judgements.len();
     let expected = all.saturating_sub(usize::from(cheating));

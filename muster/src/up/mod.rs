@@ -235,6 +235,9 @@ fn welcome(subnet: &Subnet) {
     for (miner, address) in subnet.miners() {
         print::line(format_args!("  miner         {miner} at {address}"));
     }
+    for (name, address) in &subnet.operators {
+        print::line(format_args!("  operator      http://{address}/ of the {name}"));
+    }
     print::line(format_args!("  chain         {}", subnet.chain_url()));
     print::line(format_args!(
         "  here only: its facilitator lets gateways and webhooks have addresses of this machine ({}), and its executors \
@@ -294,7 +297,7 @@ fn role_program(setup: &Setup<'_>, name: &str) -> Program {
         config,
         "--lifeline".into(),
     ];
-    if let Some(address) = setup.subnet.metrics.filter(|_| name == "validator") {
+    if let Some(address) = setup.subnet.metrics_of(name) {
         command.extend(["--metrics".into(), address.to_string().into()]);
     }
     Program {

@@ -1,5 +1,6 @@
 //! The plan of a local subnet: wallets, addresses, the chain's genesis, and a configuration for each role.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -147,7 +148,27 @@ pub(crate) fn subnet(
             )?,
         });
     }
+    let others = std::iter::once("facilitator".to_owned())
+        .chain((0..=further_miners.len()).map(miner_name))
+        .chain((1..=further_validators.len()).map(validator_name));
+    let mut further_metrics = BTreeMap::new();
+    for (name, port) in others.zip(ports::FURTHER_METRICS..) {
+        let earlier = earlier.and_then(|subnet| subnet.metrics_of(&name));
+        let address = claims.claim(&format!("metrics of the {name}"), earlier, port)?;
+        further_metrics.insert(name, address);
+    }
+    let operated = (0..=further_validators.len())
+        .map(validator_name)
+        .chain((0..=further_miners.len()).map(miner_name));
+    let mut operators = BTreeMap::new();
+    for (name, port) in operated.zip(ports::OPERATORS..) {
+        let earlier = earlier.and_then(|subnet| subnet.operator_of(&name));
+        let address = claims.claim(&format!("operator's pages of the {name}"), earlier, port)?;
+        operators.insert(name, address);
+    }
     Ok(Subnet {
+        operators,
+        further_metrics,
         pages: Some(claims.claim("pages", earlier.and_then(|s| s.pages), ports::PAGES)?),
         further_validators,
         chain: claims.claim("chain", earlier.map(|s| s.chain), ports::CHAIN)?,
@@ -296,10 +317,12 @@ impl Setup<'_> {
             "ready_file": self.layout.ready("validator"),
             "gateway": self.gateway(signer),
             "pages": pages(self.subnet.pages),
+            "operator": self.operator("validator"),
             // A cycle takes seconds here.
             "receipts": {"interval_s": 1},
             "grading": {
                 "every_blocks": every_blocks,
+                "probe_every_blocks": 0,
                 "gather_s": 60,
                 "images": {"always_on.test": {"image": self.grader}},
             },
@@ -324,6 +347,7 @@ impl Setup<'_> {
                     ),
                     ("ready_file", json!(self.layout.ready(&name))),
                     ("pages", pages(Some(validator.pages))),
+                    ("operator", self.operator(&name)),
                 ] {
                     config.insert(key.to_owned(), value);
                 }
@@ -331,6 +355,14 @@ impl Setup<'_> {
             (name, config)
         };
         further.map(config).collect()
+    }
+
+    /// The `[operator]` of a validator. Everybody who can reach this subnet may see it in numbers.
+    fn operator(&self, name: &str) -> Value {
+        match self.subnet.operator_of(name) {
+            Some(address) => json!({"bind": address, "public": true}),
+            None => json!({}),
+        }
     }
 
     /// The demo image, which repeats what it hears, and what the user brought.
@@ -344,6 +376,8 @@ impl Setup<'_> {
             "args": ["parrot", "/muster/http.sock", "20"],
             "input_price": 100_000,
             "output_price": 400_000,
+            "input_tokens_per_s": 1_000,
+            "output_tokens_per_s": 20,
         });
         let services: Vec<Value> = std::iter::once(demo)
             .chain(self.services.iter().cloned())
@@ -395,6 +429,10 @@ impl Setup<'_> {
             "receipts_dir": data("receipts"),
             "drain_file": data("drain"),
             "standing": standing,
+            "operator": {
+                "bind": self.subnet.operator_of(name),
+                "token": self.layout.miner_token(name),
+            },
             "executor": {
                 "class": "always_on.test",
                 "count": self.executors,
@@ -459,7 +497,8 @@ mod tests {
         let subnet = subnet(&layout, &keys, None, &mut claims).unwrap();
         let file = folder.path().join("models.toml");
         let mine = format!(
-            "[[services]]\nmodel = 'mine'\nimage = '{}'\nclass = 'always_on.test'\n",
+            "[[services]]\nmodel = 'mine'\nimage = '{}'\nclass = 'always_on.test'\n\
+             input_tokens_per_s = 100\noutput_tokens_per_s = 10\n",
             Digest::of(b"mine")
         );
         std::fs::write(&file, mine).unwrap();

@@ -18,7 +18,10 @@ pub(super) const VALIDATOR: u16 = 8091;
 /// Of the first miner.
 pub(super) const MINER: u16 = 8092;
 pub(super) const GATEWAY: u16 = 8093;
+/// Of the first validator.
 pub(super) const METRICS: u16 = 8094;
+/// Of the facilitator's metrics; those of the miners and of the further validators follow.
+pub(super) const FURTHER_METRICS: u16 = 8030;
 /// Of the second miner; the others follow.
 pub(super) const FURTHER_MINERS: u16 = 8095;
 
@@ -26,6 +29,9 @@ pub(super) const FURTHER_MINERS: u16 = 8095;
 pub(super) const PAGES: u16 = 8070;
 /// Of the second validator's status; the others follow.
 pub(super) const FURTHER_VALIDATORS: u16 = 8051;
+
+/// Of the first validator's operator; those of the miners and of the further validators follow.
+pub(super) const OPERATORS: u16 = 8010;
 
 /// A taken port is passed over by this much, so that the ports of a second subnet end like those of the first.
 const STEP: u16 = 10;

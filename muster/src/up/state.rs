@@ -1,5 +1,6 @@
 //! The folder of a local subnet: where everything lies, and the file that says where everybody listens.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -90,6 +91,11 @@ impl Layout {
         self.root.join("run/cheat.sock")
     }
 
+    /// The token of a miner's operator.
+    pub(crate) fn miner_token(&self, name: &str) -> PathBuf {
+        self.data(&format!("{name}-operator.token"))
+    }
+
     /// The file by which a role says that it is up.
     pub(crate) fn ready(&self, role: &str) -> PathBuf {
         self.root.join("run").join(format!("{role}.ready"))
@@ -108,9 +114,12 @@ pub(crate) struct Subnet {
     /// The validator's gateway for streaming sessions; none in the folder of an older version.
     #[serde(default)]
     pub(crate) gateway: Option<SocketAddr>,
-    /// Where the validator serves its metrics; likewise.
+    /// Where the first validator serves its metrics; likewise.
     #[serde(default)]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Where the other roles serve theirs, by their names.
+    #[serde(default)]
+    pub(crate) further_metrics: BTreeMap<String, SocketAddr>,
     /// The first miner's port for validators and executors.
     pub(crate) miner_address: SocketAddr,
     /// The key of the validator.
@@ -126,6 +135,9 @@ pub(crate) struct Subnet {
     /// The validators after the first.
     #[serde(default)]
     pub(crate) further_validators: Vec<FurtherValidator>,
+    /// Where validators and miners serve their operators' pages, by their names.
+    #[serde(default)]
+    pub(crate) operators: BTreeMap<String, SocketAddr>,
     /// Wallets, the user's among them.
     pub(crate) wallets: PathBuf,
 }
@@ -148,6 +160,12 @@ pub(crate) struct FurtherMiner {
 }
 
 impl Subnet {
+    /// Where a role serves its metrics.
+    pub(crate) fn metrics_of(&self, name: &str) -> Option<SocketAddr> {
+        let own = self.metrics.filter(|_| name == "validator");
+        own.or_else(|| self.further_metrics.get(name).copied())
+    }
+
     fn file(root: &Path) -> PathBuf {
         root.join("subnet.json")
     }
@@ -158,6 +176,11 @@ impl Subnet {
         std::iter::once((self.miner, self.miner_address))
             .chain(further)
             .collect()
+    }
+
+    /// Where a validator or a miner serves its operator's pages.
+    pub(crate) fn operator_of(&self, name: &str) -> Option<SocketAddr> {
+        self.operators.get(name).copied()
     }
 
     /// URL of the facilitator.

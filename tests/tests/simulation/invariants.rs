@@ -38,7 +38,7 @@ pub(crate) enum Invariant {
     NothingOrphaned,
     /// No miner is asked for a job that its user called off.
     NobodyAskedAfterCancel,
-    /// Both sides hold the same receipts, and only success is paid.
+    /// Both sides hold the same receipts, and an attempt is paid by its end.
     ReceiptsAgree,
     /// Waiting jobs start in the order of the queue, also after a restart, and no newcomer overtakes them.
     QueueOrder,
@@ -276,10 +276,11 @@ impl World {
             }
         }
         for tried in self.validator.jobs.values().flat_map(|job| &job.attempts) {
-            let success = matches!(tried.machine.outcome(), Some(Outcome::Completed(_)));
+            let ready = tried.machine.ready_at().is_some();
+            let is_paid = ready && tried.machine.outcome().is_some_and(Outcome::is_paid);
             for own in &tried.receipts {
                 if let ReceiptPayload::Finished(receipt) = &own.payload
-                    && success != (receipt.score_str != "0.000000")
+                    && is_paid != (receipt.score_str != "0.000000")
                 {
                     broken.push(format!("attempt {} is paid {}", tried.id, receipt.score_str));
                 }

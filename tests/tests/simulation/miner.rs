@@ -10,6 +10,7 @@ use muster_miner::lease_table::{
 };
 use muster_miner::shares::{ShareRules, ValidatorStakes};
 use muster_miner::store::Store;
+use muster_miner::unpaid::UnpaidRules;
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
@@ -117,6 +118,11 @@ impl Miner {
             shares: ShareRules {
                 floor: 1,
                 beyond: Duration::from_secs(3_600),
+            },
+            unpaid: UnpaidRules {
+                course: Duration::from_secs(600),
+                percent: 5,
+                window: Duration::from_secs(86_400),
             },
         }
     }

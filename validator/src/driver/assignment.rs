@@ -17,7 +17,7 @@ use muster_routing::availability::{
 };
 use muster_routing::{
     CacheKey, Candidate, CollateralVerdict, JobRequirements, MinerStats, RoutableNeuron, Route,
-    RouteDecision, RoutingPolicy, route,
+    RouteDecision, RoutingPolicy, note_proven, route,
 };
 use muster_store::StoreError;
 use serde_json::{Value, json};
@@ -110,7 +110,7 @@ pub(super) fn route_class(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
     let mut stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
-    note_proven(&drivers.state, need.class, &mut stats);
+    add_proven(&drivers.state, need.class, &mut stats);
     route(&requirements, &neurons, &stats, &policy(&drivers.state, false))
 }
 
@@ -315,7 +315,7 @@ fn choose(
     let recorded = subjects.iter().map(|subject| subject.miner);
     let recorded = recorded.filter(|_| pinned.is_none());
     let mut standings = ledger.stats(recorded, &images_and_inputs, now);
-    note_proven(&drivers.state, requirements.class, &mut standings);
+    add_proven(&drivers.state, requirements.class, &mut standings);
     let found = route(requirements, &subjects, &standings, policy);
     let chosen = found.candidates.first().copied();
     if let Some(chosen) = chosen {
@@ -326,13 +326,9 @@ fn choose(
 }
 
 /// Adds the executors that validators agree are proven to what the ledger knows.
-fn note_proven(state: &ValidatorState, class: ExecutorClass, stats: &mut BTreeMap<MinerKey, MinerStats>) {
+fn add_proven(state: &ValidatorState, class: ExecutorClass, stats: &mut BTreeMap<MinerKey, MinerStats>) {
     let proven = state.proven();
-    for (miner, stats) in stats {
-        if let Some(executors) = proven.of(*miner, class) {
-            stats.proven.insert(class, executors);
-        }
-    }
+    note_proven(stats, class, |miner| proven.of(miner, class));
 }
 
 /// The neurons of the subnet as routing needs them; only that of `pinned`, if not `None`.

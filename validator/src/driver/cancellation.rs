@@ -25,6 +25,11 @@ impl RunningJobs {
         }
     }
 
+    /// The number of jobs that have a driver.
+    pub(super) fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
     /// Whether the job has a driver.
     pub(super) fn contains(&self, job: JobId) -> bool {
         self.0.lock().contains_key(&job)

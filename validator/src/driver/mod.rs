@@ -21,15 +21,17 @@ use std::time::Duration;
 use muster_chain::Metagraph;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::backend::JobNews;
+use muster_grading_runner::store::GradingStore;
 use muster_job_messages::IssuedReceipt;
 use muster_job_messages::report::{
     add_complaint, describe, excuse_own_cancellation, explain_slow_image, fault_of, final_metadata,
 };
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
+use muster_miner_reports::claims::{self, ClaimBoard};
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::wire::machines::ClaimedOffer;
+use muster_protocol::wire::machines::{ClaimedOffer, MinerNotice};
 use muster_protocol::wire::miner::ExecutorManifest;
 use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
@@ -38,14 +40,14 @@ use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
 
-use crate::miner_reports::ClaimBoard;
+use crate::metrics::{count_attempt, count_job};
 use crate::state::ValidatorState;
 use crate::store::{NewAttempt, StoredAttempt};
 use assignment::Assignment;
 use attempt_runner::{AttemptEnd, AttemptRunner};
 use cancellation::{CancelSignal, RunningJobs};
 pub(crate) use final_report::read_final_metadata;
-pub(crate) use queue::FirstStep;
+pub(crate) use queue::{FirstStep, LineView};
 use queue::{ReturningJob, WaitingJobs};
 use running_own_jobs::OwnJobs;
 
@@ -163,6 +165,11 @@ impl JobDrivers {
         self.ledger.lock()
     }
 
+    /// The number of jobs that have a driver.
+    pub(crate) fn count_running(&self) -> usize {
+        self.running.count()
+    }
+
     /// The subnet as it was last read from the chain; `None` before the chain has answered.
     pub(crate) fn metagraph(&self) -> Option<Arc<Metagraph>> {
         self.state.subnet.last_metagraph()
@@ -176,6 +183,21 @@ impl JobDrivers {
             (executors > 0).then_some(ClaimedOffer { class, executors })
         };
         ExecutorClass::ALL.into_iter().filter_map(offer).collect()
+    }
+
+    /// The facts and claims about the miners of the subnet.
+    ///
+    /// # Errors
+    /// The store of grades fails.
+    pub(crate) async fn list_miners(&self, grading: &GradingStore) -> Result<Vec<MinerNotice>, StoreError> {
+        let metagraph = self.metagraph();
+        claims::list_miners(
+            metagraph.as_deref(),
+            &self.claims,
+            |miner| self.offers_of(miner),
+            grading,
+        )
+        .await
     }
 
     /// A channel to a miner for one attempt. Does not dial yet.
@@ -362,7 +384,7 @@ impl JobDrivers {
             attempts.push(runner.attempt().clone());
             let took = self.state.clock.now().since(runner.attempt().started_at);
             wait.deadline = wait.deadline.plus(took);
-            self.note_duration(&request, &outcome, took);
+            count_attempt(&outcome, took);
             let facts = self.retry_context(&request, &attempts, &cancel).await?;
             match retry::next_step(&outcome, facts) {
                 NextStep::Report(_) => {}
@@ -386,6 +408,9 @@ impl JobDrivers {
             }
             let outcome = match attempts.last().and_then(StoredAttempt::image_failure) {
                 Some(failure) if failure.fault() == Fault::Nobody => {
+                    if facts.slow_images >= retry::MAX_SLOW_IMAGES {
+                        self.forgive_slow_images(&attempts).await?;
+                    }
                     explain_slow_image(outcome, &request.docker_image, facts.slow_images)
                 }
                 Some(_) | None => outcome,
@@ -435,6 +460,16 @@ impl JobDrivers {
             cancelled: cancel.reason().is_some(),
             address_told: self.is_address_told(request).await?,
         })
+    }
+
+    /// Takes the marks off the attempts to which an image did not come that came to no miner: the user is at fault.
+    async fn forgive_slow_images(&self, attempts: &[StoredAttempt]) -> Result<(), StoreError> {
+        for attempt in attempts.iter().filter(|attempt| is_slow_image(attempt)) {
+            if let Some(ended) = self.state.store.forgive_excuse(attempt.id).await? {
+                self.ledger().forgive_excuse(attempt.miner, ended);
+            }
+        }
+        Ok(())
     }
 
     /// Whether another miner than `miner` had the job's image lately.
@@ -511,17 +546,27 @@ impl JobDrivers {
         } else {
             outcome
         };
-        tracing::info!(%job, outcome = describe(&outcome), fault = ?fault_of(&outcome), attempts = attempts.len(), "job over");
+        count_job(&outcome);
+        let last = attempts.last();
+        let (attempt, miner) = (
+            last.map(|last| last.attempt.to_string()),
+            last.map(|last| last.miner.to_string()),
+        );
+        tracing::info!(%job, attempt, miner, outcome = describe(&outcome), fault = %fault_of(&outcome), attempts = attempts.len(), "job over");
         let metadata = final_metadata(&outcome, &attempts, receipts);
         self.state.store.close_job(job, &outcome, &metadata, now).await?;
-        self.own_jobs.notify(job, JobNews::Ended(describe(&outcome)));
+        self.own_jobs.end(job, describe(&outcome));
         Ok(())
     }
 }
 
-/// The attempts to which the image did not come although nobody is at fault.
+/// Whether the image did not come to the attempt although nobody is at fault.
+fn is_slow_image(attempt: &StoredAttempt) -> bool {
+    let failure = attempt.image_failure();
+    failure.is_some_and(|failure| failure.fault() == Fault::Nobody)
+}
+
 fn count_slow_images(attempts: &[StoredAttempt]) -> u32 {
-    let slow = attempts.iter().filter_map(StoredAttempt::image_failure);
-    let slow = slow.filter(|failure| failure.fault() == Fault::Nobody);
+    let slow = attempts.iter().filter(|attempt| is_slow_image(attempt));
     u32::try_from(slow.count()).unwrap_or(u32::MAX)
 }

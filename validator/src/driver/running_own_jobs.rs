@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use muster_gateway::backend::JobNews;
+use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::{JobId, MinerKey};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -12,15 +13,24 @@ use tokio::sync::{mpsc, watch};
 #[derive(Debug, Default)]
 pub(super) struct OwnJobs {
     listeners: watch::Sender<HashMap<JobId, mpsc::Sender<JobNews>>>,
-    /// The only miner that may run the job, for the jobs whose order names one.
-    pinned: Mutex<HashMap<JobId, MinerKey>>,
+    /// The jobs whose order names the only miner that may run them.
+    pinned: Mutex<HashMap<JobId, PinnedJob>>,
+}
+
+/// A job that only one miner may run.
+#[derive(Debug)]
+struct PinnedJob {
+    miner: MinerKey,
+    /// The attempts by which the miner excused its refusal.
+    at_work: Vec<AttemptAtWork>,
 }
 
 impl OwnJobs {
     /// Registers a job before its driver starts. `miner` is the only one that may run it, if not `None`.
     pub(super) fn add(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<JobNews>) {
         if let Some(miner) = miner {
-            self.pinned.lock().insert(job, miner);
+            let at_work = Vec::new();
+            self.pinned.lock().insert(job, PinnedJob { miner, at_work });
         }
         self.listeners.send_modify(|listeners| {
             listeners.insert(job, listener);
@@ -33,7 +43,14 @@ impl OwnJobs {
 
     /// The only miner that may run this job; `None` if any may.
     pub(super) fn pinned_miner(&self, job: JobId) -> Option<MinerKey> {
-        self.pinned.lock().get(&job).copied()
+        self.pinned.lock().get(&job).map(|pinned| pinned.miner)
+    }
+
+    /// Notes the attempts by which the miner of a pinned job excuses its refusal.
+    pub(super) fn note_at_work(&self, job: JobId, at_work: Vec<AttemptAtWork>) {
+        if let Some(pinned) = self.pinned.lock().get_mut(&job) {
+            pinned.at_work = at_work;
+        }
     }
 
     /// Waits until one of the validator's own jobs is over; returns at once for any other job.
@@ -46,26 +63,28 @@ impl OwnJobs {
             .await;
     }
 
-    /// Sends news of a job to the listener named in its order. The news of its end are the last and unregister the job.
+    /// Sends news of a running job to the listener named in its order.
     pub(super) fn notify(&self, job: JobId, news: JobNews) {
+        let listener = self.listeners.borrow().get(&job).cloned();
+        send_news(listener, news);
+    }
+
+    /// Unregisters a job and tells its listener why it is over.
+    pub(super) fn end(&self, job: JobId, why: String) {
         let mut listener = None;
-        self.listeners.send_if_modified(|listeners| match &news {
-            JobNews::Ready { .. } | JobNews::Closed(_) => {
-                listener = listeners.get(&job).cloned();
-                false
-            }
-            JobNews::Ended(_) => {
-                listener = listeners.remove(&job);
-                listener.is_some()
-            }
+        self.listeners.send_if_modified(|listeners| {
+            listener = listeners.remove(&job);
+            listener.is_some()
         });
-        if let JobNews::Ended(_) = &news {
-            self.pinned.lock().remove(&job);
-        }
-        if let Some(listener) = listener {
-            // A closed channel means that nobody is interested; a full one cannot be, since it holds more than a job's
-            // news.
-            let _ = listener.try_send(news);
-        }
+        let pinned = self.pinned.lock().remove(&job);
+        let at_work = pinned.map(|pinned| pinned.at_work).unwrap_or_default();
+        send_news(listener, JobNews::Ended { why, at_work });
+    }
+}
+
+/// A closed channel means that nobody is interested; a full one cannot be, since it holds more than a job's news.
+fn send_news(listener: Option<mpsc::Sender<JobNews>>, news: JobNews) {
+    if let Some(listener) = listener {
+        let _ = listener.try_send(news);
     }
 }

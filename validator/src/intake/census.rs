@@ -1,25 +1,62 @@
-//! The census: asks every miner of the subnet which executors it has.
+//! The census: asks every miner of the subnet which executors it has, and which hotkey is the main one of its owner.
+//!
+//! Grading takes it before a batch. The score needs one in every cycle: [`follow_cycles`] takes it unless grading has.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use muster_chain::weights_window::Window;
 use muster_grading::Announcement;
 use muster_grading::batch_plan::SilentMiner;
 use muster_grading::judgement::sanitize_words;
 use muster_grading_runner::Announcements;
+use muster_miner_link::ask_miner;
 use muster_protocol::MinerKey;
-use tokio::time::timeout;
+use muster_scoring::NamedMain;
+use muster_store::StoreError;
 
 use crate::driver::JobDrivers;
 use crate::state::ValidatorState;
+use crate::weights::ScoringGate;
 
 /// Miners that are asked at a time.
 const MINERS_AT_ONCE: usize = 64;
 
-/// Dials every miner of the subnet and collects the manifests, which the ledger learns too. A miner that does not
-/// answer within `timing.dial_s` is listed as silent.
+/// Takes a census in every cycle in which grading has taken none, until the validator stops.
+///
+/// # Errors
+/// The store fails.
+pub(crate) async fn follow_cycles(
+    state: Arc<ValidatorState>,
+    drivers: Arc<JobDrivers>,
+    gate: Arc<ScoringGate>,
+) -> Result<(), StoreError> {
+    if !state.config.scoring.ask_main_hotkeys {
+        return Ok(());
+    }
+    let stop = state.tasks.token();
+    let (mut cycles, mut asked) = (gate.subscribe_cycle(), None);
+    loop {
+        let next = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            next = cycles.wait_for(|cycle| cycle.is_some() && *cycle != asked) => next.map(|cycle| *cycle),
+        };
+        let Ok(Some(cycle)) = next else { return Ok(()) };
+        if state.store.main_hotkeys_of(cycle).await?.is_empty() {
+            let taking = take_census(&state, &drivers);
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = taking => {}
+            }
+        }
+        asked = Some(cycle);
+    }
+}
+
+/// Dials every miner of the subnet and collects the manifests, which the ledger learns too, and the main hotkeys, which
+/// are stored for the present cycle. A miner that does not answer within `timing.dial_s` is listed as silent.
 pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDrivers) -> Announcements {
     let metagraph = state.subnet.metagraph().await;
     let own_key = state.keypair.hotkey();
@@ -39,33 +76,32 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
     let asking = stream::iter(miners).map(|(miner, address)| {
         let state = Arc::clone(state);
         async move {
-            let manifest = muster_miner_link::fetch_manifest(&state.keypair, &state.clock, miner, address);
-            let seconds = limit.as_secs();
-            let manifest = match timeout(limit, manifest).await {
-                Ok(manifest) => manifest.map_err(|error| sanitize_words(&format!("at {address}: {error}"))),
-                Err(_) => Err(format!("no manifest came from {address} within {seconds} s")),
-            };
-            (miner, manifest)
+            let asked = ask_miner(&state.keypair, &state.clock, miner, address, limit);
+            let answers = asked.await;
+            let said = |error| sanitize_words(&format!("at {address}: {error}"));
+            (miner, answers.map_err(said))
         }
     });
     let answers: Vec<_> = asking.buffer_unordered(MINERS_AT_ONCE).collect().await;
-    let (mut announced, mut silent) = (Vec::new(), Vec::new());
-    for (miner, manifest) in answers {
-        let (shown, features) = match manifest {
-            Ok(found) => found,
+    let (mut announced, mut silent, mut mains) = (Vec::new(), Vec::new(), Vec::new());
+    for (miner, answers) in answers {
+        let answers = match answers {
+            Ok(answers) => answers,
             Err(said) => {
                 silent.push(SilentMiner { miner, said });
                 continue;
             }
         };
-        announced.extend(
-            shown
-                .manifest
-                .iter()
-                .map(|(class, count)| Announcement { miner, class, count }),
-        );
-        drivers.record_features(miner, features);
-        drivers.record_manifest(miner, shown);
+        let executors = answers.manifest.manifest.iter();
+        announced.extend(executors.map(|(class, count)| Announcement { miner, class, count }));
+        mains.extend(answers.main_hotkey.map(|main| NamedMain { miner, main }));
+        drivers.record_features(miner, answers.features);
+        drivers.record_manifest(miner, answers.manifest);
+    }
+    let window = Window::at(metagraph.tempo, metagraph.last_epoch, metagraph.block);
+    let now = state.clock.now();
+    if let Err(error) = state.store.put_main_hotkeys(window.cycle, &mains, now).await {
+        state.fail(error);
     }
     announced.sort_unstable();
     Announcements { announced, silent }

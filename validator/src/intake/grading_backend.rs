@@ -1,5 +1,6 @@
 //! Grading as part of the validator: it is opened here, and its challenges run as jobs of the validator's own.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -54,6 +55,10 @@ impl GradingBackend for ValidatorGrading {
         Box::pin(take_census(&self.jobs.state, &self.jobs.drivers))
     }
 
+    fn counting_stakes(&self) -> BTreeMap<ValidatorKey, u64> {
+        self.jobs.state.stakes.lock().clone()
+    }
+
     fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<SealedSession>>> {
         Box::pin(async move {
             match &self.gateway {
@@ -69,18 +74,5 @@ impl GradingBackend for ValidatorGrading {
 
     fn end_job(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()> {
         Box::pin(self.jobs.cancel(job, why))
-    }
-
-    fn is_backed_by_receipts(&self, job: JobId) -> BoxFuture<'_, bool> {
-        let state = &self.jobs.state;
-        Box::pin(async move {
-            match state.store.is_refusal_backed(job).await {
-                Ok(backed) => backed,
-                Err(error) => {
-                    state.fail(error);
-                    false
-                }
-            }
-        })
     }
 }

@@ -19,6 +19,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::driver::{FirstAttempt, FirstStep, JobDrivers, read_final_metadata};
+use crate::metrics::count_job;
 use crate::state::ValidatorState;
 use crate::store::JobAdmission;
 
@@ -259,6 +260,7 @@ impl JobIntake {
     async fn refuse(&self, job: JobId, frame: &str, details: RejectionDetails) -> Result<(), StoreError> {
         tracing::info!(%job, reason = %details.reason, message = details.message, "job refused");
         let (outcome, now) = (Outcome::Rejected(details), self.state.clock.now());
+        count_job(&outcome);
         self.state.store.refuse(job, frame, &outcome, now).await
     }
 }

@@ -7,7 +7,7 @@
 //! | [`own_jobs`] | turns an order for a session into a signed job of the validator's own |
 //! | [`gateway_backend`] | opens the gateway, and is its view of the validator |
 //! | [`grading_backend`] | opens grading, and is its view of the validator |
-//! | [`census`] | asks every miner which executors it has |
+//! | [`census`] | asks every miner which executors it has, and for its main hotkey |
 //! | [`whitelist`] | tells every miner which images sealed sessions may run |
 
 pub(crate) mod census;

@@ -2,13 +2,15 @@
 //! the door at which this validator serves its own.
 //!
 //! A validator that serves pages states their address in its commitment on the chain. Its receipts are read there by
-//! [`ReceiptGatherer`](crate::receipt_gatherer::ReceiptGatherer), its statements by [`PeerValidators`].
+//! [`ReceiptGatherer`](crate::receipt_gatherer::ReceiptGatherer), its statements by [`PeerValidators`],
+//! which also compares what others were shown with what this validator was shown.
 
 pub(crate) mod announcement;
+mod comparison;
 pub(crate) mod pages_door;
 mod statements;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -38,6 +40,8 @@ struct KnownPeers {
     /// The cycle in which they were read.
     cycle: Option<Epoch>,
     addresses: BTreeMap<ValidatorKey, SocketAddr>,
+    /// The validators that showed a forged statement, and the cycle in which they did.
+    liars: (Option<Epoch>, BTreeSet<ValidatorKey>),
 }
 
 impl PeerValidators {

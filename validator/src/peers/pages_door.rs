@@ -1,5 +1,6 @@
-//! The door at which this validator serves its receipts, its statements of capacity with their evidence, and its
-//! scoring snapshots. It is public: all of it is signed or content-addressed, and meant to be checked by others.
+//! The door at which this validator serves its receipts, its statements of capacity with their evidence, the statements
+//! that it has read of others, and its scoring snapshots. It is public: all of it is signed or content-addressed, and
+//! meant to be checked by others.
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use axum::http::header::{ACCEPT_RANGES, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
+use muster_capacity_statements::{SeenDigest, SeenList, SignedStatement};
 use muster_chain::Epoch;
 use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
 use muster_http::server::{self, Server, TowerToHyperService};
@@ -31,6 +33,8 @@ pub(crate) async fn serve(state: Arc<ValidatorState>, listener: TcpListener) -> 
         .route("/receipts/{page}", get(receipts))
         .route("/capacity/{cycle}", get(statement))
         .route("/capacity-evidence/{digest}", get(evidence))
+        .route("/capacity-seen/{cycle}", get(seen_statements))
+        .route("/capacity-statements/{digest}", get(seen_statement))
         .route("/scoring-snapshots/{digest}", get(snapshot))
         .with_state(state);
     let service = TowerToHyperService::new(router);
@@ -84,6 +88,23 @@ async fn statement(State(state): State<Arc<ValidatorState>>, Path(cycle): Path<u
 
 async fn evidence(State(state): State<Arc<ValidatorState>>, Path(digest): Path<Digest>) -> Response {
     json_text(state.store.evidence(digest).await)
+}
+
+/// The statements for a cycle that this validator has read. 404 if it has read none.
+async fn seen_statements(State(state): State<Arc<ValidatorState>>, Path(cycle): Path<u64>) -> Response {
+    let listed = state.store.sightings_in(Epoch(cycle)).await.map(|sightings| {
+        let digests = sightings.iter().filter_map(|seen| {
+            let statement: SignedStatement = serde_json::from_str(&seen.body).ok()?;
+            Some(SeenDigest::of(&statement))
+        });
+        let statements: Vec<_> = digests.collect();
+        (!statements.is_empty()).then(|| SeenList { statements }.to_text())
+    });
+    json_text(listed)
+}
+
+async fn seen_statement(State(state): State<Arc<ValidatorState>>, Path(digest): Path<Digest>) -> Response {
+    json_text(state.store.sighting(digest).await)
 }
 
 async fn snapshot(State(state): State<Arc<ValidatorState>>, Path(digest): Path<Digest>) -> Response {

@@ -99,9 +99,15 @@ impl PeerValidators {
             validator,
             cycle: cycle.0,
         };
-        let (statement, evidence) = match fetch_statement(fetcher, address, &expected).await {
+        let statement = match fetch_statement(fetcher, address, &expected).await {
             Ok(Some(read)) => read,
             Ok(None) => return Ok(Ok(None)),
+            Err(error) => return Ok(Err(error)),
+        };
+        // It was signed, whatever its evidence is worth.
+        self.note_sighting(&statement, None).await?;
+        let evidence = match fetch_evidence(fetcher, address, &statement).await {
+            Ok(evidence) => evidence,
             Err(error) => return Ok(Err(error)),
         };
         if let Some((miner, at)) = newest_probe(&evidence) {
@@ -123,16 +129,22 @@ async fn fetch_statement(
     fetcher: &Fetcher,
     address: SocketAddr,
     expected: &StatementContext,
-) -> Result<Option<(SignedStatement, CapacityEvidence)>, NotTaken> {
+) -> Result<Option<SignedStatement>, NotTaken> {
     let path = format!("/capacity/{}", expected.cycle);
-    let Some(text) = fetcher.fetch_text(address, &path, MAX_STATEMENT_BYTES).await? else {
-        return Ok(None);
-    };
-    let statement = check_statement(&text, expected)?;
+    match fetcher.fetch_text(address, &path, MAX_STATEMENT_BYTES).await? {
+        Some(text) => Ok(Some(check_statement(&text, expected)?)),
+        None => Ok(None),
+    }
+}
+
+async fn fetch_evidence(
+    fetcher: &Fetcher,
+    address: SocketAddr,
+    statement: &SignedStatement,
+) -> Result<CapacityEvidence, NotTaken> {
     let path = format!("/capacity-evidence/{}", statement.evidence());
     let text = fetcher.fetch_text(address, &path, MAX_EVIDENCE_BYTES).await?;
-    let evidence = statement.check_evidence(&text.ok_or(NotTaken::NoEvidence)?)?;
-    Ok(Some((statement, evidence)))
+    Ok(statement.check_evidence(&text.ok_or(NotTaken::NoEvidence)?)?)
 }
 
 /// The newest probe that showed anything, of the miner with the most executors shown.

@@ -7,12 +7,13 @@ use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::error::Causes;
 use muster_store::StoreError;
 
-use super::cycle::{CycleAction, CycleProgress, next_action, span_to_score};
+use super::burns::READ_EVERY;
 use super::epochs::restore_allowance;
 use super::{AdvanceError, BlockTimes, WeightSetter};
 use crate::Error;
 use crate::chain::Blocks;
 use crate::store::CycleState;
+use muster_subnet_view::cycle::{CycleAction, CycleProgress, next_action, span_to_score};
 
 /// The chain's state at one block, on which all decisions at that block rest.
 pub(super) struct ChainSnapshot {
@@ -100,13 +101,21 @@ impl WeightSetter {
         // After a failure the next block is the time of the next try.
         let next = BlockNumber(block.0.saturating_add(1));
         match self.advance(block).await {
-            Ok(Some(then)) => Ok(then.max(next)),
+            Ok(Some(then)) => Ok(self.read_again_by(block, then).max(next)),
             Ok(None) => Ok(next),
             Err(AdvanceError::Store(error)) => Err(error),
             Err(AdvanceError::Chain(error)) => {
                 tracing::warn!(%block, error = %Causes(&error), "the scoring cycle waits for the chain");
                 Ok(next)
             }
+        }
+    }
+
+    /// The next block at which something is due: the transfers of blocks have to be read before nodes forget them.
+    fn read_again_by(&self, block: BlockNumber, then: BlockNumber) -> BlockNumber {
+        match self.burn_account() {
+            Some(_) => then.min(BlockNumber(block.0.saturating_add(READ_EVERY))),
+            None => then,
         }
     }
 
@@ -139,9 +148,10 @@ impl WeightSetter {
             return Ok(Some(chain.window.end));
         };
         self.settle_missed_windows(&chain, span).await?;
+        self.read_burns(span, block).await?;
         let stored = self.state.store.cycle(span.last).await?;
         let progress = stored.as_ref().map_or(CycleProgress::Untouched, |cycle| {
-            CycleProgress::of(cycle.state, BlockNumber(cycle.at_block))
+            progress_of(cycle.state, BlockNumber(cycle.at_block))
         });
         let limit = chain.rules.hyperparameters.weights_rate_limit;
         match (
@@ -156,7 +166,11 @@ impl WeightSetter {
                 Ok(None)
             }
             (CycleAction::Score, _) => {
-                let cycle = self.score_cycle(span, &chain).await?;
+                let Some(burned) = self.burned_in(span).await? else {
+                    tracing::warn!(cycle = %span.cycle, "the cycle is scored once the burns of its blocks are read");
+                    return Ok(None);
+                };
+                let cycle = self.score_cycle(span, &chain, &burned).await?;
                 if cycle.state == CycleState::Pending {
                     self.submit_weights(cycle, &chain).await?;
                 }
@@ -173,5 +187,14 @@ impl WeightSetter {
             }
             (CycleAction::Confirm | CycleAction::Send | CycleAction::Again, None) => Ok(None),
         }
+    }
+}
+
+/// The progress that a stored state means, if the cycle came to it at block `at`.
+fn progress_of(state: CycleState, at: BlockNumber) -> CycleProgress {
+    match state {
+        CycleState::Pending => CycleProgress::Pending,
+        CycleState::Committed | CycleState::Set => CycleProgress::Sent(at),
+        CycleState::Kept | CycleState::Expired | CycleState::Missed => CycleProgress::Settled,
     }
 }

@@ -6,18 +6,23 @@ use std::time::Duration;
 use muster_capacity_statements::{
     CapacityEvidence, MinerObservations, StatementContext, check_statement, evidence_digest, sign_statement,
 };
-use muster_grading::batch_settlement::Capacity;
+use muster_grading_runner::store::{SeenCapacity, WaitingExcuse};
 use muster_protocol::{ExecutorClass, Timestamp, ValidatorKey};
-use muster_scoring::{CapacityInputs, CapacityStatement, EpochFacts, Observation, ObservationKind};
+use muster_scoring::{
+    CapacityInputs, CapacityStatement, CountedAttempts, EpochFacts, ExcuseState, Observation,
+    ObservationKind, settle_excuse, stated_kinds,
+};
 use muster_store::StoreError;
 
 use super::WeightSetter;
-use super::cycle::BlockSpan;
-use crate::config::BATCHES_BACK;
 use crate::store::{OfferCount, StoredStatement};
+use muster_subnet_view::cycle::BlockSpan;
 
 /// The time over which offers and refusals count (`docs/adr/0064`).
 const OFFERS_BACK: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// How long after the receipts of an attempt expire its finished receipt may still be signed.
+const LATE_END: Duration = Duration::from_secs(60);
 
 impl WeightSetter {
     /// Signs what this validator's probes proved before the cycle of `span`, for others to read. Without a probe it
@@ -75,7 +80,7 @@ impl WeightSetter {
         classes.extend(stated_classes(&statements, &stakes));
         Ok(Some(CapacityInputs {
             classes,
-            kinds: [ObservationKind::Announced].into(),
+            kinds: stated_kinds(&statements, &stakes, me),
             stakes,
             statements,
         }))
@@ -83,11 +88,12 @@ impl WeightSetter {
 
     /// The observations of this validator's probes before the cycle of a span.
     async fn observe(&self, span: BlockSpan) -> Result<MinerObservations, StoreError> {
-        let grading = &self.state.config.grading;
-        let back = grading.every_blocks.saturating_mul(BATCHES_BACK);
-        let first_batch = span.first.0.saturating_sub(back);
-        let batches = self.grading.store();
-        let observed = batches.capacities_between(first_batch, span.last.0).await?;
+        let mut observed = Vec::new();
+        for kind in [ObservationKind::Announced, ObservationKind::Unannounced] {
+            let first = span.first.0.saturating_sub(self.state.config.blocks_back(kind));
+            let batches = self.grading.store();
+            observed.extend(batches.capacities_between(kind, first, span.last.0).await?);
+        }
         let since = self.state.clock.now().minus(OFFERS_BACK);
         let offers = self.state.store.offers_since(since).await?;
         Ok(observations(&observed, &offers))
@@ -103,19 +109,35 @@ impl WeightSetter {
     }
 }
 
-/// The observations of this validator's batches, with the offers of the miners that they saw. The only kind of probe is
-/// the announced batch, and executors that receipts excuse count as shown, as the batch has bounded them.
-fn observations(observed: &[(Timestamp, Capacity)], offers: &[OfferCount]) -> MinerObservations {
+/// The excuses that no longer wait once these attempts count. `earliest` is the time before which receipts are late
+/// from this cycle on: an attempt that had to end by then gets no receipt any more that counts.
+pub(super) fn settle_waiting(
+    waiting: Vec<WaitingExcuse>,
+    counted: &CountedAttempts,
+    earliest: Option<Timestamp>,
+) -> Vec<(WaitingExcuse, ExcuseState)> {
+    let settle = |excuse: WaitingExcuse| {
+        let closed = earliest.is_some_and(|earliest| excuse.until.plus(LATE_END) < earliest);
+        match settle_excuse(excuse.attempt, excuse.at, counted, closed) {
+            ExcuseState::Waiting => None,
+            state @ (ExcuseState::Covered | ExcuseState::Failed) => Some((excuse, state)),
+        }
+    };
+    waiting.into_iter().filter_map(settle).collect()
+}
+
+/// The observations of this validator's batches, with the offers of the miners that they saw.
+fn observations(observed: &[SeenCapacity], offers: &[OfferCount]) -> MinerObservations {
     let mut miners = MinerObservations::new();
-    for (at, capacity) in observed {
+    for capacity in observed {
         let seen = miners.entry((capacity.miner, capacity.class)).or_default();
         seen.observations.push(Observation {
-            kind: ObservationKind::Announced,
-            at: *at,
+            kind: capacity.kind,
+            at: capacity.at,
             announced: capacity.announced,
-            shown: capacity.proven.saturating_add(capacity.excused),
+            shown: capacity.shown,
             credit: capacity.credit,
-            excuses: Vec::new(),
+            excuses: capacity.excuses.clone(),
         });
     }
     for count in offers {
@@ -161,7 +183,7 @@ fn stated_classes(
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::{Hotkey, MinerKey};
+    use muster_protocol::{AttemptId, Hotkey, MinerKey};
     use muster_scoring::CapacityRow;
 
     use super::*;
@@ -174,14 +196,16 @@ mod tests {
 
     #[test]
     fn the_second_lowest_of_the_last_eight_batches_is_stated() {
-        let observed = |second, proven| {
-            let capacity = Capacity {
-                proven,
-                announced: 4,
-                credit: u64::from(proven) * 1_000,
-                ..Capacity::none(MinerKey(key(1)), CLASS)
-            };
-            (Timestamp::from_secs(second), capacity)
+        let observed = |second, proven| SeenCapacity {
+            kind: ObservationKind::Announced,
+            at: Timestamp::from_secs(second),
+            miner: MinerKey(key(1)),
+            class: CLASS,
+            announced: 4,
+            shown: proven,
+            proven,
+            credit: u64::from(proven) * 1_000,
+            excuses: vec![],
         };
         let counts = [0, 4, 4, 1, 4, 4, 3, 4, 4];
         let batches: Vec<_> = counts
@@ -202,6 +226,34 @@ mod tests {
         };
         assert_eq!((row.executors, row.credit), (3, 3_000));
         assert_eq!((row.offers, row.refused), (40, 3));
+    }
+
+    #[test]
+    fn an_excuse_waits_until_its_attempt_counts_or_can_count_no_more() {
+        let at = Timestamp::from_secs;
+        let attempt = |number: u128| AttemptId::from_uuid(uuid::Uuid::from_u128(number));
+        let excuse = |number, until| WaitingExcuse {
+            batch: "batch".to_owned(),
+            attempt: attempt(number),
+            at: at(100),
+            until: at(until),
+        };
+        let waiting = vec![excuse(1, 900), excuse(2, 900), excuse(3, 900), excuse(4, 140)];
+        let counted = [(attempt(1), (at(50), at(150))), (attempt(2), (at(50), at(99)))].into();
+        let settled = |earliest| {
+            let settled = settle_waiting(waiting.clone(), &counted, earliest).into_iter();
+            settled
+                .map(|(excuse, state)| (excuse.attempt.as_uuid().as_u128(), state))
+                .collect::<Vec<_>>()
+        };
+        let (covered, failed) = (ExcuseState::Covered, ExcuseState::Failed);
+        assert_eq!(settled(None), [(1, covered), (2, failed)]);
+        assert_eq!(
+            settled(Some(at(200))),
+            [(1, covered), (2, failed)],
+            "the fourth may end late"
+        );
+        assert_eq!(settled(Some(at(201))), [(1, covered), (2, failed), (4, failed)]);
     }
 
     #[test]

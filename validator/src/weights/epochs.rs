@@ -14,16 +14,16 @@ use muster_scoring::{
 use muster_store::StoreError;
 
 use super::block_loop::ChainSnapshot;
-use super::cycle::{BlockSpan, span_to_score};
 use super::{BlockTimes, WeightSetter};
 use crate::state::ValidatorState;
+use muster_subnet_view::cycle::{BlockSpan, span_to_score};
 
 impl WeightSetter {
     /// Records the epoch that holds the head, unless it is recorded.
     pub(super) async fn record_epoch(&self, chain: &ChainSnapshot) -> Result<(), StoreError> {
         let first = BlockNumber(chain.window.cycle.0);
         if self.state.allowance.lock().knows(first.0) {
-            return Ok(());
+            return self.restore_proven(chain).await;
         }
         let subnet = match self.state.subnet.chain().subnet_at(first).await {
             Ok(Some(subnet)) => subnet,
@@ -41,11 +41,24 @@ impl WeightSetter {
             let netuid = chain.metagraph.netuid.0;
             self.state_capacity(span, netuid).await?;
             // The others' statements are not known yet.
-            let inputs = self.capacity_inputs(span, netuid).await?;
+            let inputs = self.capacity_votes(span, netuid).await?;
             facts.proven = self.note_proven(span, inputs.as_ref());
             self.note_epoch(&facts).await?;
         }
         tracing::info!(block = %first, permitted = facts.permitted.len(), proven = facts.proven.len(), "epoch recorded");
+        Ok(())
+    }
+
+    /// Looks up the executors that count in the present cycle, after a restart within it.
+    async fn restore_proven(&self, chain: &ChainSnapshot) -> Result<(), StoreError> {
+        if self.state.knows_proven() {
+            return Ok(());
+        }
+        let settled = self.state.store.settled_through().await?;
+        if let Some(span) = span_to_score(&chain.window, settled) {
+            let inputs = self.capacity_votes(span, chain.metagraph.netuid.0).await?;
+            self.note_proven(span, inputs.as_ref());
+        }
         Ok(())
     }
 
@@ -76,6 +89,7 @@ impl WeightSetter {
         let (me, cycle) = (self.state.key(), span.cycle.0);
         let graded = inputs.map(|inputs| GradedExecutors::agree(inputs, me, cycle));
         self.state.set_proven(graded.unwrap_or_default());
+        *self.state.stakes.lock() = inputs.map(|inputs| inputs.stakes.clone()).unwrap_or_default();
         inputs.map_or_else(Vec::new, |inputs| proven_executors(inputs, me, cycle))
     }
 

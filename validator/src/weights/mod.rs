@@ -1,8 +1,9 @@
 //! Weights: follow the chain's blocks, score the work before a cycle once the cycle's window opens, and set the
 //! weights.
 //!
-//! [`block_loop`] decides at each block what is due, by the rules in [`cycle`]; [`score_cycle`] scores a cycle, with
-//! the capacity that validators state ([`capacity`]) and the stakes that [`epochs`] recorded; [`submission`] submits
+//! [`block_loop`] decides at each block what is due, by the rules in [`muster_subnet_view::cycle`]; [`score_cycle`]
+//! scores a cycle, with the capacity that validators state ([`capacity`], without those that contradict themselves:
+//! [`contradictions`]), the stakes that [`epochs`] recorded, and the [`burns`] of validators; [`submission`] submits
 //! its weights and looks after commits until they are revealed.
 //!
 //! A scored cycle is stored before its weights are sent, so that a restart sends the same weights or learns from the
@@ -12,8 +13,9 @@
 //! chain stay as they are.
 
 mod block_loop;
+mod burns;
 mod capacity;
-pub(crate) mod cycle;
+mod contradictions;
 mod epochs;
 mod receipt_gate;
 mod score_cycle;
@@ -25,7 +27,8 @@ use muster_chain::ChainError;
 use muster_grading_runner::GradingRunner;
 use muster_store::StoreError;
 
-pub(crate) use receipt_gate::{BlockTimes, ScoringGate};
+pub(crate) use muster_subnet_view::BlockTimes;
+pub(crate) use receipt_gate::ScoringGate;
 
 use crate::state::ValidatorState;
 

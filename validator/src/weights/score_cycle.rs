@@ -1,42 +1,62 @@
-//! Scores a cycle: the receipts, sessions and proven executors of its blocks become a snapshot, and the snapshot
+//! Scores a cycle: the receipts and proven executors of its blocks become a snapshot, and the snapshot
 //! becomes scores and weights.
 
-use muster_chain::{BlockNumber, Metagraph, Uid};
-use muster_protocol::ValidatorKey;
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_chain::{BlockNumber, Epoch, Metagraph, Uid};
+use muster_protocol::{Hotkey, ValidatorKey};
 use muster_scoring::{
-    DeferredWork, Neuron, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT, Score, ScoredSpan,
-    ScoringRules, ScoringSnapshot, StreamedSession, VESTING_CYCLES, score_cycle, unspend,
+    DeferredWork, MainHotkey, Neuron, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT, Score, ScoredSpan,
+    ScoringRules, ScoringSnapshot, VESTING_CYCLES, agree_main_hotkeys, credit_burns, score_cycle,
+    score_with_attempts, unspend,
 };
 use muster_store::StoreError;
 
 use super::WeightSetter;
 use super::block_loop::ChainSnapshot;
-use super::cycle::BlockSpan;
+use super::capacity::settle_waiting;
 use crate::config::ScoringConfig;
 use crate::store::{CycleState, StoredCycle};
+use muster_subnet_view::cycle::BlockSpan;
 
 /// The duration of a block where the chain does not tell it, in milliseconds: Bittensor's.
 const BLOCK_MS: u64 = 12_000;
 
+/// Excuses that are settled in one cycle; further ones wait for the next.
+const MAX_EXCUSES: usize = 100_000;
+
 impl WeightSetter {
     /// Scores the work of a span of blocks and stores the cycle with its snapshot. The cycle is pending if it has
-    /// weights to set.
+    /// weights to set. `burned` is the rao that each account has burned in these blocks.
     pub(super) async fn score_cycle(
         &self,
         span: BlockSpan,
         chain: &ChainSnapshot,
+        burned: &BTreeMap<Hotkey, u64>,
     ) -> Result<StoredCycle, StoreError> {
         let _gate = self.gate.lock().await;
-        let snapshot = self.take_snapshot(span, chain).await?;
+        let snapshot = self.take_snapshot(span, chain, burned).await?;
         self.agree_on_epoch(span, &snapshot).await?;
-        let (count, sessions) = (snapshot.receipts.len(), snapshot.streamed.len());
+        let count = snapshot.receipts.len();
+        let waiting = self.grading.store().waiting_excuses(MAX_EXCUSES).await?;
         // A cycle may hold a million receipts, which takes too long for a thread that serves sockets.
         let scoring = tokio::task::spawn_blocking(move || {
             let text = snapshot.to_text();
             let digest = ScoringSnapshot::digest_of(&text);
-            (score_cycle(&snapshot), text, digest)
+            let (scores, weights, settled) = if waiting.is_empty() {
+                let (scores, weights) = score_cycle(&snapshot);
+                (scores, weights, Vec::new())
+            } else {
+                let (scores, weights, attempts) = score_with_attempts(&snapshot);
+                (
+                    scores,
+                    weights,
+                    settle_waiting(waiting, &attempts, snapshot.span.earliest),
+                )
+            };
+            (scores, weights, settled, text, digest)
         });
-        let ((scores, weights), text, digest) = match scoring.await {
+        let (scores, weights, settled, text, digest) = match scoring.await {
             Ok(scored) => scored,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -44,19 +64,17 @@ impl WeightSetter {
                 Err(_) => std::future::pending().await,
             },
         };
+        // A process that ends here settles them again.
+        self.grading.store().settle_excuses(&settled).await?;
         for (attempt, reason) in &scores.dropped {
-            tracing::debug!(%attempt, %reason, "a receipt or a session does not count");
-        }
-        for faulty in &scores.faults {
-            let (attempt, miner, unproven) = (&faulty.attempt, &faulty.miner, faulty.unproven);
-            tracing::warn!(%attempt, %miner, unproven, fault = ?faulty.fault, "answers of a session are not proven and pay nothing");
+            tracing::debug!(%attempt, %reason, "a receipt does not count");
         }
         let state = if weights.is_empty() {
             CycleState::Kept
         } else {
             CycleState::Pending
         };
-        tracing::info!(cycle = %span.cycle, snapshot = %digest, receipts = count, sessions, miners = scores.scores.len(), ?state, "cycle scored");
+        tracing::info!(cycle = %span.cycle, snapshot = %digest, receipts = count, miners = scores.scores.len(), ?state, "cycle scored");
         let cycle = StoredCycle {
             number: span.cycle.0,
             first_block: span.first.0,
@@ -79,11 +97,11 @@ impl WeightSetter {
         &self,
         span: BlockSpan,
         chain: &ChainSnapshot,
+        burned: &BTreeMap<Hotkey, u64>,
     ) -> Result<ScoringSnapshot, StoreError> {
         let store = &self.state.store;
         let mut work = CycleWork {
             receipts: store.finished_between(span.first, span.last).await?,
-            streamed: store.streamed_between(span.first, span.last).await?,
             first: span.first,
             blocks: block_count(span.first, span.last),
         };
@@ -93,7 +111,6 @@ impl WeightSetter {
             if lost.last_block < span.first.0 {
                 let (first, last) = (BlockNumber(lost.first_block), BlockNumber(lost.last_block));
                 again.extend(store.finished_between(first, last).await?);
-                work.streamed.extend(store.streamed_between(first, last).await?);
                 work.first = work.first.min(first);
                 work.blocks = work.blocks.saturating_add(block_count(first, last));
             }
@@ -105,8 +122,14 @@ impl WeightSetter {
         work.receipts.extend(again);
         let spent = spent.unwrap_or_default();
         let allowance = self.allowance_inputs(span, &work.receipts, spent).await?;
-        let capacity = self.capacity_inputs(span, chain.metagraph.netuid.0).await?;
+        let capacity = self.capacity_votes(span, chain.metagraph.netuid.0).await?;
         let me = self.state.key();
+        let neurons = scored_neurons(&chain.metagraph);
+        let validators: BTreeSet<_> = permitted(&chain.metagraph).collect();
+        let mut paying = validators.clone();
+        paying.insert(me);
+        let burned = credit_burns(burned, &neurons, &paying);
+        let main_hotkeys = self.main_hotkeys(chain, &neurons).await?;
         let config = &self.state.config.scoring;
         Ok(ScoringSnapshot {
             format: SNAPSHOT_FORMAT.to_owned(),
@@ -114,20 +137,35 @@ impl WeightSetter {
             netuid: chain.metagraph.netuid.0,
             span: self.scored_span(span, &work, chain),
             me,
-            neurons: scored_neurons(&chain.metagraph),
-            validators: permitted(&chain.metagraph).collect(),
+            neurons,
+            validators,
             rules: scoring_rules(config, chain.rules.hyperparameters.min_allowed_weights),
             receipts: work.receipts,
-            streamed: work.streamed,
             capacity,
             allowance,
             history: before.iter().map(past_cycle).collect(),
             convictions: Vec::new(),
             quality: Vec::new(),
-            main_hotkeys: Vec::new(),
+            main_hotkeys,
             deferred: before.first().map(deferred_by).unwrap_or_default(),
-            burned: [].into(),
+            burned,
         })
+    }
+
+    /// The main hotkeys that miners named in the cycle of the window, with those of the cycle before.
+    async fn main_hotkeys(
+        &self,
+        chain: &ChainSnapshot,
+        neurons: &[Neuron],
+    ) -> Result<Vec<MainHotkey>, StoreError> {
+        let (store, window) = (&self.state.store, &chain.window);
+        let length = window.end.0.saturating_sub(window.cycle.0);
+        let before = Epoch(window.cycle.0.saturating_sub(length));
+        let (now, before) = (
+            store.main_hotkeys_of(window.cycle).await?,
+            store.main_hotkeys_of(before).await?,
+        );
+        Ok(agree_main_hotkeys(&now, &before, neurons))
     }
 
     fn scored_span(&self, span: BlockSpan, work: &CycleWork, chain: &ChainSnapshot) -> ScoredSpan {
@@ -149,8 +187,6 @@ impl WeightSetter {
 struct CycleWork {
     /// Finished receipts, of all validators.
     receipts: Vec<PaidReceipt>,
-    /// Sealed sessions of this validator's own gateway.
-    streamed: Vec<StreamedSession>,
     /// The first block.
     first: BlockNumber,
     /// The number of blocks.
@@ -169,11 +205,10 @@ fn permitted(metagraph: &Metagraph) -> impl Iterator<Item = ValidatorKey> {
 fn scoring_rules(config: &ScoringConfig, min_entries: u16) -> ScoringRules {
     ScoringRules {
         class_weights: config.class_weights.clone(),
-        streaming_weight: config.streaming_weight,
         capacity_per_mille: u16::from(config.capacity_percent).saturating_mul(10),
         burn_per_second: config.burn_per_second,
         burn_hotkey: config.burn_hotkey,
-        bonus_per_mille: 0,
+        bonus_per_mille: u16::from(config.bonus_percent).saturating_mul(10),
         min_entries,
     }
 }

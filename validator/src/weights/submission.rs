@@ -14,10 +14,10 @@ use muster_scoring::{follow_uids, weights_of};
 use muster_store::StoreError;
 
 use super::block_loop::ChainSnapshot;
-use super::cycle::BlockSpan;
 use super::score_cycle::{scored_neurons, to_numbers};
 use super::{AdvanceError, WeightSetter};
 use crate::store::{CycleState, StoredCycle};
+use muster_subnet_view::cycle::BlockSpan;
 
 impl WeightSetter {
     /// Settles the pending cycles whose window has passed. If the chain shows that it took the newest one's weights,

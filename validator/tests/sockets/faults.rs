@@ -366,7 +366,7 @@ async fn users_mistakes_leave_no_miner_out_and_its_own_failures_do() {
         let mut session = miner.accept().await;
         let id = bring_to(Stage::VolumesReady, &mut world, &mut session).await;
         session.job_failed(id).await;
-        assert_eq!(session.paid().await, "0.000000");
+        assert_eq!(session.paid().await, "9.000000");
         world.facilitator.expect(JobStatus::Failed).await;
         assert_eq!(world.state().await["jobs"][0]["fault"], "user");
     }

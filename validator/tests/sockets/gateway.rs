@@ -18,6 +18,7 @@ use crate::support::{World, within};
 fn service() -> Service {
     let entry = json!({
         "model": "tiny", "image": ImageId(Digest::of(b"image")), "class": "always_on.test", "output_price": 7,
+        "input_tokens_per_s": 1_000, "output_tokens_per_s": 1,
         "args": ["serve"], "env": {"A": "b"}, "scheme": "text", "listen": {"port": 8000},
     });
     serde_json::from_value(entry).unwrap()

@@ -33,7 +33,13 @@ fn signed(validator: &Keypair, miner: &Keypair, payload: ReceiptPayload) -> Rece
 }
 
 /// The started and the finished receipt of one attempt, signed by a validator and a miner.
-fn about(validator: &Keypair, miner: &Keypair, attempt: u128, amount: &str, at: Timestamp) -> [Receipt; 2] {
+pub(crate) fn about(
+    validator: &Keypair,
+    miner: &Keypair,
+    attempt: u128,
+    amount: &str,
+    at: Timestamp,
+) -> [Receipt; 2] {
     let job_uuid = AttemptId::from_uuid(Uuid::from_u128(attempt));
     let (miner_hotkey, validator_hotkey) = (MinerKey(miner.hotkey()), ValidatorKey(validator.hotkey()));
     let started = ReceiptPayload::Started(StartedReceipt {
@@ -63,7 +69,7 @@ fn about(validator: &Keypair, miner: &Keypair, attempt: u128, amount: &str, at: 
     ]
 }
 
-fn write(miner: &Miner, at: Timestamp, receipts: &[Receipt]) {
+pub(crate) fn write(miner: &Miner, at: Timestamp, receipts: &[Receipt]) {
     let page = format!("{}.jsonl", muster_protocol::receipt::page_of(at));
     for receipt in receipts {
         let mut line = serde_json::to_vec(receipt).unwrap();

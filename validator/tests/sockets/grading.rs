@@ -4,15 +4,20 @@
 use std::collections::BTreeMap;
 
 use muster_gateway::Settings;
+use muster_grading::ObservationKind;
 use muster_grading::batch_file::BatchFile;
 use muster_grading::judgement::{Judgement, Why};
 use muster_grading::replay::replay;
 use muster_grading_runner::GraderImage;
 use muster_hardware_proof::InstructionSet;
+use muster_identity::{countersign, offer_receipt};
+use muster_process::Clock as _;
+use muster_protocol::receipt::{StartedReceipt, StartedTag};
 use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::{Digest, ExecutorClass, ImageId, MinerKey};
+use muster_protocol::{AttemptId, Digest, ExecutorClass, ImageId, MinerKey, ReceiptPayload, ValidatorKey};
 use muster_session_pool::Service;
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::support::fleet::{Behaviour, Fleet};
 use crate::support::miner::Miner;
@@ -22,6 +27,7 @@ use crate::support::{World, within};
 async fn grading(miners: &[&Miner]) -> World {
     let mut world = World::new(miners).await;
     world.config.grading.every_blocks = 0;
+    world.config.grading.probe_every_blocks = 0;
     let (class, args) = (ExecutorClass::AlwaysOnTest, vec![]);
     let grader = GraderImage {
         image: ImageId(Digest::of(b"grader")),
@@ -42,7 +48,13 @@ async fn begin(world: &mut World) {
 /// Runs a batch with the next block; returns its file as anybody can fetch it. The evidence in it is checked, with all
 /// signatures.
 async fn batch(world: &World) -> BatchFile {
-    let began = within("a batch", world.ask(reqwest::Method::POST, "/v0/batches")).await;
+    batch_of(world, "announced").await
+}
+
+/// The same for a batch of this kind.
+async fn batch_of(world: &World, kind: &str) -> BatchFile {
+    let path = format!("/v0/batches?kind={kind}");
+    let began = within("a batch", world.ask(reqwest::Method::POST, &path)).await;
     let batch = began["batch"]
         .as_str()
         .unwrap_or_else(|| panic!("no batch: {began}"));
@@ -185,6 +197,7 @@ async fn executors_that_vanish_at_the_barrier_and_after_it_are_named_and_nobody_
             Behaviour::LeavesChallenged => matches!(why(&judgement), Why::Gone { .. }),
             Behaviour::LeavesCommitted => *why(&judgement) == Why::VanishedAfterCommitment,
             Behaviour::Smaller => matches!(why(&judgement), Why::WrongOpening { .. }),
+            Behaviour::AtWork => false,
         };
         assert!(named, "{behaviour:?}: {judgement}");
     }
@@ -195,10 +208,91 @@ async fn executors_that_vanish_at_the_barrier_and_after_it_are_named_and_nobody_
     );
 }
 
+#[tokio::test]
+async fn an_unannounced_probe_waits_for_nobody_and_each_executor_at_work_needs_a_receipt() {
+    let mut miner = Miner::open("//Miner").await;
+    let mut world = grading(&[&miner]).await;
+    world.config.grading.probe_startup_s = 1;
+    begin(&mut world).await;
+    let fleet = Fleet::new(&miner.keypair);
+    let work = |attempt| {
+        let payload = ReceiptPayload::Started(StartedReceipt {
+            job_uuid: AttemptId::from_uuid(Uuid::from_u128(attempt)),
+            miner_hotkey: miner.key(),
+            validator_hotkey: ValidatorKey(world.keypair.hotkey()),
+            timestamp: muster_process::SystemClock::new().now(),
+            receipt_type: StartedTag,
+            executor_class: ExecutorClass::AlwaysOnTest,
+            is_organic: attempt == 99,
+            ttl: 60,
+        });
+        let offered = offer_receipt(&world.keypair, payload).unwrap();
+        countersign(&miner.keypair, offered).unwrap().into_inner()
+    };
+    // All four executors are at work: two are leased for grading by the same validator.
+    fleet.show(vec![work(96), work(97), work(98), work(99)]);
+    let story = async {
+        assert_eq!(batch(&world).await.judgements.len(), 4);
+        // The miner declines the first two.
+        fleet.expect(&[
+            Behaviour::AtWork,
+            Behaviour::AtWork,
+            Behaviour::Honest,
+            Behaviour::Last,
+        ]);
+        world.chain.seal_to(4);
+        batch_of(&world, "unannounced").await
+    };
+    let file = tokio::select! {
+        () = fleet.stand(&mut miner, 4) => panic!("it is there"),
+        file = story => file,
+    };
+    assert_eq!(file.head.kind, ObservationKind::Unannounced);
+    let mut names: Vec<_> = file.judgements.iter().map(ToString::to_string).collect();
+    names.sort_unstable();
+    let by = |judged: &Judgement| match judged {
+        Judgement::Excused { by, .. } => by.map(|by| by.attempt.as_uuid().as_u128()),
+        Judgement::Proven { .. }
+        | Judgement::Serving { .. }
+        | Judgement::Zero { .. }
+        | Judgement::Void { .. } => None,
+    };
+    let excused: Vec<_> = file.judgements.iter().filter_map(by).collect();
+    assert_eq!(excused, [99], "the user's job alone excuses: {names:?}");
+    let proven = |judged: &&Judgement| matches!(judged, Judgement::Proven { .. });
+    assert_eq!(file.judgements.iter().filter(proven).count(), 1, "{names:?}");
+    let zero = |wanted: fn(&Why) -> bool| {
+        let zeros = file
+            .judgements
+            .iter()
+            .filter(|judged| matches!(judged, Judgement::Zero { .. }));
+        zeros.filter(|judged| wanted(why(judged))).count()
+    };
+    assert_eq!(
+        zero(|why| matches!(why, Why::NotAtBarrier { .. })),
+        1,
+        "{names:?}"
+    );
+    assert_eq!(
+        zero(|why| *why == Why::ExcuseMissing { shown: 1 }),
+        1,
+        "{names:?}"
+    );
+    let batches = world.get("/v0/batches").await;
+    let kinds: Vec<_> = batches["batches"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|batch| &batch["kind"])
+        .collect();
+    assert_eq!(kinds, [&json!("unannounced"), &json!("announced")]);
+}
+
 /// A model that clients of the validator's gateway use.
 fn service() -> Service {
     let entry = json!({
         "model": "tiny", "image": ImageId(Digest::of(b"image")), "class": "always_on.test",
+        "input_tokens_per_s": 1_000, "output_tokens_per_s": 50,
         "scheme": "text", "listen": {"port": 8000},
     });
     serde_json::from_value(entry).unwrap()

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod accounts;
 #[cfg(test)]
+mod burns;
+#[cfg(test)]
 mod capacity;
 #[cfg(test)]
 mod chain_faults;
@@ -11,6 +13,8 @@ mod chain_faults;
 mod collateral;
 #[cfg(test)]
 mod concurrent_jobs;
+#[cfg(test)]
+mod contradictions;
 #[cfg(test)]
 mod facilitator_faults;
 #[cfg(test)]
@@ -26,7 +30,11 @@ mod hostile;
 #[cfg(test)]
 mod killed;
 #[cfg(test)]
+mod main_hotkeys;
+#[cfg(test)]
 mod organic;
+#[cfg(test)]
+mod pay;
 #[cfg(test)]
 mod queue;
 #[cfg(test)]

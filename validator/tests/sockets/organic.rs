@@ -370,7 +370,7 @@ async fn a_failed_job_is_its_users_failure_and_a_failed_subnet_is_not() {
     let mut session = miner.accept().await;
     let id = session.begin().await;
     session.job_failed(id).await;
-    assert_eq!(session.paid().await, "0.000000");
+    assert_eq!(session.paid().await, "9.000000");
     let (statuses, end) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses.last(), Some(&JobStatus::Failed));
     let details = end.metadata.unwrap().job_failure_details.unwrap();

@@ -194,7 +194,7 @@ async fn a_snapshot_is_stored_with_its_cycle_and_found_by_its_digest() {
     for (test, store) in each().await {
         store.note_chain("chain", BlockNumber(1), NOW(1)).await.unwrap();
         assert_eq!(store.genesis(), "chain");
-        let body = "{\"format\":\"muster/scoring-snapshot/1\"}";
+        let body = "{\"format\":\"muster/scoring-snapshot/2\"}";
         let digest = Digest::of(body.as_bytes());
         let cycle = |last_block, state, snapshot| StoredCycle {
             number: last_block,

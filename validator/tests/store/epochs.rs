@@ -108,6 +108,7 @@ async fn blocks_that_receipts_named_and_offers_that_miners_refused_are_counted()
             validator_signature: Signature::from_bytes([3; 64]),
         };
         let change = AttemptChange {
+            worked: None,
             job: one.uuid,
             attempt: begun.id,
             machine: begun.machine,

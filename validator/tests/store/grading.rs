@@ -9,11 +9,15 @@ use muster_grading::batch_settlement::{count_capacities, judge_silent_miner};
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, Judgement, Why};
 use muster_grading_runner::store::GradingStore;
-use muster_protocol::{ExecutorClass, ValidatorKey};
+use muster_protocol::receipt::AttemptAtWork;
+use muster_protocol::{AttemptId, ExecutorClass, ValidatorKey};
+use muster_scoring::{ExcuseState, ObservationKind};
+use uuid::Uuid;
 
 use super::{NOW, each, hotkey, miner};
 
 const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+const ANNOUNCED: ObservationKind = ObservationKind::Announced;
 
 fn drawn(block: u64, counts: &[(u8, u32)]) -> (BatchHead, BatchPlan) {
     let announced = counts.iter().map(|(of, count)| Announcement {
@@ -23,6 +27,7 @@ fn drawn(block: u64, counts: &[(u8, u32)]) -> (BatchHead, BatchPlan) {
     });
     let head = BatchHead {
         validator: ValidatorKey(hotkey(255)),
+        kind: ANNOUNCED,
         block,
         hash: [u8::try_from(block).unwrap(); 32],
         announced: announced.collect(),
@@ -32,7 +37,13 @@ fn drawn(block: u64, counts: &[(u8, u32)]) -> (BatchHead, BatchPlan) {
         grade_specs: GradeSpec::for_class(CLASS).into_iter().collect(),
         proven_before: vec![],
     };
-    let plan = draw_batch(&head.hash, head.validator, &head.announced, head.bounds);
+    let plan = draw_batch(
+        head.kind,
+        &head.hash,
+        head.validator,
+        &head.announced,
+        head.bounds,
+    );
     (head, plan)
 }
 
@@ -80,7 +91,13 @@ async fn a_batch_that_nobody_finished_is_void_and_counts_for_nothing() {
             (1, "void", Some(NOW(20)))
         );
         assert!(rows[0].grades.is_empty());
-        assert!(later.capacities_between(0, 100).await.unwrap().is_empty());
+        assert!(
+            later
+                .capacities_between(ANNOUNCED, 0, 100)
+                .await
+                .unwrap()
+                .is_empty()
+        );
         assert!(later.proven_before(&plan.participants).await.unwrap().is_empty());
         let id = hex_of(&plan);
         assert_eq!(later.batch_file(&id, None).await.unwrap(), None);
@@ -126,6 +143,7 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
             absence: Some(Absence::NotLeased {
                 said: "busy".to_owned(),
                 backed: false,
+                at_work: vec![],
             }),
             ..ParticipantEvidence::default()
         };
@@ -201,10 +219,10 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
         let counts = |last| {
             let book = book.clone();
             async move {
-                let found = book.capacities_between(0, last).await.unwrap();
+                let found = book.capacities_between(ANNOUNCED, 0, last).await.unwrap();
                 found
                     .iter()
-                    .map(|(at, count)| (at.micros(), count.miner, count.proven, count.credit))
+                    .map(|count| (count.at.micros(), count.miner, count.proven, count.credit))
                     .collect::<Vec<_>>()
             }
         };
@@ -232,6 +250,73 @@ async fn a_finished_batch_is_read_as_it_was_stored() {
             book.proven_before(&plan.participants).await.unwrap(),
             [most],
             "proven executors stay proven for eight batches"
+        );
+    }
+}
+
+#[tokio::test]
+async fn excuses_wait_in_the_store_until_they_are_settled() {
+    for (test, store) in each().await {
+        let book = GradingStore::new(store.pool());
+        let attempt = |number: u128| AttemptAtWork {
+            attempt: AttemptId::from_uuid(Uuid::from_u128(number)),
+            shown_at: NOW(20),
+            until: NOW(400),
+            is_organic: true,
+        };
+        let excused = |number| Judgement::Excused {
+            said: "busy".to_owned(),
+            by: Some(attempt(number)),
+        };
+        let run = async |kind, block, judgements: Vec<Judgement>| {
+            let (head, _) = drawn(block, &[(1, 3)]);
+            let head = BatchHead { kind, ..head };
+            let plan = draw_batch(kind, &head.hash, head.validator, &head.announced, head.bounds);
+            book.begin_batch(&plan.id, &head, NOW(10)).await.unwrap();
+            let counted = count_capacities(&plan.participants, &judgements, &head.grade_specs);
+            let (marks, kept) = (BTreeMap::new(), BTreeMap::new());
+            book.finish_batch(&plan, &head, &marks, &judgements, &kept, &counted, NOW(30))
+                .await
+                .unwrap();
+            hex_of(&plan)
+        };
+        let batch = run(ANNOUNCED, 5, vec![proven(), excused(1), excused(2)]).await;
+        // The same block begins a probe as well; it has an id and observations of its own.
+        run(ObservationKind::Unannounced, 5, vec![proven(), proven(), zero()]).await;
+        let seen = async |kind| {
+            let seen = book.capacities_between(kind, 5, 5).await.unwrap();
+            let [seen] = seen.as_slice() else {
+                panic!("one observation: {seen:?}")
+            };
+            (seen.announced, seen.shown, seen.credit, seen.excuses.clone())
+        };
+        let (waiting, covered, failed) = (ExcuseState::Waiting, ExcuseState::Covered, ExcuseState::Failed);
+        assert_eq!(
+            seen(ANNOUNCED).await,
+            (3, 1, 1_000, vec![waiting, waiting]),
+            "{}",
+            test.engine
+        );
+        assert_eq!(seen(ObservationKind::Unannounced).await, (3, 2, 2_000, vec![]));
+
+        let found = book.waiting_excuses(10).await.unwrap();
+        let [one, two] = found.as_slice() else {
+            panic!("two wait: {found:?}")
+        };
+        assert_eq!((&one.batch, one.at, one.until), (&batch, NOW(20), NOW(400)));
+        assert_eq!(book.waiting_excuses(1).await.unwrap(), found[..1]);
+        book.settle_excuses(&[(one.clone(), covered)]).await.unwrap();
+        assert_eq!(book.waiting_excuses(10).await.unwrap(), found[1..]);
+        book.settle_excuses(&[(two.clone(), failed)]).await.unwrap();
+        assert_eq!(seen(ANNOUNCED).await.3, [covered, failed], "{}", test.engine);
+        let before = book
+            .proven_before(&drawn(6, &[(1, 1)]).1.participants)
+            .await
+            .unwrap();
+        assert_eq!(
+            before.iter().map(|count| count.proven).collect::<Vec<_>>(),
+            [2],
+            "of either kind"
         );
     }
 }

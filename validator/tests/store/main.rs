@@ -17,11 +17,13 @@ mod grading;
 #[cfg(test)]
 mod outbox;
 #[cfg(test)]
+mod pay;
+#[cfg(test)]
 mod retention;
 #[cfg(test)]
-mod soak;
+mod session_work;
 #[cfg(test)]
-mod streamed;
+mod soak;
 
 use muster_chain::{BlockNumber, Uid};
 use muster_protocol::job::{Attempt, AttemptPlan, Event, Outcome};
@@ -256,6 +258,7 @@ async fn a_step_is_written_whole_and_counts_towards_what_is_known_of_the_miner()
             miner_signature: None,
         };
         let mut step = AttemptChange {
+            worked: None,
             job: one.uuid,
             attempt: begun.id,
             machine,

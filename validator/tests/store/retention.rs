@@ -92,6 +92,7 @@ async fn put(store: &Store, n: u128, case: &Case) -> JobId {
     let (machine, _) = first.machine.clone().apply(Event::Connected, NOW(began)).unwrap();
     let (machine, _) = machine.apply(Event::Accepted, NOW(began)).unwrap();
     let mut change = AttemptChange {
+        worked: None,
         job: one.uuid,
         attempt: first.id,
         machine,

@@ -80,6 +80,7 @@ async fn work(store: &Store, n: u128, block: BlockNumber, now: Timestamp) {
         miner_signature: None,
     };
     let change = AttemptChange {
+        worked: None,
         job: one.uuid,
         attempt: first.id,
         machine,

@@ -67,6 +67,16 @@ const NEEDS: &[Need] = &[
         packages: &["chromium", "chromium-driver", "fonts-dejavu-core"],
     },
     Need {
+        what: "Prometheus with promtool",
+        present: || on_path("prometheus") && on_path("promtool"),
+        packages: &["prometheus"],
+    },
+    Need {
+        what: "tmux",
+        present: || on_path("tmux"),
+        packages: &["tmux"],
+    },
+    Need {
         what: "gVisor",
         present: || on_path("runsc"),
         packages: &["runsc"],
@@ -142,10 +152,10 @@ mod tests {
         assert_eq!(
             advice,
             "missing: curl, networks apart, a C and a C++ compiler, PostgreSQL's server, Python 3 with venv, a Docker \
-             engine, a registry of images, the programs inside test images, a browser with its driver and a font, gVisor. On \
-             Debian, as root: apt-get update && apt-get install curl iproute2 gcc g++ libc6-dev postgresql python3 \
+             engine, a registry of images, the programs inside test images, a browser with its driver and a font, \
+             Prometheus with promtool, tmux, gVisor. On Debian, as root: apt-get update && apt-get install curl iproute2 gcc g++ libc6-dev postgresql python3 \
              python3-venv docker.io containerd runc iptables docker-registry busybox-static python3 chromium \
-             chromium-driver fonts-dejavu-core runsc"
+             chromium-driver fonts-dejavu-core prometheus tmux runsc"
         );
     }
 

@@ -51,7 +51,7 @@ pub use metagraph::{Metagraph, Neuron};
 pub use metagraph_watch::MetagraphWatch;
 pub use muster_protocol::{BlockNumber, Epoch, Netuid, Rao, Uid};
 pub use subnet_changes::{MetagraphEvent, diff};
-pub use transfers::AccountTransfer;
+pub use transfers::{AccountTransfer, TRANSFER_BLOCKS_AT_ONCE, next_transfer_piece};
 pub use unpaid_calls::AxonAnnouncement;
 pub use weights::WeightsCall;
 pub use weights_commit::PendingReveal;

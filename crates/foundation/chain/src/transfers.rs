@@ -21,7 +21,36 @@ pub struct AccountTransfer {
     pub amount: Rao,
 }
 
+/// Blocks whose transfers are read and stored together, so that a long reading goes on where it was interrupted.
+pub const TRANSFER_BLOCKS_AT_ONCE: u64 = 64;
+
+/// The last block of the next piece of a reading that has come to block `read`, towards `last`; `None` at its end.
+pub fn next_transfer_piece(read: BlockNumber, last: BlockNumber) -> Option<BlockNumber> {
+    let piece = read.0.saturating_add(TRANSFER_BLOCKS_AT_ONCE);
+    (read < last).then(|| BlockNumber(piece.min(last.0)))
+}
+
 impl ChainClient {
+    /// The transfers to or from an account in the blocks after `after` up to and including `through`, in their order,
+    /// each with its block.
+    ///
+    /// # Errors
+    /// As [`Self::transfers_in`]: the transfers of all these blocks are known, or none.
+    pub async fn transfers_after(
+        &self,
+        after: BlockNumber,
+        through: BlockNumber,
+        of: &Hotkey,
+    ) -> Result<Vec<(BlockNumber, AccountTransfer)>, ChainError> {
+        let mut found = Vec::new();
+        for number in after.0.saturating_add(1)..=through.0 {
+            let block = BlockNumber(number);
+            let transfers = self.transfers_in(block, of).await?;
+            found.extend(transfers.into_iter().map(|transfer| (block, transfer)));
+        }
+        Ok(found)
+    }
+
     /// The transfers to or from an account in a finalised block, in the block's order.
     ///
     /// # Errors
@@ -98,6 +127,19 @@ mod tests {
     use subxt::dynamic::Value;
 
     use super::*;
+
+    #[test]
+    fn a_reading_goes_on_in_pieces_and_reads_every_block_once() {
+        let at = BlockNumber;
+        assert_eq!(next_transfer_piece(at(10), at(10)), None);
+        assert_eq!(next_transfer_piece(at(11), at(10)), None);
+        let (mut read, mut pieces) = (at(10), Vec::new());
+        while let Some(through) = next_transfer_piece(read, at(150)) {
+            pieces.push(through.0);
+            read = through;
+        }
+        assert_eq!(pieces, [74, 138, 150]);
+    }
 
     #[test]
     fn a_transfer_is_read_by_the_names_of_its_fields() {

@@ -156,6 +156,14 @@ fn guard<F: Future>(running: Running, future: F) -> impl Future<Output = Option<
         })
 }
 
+/// Tasks that run in this process, of every spawner.
+static RUNNING: AtomicU64 = AtomicU64::new(0);
+
+/// The number of tasks that run in this process.
+pub(crate) fn running_tasks() -> u64 {
+    RUNNING.load(Ordering::Relaxed)
+}
+
 /// Keeps a task's name in the list for as long as its future exists, aborted or not.
 struct Running {
     name: &'static str,
@@ -165,12 +173,14 @@ struct Running {
 impl Running {
     fn new(name: &'static str, shared: Arc<TasksState>) -> Self {
         *shared.running.lock().entry(name).or_default() += 1;
+        RUNNING.fetch_add(1, Ordering::Relaxed);
         Self { name, shared }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
         let mut running = self.shared.running.lock();
         if let Some(count) = running.get_mut(self.name) {
             *count -= 1;
@@ -236,6 +246,7 @@ mod tests {
         let grace = Duration::from_secs(5);
         let error = tasks.wait(grace).await.unwrap_err();
         assert_eq!(error.names, ["stubborn"]);
+        assert!(running_tasks() >= 1);
         assert_eq!(
             error.to_string(),
             "shutdown: after 5s these tasks are still running: stubborn"

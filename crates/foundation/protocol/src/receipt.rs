@@ -27,8 +27,25 @@ pub const PAGE_SECS: i64 = 300;
 /// Seconds for which miners serve their receipts: two days, as long as ComputeHorde's miners.
 pub const SERVED_SECS: i64 = 2 * 24 * 3600;
 
+/// The time that every paid attempt may be paid, however short it was, in microseconds (`docs/adr/0063`).
+pub const MINIMUM_CHARGE_US: u64 = 10_000_000;
+
 /// How far a receipt's time may lie ahead of the reader's clock.
 pub const MAX_AHEAD: Duration = Duration::from_secs(3600);
+
+/// An attempt that keeps an executor at work, as its started or accepted receipt shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttemptAtWork {
+    /// The attempt that the receipts are about.
+    pub attempt: AttemptId,
+    /// When the miner showed the receipts, by the reader's clock.
+    pub shown_at: Timestamp,
+    /// The time at which its receipts expire: the attempt has ended by then.
+    pub until: Timestamp,
+    /// Whether it runs a user's job; a validator's own lease for grading is paid nothing.
+    pub is_organic: bool,
+}
 
 /// The number of the page that holds the receipts of this time.
 pub fn page_of(time: Timestamp) -> i64 {

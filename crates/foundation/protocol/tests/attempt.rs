@@ -117,7 +117,8 @@ proptest! {
                             }
                             Effect::SendFinishedReceipt { paid } => {
                                 finished += 1;
-                                prop_assert_eq!(*paid, matches!(after.outcome(), Some(Outcome::Completed(_))), "only success is paid");
+                                let is_paid = after.outcome().is_some_and(Outcome::is_paid) && after.ready_at().is_some();
+                                prop_assert_eq!(*paid, is_paid, "paid by its end, once an executor was ready");
                             }
                             Effect::SendJob if *before.state() == JobState::Offered => jobs_before_ready += 1,
                             Effect::SendJob | Effect::SendOffer | Effect::SendAcceptedReceipt | Effect::SendCancel | Effect::Reconnect => {}

@@ -136,6 +136,17 @@ impl SignedStatement {
         }
     }
 
+    /// The digest of the signed text. Two signatures over one text have the same, though a signature is never made
+    /// twice.
+    pub fn digest(&self) -> Digest {
+        Digest::of(self.signed_fields().to_text().as_bytes())
+    }
+
+    /// The validator's signature over the text.
+    pub fn signature(&self) -> Signature {
+        self.signature
+    }
+
     /// The digest of the evidence that the rows follow from.
     pub fn evidence(&self) -> Digest {
         self.evidence

@@ -1,5 +1,6 @@
 //! The services that grading needs from the validator.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -23,6 +24,9 @@ pub trait GradingBackend: Send + Sync + 'static {
     /// Asks every miner of the subnet for its executors.
     fn collect_announcements(&self) -> BoxFuture<'_, Announcements>;
 
+    /// The stakes in rao by which receipts are valued at present; empty before they are known.
+    fn counting_stakes(&self) -> BTreeMap<ValidatorKey, u64>;
+
     /// The sessions that serve users of this validator at present.
     fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<SealedSession>>>;
 
@@ -31,9 +35,6 @@ pub trait GradingBackend: Send + Sync + 'static {
 
     /// Ends a job that has not ended yet. Such a job is not paid; proven capacity is.
     fn end_job(&self, job: JobId, why: &'static str) -> BoxFuture<'_, ()>;
-
-    /// Whether the refusal that ended a job was backed by receipts of work under way.
-    fn is_backed_by_receipts(&self, job: JobId) -> BoxFuture<'_, bool>;
 }
 
 /// The answers of the subnet's miners about their executors.
@@ -43,4 +44,55 @@ pub struct Announcements {
     pub announced: Vec<Announcement>,
     /// The miners that announced nothing in time.
     pub silent: Vec<SilentMiner>,
+}
+
+impl Announcements {
+    /// The executors of the subnet by a newer census. Of a miner that did not answer, the older words stand: a probe
+    /// finds out whether it is there.
+    #[must_use]
+    pub(crate) fn renewed(&self, newer: &Self) -> Self {
+        let silent: BTreeSet<_> = newer.silent.iter().map(|silent| silent.miner).collect();
+        let kept = self.announced.iter().filter(|said| silent.contains(&said.miner));
+        let mut announced: Vec<_> = newer.announced.iter().chain(kept).copied().collect();
+        announced.sort_unstable();
+        Self {
+            announced,
+            silent: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
+
+    use super::*;
+
+    #[test]
+    fn a_miner_that_is_silent_for_a_while_is_probed_by_its_last_words() {
+        let miner = |seed| MinerKey(Hotkey::from_bytes([seed; 32]));
+        let said = |seed, count| Announcement {
+            miner: miner(seed),
+            class: ExecutorClass::AlwaysOnTest,
+            count,
+        };
+        let older = Announcements {
+            announced: vec![said(1, 4), said(2, 5), said(3, 6)],
+            silent: vec![],
+        };
+        let newer = Announcements {
+            announced: vec![said(1, 2)],
+            silent: vec![SilentMiner {
+                miner: miner(3),
+                said: "no answer".to_owned(),
+            }],
+        };
+        let renewed = older.renewed(&newer);
+        assert_eq!(
+            renewed.announced,
+            [said(1, 2), said(3, 6)],
+            "the second has left the subnet"
+        );
+        assert_eq!(renewed.silent, []);
+    }
 }

@@ -13,13 +13,14 @@ use muster_grading::batch_settlement::{Capacity, count_capacities, judge_silent_
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::Judgement;
 use muster_protocol::ExecutorClass;
+use muster_scoring::{ObservationKind, is_probed_by};
 use muster_sealed_client::SealedSession;
 use muster_store::StoreError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::backend::Announcements;
-use crate::executor_run::{ExecutorRun, RunCommand, RunReport};
+use crate::executor_run::{ExecutorRun, LeaseTimes, RunCommand, RunReport};
 use crate::state::{BatchRejection, RunnerState, micros};
 
 /// The time that a lease lasts beyond all trials, for fetching openings and for judging.
@@ -33,26 +34,28 @@ struct BatchRun {
     /// The sessions in which executors are challenged, by place.
     sessions: BTreeMap<usize, Arc<SealedSession>>,
     started_at: Instant,
-    lease_lifetime: Duration,
+    times: LeaseTimes,
     /// The channel to the task of each executor, by place.
     commands: BTreeMap<usize, mpsc::UnboundedSender<RunCommand>>,
     reports: mpsc::UnboundedSender<(usize, RunReport)>,
     evidence: BTreeMap<usize, ParticipantEvidence>,
 }
 
-/// Runs the batch that begins with this block. Returns its id, or the reason why there is none.
+/// Runs the batch of this kind that begins with this block. Returns its id, or the reason why there is none.
 pub(crate) async fn run_batch(
     state: &Arc<RunnerState>,
+    kind: ObservationKind,
     block: u64,
     hash: BlockHash,
 ) -> Result<Result<String, BatchRejection>, StoreError> {
     let stop = state.tasks.token();
     let announcements = tokio::select! {
         () = stop.cancelled() => return Ok(Err(BatchRejection::Stopping)),
-        announcements = state.backend.collect_announcements() => announcements,
+        announcements = announcements_for(state, kind) => announcements,
     };
-    let announcements = select_graded(state, announcements);
+    let announcements = select_graded(state, kind, announcements);
     let plan = draw_batch(
+        kind,
         &hash,
         state.backend.validator_key(),
         &announcements.announced,
@@ -62,11 +65,12 @@ pub(crate) async fn run_batch(
         return Ok(Err(BatchRejection::NoExecutors));
     }
     let lines = state.backend.serving_sessions().await;
-    let head = build_head(state, (block, hash), announcements, &plan, &lines).await?;
+    let head = build_head(state, kind, (block, hash), announcements, &plan, &lines).await?;
     let sessions = match_sessions(&plan.participants, &head.serving, &lines);
     let id = hex::encode(plan.id.0);
     tracing::info!(
         batch = id,
+        ?kind,
         block,
         executors = plan.participants.len(),
         beyond = plan.above_bound.len(),
@@ -80,7 +84,7 @@ pub(crate) async fn run_batch(
         .begin_batch(&plan.id, &head, state.clock.now())
         .await?;
     let (reports, incoming) = mpsc::unbounded_channel();
-    let mut run = BatchRun::new(state, plan, sessions, reports);
+    let mut run = BatchRun::new(state, kind, plan, sessions, reports);
     let finished = tokio::select! {
         () = stop.cancelled() => false,
         () = run.drive(incoming) => true,
@@ -92,10 +96,24 @@ pub(crate) async fn run_batch(
     Ok(Ok(id))
 }
 
-/// The announcements that count: executors of classes that are graded, and as many silent miners as a batch may have
-/// executors.
-fn select_graded(state: &RunnerState, announcements: Announcements) -> Announcements {
-    let graded: Vec<ExecutorClass> = state.grade_specs.iter().map(GradeSpec::class).collect();
+/// The miners' announcements for a batch. A probe goes by those of the last census: questions would announce it. After
+/// a start there is none yet.
+async fn announcements_for(state: &RunnerState, kind: ObservationKind) -> Announcements {
+    let known = match kind {
+        ObservationKind::Announced => None,
+        ObservationKind::Unannounced => state.census.lock().clone(),
+    };
+    match known {
+        Some(announcements) => announcements,
+        None => state.take_census().await,
+    }
+}
+
+/// The announcements that count: executors of classes that are graded by this kind of batch, and as many silent miners
+/// as a batch may have executors.
+fn select_graded(state: &RunnerState, kind: ObservationKind, announcements: Announcements) -> Announcements {
+    let graded = state.grade_specs.iter().map(GradeSpec::class);
+    let graded: Vec<ExecutorClass> = graded.filter(|class| is_probed_by(*class, kind)).collect();
     let Announcements {
         mut announced,
         mut silent,
@@ -109,6 +127,7 @@ fn select_graded(state: &RunnerState, announcements: Announcements) -> Announcem
 /// The head of the batch's file: all decisions before the first challenge.
 async fn build_head(
     state: &RunnerState,
+    kind: ObservationKind,
     (block, hash): (u64, BlockHash),
     announcements: Announcements,
     plan: &BatchPlan,
@@ -116,6 +135,7 @@ async fn build_head(
 ) -> Result<BatchHead, StoreError> {
     Ok(BatchHead {
         validator: state.backend.validator_key(),
+        kind,
         block,
         hash,
         announced: announcements.announced,
@@ -164,24 +184,39 @@ impl BatchRun {
     /// A batch run whose clock starts now.
     fn new(
         state: &Arc<RunnerState>,
+        kind: ObservationKind,
         plan: BatchPlan,
         sessions: BTreeMap<usize, Arc<SealedSession>>,
         reports: mpsc::UnboundedSender<(usize, RunReport)>,
     ) -> Self {
         let started_at = Instant::now();
-        let gather = state.settings.gather_time();
+        // Without randomness the instant of a probe is its earliest one.
+        let mut random = [0; 8];
+        let _ = getrandom::fill(&mut random);
+        let gather = state.settings.gather_time(kind, u64::from_le_bytes(random));
         let rules = BatchRules {
+            kind,
             gather_us: micros(gather),
         };
         let longest = state.grade_specs.iter().map(longest_us).max().unwrap_or(0);
         let batch = Batch::new(plan.participants.clone(), state.grade_specs.clone(), rules, 0);
+        let spin_up = plan
+            .participants
+            .iter()
+            .map(|participant| participant.class.spin_up_time())
+            .max();
         Self {
             state: Arc::clone(state),
             batch: batch.with_sessions(sessions.keys().copied()),
             sessions,
             plan,
             started_at,
-            lease_lifetime: gather + Duration::from_micros(longest) + LEASE_MARGIN,
+            times: LeaseTimes {
+                kind,
+                gather,
+                barrier_closes: started_at + spin_up.unwrap_or_default() + gather,
+                lifetime: gather + Duration::from_micros(longest) + LEASE_MARGIN,
+            },
             commands: BTreeMap::new(),
             reports,
             evidence: BTreeMap::new(),
@@ -294,7 +329,7 @@ impl BatchRun {
             grade_spec: grade_spec.clone(),
             session: self.sessions.get(&place).cloned(),
             batch_started_at: self.started_at,
-            lease_lifetime: self.lease_lifetime,
+            times: self.times,
             reports: self.reports.clone(),
         };
         drop(self.state.tasks.spawn("executor in a batch", run.run(commands)));
@@ -341,6 +376,10 @@ impl BatchRun {
 }
 
 fn log_outcome(plan: &BatchPlan, head: &BatchHead, judgements: &[Judgement], counted: &[Capacity]) {
+    metrics::counter!("muster_validator_grading_batches_total").increment(1);
+    for judgement in judgements {
+        metrics::counter!("muster_validator_grades_total", "grade" => judgement.name()).increment(1);
+    }
     for (participant, judgement) in plan.participants.iter().zip(judgements) {
         tracing::info!(miner = %participant.miner, class = %participant.class, executor = participant.index, %judgement, "graded");
     }
@@ -348,10 +387,12 @@ fn log_outcome(plan: &BatchPlan, head: &BatchHead, judgements: &[Judgement], cou
         tracing::info!(miner = %silent.miner, said = silent.said, "a miner did not announce its executors: they count for nothing");
     }
     let proven: u32 = counted.iter().map(|count| count.proven).sum();
+    let excused: usize = counted.iter().map(|count| count.excuses.len()).sum();
     tracing::info!(
         batch = hex::encode(plan.id.0),
         executors = judgements.len(),
         proven,
+        excused,
         "a batch is over"
     );
 }

@@ -17,6 +17,7 @@ use muster_hardware_proof::{InstructionSet, ProofVerdict};
 use muster_process::backoff::Backoff;
 use muster_process::certificate;
 use muster_protocol::JobId;
+use muster_scoring::ObservationKind;
 use muster_sealed_client::{AddressPermit, SealedSession, SessionParameters};
 use muster_session_pool::Service;
 use parking_lot::Mutex;
@@ -38,12 +39,52 @@ const GRADER_START_LIMIT: Duration = Duration::from_secs(150);
 /// The reason for a void if this validator ended the session meanwhile.
 const SESSION_ENDED: &str = "the validator ended the session in which it was challenged";
 
-/// The pauses between attempts to lease an executor whose miner has none free: 23.5 seconds in all.
+/// The pauses between attempts to lease an executor whose miner has none free.
 const LEASE_BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(500),
     max: Duration::from_secs(8),
 };
-const LEASE_RETRIES: u32 = 6;
+/// The time for which a miner is asked again whose executors work for users: their work may be about to end. A probe
+/// asks once, since an executor that is leased later is not ready in time.
+const LEASE_PATIENCE: Duration = Duration::from_secs(24);
+/// The time before the barrier closes in which no further attempt is made.
+const LAST_LEASE: Duration = Duration::from_secs(1);
+
+/// The times of all leases of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseTimes {
+    /// The kind of the batch.
+    pub(crate) kind: ObservationKind,
+    /// The time to reach the barrier, beyond the slowest spin-up time.
+    pub(crate) gather: Duration,
+    /// The instant after which no executor reaches the barrier.
+    pub(crate) barrier_closes: Instant,
+    /// The time after which a lease ends.
+    pub(crate) lifetime: Duration,
+}
+
+impl LeaseTimes {
+    /// How long a miner is asked again that refuses with this absence, from `now` on; none if it is not asked again. A
+    /// miner whose executors are leased to another validator's grader is asked until the barrier closes, since no
+    /// receipt of that lease will ever count as an excuse.
+    fn patience(&self, absence: &Absence, asked_since: Instant, now: Instant) -> Option<Duration> {
+        let until_barrier = self
+            .barrier_closes
+            .checked_duration_since(now)?
+            .checked_sub(LAST_LEASE)?;
+        match absence {
+            Absence::NotLeased { .. } if self.kind == ObservationKind::Unannounced => None,
+            Absence::NotLeased { at_work, .. } if at_work.iter().any(|attempt| !attempt.is_organic) => {
+                Some(until_barrier)
+            }
+            Absence::NotLeased { .. } => {
+                let asked = now.saturating_duration_since(asked_since);
+                Some(until_barrier.min(LEASE_PATIENCE.checked_sub(asked)?))
+            }
+            Absence::NotReady { .. } | Absence::LeftBarrier { .. } | Absence::Void { .. } => None,
+        }
+    }
+}
 
 /// A command from the batch to the task of one executor.
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +119,7 @@ pub(crate) struct ExecutorRun {
     pub(crate) session: Option<Arc<SealedSession>>,
     /// The start of the batch, to which the times in the evidence are relative.
     pub(crate) batch_started_at: Instant,
-    /// The time after which the lease ends.
-    pub(crate) lease_lifetime: Duration,
+    pub(crate) times: LeaseTimes,
     pub(crate) reports: mpsc::UnboundedSender<(usize, RunReport)>,
 }
 
@@ -161,17 +201,18 @@ impl ExecutorRun {
         &self,
         job: &Mutex<Option<JobId>>,
     ) -> (Result<SealedSession, Absence>, mpsc::Receiver<JobNews>) {
-        let mut pauses = LEASE_BACKOFF.pauses(LEASE_RETRIES);
+        let asked_since = Instant::now();
+        let mut pauses = LEASE_BACKOFF.pauses(u32::MAX);
         loop {
             let id = JobId::from_uuid(Uuid::new_v4());
             *job.lock() = Some(id);
             let (news, mut incoming_news) = mpsc::channel(MAX_WAITING_NEWS);
             let leased = self.try_lease(id, news, &mut incoming_news).await;
-            let pause = match &leased {
-                Err(Absence::NotLeased { .. }) => pauses.next(),
-                Ok(_)
-                | Err(Absence::NotReady { .. } | Absence::LeftBarrier { .. } | Absence::Void { .. }) => None,
+            let patience = match &leased {
+                Err(absence) => self.times.patience(absence, asked_since, Instant::now()),
+                Ok(_) => None,
             };
+            let pause = patience.and_then(|patience| pauses.next().filter(|pause| *pause <= patience));
             match pause {
                 Some(pause) => self.state.clock.sleep(pause).await,
                 None => return (leased, incoming_news),
@@ -197,18 +238,21 @@ impl ExecutorRun {
             job,
             service: service.clone(),
             certificate: generated.pem,
-            lifetime: self.lease_lifetime,
-            start_limit: state.settings.gather_time(),
+            lifetime: self.times.lifetime,
+            start_limit: self.times.gather,
             miner: Some(self.participant.miner),
             news,
         };
         state.backend.begin_job(order).await.map_err(|why| void(&why))?;
         let (miner, ready) = match incoming_news.recv().await {
             Some(JobNews::Ready { miner, ready }) => (miner, ready),
-            Some(JobNews::Ended(why)) => {
-                let backed = state.backend.is_backed_by_receipts(job).await;
-                let said = sanitize_words(&why);
-                return Err(Absence::NotLeased { said, backed });
+            Some(JobNews::Ended { why, at_work }) => {
+                let (said, backed) = (sanitize_words(&why), !at_work.is_empty());
+                return Err(Absence::NotLeased {
+                    said,
+                    backed,
+                    at_work,
+                });
             }
             Some(JobNews::Closed(_)) => {
                 let said = "its session was over before it began".to_owned();
@@ -221,7 +265,7 @@ impl ExecutorRun {
             job,
             service: &service,
             identity: &generated.identity,
-            until: state.clock.now().plus(self.lease_lifetime),
+            until: state.clock.now().plus(self.times.lifetime),
             skew: Duration::from_millis(state.settings.skew_ms),
             permits: AddressPermit(&|host, address| state.backend.permits_address(host, address)),
             clock: &state.clock,
@@ -267,7 +311,7 @@ impl ExecutorRun {
                 },
                 news = incoming_news.recv(), if under_way.is_none() => {
                     let why = match news {
-                        Some(JobNews::Ended(why)) => why,
+                        Some(JobNews::Ended { why, .. }) => why,
                         Some(JobNews::Ready { .. }) => "it moved to another address".to_owned(),
                         Some(JobNews::Closed(_)) => "its session was closed".to_owned(),
                         None => "its job was forgotten".to_owned(),
@@ -355,5 +399,53 @@ impl ExecutorRun {
     fn report(&self, report: RunReport) {
         // A batch that is over takes no more reports.
         let _ = self.reports.send((self.place, report));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::receipt::AttemptAtWork;
+    use muster_protocol::{AttemptId, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn a_miner_is_asked_again_as_long_as_its_work_may_end_in_time() {
+        let start = Instant::now();
+        let times = |kind| LeaseTimes {
+            kind,
+            gather: Duration::from_secs(120),
+            barrier_closes: start + Duration::from_secs(120),
+            lifetime: Duration::from_secs(900),
+        };
+        let refused = |is_organic| Absence::NotLeased {
+            said: "busy".to_owned(),
+            backed: true,
+            at_work: vec![AttemptAtWork {
+                attempt: AttemptId::from_uuid(Uuid::nil()),
+                shown_at: Timestamp::from_secs(1),
+                until: Timestamp::from_secs(2),
+                is_organic,
+            }],
+        };
+        let at = |second| start + Duration::from_secs(second);
+        let patience = |absence: &Absence, second| {
+            let patience = times(ObservationKind::Announced).patience(absence, start, at(second));
+            patience.map(|patience| patience.as_secs())
+        };
+        assert_eq!(
+            (patience(&refused(true), 4), patience(&refused(true), 25)),
+            (Some(20), None)
+        );
+        assert_eq!(
+            (patience(&refused(false), 25), patience(&refused(false), 118)),
+            (Some(94), Some(1)),
+            "another validator's batch ends soon"
+        );
+        assert_eq!(patience(&refused(false), 120), None);
+        let said = String::new();
+        assert_eq!(patience(&Absence::NotReady { said }, 0), None);
+        let probe = times(ObservationKind::Unannounced).patience(&refused(false), start, start);
+        assert_eq!(probe, None);
     }
 }

@@ -1,15 +1,16 @@
 //! Runs grading batches for a validator. All decisions are made in `muster-grading`; this crate carries them out.
 //!
 //! A validator opens a [`GradingRunner`]. The runner waits for a block whose hash begins a batch, or for a request of
-//! the operator. It leases every executor as a streaming job with the grader's image, opens the sealed sessions, waits
-//! at the barrier, challenges all executors at once, and stores the evidence. `batch_run` runs one batch,
-//! `executor_run` one executor in it, [`conversation`] measures the time, [`transport`] carries the messages, [`store`]
-//! holds the tables.
+//! the operator (`schedule`). It leases every executor as a streaming job with the grader's image, opens the sealed
+//! sessions, waits at the barrier, challenges all executors at once, and stores the evidence. `batch_run` runs one
+//! batch, `executor_run` one executor in it, [`conversation`] measures the time, [`transport`] carries the messages,
+//! [`store`] holds the tables.
 
 mod backend;
 mod batch_run;
 pub mod conversation;
 mod executor_run;
+mod schedule;
 mod settings;
 mod state;
 pub mod store;
@@ -17,9 +18,10 @@ pub mod transport;
 
 use std::sync::Arc;
 
-use muster_grading::batch_plan::BlockHash;
 use muster_process::{SharedClock, Tasks};
+use muster_scoring::ObservationKind;
 use muster_store::StoreError;
+use parking_lot::Mutex;
 use sqlx::AnyPool;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -62,8 +64,11 @@ impl std::fmt::Debug for GradingRunner {
     }
 }
 
-/// An operator's request for a batch, as the channel for its result.
-type BatchRequest = oneshot::Sender<Result<String, BatchRejection>>;
+/// An operator's request for a batch.
+struct BatchRequest {
+    kind: ObservationKind,
+    result: oneshot::Sender<Result<String, BatchRejection>>,
+}
 
 impl GradingRunner {
     /// Voids the batches that an earlier process did not finish, and begins to wait for blocks.
@@ -89,6 +94,7 @@ impl GradingRunner {
             settings,
             grade_specs,
             backend: deps.backend,
+            census: Mutex::new(None),
             store,
             clock: deps.clock,
             tasks: deps.tasks,
@@ -97,25 +103,24 @@ impl GradingRunner {
         });
         let (requests, incoming) = mpsc::channel(MAX_WAITING_REQUESTS);
         let running = Arc::clone(&state);
-        drop(
-            state
-                .tasks
-                .spawn("grading", async move { run_batches(&running, incoming).await }),
-        );
+        drop(state.tasks.spawn("grading", async move {
+            schedule::run_batches(&running, incoming).await
+        }));
         Ok(Self { state, requests })
     }
 
-    /// Runs a batch with the next block, whatever its hash. Returns its id once all its executors are judged.
+    /// Runs a batch of this kind with the next block, whatever its hash. Returns its id once all its executors are
+    /// judged.
     ///
     /// # Errors
     /// There is no batch, for one of the reasons of [`BatchRejection`].
-    pub async fn run_now(&self) -> Result<String, BatchRejection> {
+    pub async fn run_now(&self, kind: ObservationKind) -> Result<String, BatchRejection> {
         if self.state.settings.images.is_empty() {
             return Err(BatchRejection::NoGrader);
         }
         let (result, batch) = oneshot::channel();
         self.requests
-            .try_send(result)
+            .try_send(BatchRequest { kind, result })
             .map_err(|_| BatchRejection::QueueFull)?;
         batch.await.unwrap_or(Err(BatchRejection::Stopping))
     }
@@ -123,49 +128,5 @@ impl GradingRunner {
     /// The store of all batches.
     pub fn store(&self) -> &GradingStore {
         &self.state.store
-    }
-}
-
-async fn run_batches(state: &Arc<RunnerState>, mut incoming: mpsc::Receiver<BatchRequest>) {
-    let stop = state.tasks.token();
-    let by_blocks = state.settings.every_blocks > 0 && !state.settings.images.is_empty();
-    let mut last = 0;
-    loop {
-        let request = tokio::select! {
-            () = stop.cancelled() => return,
-            request = incoming.recv() => match request {
-                Some(request) => Some(request),
-                None => return,
-            },
-            (block, hash) = state.backend.next_block(last), if by_blocks => {
-                last = block;
-                if !muster_grading::batch_plan::is_due(&hash, state.backend.validator_key(), state.settings.every_blocks) {
-                    continue;
-                }
-                run_once(state, block, hash, None).await;
-                continue;
-            }
-        };
-        let (block, hash) = tokio::select! {
-            () = stop.cancelled() => return,
-            next = state.backend.next_block(last) => next,
-        };
-        last = block;
-        run_once(state, block, hash, request).await;
-    }
-}
-
-/// Runs one batch. A failure of the store ends the process; any other failure ends the batch.
-async fn run_once(state: &Arc<RunnerState>, block: u64, hash: BlockHash, request: Option<BatchRequest>) {
-    let outcome = match batch_run::run_batch(state, block, hash).await {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            (state.on_store_failure)(error);
-            Err(BatchRejection::Stopping)
-        }
-    };
-    if let Some(request) = request {
-        // The operator's request may have been dropped.
-        let _ = request.send(outcome);
     }
 }

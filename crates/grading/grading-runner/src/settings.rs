@@ -10,16 +10,26 @@ use muster_grading::{BatchBounds, GradeSpec};
 use muster_process::config::Problem;
 use muster_protocol::{ExecutorClass, ImageId, Timestamp};
 use muster_response_proof::HashScheme;
+use muster_scoring::ObservationKind;
 use muster_session_pool::Service;
 use muster_session_pool::whitelist::{EngineKind, ListenAddress};
 use serde::Deserialize;
+
+/// The milliseconds over which the instant of a probe is spread (`docs/adr/0074`).
+const PROBE_SPREAD_MS: u64 = 5_000;
 
 /// The configuration of grading. `[grading]` in the validator's commented default explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The average number of blocks between two batches; 0 if only the operator begins batches.
+    /// The average number of blocks between two announced batches; 0 if only the operator begins them.
     pub every_blocks: u64,
+    /// The average number of blocks between two unannounced probes of the subnet, each by a drawn validator; 0 if this
+    /// validator makes none. Validators of one subnet need the same value.
+    pub probe_every_blocks: u64,
+    /// Seconds from the lease of an executor, beyond the spin-up time of its class, to the challenge of an unannounced
+    /// probe; at least 1. Up to five seconds are added at random.
+    pub probe_startup_s: u64,
     /// Seconds to reach the barrier, beyond the spin-up time of the slowest class; at least 1.
     pub gather_s: u64,
     /// The largest number of executors of one miner in a batch; at least 1.
@@ -58,6 +68,8 @@ impl Default for Settings {
         } = BatchBounds::default();
         Self {
             every_blocks: 360,
+            probe_every_blocks: 360,
+            probe_startup_s: 10,
             gather_s: 120,
             of_one,
             executors,
@@ -99,9 +111,21 @@ impl Settings {
             .collect())
     }
 
-    /// The time that executors have to reach the barrier, beyond the slowest spin-up time.
-    pub(crate) fn gather_time(&self) -> Duration {
-        Duration::from_secs(self.gather_s)
+    /// The time that executors have to reach the barrier of a batch, beyond the slowest spin-up time. `random` is
+    /// uniform: it spreads the instant of a probe over five seconds.
+    pub(crate) fn gather_time(&self, kind: ObservationKind, random: u64) -> Duration {
+        match kind {
+            ObservationKind::Announced => Duration::from_secs(self.gather_s),
+            ObservationKind::Unannounced => {
+                let spread_ms = random.checked_rem(PROBE_SPREAD_MS).unwrap_or(0);
+                Duration::from_secs(self.probe_startup_s) + Duration::from_millis(spread_ms)
+            }
+        }
+    }
+
+    /// Whether any block may begin a batch.
+    pub(crate) fn is_drawn_by_blocks(&self) -> bool {
+        !self.images.is_empty() && (self.every_blocks > 0 || self.probe_every_blocks > 0)
     }
 
     /// At `now`, the evidence of batches that ended before the returned time is deleted.
@@ -132,6 +156,9 @@ impl Settings {
             env: IndexMap::new(),
             input_price: 0,
             output_price: 0,
+            // Grading answers no user: its sessions are paid by their time.
+            input_tokens_per_s: 0,
+            output_tokens_per_s: 0,
         })
     }
 
@@ -140,6 +167,7 @@ impl Settings {
         let mut problems = Vec::new();
         for (key, number) in [
             ("gather_s", self.gather_s),
+            ("probe_startup_s", self.probe_startup_s),
             ("of_one", u64::from(self.of_one)),
             ("executors", u64::from(self.executors)),
             ("keep_days", u64::from(self.keep_days)),
@@ -167,6 +195,22 @@ mod tests {
         let settings = Settings::default();
         let now = Timestamp::from_secs(15 * 86_400);
         assert_eq!(settings.evidence_cutoff(now), Timestamp::from_secs(86_400));
+    }
+
+    #[test]
+    fn a_probe_comes_within_five_seconds_after_its_startup_time() {
+        let settings = Settings::default();
+        let probe = |random| {
+            settings
+                .gather_time(ObservationKind::Unannounced, random)
+                .as_millis()
+        };
+        assert_eq!((probe(0), probe(4_999), probe(5_000)), (10_000, 14_999, 10_000));
+        assert!((10_000..15_000).contains(&probe(u64::MAX)));
+        assert_eq!(
+            settings.gather_time(ObservationKind::Announced, 7),
+            Duration::from_secs(120)
+        );
     }
 
     #[test]

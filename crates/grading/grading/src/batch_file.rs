@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_hardware_proof::{DecodeError, Evidence, MAX_EVIDENCE_BYTES};
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
+use muster_scoring::ObservationKind;
 use serde::{Deserialize, Serialize};
 
 use crate::batch_plan::{Announcement, BatchBounds, BlockHash, ServingSession, SilentMiner};
@@ -42,6 +43,9 @@ pub struct BatchFile {
 pub struct BatchHead {
     /// The validator that runs the batch.
     pub validator: ValidatorKey,
+    /// Whether the executors wait for one another at a barrier, or are challenged at a given instant.
+    #[serde(default = "announced", skip_serializing_if = "is_announced")]
+    pub kind: ObservationKind,
     /// The number of the block with which the batch began.
     pub block: u64,
     /// The hash of that block.
@@ -63,6 +67,14 @@ pub struct BatchHead {
     /// The largest number of executors that each miner had proven in one earlier batch.
     #[serde(rename = "before")]
     pub proven_before: Vec<ProvenCount>,
+}
+
+const fn announced() -> ObservationKind {
+    ObservationKind::Announced
+}
+
+fn is_announced(kind: &ObservationKind) -> bool {
+    *kind == ObservationKind::Announced
 }
 
 /// The largest number of executors of one class that a miner had proven in one earlier batch.
@@ -190,6 +202,7 @@ mod tests {
         let class = ExecutorClass::AlwaysOnTest;
         let head = BatchHead {
             validator: ValidatorKey(Hotkey::from_bytes([1; 32])),
+            kind: ObservationKind::Announced,
             block: 7,
             hash: [2; 32],
             announced: vec![],

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use muster_hardware_proof::challenge_keys::{BatchId, ExecutorName};
 use muster_protocol::{ExecutorClass, JobId, MinerKey, ValidatorKey};
+use muster_scoring::ObservationKind;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -123,9 +124,13 @@ pub fn is_due(hash: &BlockHash, me: ValidatorKey, every: u64) -> bool {
     every > 0 && number.is_multiple_of(every)
 }
 
-/// The id of this validator's batch that begins with this block.
-pub fn batch_id(hash: &BlockHash, me: ValidatorKey) -> BatchId {
-    let digest = tagged_hash(b"batch", &[hash, me.0.as_bytes()]);
+/// The id of this validator's batch of a kind that begins with this block.
+pub fn batch_id(kind: ObservationKind, hash: &BlockHash, me: ValidatorKey) -> BatchId {
+    let tag: &[u8] = match kind {
+        ObservationKind::Announced => b"batch",
+        ObservationKind::Unannounced => b"probe",
+    };
+    let digest = tagged_hash(tag, &[hash, me.0.as_bytes()]);
     let (halves, _) = digest.as_chunks::<16>();
     BatchId(halves.first().copied().unwrap_or_default())
 }
@@ -133,12 +138,13 @@ pub fn batch_id(hash: &BlockHash, me: ValidatorKey) -> BatchId {
 /// Draws a batch. It contains all executors of a miner or none, so that an unchallenged executor cannot help a
 /// challenged one.
 pub fn draw_batch(
+    kind: ObservationKind,
     hash: &BlockHash,
     me: ValidatorKey,
     announced: &[Announcement],
     bounds: BatchBounds,
 ) -> BatchPlan {
-    let id = batch_id(hash, me);
+    let id = batch_id(kind, hash, me);
     let mut miners: Vec<_> = announced.iter().map(|said| said.miner).collect();
     miners.sort_unstable();
     miners.dedup();
@@ -193,7 +199,7 @@ impl Participant {
     }
 }
 
-fn tagged_hash(what: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+pub(crate) fn tagged_hash(what: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(DOMAIN);
     // All parts have a fixed length, except the name of a class, which comes last.
@@ -215,6 +221,7 @@ mod tests {
     use super::*;
 
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
+    const KIND: ObservationKind = ObservationKind::Announced;
 
     fn me() -> ValidatorKey {
         ValidatorKey(Hotkey::from_bytes([9; 32]))
@@ -232,7 +239,7 @@ mod tests {
     #[test]
     fn hashes_are_those_of_another_implementation() {
         let hash = [7; 32];
-        assert_eq!(hex::encode(batch_id(&hash, me()).0), BATCH);
+        assert_eq!(hex::encode(batch_id(KIND, &hash, me()).0), BATCH);
         let participant = Participant {
             miner: said(1, 0).miner,
             class: CLASS,
@@ -242,7 +249,7 @@ mod tests {
         let due: Vec<u8> = (0..=255).filter(|byte| is_due(&[*byte; 32], me(), 50)).collect();
         assert_eq!(due, DUE);
         let announced: Vec<_> = (1..=5).map(|miner| said(miner, 1)).collect();
-        let order: Vec<_> = draw_batch(&hash, me(), &announced, BatchBounds::default())
+        let order: Vec<_> = draw_batch(KIND, &hash, me(), &announced, BatchBounds::default())
             .participants
             .iter()
             .map(|participant| participant.miner.0.as_bytes()[0])
@@ -274,7 +281,7 @@ mod tests {
             per_miner: 16,
             executors: 94,
         };
-        let plan = draw_batch(&[1; 32], me(), &announced, bounds);
+        let plan = draw_batch(KIND, &[1; 32], me(), &announced, bounds);
         let of = |miner: u8| {
             plan.participants
                 .iter()
@@ -291,7 +298,7 @@ mod tests {
             hash: [u8; 32], counts in proptest::collection::vec(0u32..40, 1..30), per_miner in 1u32..20, executors in 1u32..100,
         ) {
             let announced: Vec<_> = counts.iter().zip(1u8..).map(|(count, miner)| said(miner, *count)).collect();
-            let plan = draw_batch(&hash, me(), &announced, BatchBounds { per_miner, executors });
+            let plan = draw_batch(KIND, &hash, me(), &announced, BatchBounds { per_miner, executors });
             prop_assert!(plan.participants.len() <= executors as usize);
             let distinct: BTreeSet<_> = plan.participants.iter().collect();
             prop_assert_eq!(distinct.len(), plan.participants.len());
@@ -303,7 +310,7 @@ mod tests {
             // The plan does not depend on the order of the announcements.
             let mut turned = announced.clone();
             turned.reverse();
-            prop_assert_eq!(draw_batch(&hash, me(), &turned, BatchBounds { per_miner, executors }), plan);
+            prop_assert_eq!(draw_batch(KIND, &hash, me(), &turned, BatchBounds { per_miner, executors }), plan);
         }
     }
 

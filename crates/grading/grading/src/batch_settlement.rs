@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::{ExecutorClass, MinerKey};
 use muster_scoring::{WHOLE_EXECUTOR, executor_credit};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use crate::grade_spec::GradeSpec;
 use crate::judgement::{Absence, Judgement, Why};
 
 /// The executors of one class of one miner that count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {
     /// The miner of the executors.
     pub miner: MinerKey,
@@ -20,12 +21,14 @@ pub struct Capacity {
     pub class: ExecutorClass,
     /// The number of executors proven in this batch.
     pub proven: u32,
-    /// The number of executors that are at work and were proven in earlier batches.
-    pub excused: u32,
+    /// The number of executors that answered in the sessions that they serve.
+    pub serving: u32,
+    /// The attempts that excuse further executors, one each.
+    pub excuses: Vec<AttemptAtWork>,
     /// The number of executors that the plan has.
     pub announced: u32,
-    /// The credit of what they showed, in thousandths of an executor. An executor that serves shows a part of its
-    /// class; one that receipts excuse is credited in full, because it was proven in one of the last batches.
+    /// The credit of what the proven and the serving ones showed, in thousandths of an executor. An executor that
+    /// serves shows a part of its class.
     pub credit: u64,
 }
 
@@ -50,6 +53,7 @@ pub fn settle(
             *most = most.saturating_sub(1);
         }
     }
+    let mut excuses = shown_attempts(participants, absent);
     // Executors that answered in their sessions come before those that are excused by receipts only.
     let mut beyond = BTreeSet::new();
     for (place, participant) in participants.iter().enumerate() {
@@ -74,16 +78,17 @@ pub fn settle(
             return judged.clone();
         }
         match absent.get(&place) {
-            Some(Absence::NotLeased { said, backed: true }) => match room.get_mut(&kind) {
-                Some(room) if *room > 0 => {
-                    *room = room.saturating_sub(1);
-                    Judgement::Excused { said: said.clone() }
-                }
-                Some(_) | None => zero(Why::ExcuseBeyondProven {
+            Some(Absence::NotLeased {
+                said, backed: true, ..
+            }) => match room.get_mut(&kind).filter(|room| **room > 0) {
+                Some(room) => excuse(said, room, excuses.get_mut(&kind)),
+                None => zero(Why::ExcuseBeyondProven {
                     proven: before.get(&kind).copied().unwrap_or(0),
                 }),
             },
-            Some(Absence::NotLeased { said, backed: false }) => zero(Why::NeverLeased { said: said.clone() }),
+            Some(Absence::NotLeased {
+                said, backed: false, ..
+            }) => zero(Why::NeverLeased { said: said.clone() }),
             Some(Absence::NotReady { said }) => zero(Why::NotAtBarrier { said: said.clone() }),
             Some(Absence::LeftBarrier { said }) => zero(Why::VanishedAtBarrier { said: said.clone() }),
             Some(Absence::Void { said }) => Judgement::Void { said: said.clone() },
@@ -93,6 +98,64 @@ pub fn settle(
         }
     });
     settled.collect()
+}
+
+/// Excuses an executor by the next attempt that is shown. The file of an earlier release shows none: there the miner is
+/// believed. `room` is the number of further executors that may be excused, at least 1.
+fn excuse(said: &str, room: &mut u32, shown: Option<&mut ShownAttempts>) -> Judgement {
+    let by = match shown {
+        None => None,
+        Some(shown) => match shown.left.next() {
+            Some(attempt) => Some(attempt),
+            None => {
+                let reasons = vec![Why::ExcuseMissing { shown: shown.shown }];
+                return Judgement::Zero { reasons };
+            }
+        },
+    };
+    *room = room.saturating_sub(1);
+    Judgement::Excused {
+        said: said.to_owned(),
+        by,
+    }
+}
+
+/// The attempts that a miner's refusals show at work in one class. Each of them excuses one executor.
+struct ShownAttempts {
+    left: std::vec::IntoIter<AttemptAtWork>,
+    shown: u32,
+}
+
+/// The attempts that refusals show, by miner and class, each once, users' jobs first. Of an attempt that several
+/// refusals show, the earliest showing counts.
+fn shown_attempts(
+    participants: &[Participant],
+    absent: &BTreeMap<usize, Absence>,
+) -> BTreeMap<(MinerKey, ExecutorClass), ShownAttempts> {
+    let mut shown = BTreeMap::<_, BTreeMap<_, AttemptAtWork>>::new();
+    for (place, absence) in absent {
+        let (Some(participant), Absence::NotLeased { at_work, .. }) = (participants.get(*place), absence)
+        else {
+            continue;
+        };
+        for attempt in at_work {
+            let of_kind = shown.entry((participant.miner, participant.class)).or_default();
+            let known = of_kind.entry(attempt.attempt).or_insert(*attempt);
+            *known = (*known).min(*attempt);
+        }
+    }
+    let attempts = |attempts: BTreeMap<_, AttemptAtWork>| {
+        let mut attempts: Vec<_> = attempts.into_values().collect();
+        attempts.sort_by_key(|attempt| !attempt.is_organic);
+        ShownAttempts {
+            shown: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
+            left: attempts.into_iter(),
+        }
+    };
+    shown
+        .into_iter()
+        .map(|(kind, of_kind)| (kind, attempts(of_kind)))
+        .collect()
 }
 
 /// The judgement of a miner that did not announce its executors.
@@ -116,18 +179,23 @@ pub fn count_capacities(
             .entry((miner, class))
             .or_insert_with(|| Capacity::none(miner, class));
         count.announced = count.announced.saturating_add(1);
-        // Executors that serve or are excused are at work and were proven in earlier batches.
-        let (counter, credit) = match judgement {
-            Judgement::Proven { .. } => (&mut count.proven, WHOLE_EXECUTOR),
+        let credit = match judgement {
+            Judgement::Proven { .. } => {
+                count.proven = count.proven.saturating_add(1);
+                WHOLE_EXECUTOR
+            }
             Judgement::Serving { measured, .. } => {
                 let spec = specs.iter().find(|spec| spec.class() == class);
                 let floor = spec.map_or(0, |spec| spec.thresholds.least.int8);
-                (&mut count.excused, executor_credit(measured.int8, floor))
+                count.serving = count.serving.saturating_add(1);
+                executor_credit(measured.int8, floor)
             }
-            Judgement::Excused { .. } => (&mut count.excused, WHOLE_EXECUTOR),
-            Judgement::Zero { .. } | Judgement::Void { .. } => continue,
+            Judgement::Excused { by, .. } => {
+                count.excuses.extend(by);
+                0
+            }
+            Judgement::Zero { .. } | Judgement::Void { .. } => 0,
         };
-        *counter = counter.saturating_add(1);
         count.credit = count.credit.saturating_add(credit);
     }
     counts.into_values().collect()
@@ -140,7 +208,8 @@ impl Capacity {
             miner,
             class,
             proven: 0,
-            excused: 0,
+            serving: 0,
+            excuses: Vec::new(),
             announced: 0,
             credit: 0,
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use muster_hardware_proof::grade::{Component, Components};
+use muster_protocol::receipt::AttemptAtWork;
 use serde::{Deserialize, Serialize};
 
 /// The largest number of characters of a peer's text that is stored.
@@ -18,6 +19,9 @@ pub enum Absence {
         said: String,
         /// Whether the miner showed receipts that all its executors of the class were at work.
         backed: bool,
+        /// The attempts that these receipts are about. Files of earlier releases do not name them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        at_work: Vec<AttemptAtWork>,
     },
     /// It was leased and did not reach the barrier.
     NotReady {
@@ -54,6 +58,11 @@ pub enum Why {
     ExcuseBeyondProven {
         /// The largest number of executors proven in one of the last eight batches.
         proven: u32,
+    },
+    /// Its miner showed fewer receipts than it has executors that could not be leased.
+    ExcuseMissing {
+        /// The number of attempts that the receipts show at work.
+        shown: u32,
     },
     /// It answered in the session that it serves, but its miner did not have so many executors fully proven in one of
     /// the last eight batches.
@@ -162,10 +171,14 @@ pub enum Judgement {
         /// Whether a threshold is not yet measured on enough machines.
         provisional: bool,
     },
-    /// It was at work for another validator, as receipts show.
+    /// It was at work, as receipts show. The excuse counts once a finished receipt of its attempt counts.
     Excused {
         /// The refusal of its miner, in words.
         said: String,
+        /// The attempt that excuses it; no other executor is excused by the same one. Files of earlier releases do
+        /// not name it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<AttemptAtWork>,
     },
     /// It is worth nothing.
     Zero {
@@ -250,7 +263,7 @@ impl fmt::Display for Judgement {
                     ""
                 })
             }
-            Self::Excused { said } => write!(f, "excused: {said}"),
+            Self::Excused { said, .. } => write!(f, "excused: {said}"),
             Self::Zero { reasons } => {
                 f.write_str("zero: ")?;
                 for (at, why) in reasons.iter().enumerate() {
@@ -276,6 +289,10 @@ impl fmt::Display for Why {
                     "its miner has receipts for more than the {proven} executors that it proved at once in the last eight batches"
                 )
             }
+            Self::ExcuseMissing { shown } => write!(
+                f,
+                "its miner has receipts for {shown} attempts at work, and more executors that could not be leased"
+            ),
             Self::ServesBeyondProven { proven } => write!(
                 f,
                 "it serves a session, and its miner fully proved no more than {proven} executors at once in the last eight batches"

@@ -42,7 +42,13 @@ pub fn replay(
         return Err(BatchFileError::Format);
     }
     let head = &file.head;
-    let plan = draw_batch(&head.hash, head.validator, &head.announced, head.bounds);
+    let plan = draw_batch(
+        head.kind,
+        &head.hash,
+        head.validator,
+        &head.announced,
+        head.bounds,
+    );
     let mut replay = Replay {
         file,
         engine,

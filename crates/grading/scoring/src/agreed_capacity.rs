@@ -10,7 +10,7 @@ use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
 use crate::ProvenExecutors;
-use crate::class_points::WHOLE_EXECUTOR;
+use crate::class_points::{UNPROVABLE_SPIN_UP_SECS, WHOLE_EXECUTOR};
 use crate::proven_capacity::{MAX_EXECUTORS, ObservationKind, ProvenCapacity};
 
 /// Offers from which on refusals count (`docs/adr/0064`).
@@ -170,7 +170,8 @@ fn agree(inputs: &CapacityInputs, me: ValidatorKey, cycle: u64) -> BTreeMap<Mine
         .flat_map(|(_, rows)| rows.keys().map(|(miner, class, _)| (*miner, *class)))
         .collect();
     let agreed = |place: MinerClass| {
-        let by_kind = inputs.kinds.iter().map(|kind| agree_on(&voices, place, *kind));
+        let kinds = inputs.kinds.iter().filter(|kind| is_probed_by(place.1, **kind));
+        let by_kind = kinds.map(|kind| agree_on(&voices, place, *kind));
         let agreed = by_kind.reduce(|a, b| AgreedCapacity {
             executors: a.executors.min(b.executors),
             shown: a.shown.min(b.shown),
@@ -179,6 +180,49 @@ fn agree(inputs: &CapacityInputs, me: ValidatorKey, cycle: u64) -> BTreeMap<Mine
         (place, agreed.unwrap_or_default())
     };
     places.into_iter().map(agreed).collect()
+}
+
+/// Whether executors of a class can be probed in this way. One that may take minutes to appear is not there at the
+/// instant of an unannounced probe, however honest its miner is.
+pub fn is_probed_by(class: ExecutorClass, kind: ObservationKind) -> bool {
+    match kind {
+        ObservationKind::Announced => true,
+        ObservationKind::Unannounced => class.spin_up_time().as_secs() < UNPROVABLE_SPIN_UP_SECS,
+    }
+}
+
+/// The kinds of probe that a subnet makes, by its statements: announced batches, and unannounced probes once holders of
+/// at least half of the stake state what these showed. While less than half of the stake states anything, the
+/// statement of `me` counts alone.
+pub fn stated_kinds(
+    statements: &[CapacityStatement],
+    stakes: &BTreeMap<ValidatorKey, u64>,
+    me: ValidatorKey,
+) -> BTreeSet<ObservationKind> {
+    let stake = |validator: &ValidatorKey| u128::from(stakes.get(validator).copied().unwrap_or(0));
+    let sum = |validators: &BTreeSet<ValidatorKey>| validators.iter().map(stake).sum::<u128>();
+    let all: u128 = stakes.values().map(|stake| u128::from(*stake)).sum();
+    let of_half = |validators: &BTreeSet<ValidatorKey>| all > 0 && sum(validators).saturating_mul(2) >= all;
+    let validators: BTreeSet<_> = statements.iter().map(|statement| statement.validator).collect();
+    let probes = |statement: &&CapacityStatement| {
+        let mut kinds = statement.rows.iter().map(|row| row.kind);
+        kinds.any(|kind| kind == ObservationKind::Unannounced)
+    };
+    let probing: BTreeSet<_> = statements
+        .iter()
+        .filter(probes)
+        .map(|statement| statement.validator)
+        .collect();
+    let is_made = if of_half(&validators) {
+        of_half(&probing)
+    } else {
+        probing.contains(&me)
+    };
+    let mut kinds = BTreeSet::from([ObservationKind::Announced]);
+    if is_made {
+        kinds.insert(ObservationKind::Unannounced);
+    }
+    kinds
 }
 
 /// The rows of one statement by miner, class and kind.
@@ -324,6 +368,51 @@ mod tests {
         // Zero stake everywhere: nobody outvotes the scorer's own rows.
         let none = inputs(&[(1, 0), (2, 0)], vec![statement(1, 4), statement(2, 2)]);
         assert_eq!((executors(&none, 1), executors(&none, 9)), (4, 0));
+    }
+
+    #[test]
+    fn probes_count_once_half_of_the_stake_makes_them() {
+        let both = |of: u8, executors| CapacityStatement {
+            rows: vec![row(KIND, 4), row(ObservationKind::Unannounced, executors)],
+            ..statement(of, 4)
+        };
+        let stakes: BTreeMap<_, _> = [(validator(1), 50), (validator(2), 30), (validator(3), 20)].into();
+        let kinds =
+            |statements: &[CapacityStatement], me: u8| stated_kinds(statements, &stakes, validator(me)).len();
+        let all_state = [statement(1, 4), both(2, 4), both(3, 4)];
+        assert_eq!(kinds(&all_state, 1), 2, "two of them have half of the stake");
+        assert_eq!(
+            kinds(&[statement(1, 4), both(2, 4)], 2),
+            1,
+            "less than half probes"
+        );
+        assert_eq!(
+            (kinds(&[both(2, 4)], 2), kinds(&[both(2, 4)], 1)),
+            (2, 1),
+            "the own rows alone"
+        );
+        let mut with = inputs(
+            &[(1, 50), (2, 30), (3, 20)],
+            vec![both(1, 2), both(2, 3), both(3, 3)],
+        );
+        with.kinds.insert(ObservationKind::Unannounced);
+        assert_eq!(
+            executors(&with, 1),
+            2,
+            "the lower one of the kinds, by the median"
+        );
+        // An executor that takes minutes to appear is not there at the instant of a probe.
+        let slow = ExecutorClass::SpinUpGpu24Gb;
+        let slow_row = CapacityRow {
+            class: slow,
+            ..row(KIND, 4)
+        };
+        for statement in &mut with.statements {
+            statement.rows.push(slow_row);
+        }
+        with.classes.insert(slow);
+        let agreed = agree(&with, validator(1), 7);
+        assert_eq!(agreed.get(&(MINER, slow)).map(|agreed| agreed.executors), Some(4));
     }
 
     #[test]

@@ -19,6 +19,10 @@ use crate::POINTS;
 /// stalling, washing and over-reserving can win; see `docs/adr/0063`.
 pub const CAPACITY_PER_MILLE: u16 = 800;
 
+/// Classes whose executors take at least so many seconds to appear cannot be proven: renting one on demand is honest
+/// there (`docs/adr/0064`).
+pub(crate) const UNPROVABLE_SPIN_UP_SECS: u64 = 60;
+
 /// The thousandths of one whole executor.
 pub const WHOLE_EXECUTOR: u64 = 1_000;
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use muster_protocol::job::MAX_JOB_SECS;
+use muster_protocol::receipt::MINIMUM_CHARGE_US;
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Timestamp};
 
 use crate::agreed_capacity::Agreement;
@@ -19,9 +20,6 @@ use crate::{DropReason, allowance};
 
 /// The most that one job can be paid, in executor-microseconds: no validator's word makes a receipt worth a year.
 const MAX_MICROS: u64 = MAX_JOB_SECS * 1_000_000;
-
-/// The time that every attempt may be paid, however short it was, in microseconds (`docs/adr/0063`).
-pub const MINIMUM_CHARGE_US: u64 = 10_000_000;
 
 /// How long after its receipt was signed an attempt may have ended, in microseconds: the two times come from two
 /// readings of a clock.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The reason why a receipt or a session does not count, or a part of it.
+/// The reason why a receipt does not count, or a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
@@ -50,10 +50,6 @@ pub enum DropReason {
     BeyondProven,
     /// The validator has burned less than its receipts cost.
     NotBurned,
-    /// None of the session's answers was proven.
-    Unproven,
-    /// The session's answers were proven and cost nothing.
-    Free,
 }
 
 impl fmt::Display for DropReason {
@@ -80,8 +76,6 @@ impl fmt::Display for DropReason {
             Self::OverTime => "the attempt took less time",
             Self::BeyondProven => "more attempts ran at once than executors are proven",
             Self::NotBurned => "its validator burned too little for it",
-            Self::Unproven => "none of the session's answers was proven",
-            Self::Free => "the session's answers cost nothing",
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use muster_protocol::{ExecutorClass, MinerKey, Uid};
+use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Uid};
 use serde::Serialize;
 
 use crate::agreed_capacity::AgreedCapacity;
@@ -24,16 +24,12 @@ pub struct MinerExplanation {
     pub uid: Uid,
     /// The terms of each class in which the miner has work or credit.
     pub classes: Vec<ClassExplanation>,
-    /// Rao of the proven answers of the miner's sessions.
-    pub rao: u64,
-    /// Rao of all proven answers.
-    pub all_rao: u64,
-    /// The points of the answers, with the weight of streaming.
-    pub streaming_points: u64,
     /// The work that does not count, by reason.
     pub lost: Vec<LostWork>,
     /// The points of this cycle, before they are split over the hotkeys of the coldkey.
     pub earned: u64,
+    /// The main hotkey that the miners of the coldkey named, if it is registered under that coldkey.
+    pub main_hotkey: Option<Hotkey>,
     /// The points of this cycle after the split.
     pub points: u64,
     /// The points that are paid with this cycle: a twentieth of those of this cycle and of the nineteen before.
@@ -83,26 +79,31 @@ pub struct LostWork {
 /// The terms of a miner's weight; `None` if the miner is not registered in the snapshot.
 pub fn explain(snapshot: &ScoringSnapshot, miner: MinerKey) -> Option<MinerExplanation> {
     let terms = Terms::of(snapshot);
-    let uid = terms.neurons.get(&miner)?.uid;
+    let neuron = terms.neurons.get(&miner)?;
+    let uid = neuron.uid;
+    let named = snapshot
+        .main_hotkeys
+        .iter()
+        .find(|named| named.coldkey == neuron.coldkey);
+    let main_hotkey = named.map(|named| named.main).filter(|main| {
+        let owner = terms.neurons.get(&MinerKey(*main));
+        owner.is_some_and(|owner| owner.coldkey == neuron.coldkey)
+    });
     let (scores, weights) = score_cycle(snapshot);
     let of = |amounts: &BTreeMap<MinerKey, u64>| amounts.get(&miner).copied().unwrap_or(0);
     let classes = terms
         .classes
         .iter()
         .map(|(class, of)| explain_class(&terms, *class, of, miner));
-    let streaming = of(&terms.streaming_points(snapshot));
-    let weight = snapshot.rules.streaming_weight.min(crate::MAX_CLASS_WEIGHT);
     let score = scores.scores.iter().find(|score| score.miner == miner);
     Some(MinerExplanation {
         cycle: snapshot.span.cycle,
         miner,
         uid,
         classes: classes.flatten().collect(),
-        rao: of(&terms.rao),
-        all_rao: terms.rao.values().fold(0, |sum, rao| sum.saturating_add(*rao)),
-        streaming_points: streaming.saturating_mul(weight.into()),
         lost: sum_lost(&terms, miner),
         earned: of(&terms.earned),
+        main_hotkey,
         points: of(&terms.points),
         vested: score.map_or(0, |score| score.paid_points()),
         weight: weights
@@ -170,13 +171,6 @@ impl fmt::Display for MinerExplanation {
         for class in &self.classes {
             write!(f, "{class}")?;
         }
-        if self.rao > 0 {
-            let (rao, all, points) = (self.rao, self.all_rao, self.streaming_points);
-            writeln!(
-                f,
-                "answers: {rao} rao of {all} that proven answers earned: {points} points"
-            )?;
-        }
         for lost in &self.lost {
             let (receipts, reason) = (lost.receipts, lost.reason);
             writeln!(
@@ -186,6 +180,9 @@ impl fmt::Display for MinerExplanation {
             )?;
         }
         writeln!(f, "earned in this cycle: {} points", self.earned)?;
+        if let Some(main) = self.main_hotkey {
+            writeln!(f, "main hotkey of its coldkey, which gets four fifths: {main}")?;
+        }
         writeln!(
             f,
             "after the split over the coldkey's hotkeys: {} points",

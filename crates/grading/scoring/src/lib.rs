@@ -8,10 +8,10 @@
 //! accepts.
 //!
 //! The unit of work is the executor-microsecond: a millionth of an executor-second, which is the unit of a receipt's
-//! `score_str`. The unit of capacity is a thousandth of an executor. The answers of sealed sessions are a kind of work
-//! of their own beside the classes; its unit is the rao that proven answers earned by their tokens.
+//! `score_str`. The unit of capacity is a thousandth of an executor. A sealed session is work like any other: its
+//! receipt pays the time that its proven tokens take at the rated speed of its model.
 //!
-//! A receipt or a session that does not count is dropped with a reason and never stops the others. Every neuron without
+//! A receipt that does not count is dropped with a reason and never stops the others. Every neuron without
 //! a weight gets a reason.
 
 mod agreed_capacity;
@@ -19,12 +19,15 @@ mod allowance;
 mod allowance_book;
 mod allowance_epochs;
 mod block_ranges;
+mod burned_rao;
 mod class_points;
 mod coldkey_split;
+mod contradictions;
 mod counted_work;
 mod drop_reason;
 mod explanation;
 mod key_map;
+mod main_hotkeys;
 mod normalize;
 mod occupancy;
 mod parties;
@@ -39,26 +42,29 @@ mod weight_list;
 mod zero_reasons;
 
 pub use agreed_capacity::{
-    AgreedCapacity, CapacityInputs, CapacityRow, CapacityStatement, GradedExecutors, proven_executors,
+    AgreedCapacity, CapacityInputs, CapacityRow, CapacityStatement, GradedExecutors, is_probed_by,
+    proven_executors, stated_kinds,
 };
 pub use allowance::{AllowanceInputs, LOOKBACK_BLOCKS, MULTIPLIER, SpentBlocks, unspend};
 pub use allowance_book::{AllowanceBook, PayableAttempt};
 pub use allowance_epochs::EpochFacts;
+pub use burned_rao::credit_burns;
 pub use class_points::{CAPACITY_PER_MILLE, WHOLE_EXECUTOR};
 pub use coldkey_split::MainHotkey;
-pub use counted_work::MINIMUM_CHARGE_US;
+pub use contradictions::silence_contradictions;
 pub use drop_reason::DropReason;
 pub use explanation::{ClassExplanation, LostWork, MinerExplanation, explain};
+pub use main_hotkeys::{NamedMain, agree_main_hotkeys};
 pub use normalize::to_u16;
 pub use proven_capacity::{
     ExcuseState, MAX_EXECUTORS, OBSERVATIONS, Observation, ObservationKind, ProvenCapacity, executor_credit,
     proven_by, settle_excuse,
 };
 pub use score_cycle::{CountedAttempts, score_cycle, score_with_attempts};
-pub use scores::{FaultySession, MAX_LISTED, Score, Scores};
+pub use scores::{MAX_LISTED, Score, Scores};
 pub use snapshot::{
     DeferredWork, Neuron, PaidReceipt, ProvenExecutors, QualityFactor, SNAPSHOT_FORMAT, ScoredSpan,
-    ScoringRules, ScoringSnapshot, SnapshotError, StreamedSession,
+    ScoringRules, ScoringSnapshot, SnapshotError,
 };
 pub use vesting::{Conviction, PastCycle, PastPoints, VESTING_CYCLES};
 pub use weight_list::{follow_uids, weights_of};
@@ -67,5 +73,5 @@ pub use zero_reasons::{ZeroReason, ZeroWeight};
 /// The worth of one unit of a class's weight, in points.
 pub const POINTS: u64 = 1_000_000_000_000;
 
-/// The largest weight of a class, or of streaming: all weights and their points fit into 64 bits.
+/// The largest weight of a class: all weights and their points fit into 64 bits.
 pub const MAX_CLASS_WEIGHT: u32 = 1_000_000;

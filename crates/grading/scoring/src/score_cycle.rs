@@ -1,24 +1,22 @@
 //! From a snapshot to scores and weights.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid};
 
 use crate::agreed_capacity::Agreement;
-use crate::class_points::{ClassPoints, Division, MAX_CYCLE_MS, Member, WHOLE_EXECUTOR, divide};
+use crate::class_points::{
+    ClassPoints, Division, MAX_CYCLE_MS, Member, UNPROVABLE_SPIN_UP_SECS, WHOLE_EXECUTOR, divide,
+};
 use crate::coldkey_split::split;
 use crate::counted_work::{CountedWork, count_work};
 use crate::proven_capacity::MAX_EXECUTORS;
-use crate::scores::{FaultySession, MAX_LISTED, Score, Scores};
-use crate::snapshot::{DeferredWork, Neuron, ScoringSnapshot, StreamedSession};
+use crate::scores::{Score, Scores};
+use crate::snapshot::{DeferredWork, Neuron, ScoringSnapshot};
 use crate::vesting::{Convicted, VESTING_CYCLES, vest};
 use crate::weight_list::weights_of;
 use crate::zero_reasons::explain_zeros;
-use crate::{DropReason, MAX_CLASS_WEIGHT, POINTS};
-
-/// Classes whose executors take at least so many seconds to appear cannot be proven: renting one on demand is honest
-/// there (`docs/adr/0064`).
-const UNPROVABLE_SPIN_UP_SECS: u64 = 60;
+use crate::{MAX_CLASS_WEIGHT, POINTS};
 
 /// Scores a cycle: the scores, and the weights that follow from them, sorted by uid. Both are a function of the
 /// snapshot alone.
@@ -49,19 +47,6 @@ fn score_terms(snapshot: &ScoringSnapshot, terms: &Terms<'_>) -> (Scores, Vec<(U
     for lost in &terms.work.dropped {
         scores.drop_one(lost.attempt, lost.reason);
     }
-    for (session, reason) in &terms.dropped_sessions {
-        scores.drop_one(session.attempt, *reason);
-    }
-    let faulty = |session: &&StreamedSession| session.unproven > 0 || session.fault.is_some();
-    let faults = snapshot.streamed.iter().filter(faulty).take(MAX_LISTED);
-    scores.faults = faults
-        .map(|session| FaultySession {
-            attempt: session.attempt,
-            miner: session.miner,
-            unproven: session.unproven,
-            fault: session.fault.clone(),
-        })
-        .collect();
     let weights = weights_of(&scores.scores, &snapshot.neurons, snapshot.rules.min_entries);
     scores.zeros = explain_zeros(snapshot, terms, &scores, &weights);
     (scores, weights)
@@ -83,9 +68,6 @@ pub(crate) struct Terms<'a> {
     pub(crate) work: CountedWork,
     pub(crate) classes: BTreeMap<ExecutorClass, ClassTerms>,
     pub(crate) deferred: Vec<DeferredWork>,
-    /// Rao of proven answers by miner.
-    pub(crate) rao: BTreeMap<MinerKey, u64>,
-    pub(crate) dropped_sessions: Vec<(&'a StreamedSession, DropReason)>,
     /// Points by miner, before the split of each coldkey's.
     pub(crate) earned: BTreeMap<MinerKey, u64>,
     /// Points of this cycle by miner, with the burned ones.
@@ -116,15 +98,12 @@ impl<'a> Terms<'a> {
             work,
             classes: BTreeMap::new(),
             deferred: Vec::new(),
-            rao: BTreeMap::new(),
-            dropped_sessions: Vec::new(),
             earned: BTreeMap::new(),
             points: BTreeMap::new(),
             vested: BTreeMap::new(),
             convicted,
         };
         terms.divide_classes(snapshot);
-        terms.sum_sessions(snapshot);
         terms.add_up(snapshot);
         terms
     }
@@ -199,28 +178,7 @@ impl<'a> Terms<'a> {
         credit.saturating_mul(cycle_ms) / WHOLE_EXECUTOR
     }
 
-    /// Rao of proven answers, from the sessions that count.
-    fn sum_sessions(&mut self, snapshot: &'a ScoringSnapshot) {
-        let mut seen = BTreeSet::new();
-        for session in &snapshot.streamed {
-            let counted = match session {
-                session if !self.neurons.contains_key(&session.miner) => Err(DropReason::NotRegistered),
-                session if session.proven == 0 => Err(DropReason::Unproven),
-                session if session.earned == 0 => Err(DropReason::Free),
-                session if !seen.insert(session.attempt) => Err(DropReason::Repeated),
-                session => Ok(session.earned),
-            };
-            match counted {
-                Ok(earned) => {
-                    let sum = self.rao.entry(session.miner).or_default();
-                    *sum = sum.saturating_add(earned);
-                }
-                Err(reason) => self.dropped_sessions.push((session, reason)),
-            }
-        }
-    }
-
-    /// The points of every miner, from the classes and from streaming, and what is paid of them.
+    /// The points of every miner, and what is paid of them.
     fn add_up(&mut self, snapshot: &ScoringSnapshot) {
         let mut earned = BTreeMap::<MinerKey, u64>::new();
         let mut add = |miner: MinerKey, points: u64, weight: u32| {
@@ -233,10 +191,6 @@ impl<'a> Terms<'a> {
                 add(*miner, *points, class.weight);
             }
             burned = burned.saturating_add(class.divided.burned.saturating_mul(class.weight.into()));
-        }
-        let weight = snapshot.rules.streaming_weight.min(MAX_CLASS_WEIGHT);
-        for (miner, points) in self.streaming_points(snapshot) {
-            add(miner, points, weight);
         }
         earned.retain(|_, points| *points > 0);
         let rules = &snapshot.rules;
@@ -270,23 +224,6 @@ impl<'a> Terms<'a> {
             .filter(|miner| self.neurons.contains_key(miner))
     }
 
-    /// Each miner's share of [`POINTS`] by its rao.
-    pub(crate) fn streaming_points(&self, snapshot: &ScoringSnapshot) -> BTreeMap<MinerKey, u64> {
-        let counting = self.rao.iter().filter(|(miner, _)| self.counts(miner));
-        let rao: BTreeMap<_, _> = counting
-            .map(|(miner, rao)| (*miner, quality(snapshot, *miner, *rao)))
-            .collect();
-        let all: u128 = rao.values().map(|rao| u128::from(*rao)).sum();
-        let share = |rao: u64| {
-            let points = u128::from(rao)
-                .saturating_mul(u128::from(POINTS))
-                .checked_div(all)
-                .unwrap_or(0);
-            u64::try_from(points).unwrap_or(u64::MAX)
-        };
-        rao.into_iter().map(|(miner, rao)| (miner, share(rao))).collect()
-    }
-
     /// One row for every neuron that earned or is paid anything. In a cycle in which nobody earned anything, nobody is
     /// paid: the weights on the chain stay as they are.
     fn scores(&self, snapshot: &ScoringSnapshot) -> Vec<Score> {
@@ -311,17 +248,10 @@ impl<'a> Terms<'a> {
                 registered: neuron.registered,
                 micros: of(&micros),
                 credit: of(&credits),
-                rao: of(&self.rao),
                 points: of(&self.points),
                 vested: Some(if earned { of(&self.vested) } else { 0 }),
             };
-            let any = [
-                score.micros,
-                score.credit,
-                score.rao,
-                score.points,
-                score.paid_points(),
-            ];
+            let any = [score.micros, score.credit, score.points, score.paid_points()];
             any.iter().any(|amount| *amount > 0).then_some(score)
         };
         let mut scores: Vec<_> = snapshot

@@ -29,9 +29,6 @@ pub struct Score {
     /// The credit of its proven executors of all classes, in thousandths of an executor.
     #[serde(default)]
     pub credit: u64,
-    /// Earnings of its sessions' answers, in rao.
-    #[serde(default)]
-    pub rao: u64,
     /// The points of this cycle, after the split of its coldkey's; in scores of an early release, the same as `micros`.
     #[serde(default)]
     pub points: u64,
@@ -47,19 +44,6 @@ impl Score {
     }
 }
 
-/// A session that did not end as it should. Its proven part is paid; the missing part pays nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FaultySession {
-    /// The id of the session's attempt.
-    pub attempt: AttemptId,
-    /// The miner that ran the session.
-    pub miner: MinerKey,
-    /// Number of its answers that pay nothing.
-    pub unproven: u64,
-    /// The fault, if there is one beyond unproven answers.
-    pub fault: Option<String>,
-}
-
 /// The result of scoring: every receipt counts towards a score or is among the dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scores {
@@ -70,9 +54,6 @@ pub struct Scores {
     /// Number of dropped receipts that are not listed.
     #[serde(default)]
     pub more_dropped: u64,
-    /// Sessions that did not end as they should, whether or not they count, in the order given; at most [`MAX_LISTED`].
-    #[serde(default)]
-    pub faults: Vec<FaultySession>,
     /// Every neuron without a weight, by uid, with the reason.
     #[serde(default)]
     pub zeros: Vec<ZeroWeight>,

@@ -6,9 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_protocol::receipt::FinishedReceipt;
-use muster_protocol::{
-    AttemptId, Digest, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey, canonical,
-};
+use muster_protocol::{Digest, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey, canonical};
 use serde::{Deserialize, Serialize};
 
 use crate::agreed_capacity::CapacityInputs;
@@ -18,7 +16,7 @@ use crate::coldkey_split::MainHotkey;
 use crate::vesting::{Conviction, PastCycle};
 
 /// The format and version of a snapshot. It changes with every change of the formulas or their constants.
-pub const SNAPSHOT_FORMAT: &str = "muster/scoring-snapshot/1";
+pub const SNAPSHOT_FORMAT: &str = "muster/scoring-snapshot/2";
 
 /// All inputs of the scores and weights of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,9 +39,6 @@ pub struct ScoringSnapshot {
     pub rules: ScoringRules,
     /// The finished receipts of the cycle.
     pub receipts: Vec<PaidReceipt>,
-    /// The scorer's own sealed sessions that ended in the cycle.
-    #[serde(default)]
-    pub streamed: Vec<StreamedSession>,
     /// The stated capacity. Absent where nobody grades. In a class that is not graded, work alone divides the class,
     /// and the number of attempts at once is not checked.
     #[serde(default)]
@@ -94,9 +89,6 @@ pub struct ScoredSpan {
 pub struct ScoringRules {
     /// The weight of each class; a class that is not listed has weight 0.
     pub class_weights: BTreeMap<ExecutorClass, u32>,
-    /// The weight of all answers of sealed sessions together, on the scale of the classes' weights.
-    #[serde(default)]
-    pub streaming_weight: u32,
     /// The part of a class's weight that capacity always gets, in thousandths.
     #[serde(default = "capacity_per_mille")]
     pub capacity_per_mille: u16,
@@ -150,28 +142,6 @@ pub struct PaidReceipt {
     pub receipt: FinishedReceipt,
     /// The class of the executor, by the attempt's started receipt; `None` if no started receipt is known.
     pub class: Option<ExecutorClass>,
-}
-
-/// The answers of one sealed session, by the counts of the gateway that asked it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StreamedSession {
-    /// The id of the session's attempt.
-    pub attempt: AttemptId,
-    /// The miner that ran the session.
-    pub miner: MinerKey,
-    /// Number of answers whose proofs hold.
-    pub proven: u64,
-    /// Number of answers without a proof, which pay nothing.
-    pub unproven: u64,
-    /// Input tokens of the proven answers.
-    pub input_tokens: u64,
-    /// Output tokens of the proven answers.
-    pub output_tokens: u64,
-    /// Earnings of the proven answers, in rao.
-    pub earned: u64,
-    /// The fault of the session's closing statement, or the part that is missing before it.
-    #[serde(default)]
-    pub fault: Option<String>,
 }
 
 /// The factor for the quality of one miner's work.

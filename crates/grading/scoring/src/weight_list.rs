@@ -79,7 +79,6 @@ mod tests {
             registered: 0,
             micros: 0,
             credit: 0,
-            rao: 0,
             points: 7,
             vested,
         }

@@ -30,7 +30,7 @@ pub enum ZeroReason {
     Myself,
     /// No validator wrote the neuron a finished receipt in this cycle, and it has no proven executor.
     NoReceipts,
-    /// None of the neuron's receipts and sessions counts; holds the number for each reason.
+    /// None of the neuron's receipts counts; holds the number for each reason.
     NothingCounts(BTreeMap<DropReason, u64>),
     /// The classes of the neuron's work have weight 0 in this subnet.
     WorthlessClass,
@@ -76,16 +76,9 @@ pub(crate) fn explain_zeros(
 ) -> Vec<ZeroWeight> {
     let weights: BTreeMap<Uid, u16> = weighted.iter().copied().collect();
     let mut dropped = BTreeMap::<MinerKey, BTreeMap<DropReason, u64>>::new();
-    let sessions = terms
-        .dropped_sessions
-        .iter()
-        .map(|(session, reason)| (session.miner, *reason));
     let receipts = terms.work.dropped.iter().map(|lost| (lost.miner, lost.reason));
     // A repeated receipt accompanies one that counts, so it is never the only reason.
-    for (miner, reason) in receipts
-        .chain(sessions)
-        .filter(|(_, why)| *why != DropReason::Repeated)
-    {
+    for (miner, reason) in receipts.filter(|(_, why)| *why != DropReason::Repeated) {
         let count = dropped.entry(miner).or_default().entry(reason).or_default();
         *count = count.saturating_add(1);
     }

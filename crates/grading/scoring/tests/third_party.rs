@@ -14,8 +14,7 @@ use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid
 use muster_scoring::{
     AllowanceInputs, CapacityInputs, CapacityRow, CapacityStatement, Conviction, DeferredWork, EpochFacts,
     MainHotkey, Neuron, ObservationKind, POINTS, PaidReceipt, PastCycle, PastPoints, ProvenExecutors,
-    QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SpentBlocks, StreamedSession,
-    score_cycle,
+    QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SpentBlocks, score_cycle,
 };
 use serde::Deserialize;
 use uuid::Uuid;
@@ -189,17 +188,6 @@ fn snapshot(seed: u64) -> ScoringSnapshot {
         other.receipt.time_took_us += numbers.below(2);
         receipts.push(other);
     }
-    let streamed = (0..numbers.below(9)).map(|attempt| StreamedSession {
-        attempt: AttemptId::from_uuid(Uuid::from_u128((attempt / 2).into())),
-        miner: miner(3 + numbers.byte(10)),
-        proven: numbers.below(3),
-        unproven: 0,
-        input_tokens: 5,
-        output_tokens: 5,
-        earned: numbers.below(1_000),
-        fault: None,
-    });
-    let streamed = streamed.collect();
     let past = |cycle, numbers: &mut Numbers| PastCycle {
         cycle,
         rows: (3..12)
@@ -232,7 +220,6 @@ fn snapshot(seed: u64) -> ScoringSnapshot {
                 .into_iter()
                 .map(|class| (class, numbers.number(90)))
                 .collect(),
-            streaming_weight: numbers.number(9),
             capacity_per_mille: if numbers.often() { 800 } else { 300 },
             burn_per_second: if numbers.often() { 0 } else { 3 },
             burn_hotkey: numbers.often().then(|| hotkey(11)),
@@ -240,7 +227,6 @@ fn snapshot(seed: u64) -> ScoringSnapshot {
             min_entries: 4,
         },
         receipts,
-        streamed,
         capacity: numbers.often().then(|| capacity(numbers)),
         allowance: (!numbers.often()).then(|| allowance(numbers)),
         history,

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use muster_grading::batch_plan::{Announcement, BatchBounds, BatchPlan, Participant, draw_batch};
+use muster_grading::batch_plan::{Announcement, BatchBounds, BatchPlan, draw_batch};
 use muster_grading::batch_settlement::{Capacity, ProvenBefore, count_capacities, settle};
 use muster_grading::judgement::Absence;
 use muster_grading::{GradeSpec, Judgement};
 use muster_hardware_proof::grade::Components;
+use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::{AttemptId, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::{
-    CountedAttempts, ExcuseState, OBSERVATIONS, Observation, ObservationKind, WHOLE_EXECUTOR, settle_excuse,
+    CountedAttempts, ExcuseState, OBSERVATIONS, Observation, ObservationKind, settle_excuse,
 };
 
 use crate::hardware::Presence;
@@ -119,7 +120,7 @@ impl Judge {
         probed: &[Probed],
         records: &mut [ProbeHistory],
     ) {
-        let plan = draw(at, validator, probed);
+        let plan = draw(kind, at, validator, probed);
         let places: BTreeMap<MinerKey, usize> = (0..).zip(probed).map(|(at, one)| (one.miner, at)).collect();
         let before: ProvenBefore = probed
             .iter()
@@ -129,7 +130,7 @@ impl Judge {
         let (mut judged, mut absent) = (BTreeMap::new(), BTreeMap::new());
         for (place, participant) in plan.participants.iter().enumerate() {
             let one = places.get(&participant.miner).and_then(|at| probed.get(*at));
-            match one.and_then(|one| self.judge(one, participant.index)) {
+            match one.and_then(|one| self.judge(one, participant.index, at)) {
                 Some(Ok(judgement)) => {
                     judged.insert(place, judgement);
                 }
@@ -140,7 +141,6 @@ impl Judge {
             }
         }
         let settled = settle(&plan.participants, &absent, &judged, &before);
-        let excused = count_excused(&plan.participants, &settled);
         let specs = std::slice::from_ref(&self.full);
         let counted = count_capacities(&plan.participants, &settled, specs);
         let counted: BTreeMap<_, _> = counted.into_iter().map(|count| (count.miner, count)).collect();
@@ -148,13 +148,12 @@ impl Judge {
             let Some(capacity) = counted.get(&one.miner) else {
                 continue;
             };
-            let excused = excused.get(&one.miner).copied().unwrap_or(0);
-            record.note(observe(kind, at, one, capacity, excused), capacity.proven);
+            record.note(observe(kind, at, one, capacity), capacity.proven);
         }
     }
 
     /// The judgement of a miner's executor with this number, or the reason why it was not challenged.
-    fn judge(&self, one: &Probed, index: u32) -> Option<Result<Judgement, Absence>> {
+    fn judge(&self, one: &Probed, index: u32, at: Timestamp) -> Option<Result<Judgement, Absence>> {
         let count = |attempts: &[AttemptId]| u32::try_from(attempts.len()).unwrap_or(u32::MAX);
         let presence = one.presence;
         let idle = presence.proving.saturating_sub(count(&one.at_work));
@@ -162,9 +161,19 @@ impl Judge {
         let excused = serving
             .saturating_add(count(&one.at_work))
             .saturating_add(count(&one.pretended));
+        let shown = |attempt: &AttemptId| AttemptAtWork {
+            attempt: *attempt,
+            shown_at: at,
+            until: at,
+            is_organic: true,
+        };
         let not_leased = |backed| Absence::NotLeased {
             said: String::new(),
             backed,
+            at_work: match backed {
+                true => one.at_work.iter().chain(&one.pretended).map(shown).collect(),
+                false => Vec::new(),
+            },
         };
         let full = self.full.thresholds.least;
         Some(match index {
@@ -195,7 +204,7 @@ impl Judge {
 }
 
 /// All miners take part in every batch; no miner is proven beyond the bound for one.
-fn draw(at: Timestamp, validator: ValidatorKey, probed: &[Probed]) -> BatchPlan {
+fn draw(kind: ObservationKind, at: Timestamp, validator: ValidatorKey, probed: &[Probed]) -> BatchPlan {
     let announced: Vec<_> = probed
         .iter()
         .map(|one| Announcement {
@@ -212,46 +221,19 @@ fn draw(at: Timestamp, validator: ValidatorKey, probed: &[Probed]) -> BatchPlan 
     for (byte, of_time) in hash.iter_mut().zip(at.micros().to_le_bytes()) {
         *byte = of_time;
     }
-    draw_batch(&hash, validator, &announced, bounds)
-}
-
-fn count_excused(participants: &[Participant], settled: &[Judgement]) -> BTreeMap<MinerKey, u32> {
-    let mut excused = BTreeMap::<MinerKey, u32>::new();
-    for (participant, judgement) in participants.iter().zip(settled) {
-        if matches!(judgement, Judgement::Excused { .. }) {
-            let count = excused.entry(participant.miner).or_default();
-            *count = count.saturating_add(1);
-        }
-    }
-    excused
+    draw_batch(kind, &hash, validator, &announced, bounds)
 }
 
 /// The observation of a probe. Excuses wait until the receipts of their attempts are scored.
-fn observe(
-    kind: ObservationKind,
-    at: Timestamp,
-    one: &Probed,
-    capacity: &Capacity,
-    excused: u32,
-) -> SeenProbe {
-    let credit = u64::from(excused).saturating_mul(WHOLE_EXECUTOR);
-    let attempts: Vec<_> = one
-        .at_work
-        .iter()
-        .chain(&one.pretended)
-        .copied()
-        .take(usize::try_from(excused).unwrap_or(usize::MAX))
-        .collect();
+fn observe(kind: ObservationKind, at: Timestamp, one: &Probed, capacity: &Capacity) -> SeenProbe {
+    let attempts: Vec<_> = capacity.excuses.iter().map(|excuse| excuse.attempt).collect();
     SeenProbe {
         observation: Observation {
             kind,
             at,
             announced: one.announced,
-            shown: capacity
-                .proven
-                .saturating_add(capacity.excused)
-                .saturating_sub(excused),
-            credit: capacity.credit.saturating_sub(credit),
+            shown: capacity.proven.saturating_add(capacity.serving),
+            credit: capacity.credit,
             excuses: vec![ExcuseState::Waiting; attempts.len()],
         },
         attempts,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag};
 use muster_protocol::{Manifest, MinerKey, Timestamp};
-use muster_routing::{LedgerWindows, MinerLedger, MinerStats, RoutingPolicy};
+use muster_routing::{LedgerWindows, MinerLedger, MinerStats, RoutingPolicy, note_proven};
 use muster_scoring::{
     AllowanceInputs, CAPACITY_PER_MILLE, CapacityInputs, CapacityRow, CapacityStatement, EpochFacts, Neuron,
     ObservationKind, PaidReceipt, PastCycle, PastPoints, QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, Scores,
@@ -29,6 +29,8 @@ pub(crate) struct View {
     pub(crate) traffic: u64,
     pub(crate) ledger: MinerLedger,
     pub(crate) policy: RoutingPolicy,
+    /// The executors that each miner has proven.
+    proven: BTreeMap<MinerKey, u32>,
     /// The ledger's statistics, as of the last change of each miner.
     pub(crate) stats: BTreeMap<MinerKey, MinerStats>,
     /// Offers and refusals of each miner, by epoch.
@@ -60,6 +62,7 @@ impl View {
                 most_unproven: 1,
                 prices: RoutingPolicy::PRICES,
             },
+            proven: BTreeMap::new(),
             stats: BTreeMap::new(),
             offers: VecDeque::new(),
             records: vec![ProbeHistory::default(); miners],
@@ -82,10 +85,11 @@ impl View {
             let manifest = Manifest::new([(CLASS, count)]);
             let key = miner_key(&miner.neuron);
             self.ledger.record_manifest(key, manifest, now);
-            self.ledger.record_proven(key, CLASS, miner.proven);
+            self.proven.insert(key, miner.proven);
         }
         let keys = miners.iter().map(|miner| miner_key(&miner.neuron));
         self.stats = self.ledger.stats(keys, &BTreeSet::new(), now);
+        note_proven(&mut self.stats, CLASS, |miner| self.proven.get(&miner).copied());
         self.offers.push_back(vec![(0, 0); miners.len()]);
         if self.offers.len() > OFFER_EPOCHS {
             self.offers.pop_front();
@@ -94,8 +98,9 @@ impl View {
 
     /// Reads a miner's statistics again after a change.
     pub(crate) fn refresh(&mut self, miner: MinerKey, now: Timestamp) {
-        self.stats
-            .extend(self.ledger.stats([miner], &BTreeSet::new(), now));
+        let mut changed = self.ledger.stats([miner], &BTreeSet::new(), now);
+        note_proven(&mut changed, CLASS, |miner| self.proven.get(&miner).copied());
+        self.stats.extend(changed);
     }
 
     /// Notes an offer within the miner's manifest and its proven executors.
@@ -191,7 +196,6 @@ impl View {
             validators: inputs.capacity.stakes.keys().copied().collect(),
             rules: ScoringRules {
                 class_weights: [(CLASS, 1)].into(),
-                streaming_weight: 0,
                 capacity_per_mille: CAPACITY_PER_MILLE,
                 burn_per_second: 0,
                 burn_hotkey: None,
@@ -199,7 +203,6 @@ impl View {
                 min_entries: 0,
             },
             receipts,
-            streamed: Vec::new(),
             capacity: Some(inputs.capacity),
             allowance: Some(AllowanceInputs {
                 epochs: inputs.epochs.to_vec(),

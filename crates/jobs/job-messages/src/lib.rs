@@ -5,6 +5,7 @@
 //! * [`incoming`]: the meaning of a miner's message for the attempt.
 //! * [`outgoing`]: the offer, the job, the cancellation and the receipts that a miner is sent, and [`IssuedReceipt`].
 //! * [`hardware`]: an executor's hardware in a few words.
+//! * [`pay`]: which ends of an attempt are paid, and how much.
 //! * [`report`]: the report of a job's end, for its user and for the log.
 
 pub mod attempt_connection;
@@ -12,6 +13,7 @@ pub mod attempt_step;
 pub mod hardware;
 pub mod incoming;
 pub mod outgoing;
+pub mod pay;
 pub mod report;
 
 pub use attempt_connection::AttemptConnection;

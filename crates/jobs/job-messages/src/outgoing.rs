@@ -19,6 +19,8 @@ use muster_protocol::{
     AttemptId, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp, ValidatorKey,
 };
 
+use crate::pay::MeasuredWork;
+
 /// The value that ComputeHorde's validator puts into a field that no peer reads any more.
 const DEPRECATED_TIMEOUT: u64 = 300;
 
@@ -103,20 +105,21 @@ impl OutgoingMessages<'_> {
         }))
     }
 
-    /// The pay for an attempt that ends now, in executor-microseconds; 0 without `paid`.
-    pub fn payable_micros(&self, paid: bool, started: Timestamp, now: Timestamp) -> u64 {
-        let took: Duration = now.since(started);
-        let planned = self.plan.executor_seconds().saturating_mul(1_000_000);
-        let sealed = self
-            .request
-            .streaming_details
-            .as_ref()
-            .is_some_and(|details| details.muster.is_some());
-        match (paid, sealed) {
-            (false, _) => 0,
-            (true, false) => planned,
-            // A sealed session ends when no request needs it any more, and is paid for the time that it lasted.
-            (true, true) => planned.min(u64::try_from(took.as_micros()).unwrap_or(u64::MAX)),
+    /// The work of an attempt that took `took` since its executor was ready. `usual_us` is the median of the same work,
+    /// and `rated_us` the worth of a session's proven answers, both in microseconds.
+    pub fn measured_work(
+        &self,
+        took: Duration,
+        usual_us: Option<u64>,
+        rated_us: Option<u64>,
+    ) -> MeasuredWork {
+        let details = self.request.streaming_details.as_ref();
+        MeasuredWork {
+            reserved_us: self.plan.executor_seconds().saturating_mul(1_000_000),
+            took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            usual_us,
+            sealed: details.is_some_and(|details| details.muster.is_some()),
+            rated_us,
         }
     }
 
@@ -394,14 +397,18 @@ mod tests {
             for receipt in [
                 messages.started_receipt(now),
                 messages.accepted_receipt(now),
-                messages.finished_receipt(pay(messages.payable_micros(true, now, then)), now, then),
+                messages.finished_receipt(
+                    pay(messages.measured_work(then.since(now), None, None).pay_us()),
+                    now,
+                    then,
+                ),
             ] {
                 assert_eq!(receipt.offered.payload.check(), Ok(()), "{class}");
             }
             let score = |request: &UserJob, secs: u64| {
                 let messages = OutgoingMessages { request, ..messages };
                 let end = now.plus(second * u32::try_from(secs).unwrap());
-                let pay = pay(messages.payable_micros(true, now, end));
+                let pay = pay(messages.measured_work(end.since(now), None, None).pay_us());
                 match messages.finished_receipt(pay, now, end).offered.payload {
                     ReceiptPayload::Finished(receipt) => receipt.score_str,
                     ReceiptPayload::Started(_) | ReceiptPayload::Accepted(_) => {
@@ -418,7 +425,7 @@ mod tests {
             assert_eq!(score(&session, 60), "60.000000", "as long as it was there");
             assert_eq!(
                 score(&session, u64::from(u32::MAX)),
-                score(&request(), 60),
+                score(&request(), u64::from(u32::MAX)),
                 "and no longer than was planned"
             );
         }

@@ -1,6 +1,6 @@
 //! The report of a job's end, for its user and for the log.
 
-use muster_protocol::job::{FailureContext, Fault, Outcome};
+use muster_protocol::job::{FailureContext, Fault, IMAGE_FETCH_KEY, ImageFetchFailure, Outcome};
 use muster_protocol::status::ParticipantType;
 use muster_protocol::wire::facilitator::{HordeFailureDetails, StatusMetadata};
 use muster_protocol::wire::miner::JobImage;
@@ -81,17 +81,28 @@ pub fn add_complaint(outcome: Outcome, complaint: Option<&str>) -> Outcome {
     }
 }
 
-/// Says of an image that came to none of several miners that its registry is slow or away, as far as anyone can tell.
+/// Says of an image that came to none of several miners of different owners that its registry is slow or away. That is
+/// the user's fault, as far as anyone can tell.
 pub fn explain_slow_image(outcome: Outcome, image: &str, miners: u32) -> Outcome {
     match outcome {
         Outcome::HordeFailed(details) if miners > 1 => {
+            let mut context = details.context.clone().unwrap_or_else(|| json!({}));
+            if let Some(context) = context.as_object_mut() {
+                context.insert(IMAGE_FETCH_KEY.to_owned(), json!(ImageFetchFailure::CameToNobody));
+                context.insert("fault".to_owned(), json!(Fault::User));
+            }
             let message = format!(
                 "the image {image} came to none of {miners} miners of different owners, so its registry seems to be slow or \
                  away: check it, allow more time for the image, or submit the job with the image as an archive; the last \
                  of them said: {}",
                 details.message
             );
-            Outcome::HordeFailed(HordeFailureDetails { message, ..details })
+            Outcome::HordeFailed(HordeFailureDetails {
+                reported_by: ParticipantType::Validator,
+                message,
+                context: Some(context),
+                ..details
+            })
         }
         outcome @ (Outcome::Completed(_)
         | Outcome::Rejected(_)
@@ -176,6 +187,40 @@ mod tests {
             message: "at work".to_owned(),
             context: Some(json!({ "executors": 1 })),
         })
+    }
+
+    #[test]
+    fn an_image_that_came_to_two_owners_miners_is_the_users_fault_and_one_that_came_to_one_is_nobodys() {
+        let stalled = |by, failure: &str| {
+            Outcome::HordeFailed(HordeFailureDetails {
+                reported_by: by,
+                reason: HordeFailureReason::GenericError,
+                message: "the bytes stopped".to_owned(),
+                context: Some(json!({ "image_fetch": failure, "code": "E0031" })),
+            })
+        };
+        let told = |miners| explain_slow_image(stalled(ParticipantType::Executor, "stalled"), "a:1", miners);
+        assert_eq!(
+            (told(1).fault(), fault_of(&told(1))),
+            (Fault::Nobody, Fault::Nobody)
+        );
+        assert_eq!((told(2).fault(), fault_of(&told(2))), (Fault::User, Fault::User));
+        assert!(!told(2).is_paid() && !told(2).is_excuse());
+        let metadata = told(2).metadata().horde_failure_details.unwrap();
+        assert!(
+            metadata.message.contains("came to none of 2 miners"),
+            "{}",
+            metadata.message
+        );
+        let context = metadata.context.unwrap();
+        assert_eq!(
+            (&context["image_fetch"], &context["code"]),
+            (&json!("came_to_nobody"), &json!("E0031"))
+        );
+        // A miner cannot say that of others.
+        let claimed = stalled(ParticipantType::Executor, "came_to_nobody");
+        assert_eq!(claimed.image_fetch_failure(), None);
+        assert_eq!(claimed.fault(), Fault::Executor);
     }
 
     #[test]

@@ -98,6 +98,10 @@ fn set_gauges(load: &ExecutorMetrics) {
         );
         set("muster_executor_gpu_memory_used_bytes", gpu.memory_used);
         set("muster_executor_gpu_power_milliwatts", gpu.power_mw.into());
+        set(
+            "muster_executor_gpu_temperature_celsius",
+            gpu.temperature_c.into(),
+        );
     }
 }
 

@@ -16,10 +16,10 @@
 //! first messages after the greeting find their attempt. A message about no registered attempt becomes an
 //! [`UnmatchedMessage`].
 //!
-//! [`fetch_manifest`] asks a miner for its executors on a connection of its own.
+//! [`ask_miner`] asks a miner for its executors and its main hotkey on a connection of its own.
 
 mod attempt_channel;
-mod manifest;
+mod questions;
 mod session_state;
 mod session_task;
 
@@ -37,7 +37,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 pub use attempt_channel::{ChannelEvent, MinerChannel};
-pub use manifest::fetch_manifest;
+pub use questions::{MinerAnswers, ask_miner};
 use session_state::MinerSession;
 
 /// Miners that are dialled at a time. A validator that comes back with a hundred thousand open jobs would otherwise

@@ -16,11 +16,15 @@ use crate::page_plan::{MAX_PAGE, PagePart, PageRequest};
 /// The most bytes that are read of one answer; the next request asks for the rest.
 pub const MAX_PIECE: usize = 8 * 1024 * 1024;
 
-/// Time limit for an answer (ComputeHorde's validators wait as long).
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit for a connection. A party that is away costs a round so much.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Time limit for an answer, three times that of ComputeHorde's validators: a busy miner, or a slow way to it, is no
+/// reason to miss its receipts in every round.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Time limit for a whole old page, which is longer.
-const ARCHIVE_PATIENCE: Duration = Duration::from_secs(3);
+const ARCHIVE_PATIENCE: Duration = Duration::from_secs(6);
 
 /// A piece of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,7 +83,7 @@ impl Fetcher {
         let client = Client::builder()
             .redirect(Policy::none())
             .no_proxy()
-            .connect_timeout(PATIENCE)
+            .connect_timeout(CONNECT_PATIENCE)
             .pool_max_idle_per_host(1)
             .build()
             .map_err(FetchError::Client)?;

@@ -1,9 +1,9 @@
 //! Whether a miner that declines a job as busy has shown that it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_protocol::receipt::AcceptedReceipt;
+use muster_protocol::receipt::{AcceptedReceipt, AttemptAtWork};
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, ReceiptPayload, Timestamp, ValidatorKey};
 
 /// How long after its expiry a receipt still excuses, for clocks that differ.
@@ -14,6 +14,8 @@ const LEEWAY: Duration = Duration::from_secs(2);
 pub struct BusyRejection {
     /// The miner that rejects.
     pub miner: MinerKey,
+    /// The validator that made the offer.
+    pub validator: ValidatorKey,
     /// The attempt that was offered.
     pub attempt: AttemptId,
     /// The class of executor that was asked for.
@@ -24,19 +26,41 @@ pub struct BusyRejection {
     pub executors: Option<u32>,
 }
 
-/// Whether `receipts`, whose signatures have been checked, show every executor of the class at work.
+/// The result of weighing a rejection's receipts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BusyEvidence {
+    /// They do not show every executor of the class at work.
+    Lacking,
+    /// The miner is believed, because its number of executors is not known.
+    Believed,
+    /// They show every executor of the class at work. The list holds the attempts, sorted, without the offering
+    /// validator's own leases for grading: those are no excuse towards itself.
+    AtWork(Vec<AttemptAtWork>),
+}
+
+impl BusyEvidence {
+    /// Whether the rejection leaves no mark on the miner's record.
+    pub const fn is_excuse(&self) -> bool {
+        match self {
+            Self::Lacking => false,
+            Self::Believed | Self::AtWork(_) => true,
+        }
+    }
+}
+
+/// Weighs `receipts`, whose signatures have been checked, as evidence about the executors of the class.
 ///
 /// A started receipt shows it while the executor is reserved, for some seconds. The accepted receipt of the same
 /// attempt, written by the same validator, shows it until the job must have ended; ComputeHorde's miners do not show
 /// it. `counts` selects the validators whose receipts are evidence; otherwise a miner could write its own excuses. A
 /// miner without a known manifest is believed.
-pub fn is_excused<'a>(
+pub fn weigh_excuse<'a>(
     rejection: &BusyRejection,
     receipts: impl IntoIterator<Item = &'a ReceiptPayload>,
     counts: impl Fn(ValidatorKey) -> bool,
-) -> bool {
+) -> BusyEvidence {
     let Some(executors) = rejection.executors else {
-        return true;
+        return BusyEvidence::Believed;
     };
     let (mut started, mut accepted) = (Vec::new(), BTreeMap::<_, Vec<&AcceptedReceipt>>::new());
     for receipt in receipts {
@@ -49,26 +73,42 @@ pub fn is_excused<'a>(
             ReceiptPayload::Finished(_) => {}
         }
     }
-    let covers = |written: Timestamp, ttl: u64| {
-        let until = written.plus(Duration::from_secs(ttl)).plus(LEEWAY);
-        written < rejection.at && rejection.at < until
+    // The time at which a receipt expires, if it is valid at the time of the rejection.
+    let expiry = |written: Timestamp, ttl: u64| {
+        let until = written.plus(Duration::from_secs(ttl));
+        (written < rejection.at && rejection.at < until.plus(LEEWAY)).then_some(until)
     };
-    let at_work: BTreeSet<_> = started
-        .into_iter()
-        .filter(|receipt| {
-            let of_attempt = (receipt.job_uuid, receipt.validator_hotkey);
-            let accepted = accepted.get(&of_attempt).into_iter().flatten();
-            let mut accepted = accepted.filter(|accepted| accepted.miner_hotkey == rejection.miner);
-            receipt.miner_hotkey == rejection.miner
-                && receipt.executor_class == rejection.class
-                && receipt.job_uuid != rejection.attempt
-                && counts(receipt.validator_hotkey)
-                && (covers(receipt.timestamp, receipt.ttl)
-                    || accepted.any(|accepted| covers(accepted.timestamp, accepted.ttl)))
-        })
-        .map(|receipt| receipt.job_uuid)
-        .collect();
-    u32::try_from(at_work.len()).unwrap_or(u32::MAX) >= executors
+    let mut at_work = BTreeMap::<AttemptId, (bool, AttemptAtWork)>::new();
+    for receipt in started {
+        let of_attempt = (receipt.job_uuid, receipt.validator_hotkey);
+        let accepted = accepted.get(&of_attempt).into_iter().flatten();
+        let accepted = accepted
+            .filter(|accepted| accepted.miner_hotkey == rejection.miner)
+            .filter_map(|accepted| expiry(accepted.timestamp, accepted.ttl));
+        let is_such_work = receipt.miner_hotkey == rejection.miner
+            && receipt.executor_class == rejection.class
+            && receipt.job_uuid != rejection.attempt
+            && counts(receipt.validator_hotkey);
+        let until = expiry(receipt.timestamp, receipt.ttl)
+            .into_iter()
+            .chain(accepted)
+            .max();
+        if let Some(until) = until.filter(|_| is_such_work) {
+            let shown = AttemptAtWork {
+                attempt: receipt.job_uuid,
+                shown_at: rejection.at,
+                until,
+                is_organic: receipt.is_organic,
+            };
+            let is_excuse = receipt.is_organic || receipt.validator_hotkey != rejection.validator;
+            at_work.entry(receipt.job_uuid).or_insert((is_excuse, shown));
+        }
+    }
+    if u32::try_from(at_work.len()).unwrap_or(u32::MAX) < executors {
+        return BusyEvidence::Lacking;
+    }
+    let excuses = at_work.into_values().filter(|(is_excuse, _)| *is_excuse);
+    BusyEvidence::AtWork(excuses.map(|(_, shown)| shown).collect())
 }
 
 #[cfg(test)]
@@ -114,6 +154,7 @@ mod tests {
     fn rejection(executors: Option<u32>) -> BusyRejection {
         BusyRejection {
             miner: MinerKey(key(1)),
+            validator: ValidatorKey(key(2)),
             attempt: AttemptId::from_uuid(Uuid::from_u128(1)),
             class: CLASS,
             at: NOW(105),
@@ -122,7 +163,7 @@ mod tests {
     }
 
     fn excuses(rejection: &BusyRejection, receipts: &[ReceiptPayload]) -> bool {
-        is_excused(rejection, receipts, |validator| validator == ValidatorKey(key(2)))
+        weigh_excuse(rejection, receipts, |validator| validator == ValidatorKey(key(2))).is_excuse()
     }
 
     #[test]
@@ -132,6 +173,39 @@ mod tests {
         assert!(!excuses(&rejection(Some(3)), &receipts));
         assert!(excuses(&rejection(Some(0)), &[]), "it has none");
         assert!(excuses(&rejection(None), &[]), "its manifest is not known");
+    }
+
+    #[test]
+    fn the_validators_own_leases_for_grading_are_no_excuse_towards_it() {
+        let grading = |attempt, validator| StartedReceipt {
+            is_organic: false,
+            validator_hotkey: ValidatorKey(key(validator)),
+            ..started(attempt)
+        };
+        let receipts = [grading(2, 2), grading(3, 3), started(4)].map(ReceiptPayload::Started);
+        let BusyEvidence::AtWork(shown) = weigh_excuse(&rejection(Some(3)), &receipts, |_| true) else {
+            panic!("three executors are at work")
+        };
+        let shown: Vec<_> = shown
+            .iter()
+            .map(|work| (work.attempt.as_uuid().as_u128(), work.is_organic))
+            .collect();
+        assert_eq!(shown, [(3, false), (4, true)]);
+        let until = |receipts: &[ReceiptPayload]| match weigh_excuse(&rejection(Some(1)), receipts, |_| true)
+        {
+            BusyEvidence::AtWork(shown) => shown.first().map(|work| (work.shown_at, work.until)),
+            BusyEvidence::Lacking | BusyEvidence::Believed => None,
+        };
+        let pair = [
+            ReceiptPayload::Started(started(2)),
+            ReceiptPayload::Accepted(accepted(2)),
+        ];
+        assert_eq!(until(&pair[..1]), Some((NOW(105), NOW(110))));
+        assert_eq!(
+            until(&pair),
+            Some((NOW(105), NOW(3_701))),
+            "the accepted receipt covers the whole job"
+        );
     }
 
     #[test]

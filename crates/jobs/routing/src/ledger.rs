@@ -53,7 +53,6 @@ struct MinerAccount {
     features: Option<(Timestamp, FeatureSet)>,
     private_images: Option<(Timestamp, Manifest)>,
     hardware: BTreeMap<ExecutorClass, String>,
-    proven: BTreeMap<ExecutorClass, u32>,
     full: BTreeMap<ExecutorClass, FullReport>,
     warm: BTreeMap<CacheKey, Timestamp>,
 }
@@ -165,6 +164,12 @@ impl MinerLedger {
         }
     }
 
+    /// Takes back an excuse that was noted at `at`.
+    pub fn forgive_excuse(&mut self, miner: MinerKey, at: Timestamp) {
+        let window = self.windows.record;
+        self.account(miner).excuses.remove(at, window);
+    }
+
     /// Notes a miner's manifest.
     pub fn record_manifest(&mut self, miner: MinerKey, manifest: Manifest, at: Timestamp) {
         self.account(miner).manifest = Some((at, manifest));
@@ -184,11 +189,6 @@ impl MinerLedger {
     /// Notes the hardware of an executor, as a miner told it.
     pub fn record_hardware(&mut self, miner: MinerKey, class: ExecutorClass, hardware: String) {
         self.account(miner).hardware.insert(class, hardware);
-    }
-
-    /// Notes how many executors of a graded class a miner has proven. Without such a note its manifest alone counts.
-    pub fn record_proven(&mut self, miner: MinerKey, class: ExecutorClass, executors: u32) {
-        self.account(miner).proven.insert(class, executors);
     }
 
     /// Executors of the class that take private images, by the miner's last words; `None` if they are not recent, or do
@@ -303,7 +303,7 @@ impl MinerLedger {
                 .as_ref()
                 .map(|(_, executors)| executors.clone()),
             hardware: account.hardware.clone(),
-            proven: account.proven.clone(),
+            proven: BTreeMap::new(),
         }
     }
 
@@ -388,6 +388,8 @@ mod tests {
         assert_eq!((now.incidents, now.excuses, now.done, now.given), (1, 2, 1, 1));
         assert_eq!((now.open[&CLASS], now.full.len(), now.warm.len()), (1, 1, 1));
         assert_eq!(ledger.executors(miner(1), CLASS, NOW(1_001)), Some(7));
+        ledger.forgive_excuse(miner(1), NOW(1_000));
+        assert_eq!(standing(&ledger, &[image], 1_001).excuses, 1);
         let later = standing(&ledger, &[image], 1_700);
         assert_eq!(
             (later.incidents, later.excuses, later.done, later.given),

@@ -15,6 +15,7 @@ pub mod cache_keys;
 pub mod collateral;
 mod exclusion;
 pub mod ledger;
+mod newcomers;
 pub mod retry;
 pub mod route;
 #[cfg(test)]
@@ -27,5 +28,5 @@ pub use exclusion::Exclusion;
 pub use ledger::{LedgerWindows, MinerLedger};
 pub use route::{
     Candidate, ExcludedMiner, JobRequirements, MinerStats, RoutableNeuron, Route, RouteCost, RouteDecision,
-    RoutingPolicy, route,
+    RoutingPolicy, note_proven, route,
 };

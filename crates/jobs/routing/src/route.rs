@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::cache_keys::CacheKey;
 use crate::collateral::CollateralVerdict;
 use crate::exclusion::Exclusion;
+use crate::newcomers::Newcomers;
 
 /// A neuron of the subnet, as far as routing needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,7 @@ impl RoutingPolicy {
         image: 300,
         inputs: 200,
         fairness: 500,
+        newcomer: 10_000,
     };
 }
 
@@ -164,6 +166,20 @@ impl MinerStats {
     }
 }
 
+/// Adds what miners have proven in a class to what is known of them. `proven` is `None` for every miner of a class that
+/// nobody grades: then the manifest alone counts.
+pub fn note_proven(
+    stats_by_miner: &mut BTreeMap<MinerKey, MinerStats>,
+    class: ExecutorClass,
+    proven: impl Fn(MinerKey) -> Option<u32>,
+) {
+    for (miner, stats) in stats_by_miner {
+        if let Some(executors) = proven(*miner) {
+            stats.proven.insert(class, executors);
+        }
+    }
+}
+
 /// The cost of a miner's drawbacks, in points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteCost {
@@ -177,14 +193,24 @@ pub struct RouteCost {
     pub inputs: u32,
     /// Cost of the attempts given recently per executor, relative to the miner with the most.
     pub fairness: u32,
+    /// Cost of having proven no executor of a graded class, once newcomers together have had their share of the
+    /// recent attempts. It is higher than all other costs together.
+    #[serde(default)]
+    pub newcomer: u32,
 }
 
 impl RouteCost {
     /// The sum of all costs.
     pub fn total(&self) -> u32 {
-        [self.record, self.load, self.image, self.inputs, self.fairness]
-            .into_iter()
-            .fold(0, u32::saturating_add)
+        let costs = [
+            self.record,
+            self.load,
+            self.image,
+            self.inputs,
+            self.fairness,
+            self.newcomer,
+        ];
+        costs.into_iter().fold(0, u32::saturating_add)
     }
 }
 
@@ -294,9 +320,12 @@ pub fn route(
     let unknown = MinerStats::default();
     let mut route = Route::default();
     let mut admitted = Vec::new();
+    let newcomers = Newcomers::among(neurons, stats_by_miner, requirements.class);
     for neuron in neurons {
         let stats = stats_by_miner.get(&neuron.miner).unwrap_or(&unknown);
-        match check_exclusions(requirements, neuron, stats, policy) {
+        let checked = check_exclusions(requirements, neuron, stats, policy)
+            .and_then(|address| newcomers.check_owner(neuron, stats).map(|()| address));
+        match checked {
             Ok(address) => admitted.push((neuron, address, stats)),
             Err(reason) => route.excluded.push(ExcludedMiner {
                 uid: neuron.uid,
@@ -313,7 +342,10 @@ pub fn route(
     let mut ranked: Vec<_> = admitted
         .into_iter()
         .map(|(neuron, address, stats)| {
-            let cost = cost(requirements, stats, largest, &policy.prices);
+            let cost = RouteCost {
+                newcomer: newcomers.cost(stats, policy.prices.newcomer),
+                ..cost(requirements, stats, largest, &policy.prices)
+            };
             let candidate = Candidate {
                 uid: neuron.uid,
                 miner: neuron.miner,
@@ -475,6 +507,7 @@ fn cost(requirements: &JobRequirements, stats: &MinerStats, largest: u64, prices
         },
         inputs: part(prices.inputs, count(cold), count(requirements.inputs.len())),
         fairness: part(prices.fairness, share_given(stats, requirements.class), largest),
+        newcomer: 0,
     }
 }
 

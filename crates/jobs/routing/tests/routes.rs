@@ -600,6 +600,55 @@ fn no_more_jobs_are_given_than_proven_executors_have_room_for() {
 }
 
 #[test]
+fn newcomers_get_a_twentieth_of_the_attempts_and_one_job_an_owner() {
+    let stats = |proven, given, open| MinerStats {
+        proven: [(CLASS, proven)].into(),
+        manifest: Some(Manifest::new([(CLASS, 4)])),
+        open: [(CLASS, open)].into(),
+        given,
+        ..MinerStats::default()
+    };
+    let neurons = [subject(1, Some(1)), subject(2, Some(1)), subject(3, Some(1))];
+    let with = |one, two, three| {
+        let known = [(miner(1), one), (miner(2), two), (miner(3), three)].into();
+        route(&wish(1), &neurons, &known, &policy())
+    };
+    // Miner 1 has proven four executors; the others are new and idle.
+    let fresh = with(stats(4, 39, 0), stats(0, 1, 0), stats(0, 0, 0));
+    assert_eq!(order(&fresh).first(), Some(&3), "a new miner may show itself");
+    let served = with(stats(4, 37, 3), stats(0, 3, 0), stats(0, 0, 0));
+    assert_eq!(
+        order(&served).first(),
+        Some(&1),
+        "newcomers have had three of forty"
+    );
+    assert_eq!(served.candidates[1].cost.newcomer, RoutingPolicy::PRICES.newcomer);
+    let full = with(stats(4, 37, 4), stats(0, 3, 0), stats(0, 0, 0));
+    assert_eq!(
+        order(&full).len(),
+        2,
+        "where nobody else has room, they are asked"
+    );
+
+    let one_owner = [
+        subject(1, Some(1)),
+        RoutableNeuron {
+            owner: hotkey(1),
+            ..subject(2, Some(1))
+        },
+    ];
+    let known = [(miner(1), stats(0, 0, 1)), (miner(2), stats(0, 0, 0))].into();
+    let found = route(&wish(1), &one_owner, &known, &policy());
+    let busy = Exclusion::Busy { open: 1, capacity: 1 };
+    let reasons: Vec<_> = found.excluded.iter().map(|excluded| excluded.reason).collect();
+    assert_eq!(
+        reasons,
+        [busy, busy],
+        "the second hotkey of an owner gets no second job"
+    );
+}
+
+#[test]
 fn a_job_that_would_not_be_paid_is_not_offered() {
     let asked = |left_s: Option<u64>, open: u32| {
         let wish = JobRequirements {

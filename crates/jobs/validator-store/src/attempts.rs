@@ -5,16 +5,17 @@ use std::net::SocketAddr;
 
 use muster_chain::{BlockNumber, Uid};
 use muster_job_messages::IssuedReceipt;
+use muster_job_messages::pay::{USUAL_OF, WorkedAttempt};
 use muster_protocol::job::{Attempt, ImageFetchFailure};
 use muster_protocol::wire::facilitator::StatusMetadata;
-use muster_protocol::{AttemptId, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
+use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
 use muster_routing::{AttemptMark, RouteDecision};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::{
     Draft, Result, Store, column, corrupt, parse_column, parse_json, query_error, text_of, time_column,
-    to_unsigned,
+    to_signed, to_unsigned,
 };
 
 /// One attempt of a job, on one miner.
@@ -69,6 +70,8 @@ pub struct AttemptChange {
     pub machine: Attempt,
     /// The mark that the attempt's end leaves on the miner's record; `None` while the attempt is under way.
     pub mark: Option<AttemptMark>,
+    /// The work of an attempt whose program has run to its end.
+    pub worked: Option<EndedWork>,
     /// Receipts issued because of the event.
     pub receipts: Vec<IssuedReceipt>,
     /// Status updates for the user because of the event.
@@ -77,6 +80,15 @@ pub struct AttemptChange {
     pub block: Option<BlockNumber>,
     /// When the event happened.
     pub now: Timestamp,
+}
+
+/// The work of an attempt whose program has run to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedWork {
+    /// The digest of its image, its arguments and its class.
+    pub work: Digest,
+    /// The time that it took, and the owner of its miner.
+    pub attempt: WorkedAttempt,
 }
 
 /// Recent attempts that are alike to the second, from which the miners' records are restored.
@@ -155,6 +167,23 @@ impl Store {
         .await
     }
 
+    /// Takes the excuse off an attempt's record, because its end turned out to be the user's fault. Returns when the
+    /// attempt ended; `None` if its mark is no excuse.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn forgive_excuse(&self, attempt: AttemptId) -> Result<Option<Timestamp>> {
+        let row = sqlx::query("SELECT ended_at FROM attempts WHERE attempt_id = $1 AND mark = $2")
+            .bind(attempt.to_string())
+            .bind(AttemptMark::Excuse.as_str())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(query_error("read the mark of an attempt"))?;
+        let Some(row) = row else { return Ok(None) };
+        self.replace_mark(attempt, AttemptMark::Clean).await?;
+        Ok(Some(time_column(&row, "ended_at")?))
+    }
+
     /// Stores the changes that one event caused, all or none.
     ///
     /// # Errors
@@ -162,12 +191,17 @@ impl Store {
     pub async fn save(&self, change: &AttemptChange) -> Result<()> {
         self.write("write the state of an attempt", |draft| {
             let ended = change.machine.outcome().map(|_| change.now.micros());
+            let worked = change.worked.as_ref();
             draft.script.add(
-                "UPDATE attempts SET machine = $1, ended_at = $2, mark = $3 WHERE attempt_id = $4",
+                "UPDATE attempts SET machine = $1, ended_at = $2, mark = $3, work = $4, coldkey = $5, worked_us = $6 \
+                 WHERE attempt_id = $7",
                 [
                     text_of(&change.machine).into(),
                     ended.into(),
                     change.mark.map(|mark| mark.as_str().to_owned()).into(),
+                    worked.map(|ended| ended.work.to_string()).into(),
+                    worked.map(|ended| ended.attempt.coldkey.to_string()).into(),
+                    worked.map(|ended| to_signed(ended.attempt.took_us)).into(),
                     change.attempt.to_string().into(),
                 ],
             );
@@ -281,6 +315,29 @@ impl Store {
             })
         };
         rows.iter().map(count).collect()
+    }
+
+    /// The newest attempts at the same work whose programs ran to their ends, newest first; at most [`USUAL_OF`].
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn attempts_at(&self, work: Digest) -> Result<Vec<WorkedAttempt>> {
+        let rows = sqlx::query(
+            "SELECT coldkey, worked_us FROM attempts WHERE work = $1 AND work IS NOT NULL \
+             ORDER BY ended_at DESC, attempt_id LIMIT $2",
+        )
+        .bind(work.to_string())
+        .bind(i64::try_from(USUAL_OF).unwrap_or(i64::MAX))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("read how long the same work took"))?;
+        let worked = |row| {
+            Ok(WorkedAttempt {
+                coldkey: parse_column(row, "coldkey")?,
+                took_us: to_unsigned(column(row, "worked_us")?),
+            })
+        };
+        rows.iter().map(worked).collect()
     }
 
     pub(super) async fn attempts_of(&self, job: JobId) -> Result<Vec<StoredAttempt>> {

@@ -30,7 +30,8 @@ pub enum CycleState {
 }
 
 impl CycleState {
-    const ALL: [Self; 6] = [
+    /// Every state, in the order of a cycle's life.
+    pub const ALL: [Self; 6] = [
         Self::Pending,
         Self::Committed,
         Self::Set,
@@ -39,7 +40,8 @@ impl CycleState {
         Self::Missed,
     ];
 
-    fn as_str(self) -> &'static str {
+    /// The text in the store.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Committed => "committed",

@@ -2,8 +2,7 @@
 
 use muster_protocol::job::Outcome;
 use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
-use muster_protocol::{JobId, JobRejectionReason, JobStatus, Timestamp};
-use muster_routing::AttemptMark;
+use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::admission::PriorRequest;
 use muster_routing::budget::{AccountUse, BudgetedAccount};
 
@@ -255,27 +254,6 @@ impl Store {
             Some(outcome) => Ok(Some((outcome, self.attempts_of(job).await?))),
             None => Ok(None),
         }
-    }
-
-    /// Whether a job ended because its miner was busy and proved it by receipts: then its last attempt left a clean
-    /// mark.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn is_refusal_backed(&self, job: JobId) -> Result<bool> {
-        let Some(Outcome::Rejected(details)) = self.outcome(job).await? else {
-            return Ok(false);
-        };
-        let row = sqlx::query("SELECT mark FROM attempts WHERE job_id = $1 ORDER BY ordinal DESC LIMIT 1")
-            .bind(job.to_string())
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(query_error("read the mark of a refusal"))?;
-        let mark: Option<String> = row.map_or(Ok(None), |row| column(&row, "mark"))?;
-        Ok(
-            details.reason == JobRejectionReason::Busy
-                && mark.as_deref() == Some(AttemptMark::Clean.as_str()),
-        )
     }
 
     pub(super) async fn outcome(&self, job: JobId) -> Result<Option<Outcome>> {

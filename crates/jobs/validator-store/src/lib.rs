@@ -6,18 +6,21 @@
 //! before the first read, or never.
 
 mod attempts;
+mod burns;
 mod collateral;
 mod cycles;
 mod epochs;
 mod gathered;
 mod job_views;
 mod jobs;
+mod main_hotkeys;
 mod open_jobs;
 mod outbox;
 mod queue;
 mod receipt_lines;
 mod receipts;
 pub mod retention;
+mod sightings;
 mod snapshots;
 mod statements;
 
@@ -36,7 +39,10 @@ use sqlx::migrate::Migrator;
 use sqlx::{Any, AnyPool, Row};
 use tokio::sync::watch;
 
-pub use attempts::{AttemptChange, AttemptGroup, NewAttempt, OfferCount, RouteView, StoredAttempt};
+pub use attempts::{
+    AttemptChange, AttemptGroup, EndedWork, NewAttempt, OfferCount, RouteView, StoredAttempt,
+};
+pub use burns::BurnedTransfer;
 pub use collateral::{BookedTransfers, SlashState, StoredBalance, StoredBook, StoredSlash};
 pub use cycles::{CycleState, StoredCycle};
 pub use epochs::NamedBlocks;
@@ -45,10 +51,12 @@ pub use job_views::{AttemptView, JobView, OutcomeView};
 pub use jobs::{JobAdmission, StoredJob};
 pub use muster_facilitator_link::StatusUpdate;
 pub use muster_job_messages::IssuedReceipt;
+pub use muster_subnet_view::burn_reading::BlockRun;
 pub use open_jobs::{JobCursor, OpenJob, OpenPage};
 pub use queue::StoredWaitingJob;
 pub use receipt_lines::ReceiptPage;
-pub use receipts::ReceiptView;
+pub use receipts::{ReceiptView, SessionWork};
+pub use sightings::{Contradiction, SeenStatement};
 pub use statements::StoredStatement;
 
 /// The schema, from the files in `migrations`.
@@ -91,6 +99,8 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "collateral",
             include_str!("../migrations/0023_collateral.sql"),
         ),
+        (24, "pay", include_str!("../migrations/0024_pay.sql")),
+        (25, "excuses", include_str!("../migrations/0025_excuses.sql")),
     ])
 });
 

@@ -268,7 +268,14 @@ impl Store {
     }
 
     async fn epochs_cutoff(&self, keep: Keep, now: Timestamp, sizes: &[TableSize]) -> Result<Timestamp> {
-        let tables = ["epochs", "capacity_statements", "capacity_evidence"];
+        let tables = [
+            "epochs",
+            "capacity_statements",
+            "capacity_evidence",
+            "capacity_sightings",
+            "main_hotkeys",
+            "burned_transfers",
+        ];
         let newest =
             "SELECT received_at FROM capacity_statements ORDER BY received_at DESC LIMIT 1 OFFSET $1";
         self.cutoff(keep, &tables, newest, now, sizes).await
@@ -342,7 +349,7 @@ impl Store {
             .await?,
             batches: of(
                 config.batches,
-                &["batches", "capacities"],
+                &["batches", "capacities", "excuses"],
                 "SELECT began_at FROM batches ORDER BY began_at DESC LIMIT 1 OFFSET $1",
             )
             .await?,
@@ -424,12 +431,16 @@ impl RetentionCutoffs {
                        AND NOT EXISTS (SELECT 1 FROM grades WHERE grades.batch_id = batches.batch_id) \
                        ORDER BY began_at LIMIT $3",
                 values: vec![to_signed(batch_floor).into(), self.batches.micros().into()],
-                parts: &[("capacities", "batch_id"), ("batches", "batch_id")],
+                parts: &[
+                    ("excuses", "batch_id"),
+                    ("capacities", "batch_id"),
+                    ("batches", "batch_id"),
+                ],
             },
         ]
     }
 
-    /// Answers and sessions stay as long as a receipt of their job, which is scored with them.
+    /// Answers and sessions stay as long as a receipt of their job, whose amount they explain.
     fn streamed_rows(&self) -> Vec<Deletion> {
         vec![
             rows(
@@ -540,6 +551,10 @@ impl RetentionCutoffs {
     /// The stakes and statements by which cycles were scored. Cycles keep a copy of what counted in their snapshots.
     fn epoch_rows(&self) -> Vec<Deletion> {
         let before = self.epochs.micros();
+        let served = self
+            .served_page
+            .saturating_mul(PAGE_SECS)
+            .saturating_mul(1_000_000);
         vec![
             rows(
                 "epochs",
@@ -557,6 +572,33 @@ impl RetentionCutoffs {
                 "capacity_evidence",
                 "DELETE FROM capacity_evidence WHERE digest IN \
                  (SELECT digest FROM capacity_evidence WHERE written_at < $1 LIMIT $2)",
+                [before],
+            ),
+            rows(
+                "capacity_sightings",
+                "DELETE FROM capacity_sightings WHERE (chain, cycle, validator, digest) IN \
+                 (SELECT chain, cycle, validator, digest FROM capacity_sightings WHERE seen_at < $1 LIMIT $2)",
+                [before],
+            ),
+            // A statement that nothing contradicts is shown to others for as long as receipts are.
+            rows(
+                "capacity_sightings",
+                "DELETE FROM capacity_sightings WHERE (chain, cycle, validator, digest) IN \
+                 (SELECT s.chain, s.cycle, s.validator, s.digest FROM capacity_sightings AS s WHERE s.seen_at < $1 \
+                 AND NOT EXISTS (SELECT 1 FROM capacity_sightings AS o WHERE o.chain = s.chain \
+                 AND o.cycle = s.cycle AND o.validator = s.validator AND o.digest <> s.digest) LIMIT $2)",
+                [served],
+            ),
+            rows(
+                "main_hotkeys",
+                "DELETE FROM main_hotkeys WHERE (chain, cycle, miner) IN \
+                 (SELECT chain, cycle, miner FROM main_hotkeys WHERE answered_at < $1 LIMIT $2)",
+                [before],
+            ),
+            rows(
+                "burned_transfers",
+                "DELETE FROM burned_transfers WHERE (genesis, account, block, payer) IN \
+                 (SELECT genesis, account, block, payer FROM burned_transfers WHERE read_at < $1 LIMIT $2)",
                 [before],
             ),
         ]

@@ -43,14 +43,15 @@ impl Store {
         .await
     }
 
-    /// The statements for a cycle, by validator.
+    /// The statements for a cycle, by validator; none of a validator that is known to contradict itself in it.
     ///
     /// # Errors
     /// The database fails.
     pub async fn statements_for(&self, cycle: Epoch) -> Result<Vec<StoredStatement>> {
         let rows = sqlx::query(
-            "SELECT validator, body FROM capacity_statements WHERE chain = $1 AND cycle = $2 \
-             ORDER BY validator, received_at, digest",
+            "SELECT validator, body FROM capacity_statements AS s WHERE chain = $1 AND cycle = $2 \
+             AND (SELECT COUNT(*) FROM capacity_sightings AS t WHERE t.chain = s.chain AND t.cycle = s.cycle \
+             AND t.validator = s.validator) < 2 ORDER BY validator, received_at, digest",
         )
         .bind(self.chain().genesis)
         .bind(to_signed(cycle.0))

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::{JobId, MinerKey, ValidatorKey};
 use muster_session_pool::Service;
@@ -40,8 +41,14 @@ pub enum JobNews {
     },
     /// The session has closed by itself: its close statement in text form, as the miner forwarded it.
     Closed(String),
-    /// The job is over; the reason, in words for clients and logs.
-    Ended(String),
+    /// The job is over.
+    Ended {
+        /// The reason, in words for clients and logs.
+        why: String,
+        /// The attempts that keep the named miner's executors at work, as its refusal showed by receipts. Empty if it
+        /// showed none, or if the order named no miner.
+        at_work: Vec<AttemptAtWork>,
+    },
 }
 
 /// The validator, as its gateway uses it.

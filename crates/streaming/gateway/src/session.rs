@@ -70,7 +70,7 @@ async fn bring_up(
     state.backend.start_job(order).await?;
     match news.recv().await {
         None => Err("its job was forgotten".to_owned()),
-        Some(JobNews::Ended(reason)) => Err(reason),
+        Some(JobNews::Ended { why, .. }) => Err(why),
         Some(JobNews::Closed(_)) => Err("its session was closed before it served".to_owned()),
         Some(JobNews::Ready { miner, ready }) => {
             let opening = SessionParameters {
@@ -121,7 +121,7 @@ async fn watch(
                 // follows.
                 Some(JobNews::Closed(statement)) => line.set_close_from_miner(statement),
                 // A second `Ready` means that the job moved: the session that was attested is no longer at its address.
-                None | Some(JobNews::Ended(_) | JobNews::Ready { .. }) => return Event::Died(start.session),
+                None | Some(JobNews::Ended { .. } | JobNews::Ready { .. }) => return Event::Died(start.session),
             },
             () = state.clock.sleep(interval) => {
                 let health = line.check_health().await;

@@ -147,6 +147,8 @@ mod tests {
             scheme = "text"
             listen = { port = 8000 }
             output_price = 7
+            input_tokens_per_s = 1000
+            output_tokens_per_s = 50
         "#;
         toml::from_str(text).unwrap()
     }

@@ -80,6 +80,13 @@ pub struct Service {
     /// The price of a million output tokens, in rao.
     #[serde(default)]
     pub output_price: u64,
+    /// The rated speed of a session: input tokens that one executor of the class takes in a second.
+    #[serde(default)]
+    pub input_tokens_per_s: u32,
+    /// The rated speed of a session: output tokens that one executor of the class makes in a second, all of its
+    /// answers together.
+    #[serde(default)]
+    pub output_tokens_per_s: u32,
 }
 
 fn health() -> String {
@@ -113,6 +120,12 @@ pub enum ServiceDefect {
     /// A price is too high for sums of earnings.
     #[error("a price is at most {MAX_PRICE} rao for a million tokens")]
     Price,
+    /// A rated speed is missing, so a session's receipt could not be computed.
+    #[error(
+        "input_tokens_per_s and output_tokens_per_s are at least 1: the tokens that one executor of the class takes and \
+         makes in a second; miners are paid the time that their tokens take at this speed"
+    )]
+    Speed,
 }
 
 /// The whitelist has no such service.
@@ -163,6 +176,15 @@ impl Service {
         let part = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
         let millionths = part(usage.input, self.input_price) + part(usage.output, self.output_price);
         u64::try_from(millionths.div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    }
+
+    /// The time that these tokens take one executor at the rated speed, in microseconds, rounded down. A session is
+    /// paid so much time, at most the time that it lived.
+    pub fn rated_micros(&self, usage: TokenUsage) -> u64 {
+        let part = |tokens: u64, speed: u32| u128::from(tokens) * 1_000_000 / u128::from(speed.max(1));
+        let micros =
+            part(usage.input, self.input_tokens_per_s) + part(usage.output, self.output_tokens_per_s);
+        u64::try_from(micros).unwrap_or(u64::MAX)
     }
 
     /// The name or digest by which a container engine finds the image.
@@ -216,6 +238,9 @@ impl Service {
         }
         if self.input_price > MAX_PRICE || self.output_price > MAX_PRICE {
             defects.push(ServiceDefect::Price);
+        }
+        if self.input_tokens_per_s == 0 || self.output_tokens_per_s == 0 {
+            defects.push(ServiceDefect::Speed);
         }
         defects
     }
@@ -296,6 +321,8 @@ mod tests {
             scheme = "text"
             listen = { port = 8000 }
             output_price = 7
+            input_tokens_per_s = 1000
+            output_tokens_per_s = 50
         "#;
         toml::from_str(text).unwrap()
     }
@@ -319,12 +346,30 @@ mod tests {
     }
 
     #[test]
+    fn tokens_are_worth_the_time_that_the_rated_speed_takes_for_them() {
+        let mut service = service();
+        let rated = |service: &Service, input, output| service.rated_micros(TokenUsage { input, output });
+        assert_eq!(rated(&service, 1_000, 0), 1_000_000);
+        assert_eq!(rated(&service, 1, 50), 1_001_000);
+        assert_eq!(rated(&service, 0, 0), 0);
+        service.output_tokens_per_s = 3;
+        assert_eq!(
+            rated(&service, 0, 1),
+            333_333,
+            "a part of a microsecond is not paid"
+        );
+        service.input_tokens_per_s = 1;
+        assert_eq!(rated(&service, u64::MAX, u64::MAX), u64::MAX);
+    }
+
+    #[test]
     fn every_defect_of_every_entry_is_found() {
         let mut bad = service();
         bad.model = "a b".to_owned();
         bad.health = "health".to_owned();
         bad.listen = ListenAddress::Socket("../docker.sock".to_owned());
         bad.input_price = u64::MAX;
+        bad.output_tokens_per_s = 0;
         let defects = Whitelist::new(vec![service(), bad, service()]).unwrap_err();
         assert_eq!(
             defects,
@@ -333,6 +378,7 @@ mod tests {
                 (1, ServiceDefect::Health),
                 (1, ServiceDefect::Socket),
                 (1, ServiceDefect::Price),
+                (1, ServiceDefect::Speed),
                 (2, ServiceDefect::Twice("tiny".to_owned())),
             ]
         );

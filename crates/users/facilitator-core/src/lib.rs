@@ -16,6 +16,7 @@ pub mod job_events;
 pub mod list_page;
 pub mod live_remains;
 pub mod login_tokens;
+pub mod metric_labels;
 pub mod request_bodies;
 pub mod rights;
 pub mod signature;

@@ -9,6 +9,7 @@ mod audit;
 mod jobs;
 mod live_output;
 mod miner_reports;
+mod open_work;
 mod queue_places;
 mod quota;
 mod replica_messages;
@@ -38,6 +39,7 @@ pub use jobs::{
 };
 pub use live_output::{LiveMessage, LogPiece};
 pub use miner_reports::StoredMinerReport;
+pub use open_work::OpenWork;
 pub use queue_places::StoredPlace;
 pub use quota::{JobQuota, QuotaExceeded};
 pub use replica_messages::{ReplicaListener, ReplicaMessage};

@@ -65,7 +65,7 @@ fn candidates(candidates: &[Candidate]) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY);
     table.set_header([
-        "uid", "miner", "cost", "record", "load", "image", "inputs", "fairness",
+        "uid", "miner", "cost", "record", "load", "image", "inputs", "fairness", "newcomer",
     ]);
     for candidate in candidates {
         let cost = &candidate.cost;
@@ -78,6 +78,7 @@ fn candidates(candidates: &[Candidate]) -> String {
             cost.image.to_string(),
             cost.inputs.to_string(),
             cost.fairness.to_string(),
+            cost.newcomer.to_string(),
         ]);
     }
     for column in 2..8 {
@@ -125,6 +126,7 @@ mod tests {
                     image: 300,
                     inputs: 0,
                     fairness: 20,
+                    newcomer: 0,
                 },
             }],
             more: 2,

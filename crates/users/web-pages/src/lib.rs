@@ -1,11 +1,10 @@
 //! The facilitator's web pages as HTML text. Pure: a page is a function of the answers of the REST API and of the time.
 //!
-//! [`assets`] has the styles, the script and the policy under which browsers load nothing else. [`frame`] is what every
-//! page has around it. The other modules have one page each, and [`status`] and [`text`] the parts that they share.
-//! Every text from a user or a job passes through [`text::plain`] where it may have several lines, and through the
-//! escaping of `maud` everywhere.
+//! `muster-page-frame` has the styles, the script, the policy under which browsers load nothing else, and the document
+//! around a page. [`frame`] is the rest around a user's page. The other modules have one page each, and [`status`] the
+//! parts that they share. Every text from a user or a job passes through [`text::plain`] where it may have several
+//! lines, and through the escaping of `maud` everywhere.
 
-pub mod assets;
 pub mod chat;
 pub mod files;
 pub mod frame;
@@ -19,8 +18,9 @@ pub mod overview;
 pub mod proof;
 pub mod sign_in;
 pub mod status;
-pub mod text;
 pub mod usage;
+
+pub use muster_page_frame::{assets, text};
 
 /// A part of a page: the answer of the API, or the reason in words why there is none. One part that fails does not take
 /// the others away.

@@ -3,6 +3,7 @@
 use maud::html;
 
 use crate::frame::{outer_page, problem};
+pub use muster_page_frame::document::render_again;
 
 /// The form of a sign-in.
 #[derive(Clone, Copy, Debug)]
@@ -51,12 +52,4 @@ pub fn render_link(form_token: &str, account: &str, secret: &str) -> String {
         p.help { "If this is not your account, close the page: somebody else has sent you the link." }
     };
     outer_page("Sign in", &body)
-}
-
-/// The page that loads itself again from here. A browser sends its session only with requests that begin at this
-/// server, so a link elsewhere would seem to lead to the sign-in.
-pub fn render_again() -> String {
-    "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" content=\"0\">\
-     <title>Muster</title></head><body></body></html>"
-        .to_owned()
 }

@@ -95,3 +95,78 @@ fn a_borrowed_executor_goes_to_the_validator_that_waits() {
     assert!(held_back.contains("another validator waits"), "{held_back}");
     assert_eq!(decline_of(&apply(&mut book, [offered_for(2, 5, 60)])), None);
 }
+
+#[test]
+fn beyond_its_share_a_validator_that_does_not_pay_gets_nothing_until_it_pays_or_a_day_has_passed() {
+    let mut book = open();
+    apply(&mut book, [joined(1)]);
+    // Of two executors, one is the validator's share, since it has a rival.
+    let contested = |offered| {
+        let Event::Offered {
+            connection,
+            mut offer,
+            token,
+        } = offered
+        else {
+            panic!("an offer is an offer")
+        };
+        offer.stakes = ValidatorStakes {
+            own: 1,
+            others: 99,
+            rivals: 1,
+        };
+        Event::Offered {
+            connection,
+            offer,
+            token,
+        }
+    };
+    let shared = |n| contested(offered(1, n));
+    let late = |seconds| start().plus(Duration::from_secs(seconds));
+    let cancel = |n| Event::Cancelled {
+        connection: ConnectionId(1),
+        cancel: CancelJob {
+            job_uuid: attempt(n),
+            reason: "enough".to_owned(),
+        },
+    };
+    let accepted = |effects: Vec<Effect>| match told(&effects, 1).first().map(String::as_str) {
+        Some("V0AcceptJobRequest") => Ok(()),
+        _ => Err(heard(&effects, 1).find_map(|message| {
+            let FromMiner::V0DeclineJobRequest(decline) = message else {
+                return None;
+            };
+            Some(decline.message.clone())
+        })),
+    };
+    assert_eq!(accepted(book.apply(shared(1), late(0))), Ok(()), "its share");
+    assert_eq!(accepted(book.apply(shared(2), late(0))), Ok(()), "beyond it");
+    book.apply(cancel(2), late(1_200));
+    let refused = accepted(book.apply(shared(3), late(1_200))).unwrap_err().unwrap();
+    assert!(
+        refused.contains("1200 s of executors' time that it did not pay"),
+        "{refused}"
+    );
+    // The attempt is paid after all.
+    let receipt = Event::ReceiptOffered {
+        connection: ConnectionId(1),
+        receipt: finished_receipt(2),
+    };
+    book.apply(receipt, late(1_201));
+    assert_eq!(accepted(book.apply(shared(4), late(1_201))), Ok(()));
+    book.apply(cancel(4), late(2_401));
+    assert!(accepted(book.apply(shared(5), late(2_401))).is_err());
+    // The lease of its share counts nothing, and the memory of a day ends.
+    book.apply(cancel(1), late(2_402));
+    assert_eq!(
+        accepted(book.apply(shared(6), late(2_402))),
+        Ok(()),
+        "its share again"
+    );
+    let tomorrow = 2_401 + rules().memory.as_secs();
+    book.apply(Event::Tick, late(tomorrow));
+    for n in [7, 8] {
+        let fresh = contested(offered_with(1, n, late(tomorrow)));
+        assert_eq!(accepted(book.apply(fresh, late(tomorrow))), Ok(()), "attempt {n}");
+    }
+}

@@ -13,7 +13,7 @@ use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::facilitator::RejectionDetails;
 use muster_protocol::wire::miner::{DeclineJob, FromMiner};
 use muster_protocol::{Feature, JobRejectionReason, ParticipantType, Receipt, ValidatorKey};
-use muster_routing::busy_excuse::{BusyRejection, is_excused};
+use muster_routing::busy_excuse::{BusyEvidence, BusyRejection, weigh_excuse};
 use muster_store::StoreError;
 use serde_json::Value;
 
@@ -93,7 +93,11 @@ impl AttemptRunner<'_> {
             return Ok(());
         }
         if let FromMiner::V0DeclineJobRequest(decline) = &message {
-            self.excused = self.is_refusal_excused(decline);
+            let evidence = self.weigh_refusal(decline);
+            self.excused = evidence.is_excuse();
+            if let BusyEvidence::AtWork(at_work) = evidence {
+                self.drivers.own_jobs.note_at_work(self.request.uuid, at_work);
+            }
         }
         let own_jobs = &self.drivers.own_jobs;
         let mut session_ready = None;
@@ -156,11 +160,10 @@ impl AttemptRunner<'_> {
         }
     }
 
-    /// Whether a refusal as busy is excused: the miner shows receipts of work on all its executors, or it is not known
-    /// how many it has.
-    fn is_refusal_excused(&self, decline: &DeclineJob) -> bool {
+    /// Weighs the receipts of a refusal as busy as evidence about the miner's executors.
+    fn weigh_refusal(&self, decline: &DeclineJob) -> BusyEvidence {
         if decline.reason != JobRejectionReason::Busy {
-            return false;
+            return BusyEvidence::Lacking;
         }
         let now = self.state.clock.now();
         let class = self.attempt.machine.plan().class;
@@ -174,6 +177,7 @@ impl AttemptRunner<'_> {
         };
         let refusal = BusyRejection {
             miner: self.attempt.miner,
+            validator: self.state.key(),
             attempt: self.attempt.id,
             class,
             at: now,
@@ -190,7 +194,7 @@ impl AttemptRunner<'_> {
                 |metagraph: &Metagraph| metagraph.find(&validator.0).is_some_and(|neuron| neuron.permit);
             validator == own_key || subnet.as_deref().is_some_and(permitted)
         };
-        is_excused(&refusal, payloads, counts)
+        weigh_excuse(&refusal, payloads, counts)
     }
 
     /// Passes live output or progress on to the user, as far as the attempt's budget allows.
@@ -213,7 +217,13 @@ impl AttemptRunner<'_> {
 
     async fn on_event(&mut self, event: Event) -> Result<(), StoreError> {
         for missing in self.connection.events_before(&self.attempt.machine, &event) {
+            let readies = missing == Event::ExecutorReady;
             self.apply(missing).await?;
+            if readies {
+                // The executor may have been ready since the begin; it is stored with the event that follows.
+                let (machine, began) = (self.attempt.machine.clone(), self.start_time());
+                self.attempt.machine = machine.assume_ready_since(began);
+            }
         }
         self.apply(event).await
     }

@@ -3,9 +3,10 @@
 //! Every event goes through the machine, and the changed state is durable before any message is sent because of it. The
 //! runner keeps the connection, the receipts and the clock, and decides nothing about the job: [`AttemptStep`](muster_job_messages::AttemptStep) and
 //! [`AttemptConnection`] decide, here and in the simulation of whole clusters. [`messages`] handles
-//! what comes from the miner, [`transition`] applies an event.
+//! what comes from the miner, [`transition`] applies an event, [`pay`] measures what an attempt is paid for.
 
 mod messages;
+mod pay;
 mod transition;
 
 use muster_facilitator_link::live_output::LiveBudget;

@@ -1,13 +1,10 @@
 //! Takes an attempt's steps: stores what an event changes, and sends what follows from it.
 
-use std::time::Duration;
-
-use muster_job_messages::outgoing::AttemptPay;
+use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, JobState, Outcome};
-use muster_protocol::{JobRejectionReason, ReceiptKind, ReceiptPayload, Timestamp};
+use muster_protocol::{JobRejectionReason, ReceiptKind, Timestamp};
 use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
-use muster_scoring::{MINIMUM_CHARGE_US, PayableAttempt};
 use muster_store::StoreError;
 
 use super::AttemptRunner;
@@ -37,16 +34,18 @@ impl AttemptRunner<'_> {
             };
             mark_attempt(outcome, evidence)
         });
+        let work = self.measure_work(&step, now).await?;
         let mut receipts = Vec::new();
         let frames: Vec<_> = step
             .messages
             .iter()
-            .map(|message| self.frame(*message, now, &mut receipts))
+            .map(|message| self.frame(*message, work, now, &mut receipts))
             .collect();
         let is_stored = step.is_stored(&self.attempt.machine, !receipts.is_empty());
         let change = AttemptChange {
             job: self.request.uuid,
             attempt: self.attempt.id,
+            worked: self.ended_work(&step.machine, now),
             machine: step.machine,
             mark: left_mark,
             receipts,
@@ -71,6 +70,11 @@ impl AttemptRunner<'_> {
     /// Notes a change in the ledger and stores it. The ledger comes first: the user hears of the change as soon as it
     /// is stored, and the user's next job must find the executor free. If the store fails, the process ends.
     async fn store_change(&mut self, change: &AttemptChange) -> Result<(), StoreError> {
+        if let Some(outcome) = change.machine.outcome() {
+            // Before the executor is free: the job that gets it moves others up, and their estimates rest on this.
+            let took = change.now.since(self.attempt.started_at);
+            self.drivers.note_duration(self.request, outcome, took);
+        }
         self.update_ledger(change);
         self.state.store.save(change).await?;
         if matches!(change.machine.state(), JobState::Ready) {
@@ -131,11 +135,18 @@ impl AttemptRunner<'_> {
         }
     }
 
-    /// The frame of a message. A receipt that was not issued before is added to `issued`.
-    fn frame(&self, message: StepMessage, now: Timestamp, issued: &mut Vec<IssuedReceipt>) -> String {
+    /// The frame of a message. A receipt that was not issued before is added to `issued`; a finished one pays for
+    /// `work`, or nothing.
+    fn frame(
+        &self,
+        message: StepMessage,
+        work: Option<MeasuredWork>,
+        now: Timestamp,
+        issued: &mut Vec<IssuedReceipt>,
+    ) -> String {
         let messages = self.messages();
-        let (kind, paid) = match message {
-            StepMessage::Receipt { kind, paid } => (kind, paid),
+        let kind = match message {
+            StepMessage::Receipt { kind, .. } => kind,
             StepMessage::Job => return messages.job(),
             StepMessage::Cancellation => {
                 let reason = self.cancel_reason.as_deref().unwrap_or("the time for it is over");
@@ -150,44 +161,12 @@ impl AttemptRunner<'_> {
             ReceiptKind::Accepted => messages.accepted_receipt(now),
             ReceiptKind::Finished => {
                 let started = self.start_time();
-                let micros = messages.payable_micros(paid, started, now);
+                let micros = work.map_or(0, |work| work.pay_us());
                 messages.finished_receipt(self.cover(micros, started, now), started, now)
             }
         };
         let frame = messages.receipt_message(&receipt.offered);
         issued.push(receipt);
         frame
-    }
-
-    /// Names the blocks that cover a pay. No receipt counts for more than the time that its attempt took.
-    fn cover(&self, micros: u64, started: Timestamp, now: Timestamp) -> AttemptPay {
-        let took = u64::try_from(now.since(started).as_micros()).unwrap_or(u64::MAX);
-        let counted = micros.min(took.max(MINIMUM_CHARGE_US));
-        let head = self.state.subnet.head().filter(|_| counted > 0);
-        let blocks = head.map(|head| {
-            let attempt = PayableAttempt {
-                miner: self.attempt.miner,
-                class: self.attempt.machine.plan().class,
-                began: started,
-                ended: started.plus(Duration::from_micros(counted)),
-                micros: counted,
-            };
-            self.state.allowance.lock().name_blocks(&attempt, head.0)
-        });
-        AttemptPay {
-            micros,
-            blocks: blocks.unwrap_or_default(),
-        }
-    }
-
-    /// When the attempt began for both sides: the time of its started receipt.
-    fn start_time(&self) -> Timestamp {
-        match self
-            .receipt(ReceiptKind::Started)
-            .map(|receipt| &receipt.offered.payload)
-        {
-            Some(ReceiptPayload::Started(receipt)) => receipt.timestamp,
-            Some(ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_)) | None => self.attempt.started_at,
-        }
     }
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::super::assignment::ExecutorNeed;
 use super::super::{JobDrivers, assignment, final_report};
+use crate::metrics::count_job;
 use crate::store::StoredAttempt;
 
 /// Jobs that are closed at a time, so that their writes share commits.
@@ -201,7 +202,8 @@ impl JobDrivers {
     ) -> Result<(), StoreError> {
         let now = self.state.clock.now();
         let attempts = final_report::ended_attempts(attempts);
-        tracing::info!(%job, outcome = describe(outcome), fault = ?fault_of(outcome), attempts = attempts.len(), "waiting job over");
+        count_job(outcome);
+        tracing::info!(%job, outcome = describe(outcome), fault = %fault_of(outcome), attempts = attempts.len(), "waiting job over");
         let metadata = final_metadata(outcome, &attempts, Vec::new());
         self.state.store.close_waiting(job, outcome, &metadata, now).await
     }

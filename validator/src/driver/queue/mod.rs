@@ -30,6 +30,7 @@ use super::cancellation::CancelSignal;
 use super::{FirstAttempt, JobDrivers, assignment};
 use crate::config::QueueConfig;
 use crate::store::StoredAttempt;
+pub(crate) use summary::LineView;
 
 /// The waiting jobs, and the signal that wakes their dispatcher.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use super::Lines;
 #[derive(Debug, Serialize)]
 pub(crate) struct QueueView {
     /// One line for each class that is offered or waited for.
-    lines: Vec<LineView>,
+    pub(crate) lines: Vec<LineView>,
     /// Waiting jobs in the order in which they start, class by class.
     jobs: Vec<WaitingJobView>,
 }
@@ -27,15 +27,15 @@ pub(crate) struct QueueView {
 /// The line of one class.
 #[derive(Debug, Serialize)]
 pub(crate) struct LineView {
-    class: ExecutorClass,
+    pub(crate) class: ExecutorClass,
     /// Jobs that wait.
-    waiting: usize,
+    pub(crate) waiting: usize,
     /// Miners that offer the class.
     miners: u32,
     /// Their executors of the class.
-    executors: u32,
+    pub(crate) executors: u32,
     /// Attempts of this validator on these executors.
-    at_work: u32,
+    pub(crate) at_work: u32,
     /// The reason why the jobs wait; `None` if nothing waits, or if the dispatcher is just looking.
     why: Option<String>,
     /// Seconds that recent programs of the class took, on average; `None` if none has ended.

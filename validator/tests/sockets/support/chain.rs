@@ -13,8 +13,8 @@ use muster_chain::weights_commit::{
     CommitPosition, OnChainWeights, StoredCommit, TIMELOCKED_VERSION, commit_hash,
 };
 use muster_chain::{
-    BlockNumber, BlockPace, CallRejection, ChainError, Hyperparameters, Metagraph, Netuid, Neuron,
-    TimedSubnet, Uid, WeightRules, WeightsCall, WeightsMethod,
+    AccountTransfer, BlockNumber, BlockPace, CallRejection, ChainError, Hyperparameters, Metagraph, Netuid,
+    Neuron, TimedSubnet, Uid, WeightRules, WeightsCall, WeightsMethod,
 };
 use muster_identity::Keypair;
 use muster_protocol::Hotkey;
@@ -64,6 +64,8 @@ struct Rules {
     remembers: bool,
     /// Where validators serve their pages.
     pages: BTreeMap<Hotkey, SocketAddr>,
+    /// The transfers of each block; `None` while the chain does not tell them.
+    transfers: Option<Vec<(BlockNumber, AccountTransfer)>>,
 }
 
 impl TestChain {
@@ -105,6 +107,7 @@ impl TestChain {
                 vague: false,
                 remembers: false,
                 pages: BTreeMap::new(),
+                transfers: Some(Vec::new()),
             }),
             head: watch::Sender::new(1),
         }
@@ -182,6 +185,18 @@ impl TestChain {
         for neuron in &mut rules.metagraph.neurons {
             neuron.stake = 1_000;
         }
+    }
+
+    /// Gives a neuron's coldkey, which is its hotkey otherwise.
+    pub(crate) fn own(&self, uid: u16, coldkey: Hotkey) {
+        if let Some(neuron) = self.rules().metagraph.neurons.get_mut(usize::from(uid)) {
+            neuron.coldkey = coldkey;
+        }
+    }
+
+    /// Tells these transfers from now on, or none with an error.
+    pub(crate) fn tell_transfers(&self, transfers: Option<Vec<(BlockNumber, AccountTransfer)>>) {
+        self.rules().transfers = transfers;
     }
 
     /// A validator states where it serves its pages.
@@ -281,6 +296,26 @@ impl Chain for TestChain {
     ) -> BoxFuture<'a, Result<Option<SocketAddr>, ChainError>> {
         let address = self.rules().pages.get(validator).copied();
         async move { Ok(address) }.boxed()
+    }
+
+    fn transfers_after<'a>(
+        &'a self,
+        after: BlockNumber,
+        through: BlockNumber,
+        account: &'a Hotkey,
+    ) -> BoxFuture<'a, Result<Vec<(BlockNumber, AccountTransfer)>, ChainError>> {
+        async move {
+            let transfers = self.rules().transfers.clone();
+            let mut transfers = transfers.ok_or(ChainError::Answer {
+                doing: "read transfers",
+                what: "the test's chain has forgotten them".to_owned(),
+            })?;
+            transfers.retain(|(block, transfer)| {
+                *block > after && *block <= through && (transfer.from == *account || transfer.to == *account)
+            });
+            Ok(transfers)
+        }
+        .boxed()
     }
 
     fn weight_rules(&self) -> BoxFuture<'_, Result<WeightRules, ChainError>> {

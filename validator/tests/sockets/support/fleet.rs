@@ -19,7 +19,7 @@ use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task}
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, SystemClock, Tasks, certificate};
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, StreamingJobReady, ToMiner};
-use muster_protocol::{AttemptId, JobId, MinerKey, ReceiptPayload, ValidatorKey};
+use muster_protocol::{AttemptId, JobId, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
 use muster_sealing_proxy::{
     Endpoint, EngineAddress, GraderBackend, Limits, ProofSigner, SealingProxy, Upstream,
@@ -51,6 +51,8 @@ pub(crate) enum Behaviour {
     LeavesChallenged,
     /// Fails after its commitment, and nobody reports it.
     LeavesCommitted,
+    /// Is at work: its miner declines with the fleet's receipts.
+    AtWork,
 }
 
 /// A miner's executors. Clones are the same ones.
@@ -63,6 +65,8 @@ struct FleetState {
     clock: SharedClock,
     /// The behaviour of the executors that are leased next.
     behaviours: Mutex<VecDeque<Behaviour>>,
+    /// The receipts of the executors at work.
+    work: Mutex<Vec<Receipt>>,
     /// The leased executors by job.
     leased: Mutex<BTreeMap<JobId, Behaviour>>,
     endpoints: Mutex<BTreeMap<JobId, Endpoint>>,
@@ -77,6 +81,7 @@ impl Fleet {
             tasks: Tasks::new(),
             clock: Arc::new(SystemClock::new()),
             behaviours: Mutex::default(),
+            work: Mutex::default(),
             leased: Mutex::default(),
             endpoints: Mutex::default(),
             left: watch::Sender::new(false),
@@ -97,6 +102,18 @@ impl Fleet {
     /// The executors that leave the barrier have left, and the validator knows it: the last executor may come.
     pub(crate) fn let_the_last_one_come(&self) {
         self.0.left.send_replace(true);
+    }
+
+    /// The receipts that the miner shows when it declines.
+    pub(crate) fn show(&self, work: Vec<Receipt>) {
+        *self.0.work.lock().unwrap() = work;
+    }
+
+    /// The receipts of an executor at work, if the next executor is.
+    fn next_at_work(&self) -> Option<Vec<Receipt>> {
+        let mut behaviours = self.0.behaviours.lock().unwrap();
+        behaviours.pop_front_if(|next| *next == Behaviour::AtWork)?;
+        Some(self.0.work.lock().unwrap().clone())
     }
 
     /// Answers every connection of the validator until the test ends.
@@ -127,6 +144,10 @@ impl Fleet {
                 None => return,
                 Some(ToMiner::V0InitialJobRequest(offer)) => {
                     session.take_up(&offer).await;
+                    if let Some(work) = self.next_at_work() {
+                        session.decline_with(offer.job_uuid, work).await;
+                        continue;
+                    }
                     session.accept_job(offer.job_uuid).await;
                     session.executor_ready(offer.job_uuid).await;
                     offers.insert(offer.job_uuid, *offer);
@@ -264,7 +285,9 @@ impl Fleet {
             | Behaviour::Last
             | Behaviour::LeavesBarrier
             | Behaviour::LeavesChallenged
-            | Behaviour::LeavesCommitted => Box::new(prover),
+            | Behaviour::LeavesCommitted
+            // It is never leased.
+            | Behaviour::AtWork => Box::new(prover),
         };
         let state = ProverState {
             fleet: self.clone(),
@@ -322,7 +345,11 @@ async fn grade(State(prover_state): State<Arc<ProverState>>, message: Bytes) -> 
     let leaves = match prover_state.behaviour {
         Behaviour::LeavesChallenged => kind == MessageKind::Challenge as u8,
         Behaviour::LeavesCommitted => kind == MessageKind::Draw as u8,
-        Behaviour::Honest | Behaviour::Last | Behaviour::Smaller | Behaviour::LeavesBarrier => false,
+        Behaviour::Honest
+        | Behaviour::Last
+        | Behaviour::Smaller
+        | Behaviour::LeavesBarrier
+        | Behaviour::AtWork => false,
     };
     if leaves {
         prover_state.fleet.burn(prover_state.job);

@@ -64,13 +64,22 @@ impl World {
 
     /// A world with these miners on a clock that the test moves.
     pub(crate) async fn timed(miners: &[&Miner]) -> Self {
+        Self::timed_of("//Validator", miners).await
+    }
+
+    /// The world of a validator with this key, on a clock that the test moves.
+    pub(crate) async fn timed_of(validator: &str, miners: &[&Miner]) -> Self {
         let clock = TestClock::default();
-        Self::with_clock(miners, Arc::new(clock.clone()), clock).await
+        Self::with_key(validator, miners, Arc::new(clock.clone()), clock).await
     }
 
     async fn with_clock(miners: &[&Miner], clock: SharedClock, test_clock: TestClock) -> Self {
+        Self::with_key("//Validator", miners, clock, test_clock).await
+    }
+
+    async fn with_key(uri: &str, miners: &[&Miner], clock: SharedClock, test_clock: TestClock) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let keypair = Keypair::from_uri("//Validator").unwrap();
+        let keypair = Keypair::from_uri(uri).unwrap();
         let facilitator = Facilitator::open().await;
         let mut config = Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -87,6 +96,8 @@ impl World {
         config.chain.refresh_s = 0;
         // The tests of receipt gathering switch it on.
         config.receipts.gather = false;
+        // The test of main hotkeys switches it on; in the others, every connection to a miner is about a job.
+        config.scoring.ask_main_hotkeys = false;
         // Most tests look at the session of one job and wait for its end. The tests of shared sessions change this.
         config.timing.linger_s = 0;
         let chain = TestChain::new(&keypair, miners);

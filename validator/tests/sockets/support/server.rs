@@ -29,7 +29,7 @@ pub(crate) struct TestServer {
 /// The features that the server shows; its own if `None`.
 type ShownFeatures = Arc<Mutex<Option<FeatureSet>>>;
 
-/// Pages by the last part of their paths.
+/// Pages by the last part of their paths, and statements by their whole paths.
 type Pages = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
 #[derive(Clone)]
@@ -106,6 +106,11 @@ impl TestServer {
             .expect("the server is open")
     }
 
+    /// The connections that the test has not taken yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.sockets.len()
+    }
+
     /// Refuses connections from here on.
     pub(crate) fn close(&self) {
         self.tasks.shutdown();
@@ -126,6 +131,10 @@ async fn upgrade(
     let path = request.uri().path().to_owned();
     if let Some(name) = path.strip_prefix("/receipts/") {
         return page(&server, name, &request);
+    }
+    // A validator's statements are pages under their whole paths.
+    if path.starts_with("/capacity") {
+        return page(&server, &path, &request);
     }
     let sockets = server.sockets.clone();
     let answer = server::upgrade(request, peer, &LIMITS, &server.tasks, move |socket| async move {

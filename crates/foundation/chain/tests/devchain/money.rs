@@ -91,6 +91,18 @@ async fn the_transfers_of_an_account_are_read_block_by_block() -> Test {
     assert_eq!(client.transfers_in(first.block, &eve.hotkey()).await?, []);
     let of_alice = client.transfers_in(second.block, &alice.hotkey()).await?;
     assert_eq!(of_alice, [transfer(&eve, alice.hotkey(), 7)]);
+    // Several blocks at once: every transfer with its block, in order, and nothing of the block before them.
+    let (before, of) = (BlockNumber(first.block.0 - 1), alice.hotkey());
+    let both = client.transfers_after(before, second.block, &of).await?;
+    let sums: Vec<_> = both
+        .iter()
+        .map(|(block, transfer)| (*block, transfer.amount))
+        .collect();
+    assert_eq!(sums, [(first.block, Rao(TAO)), (second.block, Rao(7))]);
+    let later = client
+        .transfers_after(first.block, second.block, &alice.hotkey())
+        .await?;
+    assert_eq!(later.len(), 1);
     let ahead = BlockNumber(client.head().await?.0 + 1_000);
     assert!(
         client.transfers_in(ahead, &purse).await.is_err(),

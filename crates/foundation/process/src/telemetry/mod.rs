@@ -1,6 +1,8 @@
 //! Logs to standard error, and metrics on an endpoint if the configuration names one.
 
+pub mod catalogue;
 mod format;
+mod process_figures;
 mod prometheus;
 
 use std::io::IsTerminal;

@@ -10,7 +10,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use muster_protocol::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -19,6 +19,8 @@ use crate::connections::ConnectionBounds;
 use crate::error::Coded;
 use crate::listen::{self, Accepted, Acceptor, BindError};
 use crate::task::Tasks;
+use crate::telemetry::catalogue::{self, MetricRole};
+use crate::telemetry::process_figures;
 
 /// Text format of Prometheus.
 const PROMETHEUS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -29,6 +31,10 @@ const BOUNDS: ConnectionBounds = ConnectionBounds {
     total: 64,
     per_address: 32,
 };
+/// The upper bounds of the buckets of every histogram, in seconds: all of them measure times, of requests and of jobs.
+const BUCKETS: &[f64] = &[
+    0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0,
+];
 /// Histograms grow between scrapes until they are folded, this often.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -52,13 +58,15 @@ impl Coded for MetricsError {
     }
 }
 
-/// Records this process's metrics from now on and serves them at `http://ADDRESS/metrics` until shutdown.
+/// Records this process's metrics from now on and serves them at `http://ADDRESS/metrics` until shutdown. The metrics
+/// of `role` in the [catalogue] are described, and its counters begin at zero.
 ///
 /// Returns the address, which is new if the port is 0. Without this call metrics cost next to nothing.
 ///
 /// # Errors
 /// The address cannot be bound; a second call.
 pub async fn serve_metrics(
+    role: MetricRole,
     address: SocketAddr,
     tasks: &Tasks,
     clock: SharedClock,
@@ -68,8 +76,11 @@ pub async fn serve_metrics(
         .local_addr()
         .map_err(|source| BindError { address, source })?;
     let handle = PrometheusBuilder::new()
-        .install_recorder()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), BUCKETS)
+        .and_then(PrometheusBuilder::install_recorder)
         .map_err(MetricsError::Twice)?;
+    catalogue::register(role);
+    metrics::gauge!("muster_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1);
     let (upkeep, token) = (handle.clone(), tasks.token());
     let upkeep_clock = SharedClock::clone(&clock);
     tasks.spawn("metrics-upkeep", async move {
@@ -116,6 +127,7 @@ fn answer<B>(request: &Request<B>, handle: &PrometheusHandle) -> Response<Full<B
         *missing.status_mut() = StatusCode::NOT_FOUND;
         return missing;
     }
+    process_figures::measure();
     let mut found = Response::new(Full::from(handle.render()));
     found.headers_mut().insert(CONTENT_TYPE, PROMETHEUS_TEXT);
     found
@@ -145,12 +157,36 @@ mod tests {
         let tasks = Tasks::new();
         let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let clock = Arc::new(TestClock::default());
-        let address = serve_metrics(local, &tasks, clock).await.unwrap();
+        let address = serve_metrics(MetricRole::Miner, local, &tasks, clock)
+            .await
+            .unwrap();
         metrics::counter!("muster_test_total").increment(3);
         let page = get(address, "/metrics").await;
         assert!(page.contains("muster_test_total 3"), "{page}");
+        for begins_with in [
+            "muster_miner_leases_opened_total 0",
+            "muster_miner_receipts_total{kind=\"finished\"} 0",
+            "# HELP process_open_fds ",
+            "process_resident_memory_bytes ",
+            "muster_build_info{version=",
+        ] {
+            assert!(
+                page.lines().any(|line| line.starts_with(begins_with)),
+                "{begins_with}: {page}"
+            );
+        }
+        assert!(
+            !page.contains("muster_validator_"),
+            "metrics of another role: {page}"
+        );
+        metrics::histogram!("muster_test_seconds").record(0.2);
+        let page = get(address, "/metrics").await;
+        assert!(
+            page.contains("muster_test_seconds_bucket{le=\"0.25\"} 1"),
+            "{page}"
+        );
         assert!(get(address, "/").await.starts_with("HTTP/1.1 404"));
-        let again = serve_metrics(local, &tasks, Arc::new(TestClock::default())).await;
+        let again = serve_metrics(MetricRole::Miner, local, &tasks, Arc::new(TestClock::default())).await;
         assert!(matches!(again, Err(MetricsError::Twice(_))), "{again:?}");
         tasks.shutdown();
         tasks.wait(Duration::from_secs(5)).await.unwrap();

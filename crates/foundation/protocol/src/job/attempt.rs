@@ -181,6 +181,10 @@ pub struct Attempt {
     /// message moves it: a resumed attempt gets it anew with its connection.
     #[serde(skip)]
     silent_at: Option<Timestamp>,
+    /// When the executor was ready for the job, by the validator's clock; from then on the attempt is paid. `None`
+    /// before that, and for attempts stored by versions without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ready_at: Option<Timestamp>,
 }
 
 type Step = Result<(Attempt, Vec<Effect>), IllegalEvent>;
@@ -195,6 +199,7 @@ impl Attempt {
             deadline,
             link_deadline: None,
             silent_at: None,
+            ready_at: None,
         }
     }
 
@@ -223,6 +228,20 @@ impl Attempt {
     pub fn with_reconnect(mut self, reconnect: Duration) -> Self {
         self.plan.reconnect = self.plan.reconnect.max(reconnect);
         self
+    }
+
+    /// The attempt whose executor was ready since `then` at the latest: its own report of that was lost with a
+    /// connection, so the validator cannot tell when it came.
+    #[must_use]
+    pub fn assume_ready_since(mut self, then: Timestamp) -> Self {
+        self.ready_at = self.ready_at.map(|at| at.min(then));
+        self
+    }
+
+    /// When the executor was ready for the job, by the validator's clock; `None` if it never was, or if a version
+    /// stored the attempt that did not note it.
+    pub fn ready_at(&self) -> Option<Timestamp> {
+        self.ready_at
     }
 
     /// The stage that the attempt has reached.
@@ -422,7 +441,9 @@ impl Attempt {
                 let t = self.plan.timing;
                 let until = now.plus(secs(t.allowed_leeway)).plus(secs(t.download_time_limit));
                 let effects = vec![Effect::SendJob, Effect::Report(JobStatus::ExecutorReady, None)];
-                Ok((self.stage(JobState::Ready, until), effects))
+                let mut attempt = self.stage(JobState::Ready, until);
+                attempt.ready_at = Some(now);
+                Ok((attempt, effects))
             }
             // A repetition after a reconnection: the miner still waits for the job.
             JobState::Ready => Ok((self, vec![Effect::SendJob])),
@@ -598,21 +619,20 @@ impl Attempt {
         self
     }
 
-    /// Every accepted attempt ends with a finished receipt, paid or not, so that both sides know that it is over.
+    /// Every accepted attempt ends with a finished receipt, paid or not, so that both sides know that it is over. Time
+    /// before the executor was ready is paid to nobody.
     fn end(mut self, outcome: Outcome) -> (Self, Vec<Effect>) {
-        let accepted = match self.state {
-            JobState::Connecting | JobState::Offered | JobState::Ended(_) => false,
-            JobState::Accepted
-            | JobState::Fetching
-            | JobState::Ready
-            | JobState::VolumesReady
-            | JobState::Streaming
-            | JobState::Executed => true,
+        let (accepted, ready) = match self.state {
+            JobState::Connecting | JobState::Offered | JobState::Ended(_) => (false, false),
+            JobState::Accepted | JobState::Fetching => (true, false),
+            JobState::Ready | JobState::VolumesReady | JobState::Streaming | JobState::Executed => {
+                (true, true)
+            }
         };
         let mut effects = Vec::with_capacity(2);
         if accepted {
             effects.push(Effect::SendFinishedReceipt {
-                paid: outcome.is_paid(),
+                paid: ready && outcome.is_paid(),
             });
         }
         effects.push(Effect::Report(

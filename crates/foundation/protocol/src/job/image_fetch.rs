@@ -24,14 +24,19 @@ crate::macros::open_enum!(
         Unreachable = "unreachable",
         /// The image came, and no executor of the miner became free within the time limit of the image.
         NoExecutor = "no_executor",
+        /// The image came to none of two miners of different owners. Only the validator finds that, about a job.
+        CameToNobody = "came_to_nobody",
     }
 );
 
 impl ImageFetchFailure {
-    /// The party at fault. Nobody is at fault for a slow registry, because neither side can show who slows it down.
+    /// The party at fault. Nobody is at fault for a slow registry, because neither side can show who slows it down. If
+    /// two owners find the image slow, it is the user's registry.
     pub fn fault(self) -> Fault {
         match self {
-            Self::NoSuchImage | Self::NoRight | Self::TooLarge | Self::WrongPlatform => Fault::User,
+            Self::NoSuchImage | Self::NoRight | Self::TooLarge | Self::WrongPlatform | Self::CameToNobody => {
+                Fault::User
+            }
             Self::Stalled | Self::TimedOut | Self::Unreachable | Self::NoExecutor | Self::Unknown => {
                 Fault::Nobody
             }
@@ -49,6 +54,7 @@ impl ImageFetchFailure {
             | Self::Stalled
             | Self::TimedOut
             | Self::Unreachable
+            | Self::CameToNobody
             | Self::Unknown => false,
         }
     }

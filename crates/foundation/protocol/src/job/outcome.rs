@@ -6,8 +6,8 @@
 //! * against itself: a confession;
 //!
 //! * against anyone else: an [excuse](Outcome::is_excuse). It spares the miner an incident, because no other party can
-//!   tell a mistyped image from a missing one. An excuse is never paid and is counted apart, so that a miner with many
-//!   excuses is asked after its equals.
+//!   tell a mistyped image from a missing one. It is counted apart, so that a miner with many excuses is asked after
+//!   its equals, and it is paid only if it blames the user of an executor that was ready (`docs/adr/0070`).
 //!
 //! An image that does not come has a reason of its own in `context.image_fetch` ([`ImageFetchFailure`]): it blames the
 //! user or nobody, and is no excuse until another miner gets the image.
@@ -61,9 +61,10 @@ pub enum Fault {
     Network,
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Fault {
+    /// The party's name: the text form.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Nobody => "nobody",
             Self::User => "user",
             Self::Executor => "executor",
@@ -71,7 +72,13 @@ impl fmt::Display for Fault {
             Self::Validator => "validator",
             Self::Facilitator => "facilitator",
             Self::Network => "network",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -131,11 +138,41 @@ impl Outcome {
         metadata
     }
 
-    /// Whether the miner is paid for the attempt.
+    /// Whether an attempt that ends so is paid for the time since its executor was ready: the work was done, or the
+    /// user is at fault, or called the job off (`docs/adr/0070`). An image that did not come is paid to nobody.
     pub fn is_paid(&self) -> bool {
         match self {
             Self::Completed(_) => true,
-            Self::Rejected(_) | Self::Failed(_) | Self::HordeFailed(_) => false,
+            Self::Rejected(_) => false,
+            Self::Failed(_) | Self::HordeFailed(_) => {
+                self.fault() == Fault::User && self.image_fetch_failure().is_none()
+            }
+        }
+    }
+
+    /// Whether the user, or the validator for a job of its own, called the job off.
+    pub fn is_cancellation(&self) -> bool {
+        match self {
+            Self::Failed(details) => {
+                let context = details.context.as_ref();
+                context.and_then(|context| context.get("cancelled")) == Some(&json!(true))
+            }
+            Self::Completed(_) | Self::Rejected(_) | Self::HordeFailed(_) => false,
+        }
+    }
+
+    /// Whether the program ran to an end of its own, so that the time that it took tells how long such work takes.
+    pub fn ran_to_its_end(&self) -> bool {
+        match self {
+            Self::Completed(_) => true,
+            Self::Failed(details) => match details.reason {
+                JobFailureReason::NonzeroReturnCode => true,
+                JobFailureReason::Unknown
+                | JobFailureReason::Timeout
+                | JobFailureReason::DownloadFailed
+                | JobFailureReason::UploadFailed => false,
+            },
+            Self::Rejected(_) | Self::HordeFailed(_) => false,
         }
     }
 
@@ -199,7 +236,20 @@ fn fetch_failure(details: &HordeFailureDetails) -> Option<ImageFetchFailure> {
     };
     let claim = details.context.as_ref()?.get(IMAGE_FETCH_KEY)?;
     let failure = ImageFetchFailure::deserialize(claim).ok()?;
-    Some(failure).filter(|failure| counts && *failure != ImageFetchFailure::Unknown)
+    let counted = match failure {
+        ImageFetchFailure::Unknown => false,
+        // A miner sees its own fetch and nobody else's.
+        ImageFetchFailure::CameToNobody => details.reported_by == ParticipantType::Validator,
+        ImageFetchFailure::NoSuchImage
+        | ImageFetchFailure::NoRight
+        | ImageFetchFailure::TooLarge
+        | ImageFetchFailure::WrongPlatform
+        | ImageFetchFailure::Stalled
+        | ImageFetchFailure::TimedOut
+        | ImageFetchFailure::Unreachable
+        | ImageFetchFailure::NoExecutor => counts,
+    };
+    Some(failure).filter(|_| counted)
 }
 
 /// The party that the miner's side blames, where its claim counts.
@@ -341,7 +391,7 @@ mod tests {
             let outcome = failed(by, reason, context.clone());
             assert_eq!(
                 (outcome.fault(), outcome.is_excuse(), outcome.is_paid()),
-                (fault, excuse, false),
+                (fault, excuse, fault == Fault::User),
                 "{by:?} {reason:?} {context}"
             );
         }

@@ -4,6 +4,7 @@
 //! batch counts as a whole or not at all.
 
 mod columns;
+mod observations;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,10 @@ use serde::Serialize;
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
-use columns::{parse_column, parse_json, place_to_i64, read_column, to_i64, to_json, to_u64};
+pub use observations::{SeenCapacity, WaitingExcuse};
+
+use columns::{kind_name, parse_column, parse_json, place_to_i64, read_column, to_i64, to_json, to_u64};
+use observations::insert_excuses;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -33,6 +37,8 @@ const FORGET_STEP: i64 = 100;
 pub struct BatchRow {
     /// The id of the batch.
     pub batch: String,
+    /// The kind: `announced` or `unannounced`.
+    pub kind: String,
     /// The number of the block with which it began.
     pub block: u64,
     /// The state: `open`, `done`, or `void`.
@@ -97,9 +103,10 @@ impl GradingStore {
     /// The database fails.
     pub async fn begin_batch(&self, id: &BatchId, head: &BatchHead, now: Timestamp) -> Result<()> {
         sqlx::query(
-            "INSERT INTO batches (batch_id, block, state, began_at, head) VALUES ($1, $2, 'open', $3, $4)",
+            "INSERT INTO batches (batch_id, kind, block, state, began_at, head) VALUES ($1, $2, $3, 'open', $4, $5)",
         )
         .bind(hex::encode(id.0))
+        .bind(kind_name(head.kind))
         .bind(to_i64(head.block))
         .bind(now.micros())
         .bind(to_json(head))
@@ -179,20 +186,23 @@ impl GradingStore {
         }
         for count in counted {
             sqlx::query(
-                "INSERT INTO capacities (batch_id, miner, class, block, proven, excused, announced, credit) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+                "INSERT INTO capacities (batch_id, miner, class, kind, block, proven, serving, excused, announced, credit) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
             )
             .bind(id.clone())
             .bind(count.miner.to_string())
             .bind(count.class.to_string())
+            .bind(kind_name(head.kind))
             .bind(to_i64(head.block))
             .bind(i64::from(count.proven))
-            .bind(i64::from(count.excused))
+            .bind(i64::from(count.serving))
+            .bind(place_to_i64(count.excuses.len()))
             .bind(i64::from(count.announced))
             .bind(to_i64(count.credit))
             .execute(&mut *tx)
             .await
             .during(OPERATION)?;
+            insert_excuses(&mut tx, &id, count).await?;
         }
         sqlx::query("UPDATE batches SET state = 'done', ended_at = $1, marks = $2 WHERE batch_id = $3")
             .bind(now.micros())
@@ -205,14 +215,17 @@ impl GradingStore {
     }
 
     /// The largest number of executors that the miners of these participants had proven in one of the last eight
-    /// batches, by class. Hardware that was shown earlier and is gone excuses nothing.
+    /// batches of a kind, by class. Hardware that was shown earlier and is gone excuses nothing.
     ///
     /// # Errors
     /// The database fails.
     pub async fn proven_before(&self, participants: &[Participant]) -> Result<Vec<ProvenCount>> {
         let rows = sqlx::query(
-            "SELECT miner, class, MAX(proven) AS proven FROM capacities WHERE block >= (SELECT MIN(block) FROM \
-             (SELECT DISTINCT block FROM capacities ORDER BY block DESC LIMIT 8) AS latest) GROUP BY miner, class",
+            "SELECT miner, class, MAX(proven) AS proven FROM capacities WHERE \
+             (kind = 'announced' AND block >= (SELECT MIN(block) FROM (SELECT DISTINCT block FROM capacities \
+             WHERE kind = 'announced' ORDER BY block DESC LIMIT 8) AS latest)) OR \
+             (kind = 'unannounced' AND block >= (SELECT MIN(block) FROM (SELECT DISTINCT block FROM capacities \
+             WHERE kind = 'unannounced' ORDER BY block DESC LIMIT 8) AS latest)) GROUP BY miner, class",
         )
         .fetch_all(&self.pool)
         .await
@@ -231,44 +244,13 @@ impl GradingStore {
         Ok(before)
     }
 
-    /// The capacities that batches between these blocks counted, both included, with the time of each batch, oldest
-    /// first.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn capacities_between(&self, first: u64, last: u64) -> Result<Vec<(Timestamp, Capacity)>> {
-        let rows = sqlx::query(
-            "SELECT c.miner, c.class, c.proven, c.excused, c.announced, c.credit, b.began_at FROM capacities AS c \
-             JOIN batches AS b ON b.batch_id = c.batch_id WHERE c.block >= $1 AND c.block <= $2 \
-             ORDER BY c.block, b.began_at, c.miner, c.class",
-        )
-        .bind(to_i64(first))
-        .bind(to_i64(last))
-        .fetch_all(&self.pool)
-        .await
-        .during("read proven capacities")?;
-        let number = |row, name| Ok(u32::try_from(read_column::<i64>(row, name)?).unwrap_or(0));
-        let dated = |row| {
-            let capacity = Capacity {
-                miner: parse_column(row, "miner")?,
-                class: parse_column(row, "class")?,
-                proven: number(row, "proven")?,
-                excused: number(row, "excused")?,
-                announced: number(row, "announced")?,
-                credit: to_u64(read_column(row, "credit")?),
-            };
-            Ok((Timestamp::from_micros(read_column(row, "began_at")?), capacity))
-        };
-        rows.iter().map(dated).collect()
-    }
-
     /// The newest batches, newest first.
     ///
     /// # Errors
     /// The database fails.
     pub async fn batches(&self, limit: u32) -> Result<Vec<BatchRow>> {
         let rows = sqlx::query(
-            "SELECT batch_id, block, state, began_at, ended_at FROM batches ORDER BY began_at DESC, batch_id LIMIT $1",
+            "SELECT batch_id, kind, block, state, began_at, ended_at FROM batches ORDER BY began_at DESC, batch_id LIMIT $1",
         )
         .bind(i64::from(limit))
         .fetch_all(&self.pool)
@@ -291,6 +273,7 @@ impl GradingStore {
             }
             batches.push(BatchRow {
                 batch,
+                kind: read_column(row, "kind")?,
                 block: to_u64(read_column(row, "block")?),
                 state: read_column(row, "state")?,
                 began_at: Timestamp::from_micros(read_column(row, "began_at")?),

@@ -1,11 +1,17 @@
 //! The rules, the events and the actions of a batch.
 
+use muster_scoring::ObservationKind;
+
 use crate::judgement::Absence;
 use crate::trial_result::TrialResult;
 
 /// The time limits of a batch, set by the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRules {
+    /// The kind of the batch. The executors of an announced one wait at the barrier until all are there, and may fail a
+    /// trial once. Those of an unannounced one are challenged when the time to reach the barrier is over, neither
+    /// earlier nor again: hardware that is rented after the lease has to come too late.
+    pub kind: ObservationKind,
     /// Microseconds to reach the barrier, beyond the spin-up time of the slowest class in the batch.
     pub gather_us: u64,
 }

@@ -4,6 +4,8 @@
 //! The conversations run outside, one per executor (`muster_hardware_proof::conversation`), so no executor can delay
 //! the clock of another one. The caller reports how each conversation ended. Executors are numbered by their places in
 //! the plan.
+//!
+//! The executors of an unannounced batch are challenged at an instant that is fixed when the leases are requested.
 
 mod events;
 
@@ -11,6 +13,7 @@ use std::collections::BTreeMap;
 
 use muster_hardware_proof::ProofVerdict;
 use muster_protocol::ExecutorClass;
+use muster_scoring::ObservationKind;
 
 use crate::batch_plan::Participant;
 use crate::batch_settlement::{ProvenBefore, settle};
@@ -61,6 +64,7 @@ pub struct Batch {
     lease_at: BTreeMap<ExecutorClass, u64>,
     phase: BatchPhase,
     until_us: u64,
+    kind: ObservationKind,
 }
 
 impl Batch {
@@ -98,6 +102,7 @@ impl Batch {
             lease_at,
             phase: BatchPhase::Gathering,
             until_us: now_us.saturating_add(longest).saturating_add(rules.gather_us),
+            kind: rules.kind,
             participants,
             grade_specs,
             session_specs: BTreeMap::new(),
@@ -295,8 +300,9 @@ impl Batch {
         }
         match self.phase {
             BatchPhase::Over => {}
+            BatchPhase::Gathering if self.kind == ObservationKind::Unannounced && now_us < self.until_us => {}
             BatchPhase::Gathering => self.challenge_from(0, now_us, actions),
-            BatchPhase::Round { trial, attempt: 0 } => {
+            BatchPhase::Round { trial, attempt: 0 } if self.kind == ObservationKind::Announced => {
                 let (again, lost) = self.split_unpassed(trial);
                 self.dismiss(lost, actions);
                 if again.is_empty() {

@@ -22,9 +22,10 @@ use muster_grading::replay::replay;
 use muster_grading::trial_result::TrialResult;
 use muster_hardware_proof::InstructionSet;
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
+use muster_scoring::ObservationKind;
 use proptest::prelude::*;
 
-use world::{CLASS, Does, RULES, Went, is_proven, job, key, reasons, run, run_with};
+use world::{CLASS, Does, RULES, Went, is_proven, job, key, reasons, run, run_kind, run_with};
 
 #[test]
 fn an_honest_executor_passes_beside_every_cheat_and_each_cheat_has_its_name() {
@@ -82,7 +83,8 @@ fn an_honest_executor_passes_beside_every_cheat_and_each_cheat_has_its_name() {
         miner: MinerKey(key(1)),
         class: CLASS,
         proven: 3,
-        excused: 0,
+        serving: 0,
+        excuses: vec![],
         announced: u32::try_from(does.len()).unwrap(),
         credit: 3_000,
     };
@@ -104,7 +106,14 @@ fn an_honest_executor_passes_beside_every_cheat_and_each_cheat_has_its_name() {
 
 fn draw_again(went: &Went) -> Vec<muster_grading::Participant> {
     let head = &went.file.head;
-    draw_batch(&head.hash, head.validator, &head.announced, head.bounds).participants
+    draw_batch(
+        head.kind,
+        &head.hash,
+        head.validator,
+        &head.announced,
+        head.bounds,
+    )
+    .participants
 }
 
 #[test]
@@ -194,6 +203,87 @@ fn receipts_excuse_no_more_executors_than_were_ever_proven_at_once() {
 }
 
 #[test]
+fn every_excuse_needs_an_attempt_of_its_own() {
+    let went = run_with(
+        &[Does::Honest, Does::Shows(2), Does::Shows(1), Does::Shows(2)],
+        9,
+        0,
+    );
+    let judged = &went.file.judgements;
+    let by = |judged: &Judgement| match judged {
+        Judgement::Excused { by, .. } => by.map(|by| by.attempt.as_uuid().as_u128()),
+        _ => None,
+    };
+    assert_eq!(
+        judged.iter().map(by).collect::<Vec<_>>()[..4],
+        [None, Some(1), Some(2), None]
+    );
+    assert_eq!(reasons(&judged[3]), [Why::ExcuseMissing { shown: 2 }]);
+    let counted = count_capacities(&draw_again(&went), judged, &went.file.head.grade_specs);
+    assert_eq!(
+        (counted[0].proven, counted[0].excuses.len(), counted[0].credit),
+        (1, 2, 1_000)
+    );
+    let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
+    assert_eq!(replayed.differences, Vec::<String>::new());
+    // The file of an earlier release has no attempts, and its excuses stand.
+    let mut old = went.file;
+    for kept in old.participants.values_mut() {
+        if let Some(Absence::NotLeased { at_work, .. }) = &mut kept.absence {
+            at_work.clear();
+        }
+    }
+    for place in 1..4 {
+        let said = "busy".to_owned();
+        old.judgements[place] = Judgement::Excused { said, by: None };
+    }
+    let text = serde_json::to_string(&old).unwrap();
+    assert!(!text.contains("at_work") && !text.contains("\"by\""), "{text}");
+    let replayed = replay(
+        &serde_json::from_str(&text).unwrap(),
+        InstructionSet::best(),
+        &muster_identity::verify,
+    );
+    assert_eq!(replayed.unwrap().differences, Vec::<String>::new());
+}
+
+#[test]
+fn an_unannounced_batch_challenges_at_its_instant_and_once() {
+    let kind = ObservationKind::Unannounced;
+    let does = [Does::Honest, Does::NeverReady, Does::LateOnce];
+    let went = run_kind(kind, &does, 0, 0);
+    let judged = &went.file.judgements;
+    assert!(is_proven(&judged[0]), "{judged:?}");
+    assert!(
+        matches!(reasons(&judged[1])[..], [Why::NotAtBarrier { .. }]),
+        "{judged:?}"
+    );
+    assert!(
+        matches!(reasons(&judged[2])[..], [Why::Late { .. }, ..]),
+        "no second try: {judged:?}"
+    );
+    let spin_up = u64::try_from(CLASS.spin_up_time().as_micros()).unwrap();
+    assert_eq!(went.first_challenge_us, Some(spin_up + RULES.gather_us));
+    let early = run_kind(kind, &[Does::Honest], 0, 0);
+    assert_eq!(
+        early.first_challenge_us, went.first_challenge_us,
+        "not before its instant"
+    );
+    for file in [&went.file, &early.file] {
+        let replayed = replay(file, InstructionSet::best(), &muster_identity::verify).unwrap();
+        assert_eq!(replayed.differences, Vec::<String>::new());
+    }
+    let announced = run(&[Does::Honest, Does::LateOnce]);
+    assert_eq!(announced.first_challenge_us, Some(0), "as soon as all are there");
+    assert!(is_proven(&announced.file.judgements[1]), "a second try");
+    // The same block draws other challenges for the other kind.
+    let mut file = went.file;
+    file.head.kind = ObservationKind::Announced;
+    let replayed = replay(&file, InstructionSet::best(), &muster_identity::verify).unwrap();
+    assert!(!replayed.differences.is_empty());
+}
+
+#[test]
 fn a_miner_that_does_not_say_what_it_has_is_worth_nothing_and_the_file_says_why() {
     let mut went = run(&[Does::Honest]);
     let silent = went.file.judgements.last().unwrap().clone();
@@ -245,11 +335,12 @@ fn executors_that_serve_are_challenged_where_they_serve() {
         miner: MinerKey(key(1)),
         class: CLASS,
         proven: 2,
-        excused: 2,
+        serving: 2,
+        excuses: vec![],
         announced: 4,
         credit: counted[0].credit,
     };
-    assert_eq!(counted, [capacity]);
+    assert_eq!(counted, std::slice::from_ref(&capacity));
     assert!(
         (2_000..=4_000).contains(&capacity.credit),
         "executors that serve are credited what they show"

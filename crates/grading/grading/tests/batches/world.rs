@@ -24,6 +24,7 @@ use muster_hardware_proof::prover::cheat::Smaller;
 use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task};
 use muster_hardware_proof::{Evidence, InstructionSet};
 use muster_identity::Keypair;
+use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::{
     AttemptId, Digest, ExecutorClass, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey,
 };
@@ -31,11 +32,13 @@ use muster_response_proof::{
     Attestation, ChunkTree, Envelope, HashScheme, Price, ResponseProof, Sealable as _, SessionId, StreamEnd,
     Text,
 };
+use muster_scoring::ObservationKind;
 use uuid::Uuid;
 
 pub(super) const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 pub(super) const HASH: BlockHash = [5; 32];
 pub(super) const RULES: BatchRules = BatchRules {
+    kind: ObservationKind::Announced,
     gather_us: 60_000_000,
 };
 pub(super) const CAPS: ProverLimits = ProverLimits {
@@ -71,6 +74,8 @@ pub(super) enum Does {
     LeavesBefore,
     LeavesAfter,
     Declines(bool),
+    /// Declines with receipts of so many attempts at work.
+    Shows(u8),
     NeverReady,
     /// Serves a session, which the validator ends before the answer.
     IsLetGo,
@@ -187,6 +192,8 @@ pub(super) fn prover() -> CpuProver {
 /// A finished batch and its file.
 pub(super) struct Went {
     pub(super) file: BatchFile,
+    /// When the first challenges were sent, in microseconds after the begin.
+    pub(super) first_challenge_us: Option<u64>,
     /// The number of challenges and of releases of each executor.
     pub(super) fired: BTreeMap<usize, usize>,
     pub(super) released: BTreeMap<usize, usize>,
@@ -202,6 +209,7 @@ struct World {
     fired: BTreeMap<usize, usize>,
     released: BTreeMap<usize, usize>,
     now_us: u64,
+    first_challenge_us: Option<u64>,
     /// Honest commitments of all first trials, for executors that copy.
     commitments: BTreeMap<usize, Vec<u8>>,
     /// The signing state of each challenged executor.
@@ -220,9 +228,14 @@ pub(super) fn run(does: &[Does]) -> Went {
 /// Runs a batch of a miner that had `before` executors proven earlier and whose last `sessions` executors serve
 /// sessions.
 pub(super) fn run_with(does: &[Does], proven: u32, sessions: usize) -> Went {
+    run_kind(ObservationKind::Announced, does, proven, sessions)
+}
+
+/// The same for a batch of this kind.
+pub(super) fn run_kind(kind: ObservationKind, does: &[Does], proven: u32, sessions: usize) -> Went {
     let count = u32::try_from(does.len()).unwrap();
     let announced = vec![said(1, count)];
-    let plan = draw_batch(&HASH, me(), &announced, BatchBounds::default());
+    let plan = draw_batch(kind, &HASH, me(), &announced, BatchBounds::default());
     let before = vec![ProvenCount {
         miner: MinerKey(key(1)),
         class: CLASS,
@@ -237,7 +250,8 @@ pub(super) fn run_with(does: &[Does], proven: u32, sessions: usize) -> Went {
         })
         .collect();
     let places = assign_sessions(&plan.participants, &serving);
-    let batch = Batch::new(plan.participants.clone(), [grade_spec.clone()], RULES, 0);
+    let rules = BatchRules { kind, ..RULES };
+    let batch = Batch::new(plan.participants.clone(), [grade_spec.clone()], rules, 0);
     let mut world = World {
         does: does.to_vec(),
         batch: batch.with_sessions(places.keys().copied()),
@@ -247,6 +261,7 @@ pub(super) fn run_with(does: &[Does], proven: u32, sessions: usize) -> Went {
         fired: BTreeMap::new(),
         released: BTreeMap::new(),
         now_us: 0,
+        first_challenge_us: None,
         commitments: BTreeMap::new(),
         sessions: BTreeMap::new(),
         serving: places,
@@ -254,6 +269,7 @@ pub(super) fn run_with(does: &[Does], proven: u32, sessions: usize) -> Went {
     };
     let head = BatchHead {
         validator: me(),
+        kind,
         block: 77,
         hash: HASH,
         announced,
@@ -290,6 +306,7 @@ pub(super) fn run_with(does: &[Does], proven: u32, sessions: usize) -> Went {
     };
     Went {
         file,
+        first_challenge_us: world.first_challenge_us,
         fired: world.fired,
         released: world.released,
     }
@@ -312,6 +329,7 @@ impl World {
                         attempt,
                         participants,
                     } => {
+                        self.first_challenge_us.get_or_insert(self.now_us);
                         for place in participants {
                             next.extend(self.challenge(place, trial, attempt));
                         }
@@ -348,10 +366,24 @@ impl World {
         }
     }
 
+    fn decline(&self, attempts: u8) -> BatchEvent {
+        let at_work = |attempt: u8| AttemptAtWork {
+            attempt: AttemptId::from_uuid(Uuid::from_u128(attempt.into())),
+            shown_at: Timestamp::from_secs(10),
+            until: Timestamp::from_secs(100),
+            is_organic: true,
+        };
+        BatchEvent::Absent(Absence::NotLeased {
+            said: "busy".to_owned(),
+            backed: attempts > 0,
+            at_work: (1..=attempts).map(at_work).collect(),
+        })
+    }
+
     fn lease(&mut self, place: usize) -> Vec<BatchAction> {
-        let said = || "busy".to_owned();
         let event = match self.does[place] {
-            Does::Declines(backed) => BatchEvent::Absent(Absence::NotLeased { said: said(), backed }),
+            Does::Declines(backed) => self.decline(if backed { 9 } else { 0 }),
+            Does::Shows(attempts) => self.decline(attempts),
             Does::NeverReady => return Vec::new(),
             _ => BatchEvent::Ready,
         };

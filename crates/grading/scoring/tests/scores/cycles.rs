@@ -3,7 +3,7 @@
 use muster_protocol::{Timestamp, Uid};
 use muster_scoring::{
     Conviction, DropReason, POINTS, PastCycle, PastPoints, SNAPSHOT_FORMAT, ScoringSnapshot, SnapshotError,
-    StreamedSession, VESTING_CYCLES, ZeroReason, explain, score_cycle,
+    VESTING_CYCLES, ZeroReason, explain, score_cycle,
 };
 use proptest::prelude::*;
 
@@ -50,45 +50,6 @@ fn points_are_spread_and_a_conviction_takes_them() {
 }
 
 #[test]
-fn what_proven_answers_earned_is_worth_the_weight_of_streaming() {
-    let mut mixed = snapshot(&[(1, 101), (2, 102), (3, 102)], vec![paid(1, 1, "10")]);
-    mixed.streamed = vec![
-        session(1, 1, 1),
-        session(2, 2, 2),
-        session(3, 3, 0),
-        session(4, 2, 6),
-        session(4, 2, 6),
-    ];
-    mixed.streamed.push(StreamedSession {
-        proven: 0,
-        unproven: 3,
-        ..session(5, 3, 0)
-    });
-    let scores = scores(&mixed);
-    let of: Vec<_> = scores
-        .scores
-        .iter()
-        .map(|s| (s.uid.0, s.micros, s.rao, s.points))
-        .collect();
-    assert_eq!(
-        of,
-        [
-            (1, 10_000_000, 1, POINTS + POINTS / 9 * 2),
-            (2, 0, 8, POINTS * 8 / 9 * 2)
-        ]
-    );
-    assert_eq!(
-        reasons(&mixed),
-        [DropReason::Free, DropReason::Repeated, DropReason::Unproven]
-    );
-    assert_eq!(scores.faults.len(), 1);
-    assert_eq!(
-        scores.zeros[1].why.to_string(),
-        "none of its work counts: 1 because none of the session's answers was proven, 1 because the session's answers cost nothing"
-    );
-}
-
-#[test]
 fn every_term_of_a_weight_is_named() {
     let mut half = paid(2, 1, "604800");
     half.receipt.time_took_us = 1_800_000_000;
@@ -98,18 +59,16 @@ fn every_term_of_a_weight_is_named() {
         vec![half, paid(3, 1, "0"), paid(4, 1, "3600")],
     );
     snapshot.capacity = Some(capacity(TEST, &[(1, 1), (2, 3)]));
-    snapshot.streamed = vec![session(1, 1, 3), session(2, 2, 1)];
     let explained = explain(&snapshot, miner(1)).unwrap();
     let class = &explained.classes[0];
     assert_eq!(
         (class.credit, class.all_credit, class.work_ms),
         (1_000, 4_000, 3_600_000)
     );
-    assert_eq!(explained.streaming_points, 2 * POINTS / 4 * 3);
-    assert_eq!(explained.earned, class.points + explained.streaming_points);
+    assert_eq!(explained.earned, class.points);
     assert_eq!(
         (explained.vested, explained.weight),
-        (explained.points / 20, 65_535)
+        (explained.points / 20, 25_644)
     );
     let lost: Vec<_> = explained
         .lost
@@ -129,7 +88,7 @@ fn every_term_of_a_weight_is_named() {
         "capacity: 1 executors, 1.000 shown, acceptance 1000 ‰: credit 1.000 of 4.000",
         "work: 3600.000 s of 3600.000 s",
         "not counted: 603000.000 s of 1 receipts, because the attempt took less time",
-        "weight: 65535 of 65535",
+        "weight: 25644 of 65535",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -7,7 +7,7 @@ use muster_protocol::{AttemptId, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid
 use muster_scoring::{
     AllowanceInputs, CAPACITY_PER_MILLE, CapacityInputs, CapacityRow, CapacityStatement, DropReason,
     EpochFacts, Neuron, ObservationKind, PaidReceipt, SNAPSHOT_FORMAT, ScoredSpan, Scores, ScoringRules,
-    ScoringSnapshot, StreamedSession, score_cycle,
+    ScoringSnapshot, score_cycle,
 };
 use uuid::Uuid;
 
@@ -72,7 +72,6 @@ pub(crate) fn snapshot(coldkeys: &[(u8, u8)], receipts: Vec<PaidReceipt>) -> Sco
         validators: [validator(50)].into(),
         rules: ScoringRules {
             class_weights: [(TEST, 1), (CPU, 3), (SPIN_UP, 1)].into(),
-            streaming_weight: 2,
             capacity_per_mille: CAPACITY_PER_MILLE,
             burn_per_second: 0,
             burn_hotkey: None,
@@ -80,7 +79,6 @@ pub(crate) fn snapshot(coldkeys: &[(u8, u8)], receipts: Vec<PaidReceipt>) -> Sco
             min_entries: 0,
         },
         receipts,
-        streamed: vec![],
         capacity: None,
         allowance: None,
         history: vec![],
@@ -112,19 +110,6 @@ pub(crate) fn capacity(class: ExecutorClass, rows: &[(u8, u32)]) -> CapacityInpu
             cycle: 7,
             rows: rows.iter().map(row).collect(),
         }],
-    }
-}
-
-pub(crate) fn session(attempt: u128, of: u8, earned: u64) -> StreamedSession {
-    StreamedSession {
-        attempt: AttemptId::from_uuid(Uuid::from_u128(attempt)),
-        miner: miner(of),
-        proven: 1,
-        unproven: 0,
-        input_tokens: earned,
-        output_tokens: 0,
-        earned,
-        fault: None,
     }
 }
 

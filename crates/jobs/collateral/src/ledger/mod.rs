@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use muster_chain::{BlockNumber, ChainError};
+use muster_chain::{BlockNumber, ChainError, next_transfer_piece};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletPath, load_hotkey};
 use muster_process::error::Causes;
@@ -20,9 +20,6 @@ use crate::chain_link::ChainLink;
 use crate::error::CollateralError;
 use crate::{CollateralSource, Deposit, MinerAccount, SlashEnd, SlashOrder, SlashPlan};
 use book::{LedgerBook, LedgerPosition, entry_of};
-
-/// Blocks that are booked in one write.
-const BLOCKS_AT_ONCE: u64 = 64;
 
 /// Blocks after which a transfer whose end is not known can come into no block any more: a signature is valid for 32,
 /// and the rest is for the blocks between the look at the head and the signature.
@@ -76,18 +73,13 @@ impl LedgerCollateral {
             Some(known) => known.booked,
             None => BlockNumber(first.0.saturating_sub(1)),
         };
-        while after < head {
-            let through = BlockNumber(head.0.min(after.0.saturating_add(BLOCKS_AT_ONCE)));
-            let mut entries = Vec::new();
-            for number in after.0.saturating_add(1)..=through.0 {
-                let transfers = client
-                    .transfers_in(BlockNumber(number), &self.settings.account)
-                    .await?;
-                let booked = transfers.iter().filter_map(|transfer| {
-                    entry_of(transfer, &self.settings.account, &self.settings.slashed_to)
-                });
-                entries.extend(booked);
-            }
+        let (account, sink) = (&self.settings.account, &self.settings.slashed_to);
+        while let Some(through) = next_transfer_piece(after, head) {
+            let transfers = client.transfers_after(after, through, account).await?;
+            let booked = transfers
+                .iter()
+                .filter_map(|(_, transfer)| entry_of(transfer, account, sink));
+            let entries: Vec<_> = booked.collect();
             let known = position.map(|position| position.booked);
             if !self.book.append(known, through, &entries).await? {
                 return Err(CollateralError::Stored("position"));

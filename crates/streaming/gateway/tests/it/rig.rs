@@ -40,6 +40,7 @@ pub(crate) fn service() -> Service {
     serde_json::from_value(serde_json::json!({
         "model": "tiny", "image": ImageId(Digest::of(b"image")), "class": ExecutorClass::AlwaysOnTest,
         "input_price": 1_000_000, "output_price": 2_000_000,
+        "input_tokens_per_s": 1_000, "output_tokens_per_s": 50,
     }))
     .unwrap()
 }

@@ -125,11 +125,7 @@ impl Subnet {
             }
         };
         if fate == JobFate::Fails {
-            order
-                .news
-                .send(JobNews::Ended("no miner took it".to_owned()))
-                .await
-                .unwrap();
+            order.news.send(ended("no miner took it")).await.unwrap();
             return;
         }
         let tasks = Tasks::new();
@@ -261,7 +257,7 @@ impl Subnet {
             running.tasks.shutdown();
             let close = change(sealer.close().to_text());
             running.news.send(JobNews::Closed(close)).await.unwrap();
-            let over = JobNews::Ended("the job is done".to_owned());
+            let over = ended("the job is done");
             running.news.send(over).await.unwrap();
         }
     }
@@ -276,7 +272,7 @@ impl Subnet {
     /// Falsely reports that every session's machine is gone.
     pub(crate) fn declare_dead(&self) {
         for running in self.running.lock().unwrap().values() {
-            let over = JobNews::Ended("the machine is gone".to_owned());
+            let over = ended("the machine is gone");
             running.news.try_send(over).unwrap();
         }
     }
@@ -286,10 +282,7 @@ impl Subnet {
         let running: Vec<_> = self.running.lock().unwrap().drain().collect();
         for (_, running) in running {
             running.tasks.shutdown();
-            running
-                .news
-                .try_send(JobNews::Ended("the machine is gone".to_owned()))
-                .unwrap();
+            running.news.try_send(ended("the machine is gone")).unwrap();
         }
     }
 }
@@ -329,5 +322,12 @@ impl muster_process::Clock for SkewedClock {
     fn sleep_until(&self, deadline: Timestamp) -> muster_process::clock::Sleep {
         self.0
             .sleep_until(Timestamp::from_micros(deadline.micros() - self.1 * 1_000_000))
+    }
+}
+
+fn ended(why: &str) -> JobNews {
+    JobNews::Ended {
+        why: why.to_owned(),
+        at_work: Vec::new(),
     }
 }

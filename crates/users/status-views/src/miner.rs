@@ -1,0 +1,171 @@
+//! The status of a miner.
+
+use muster_protocol::wire::executor::GpuMetrics;
+use muster_protocol::wire::machines::{MAX_MACHINE_TEXT, MachineLoad};
+use muster_protocol::{MinerKey, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// `GET /v0/state` at the miner's operator address.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MinerStatus {
+    /// The miner's hotkey.
+    pub miner: MinerKey,
+    /// The time of the answer by the miner's clock.
+    pub time: Timestamp,
+    /// The miner's release.
+    pub version: String,
+    /// Whether offers are declined because the miner is being emptied.
+    pub draining: bool,
+    /// Validators that are served or connected, the connected ones first.
+    pub validators: Vec<ServedValidator>,
+    /// Places for jobs of executors that the miner starts itself.
+    pub started: Places,
+    /// Places for jobs of enrolled executors that are connected.
+    pub persistent: Places,
+    /// The machines of persistent executors, by name.
+    pub machines: Vec<MachineStatus>,
+    /// Open leases, the oldest first; at most [`MAX_LISTED`].
+    pub leases: Vec<LeaseView>,
+    /// Open leases beyond those.
+    pub more_leases: u64,
+    /// The newest ends of leases since the process began, the newest first; at most [`MAX_LISTED`].
+    pub ended: Vec<EndedLease>,
+    /// The newest declined offers since the process began, the newest first; at most [`MAX_LISTED`].
+    pub declines: Vec<DeclinedOffer>,
+    /// The miner's earnings by validator in finished receipts that are in the store, the largest first.
+    pub earnings: Vec<Earnings>,
+}
+
+/// The most entries of each list of a status.
+pub const MAX_LISTED: usize = 200;
+
+/// The most samples of a machine's history.
+pub const MAX_SAMPLES: usize = 120;
+
+/// A validator of a miner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServedValidator {
+    /// The validator's hotkey.
+    pub validator: String,
+    /// Its open connections.
+    pub sessions: u64,
+    /// Whether the miner serves it.
+    pub served: bool,
+}
+
+/// Places for jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// The most jobs at once.
+    pub all: u32,
+    /// Those that are taken.
+    pub busy: u32,
+}
+
+/// The machine of a persistent executor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineStatus {
+    /// Its newest measurement.
+    pub load: MachineLoad,
+    /// Its GPUs in the same measurement.
+    pub gpus: Vec<GpuStatus>,
+    /// Earlier measurements, the oldest first; at most [`MAX_SAMPLES`].
+    pub history: Vec<MachineSample>,
+}
+
+/// A GPU of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// The model of the card.
+    pub name: String,
+    /// Its load in percent.
+    pub percent: u32,
+    /// Its temperature in degrees Celsius; 0 where the card does not tell it.
+    pub celsius: u32,
+    /// Its power in milliwatts; 0 where the card does not tell it.
+    pub milliwatts: u32,
+    /// Its memory, in bytes.
+    pub memory_total: u64,
+    /// Its memory in use, in bytes.
+    pub memory_used: u64,
+}
+
+impl From<&GpuMetrics> for GpuStatus {
+    fn from(gpu: &GpuMetrics) -> Self {
+        Self {
+            name: gpu.name.chars().take(MAX_MACHINE_TEXT).collect(),
+            percent: gpu.utilisation_percent,
+            celsius: gpu.temperature_c,
+            milliwatts: gpu.power_mw,
+            memory_total: gpu.memory_total,
+            memory_used: gpu.memory_used,
+        }
+    }
+}
+
+/// A measurement of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineSample {
+    /// The time by the miner's clock.
+    pub at: Timestamp,
+    /// Processor load in thousandths.
+    pub cpu_permille: u32,
+    /// Mean load of the GPUs in percent; 0 without one.
+    pub gpu_percent: u32,
+    /// The highest temperature of the GPUs in degrees Celsius; 0 if none tells it.
+    pub gpu_celsius: u32,
+}
+
+/// An open lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseView {
+    /// The attempt's id on the wire.
+    pub attempt: String,
+    /// The validator that offered it.
+    pub validator: String,
+    /// The class of executor.
+    pub class: String,
+    /// The state of the lease, as `working`.
+    pub state: String,
+    /// The time at which it ends unless something happens before.
+    pub deadline: Timestamp,
+}
+
+/// A lease that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedLease {
+    /// The time of the end.
+    pub at: Timestamp,
+    /// The attempt's id on the wire.
+    pub attempt: String,
+    /// How it ended: `finished`, `failed`, `horde_failed` or `cancelled`.
+    pub end: String,
+    /// The reason of a failure in words.
+    pub message: String,
+}
+
+/// An offer that was declined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeclinedOffer {
+    /// The time of the decline.
+    pub at: Timestamp,
+    /// The attempt's id on the wire.
+    pub attempt: String,
+    /// The reason on the wire.
+    pub reason: String,
+    /// The reason in words.
+    pub message: String,
+}
+
+/// Earnings from one validator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Earnings {
+    /// The validator's hotkey.
+    pub validator: String,
+    /// The number of finished receipts.
+    pub receipts: u64,
+    /// Executor-microseconds that they pay.
+    pub micros: u64,
+    /// The time of the newest.
+    pub newest: Timestamp,
+}

@@ -1,0 +1,130 @@
+//! The operator's address: the status as JSON, and the pages that ask it.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Json, Router};
+use muster_http::server::{self, HttpSettings, Server, TowerToHyperService};
+use muster_operator_pages::door::{guard, read_call, show};
+use muster_operator_pages::gate::OperatorGate;
+use muster_operator_pages::miner::{MinerPage, render};
+use muster_process::Tasks;
+use muster_process::operator_token::OperatorToken;
+use muster_status_views::miner::{MinerStatus, Places, ServedValidator};
+use tokio::net::TcpListener;
+
+use crate::lease_table::Event;
+use crate::persistent::ExecutorPool;
+use crate::state::MinerState;
+
+/// How long a call waits for the dispatcher's list of leases. An older list is shown then.
+const LEASES_LIMIT: Duration = Duration::from_secs(1);
+
+/// Everything that the status is made of.
+#[derive(Clone)]
+pub(crate) struct OperatorSources {
+    pub(crate) state: Arc<MinerState>,
+    pub(crate) pool: ExecutorPool,
+    /// Executors that the miner starts at once.
+    pub(crate) own: u32,
+}
+
+/// The pages' own state: the calls that they ask.
+#[derive(Clone)]
+struct Pages {
+    sources: OperatorSources,
+    calls: Router,
+}
+
+/// Serves the operator's address until the miner stops.
+pub(crate) async fn open(
+    sources: OperatorSources,
+    token: OperatorToken,
+    listener: TcpListener,
+    settings: HttpSettings,
+    tasks: Tasks,
+) {
+    let clock = Arc::clone(&sources.state.clock);
+    let service = TowerToHyperService::new(router(sources, token));
+    let stop = tasks.token();
+    let server = Server::new("operator", &settings, tasks, clock, stop);
+    server::serve(server, listener, move |_| service.clone()).await;
+}
+
+fn router(sources: OperatorSources, token: OperatorToken) -> Router {
+    let gate = Arc::new(OperatorGate::new(token, Arc::clone(&sources.state.clock)));
+    let calls = Router::new()
+        .route("/v0/state", get(status))
+        .with_state(sources.clone());
+    let state = Pages {
+        sources,
+        calls: calls.clone(),
+    };
+    let mut pages = Router::new();
+    for page in MinerPage::ALL {
+        pages = pages.route(page.path(), get(move |state| show_page(page, state)));
+    }
+    guard(gate, calls.merge(pages.with_state(state)), Router::new())
+}
+
+async fn show_page(page: MinerPage, State(pages): State<Pages>) -> Response {
+    let status = read_call(&pages.calls, "/v0/state").await;
+    let state = &pages.sources.state;
+    show(render(page, &state.me().to_string(), state.clock.now(), &status))
+}
+
+async fn status(State(sources): State<OperatorSources>) -> Json<MinerStatus> {
+    let OperatorSources { state, pool, own } = &sources;
+    let mut answers = state.board.ask_leases();
+    state.inbox.send(Event::Tick).await;
+    // Without an answer in time the last list is shown.
+    let _ = tokio::time::timeout(LEASES_LIMIT, answers.changed()).await;
+    let listed = answers.borrow().clone();
+    let past = state.board.past();
+    let (working, lent) = (state.gauge.working(), pool.usage());
+    let working = u32::try_from(working).unwrap_or(u32::MAX);
+    let now = state.clock.now();
+    Json(MinerStatus {
+        miner: state.me(),
+        time: now,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        draining: state.gauge.is_draining(),
+        validators: validators(state),
+        started: Places {
+            all: *own,
+            busy: working.saturating_sub(lent.busy).min(*own),
+        },
+        persistent: Places {
+            all: lent.places,
+            busy: lent.busy,
+        },
+        machines: state.machines.status(now),
+        leases: listed.leases,
+        more_leases: listed.more,
+        earnings: past.earnings(),
+        ended: past.ended.into(),
+        declines: past.declines.into(),
+    })
+}
+
+/// The validators that are served or connected, the connected ones first.
+fn validators(state: &MinerState) -> Vec<ServedValidator> {
+    let (sessions, served) = (state.seats.by_validator(), state.served.all());
+    let known = served
+        .iter()
+        .chain(sessions.keys().filter(|key| !served.contains(key)));
+    let mut list: Vec<_> = known
+        .map(|key| ServedValidator {
+            validator: key.to_string(),
+            sessions: sessions.get(key).copied().unwrap_or(0),
+            served: served.contains(key),
+        })
+        .collect();
+    list.sort_by_key(|validator| Reverse(validator.sessions));
+    list.truncate(muster_status_views::miner::MAX_LISTED);
+    list
+}

@@ -1,0 +1,7 @@
+//! The operator's view of the miner: what is remembered for it, and the pages that show it.
+
+mod board;
+mod door;
+
+pub use board::OperatorBoard;
+pub(crate) use door::{OperatorSources, open};

@@ -1,0 +1,186 @@
+//! `muster top` in a real terminal of tmux, on a real subnet: it shows what happens, follows the window's size, and
+//! leaves the terminal as it was.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use muster_tests::{Output, RunningSubnet, muster, run, wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server of tmux with one window in which a shell waits.
+struct TmuxWindow {
+    socket: PathBuf,
+}
+
+impl TmuxWindow {
+    fn open(folder: &Path, width: u16, height: u16) -> Self {
+        let window = Self {
+            socket: folder.join("tmux.sock"),
+        };
+        let (width, height) = (width.to_string(), height.to_string());
+        let size = ["-x", &width, "-y", &height];
+        let shell = [
+            "env",
+            "-i",
+            "PATH=/usr/bin:/bin",
+            "TERM=screen-256color",
+            "LANG=C.UTF-8",
+            "PS1=ready> ",
+            "sh",
+        ];
+        let opened =
+            window.tmux(&[&["-f", "/dev/null", "-u", "new-session", "-d"][..], &size, &shell].concat());
+        assert_eq!(opened.code, Some(0), "{opened:?}");
+        window
+    }
+
+    fn tmux(&self, args: &[&str]) -> Output {
+        run(Command::new("tmux").arg("-S").arg(&self.socket).args(args)).unwrap()
+    }
+
+    /// Types a line into the window.
+    fn type_line(&self, line: &str) {
+        self.tmux(&["send-keys", "-l", line]);
+        self.tmux(&["send-keys", "Enter"]);
+    }
+
+    fn press(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    /// The window's text.
+    fn text(&self) -> String {
+        self.tmux(&["capture-pane", "-p"]).stdout
+    }
+
+    fn wait_for_text(&self, part: &str) -> String {
+        let seen = wait_for(&format!("{part:?} in the window"), PATIENCE, || {
+            Ok(Some(self.text()).filter(|text| text.contains(part)))
+        });
+        seen.unwrap_or_else(|error| panic!("{error:#}\n{}", self.text()))
+    }
+}
+
+impl Drop for TmuxWindow {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+/// Asks the shell whether the terminal is as it was, under a number of its own.
+fn is_given_back(window: &TmuxWindow, number: u32) {
+    window.type_line(&format!(
+        "stty -a | tr ' ;' '\\n\\n' | grep -xE 'icanon|echo|isig' | tr '\\n' ' '; echo mode-{number}-$((1+1))"
+    ));
+    let text = window.wait_for_text(&format!("mode-{number}-2"));
+    let line = text
+        .lines()
+        .find(|line| line.contains(&format!("mode-{number}-2")))
+        .unwrap();
+    for mode in ["icanon", "echo", "isig"] {
+        assert!(line.contains(mode), "{mode} is off: {line}");
+    }
+}
+
+#[test]
+fn top_shows_jobs_validator_and_miner_and_leaves_the_terminal_as_it_was() {
+    let subnet = RunningSubnet::start().unwrap();
+    let done = subnet
+        .muster(&["job", "run", subnet.demo_image(), "--", "probe", "exit", "3"])
+        .unwrap();
+    assert_eq!(done.code, Some(3), "{done:?}");
+    let window = TmuxWindow::open(subnet.folder(), 80, 24);
+    let top = format!("{} top", muster().unwrap().display());
+    let folder = subnet.folder().display();
+
+    // A user's jobs, live: a second one appears by itself.
+    window.type_line(&format!("{top} --dir {folder} --every 1; echo left-$((6*7))"));
+    let text = window.wait_for_text("failed");
+    assert!(text.contains("your jobs") && text.contains("0 open"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let started = subnet
+        .muster(&[
+            "job",
+            "run",
+            subnet.demo_image(),
+            "--detach",
+            "--",
+            "probe",
+            "exit",
+            "0",
+        ])
+        .unwrap();
+    let id: String = started.stdout.trim().chars().take(8).collect();
+    window.wait_for_text(&id);
+    window.wait_for_text("completed");
+    // The window grows and becomes tiny.
+    window.tmux(&["resize-window", "-x", "120", "-y", "40"]);
+    wait_for("the last line of the larger window", PATIENCE, || {
+        let text = window.text();
+        let last = text.lines().nth(39).unwrap_or_default().to_owned();
+        Ok(last.contains("q quit").then_some(()))
+    })
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", window.text()));
+    window.tmux(&["resize-window", "-x", "20", "-y", "5"]);
+    window.wait_for_text("too small");
+    window.tmux(&["resize-window", "-x", "100", "-y", "30"]);
+    window.press("Tab");
+    window.wait_for_text("always_on.test");
+    window.press("q");
+    let text = window.wait_for_text("left-42");
+    assert!(
+        !text.contains("your jobs"),
+        "the screen from before is back: {text}"
+    );
+    is_given_back(&window, 1);
+
+    // The validator, ended by a signal from elsewhere.
+    window.type_line("clear");
+    window.type_line(&format!(
+        "{top} validator --dir {folder} --every 1; echo ended-$((6*8))"
+    ));
+    let text = window.wait_for_text("facilitator ok");
+    assert!(text.contains("validator at"), "{text}");
+    window.press("4");
+    window.wait_for_text("cycle");
+    let panes = window.tmux(&["list-panes", "-F", "#{pane_pid}"]);
+    let found = run(Command::new("ps").args(["--ppid", panes.stdout.trim(), "-o", "pid=,args="])).unwrap();
+    let line = found
+        .stdout
+        .lines()
+        .find(|line| line.contains(" top validator"))
+        .unwrap()
+        .to_owned();
+    let pid = line.split_whitespace().next().unwrap().to_owned();
+    run(Command::new("kill").args(["-TERM", &pid])).unwrap();
+    window.wait_for_text("ended-48");
+    is_given_back(&window, 2);
+
+    // The miner, with the operator's token of the subnet; Ctrl-C is a key there.
+    window.type_line("clear");
+    window.type_line(&format!(
+        "{top} miner --dir {folder} --every 1; echo gone-$((6*9))"
+    ));
+    window.wait_for_text("1 validators");
+    window.press("5");
+    window.wait_for_text("executor time");
+    window.press("C-c");
+    window.wait_for_text("gone-54");
+    is_given_back(&window, 3);
+}
+
+#[test]
+fn top_without_a_terminal_says_so() {
+    let said =
+        run(Command::new(muster().unwrap()).args(["top", "validator", "--at", "127.0.0.1:1"])).unwrap();
+    assert_ne!(said.code, Some(0));
+    assert!(said.stderr.contains("needs a terminal"), "{said:?}");
+}
