@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use muster_containers::image_cache::collect_if_due;
 use muster_containers::image_leases::Lease;
-use muster_containers::image_pull::PullProgress;
+use muster_containers::image_pull::{PullError, PullProgress};
 use muster_containers::images::{FoundImage, ImageError, ImageSettings, LeasedImage, ensure, find};
+use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::error::Causes;
 use muster_process::{Coded, SharedClock};
 use muster_protocol::job::{ArchiveSource, Fault};
@@ -119,14 +120,16 @@ fn room_left(kept: &BTreeMap<ImageId, KeptImage>, share: Option<u32>, limit: u64
 
 /// Fetches the images that validators may want sessions of, keeps their leases in `held`, and drops the leases of
 /// images that are no longer listed. Each validator's images have a bound of their own. An image that cannot be fetched
-/// is logged and tried again in the next round; a session of it tries again too.
+/// is logged and tried again in the next round; a session of it tries again too. Returns whether a round after a short
+/// pause may succeed: the engine, the registry or the way to it failed.
 pub(crate) async fn fetch_listed(
     config: &Config,
     cache: &EngineCache,
     clock: &SharedClock,
     wanted: Vec<ListedImage>,
     held: &mut BTreeMap<ImageId, KeptImage>,
-) {
+) -> bool {
+    let mut retry_soon = false;
     held.retain(|image, kept| {
         let listed = wanted.iter().find(|listed| listed.image == *image);
         if let Some(listed) = listed {
@@ -144,7 +147,7 @@ pub(crate) async fn fetch_listed(
             Ok(engine) => engine,
             Err(error) => {
                 tracing::warn!(error = %Causes(&error), "whitelisted images were not fetched");
-                return;
+                return true;
             }
         };
         let room = room_left(held, listed.share, limit);
@@ -162,12 +165,57 @@ pub(crate) async fn fetch_listed(
                 };
                 held.insert(listed.image, kept);
             }
-            Err(why) => {
+            Err(FetchError { why, temporary }) => {
                 tracing::warn!(image = %listed.image, model = listed.model, why, "a whitelisted image was not fetched");
+                retry_soon |= temporary;
             }
         }
     }
     measure_kept(held);
+    retry_soon
+}
+
+/// The pauses after rounds in which an image was not fetched for a reason that passes.
+const AFTER_FAILURE: Backoff = Backoff {
+    base: Duration::from_secs(10),
+    max: COLLECT_EVERY,
+};
+
+/// The pause before the next round. `failed_rounds` counts the rounds in a row that may succeed after a short pause.
+pub(crate) fn pause_between_rounds(retry_soon: bool, failed_rounds: &mut u32) -> Duration {
+    if !retry_soon {
+        *failed_rounds = 0;
+        return COLLECT_EVERY;
+    }
+    let pause = AFTER_FAILURE.delay(*failed_rounds, random_jitter());
+    *failed_rounds = failed_rounds.saturating_add(1);
+    pause
+}
+
+/// The reason for which a listed image was not fetched.
+#[derive(Debug)]
+struct FetchError {
+    why: String,
+    /// Whether the same request may succeed soon.
+    temporary: bool,
+}
+
+impl FetchError {
+    fn new(error: &ImageError) -> Self {
+        let temporary = match error {
+            ImageError::Engine(error) => error.is_recoverable(),
+            ImageError::Pull(PullError::Stalled { .. }) => true,
+            ImageError::Pull(error) => error.is_recoverable(),
+            ImageError::Name(_)
+            | ImageError::Missing(_)
+            | ImageError::Credentials(_)
+            | ImageError::Lease(_)
+            | ImageError::UserArchive(_)
+            | ImageError::Interrupted(_) => false,
+        };
+        let why = Causes(error).to_string();
+        Self { why, temporary }
+    }
 }
 
 /// Sets the metrics of the images that are kept for validators.
@@ -186,17 +234,24 @@ async fn fetch(
     settings: &ImageSettings,
     listed: &ListedImage,
     clock: &SharedClock,
-) -> Result<LeasedImage, String> {
+) -> Result<LeasedImage, FetchError> {
     let unwatched: PullProgress = Arc::new(|_| {});
-    let mut why = String::new();
-    for name in std::iter::once(listed.image.to_string()).chain(listed.reference.clone()) {
-        match ensure(engine, settings, &name, &unwatched, clock).await {
-            Ok(resolved) if resolved.image.id == listed.image => return Ok(resolved),
-            Ok(resolved) => why = format!("{name} now names the image {}", resolved.image.id),
-            Err(error) => why = Causes(&error).to_string(),
-        }
+    let by_content = ensure(engine, settings, &listed.image.to_string(), &unwatched, clock).await;
+    let mut failure = match by_content {
+        Ok(found) => return Ok(found),
+        Err(error) => FetchError::new(&error),
+    };
+    if let Some(name) = &listed.reference {
+        failure = match ensure(engine, settings, name, &unwatched, clock).await {
+            Ok(found) if found.image.id == listed.image => return Ok(found),
+            Ok(found) => FetchError {
+                why: format!("{name} now names the image {}", found.image.id),
+                temporary: false,
+            },
+            Err(error) => FetchError::new(&error),
+        };
     }
-    Err(why)
+    Err(failure)
 }
 
 /// Removes images that no executor of this machine has used for long, if [`COLLECT_EVERY`] has passed.
@@ -228,6 +283,26 @@ mod tests {
     use muster_protocol::Digest;
 
     use super::*;
+
+    #[test]
+    fn an_image_that_a_passing_failure_withheld_is_fetched_within_seconds() {
+        let unreachable = || PullError::Interrupted {
+            image: "x:1".to_owned(),
+            words: "connection refused".to_owned(),
+        };
+        assert!(FetchError::new(&unreachable().into()).temporary);
+        let too_large = PullError::TooLarge {
+            image: "x:1".to_owned(),
+            max_bytes: 1,
+        };
+        assert!(!FetchError::new(&too_large.into()).temporary);
+        let mut failed = 0;
+        let pauses: Vec<_> = (0..9).map(|_| pause_between_rounds(true, &mut failed)).collect();
+        assert!(pauses[0] <= Duration::from_secs(10), "{pauses:?}");
+        assert!(pauses[8] >= COLLECT_EVERY / 2, "{pauses:?}");
+        assert_eq!(pause_between_rounds(false, &mut failed), COLLECT_EVERY);
+        assert!(pause_between_rounds(true, &mut failed) <= Duration::from_secs(10));
+    }
 
     #[test]
     fn each_validators_images_have_room_of_their_own() {

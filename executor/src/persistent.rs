@@ -234,12 +234,14 @@ async fn keep_images(process: ProcessContext, mut listed: watch::Receiver<Vec<Li
         }
         tracing::debug!(images = held.len(), "fetched the images of the list");
         let mut whitelisted = BTreeMap::new();
+        let mut failed_rounds = 0;
         loop {
             let wanted = listed.borrow_and_update().clone();
-            images::fetch_listed(&config, &cache, &clock, wanted, &mut whitelisted).await;
+            let retry_soon = images::fetch_listed(&config, &cache, &clock, wanted, &mut whitelisted).await;
             images::collect(&config, &cache, &clock).await;
+            let pause = images::pause_between_rounds(retry_soon, &mut failed_rounds);
             tokio::select! {
-                () = clock.sleep(images::COLLECT_EVERY) => {}
+                () = clock.sleep(pause) => {}
                 // Without a sender there are no changes: only the timer counts.
                 Ok(()) = listed.changed() => {}
             }

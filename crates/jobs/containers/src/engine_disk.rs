@@ -12,10 +12,15 @@ use crate::sized_disk::free;
 /// How often the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// Bytes that other jobs and other pulls may write to the engine's disk meanwhile. The disk does not say which of its
+/// writers took its bytes, so a smaller loss blames no image. An image within this distance of its bound is measured
+/// when it has arrived.
+const OTHER_WRITERS: u64 = 1 << 30;
+
 /// The end of a pull by the engine's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiskFilled {
-    /// The disk has lost more than an image may have unpacked.
+    /// The disk has lost more than an image may have unpacked, and more than other writers explain.
     Unpacked,
     /// The disk has less than its reserve left.
     Reserve,
@@ -41,7 +46,7 @@ impl DiskFilled {
 fn judge(start: u64, now: u64, bounds: PullBounds) -> Option<DiskFilled> {
     if now < bounds.reserve {
         Some(DiskFilled::Reserve)
-    } else if start.saturating_sub(now) > bounds.max_unpacked {
+    } else if start.saturating_sub(now) > bounds.max_unpacked.saturating_add(OTHER_WRITERS) {
         Some(DiskFilled::Unpacked)
     } else {
         None
@@ -99,8 +104,9 @@ mod tests {
             max_unpacked: 1_000,
             reserve: 500,
         };
-        assert_eq!(judge(5_000, 4_000, bounds), None);
-        assert_eq!(judge(5_000, 3_999, bounds), Some(DiskFilled::Unpacked));
+        let start = OTHER_WRITERS + 5_000;
+        assert_eq!(judge(start, 4_000, bounds), None, "other writers may have taken it");
+        assert_eq!(judge(start, 3_999, bounds), Some(DiskFilled::Unpacked));
         assert_eq!(judge(600, 499, bounds), Some(DiskFilled::Reserve));
         assert_eq!(judge(400, 9_000, bounds), None, "room was made meanwhile");
         let image = || "x:1".to_owned();
