@@ -25,7 +25,7 @@ use muster_hardware_proof::grade::MachineRuns;
 use muster_hardware_proof::prover::{
     CpuProver, NoObserver, Prover, ProverError, available_threads, perform_task,
 };
-use muster_hardware_proof::spec::NumberFormat;
+use muster_hardware_proof::spec::{NumberFormat, WalkMemory};
 use muster_hardware_proof::{Evidence, InstructionSet, Measurement, ProofVerdict};
 use muster_process::operator_token::OperatorToken;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
@@ -460,15 +460,29 @@ fn tried_here(prover: &mut CpuProver, course: &GradeSpec) -> anyhow::Result<Vec<
         index: 0,
     };
     let mut tried = Vec::new();
+    let mut memory = None;
+    let mut attempt = |number, trial: &Trial| {
+        let (evidence, trouble) = converse(prover, &seat, trial, memory)?;
+        memory = evidence.spec.walk_memory().or(memory);
+        anyhow::Ok(TrialResult::from_evidence(
+            number,
+            &evidence,
+            trouble,
+            InstructionSet::best(),
+        ))
+    };
     for (number, trial) in course.trials.iter().enumerate() {
-        let evidence = converse(prover, &seat, trial)?;
-        let mut one = TrialResult::from_evidence(number, &evidence.0, evidence.1, InstructionSet::best());
+        let mut one = attempt(number, trial)?;
         if matches!(one.verdict, ProofVerdict::Zero(reason) if !reason.is_wrong()) {
-            let (again, trouble) = converse(prover, &seat, trial)?;
             tried.push(one);
-            one = TrialResult::from_evidence(number, &again, trouble, InstructionSet::best());
+            one = attempt(number, trial)?;
         }
+        let passed = matches!(one.verdict, ProofVerdict::Passed(_));
         tried.push(one);
+        // A batch, too, releases an executor that did not pass.
+        if !passed {
+            break;
+        }
     }
     Ok(tried)
 }
@@ -478,6 +492,7 @@ fn converse(
     prover: &mut CpuProver,
     seat: &Participant,
     trial: &Trial,
+    memory: Option<WalkMemory>,
 ) -> anyhow::Result<(Evidence, Option<String>)> {
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce)?;
@@ -486,7 +501,8 @@ fn converse(
         executor: seat.executor_name(),
         nonce: ChallengeNonce(nonce),
     };
-    let mut validator = ValidatorConversation::new(trial.shape.challenge_spec(identity)?, trial.limits());
+    let mut validator =
+        ValidatorConversation::new(trial.shape.challenge_spec(identity, memory)?, trial.limits());
     let mut executor = ExecutorConversation::new(CAPS);
     let begun = Instant::now();
     let at = || u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -543,6 +559,7 @@ fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
             log2_n: 11,
             rounds: 2,
             entries: 8,
+            blocks_per_row: 0,
         },
         fill_us: 0,
         commit_us: u64::MAX,
@@ -553,7 +570,7 @@ fn probe(prover: &mut CpuProver) -> anyhow::Result<u64> {
         class: ExecutorClass::AlwaysOnTest,
         index: 0,
     };
-    let (evidence, _) = converse(prover, &seat, &trial)?;
+    let (evidence, _) = converse(prover, &seat, &trial, None)?;
     match evidence.judge(InstructionSet::best()) {
         ProofVerdict::Passed(Measurement::Matmul { rate, .. }) => Ok(rate),
         ProofVerdict::Passed(Measurement::Walk { .. }) | ProofVerdict::Zero(_) => {

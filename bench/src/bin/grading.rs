@@ -278,6 +278,7 @@ fn course() -> Result<GradeSpec> {
         log2_n: 8,
         rounds: 2,
         entries: 256,
+        blocks_per_row: 0,
     };
     let walk = ProofShape::Walk {
         blocks: 1_024,
@@ -286,10 +287,8 @@ fn course() -> Result<GradeSpec> {
         log2_leaves: 1,
         draws: 128,
     };
-    Ok(GradeSpec {
-        trials: vec![trial(chain), trial(walk)],
-        ..course
-    })
+    course.trials = vec![trial(chain), trial(walk)];
+    Ok(course)
 }
 
 /// The outcome of one executor's conversation.
@@ -522,7 +521,7 @@ fn machine(
         nonce: ChallengeNonce([3; 32]),
     };
     Ok(ValidatorConversation::new(
-        trial.shape.challenge_spec(identity)?,
+        trial.shape.challenge_spec(identity, None)?,
         trial.limits(),
     ))
 }

@@ -68,6 +68,12 @@ impl GradingBackend for ValidatorGrading {
         })
     }
 
+    fn drain_session(&self, job: JobId) {
+        if let Some(gateway) = &self.gateway {
+            gateway.drain_session(job);
+        }
+    }
+
     fn begin_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(self.jobs.order(order))
     }

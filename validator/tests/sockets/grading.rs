@@ -28,6 +28,7 @@ async fn grading(miners: &[&Miner]) -> World {
     let mut world = World::new(miners).await;
     world.config.grading.every_blocks = 0;
     world.config.grading.probe_every_blocks = 0;
+    world.config.grading.full_course_one_in = 0;
     let (class, args) = (ExecutorClass::AlwaysOnTest, vec![]);
     let grader = GraderImage {
         image: ImageId(Digest::of(b"grader")),
@@ -299,10 +300,11 @@ fn service() -> Service {
 }
 
 /// Proves all three executors of a miner, lets one of them, which behaves as given, serve a session of the validator's,
-/// and challenges all of them again. Returns the second batch, and the job of the session.
-async fn with_a_session(behaviour: Behaviour) -> (BatchFile, String) {
+/// and challenges all of them again. Returns the second batch.
+async fn batch_beside_a_session(behaviour: Behaviour, full_course_one_in: u32) -> (BatchFile, Fleet) {
     let mut miner = Miner::open("//Miner").await;
     let mut world = grading(&[&miner]).await;
+    world.config.grading.full_course_one_in = full_course_one_in;
     world.config.gateway = Settings {
         bind: Some(([127, 0, 0, 1], 0).into()),
         keys: [("me".to_owned(), Digest::of(b"key"))].into(),
@@ -317,11 +319,7 @@ async fn with_a_session(behaviour: Behaviour) -> (BatchFile, String) {
     let story = async {
         let first = batch(&world).await;
         assert!(first.head.serving.is_empty());
-        let proven = |judged: &Judgement| matches!(judged, Judgement::Proven { .. });
-        assert_eq!(
-            (first.judgements.len(), first.judgements.iter().all(proven)),
-            (3, true)
-        );
+        assert_eq!((first.judgements.len(), count_proven(&first)), (3, 3));
         fleet.expect(&[behaviour]);
         let ask = reqwest::Client::new()
             .post(format!("{}/v1/chat/completions", notice.url.unwrap()))
@@ -337,14 +335,25 @@ async fn with_a_session(behaviour: Behaviour) -> (BatchFile, String) {
         () = fleet.stand(&mut miner, 3) => panic!("it is there"),
         file = story => file,
     };
+    assert_eq!(file.judgements.len(), 3);
+    (file, fleet)
+}
+
+fn count_proven(file: &BatchFile) -> usize {
+    let judged = file.judgements.iter();
+    judged
+        .filter(|judged| matches!(judged, Judgement::Proven { .. }))
+        .count()
+}
+
+/// The same where no session is drained. Returns the second batch, and the job of the session.
+async fn with_a_session(behaviour: Behaviour) -> (BatchFile, String) {
+    let (file, fleet) = batch_beside_a_session(behaviour, 0).await;
     let [serving] = file.head.serving.as_slice() else {
         panic!("one session serves: {:?}", file.head.serving)
     };
     let job = serving.job.to_string();
-    assert_eq!(
-        (file.judgements.len(), fleet.behaviour(&job)),
-        (3, Some(behaviour))
-    );
+    assert_eq!(fleet.behaviour(&job), Some(behaviour));
     for (other, judgement) in by_job(&file) {
         assert_eq!(
             matches!(judgement, Judgement::Proven { .. }),
@@ -353,6 +362,13 @@ async fn with_a_session(behaviour: Behaviour) -> (BatchFile, String) {
         );
     }
     (file, job)
+}
+
+#[tokio::test]
+async fn a_drawn_miners_session_ends_and_its_executor_proves_its_class_in_full() {
+    let (file, _) = batch_beside_a_session(Behaviour::Honest, 1).await;
+    assert_eq!(file.head.serving, []);
+    assert_eq!(count_proven(&file), 3, "{:?}", file.judgements);
 }
 
 #[tokio::test]

@@ -30,6 +30,9 @@ pub trait GradingBackend: Send + Sync + 'static {
     /// The sessions that serve users of this validator at present.
     fn serving_sessions(&self) -> BoxFuture<'_, Vec<Arc<SealedSession>>>;
 
+    /// Drains a session of [`Self::serving_sessions`], so that its executor can be leased.
+    fn drain_session(&self, job: JobId);
+
     /// Sends a job to the miner that its order names. News of the job follow after this has returned.
     fn begin_job(&self, order: StreamingJobOrder) -> BoxFuture<'_, Result<(), String>>;
 

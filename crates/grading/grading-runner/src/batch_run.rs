@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_grading::batch::{Batch, BatchAction, BatchEvent, BatchRules};
-use muster_grading::batch_file::{BatchHead, ParticipantEvidence};
+use muster_grading::batch_file::{BatchHead, ParticipantEvidence, ProvenCount, index_proven};
 use muster_grading::batch_plan::{
     BatchPlan, BlockHash, Participant, ServingSession, assign_sessions, draw_batch,
 };
 use muster_grading::batch_settlement::{Capacity, count_capacities, judge_silent_miner};
+use muster_grading::full_course_draw::draw_full_courses;
 use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::Judgement;
 use muster_protocol::ExecutorClass;
@@ -53,7 +54,8 @@ pub(crate) async fn run_batch(
         () = stop.cancelled() => return Ok(Err(BatchRejection::Stopping)),
         announcements = announcements_for(state, kind) => announcements,
     };
-    let announcements = select_graded(state, kind, announcements);
+    let classes: Vec<_> = state.grade_specs.iter().map(GradeSpec::class).collect();
+    let announcements = select_graded(&classes, kind, state.settings.executors, announcements);
     let plan = draw_batch(
         kind,
         &hash,
@@ -64,8 +66,20 @@ pub(crate) async fn run_batch(
     if plan.participants.is_empty() && announcements.silent.is_empty() {
         return Ok(Err(BatchRejection::NoExecutors));
     }
-    let lines = state.backend.serving_sessions().await;
-    let head = build_head(state, kind, (block, hash), announcements, &plan, &lines).await?;
+    let proven_before = state.store.proven_before(&plan.participants).await?;
+    let lines = keep_serving(state, &plan, kind, &hash, &proven_before).await;
+    let head = BatchHead {
+        validator: state.backend.validator_key(),
+        kind,
+        block,
+        hash,
+        announced: announcements.announced,
+        silent: announcements.silent,
+        serving: lines.iter().map(|line| describe_session(line)).collect(),
+        bounds: state.settings.bounds(),
+        proven_before,
+        grade_specs: state.grade_specs.clone(),
+    };
     let sessions = match_sessions(&plan.participants, &head.serving, &lines);
     let id = hex::encode(plan.id.0);
     tracing::info!(
@@ -109,42 +123,60 @@ async fn announcements_for(state: &RunnerState, kind: ObservationKind) -> Announ
     }
 }
 
-/// The announcements that count: executors of classes that are graded by this kind of batch, and as many silent miners
+/// The announcements that count: executors of those `classes` that this kind of batch grades, and as many silent miners
 /// as a batch may have executors.
-fn select_graded(state: &RunnerState, kind: ObservationKind, announcements: Announcements) -> Announcements {
-    let graded = state.grade_specs.iter().map(GradeSpec::class);
-    let graded: Vec<ExecutorClass> = graded.filter(|class| is_probed_by(*class, kind)).collect();
+fn select_graded(
+    classes: &[ExecutorClass],
+    kind: ObservationKind,
+    executors: u32,
+    announcements: Announcements,
+) -> Announcements {
     let Announcements {
         mut announced,
         mut silent,
     } = announcements;
-    announced.retain(|announcement| announcement.count > 0 && graded.contains(&announcement.class));
+    announced.retain(|announcement| {
+        let class = announcement.class;
+        announcement.count > 0 && classes.contains(&class) && is_probed_by(class, kind)
+    });
     silent.sort_unstable();
-    silent.truncate(usize::try_from(state.settings.executors).unwrap_or(usize::MAX));
+    silent.truncate(usize::try_from(executors).unwrap_or(usize::MAX));
     Announcements { announced, silent }
 }
 
-/// The head of the batch's file: all decisions before the first challenge.
-async fn build_head(
+/// The sessions in which executors are challenged. Before an announced batch, the sessions of drawn miners are drained,
+/// and their executors are leased like those that serve nobody. A probe drains none: its instant comes too soon.
+async fn keep_serving(
     state: &RunnerState,
-    kind: ObservationKind,
-    (block, hash): (u64, BlockHash),
-    announcements: Announcements,
     plan: &BatchPlan,
-    lines: &[Arc<SealedSession>],
-) -> Result<BatchHead, StoreError> {
-    Ok(BatchHead {
-        validator: state.backend.validator_key(),
-        kind,
-        block,
-        hash,
-        announced: announcements.announced,
-        silent: announcements.silent,
-        serving: lines.iter().map(|line| describe_session(line)).collect(),
-        bounds: state.settings.bounds(),
-        proven_before: state.store.proven_before(&plan.participants).await?,
-        grade_specs: state.grade_specs.clone(),
-    })
+    kind: ObservationKind,
+    hash: &BlockHash,
+    proven_before: &[ProvenCount],
+) -> Vec<Arc<SealedSession>> {
+    let mut lines = state.backend.serving_sessions().await;
+    let drained = match kind {
+        ObservationKind::Unannounced => return lines,
+        ObservationKind::Announced => {
+            let is_graded = |session: &ServingSession| {
+                let mut drawn = plan.participants.iter();
+                drawn.any(|drawn| (drawn.miner, drawn.class) == (session.miner, session.class))
+            };
+            let serving = lines.iter().map(|line| describe_session(line));
+            let serving: Vec<_> = serving.filter(is_graded).collect();
+            let one_in = state.settings.full_course_one_in;
+            let before = index_proven(proven_before);
+            draw_full_courses(hash, state.backend.validator_key(), &serving, &before, one_in)
+        }
+    };
+    lines.retain(|line| {
+        let keeps = !drained.contains(&(line.miner(), line.class()));
+        if !keeps {
+            tracing::info!(job = %line.job(), miner = %line.miner(), "drains a session for a full proof of its class");
+            state.backend.drain_session(line.job());
+        }
+        keeps
+    });
+    lines
 }
 
 /// Describes a session in the form of the evidence.
@@ -395,4 +427,53 @@ fn log_outcome(plan: &BatchPlan, head: &BatchHead, judgements: &[Judgement], cou
         excused,
         "a batch is over"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_grading::batch_plan::{Announcement, SilentMiner};
+    use muster_protocol::{Hotkey, MinerKey};
+
+    use super::*;
+
+    #[test]
+    fn a_probe_leaves_out_classes_that_take_minutes_to_appear() {
+        let (test, spin_up, other) = (
+            ExecutorClass::AlwaysOnTest,
+            ExecutorClass::SpinUpGpu24Gb,
+            ExecutorClass::AlwaysOnLlmA6000,
+        );
+        let miner = |seed| MinerKey(Hotkey::from_bytes([seed; 32]));
+        let announced = |kind| {
+            let said = [(1, test, 2), (1, spin_up, 3), (2, test, 0), (2, other, 1)];
+            let announced = said.map(|(seed, class, count)| Announcement {
+                miner: miner(seed),
+                class,
+                count,
+            });
+            let silent = [4, 3].map(|seed| SilentMiner {
+                miner: miner(seed),
+                said: "silence".to_owned(),
+            });
+            let all = Announcements {
+                announced: announced.to_vec(),
+                silent: silent.to_vec(),
+            };
+            select_graded(&[test, spin_up], kind, 1, all)
+        };
+        let classes = |kind| {
+            announced(kind)
+                .announced
+                .iter()
+                .map(|said| said.class)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(classes(ObservationKind::Announced), [test, spin_up]);
+        assert_eq!(classes(ObservationKind::Unannounced), [test]);
+        let silent = announced(ObservationKind::Announced).silent;
+        assert_eq!(
+            silent.iter().map(|silent| silent.miner).collect::<Vec<_>>(),
+            [miner(3)]
+        );
+    }
 }

@@ -176,7 +176,7 @@ mod tests {
 
     use futures_util::future::BoxFuture;
     use muster_grading::batch_plan::Participant;
-    use muster_grading::grade_spec::GradeSpec;
+    use muster_grading::grade_spec::{GradeSpec, Trial};
     use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce};
     use muster_hardware_proof::conversation::{ExecutorCommand, ExecutorConversation, ProverLimits};
     use muster_hardware_proof::prover::{CpuProver, NoObserver, perform_task};
@@ -254,7 +254,13 @@ mod tests {
         }
     }
 
-    async fn verdict(does: Does, trial: usize) -> (ProofVerdict, ConversationRemarks, Duration) {
+    /// The proof of a memory, and products that are bound to none.
+    fn both_kinds() -> [Trial; 2] {
+        let grade_spec = GradeSpec::for_class(ExecutorClass::AlwaysOnTest).unwrap();
+        [grade_spec.trials[0], grade_spec.for_session().trials[0]]
+    }
+
+    async fn verdict(does: Does, asked: Trial) -> (ProofVerdict, ConversationRemarks, Duration) {
         let grade_spec = GradeSpec::for_class(ExecutorClass::AlwaysOnTest).unwrap();
         let participant = Participant {
             miner: MinerKey(Hotkey::from_bytes([1; 32])),
@@ -266,9 +272,8 @@ mod tests {
             executor: participant.executor_name(),
             nonce: ChallengeNonce([2; 32]),
         };
-        let asked = grade_spec.trials[trial];
-        let machine =
-            ValidatorConversation::new(asked.shape.challenge_spec(identity).unwrap(), asked.limits());
+        let spec = asked.shape.challenge_spec(identity, None).unwrap();
+        let machine = ValidatorConversation::new(spec, asked.limits());
         let fake = Fake::new(does);
         let begun = Instant::now();
         let mut conversation = TimedConversation::new(machine);
@@ -279,7 +284,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn both_kinds_of_proof_go_through_and_what_was_signed_is_kept() {
-        for (trial, messages) in [(0, 2), (1, 3)] {
+        for (trial, messages) in both_kinds().into_iter().zip([3, 2]) {
             let (verdict, remarks, _) = verdict(Does::Honest, trial).await;
             assert!(matches!(verdict, ProofVerdict::Passed(_)), "{verdict:?}");
             assert_eq!((remarks.seals.len(), remarks.trouble), (messages, None));
@@ -288,7 +293,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_executor_costs_its_limit_and_no_more() {
-        let (verdict, _, took) = verdict(Does::Silent, 0).await;
+        let (verdict, _, took) = verdict(Does::Silent, both_kinds()[1]).await;
         assert!(
             matches!(verdict, ProofVerdict::Zero(ZeroReason::NotCommitted { .. })),
             "{verdict:?}"
@@ -298,18 +303,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn floods_refusals_and_leavings_have_their_names() {
-        let (flood, _, _) = verdict(Does::Floods, 0).await;
+        let (flood, _, _) = verdict(Does::Floods, both_kinds()[1]).await;
         assert!(
             matches!(flood, ProofVerdict::Zero(ZeroReason::Oversized { .. })),
             "{flood:?}"
         );
-        let (refused, remarks, _) = verdict(Does::Refuses, 1).await;
+        let (refused, remarks, _) = verdict(Does::Refuses, both_kinds()[0]).await;
         assert_eq!(refused, ProofVerdict::Zero(ZeroReason::Gone));
         assert_eq!(
             remarks.trouble.as_deref(),
             Some("its program answered 507: no  room")
         );
-        for trial in [0, 1] {
+        for trial in both_kinds() {
             let (left, _, _) = verdict(Does::LeavesAfter, trial).await;
             assert_eq!(left, ProofVerdict::Zero(ZeroReason::Vanished));
         }

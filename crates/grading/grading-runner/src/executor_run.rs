@@ -12,7 +12,9 @@ use muster_grading::grade_spec::GradeSpec;
 use muster_grading::judgement::{Absence, sanitize_words};
 use muster_grading::trial_result::TrialResult;
 use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce};
+use muster_hardware_proof::challenge_message::ProofSpec;
 use muster_hardware_proof::conversation::ValidatorConversation;
+use muster_hardware_proof::spec::WalkMemory;
 use muster_hardware_proof::{InstructionSet, ProofVerdict};
 use muster_process::backoff::Backoff;
 use muster_process::certificate;
@@ -284,8 +286,11 @@ impl ExecutorRun {
         commands: &mut mpsc::UnboundedReceiver<RunCommand>,
         incoming_news: &mut mpsc::Receiver<JobNews>,
     ) {
-        let mut first = self.prepare_challenge(0);
-        let mut trial = 0;
+        let first_round = self.grade_spec.first_round();
+        let mut first = self.prepare_challenge(first_round, None);
+        let mut trial = first_round;
+        // The memory that the executor filled last, to which its products are bound.
+        let mut memory = None;
         let mut under_way: Option<TimedConversation> = None;
         let mut number = 0;
         loop {
@@ -293,10 +298,12 @@ impl ExecutorRun {
                 command = commands.recv() => match command {
                     Some(RunCommand::Challenge(which)) => {
                         // The first challenge is prepared before the barrier opens.
-                        let prepared = first.take().filter(|_| which == 0);
-                        let Some(mut conversation) = prepared.or_else(|| self.prepare_challenge(which)) else {
+                        let prepared = first.take().filter(|_| which == first_round);
+                        let Some(prepared) = prepared.or_else(|| self.prepare_challenge(which, memory)) else {
                             return;
                         };
+                        let (spec, mut conversation) = prepared;
+                        memory = spec.walk_memory().or(memory);
                         trial = which;
                         conversation.run_to_commitment(&transport as &dyn Transport).await;
                         under_way = Some(conversation);
@@ -328,9 +335,14 @@ impl ExecutorRun {
         }
     }
 
-    /// Prepares a challenge with a nonce of its own, and encodes its message.
-    fn prepare_challenge(&self, trial: usize) -> Option<TimedConversation> {
-        let asked = self.grade_spec.trials.get(trial)?;
+    /// Prepares a challenge with a nonce of its own, and encodes its message. `memory` is that of the executor's last
+    /// WALK.
+    fn prepare_challenge(
+        &self,
+        trial: usize,
+        memory: Option<WalkMemory>,
+    ) -> Option<(ProofSpec, TimedConversation)> {
+        let asked = self.grade_spec.trial_in(trial)?;
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).ok()?;
         let identity = ChallengeIdentity {
@@ -338,11 +350,9 @@ impl ExecutorRun {
             executor: self.participant.executor_name(),
             nonce: ChallengeNonce(nonce),
         };
-        let spec = asked.shape.challenge_spec(identity).ok()?;
-        Some(TimedConversation::new(ValidatorConversation::new(
-            spec,
-            asked.limits(),
-        )))
+        let spec = asked.shape.challenge_spec(identity, memory).ok()?;
+        let conversation = ValidatorConversation::new(spec, asked.limits());
+        Some((spec, TimedConversation::new(conversation)))
     }
 
     /// Takes the opening, judges it on a blocking thread, stores the evidence, and reports.

@@ -30,6 +30,9 @@ pub struct Settings {
     /// Seconds from the lease of an executor, beyond the spin-up time of its class, to the challenge of an unannounced
     /// probe; at least 1. Up to five seconds are added at random.
     pub probe_startup_s: u64,
+    /// Before an announced batch, one miner in so many is drawn that serves sessions. Its sessions are drained, and its
+    /// executors prove their class in full. 0 draws only miners that serve more sessions than they proved before.
+    pub full_course_one_in: u32,
     /// Seconds to reach the barrier, beyond the spin-up time of the slowest class; at least 1.
     pub gather_s: u64,
     /// The largest number of executors of one miner in a batch; at least 1.
@@ -70,6 +73,7 @@ impl Default for Settings {
             every_blocks: 360,
             probe_every_blocks: 360,
             probe_startup_s: 10,
+            full_course_one_in: 4,
             gather_s: 120,
             of_one,
             executors,

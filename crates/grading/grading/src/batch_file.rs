@@ -175,11 +175,16 @@ impl ProofEvidence {
 impl BatchHead {
     /// `proven_before` in the form that [`crate::batch_settlement::settle`] takes.
     pub fn proven_before(&self) -> ProvenBefore {
-        let before = self.proven_before.iter();
-        before
-            .map(|before| ((before.miner, before.class), before.proven))
-            .collect()
+        index_proven(&self.proven_before)
     }
+}
+
+/// Counts of proven executors by miner and class.
+pub fn index_proven(counts: &[ProvenCount]) -> ProvenBefore {
+    let counts = counts.iter();
+    counts
+        .map(|count| ((count.miner, count.class), count.proven))
+        .collect()
 }
 
 #[cfg(test)]

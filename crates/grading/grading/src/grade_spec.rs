@@ -3,9 +3,10 @@
 use muster_hardware_proof::challenge_keys::ChallengeIdentity;
 use muster_hardware_proof::challenge_message::ProofSpec;
 use muster_hardware_proof::grade::{ClassThresholds, Component, Components, ProofKind, stated_calibrations};
-use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec};
+use muster_hardware_proof::matmul::{MatmulShape, MatmulSpec, MemoryBinding};
 use muster_hardware_proof::memory_walk::{WalkShape, WalkSpec};
-use muster_hardware_proof::spec::{NumberFormat, SpecError};
+use muster_hardware_proof::merkle::LEAF;
+use muster_hardware_proof::spec::{NumberFormat, SpecError, WalkMemory};
 use muster_hardware_proof::{Limits, Measurement};
 use muster_protocol::ExecutorClass;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,11 @@ use serde::{Deserialize, Serialize};
 /// Subtracted from every measured time, the same for every executor. A measured round trip is never subtracted, because
 /// an executor could gain by delaying its replies to pings.
 pub const ALLOWANCE_US: u64 = 150_000;
+
+/// Blocks of the proven memory that are XORed over each row of a product's left matrix. The executor that multiplies so
+/// has the memory at hand: at n = 32,768 a product reads 134 MB of it at random (2.6 GB/s on a card that multiplies such
+/// matrices twenty times a second), and each block that is missing costs sixteen long computations.
+const BOUND_BLOCKS: u16 = 4;
 
 /// An executor that serves a session must show the rate of its class divided by this number.
 const BESIDE_SHARE: u64 = 4;
@@ -29,6 +35,10 @@ pub enum ProofShape {
         rounds: u16,
         /// The number of drawn entries, from `rounds` to 1,024.
         entries: u16,
+        /// The blocks of memory that are XORed over each row of the left matrices; 0 for products that are bound to no
+        /// memory. The memory is that of the executor's last WALK in the batch.
+        #[serde(default, skip_serializing_if = "is_unbound")]
+        blocks_per_row: u16,
     },
     /// MATMUL with nine-bit integers.
     Fp16 {
@@ -38,6 +48,10 @@ pub enum ProofShape {
         rounds: u16,
         /// The number of drawn entries, from `rounds` to 1,024.
         entries: u16,
+        /// The blocks of memory that are XORed over each row of the left matrices; 0 for products that are bound to no
+        /// memory. The memory is that of the executor's last WALK in the batch.
+        #[serde(default, skip_serializing_if = "is_unbound")]
+        blocks_per_row: u16,
     },
     /// WALK over a filled memory.
     Walk {
@@ -52,6 +66,10 @@ pub enum ProofShape {
         /// The number of drawn steps.
         draws: u16,
     },
+}
+
+fn is_unbound(blocks_per_row: &u16) -> bool {
+    *blocks_per_row == 0
 }
 
 /// One proof and its time limits.
@@ -75,8 +93,13 @@ pub struct GradeSpec {
     /// The smallest values that pass.
     #[serde(rename = "floors")]
     pub thresholds: ClassThresholds,
-    /// The proofs, in order. All executors of a batch begin each of them together.
+    /// The proofs, in order. All executors of a batch begin each of them together. A WALK comes before the products that
+    /// are bound to its memory.
     pub trials: Vec<Trial>,
+    /// The round of a batch in which the first proof is asked for, from 0. An executor that serves a session joins in
+    /// the round of its class's int8 products, so that no card multiplies for a session while it walks for a lease.
+    #[serde(skip)]
+    first_round: usize,
 }
 
 impl ProofShape {
@@ -89,31 +112,58 @@ impl ProofShape {
         }
     }
 
-    /// The challenge to one executor.
+    /// The challenge to one executor. `memory` is that of the executor's last WALK in the batch, to which products of
+    /// this shape may be bound.
     ///
     /// # Errors
-    /// A value of the shape is outside its range.
-    pub fn challenge_spec(&self, identity: ChallengeIdentity) -> Result<ProofSpec, SpecError> {
-        let chain = |numbers, log2_n, rounds, entries| {
-            let shape = MatmulShape {
-                numbers,
-                log2_n,
-                rounds,
-                entries,
+    /// A value of the shape is outside its range, or its products are bound and no WALK came before.
+    pub fn challenge_spec(
+        &self,
+        identity: ChallengeIdentity,
+        memory: Option<WalkMemory>,
+    ) -> Result<ProofSpec, SpecError> {
+        let chain = |shape, blocks_per_row| {
+            let binding = match (blocks_per_row, memory) {
+                (0, _) => None,
+                (_, None) => return Err(SpecError("memory of bound products")),
+                (blocks_per_row, Some(memory)) => Some(MemoryBinding {
+                    blocks_per_row,
+                    memory,
+                }),
             };
-            MatmulSpec::new(identity, shape, None).map(ProofSpec::Matmul)
+            MatmulSpec::new(identity, shape, binding).map(ProofSpec::Matmul)
         };
         match *self {
             Self::Int8 {
                 log2_n,
                 rounds,
                 entries,
-            } => chain(NumberFormat::Int8, log2_n, rounds, entries),
+                blocks_per_row,
+            } => {
+                let numbers = NumberFormat::Int8;
+                let shape = MatmulShape {
+                    numbers,
+                    log2_n,
+                    rounds,
+                    entries,
+                };
+                chain(shape, blocks_per_row)
+            }
             Self::Fp16 {
                 log2_n,
                 rounds,
                 entries,
-            } => chain(NumberFormat::Fp16, log2_n, rounds, entries),
+                blocks_per_row,
+            } => {
+                let numbers = NumberFormat::Fp16;
+                let shape = MatmulShape {
+                    numbers,
+                    log2_n,
+                    rounds,
+                    entries,
+                };
+                chain(shape, blocks_per_row)
+            }
             Self::Walk {
                 blocks,
                 work,
@@ -213,7 +263,8 @@ impl GradeSpec {
             | ExecutorClass::AlwaysOnLlmA6000 => (chain(15, 16), chain(15, 8), (256, 16, 10, 128)),
             ExecutorClass::AlwaysOnCpu8c16Gb => (chain(13, 4), chain(12, 4), (16, 10, 7, 128)),
             // The test class is judged by its openings only, because its machines are too small to measure speed.
-            ExecutorClass::AlwaysOnTest => ((9, 4, 64), (8, 2, 16), (16, 4, 3, 32)),
+            // A row of its products holds one block.
+            ExecutorClass::AlwaysOnTest => ((10, 2, 64), (9, 2, 16), (16, 4, 3, 32)),
         };
         let test = thresholds.class == ExecutorClass::AlwaysOnTest;
         let blocks = if test {
@@ -222,16 +273,23 @@ impl GradeSpec {
             least.memory.saturating_mul(1_024)
         };
         let (work, log2_walks, log2_leaves, draws) = walk;
+        let proves_memory = least.memory.max(least.bandwidth) > 0;
+        let bound_blocks = |log2_n: u8, format: NumberFormat| match proves_memory {
+            false => 0,
+            true => BOUND_BLOCKS.min(blocks_in_row(log2_n, format)),
+        };
         let of_chain = |fp16: bool, (log2_n, rounds, entries)| match fp16 {
             false => ProofShape::Int8 {
                 log2_n,
                 rounds,
                 entries,
+                blocks_per_row: bound_blocks(log2_n, NumberFormat::Int8),
             },
             true => ProofShape::Fp16 {
                 log2_n,
                 rounds,
                 entries,
+                blocks_per_row: bound_blocks(log2_n, NumberFormat::Fp16),
             },
         };
         let walk = ProofShape::Walk {
@@ -242,9 +300,9 @@ impl GradeSpec {
             draws,
         };
         let wanted = [
+            (least.memory.max(least.bandwidth), walk),
             (least.int8, of_chain(false, int8)),
             (least.fp16, of_chain(true, fp16)),
-            (least.memory.max(least.bandwidth), walk),
         ];
         let trials = wanted.into_iter().filter(|(threshold, _)| *threshold > 0);
         let trials = trials.map(|(_, shape)| match test {
@@ -259,6 +317,7 @@ impl GradeSpec {
         Self {
             trials: trials.collect(),
             thresholds,
+            first_round: 0,
         }
     }
 
@@ -276,12 +335,14 @@ impl GradeSpec {
             | ExecutorClass::AlwaysOnGpu24Gb
             | ExecutorClass::AlwaysOnLlmA6000 => (13, 128, 256),
             ExecutorClass::AlwaysOnCpu8c16Gb => (12, 8, 256),
-            ExecutorClass::AlwaysOnTest => (9, 4, 64),
+            ExecutorClass::AlwaysOnTest => (10, 2, 64),
         };
         let shape = ProofShape::Int8 {
             log2_n,
             rounds,
             entries,
+            // The model has the memory.
+            blocks_per_row: 0,
         };
         let trial = if self.class() == ExecutorClass::AlwaysOnTest {
             Trial {
@@ -293,19 +354,42 @@ impl GradeSpec {
         } else {
             Trial::at_threshold(shape, int8, 0)
         };
+        let is_int8 = |trial: &Trial| trial.shape.component() == Component::Int8;
         Self {
             thresholds: ClassThresholds {
                 least,
                 ..self.thresholds
             },
             trials: vec![trial],
+            first_round: self.trials.iter().position(is_int8).unwrap_or(0),
         }
+    }
+
+    /// The proof that is asked for in this round of a batch, from 0.
+    pub fn trial_in(&self, round: usize) -> Option<&Trial> {
+        self.trials.get(round.checked_sub(self.first_round)?)
+    }
+
+    /// The number of rounds up to the last proof.
+    pub fn rounds(&self) -> usize {
+        self.first_round.saturating_add(self.trials.len())
+    }
+
+    /// The round of the first proof, from 0.
+    pub const fn first_round(&self) -> usize {
+        self.first_round
     }
 
     /// The class of the thresholds.
     pub fn class(&self) -> ExecutorClass {
         self.thresholds.class
     }
+}
+
+/// Whole blocks of memory in a row of the left matrix.
+fn blocks_in_row(log2_n: u8, format: NumberFormat) -> u16 {
+    let bytes = format.width() << log2_n.min(16);
+    u16::try_from(bytes / LEAF).unwrap_or(u16::MAX)
 }
 
 /// Whether a correct proof measured less than the threshold of its class.
@@ -342,11 +426,23 @@ mod tests {
         for class in ExecutorClass::ALL {
             let grade_spec = GradeSpec::for_class(class).unwrap();
             assert_eq!(grade_spec.class(), class);
+            let mut memory = None;
             for trial in &grade_spec.trials {
-                let spec = trial.shape.challenge_spec(identity).unwrap();
+                let spec = trial.shape.challenge_spec(identity, memory).unwrap();
                 let amount = match spec {
-                    ProofSpec::Matmul(chain) => chain.operations(),
-                    ProofSpec::Walk(walk) => walk.bytes_read(),
+                    ProofSpec::Matmul(chain) => {
+                        let bound = chain.binding().map(|binding| binding.memory);
+                        assert_eq!(
+                            bound, memory,
+                            "{class} products are bound to the memory that was walked"
+                        );
+                        assert!(bound.is_some(), "{class}");
+                        chain.operations()
+                    }
+                    ProofSpec::Walk(walk) => {
+                        memory = Some(walk.memory());
+                        walk.bytes_read()
+                    }
                 };
                 assert_eq!(trial.shape.work_amount(), amount, "{class} {trial:?}");
                 // At the threshold, the proof takes some seconds and less than its limit.
@@ -379,7 +475,7 @@ mod tests {
             let [trial] = beside.trials.as_slice() else {
                 panic!("one proof beside a session")
             };
-            trial.shape.challenge_spec(identity).unwrap();
+            trial.shape.challenge_spec(identity, None).unwrap();
             let at_threshold = trial.shape.work_amount() / u128::from(beside.thresholds.least.int8);
             if class != ExecutorClass::AlwaysOnTest {
                 assert!(

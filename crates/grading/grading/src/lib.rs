@@ -1,7 +1,7 @@
 //! Grading: batches of hardware proofs over the whole subnet, as decisions without a clock, a socket or randomness.
 //!
 //! Reading order: [`batch_plan`] (which executors are challenged, from a block's hash) with [`probe_draw`] (which
-//! validator probes unannounced), [`grade_spec`] (the proofs of a class) with [`thresholds`] (an operator's file of
+//! validator probes unannounced) and [`full_course_draw`] (whose sessions end for it), [`grade_spec`] (the proofs of a class) with [`thresholds`] (an operator's file of
 //! them), [`batch`] (the state machine of one batch), [`fingerprints`] and [`trial_result`] (the result of each proof),
 //! [`judgement`] and [`batch_settlement`] (the result of each executor), [`batch_file`] (the stored file) with
 //! [`evidence_signatures`] (its signatures) and [`mod@replay`] (judging it again). The proofs and their conversations
@@ -13,6 +13,7 @@ pub mod batch_plan;
 pub mod batch_settlement;
 pub mod evidence_signatures;
 pub mod fingerprints;
+pub mod full_course_draw;
 pub mod grade_spec;
 pub mod judgement;
 pub mod probe_draw;

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use muster_hardware_proof::challenge_keys::ChallengeIdentity;
-use muster_hardware_proof::challenge_message::ProofSpec;
 use muster_hardware_proof::{Evidence, InstructionSet};
 use muster_protocol::JobId;
 
@@ -184,13 +182,12 @@ impl Replay<'_> {
         grade_spec: Option<&GradeSpec>,
     ) -> Vec<TrialResult> {
         let mut results = Vec::new();
+        let mut memory = None;
         for (number, (proof, evidence)) in kept.proofs.iter().zip(seen).enumerate() {
-            let identity: ChallengeIdentity = match &evidence.spec {
-                ProofSpec::Matmul(spec) => *spec.identity(),
-                ProofSpec::Walk(spec) => *spec.identity(),
-            };
-            let trial = grade_spec.and_then(|grade_spec| grade_spec.trials.get(proof.trial));
-            let due = trial.and_then(|trial| trial.shape.challenge_spec(identity).ok());
+            let trial = grade_spec.and_then(|grade_spec| grade_spec.trial_in(proof.trial));
+            let identity = *evidence.spec.identity();
+            let due = trial.and_then(|trial| trial.shape.challenge_spec(identity, memory).ok());
+            memory = evidence.spec.walk_memory().or(memory);
             let right =
                 identity.batch == self.plan.id && identity.executor == asked.participant.executor_name();
             if !right

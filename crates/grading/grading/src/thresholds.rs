@@ -206,6 +206,7 @@ fn check_calibration(calibration: &Calibration) -> Result<(), ThresholdsError> {
         executor: ExecutorName([0; 32]),
         nonce: ChallengeNonce([0; 32]),
     };
+    let mut memory = None;
     for trial in &grade_spec.trials {
         let rate = trial.shape.component();
         let unaskable = |component, why| ThresholdsError::Unaskable {
@@ -214,13 +215,16 @@ fn check_calibration(calibration: &Calibration) -> Result<(), ThresholdsError> {
             threshold: grade_spec.thresholds.least.get(component),
             why,
         };
-        if let Err(error) = trial.shape.challenge_spec(anybody) {
-            let component = match rate {
-                // An impossible walk has a memory that is too large or too small.
-                Component::Bandwidth | Component::Memory => Component::Memory,
-                Component::Int8 | Component::Fp16 => rate,
-            };
-            return Err(unaskable(component, error.to_string()));
+        match trial.shape.challenge_spec(anybody, memory) {
+            Ok(spec) => memory = spec.walk_memory().or(memory),
+            Err(error) => {
+                let component = match rate {
+                    // An impossible walk has a memory that is too large or too small.
+                    Component::Bandwidth | Component::Memory => Component::Memory,
+                    Component::Int8 | Component::Fp16 => rate,
+                };
+                return Err(unaskable(component, error.to_string()));
+            }
         }
         if trial.commit_us > LONGEST_US {
             let seconds = trial.commit_us / 1_000_000;

@@ -10,7 +10,7 @@ use crate::judgement::{Judgement, Why};
 /// The result of one requested proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrialResult {
-    /// The number of the trial in the grade specification.
+    /// The round of the batch, from 0.
     pub trial: usize,
     /// The verdict that follows from the evidence.
     pub verdict: ProofVerdict,
@@ -46,7 +46,7 @@ pub fn judge_participant(
     fingerprints: &Fingerprints,
 ) -> Judgement {
     let attempts = results.iter().filter_map(|results| {
-        let of = grade_spec.trials.get(results.trial)?.shape.proof_kind();
+        let of = grade_spec.trial_in(results.trial)?.shape.proof_kind();
         Some(ProofAttempt {
             kind: of,
             verdict: results.verdict,

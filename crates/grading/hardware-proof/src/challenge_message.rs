@@ -2,11 +2,12 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::challenge_keys::{ChallengeId, DOMAIN};
+use crate::challenge_keys::{ChallengeId, ChallengeIdentity, DOMAIN};
 use crate::codec::{DecodeError, Reader};
 use crate::matmul::MatmulSpec;
 use crate::memory_walk::{StepPosition, WalkSpec};
 use crate::merkle::Hash;
+use crate::spec::WalkMemory;
 
 /// Bytes of a message before its body: the head and the challenge id.
 pub const HEAD: usize = 36;
@@ -133,6 +134,22 @@ impl ProofSpec {
         match self {
             Self::Matmul(spec) => spec.challenge_id(),
             Self::Walk(spec) => spec.challenge_id(),
+        }
+    }
+
+    /// The identity of the challenge.
+    pub fn identity(&self) -> &ChallengeIdentity {
+        match self {
+            Self::Matmul(spec) => spec.identity(),
+            Self::Walk(spec) => spec.identity(),
+        }
+    }
+
+    /// The memory that a WALK fills; `None` for a MATMUL.
+    pub fn walk_memory(&self) -> Option<WalkMemory> {
+        match self {
+            Self::Matmul(_) => None,
+            Self::Walk(spec) => Some(spec.memory()),
         }
     }
 

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use muster_http::server::{self, HttpSettings, Server, ServerLimits, TowerToHyperService};
 use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
+use muster_protocol::JobId;
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
@@ -141,6 +142,11 @@ impl Gateway {
     /// The sessions that take requests; empty once the gateway has stopped.
     pub fn list_live_sessions(&self) -> BoxFuture<'_, Vec<Arc<SealedSession>>> {
         Box::pin(self.state.scheduler.list_live_sessions())
+    }
+
+    /// Drains the session that this job runs: it serves the requests that it has and takes no more.
+    pub fn drain_session(&self, job: JobId) {
+        self.state.scheduler.drain_session(job);
     }
 
     /// Its sessions, answers and earnings.

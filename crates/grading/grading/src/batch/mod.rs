@@ -353,7 +353,7 @@ impl Batch {
             None => true,
             Some((_, ProofVerdict::Zero(reason))) => !reason.is_wrong(),
             Some((trial, ProofVerdict::Passed(measured))) => {
-                trial.saturating_add(1) < grade_spec.trials.len()
+                trial.saturating_add(1) < grade_spec.rounds()
                     || is_below_threshold(&grade_spec.thresholds, &measured)
             }
         }
@@ -367,20 +367,29 @@ impl Batch {
         self.release(places, actions);
     }
 
-    /// Challenges executors with the first trial, from this one on, that any of them has. Releases those that have none
-    /// left.
-    fn challenge_from(&mut self, trial: usize, now_us: u64, actions: &mut Vec<BatchAction>) {
+    /// Begins the first round, from this one on, in which an executor has a proof to give. Releases the executors that
+    /// have none left. Those whose proofs come later wait.
+    fn challenge_from(&mut self, round: usize, now_us: u64, actions: &mut Vec<BatchAction>) {
         let standing: Vec<_> = self.places_in(ParticipantState::AtBarrier).collect();
-        let (on, done): (Vec<_>, Vec<_>) = standing.into_iter().partition(|place| {
+        let (waiting, done): (Vec<_>, Vec<_>) = standing.into_iter().partition(|place| {
             self.grade_spec(*place)
-                .is_some_and(|grade_spec| grade_spec.trials.len() > trial)
+                .is_some_and(|grade_spec| grade_spec.rounds() > round)
         });
         self.dismiss(done, actions);
-        if on.is_empty() {
-            self.phase = BatchPhase::Over;
-            actions.push(BatchAction::Finish);
-        } else {
-            self.challenge(trial, 0, on, now_us, actions);
+        let first_round = |place: &usize| Some(self.grade_spec(*place)?.first_round().max(round));
+        match waiting.iter().filter_map(first_round).min() {
+            None => {
+                self.phase = BatchPhase::Over;
+                actions.push(BatchAction::Finish);
+            }
+            Some(round) => {
+                let asked = |place: &usize| {
+                    self.grade_spec(*place)
+                        .is_some_and(|spec| spec.trial_in(round).is_some())
+                };
+                let asked = waiting.into_iter().filter(asked).collect();
+                self.challenge(round, 0, asked, now_us, actions);
+            }
         }
     }
 
@@ -392,10 +401,9 @@ impl Batch {
         now_us: u64,
         actions: &mut Vec<BatchAction>,
     ) {
-        let longest = participants.iter().filter_map(|place| {
-            let trial = self.grade_spec(*place)?.trials.get(trial)?;
-            Some(trial.longest_us())
-        });
+        let longest = participants
+            .iter()
+            .filter_map(|place| Some(self.grade_spec(*place)?.trial_in(trial)?.longest_us()));
         let longest = longest.max().unwrap_or(0);
         self.until_us = now_us.saturating_add(longest).saturating_add(SLACK_US);
         for place in &participants {

@@ -96,8 +96,19 @@ fn an_honest_executor_passes_beside_every_cheat_and_each_cheat_has_its_name() {
         "{:?}",
         went.released
     );
-    assert_eq!((went.fired[&1], went.fired[&0]), (1, 2));
+    assert_eq!((went.fired[&1], went.fired[&0]), (2, 2));
     assert_eq!(went.fired[&(does.len() - 1)], 3, "late once, then two trials");
+
+    // A second WALK fills another memory, and the products are bound to that one.
+    let refilled = run(&[Does::Honest, Does::FillsLateOnce]);
+    assert!(
+        is_proven(&refilled.file.judgements[1]),
+        "{}",
+        refilled.file.judgements[1]
+    );
+    assert_eq!(refilled.fired[&1], 3, "the memory twice, then the products");
+    let replayed = replay(&refilled.file, InstructionSet::best(), &muster_identity::verify).unwrap();
+    assert_eq!(replayed.differences, Vec::<String>::new());
 
     // The same batch without the cheat passes.
     let honest = run(&[Does::Honest; 3]);
@@ -142,7 +153,7 @@ fn a_file_says_the_same_to_everybody_and_a_changed_one_is_found_out() {
     assert_eq!((replayed.differences.len(), replayed.judgements.len()), (0, 1));
 
     type Change = fn(&mut BatchFile);
-    let changes: [(&str, Change); 7] = [
+    let changes: [(&str, Change); 8] = [
         ("a pass for a cheat", |file| {
             file.judgements[1] = file.judgements[0].clone()
         }),
@@ -156,6 +167,9 @@ fn a_file_says_the_same_to_everybody_and_a_changed_one_is_found_out() {
         ("another's evidence", |file| {
             let other = file.participants[&1].clone();
             file.participants.insert(0, other);
+        }),
+        ("products that are bound to no memory of this batch", |file| {
+            file.participants.get_mut(&0).unwrap().proofs.remove(0);
         }),
         ("marks that hide a copy", |file| {
             file.fingerprints.remove(&0);
@@ -328,8 +342,13 @@ fn executors_that_serve_are_challenged_where_they_serve() {
     let judged = &went.file.judgements;
     assert!(judged[..2].iter().all(is_proven), "{judged:?}");
     assert!(judged[2..4].iter().all(is_serving), "{judged:?}");
-    // Executors that serve have one trial instead of two.
+    // Executors that serve have one trial instead of two, together with the products of the others.
     assert_eq!((went.fired[&0], went.fired[&3]), (2, 1));
+    let rounds = |place: usize| {
+        let proofs = &went.file.participants[&place].proofs;
+        proofs.iter().map(|proof| proof.trial).collect::<Vec<_>>()
+    };
+    assert_eq!((rounds(0), rounds(3)), (vec![0, 1], vec![1]));
     let counted = count_capacities(&draw_again(&went), judged, &went.file.head.grade_specs);
     let capacity = Capacity {
         miner: MinerKey(key(1)),
@@ -356,6 +375,16 @@ fn executors_that_serve_are_challenged_where_they_serve() {
     assert_eq!(reasons(&judged[1]), [Why::ExcuseBeyondProven { proven: 2 }]);
     assert!(is_serving(&judged[2]));
     assert_eq!(reasons(&judged[3]), [Why::ServesBeyondProven { proven: 2 }]);
+    let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
+    assert_eq!(replayed.differences, Vec::<String>::new());
+
+    // A batch of sessions alone has no round for the memory.
+    let went = run_with(&[Does::Honest; 2], 2, 2);
+    assert!(
+        went.file.judgements[..2].iter().all(is_serving),
+        "{:?}",
+        went.file.judgements
+    );
     let replayed = replay(&went.file, InstructionSet::best(), &muster_identity::verify).unwrap();
     assert_eq!(replayed.differences, Vec::<String>::new());
 
@@ -440,9 +469,9 @@ fn what_nobody_signed_is_found_and_named() {
             },
         ),
         (
-            "executor 0: proof 1: the seal of answer 2: the session key did not sign",
+            "executor 0: proof 0: the seal of answer 2: the session key did not sign",
             |file| {
-                let seal = &mut file.participants.get_mut(&0).unwrap().proofs[1].seals[2];
+                let seal = &mut file.participants.get_mut(&0).unwrap().proofs[0].seals[2];
                 *seal = bent(seal, 1);
             },
         ),
@@ -471,7 +500,7 @@ fn what_nobody_signed_is_found_and_named() {
             file.participants.get_mut(&1).unwrap().proofs[0].seals.pop();
         }),
         (
-            "executor 0: proof 0: answer 2 is sealed, but there was no question",
+            "executor 0: proof 0: answer 3 is sealed, but there was no question",
             |file| {
                 let seals = &mut file.participants.get_mut(&0).unwrap().proofs;
                 let more = seals[1].seals.remove(0);
@@ -479,7 +508,7 @@ fn what_nobody_signed_is_found_and_named() {
             },
         ),
         (
-            "executor 0: proof 0: the seal of answer 1 covers other bytes",
+            "executor 0: proof 0: the seal of answer 2 covers other bytes",
             |file| {
                 let proof = &mut file.participants.get_mut(&0).unwrap().proofs[0];
                 let bytes = bent(&proof.evidence, 200);

@@ -12,16 +12,18 @@ use muster_grading::batch_plan::{
 };
 use muster_grading::batch_settlement::judge_silent_miner;
 use muster_grading::evidence_signatures::{GRADE_PATH, IN_SESSION_PATH};
-use muster_grading::grade_spec::{ALLOWANCE_US, GradeSpec};
+use muster_grading::grade_spec::{ALLOWANCE_US, GradeSpec, Trial};
 use muster_grading::judgement::{Absence, Judgement, Why};
 use muster_grading::trial_result::TrialResult;
 use muster_hardware_proof::challenge_keys::{BatchId, ChallengeIdentity, ChallengeNonce};
-use muster_hardware_proof::challenge_message::MessageKind;
+use muster_hardware_proof::challenge_message::{HEAD, MessageKind, ProofSpec};
 use muster_hardware_proof::conversation::{
     self, ExecutorCommand, ExecutorConversation, ProverLimits, ValidatorConversation, ValidatorInput,
 };
+use muster_hardware_proof::grade::ProofKind;
 use muster_hardware_proof::prover::cheat::Smaller;
 use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task};
+use muster_hardware_proof::spec::WalkMemory;
 use muster_hardware_proof::{Evidence, InstructionSet};
 use muster_identity::Keypair;
 use muster_protocol::receipt::AttemptAtWork;
@@ -48,7 +50,7 @@ pub(super) const CAPS: ProverLimits = ProverLimits {
     read_bytes: 1 << 34,
 };
 
-/// The behaviour of an executor, in its first attempt at the first trial unless the variant says otherwise.
+/// The behaviour of an executor, in its first attempt at the products unless the variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
     Honest,
@@ -62,6 +64,8 @@ pub(super) enum Does {
     Replays,
     Late,
     LateOnce,
+    /// Fills the memory of its first WALK too late.
+    FillsLateOnce,
     Early,
     Oversized,
     Malformed,
@@ -210,8 +214,10 @@ struct World {
     released: BTreeMap<usize, usize>,
     now_us: u64,
     first_challenge_us: Option<u64>,
-    /// Honest commitments of all first trials, for executors that copy.
+    /// Commitments to products, for executors that copy.
     commitments: BTreeMap<usize, Vec<u8>>,
+    /// The prover of each executor and the memory that it was asked to fill last.
+    machines: BTreeMap<usize, (CpuProver, Option<WalkMemory>)>,
     /// The signing state of each challenged executor.
     sessions: BTreeMap<usize, Session>,
     /// The jobs of executors that serve, by place.
@@ -263,6 +269,7 @@ pub(super) fn run_kind(kind: ObservationKind, does: &[Does], proven: u32, sessio
         now_us: 0,
         first_challenge_us: None,
         commitments: BTreeMap::new(),
+        machines: BTreeMap::new(),
         sessions: BTreeMap::new(),
         serving: places,
         let_go: BTreeSet::new(),
@@ -399,7 +406,15 @@ impl World {
 
     fn challenge(&mut self, place: usize, trial: usize, attempt: u8) -> Vec<BatchAction> {
         *self.fired.entry(place).or_default() += 1;
-        let first = trial == 0 && attempt == 0;
+        let shape = self
+            .batch
+            .grade_spec(place)
+            .unwrap()
+            .trial_in(trial)
+            .unwrap()
+            .shape;
+        let of_products = matches!(shape.proof_kind(), ProofKind::Matmul(_));
+        let first = attempt == 0 && (of_products || self.does[place] == Does::FillsLateOnce);
         let persistent = matches!(
             self.does[place],
             Does::Late
@@ -410,10 +425,10 @@ impl World {
                 | Does::Replays
                 | Does::Foreign(_)
         );
-        let does = if first || (persistent && trial == 0) {
-            self.does[place]
-        } else {
-            Does::Honest
+        let does = match self.does[place] {
+            Does::FillsLateOnce if of_products => Does::Honest,
+            does if first || (persistent && of_products) => does,
+            _ => Does::Honest,
         };
         if !self.sessions.contains_key(&place) {
             let serves = self.serving.get(&place).copied();
@@ -462,20 +477,36 @@ impl World {
         does: Does,
         seal: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Evidence {
+        let (own, memory) = self.machines.remove(&place).unwrap_or((prover(), None));
         let participant = self.batch.participants()[place];
-        let trial = self.batch.grade_spec(place).unwrap().trials[trial];
+        let trial = *self.batch.grade_spec(place).unwrap().trial_in(trial).unwrap();
         let identity = ChallengeIdentity {
             batch: self.id,
             executor: participant.executor_name(),
             nonce: ChallengeNonce([attempt + 1; 32]),
         };
-        let spec = trial.shape.challenge_spec(identity).unwrap();
-        let mut validator = ValidatorConversation::new(spec, trial.limits());
+        let spec = trial.shape.challenge_spec(identity, memory).unwrap();
+        let validator = ValidatorConversation::new(spec, trial.limits());
+        if does == Does::Smaller {
+            let mut smaller = Smaller::new(own);
+            return self.talk_with((place, does, trial), validator, &mut smaller, seal);
+        }
+        let mut own = own;
+        let evidence = self.talk_with((place, does, trial), validator, &mut own, seal);
+        let memory = spec.walk_memory().or(memory);
+        self.machines.insert(place, (own, memory));
+        evidence
+    }
+
+    fn talk_with(
+        &mut self,
+        (place, does, trial): (usize, Does, Trial),
+        mut validator: ValidatorConversation,
+        prover: &mut dyn Prover,
+        seal: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Evidence {
         let mut executor = ExecutorConversation::new(CAPS);
-        let mut prover: Box<dyn Prover> = match does {
-            Does::Smaller => Box::new(Smaller::new(prover())),
-            _ => Box::new(prover()),
-        };
+        let spec = ProofSpec::from_bytes(&validator.challenge()[HEAD..]).unwrap();
         let mut to_executor = validator.challenge().to_vec();
         let mut now_us = 1;
         validator.apply(ValidatorInput::Started, now_us);
@@ -483,18 +514,18 @@ impl World {
             let ExecutorCommand::Run(task) = executor.receive(&to_executor).unwrap() else {
                 panic!("work")
             };
-            let output = perform_task(&mut *prover, &task, &NoObserver).unwrap();
+            let output = perform_task(prover, &task, &NoObserver).unwrap();
             let ExecutorCommand::Send(mut message) = executor.complete_task(&output).unwrap() else {
                 panic!("a message")
             };
             let kind = message[1];
-            if kind == MessageKind::Commitment as u8 {
+            if kind == MessageKind::Commitment as u8 && spec.walk_memory().is_none() {
                 self.commitments.entry(place).or_insert_with(|| message.clone());
             }
             now_us += ALLOWANCE_US;
             let mut input = ValidatorInput::Message(&message);
             match does {
-                Does::Late | Does::LateOnce => now_us += trial.commit_us,
+                Does::Late | Does::LateOnce | Does::FillsLateOnce => now_us += trial.commit_us,
                 Does::LeavesBefore => input = ValidatorInput::Gone,
                 Does::LeavesAfter if kind == MessageKind::Opening as u8 => input = ValidatorInput::Gone,
                 Does::Oversized => input = ValidatorInput::Oversized(1 << 40),
@@ -549,7 +580,7 @@ impl World {
                 let digest = muster_hardware_proof::challenge_message::commitment_digest(&[0; 32], &message);
                 let (_, places) = (digest, spec.draw_positions(&digest, &[7; 32]));
                 let output =
-                    perform_task(&mut *prover, &conversation::ProverTask::Open(places), &NoObserver).unwrap();
+                    perform_task(prover, &conversation::ProverTask::Open(places), &NoObserver).unwrap();
                 let conversation::ProverOutput::Opened(opened) = output else {
                     panic!("opened")
                 };

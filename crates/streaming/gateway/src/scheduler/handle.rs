@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use muster_openai::OpenAiError;
-use muster_protocol::Digest;
+use muster_protocol::{Digest, JobId};
 use muster_session_pool::{Event, RequestNumber, SessionNumber};
 use tokio::sync::{mpsc, oneshot};
 
@@ -41,6 +41,8 @@ pub(crate) enum SchedulerCommand {
     AddSession(usize, SessionNumber, Arc<SealedSession>),
     ListModels(oneshot::Sender<Vec<ModelStatus>>),
     ListLiveSessions(oneshot::Sender<Vec<Arc<SealedSession>>>),
+    /// Drain the session that this job runs.
+    DrainSession(JobId),
 }
 
 /// Sends commands to the scheduler. Clones reach the same one.
@@ -105,6 +107,11 @@ impl SchedulerHandle {
         let (reply, listed) = oneshot::channel();
         self.send(SchedulerCommand::ListLiveSessions(reply));
         listed.await.unwrap_or_default()
+    }
+
+    /// Drains the session that this job runs, if it is live.
+    pub(crate) fn drain_session(&self, job: JobId) {
+        self.send(SchedulerCommand::DrainSession(job));
     }
 
     /// Reports an event of a pool.

@@ -98,6 +98,10 @@ impl SessionScheduler {
                 let _ = reply.send(self.pools.iter().flat_map(ModelPool::live_sessions).collect());
                 Vec::new()
             }
+            SchedulerCommand::DrainSession(job) => match self.find_session(job) {
+                Some((pool, session)) => self.apply(pool, Event::Drain(session), now),
+                None => Vec::new(),
+            },
             SchedulerCommand::ListModels(reply) => {
                 // The caller may have gone.
                 let _ = reply.send(self.pools.iter().map(ModelPool::status).collect());
@@ -203,6 +207,12 @@ impl SessionScheduler {
         tracing::info!(session = session.0, model = model.service.model, job = %open.job, reason = reason.text(),
             "closing a session");
         Some(SessionAction::Close(SessionEnd::new(open, reason)))
+    }
+
+    /// The pool and the number of the session that a job runs.
+    fn find_session(&self, job: JobId) -> Option<(usize, SessionNumber)> {
+        let mut pools = self.pools.iter().enumerate();
+        pools.find_map(|(pool, model)| Some((pool, model.find_session(job)?)))
     }
 
     fn open_session(&mut self, pool: usize, session: SessionNumber) -> Option<&mut OpenSession> {

@@ -100,6 +100,12 @@ impl ModelPool {
         live.filter_map(|(_, open)| open.line.clone())
     }
 
+    /// The session that this job runs.
+    pub(super) fn find_session(&self, job: JobId) -> Option<SessionNumber> {
+        let mut open = self.sessions.iter();
+        open.find_map(|(number, open)| (open.job == job).then_some(*number))
+    }
+
     pub(super) fn status(&self) -> ModelStatus {
         let counts = self.pool.counts();
         let lines = self.sessions.values().filter_map(|open| open.line.as_ref());

@@ -37,6 +37,10 @@ pub enum Event {
     Died(SessionNumber),
     /// A health check of the session has passed (`true`) or failed.
     Health(SessionNumber, bool),
+    /// The executor of the session is wanted for something else: the session serves the requests that it has and takes
+    /// no more. The start of another session waits for eight times [`Limits::backoff`](super::Limits), or it
+    /// would take the executor.
+    Drain(SessionNumber),
     /// Nothing new begins; every session is drained.
     Stop,
     /// Time has passed; see [`wake`](super::SessionPool::wake).
@@ -114,6 +118,7 @@ impl Event {
             | Self::Unusable(..)
             | Self::Died(_)
             | Self::Health(..)
+            | Self::Drain(_)
             | Self::Stop
             | Self::Tick => None,
         }
@@ -131,6 +136,7 @@ impl Event {
             | Self::Ready(..)
             | Self::Unusable(..)
             | Self::Health(..)
+            | Self::Drain(_)
             | Self::Stop
             | Self::Tick => None,
         }

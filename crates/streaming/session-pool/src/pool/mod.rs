@@ -114,6 +114,7 @@ impl SessionPool {
             Event::Unusable(session, why) => self.drop_unusable(session, why, now, &mut effects),
             Event::Died(session) => self.drop_dead(session, now, &mut effects),
             Event::Health(session, passed) => self.record_health(session, passed, now, &mut effects),
+            Event::Drain(session) => self.drain(session, now),
             Event::Stop => self.is_stopping = true,
             Event::Tick => {}
         }

@@ -6,6 +6,10 @@ use muster_protocol::Timestamp;
 
 use super::{CloseReason, Effect, Limits, RequestNumber, SessionNumber, SessionPool, earlier};
 
+/// A session that was drained on request is followed by another one after so many times the pause after a failed start.
+/// Its container ends meanwhile, and whatever wants its executor leases it.
+const DRAIN_PAUSE: u32 = 8;
+
 /// The doublings of the pause between starts stop here.
 const MAX_DOUBLINGS: u32 = 5;
 
@@ -108,6 +112,20 @@ impl SessionPool {
         if session.misses > self.limits.max_misses {
             effects.push(Effect::Close(number, CloseReason::Unhealthy));
             self.drop_dead(number, now, effects);
+        }
+    }
+
+    pub(super) fn drain(&mut self, number: SessionNumber, now: Timestamp) {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        match session.phase {
+            SessionPhase::Live { until } => {
+                session.phase = SessionPhase::Draining { until };
+                let pause = now.plus(self.limits.backoff.saturating_mul(DRAIN_PAUSE));
+                self.not_before = Some(self.not_before.map_or(pause, |at| at.max(pause)));
+            }
+            SessionPhase::Starting | SessionPhase::Draining { .. } => {}
         }
     }
 

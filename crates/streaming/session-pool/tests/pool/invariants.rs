@@ -39,6 +39,7 @@ enum PoolStep {
     Unusable(usize),
     Die(usize),
     Health(usize, bool),
+    Drain(usize),
     Wait(i64),
 }
 
@@ -53,6 +54,7 @@ fn moves() -> impl Strategy<Value = PoolStep> {
         4 => (which.clone(), 40_i64..400).prop_map(|(session, lives)| PoolStep::Ready(session, lives)),
         1 => which.clone().prop_map(PoolStep::Unusable),
         1 => which.clone().prop_map(PoolStep::Die),
+        1 => which.clone().prop_map(PoolStep::Drain),
         1 => (which, any::<bool>()).prop_map(|(session, well)| PoolStep::Health(session, well)),
         3 => (0_i64..90).prop_map(PoolStep::Wait),
     ]
@@ -135,6 +137,7 @@ impl PoolModel {
                 Some(Event::Died(session))
             }
             PoolStep::Health(index, well) => Some(Event::Health(self.session(*index)?, *well)),
+            PoolStep::Drain(index) => Some(Event::Drain(self.session(*index)?)),
             PoolStep::Wait(secs) => {
                 *now += secs;
                 Some(Event::Tick)

@@ -212,3 +212,29 @@ fn patience_ends_and_so_does_everything() {
         [Effect::Refuse(..)]
     ));
 }
+
+#[test]
+fn a_drained_session_ends_with_its_last_answer_and_the_next_one_waits_for_a_pause() {
+    let mut pool = SessionPool::new(LIMITS);
+    pool.apply(arrived(1, 1), at(0));
+    pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
+    pool.apply(Event::FirstByte(RequestNumber(1), SessionNumber(0)), at(2));
+    assert_eq!(pool.apply(Event::Drain(SessionNumber(0)), at(10)), []);
+    assert_eq!(pool.apply(arrived(2, 1), at(11)), [], "it takes no more");
+    let served = Event::Served(RequestNumber(1), SessionNumber(0));
+    let closed = Effect::Close(SessionNumber(0), CloseReason::Drained);
+    assert_eq!(pool.apply(served, at(12)), [closed]);
+    let later = pool.wake(at(12)).unwrap();
+    assert_eq!(later, at(10).plus(LIMITS.backoff * 8));
+    assert_eq!(pool.apply(Event::Tick, later), [Effect::Start(SessionNumber(1))]);
+    assert_eq!(
+        pool.apply(Event::Drain(SessionNumber(0)), later),
+        [],
+        "it is over"
+    );
+    assert_eq!(
+        pool.apply(Event::Drain(SessionNumber(1)), later),
+        [],
+        "it has not begun"
+    );
+}
