@@ -8,9 +8,9 @@ use crate::batch_plan::{BlockHash, ServingSession, tagged_hash};
 use crate::batch_settlement::ProvenBefore;
 
 /// The miners and classes whose sessions are drained before an announced batch, so that their executors prove the class
-/// in full: a model's memory cannot be proven beside it. One in `one_in` is drawn by the block's hash; 0 draws none. A miner that serves
-/// more sessions than it proved at once in one of the last eight batches is among them too, because the batch would
-/// count none of the further ones.
+/// in full: a model's memory cannot be proven beside it. One in `one_in` is drawn by the block's hash; 0 draws none. A
+/// miner that serves more sessions than it proved at once in one of the last eight batches is among them too, because
+/// the batch would count none of the further ones.
 pub fn draw_full_courses(
     hash: &BlockHash,
     validator: ValidatorKey,

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 /// an executor could gain by delaying its replies to pings.
 pub const ALLOWANCE_US: u64 = 150_000;
 
-/// Blocks of the proven memory that are XORed over each row of a product's left matrix. The executor that multiplies so
-/// has the memory at hand: at n = 32,768 a product reads 134 MB of it at random (2.6 GB/s on a card that multiplies such
-/// matrices twenty times a second), and each block that is missing costs sixteen long computations.
+/// Blocks of the proven memory that are XORed over each row of a product's left matrix. The executor that multiplies
+/// has the memory at hand: at n = 32,768 a product reads 134 MB of it at random (2.6 GB/s on a card that multiplies
+/// such matrices twenty times a second), and each block that is missing costs sixteen long computations.
 const BOUND_BLOCKS: u16 = 4;
 
 /// An executor that serves a session must show the rate of its class divided by this number.
@@ -93,8 +93,8 @@ pub struct GradeSpec {
     /// The smallest values that pass.
     #[serde(rename = "floors")]
     pub thresholds: ClassThresholds,
-    /// The proofs, in order. All executors of a batch begin each of them together. A WALK comes before the products that
-    /// are bound to its memory.
+    /// The proofs, in order. All executors of a batch begin each of them together. A WALK comes before the products
+    /// that are bound to its memory.
     pub trials: Vec<Trial>,
     /// The round of a batch in which the first proof is asked for, from 0. An executor that serves a session joins in
     /// the round of its class's int8 products, so that no card multiplies for a session while it walks for a lease.

@@ -1,11 +1,12 @@
 //! Grading: batches of hardware proofs over the whole subnet, as decisions without a clock, a socket or randomness.
 //!
 //! Reading order: [`batch_plan`] (which executors are challenged, from a block's hash) with [`probe_draw`] (which
-//! validator probes unannounced) and [`full_course_draw`] (whose sessions end for it), [`grade_spec`] (the proofs of a class) with [`thresholds`] (an operator's file of
-//! them), [`batch`] (the state machine of one batch), [`fingerprints`] and [`trial_result`] (the result of each proof),
-//! [`judgement`] and [`batch_settlement`] (the result of each executor), [`batch_file`] (the stored file) with
-//! [`evidence_signatures`] (its signatures) and [`mod@replay`] (judging it again). The proofs and their conversations
-//! are in `muster-hardware-proof`; `muster-grading-runner` runs the batches.
+//! validator probes unannounced) and [`full_course_draw`] (the sessions that end for a batch), [`grade_spec`] (the
+//! proofs of a class) with [`thresholds`] (an operator's file of them), [`batch`] (the state machine of one batch),
+//! [`fingerprints`] and [`trial_result`] (the result of each proof), [`judgement`] and [`batch_settlement`] (the result
+//! of each executor), [`batch_file`] (the stored file) with [`evidence_signatures`] (its signatures) and
+//! [`mod@replay`] (judging it again). The proofs and their conversations are in `muster-hardware-proof`;
+//! `muster-grading-runner` runs the batches.
 
 pub mod batch;
 pub mod batch_file;
