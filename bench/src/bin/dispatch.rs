@@ -26,7 +26,8 @@ use muster_process::{SystemClock, Tasks, ready, tls};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::miner::ToMiner;
-use muster_protocol::{MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_scoring::{AllowanceBook, EpochFacts, ProvenExecutors};
 use muster_websocket::{Limits, connect};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -89,6 +90,23 @@ fn main() -> Result<()> {
         "from a job's frame to its offer on the wire, median",
         "jobs taken, stored and offered",
     );
+    let looks = allowance_looks();
+    rows.push(Row::alone(
+        "one miner's allowance, looked up for an offer",
+        "ms",
+        Direction::LowerIsBetter,
+        looks.clone(),
+    ));
+    rows.push(
+        Row::against(
+            "a job's dispatch in memory, with its look at the allowance",
+            "ms",
+            Direction::LowerIsBetter,
+            "without",
+            with_allowance(&latencies, &looks),
+        )
+        .target(1.02),
+    );
     rows.extend(latencies.rows(span, "ms", Direction::LowerIsBetter, name, 1.0));
     rows.extend(rates.rows(rate, "1/s", Direction::HigherIsBetter, name, 10.0));
     let [stage, other] = stages;
@@ -149,6 +167,61 @@ impl Sides {
         };
         vec![asked, row("both on disk", disk), row("both in memory", memory)]
     }
+}
+
+/// The times in memory, and the same with the time of a look at the allowance. The stage's chain stands still, so its
+/// validator knows no epochs and looks up nothing.
+fn with_allowance(latencies: &Sides, looks: &[f64]) -> Turns {
+    let Sides([_, memory]) = latencies;
+    let look = median(looks).unwrap_or_default();
+    Turns {
+        ours: memory.ours.iter().map(|took| took + look).collect(),
+        peer: memory.ours.clone(),
+    }
+}
+
+/// The milliseconds of one look at a miner's allowance, in a book as a busy validator has it: a day of epochs, 256
+/// miners, and a block named out of every twelve.
+fn allowance_looks() -> Vec<f64> {
+    const EPOCH_BLOCKS: u64 = 361;
+    const EPOCHS: u64 = 24;
+    const MINERS: u8 = 255;
+    let key = |seed| Hotkey::from_bytes([seed; 32]);
+    let me = ValidatorKey(key(0));
+    let miners: Vec<MinerKey> = (0..=MINERS).map(|seed| MinerKey(key(seed))).collect();
+    let proven: Vec<_> = miners
+        .iter()
+        .map(|miner| ProvenExecutors {
+            miner: *miner,
+            class: CLASS,
+            executors: 8,
+        })
+        .collect();
+    let mut book = AllowanceBook::new(me);
+    for number in 0..EPOCHS {
+        book.note_epoch(&EpochFacts {
+            first_block: number * EPOCH_BLOCKS,
+            first_ms: number * EPOCH_BLOCKS * 12_000,
+            block_ms: 12_000,
+            permitted: [(me, 1_000), (ValidatorKey(key(1)), 9_000)].into(),
+            proven: proven.clone(),
+        });
+    }
+    let head = EPOCHS * EPOCH_BLOCKS;
+    let named: Vec<u64> = (0..head).step_by(12).collect();
+    for miner in &miners {
+        book.note_named(*miner, CLASS, &named);
+    }
+    (0..ONE_BY_ONE)
+        .map(|_| {
+            let look = || {
+                let known = |miner: &&MinerKey| book.left(**miner, CLASS, head).is_some();
+                miners.iter().filter(known).count()
+            };
+            let (_, spent) = timed(look);
+            spent.as_secs_f64() * 1e3 / miners.len() as f64
+        })
+        .collect()
 }
 
 /// How long flushes of a file take that nobody else writes to.
