@@ -278,7 +278,10 @@ impl Driver {
                 self.stage = AttemptStage::of_placed(*job);
                 Some(Event::VolumesReady)
             }
-            StepResult::Exited(exit) => Some(Event::Exited(exit)),
+            StepResult::Exited(exit) => {
+                self.steps.end_program();
+                Some(Event::Exited(exit))
+            }
             StepResult::DiskFull(limit) => Some(Event::DiskFull(limit)),
             StepResult::SessionOpened(open) => {
                 if let AttemptStage::Placed(placed) = &mut self.stage {

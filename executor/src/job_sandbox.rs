@@ -13,8 +13,12 @@ use crate::config::Policy;
 use crate::engine::LocalImage;
 
 const SCRIPT: &str = "/script.py";
-/// The folder inside the container where a streaming job puts its socket.
+/// The folder inside the container where a streaming job puts its socket, and another job reports its progress.
 pub const SOCKETS: &str = "/muster";
+/// The name of the file to which a program appends its progress, in [`SOCKETS`].
+pub const PROGRESS_FILE: &str = "progress.jsonl";
+/// The variable that tells a program where that file is.
+const PROGRESS_VARIABLE: (&str, &str) = ("MUSTER_PROGRESS", "/muster/progress.jsonl");
 
 /// The folders of one job on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub struct JobFolders {
     pub script: PathBuf,
     /// Mounted at [`SOCKETS`] for streaming jobs.
     pub sockets: PathBuf,
+    /// Mounted at [`SOCKETS`] for other jobs: the program's own report of its progress.
+    pub report: PathBuf,
     /// Copies of what the job prints. Not mounted.
     pub logs: PathBuf,
 }
@@ -90,6 +96,7 @@ impl JobFolders {
             artifacts: data.join("artifacts"),
             script: root.join("script.py"),
             sockets: data.join("sockets"),
+            report: data.join("report"),
             logs: data.join("logs"),
         }
     }
@@ -120,6 +127,7 @@ pub fn artifacts_folder<'a>(folders: &'a JobFolders, artifacts_dir: &str) -> &'a
         "/volume" => &folders.volume,
         "/output" => &folders.output,
         "/specs" => &folders.specs,
+        SOCKETS => &folders.report,
         _ => &folders.artifacts,
     }
 }
@@ -131,11 +139,14 @@ impl JobContainer<'_> {
     /// The job asks for something that no sandbox may have.
     pub fn body(&self) -> Result<ContainerCreateBody, SandboxError> {
         let environment = self.job.env.iter();
+        let (variable, file) = PROGRESS_VARIABLE;
+        let reports = !self.streaming && !self.job.env.contains_key(variable);
         let sandbox = Sandbox {
             image: self.image,
             command: self.command(),
             environment: environment
                 .map(|(name, value)| (name.as_str(), value.as_str()))
+                .chain(reports.then_some((variable, file)))
                 .collect(),
             binds: self.binds()?,
             labels: labels(self.job.job_uuid, &self.folders.root),
@@ -176,9 +187,12 @@ impl JobContainer<'_> {
                 binds.push(bind(source, &target));
             }
         }
-        if self.streaming {
-            binds.push(bind(&folders.sockets, SOCKETS));
-        }
+        let exchange = if self.streaming {
+            &folders.sockets
+        } else {
+            &folders.report
+        };
+        binds.push(bind(exchange, SOCKETS));
         if self.job.raw_script.is_some() {
             binds.push(Bind {
                 writable: false,

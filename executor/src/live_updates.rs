@@ -10,11 +10,12 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use muster_containers::image_pull::{PullProgress, PullState};
 use muster_process::SharedClock;
-use muster_protocol::AttemptId;
+use muster_protocol::job::ProgramReport;
 use muster_protocol::wire::executor::{
-    JobLog, JobProgress, LayerCount, LogBytes, LogStream, MAX_LOG_BYTES, ProgressOf,
+    JobLog, JobMetrics, JobProgress, LayerCount, LogBytes, LogStream, MAX_LOG_BYTES, ProgressOf,
 };
 use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::{AttemptId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -40,7 +41,9 @@ struct UnsentUpdates {
     stdout: UnsentOutput,
     stderr: UnsentOutput,
     progress: IndexMap<ProgressOf, Progress>,
-    /// Which of stdout, stderr and progress was sent last. They take turns, so that none starves another.
+    /// The newest report of the program. A newer one replaces one that was not sent.
+    report: Option<(Timestamp, ProgramReport)>,
+    /// Which of stdout, stderr, progress and report was sent last. They take turns, so that none starves another.
     turn: u8,
 }
 
@@ -89,6 +92,12 @@ impl LiveUpdates {
         self.replace_progress(of, progress);
     }
 
+    /// Replaces the report of the program.
+    pub(crate) fn set_report(&self, at: Timestamp, report: ProgramReport) {
+        self.unsent().report = Some((at, report));
+        self.0.added.notify_one();
+    }
+
     /// Sends the progress of one kind of work again, though nothing has moved.
     pub(crate) fn repeat_progress(&self, of: ProgressOf) {
         self.unsent().progress.entry(of).or_default().sent = false;
@@ -135,12 +144,13 @@ impl LiveUpdates {
 
     fn take_message(&self, attempt: AttemptId) -> Option<FromMiner> {
         let mut unsent = self.unsent();
-        for _ in 0..3 {
-            unsent.turn = (unsent.turn + 1) % 3;
+        for _ in 0..4 {
+            unsent.turn = (unsent.turn + 1) % 4;
             let found = match unsent.turn {
                 0 => unsent.stdout.take(attempt, LogStream::Stdout),
                 1 => unsent.stderr.take(attempt, LogStream::Stderr),
-                _ => unsent.take_progress(attempt),
+                2 => unsent.take_progress(attempt),
+                _ => unsent.take_report(attempt),
             };
             if found.is_some() {
                 return found;
@@ -165,6 +175,15 @@ impl UnsentUpdates {
             total: progress.total,
             layers: progress.layers,
         }))
+    }
+
+    fn take_report(&mut self, attempt: AttemptId) -> Option<FromMiner> {
+        let (at, report) = self.report.take()?;
+        Some(FromMiner::MusterJobMetrics(Box::new(JobMetrics {
+            job_uuid: attempt,
+            at,
+            report,
+        })))
     }
 }
 
@@ -221,6 +240,23 @@ mod tests {
             next += piece.data.as_bytes().len() as u64;
         }
         assert_eq!(next, 5 + 100 * MAX_LOG_BYTES as u64);
+        assert_eq!(live.take_message(attempt()), None);
+    }
+
+    #[test]
+    fn only_the_newest_report_is_sent_and_each_once() {
+        let live = LiveUpdates::default();
+        for second in 1..=3 {
+            let report = ProgramReport {
+                elapsed_s: second,
+                ..ProgramReport::default()
+            };
+            live.set_report(Timestamp::from_secs(9), report);
+        }
+        let Some(FromMiner::MusterJobMetrics(sent)) = live.take_message(attempt()) else {
+            panic!("no report")
+        };
+        assert_eq!((sent.report.elapsed_s, sent.at), (3, Timestamp::from_secs(9)));
         assert_eq!(live.take_message(attempt()), None);
     }
 

@@ -14,7 +14,7 @@ use muster_process::error::Causes;
 use muster_protocol::wire::executor::LeaseHeld;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
-use muster_protocol::{AttemptId, Timestamp};
+use muster_protocol::{AttemptId, Feature, Timestamp};
 use muster_websocket::session::Sender;
 use tokio::sync::watch;
 
@@ -349,14 +349,17 @@ impl MinerLink {
 // === impl MinerOutlet ===
 
 impl MinerOutlet {
-    /// Sends one message, over the next connection if the one of the moment fails. A message may arrive twice.
+    /// Sends one message, over the next connection if the one of the moment fails. A message may arrive twice. A
+    /// message that the miner does not know is left out.
     pub(crate) async fn send(&mut self, message: &FromMiner) -> Result<(), LinkClosed> {
         loop {
             let sender = self.0.borrow_and_update().clone();
-            if let Some(sender) = sender
-                && sender.send(message).await.is_ok()
-            {
-                return Ok(());
+            if let Some(sender) = sender {
+                let unknown = matches!(message, FromMiner::MusterJobMetrics(_))
+                    && !sender.features().has(Feature::Metrics);
+                if unknown || sender.send(message).await.is_ok() {
+                    return Ok(());
+                }
             }
             self.changed().await?;
         }

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bollard::container::LogOutput;
+use muster_job_metrics::ProgramFollower;
 use muster_protocol::wire::executor::LogStream;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -53,6 +54,8 @@ struct CapturedStreams {
     stderr: CapturedStream,
     /// Also gets everything printed, if the miner wants it while the job runs.
     live: Option<LiveUpdates>,
+    /// Also gets the standard output, if the program's own report is followed.
+    follower: Option<ProgramFollower>,
 }
 
 #[derive(Debug, Default)]
@@ -268,6 +271,14 @@ impl OutputCapture {
         if let Some(live) = &streams.live {
             live.add_output(name, bytes);
         }
+        if let Some(follower) = streams.follower.as_ref().filter(|_| name == LogStream::Stdout) {
+            follower.read_stdout(bytes);
+        }
+    }
+
+    /// Passes the standard output on to a follower from now on.
+    pub(crate) fn feed(&self, follower: ProgramFollower) {
+        self.lock().follower = Some(follower);
     }
 
     /// Everything printed so far.

@@ -36,7 +36,12 @@ impl Workspace {
             tracing::warn!(error = %Causes(&error), "the job's folders are watched: it gets no disk of a fixed size");
         }
         let folders = lay_out(root.path());
-        for folder in [&folders.output, &folders.specs, &folders.artifacts] {
+        for folder in [
+            &folders.output,
+            &folders.specs,
+            &folders.artifacts,
+            &folders.report,
+        ] {
             fs::create_dir(folder).map_err(failed)?;
             // The user that the image names writes here, and may have any id.
             fs::set_permissions(folder, Permissions::from_mode(0o777)).map_err(failed)?;

@@ -37,11 +37,12 @@ use crate::rest::reports::ReportService;
 use crate::rest::web_links::WebLinkService;
 use crate::rest::webhooks::WebhookService;
 use crate::socket::{self, SessionServices};
-use crate::user_limits::{EventStreamSlots, RequestRates};
+use crate::user_limits::RequestRates;
 use crate::validator_selection::ValidatorSelection;
 use crate::validator_sessions::ValidatorSessions;
 use crate::web::WebService;
 use crate::{metrics, periodic_cleanup, replicas};
+use muster_facilitator_core::event_slots::EventStreamSlots;
 use muster_facilitator_store::Store;
 
 /// The parts, shared by all requests.

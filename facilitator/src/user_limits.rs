@@ -1,7 +1,5 @@
-//! Limits on users that live in the memory of one process: requests a minute, and open event streams.
+//! Limits on users that live in the memory of one process: requests a minute.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use muster_facilitator_core::account::Account;
@@ -18,20 +16,6 @@ pub(crate) struct RequestRates {
     addresses: Mutex<RateLimiter<AddressGroup>>,
     /// API keys are remembered by their hashes.
     credentials: Mutex<CredentialPace<AddressGroup, Digest>>,
-}
-
-/// Counts the open event streams of each account. Clones share the counts.
-#[derive(Clone)]
-pub(crate) struct EventStreamSlots {
-    /// The most streams that one account may have open.
-    limit: usize,
-    open: Arc<Mutex<HashMap<Account, usize>>>,
-}
-
-/// One open event stream. Dropping it frees the slot.
-pub(crate) struct EventStreamSlot {
-    slots: EventStreamSlots,
-    account: Account,
 }
 
 // === impl RequestRates ===
@@ -90,43 +74,5 @@ impl RequestRates {
         now: Timestamp,
     ) -> Result<(), Duration> {
         self.credentials.lock().note_wrong(address, key.as_ref(), now)
-    }
-}
-
-// === impl EventStreamSlots, EventStreamSlot ===
-
-impl EventStreamSlots {
-    /// Slots for at most `limit` streams an account; 0 for no limit.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self {
-            limit: if limit == 0 { usize::MAX } else { limit },
-            open: Arc::default(),
-        }
-    }
-
-    /// Takes a slot for one more stream of the account; `None` if it has none left.
-    pub(crate) fn take(&self, account: &Account) -> Option<EventStreamSlot> {
-        let mut open = self.open.lock();
-        let count = open.entry(account.clone()).or_default();
-        if *count >= self.limit {
-            return None;
-        }
-        *count += 1;
-        Some(EventStreamSlot {
-            slots: self.clone(),
-            account: account.clone(),
-        })
-    }
-}
-
-impl Drop for EventStreamSlot {
-    fn drop(&mut self) {
-        let mut open = self.slots.open.lock();
-        if let Some(count) = open.get_mut(&self.account) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                open.remove(&self.account);
-            }
-        }
     }
 }

@@ -503,6 +503,9 @@ fn drop_unknown_terms(offer: &mut InitialJobRequest, features: FeatureSet) {
         terms.image_archive = None;
         terms.credentials = None;
     }
+    if !features.has(Feature::Metrics) {
+        terms.metrics = Vec::new();
+    }
     if **terms == OfferExtension::default() {
         offer.muster = None;
     }

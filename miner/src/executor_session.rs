@@ -307,9 +307,9 @@ pub(crate) fn read_report(
             HordeFailureReason::StreamingFailed,
             "the streaming job did not start",
         ),
-        live @ (FromMiner::MusterJobLog(_) | FromMiner::MusterJobProgress(_)) => {
-            ExecutorReport::Live(Box::new(live))
-        }
+        live @ (FromMiner::MusterJobLog(_)
+        | FromMiner::MusterJobProgress(_)
+        | FromMiner::MusterJobMetrics(_)) => ExecutorReport::Live(Box::new(live)),
         FromMiner::V0ExecutorManifestRequest(_) => return Err("V0ExecutorManifestRequest"),
         FromMiner::V0MainHotkeyMessage(_) => return Err("V0MainHotkeyMessage"),
         FromMiner::V0AcceptJobRequest(_) => return Err("V0AcceptJobRequest"),

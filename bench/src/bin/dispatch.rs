@@ -90,23 +90,7 @@ fn main() -> Result<()> {
         "from a job's frame to its offer on the wire, median",
         "jobs taken, stored and offered",
     );
-    let looks = allowance_looks();
-    rows.push(Row::alone(
-        "one miner's allowance, looked up for an offer",
-        "ms",
-        Direction::LowerIsBetter,
-        looks.clone(),
-    ));
-    rows.push(
-        Row::against(
-            "a job's dispatch in memory, with its look at the allowance",
-            "ms",
-            Direction::LowerIsBetter,
-            "without",
-            with_allowance(&latencies, &looks),
-        )
-        .target(1.02),
-    );
+    rows.extend(allowance_rows(&latencies));
     rows.extend(latencies.rows(span, "ms", Direction::LowerIsBetter, name, 1.0));
     rows.extend(rates.rows(rate, "1/s", Direction::HigherIsBetter, name, 10.0));
     let [stage, other] = stages;
@@ -167,6 +151,22 @@ impl Sides {
         };
         vec![asked, row("both on disk", disk), row("both in memory", memory)]
     }
+}
+
+fn allowance_rows(latencies: &Sides) -> [Row; 2] {
+    let looks = allowance_looks();
+    let dispatch = Row::against(
+        "a job's dispatch in memory, with its look at the allowance",
+        "ms",
+        Direction::LowerIsBetter,
+        "without",
+        with_allowance(latencies, &looks),
+    );
+    let look = "one miner's allowance, looked up for an offer";
+    [
+        Row::alone(look, "ms", Direction::LowerIsBetter, looks),
+        dispatch.target(1.02),
+    ]
 }
 
 /// The times in memory, and the same with the time of a look at the allowance. The stage's chain stands still, so its

@@ -9,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use muster_containers::disk::{DiskEnd, watch, watch_root};
 use muster_containers::sandbox::Root;
 use muster_job_data::Uploaded;
+use muster_job_metrics::{MetricRules, ProgramFollower, ProgramWatch};
 use muster_process::error::Causes;
 use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::wire::miner::{GraderTerms, StreamingDetails};
@@ -23,7 +24,7 @@ use crate::co_grader::{CoGrader, CoGraderSpec};
 use crate::container::{self, EnginePresence};
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
-use crate::job_sandbox::{JobContainer, image_label};
+use crate::job_sandbox::{JobContainer, PROGRESS_FILE, image_label};
 use crate::journal::JournaledJob;
 use crate::miner_link::MinerOutlet;
 use crate::output_capture::{CapturedBefore, OutputCapture};
@@ -74,6 +75,8 @@ pub(super) struct StepRunner {
     pub(super) end_session: CancellationToken,
     /// Cancelled when the progress of the image matters no longer.
     image_over: CancellationToken,
+    /// Cancelled when the program has ended.
+    program_over: CancellationToken,
     /// Sends to a Muster miner; `None` for another miner, which understands none of Muster's own messages.
     muster: Option<MinerOutlet>,
     steps: FuturesUnordered<BoxFuture<'static, StepResult>>,
@@ -86,6 +89,7 @@ impl StepRunner {
             capture,
             end_session: CancellationToken::new(),
             image_over: CancellationToken::new(),
+            program_over: CancellationToken::new(),
             muster,
             steps: FuturesUnordered::new(),
         }
@@ -163,6 +167,7 @@ impl StepRunner {
             Ok(()) => {
                 self.watch_disk(&placed.job);
                 self.report_running_time(&placed.job, self.context.clock().now());
+                self.follow_program(&placed.job, self.context.clock().now());
             }
             Err(failure) => self.begin(async move { StepResult::Failed(failure) }),
         }
@@ -226,6 +231,7 @@ impl StepRunner {
         self.begin(async move { running.await.map_or_else(StepResult::Failed, StepResult::Exited) });
         self.watch_disk(job);
         self.report_running_time(job, journaled.started);
+        self.follow_program(job, journaled.started);
     }
 
     fn watch_disk(&self, job: &PlacedJob) {
@@ -267,6 +273,35 @@ impl StepRunner {
                 clock.sleep(PROGRESS_EVERY).await;
             }
         });
+    }
+
+    /// Follows what the program of a batch job reports of its progress, until the program is over.
+    fn follow_program(&self, job: &PlacedJob, since: Timestamp) {
+        if self.muster.is_none() || job.request.streaming().is_some() {
+            return;
+        }
+        let extension = job.request.offer.muster.as_deref();
+        let rules = extension.map_or(&[][..], |extension| &extension.metrics);
+        let rules = MetricRules::compile(rules).unwrap_or_else(|error| {
+            // A facilitator refuses such a rule.
+            tracing::warn!(error = %Causes(&error), "the job's output is not searched for metrics");
+            MetricRules::default()
+        });
+        let follower =
+            ProgramFollower::new(ProgramWatch::new(rules, since), Arc::clone(self.context.clock()));
+        self.capture.feed(follower.clone());
+        let file = job.workspace.folders().report.join(PROGRESS_FILE);
+        let (live, over) = (self.context.live.clone(), self.program_over.clone());
+        self.begin_until_called_off(async move {
+            let report_to = |at, report| live.set_report(at, report);
+            follower.follow(file, over, report_to).await;
+            StepResult::Nothing
+        });
+    }
+
+    /// The program is over: its last report is sent.
+    pub(super) fn end_program(&self) {
+        self.program_over.cancel();
     }
 
     /// Opens the session of a streaming job. Returns whether the job has one that is not open yet.

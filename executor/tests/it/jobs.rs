@@ -244,7 +244,60 @@ async fn a_job_sees_nothing_of_the_machine() {
         .keys()
         .map(String::as_str)
         .collect();
-    assert_eq!(names, BTreeSet::from(["GREETING", "HOME", "HOSTNAME"]));
+    assert_eq!(
+        names,
+        BTreeSet::from(["GREETING", "HOME", "HOSTNAME", "MUSTER_PROGRESS"])
+    );
+}
+
+#[tokio::test]
+async fn a_programs_own_report_and_the_metrics_in_its_output_come_while_it_runs() {
+    let engine = engine().await;
+    image::load(&engine).await;
+    let (lease, miner) = (Lease::new(), FakeMiner::with_features("metrics").await);
+    let (executor, mut wire) = lease.start(&miner).await;
+    let job = Job::new(&["probe", "train", "20"]);
+    let mut offer = lease.offer(&job);
+    offer["muster"] = json!({"metrics": [{"name": "accuracy", "pattern": "accuracy=([0-9.]+)"}]});
+    wire.send(&offer).await;
+    wire.until("V0ExecutorReadyRequest").await;
+    wire.send(&lease.request(&job)).await;
+    let messages = wire.until("V0JobFinishedRequest").await;
+    let of = |kind: &str| {
+        messages
+            .iter()
+            .filter(|message| message["message_type"] == kind)
+            .count()
+    };
+    let reports: Vec<_> = messages
+        .iter()
+        .filter(|message| message["message_type"] == "MusterJobMetrics")
+        .map(|message| &message["report"])
+        .collect();
+    assert!(reports.len() >= 2 && of("MusterJobLog") > 0, "{messages:#?}");
+    let (first, last) = (reports[0], reports[reports.len() - 1]);
+    assert!(first["step"].as_u64().unwrap() < 20, "while it runs: {first}");
+    assert_eq!((&last["step"], &last["steps"]), (&json!(20), &json!(20)));
+    assert_eq!(last["metrics"]["accuracy"], json!(1.0), "found in its output");
+    assert!(last["metrics"]["loss"].as_f64().unwrap() < 1e-5, "{last}");
+    assert_eq!(last["eta_s"], json!(0));
+    executor.join().await.unwrap().unwrap();
+    lease.assert_clean(&engine).await;
+
+    // A miner that does not know the message gets none.
+    let (lease, miner) = (Lease::new(), FakeMiner::muster().await);
+    let (executor, mut wire) = lease.start(&miner).await;
+    wire.send(&lease.offer(&Job::new(&["probe", "train", "6"]))).await;
+    wire.until("V0ExecutorReadyRequest").await;
+    wire.send(&lease.request(&Job::new(&["probe", "train", "6"])))
+        .await;
+    let messages = wire.until("V0JobFinishedRequest").await;
+    assert!(
+        messages
+            .iter()
+            .all(|message| message["message_type"] != "MusterJobMetrics")
+    );
+    executor.join().await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! `/api/v1/jobs/{uuid}/events/`: a job's statuses, output and progress as server-sent events.
+//! `/api/v1/jobs/{uuid}/events/`: a job's statuses, output, progress and metrics as server-sent events.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -11,10 +11,11 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use muster_facilitator_core::event_slots::{EventStreamSlot, EventStreamSlots};
 use muster_facilitator_core::job_events::{EventCursor, EventCursorError, LogTextJoiner};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::rest::{LogEvent, ProgressEvent, QueueEvent, StatusEntry, events};
+use muster_protocol::rest::{LogEvent, ProgressEvent, QueueEvent, ReportedState, StatusEntry, events};
 use muster_protocol::wire::encode;
 use muster_protocol::{JobId, JobStatus};
 use muster_store::StoreError;
@@ -25,7 +26,6 @@ use super::job_path::{parse_job_id, validator_of_own_job};
 use super::rejection::ApiRejection;
 use super::rights::ReadRight;
 use crate::job_watchers::{JobWatch, JobWatchers};
-use crate::user_limits::{EventStreamSlot, EventStreamSlots};
 use muster_facilitator_store::Store;
 
 /// The interval of comments that show both ends that the connection is alive.
@@ -44,7 +44,7 @@ pub(crate) struct EventService {
     pub(crate) stop: CancellationToken,
 }
 
-/// Follows a job: events `status` (as in the job's history), `log` and `progress`.
+/// Follows a job: events `status` (as in the job's history), `log`, `progress` and `metrics`.
 ///
 /// The stream ends after the last status. Each event has an id; `Last-Event-ID` resumes after it. A job without further
 /// events answers 204, which tells an event source not to reconnect.
@@ -96,6 +96,7 @@ pub(super) async fn events(
         joiner: LogTextJoiner::default(),
         progress: BTreeMap::new(),
         place: None,
+        report: None,
         ready: VecDeque::new(),
         ended: false,
         checked: false,
@@ -129,6 +130,8 @@ struct JobEventStream {
     progress: BTreeMap<&'static str, ProgressEvent>,
     /// The place in the queue last sent.
     place: Option<QueueEvent>,
+    /// The program's report last sent.
+    report: Option<ReportedState>,
     ready: VecDeque<Event>,
     ended: bool,
     /// Whether the store has been checked once.
@@ -195,6 +198,12 @@ impl JobEventStream {
         {
             self.queue(events::QUEUED, encode(&place.told));
             self.place = Some(place.told);
+        }
+        if let Some(report) = self.service.store.program_report(self.job).await?
+            && self.report.as_ref() != Some(&report)
+        {
+            self.queue(events::METRICS, encode(&report));
+            self.report = Some(report);
         }
         let done = usize::try_from(self.cursor.statuses).unwrap_or(usize::MAX);
         for entry in history.entries().iter().skip(done) {

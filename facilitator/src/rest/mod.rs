@@ -5,6 +5,7 @@ pub(crate) mod admission;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;
+mod job_metrics;
 mod job_path;
 pub(crate) mod jobs;
 mod json_body;
@@ -76,6 +77,7 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(jobs::show))
         .routes(routes!(jobs::cancel))
         .routes(routes!(events::events))
+        .routes(routes!(job_metrics::show))
         .routes(routes!(subnet::capacity))
         .routes(routes!(miners::show))
         .routes(routes!(reports::feedback, reports::give_feedback))

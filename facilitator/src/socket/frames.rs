@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use muster_facilitator_store::UpdateOutcome;
 
-const TAGS: [&str; 11] = [
+const TAGS: [&str; 12] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
@@ -20,6 +20,7 @@ const TAGS: [&str; 11] = [
     "MusterChallengeResponse",
     "MusterJobLog",
     "MusterJobProgress",
+    "MusterJobMetrics",
     "MusterJobQueued",
     "MusterCapacity",
     "MusterMiner",
@@ -141,6 +142,7 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterJobMetrics(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)
@@ -198,6 +200,7 @@ pub(super) fn judge_challenge_response(
             | ToFacilitator::V0MachineSpecsUpdate(_)
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterJobMetrics(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)

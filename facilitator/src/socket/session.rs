@@ -266,6 +266,11 @@ impl ValidatorSession {
                 self.services.live_output.record(self.validator(), message);
                 Ok(())
             }
+            ToFacilitator::MusterJobMetrics(metrics) => {
+                let message = LiveMessage::Metrics(metrics);
+                self.services.live_output.record(self.validator(), message);
+                Ok(())
+            }
             ToFacilitator::MusterJobQueued(place) => {
                 let message = LiveMessage::Queued(place, self.services.clock.now());
                 self.services.live_output.record(self.validator(), message);

@@ -22,7 +22,7 @@ use super::api::{ApiFailure, SessionApi};
 use super::session::SignedIn;
 use super::{WebService, WebState};
 use crate::job_watchers::JobWatch;
-use crate::user_limits::EventStreamSlot;
+use muster_facilitator_core::event_slots::EventStreamSlot;
 
 /// The most jobs that one stream follows.
 const MOST_JOBS: usize = 64;

@@ -3,6 +3,7 @@
 use futures_util::StreamExt as _;
 use muster_protocol::rest::{LogEvent, ProgressEvent, StatusEntry};
 use muster_protocol::wire::facilitator::FromFacilitator;
+use muster_protocol::wire::facilitator::ResponseStatus;
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus};
 use reqwest::StatusCode;
@@ -373,4 +374,53 @@ async fn nothing_of_ours_reaches_a_computehorde_validator_and_its_jobs_cannot_be
     socket.send(Message::text(update)).await.unwrap();
     let answer = socket.next().await.unwrap().unwrap().into_text().unwrap();
     assert!(answer.contains("success"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_programs_report_is_an_event_and_its_metrics_are_the_owners_to_read() {
+    let facilitator = Facilitator::start().await;
+    let mut validator = Validator::connect(&facilitator, "Validator").await;
+    let user = User::login(&facilitator, "User").await;
+    let job = user
+        .create(&job_for(validator_key("Validator")), facilitator.now_ns())
+        .await
+        .uuid;
+    validator.job().await;
+    let mut events = Events::follow(&user, job, None).await;
+    assert_eq!(status(&events.next().await.unwrap()), JobStatus::Sent);
+    let path = format!("/api/v1/jobs/{job}/metrics/");
+    let empty = user.get(&path).send().await.unwrap();
+    assert_eq!(
+        empty.json::<serde_json::Value>().await.unwrap(),
+        json!({"newest": null, "series": []})
+    );
+
+    let report =
+        json!({"epoch": 1, "epochs": 4, "step": 10, "metrics": {"loss": 0.5}, "elapsed_s": 30, "eta_s": 90});
+    let message = json!({"message_type": "MusterJobMetrics", "uuid": job, "at": "2026-01-21T12:34:56Z", "report": report});
+    validator.socket.send(message.to_string()).await.unwrap();
+    let event = events.next().await.unwrap();
+    assert_eq!((event.name.as_str(), &event.data["report"]), ("metrics", &report));
+    let view: serde_json::Value = user.get(&path).send().await.unwrap().json().await.unwrap();
+    assert_eq!(view["newest"]["report"], report);
+    let series = &view["series"][0];
+    assert_eq!(
+        (
+            &series["name"],
+            &series["points"][0]["step"],
+            &series["points"][0]["value"]
+        ),
+        (&json!("loss"), &json!(10), &json!(0.5))
+    );
+    let other = User::login(&facilitator, "Other").await;
+    assert_eq!(
+        other.get(&path).send().await.unwrap().status(),
+        StatusCode::NOT_FOUND
+    );
+
+    // A message that is none ends nothing.
+    let broken = message.to_string().replace("0.5", "null");
+    validator.socket.send(broken).await.unwrap();
+    let refused = validator.response().await;
+    assert_eq!(refused.status, ResponseStatus::Error, "{refused:?}");
 }

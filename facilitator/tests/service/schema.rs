@@ -31,6 +31,7 @@ async fn the_document_names_every_call() {
         ("/api/v1/jobs/{uuid}/", "get"),
         ("/api/v1/jobs/{uuid}/cancel/", "post"),
         ("/api/v1/jobs/{uuid}/events/", "get"),
+        ("/api/v1/jobs/{uuid}/metrics/", "get"),
         ("/api/v1/jobs/{uuid}/feedback/", "get"),
         ("/api/v1/jobs/{uuid}/feedback/", "put"),
         ("/api/v1/cheated-job/", "post"),

@@ -25,6 +25,8 @@ pub enum Probe {
     Fill(u64),
     /// Allocates and touches this many mebibytes.
     Allocate(u64),
+    /// Reports this many steps of a training run, in the file that `MUSTER_PROGRESS` names and on stdout.
+    Train(u32),
     /// Prints a description of its environment as one JSON object.
     Surroundings,
 }
@@ -40,6 +42,7 @@ impl Probe {
             ["print", bytes] => Self::Print(bytes.parse().ok()?),
             ["fill", mebibytes] => Self::Fill(mebibytes.parse().ok()?),
             ["allocate", mebibytes] => Self::Allocate(mebibytes.parse().ok()?),
+            ["train", steps] => Self::Train(steps.parse().ok()?),
             ["surroundings"] => Self::Surroundings,
             _ => return None,
         })
@@ -87,10 +90,27 @@ impl Probe {
                 let blocks: Vec<Vec<u8>> = (0..*mebibytes).map(|_| vec![1; 1 << 20]).collect();
                 writeln!(out, "touched {} MiB", blocks.len())?;
             }
+            Self::Train(steps) => train(*steps, out)?,
             Self::Surroundings => writeln!(out, "{}", surroundings())?,
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// A loss that halves with each step, five steps a second. A line of the file that is no JSON is among the others.
+fn train(steps: u32, out: &mut impl Write) -> io::Result<()> {
+    let path = std::env::var("MUSTER_PROGRESS").map_err(io::Error::other)?;
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+    writeln!(file, "warming up")?;
+    for step in 1..=steps {
+        let loss = 0.5_f64.powi(i32::try_from(step).unwrap_or(i32::MAX));
+        let line = json!({"step": step, "steps": steps, "metrics": {"loss": loss}});
+        writeln!(file, "{line}")?;
+        writeln!(out, "step {step}: accuracy={:.3}", 1.0 - loss)?;
+        out.flush()?;
+        sleep(Duration::from_millis(200));
+    }
+    Ok(())
 }
 
 #[expect(

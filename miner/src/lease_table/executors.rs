@@ -260,6 +260,15 @@ impl LeaseTable {
         connections.iter().filter(muster).copied().collect()
     }
 
+    /// The connections out of these that know a live message.
+    pub(super) fn live_audience(&self, audience: &[ConnectionId], message: &FromMiner) -> Vec<ConnectionId> {
+        let mut to = self.muster_only(audience);
+        if matches!(message, FromMiner::MusterJobMetrics(_)) {
+            to.retain(|id| self.features_of(*id).has(Feature::Metrics));
+        }
+        to
+    }
+
     fn serves(&self, dial: DialId, attempt: AttemptId) -> bool {
         self.active
             .get(&attempt)

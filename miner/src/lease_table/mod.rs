@@ -460,7 +460,7 @@ impl LeaseTable {
                     message,
                 }),
                 lease::Effect::Live(message) => out.push(Effect::Live {
-                    to: self.muster_only(&audience),
+                    to: self.live_audience(&audience, &message),
                     message,
                 }),
                 lease::Effect::Order(message) => out.push(Effect::Order { attempt, message }),

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use muster_protocol::job::{ArchiveSource, JobTerms, Priority};
+use muster_job_metrics::MetricRules;
+use muster_protocol::job::{ArchiveSource, JobTerms, MetricNameError, MetricRule, Priority};
 
 use super::user::duration;
 
@@ -20,6 +21,23 @@ pub(crate) struct TermsOptions {
     /// How long the job may wait for an executor.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) queue_time: Option<Duration>,
+    /// A metric that is found in the program's output: its name, and a regular expression whose first group is the
+    /// number. Repeatable. A program that appends lines of JSON to the file in $MUSTER_PROGRESS needs none.
+    #[arg(long = "metric", value_name = "NAME=REGEX", value_parser = metric_rule)]
+    pub(crate) metrics: Vec<MetricRule>,
+}
+
+/// Reads `NAME=REGEX`.
+fn metric_rule(text: &str) -> Result<MetricRule, String> {
+    let (name, pattern) = text
+        .split_once('=')
+        .ok_or("write NAME=REGEX, such as loss='loss: ([0-9.]+)'")?;
+    let rule = MetricRule {
+        name: name.parse().map_err(|error: MetricNameError| error.to_string())?,
+        pattern: pattern.to_owned(),
+    };
+    MetricRules::compile(std::slice::from_ref(&rule)).map_err(|error| error.to_string())?;
+    Ok(rule)
 }
 
 impl TermsOptions {
@@ -31,6 +49,7 @@ impl TermsOptions {
             priority: self.priority.unwrap_or_default(),
             queue_time_limit: self.queue_time.map(|limit| limit.as_secs()),
             image_archive,
+            metrics: self.metrics.clone(),
         };
         (self.priority.is_some() || terms != JobTerms::default()).then_some(terms)
     }
@@ -41,11 +60,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_metric_is_a_name_and_a_pattern_that_can_be_used() {
+        let rule = metric_rule("loss=loss=([0-9.]+)").unwrap();
+        assert_eq!(
+            (rule.name.as_str(), rule.pattern.as_str()),
+            ("loss", "loss=([0-9.]+)")
+        );
+        for (wrong, why) in [
+            ("loss", "NAME=REGEX"),
+            ("a b=x", "name"),
+            ("loss=(", "unclosed group"),
+        ] {
+            let error = metric_rule(wrong).unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
     fn a_job_without_options_has_no_terms() {
         let mut options = TermsOptions {
             image_time_limit: None,
             priority: None,
             queue_time: None,
+            metrics: vec![],
         };
         assert_eq!(options.terms(None), None);
         options.priority = Some(Priority::default());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use muster_protocol::job::MetricName;
 use muster_protocol::rest::KeyRight;
 use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
 
@@ -23,6 +24,8 @@ pub(crate) enum Job {
     Show(JobShow),
     /// Print a job's output; with --follow, while it runs.
     Logs(JobLogs),
+    /// Draw the metrics that a job's program reported, while it runs and after.
+    Curve(JobCurve),
     /// Stop a job.
     Cancel(JobShow),
     /// Fetch a job's outputs from the file store, and its artifacts.
@@ -213,8 +216,26 @@ pub(crate) struct JobLogs {
     /// Go on until the job has ended; then end with its exit code. Ctrl-C leaves the job alone.
     #[arg(long, short = 'f')]
     pub(crate) follow: bool,
-    /// Print one JSON object per line: {"event": "status"|"log"|"progress", …}.
+    /// Print one JSON object per line: {"event": "status"|"log"|"progress"|"metrics", …}.
     #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster job curve`.
+#[derive(Debug, Args)]
+pub(crate) struct JobCurve {
+    /// The id of the job.
+    pub(crate) id: JobId,
+    /// Only this metric. Repeatable.
+    #[arg(long = "metric", value_name = "NAME")]
+    pub(crate) metrics: Vec<MetricName>,
+    /// Write the curves as a picture instead of drawing them here.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Print the values as JSON.
+    #[arg(long, conflicts_with = "svg")]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) door: FacilitatorOptions,

@@ -1,5 +1,6 @@
-//! `muster job`: `run` is in [`mod@run`], the commands about existing jobs are here.
+//! `muster job`: `run` is in [`mod@run`], `curve` in [`mod@curve`], the commands about existing jobs are here.
 
+mod curve;
 mod run;
 
 use std::path::{Path, PathBuf};
@@ -50,6 +51,7 @@ pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
         Job::Ls(args) => ls(args, clock).await,
         Job::Show(args) => show(args, clock).await,
         Job::Logs(args) => logs(args, clock).await,
+        Job::Curve(args) => curve::curve(args, clock).await,
         Job::Cancel(args) => cancel(args, clock).await,
         Job::Get(args) => get(args, clock).await,
     }
@@ -192,6 +194,7 @@ fn as_json(news: &News) -> serde_json::Value {
         News::Log(log) => (events::LOG, json!(log)),
         News::Progress(progress) => (events::PROGRESS, json!(progress)),
         News::Queued(place) => (events::QUEUED, json!(place)),
+        News::Metrics(state) => (events::METRICS, json!(state)),
     };
     let mut line = json!({"event": event});
     if let (Some(line), Some(data)) = (line.as_object_mut(), data.as_object()) {

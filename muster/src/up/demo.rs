@@ -174,7 +174,7 @@ pub(crate) async fn run(
     let job = client
         .follow(created.uuid, deadline, |news| match news {
             News::Status(entry) => diary.step_at(format!("job {}", entry.status), entry.created_at),
-            News::Log(_) | News::Progress(_) | News::Queued(_) => {}
+            News::Log(_) | News::Progress(_) | News::Queued(_) | News::Metrics(_) => {}
         })
         .await
         .map_err(client_failure)?;

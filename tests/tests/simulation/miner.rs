@@ -342,6 +342,7 @@ impl World {
             | FromMiner::MusterReceiptCountersigned(_)
             | FromMiner::MusterJobLog(_)
             | FromMiner::MusterJobProgress(_)
+            | FromMiner::MusterJobMetrics(_)
             | FromMiner::MusterExecutorMetrics(_)
             | FromMiner::MusterMachines(_)
             | FromMiner::MusterExecutorHello(_)

@@ -10,7 +10,7 @@ use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
 use muster_protocol::wire::miner::ExecutorTiming;
-use muster_protocol::{AttemptId, ErrorCode, ExecutorClass, Hotkey, JobId, MinerKey};
+use muster_protocol::{AttemptId, ErrorCode, ExecutorClass, FeatureSet, Hotkey, JobId, MinerKey};
 use muster_routing::availability::{
     Availability, ClassCapacity, availability, class_capacities, describe_collateral, describe_offers,
     describe_private_offers,
@@ -382,7 +382,7 @@ fn new_attempt(
         miner: chosen.miner,
         request,
         plan: &plan,
-        image_clock: false,
+        features: FeatureSet::NONE,
     };
     NewAttempt {
         receipt: messages.started_receipt(now),

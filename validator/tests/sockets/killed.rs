@@ -73,6 +73,7 @@ impl ObservedJob {
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterJobMetrics(_)
             | ToFacilitator::MusterGateway(_)) => panic!("not expected here: {other:?}"),
         }
     }

@@ -92,6 +92,7 @@ pub(super) struct Arrow {
 #[rustfmt::skip]
 pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-identity", "muster-protocol", "keys sign the vocabulary's bytes"),
+    arrow("muster-protocol", "muster-canonical-json", "some of the vocabulary's texts are signed as JSON"),
     arrow("muster-process", "muster-protocol", "configuration and clocks speak of the vocabulary's times and names"),
     arrow("muster-store", "muster-protocol", "an error of a store has one of the vocabulary's codes"),
     arrow("muster-store", "muster-process", "the writer of shared commits is a task of the process"),
@@ -116,6 +117,7 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-validator-store", "muster-receipts", "receipts of other validators are stored as they were checked"),
     arrow("muster-validator-store", "muster-facilitator-link", "the outbox holds the link's status updates"),
     arrow("muster-validator-store", "muster-scoring", "a cycle is stored with its scores"),
+    arrow("muster-facilitator-core", "muster-job-metrics", "a rule that cannot find metrics is refused before the job is taken"),
     arrow("muster-facilitator-store", "muster-facilitator-core", "accounts, histories and pages are stored as the rules shape them"),
     arrow("muster-facilitator-store", "muster-webhooks", "a job's end is stored together with the message about it"),
     arrow("muster-webhooks", "muster-job-data", "messages go to addresses by the rules of a job's data"),

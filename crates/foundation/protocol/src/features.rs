@@ -38,11 +38,13 @@ pub enum Feature {
     /// `machines`: the messages that tell of miners' machines, from miner to validator and from validator to
     /// facilitator.
     Machines,
+    /// `metrics`: rules for metrics in a job's terms, and the messages that tell what a running program reports.
+    Metrics,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -52,6 +54,7 @@ impl Feature {
         Self::Results,
         Self::Webhooks,
         Self::Machines,
+        Self::Metrics,
     ];
 
     /// The features that this program's roles carry out.
@@ -69,6 +72,7 @@ impl Feature {
             Self::Results => "results",
             Self::Webhooks => "webhooks",
             Self::Machines => "machines",
+            Self::Metrics => "metrics",
         }
     }
 
@@ -83,6 +87,7 @@ impl Feature {
             Self::Results => 1 << 6,
             Self::Webhooks => 1 << 7,
             Self::Machines => 1 << 8,
+            Self::Metrics => 1 << 9,
         }
     }
 
@@ -214,7 +219,7 @@ mod tests {
         let all: FeatureSet = Feature::ALL.into_iter().collect();
         assert_eq!(
             all.to_string(),
-            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines"
+            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics"
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),

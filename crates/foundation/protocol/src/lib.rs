@@ -5,7 +5,6 @@
 
 mod macros;
 
-pub mod canonical;
 pub mod class;
 pub mod digest;
 pub mod error_code;
@@ -29,6 +28,7 @@ pub use error_code::ErrorCode;
 pub use features::{Feature, FeatureSet, MUSTER_FEATURES_HEADER};
 pub use ids::{AttemptId, ExecutorToken, JobId};
 pub use keys::{Hotkey, MinerKey, UserKey, ValidatorKey};
+pub use muster_canonical_json as canonical;
 pub use receipt::{Receipt, ReceiptKind, ReceiptPayload};
 pub use signature::Signature;
 pub use status::{

@@ -168,6 +168,9 @@ fn what_validators_and_facilitators_say_beyond_computehorde() {
             r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1,"total":null,"layers":{{"done":0,"total":7}}}}"#
         ),
         format!(
+            r#"{{"message_type":"MusterJobMetrics",{job},"at":"2026-01-21T12:34:56Z","report":{{"done_permille":250,"epoch":1,"epochs":4,"step":10,"steps":40,"metrics":{{"loss":0.5}},"elapsed_s":30,"eta_s":90}}}}"#
+        ),
+        format!(
             r#"{{"message_type":"MusterJobQueued",{job},"class":"always_on.test","ahead":2,"waiting":12,"estimate_s":240,"why":"all 2 executors are at work"}}"#
         ),
         format!(
@@ -226,6 +229,9 @@ fn what_an_executor_says_beyond_computehorde() {
         ),
         format!(
             r#"{{"message_type":"MusterJobProgress",{job},"of":"image_pull","done":1,"total":2,"layers":{{"done":1,"total":3}}}}"#
+        ),
+        format!(
+            r#"{{"message_type":"MusterJobMetrics",{job},"at":"2026-01-21T12:34:56Z","report":{{"metrics":{{"loss":-1.5}},"elapsed_s":30}}}}"#
         ),
         concat!(
             r#"{"message_type":"MusterMachines","machines":[{"name":"box-7","class":"always_on.test","#,

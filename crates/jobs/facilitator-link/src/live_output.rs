@@ -5,9 +5,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use muster_protocol::wire::executor::{JobLog, JobProgress};
+use muster_protocol::wire::executor::{JobLog, JobMetrics, JobProgress};
 use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::wire::muster::{LiveLog, LiveProgress};
+use muster_protocol::wire::muster::{LiveLog, LiveMetrics, LiveProgress};
 use muster_protocol::{JobId, Timestamp};
 use tokio::sync::{Mutex, mpsc};
 
@@ -81,6 +81,15 @@ pub fn progress_message(job: JobId, progress: JobProgress) -> ToFacilitator {
         total: progress.total,
         layers: progress.layers,
     })
+}
+
+/// The message that carries what a job's program reports.
+pub fn metrics_message(job: JobId, metrics: JobMetrics) -> ToFacilitator {
+    ToFacilitator::MusterJobMetrics(Box::new(LiveMetrics {
+        uuid: job,
+        at: metrics.at,
+        report: metrics.report,
+    }))
 }
 
 /// The bytes that one attempt may still send, so that a miner that floods the queue crowds out no other job.

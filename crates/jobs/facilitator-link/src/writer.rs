@@ -119,6 +119,7 @@ impl LinkWriter<'_> {
         let features = self.socket.features();
         let message = match message {
             ToFacilitator::MusterJobQueued(_) if !features.has(Feature::Queue) => return Ok(()),
+            ToFacilitator::MusterJobMetrics(_) if !features.has(Feature::Metrics) => return Ok(()),
             // A facilitator without the feature refuses a message with a field that it does not know.
             ToFacilitator::MusterJobProgress(progress) if !features.has(Feature::Fetching) => {
                 ToFacilitator::MusterJobProgress(LiveProgress {
@@ -133,6 +134,7 @@ impl LinkWriter<'_> {
             | ToFacilitator::MusterChallengeResponse(_)
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
+            | ToFacilitator::MusterJobMetrics(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)

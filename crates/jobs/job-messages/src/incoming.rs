@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_protocol::Receipt;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::status::{HordeFailureReason, ParticipantType};
-use muster_protocol::wire::executor::{JobLog, JobProgress};
+use muster_protocol::wire::executor::{JobLog, JobMetrics, JobProgress};
 use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
 };
@@ -41,6 +41,14 @@ pub enum LiveUpdate {
     Log(Box<JobLog>),
     /// The progress of a download, the execution or an upload.
     Progress(JobProgress),
+    /// The progress and the metrics that the program reports itself.
+    Metrics(Box<JobMetrics>),
+}
+
+impl From<LiveUpdate> for MessageMeaning {
+    fn from(update: LiveUpdate) -> Self {
+        Self::Live(update)
+    }
 }
 
 /// Interprets a message of a miner.
@@ -56,10 +64,9 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
         FromMiner::UnauthorizedError(m) => {
             return MessageMeaning::Complaint(format!("{}: {}", m.code, m.details.unwrap_or_default()));
         }
-        FromMiner::MusterJobLog(piece) => return MessageMeaning::Live(LiveUpdate::Log(piece)),
-        FromMiner::MusterJobProgress(progress) => {
-            return MessageMeaning::Live(LiveUpdate::Progress(progress));
-        }
+        FromMiner::MusterJobLog(piece) => return LiveUpdate::Log(piece).into(),
+        FromMiner::MusterJobProgress(progress) => return LiveUpdate::Progress(progress).into(),
+        FromMiner::MusterJobMetrics(metrics) => return LiveUpdate::Metrics(metrics).into(),
         FromMiner::V0MainHotkeyMessage(_)
         | FromMiner::MusterExecutorMetrics(_)
         | FromMiner::MusterExecutorHello(_)

@@ -16,7 +16,8 @@ use muster_protocol::wire::miner::{
 use muster_protocol::wire::muster::{CancelJob, OfferExtension};
 use muster_protocol::wire::signing::with_validator_signature;
 use muster_protocol::{
-    AttemptId, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp, ValidatorKey,
+    AttemptId, Feature, FeatureSet, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp,
+    ValidatorKey,
 };
 
 use crate::pay::MeasuredWork;
@@ -72,8 +73,9 @@ pub struct OutgoingMessages<'a> {
     pub request: &'a UserJob,
     /// The limits of the attempt, fixed when it began.
     pub plan: &'a AttemptPlan,
-    /// Whether the miner says when it begins to fetch an image, so that the offer gives the image a time limit.
-    pub image_clock: bool,
+    /// The features that the miner showed. The offer gives the image a time limit to a miner that says when it begins
+    /// to fetch one.
+    pub features: FeatureSet,
 }
 
 impl OutgoingMessages<'_> {
@@ -148,7 +150,7 @@ impl OutgoingMessages<'_> {
     /// The part of the offer beyond ComputeHorde's fields. The user's login at a registry, which only this validator
     /// can open, is sealed anew for the miner.
     fn extension(&self) -> Option<OfferExtension> {
-        let clock = self.plan.image.filter(|_| self.image_clock);
+        let clock = self.plan.image.filter(|_| self.features.has(Feature::Fetching));
         let image = &self.request.docker_image;
         let registry = self.request.sealed_credentials().and_then(|sealed| {
             let login = open_credentials(self.keypair, image, sealed).ok()?;
@@ -160,6 +162,10 @@ impl OutgoingMessages<'_> {
             image_archive: self.request.terms().image_archive,
             registry,
             credentials: None,
+            metrics: match self.features.has(Feature::Metrics) {
+                true => self.request.terms().metrics,
+                false => Vec::new(),
+            },
         };
         Some(extension).filter(|extension| *extension != OfferExtension::default())
     }
@@ -338,20 +344,23 @@ mod tests {
         };
         let now = Timestamp::from_secs(1_769_000_000);
         let request = request();
-        for image_clock in [false, true] {
+        for features in [FeatureSet::NONE, FeatureSet::ours()] {
             let messages = OutgoingMessages {
                 keypair: &keypair,
                 attempt: AttemptId::first_of(job(1)),
                 miner: miner(1),
                 request: &request,
                 plan: &plan,
-                image_clock,
+                features,
             };
             let offer = messages.receipt_message(&messages.started_receipt(now).offered);
             let offer: serde_json::Value = serde_json::from_str(&offer).unwrap();
             let account = request.signature.signatory.to_string();
             let terms = serde_json::json!({"image_time_limit": 1_800, "account": account});
-            assert_eq!(offer.get("muster"), image_clock.then_some(&terms));
+            assert_eq!(
+                offer.get("muster"),
+                features.has(Feature::Fetching).then_some(&terms)
+            );
         }
     }
 
@@ -382,7 +391,7 @@ mod tests {
                 miner: miner(1),
                 request: &request(),
                 plan: &plan,
-                image_clock: true,
+                features: FeatureSet::ours(),
             };
             let now = Timestamp::from_secs(1_769_000_000);
             let then = now.plus(plan.accepted_ttl());
@@ -471,7 +480,7 @@ mod tests {
             miner: MinerKey(worker.hotkey()),
             request: &request,
             plan: &plan,
-            image_clock: false,
+            features: FeatureSet::NONE,
         };
         let started = messages.started_receipt(Timestamp::from_secs(1_769_000_000));
         let frame = messages.receipt_message(&started.offered);

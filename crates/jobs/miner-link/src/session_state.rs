@@ -396,6 +396,9 @@ fn is_complaint(message: &FromMiner) -> bool {
 pub(crate) fn is_optional(message: &FromMiner) -> bool {
     matches!(
         message,
-        FromMiner::MusterJobLog(_) | FromMiner::MusterJobProgress(_) | FromMiner::MusterMachines(_)
+        FromMiner::MusterJobLog(_)
+            | FromMiner::MusterJobProgress(_)
+            | FromMiner::MusterJobMetrics(_)
+            | FromMiner::MusterMachines(_)
     )
 }

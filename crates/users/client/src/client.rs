@@ -7,8 +7,8 @@ use muster_identity::{Keypair, sign_job, sign_terms};
 use muster_process::SharedClock;
 use muster_protocol::rest::{
     AccountDeleted, AccountView, AccountWebhookView, ApiKey, CreateFile, CreateJob, CreateKey, FilePage,
-    FileView, JobPage, JobView, KeyList, LoginNonce, LoginRequest, MinerView, SetWebhook, SubnetCapacity,
-    Token, WebLink, headers,
+    FileView, JobMetricsView, JobPage, JobView, KeyList, LoginNonce, LoginRequest, MinerView, SetWebhook,
+    SubnetCapacity, Token, WebLink, headers,
 };
 use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER, MinerKey};
 use parking_lot::Mutex;
@@ -383,6 +383,15 @@ impl Client {
     pub async fn miner(&self, miner: MinerKey) -> ClientResult<MinerView> {
         self.require(Feature::Machines).await?;
         self.get(&format!("/api/v1/miners/{miner}/")).await
+    }
+
+    /// The state and the metrics that a job's program reported, while it runs and after.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; also if the facilitator is too old to keep it.
+    pub async fn job_metrics(&self, id: JobId) -> ClientResult<JobMetricsView> {
+        self.require(Feature::Metrics).await?;
+        self.get(&format!("/api/v1/jobs/{id}/metrics/")).await
     }
 
     /// Asks for a job to be stopped. It has ended when its status says so.

@@ -4,7 +4,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, QueueEvent, StatusEntry, events};
+use muster_protocol::rest::{
+    JobView, LogEvent, ProgressEvent, QueueEvent, ReportedState, StatusEntry, events,
+};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use reqwest::{Method, StatusCode};
 
@@ -26,6 +28,8 @@ pub enum News {
     Progress(ProgressEvent),
     /// The place of a job that waits.
     Queued(QueueEvent),
+    /// The program reported its state.
+    Metrics(Box<ReportedState>),
 }
 
 /// How a stream of events ended.
@@ -174,6 +178,11 @@ impl Client {
                 events::QUEUED => {
                     if let Ok(place) = serde_json::from_str(&event.data) {
                         tell(News::Queued(place));
+                    }
+                }
+                events::METRICS => {
+                    if let Ok(state) = serde_json::from_str(&event.data) {
+                        tell(News::Metrics(Box::new(state)));
                     }
                 }
                 // Kinds of events that a newer facilitator adds.

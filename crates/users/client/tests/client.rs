@@ -252,7 +252,7 @@ async fn follow(client: &Client) -> (Vec<JobStatus>, usize) {
     let (mut statuses, mut others) = (Vec::new(), 0);
     let followed = client.follow(id, far(), |news| match news {
         News::Status(entry) => statuses.push(entry.status),
-        News::Log(_) | News::Progress(_) | News::Queued(_) => others += 1,
+        News::Log(_) | News::Progress(_) | News::Queued(_) | News::Metrics(_) => others += 1,
     });
     let view = tokio::time::timeout(Duration::from_secs(60), followed)
         .await

@@ -4,12 +4,13 @@
 //!
 //! Reading order: [`login_tokens`], [`account`], [`rights`], [`web_session`] and [`web_cookies`] (the identity of a
 //! caller), [`signature`] and [`request_bodies`] (the content of a request), [`connections`] (the delivery of jobs),
-//! [`gateways`] (the choice of a gateway), [`history`], [`job_events`], [`live_remains`], [`list_page`] and
-//! [`capacity`] (the answers to users). `muster_http::rate_limit` has the frequency of requests.
+//! [`gateways`] (the choice of a gateway), [`history`], [`job_events`], [`event_slots`], [`live_remains`],
+//! [`list_page`] and [`capacity`] (the answers to users). `muster_http::rate_limit` has the frequency of requests.
 
 pub mod account;
 pub mod capacity;
 pub mod connections;
+pub mod event_slots;
 pub mod gateways;
 pub mod history;
 pub mod job_events;

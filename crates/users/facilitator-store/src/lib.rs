@@ -10,6 +10,7 @@ mod jobs;
 mod live_output;
 mod miner_reports;
 mod open_work;
+mod program_reports;
 mod queue_places;
 mod quota;
 mod replica_messages;
@@ -106,6 +107,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             23,
             "web sessions",
             include_str!("../migrations/0023_web_sessions.sql"),
+        ),
+        (
+            24,
+            "program reports",
+            include_str!("../migrations/0024_program_reports.sql"),
         ),
     ])
 });

@@ -8,12 +8,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::rest::ProgressEvent;
 use muster_protocol::wire::executor::{LayerCount, LogStream, ProgressOf};
-use muster_protocol::wire::muster::{LiveLog, LiveProgress, LiveQueuePlace};
+use muster_protocol::wire::muster::{LiveLog, LiveMetrics, LiveProgress, LiveQueuePlace};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_store::{During as _, StoreError};
 use sqlx::AnyConnection;
 
 use super::Store;
+use super::program_reports::store_report;
 use super::queue_places::store_place;
 use super::retention::LIVE_KEPT;
 use crate::settings::LiveConfig;
@@ -30,6 +31,8 @@ pub enum LiveMessage {
     Progress(LiveProgress),
     /// The place of a job that waits, and when the message came.
     Queued(Box<LiveQueuePlace>, Timestamp),
+    /// The state of the program, as it reported itself.
+    Metrics(Box<LiveMetrics>),
 }
 
 /// A piece of output as stored.
@@ -70,6 +73,7 @@ impl LiveMessage {
             Self::Log(log) => log.uuid,
             Self::Progress(progress) => progress.uuid,
             Self::Queued(place, _) => place.uuid,
+            Self::Metrics(metrics) => metrics.uuid,
         }
     }
 }
@@ -189,13 +193,14 @@ async fn store_messages(
 ) -> Result<(), StoreError> {
     let job = job.to_string();
     let mut stages: BTreeMap<&'static str, &LiveProgress> = BTreeMap::new();
-    let (mut next, mut place) = (None, None);
+    let (mut next, mut place, mut report) = (None, None, None);
     for message in messages {
         match message {
             LiveMessage::Progress(progress) => {
                 stages.insert(progress.of.as_str(), progress);
             }
             LiveMessage::Queued(known, at) => place = Some((known, *at)),
+            LiveMessage::Metrics(metrics) => report = Some(&metrics.report),
             LiveMessage::Log(log) => {
                 let seq = match next {
                     Some(seq) => seq,
@@ -228,6 +233,9 @@ async fn store_messages(
     }
     if let Some((place, told_at)) = place {
         store_place(connection, place, told_at).await?;
+    }
+    if let Some(report) = report {
+        store_report(connection, &job, report, now).await?;
     }
     match next {
         Some(_) => delete_oldest(connection, &job, bounds).await,

@@ -24,12 +24,13 @@ pub(super) const LIVE_KEPT: Duration = Duration::from_secs(3600);
 const DAY_MICROS: i64 = 86_400_000_000;
 
 /// The tables whose bytes count as those of jobs.
-const JOB_TABLES: [&str; 5] = [
+const JOB_TABLES: [&str; 6] = [
     "jobs",
     "statuses",
     "feedback",
     "cheat_reports",
     "webhook_messages",
+    "metric_points",
 ];
 
 /// Everything that goes with a job. Its live output has gone before.
@@ -37,6 +38,9 @@ pub(super) const JOB_PARTS: &[(&str, &str)] = &[
     ("statuses", "job"),
     ("progress", "job"),
     ("queue_places", "job"),
+    ("program_reports", "job"),
+    ("metric_points", "job"),
+    ("metric_series", "job"),
     ("feedback", "job"),
     ("cheat_reports", "job"),
     ("webhook_messages", "job"),

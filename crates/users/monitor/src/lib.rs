@@ -1,9 +1,10 @@
 //! `muster top`. [`panels`] turn a status into tables of text, [`view`] keeps the choices of the keys, and [`draw`]
 //! paints both into a buffer of any size: all three are pure. [`sources`] read the status, `terminal` owns the
-//! terminal, and [`run`] puts them together.
+//! terminal, and [`run`] puts them together. [`curve`] draws the metrics of a job, for `muster job curve`.
 //!
 //! Every text of a peer or a user passes through [`text::sanitize`] before it reaches the terminal.
 
+pub mod curve;
 pub mod draw;
 pub mod panels;
 pub mod run;

@@ -7,9 +7,11 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use muster_client::{News, TransferProgress};
 use muster_protocol::Timestamp;
+use muster_protocol::job::ProgramReport;
 use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry};
 use muster_protocol::wire::executor::{LogStream, ProgressOf};
 
+use crate::curve::describe_report;
 use crate::{job_text, print};
 
 /// Between two frames of a spinner.
@@ -146,6 +148,16 @@ impl LiveDisplay {
             News::Log(log) => self.log(&log),
             News::Progress(progress) => self.progress(&progress),
             News::Queued(place) => self.say(&job_text::place(&place)),
+            News::Metrics(state) => self.metrics(&state.report),
+        }
+    }
+
+    /// The newest report beside the stage, and as a line of its own where no bar can be seen.
+    fn metrics(&mut self, report: &ProgramReport) {
+        let text = describe_report(report);
+        match &self.stage {
+            Some(stage) if !self.bars.is_hidden() => stage.set_message(text),
+            Some(_) | None => self.say(&format!("{:>12}{text}", "")),
         }
     }
 

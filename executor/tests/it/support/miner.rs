@@ -26,8 +26,8 @@ enum Shows {
     Nothing,
     /// That it is Muster.
     Muster,
-    /// That it is Muster and takes executors back.
-    Reattaching,
+    /// That it is Muster and has these features.
+    Features(&'static str),
 }
 
 /// One executor's socket.
@@ -47,8 +47,8 @@ impl Callback for NotePath<'_> {
         if self.1 != Shows::Nothing {
             headers.insert("Muster-Protocol", "1".parse().unwrap());
         }
-        if self.1 == Shows::Reattaching {
-            headers.insert("Muster-Features", "reattach".parse().unwrap());
+        if let Shows::Features(features) = self.1 {
+            headers.insert("Muster-Features", features.parse().unwrap());
         }
         Ok(response)
     }
@@ -73,8 +73,13 @@ impl FakeMiner {
 
     /// A Muster miner that takes executors back.
     pub(crate) async fn reattaching() -> Self {
+        Self::with_features("reattach").await
+    }
+
+    /// A Muster miner with these features.
+    pub(crate) async fn with_features(features: &'static str) -> Self {
         Self {
-            shows: Shows::Reattaching,
+            shows: Shows::Features(features),
             ..Self::start().await
         }
     }
@@ -152,6 +157,22 @@ impl Wire {
                 return message;
             }
             assert!(named.starts_with("Muster"), "{message:#}");
+        }
+    }
+
+    /// Every message up to the first of this type, that one included.
+    pub(crate) async fn until(&mut self, kind: &str) -> Vec<Value> {
+        let mut messages = Vec::new();
+        loop {
+            let message = self
+                .recv()
+                .await
+                .unwrap_or_else(|| panic!("closed where {kind} should come: {messages:#?}"));
+            let found = message["message_type"] == kind;
+            messages.push(message);
+            if found {
+                return messages;
+            }
         }
     }
 

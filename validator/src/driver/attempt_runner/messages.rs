@@ -1,7 +1,7 @@
 //! Handles the messages of the attempt's miner, and the ups and downs of the connection to it.
 
 use muster_chain::Metagraph;
-use muster_facilitator_link::live_output::{log_message, progress_message};
+use muster_facilitator_link::live_output::{log_message, metrics_message, progress_message};
 use muster_gateway::backend::JobNews;
 use muster_identity::{verify_countersigned, verify_receipts};
 use muster_job_messages::attempt_connection::is_repeated;
@@ -22,6 +22,9 @@ use crate::driver::unmatched;
 
 /// The receipts of a refusal that are checked at most: two for each executor, of more executors than any miner has.
 const MAX_EXCUSES: usize = 2_048;
+
+/// Bytes that a metric counts in the budget of live output: its longest name, and a number.
+const METRIC_BYTES: usize = 96;
 
 impl AttemptRunner<'_> {
     pub(super) async fn on_channel(&mut self, event: ChannelEvent) -> Result<(), StoreError> {
@@ -202,6 +205,7 @@ impl AttemptRunner<'_> {
         let size = match &update {
             LiveUpdate::Log(piece) => piece.data.as_bytes().len(),
             LiveUpdate::Progress(_) => 0,
+            LiveUpdate::Metrics(metrics) => metrics.report.metrics.len().saturating_mul(METRIC_BYTES),
         };
         let live_output = &self.drivers.live_output;
         if !self.live_budget.take(size, self.state.clock.now()) {
@@ -212,6 +216,7 @@ impl AttemptRunner<'_> {
         live_output.send(match update {
             LiveUpdate::Log(piece) => log_message(job, *piece),
             LiveUpdate::Progress(progress) => progress_message(job, progress),
+            LiveUpdate::Metrics(metrics) => metrics_message(job, *metrics),
         });
     }
 

@@ -15,7 +15,7 @@ use muster_job_messages::{AttemptConnection, IssuedReceipt};
 use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Event, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::{AttemptId, Feature, MinerKey, ReceiptKind};
+use muster_protocol::{AttemptId, MinerKey, ReceiptKind};
 use muster_store::StoreError;
 
 use super::JobDrivers;
@@ -177,7 +177,7 @@ impl<'a> AttemptRunner<'a> {
             miner: self.attempt.miner,
             request: self.request,
             plan: self.attempt.machine.plan(),
-            image_clock: self.channel.features().has(Feature::Fetching),
+            features: self.channel.features(),
         }
     }
 

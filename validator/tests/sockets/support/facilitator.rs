@@ -137,7 +137,9 @@ impl Facilitator {
     pub(crate) async fn live(&mut self) -> ToFacilitator {
         loop {
             match self.receive().await {
-                live @ (ToFacilitator::MusterJobLog(_) | ToFacilitator::MusterJobProgress(_)) => return live,
+                live @ (ToFacilitator::MusterJobLog(_)
+                | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobMetrics(_)) => return live,
                 ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobQueued(_)
@@ -161,6 +163,7 @@ impl Facilitator {
                 | ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobMetrics(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterGateway(_) => {}
@@ -182,6 +185,7 @@ impl Facilitator {
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobMetrics(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterGateway(_) => {}
@@ -203,6 +207,7 @@ impl Facilitator {
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobMetrics(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterGateway(_) => {}
@@ -223,6 +228,7 @@ impl Facilitator {
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobMetrics(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterMiner(_)

@@ -5,6 +5,7 @@ mod attempt;
 mod credentials;
 mod image_fetch;
 mod limits;
+mod metrics;
 mod outcome;
 mod partial_result;
 mod terms;
@@ -17,6 +18,10 @@ pub use credentials::{
 pub use image_fetch::{IMAGE_FETCH_KEY, ImageFetchFailure};
 pub use limits::{
     BoundedFields, MAX_ENTRIES, MAX_IMAGE_CHARS, MAX_JOB_SECS, MAX_TEXT_BYTES, OverLimit, find_over_limits,
+};
+pub use metrics::{
+    MAX_METRIC_NAME_BYTES, MAX_METRIC_PATTERN_BYTES, MAX_METRIC_RULES, MAX_METRICS, MetricName,
+    MetricNameError, MetricRule, MetricValue, MetricValueError, ProgramReport,
 };
 pub use outcome::{Fault, Outcome};
 pub use partial_result::{FailureContext, PartialResult};

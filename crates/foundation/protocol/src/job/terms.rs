@@ -5,10 +5,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::limits::OverLimit;
+use super::metrics::{MAX_METRIC_PATTERN_BYTES, MAX_METRIC_RULES, MetricRule};
 use crate::digest::{Digest, ImageId};
 
 /// Keeps the digest of terms apart from everything else that is signed; its last part is the layout's version.
 const TERMS_DOMAIN: &[u8] = b"muster/job-terms/1";
+
+/// The same for terms with rules for metrics, which earlier releases do not know.
+const TERMS_DOMAIN_2: &[u8] = b"muster/job-terms/2";
 
 /// Seconds for fetching the image of a job whose terms say nothing: half an hour, in which a line of 50 Mbit/s brings
 /// 11 GB.
@@ -47,6 +51,9 @@ pub struct JobTerms {
     /// The archive that holds the image; absent for an image that the executor finds by its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_archive: Option<ArchiveSource>,
+    /// The rules that find metrics in the program's standard output, at most [`MAX_METRIC_RULES`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<MetricRule>,
 }
 
 /// The archive of a user's own image, as `docker save` writes it. The job names the image in it by its id.
@@ -132,9 +139,15 @@ impl JobTerms {
     /// The job's digest (64 bytes); the priority (1); the image's limit and the queue's, each as a byte that says
     /// whether it is there and 8 bytes if it is; a byte that says whether there is an archive, and if so the URL's
     /// length (4), the URL, the archive's SHA-256 (32) and its length (8). Integers are little-endian.
+    ///
+    /// Terms with rules for metrics have a zero byte behind the job's digest, and at the end the number of rules (1)
+    /// and each of them: the length of its name (1), the name, the length of its pattern (2), the pattern.
     pub fn layout(&self, job: &[u8; 64]) -> Vec<u8> {
         let mut layout = Vec::with_capacity(128);
         layout.extend_from_slice(job);
+        if !self.metrics.is_empty() {
+            layout.push(0);
+        }
         layout.push(self.priority.0);
         for seconds in [self.image_time_limit, self.queue_time_limit] {
             layout.push(u8::from(seconds.is_some()));
@@ -149,13 +162,29 @@ impl JobTerms {
             layout.extend_from_slice(archive.sha256.as_bytes());
             layout.extend_from_slice(&archive.length.to_le_bytes());
         }
+        if !self.metrics.is_empty() {
+            // Longer lists, names and patterns are over their limits.
+            layout.push(u8::try_from(self.metrics.len()).unwrap_or(u8::MAX));
+            for rule in &self.metrics {
+                let (name, pattern) = (rule.name.as_str(), rule.pattern.as_bytes());
+                layout.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+                layout.extend_from_slice(name.as_bytes());
+                layout.extend_from_slice(&u16::try_from(pattern.len()).unwrap_or(u16::MAX).to_le_bytes());
+                layout.extend_from_slice(pattern);
+            }
+        }
         layout
     }
 
-    /// The 32 bytes that are signed: SHA-256 of the domain `muster/job-terms/1` and the layout.
+    /// The 32 bytes that are signed: SHA-256 of the domain and the layout. The domain is `muster/job-terms/1`, and
+    /// `muster/job-terms/2` for terms with rules for metrics.
     pub fn digest(&self, job: &[u8; 64]) -> [u8; 32] {
+        let domain = match self.metrics.is_empty() {
+            true => TERMS_DOMAIN,
+            false => TERMS_DOMAIN_2,
+        };
         Sha256::new()
-            .chain_update(TERMS_DOMAIN)
+            .chain_update(domain)
             .chain_update(self.layout(job))
             .finalize()
             .into()
@@ -178,6 +207,16 @@ impl JobTerms {
         {
             let reason = format!("It may be {MAX_QUEUE_SECS} seconds (thirty days) at most.");
             refuse("queue_time_limit", reason);
+        }
+        if self.metrics.len() > MAX_METRIC_RULES {
+            let reason = format!("There may be {MAX_METRIC_RULES} rules for metrics at most.");
+            refuse("metrics", reason);
+        }
+        let long = |rule: &&MetricRule| !(1..=MAX_METRIC_PATTERN_BYTES).contains(&rule.pattern.len());
+        if let Some(rule) = self.metrics.iter().find(long) {
+            let name = &rule.name;
+            let reason = format!("The pattern of {name} must have 1 to {MAX_METRIC_PATTERN_BYTES} bytes.");
+            refuse("metrics", reason);
         }
         if let Some(archive) = &self.image_archive {
             let web = archive.url.starts_with("http://") || archive.url.starts_with("https://");
@@ -218,7 +257,46 @@ mod tests {
                 sha256: Digest::of(b""),
                 length: 258,
             }),
+            metrics: vec![],
         }
+    }
+
+    fn rule(name: &str, pattern: &str) -> MetricRule {
+        MetricRule {
+            name: name.parse().unwrap(),
+            pattern: pattern.to_owned(),
+        }
+    }
+
+    #[test]
+    fn rules_for_metrics_are_of_the_second_layout() {
+        let terms = JobTerms {
+            metrics: vec![rule("loss", "loss: ([0-9.]+)"), rule("a", "b")],
+            ..JobTerms::default()
+        };
+        let start = "07".repeat(64);
+        let layout = "000500000002046c6f73730f006c6f73733a20285b302d392e5d2b290161010062";
+        assert_eq!(hex::encode(terms.layout(&[7; 64])), format!("{start}{layout}"));
+        assert_eq!(
+            hex::encode(terms.digest(&[7; 64])),
+            "a63cc79786b161f677d495717bdf0d95b5d8fe8fc7a84b7ba4faa1fda81e31dc"
+        );
+        assert_eq!(
+            serde_json::to_string(&terms).unwrap(),
+            r#"{"priority":5,"metrics":[{"name":"loss","pattern":"loss: ([0-9.]+)"},{"name":"a","pattern":"b"}]}"#
+        );
+        let over = |metrics: Vec<MetricRule>| {
+            let terms = JobTerms {
+                metrics,
+                ..JobTerms::default()
+            };
+            let found = terms.find_over_limits("busybox");
+            found.into_iter().map(|over| over.field).collect::<Vec<_>>()
+        };
+        assert_eq!(over(vec![rule("a", "b"); 40]), [""; 0]);
+        assert_eq!(over(vec![rule("a", "b"); 41]), ["metrics"]);
+        assert_eq!(over(vec![rule("a", "")]), ["metrics"]);
+        assert_eq!(over(vec![rule("a", &"b".repeat(501))]), ["metrics"]);
     }
 
     #[test]
@@ -324,12 +402,15 @@ mod tests {
                 length,
             });
         let seconds = || prop::option::of(prop_oneof![0..3_u64, any::<u64>()]);
-        (seconds(), 1..=10_u8, seconds(), prop::option::of(archive)).prop_map(
-            |(image_time_limit, priority, queue_time_limit, image_archive)| JobTerms {
+        let rules = prop::collection::vec(("[a-c]{1,3}", ".{0,8}"), 0..4)
+            .prop_map(|rules| rules.iter().map(|(name, pattern)| rule(name, pattern)).collect());
+        (seconds(), 1..=10_u8, seconds(), prop::option::of(archive), rules).prop_map(
+            |(image_time_limit, priority, queue_time_limit, image_archive, metrics)| JobTerms {
                 image_time_limit,
                 priority: priority.try_into().unwrap(),
                 queue_time_limit,
                 image_archive,
+                metrics,
             },
         )
     }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::webhooks::WebhookDelivery;
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
+use crate::job::{MetricName, MetricValue, ProgramReport};
 use crate::keys::ValidatorKey;
 use crate::status::JobStatus;
 use crate::time::Timestamp;
@@ -280,6 +281,8 @@ pub mod events {
     pub const PROGRESS: &str = "progress";
     /// The data is a [`super::QueueEvent`].
     pub const QUEUED: &str = "queued";
+    /// The data is a [`super::ReportedState`].
+    pub const METRICS: &str = "metrics";
 }
 
 /// A piece of a running job's output. Pieces may be missing: the next one's `offset` shows it.
@@ -313,6 +316,52 @@ pub struct ProgressEvent {
     /// The layers of an image, with `image_pull`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayerCount>,
+}
+
+/// The newest state of a job's program, as it reported itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReportedState {
+    /// The time at which the facilitator received the report.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub at: Timestamp,
+    /// The program's own words about its state.
+    pub report: ProgramReport,
+}
+
+/// The metrics of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobMetricsView {
+    /// The newest state; null if the program has reported nothing.
+    pub newest: Option<ReportedState>,
+    /// The values of each metric, sorted by name; 2,000 points at most. A longer series has lost every second point.
+    pub series: Vec<MetricSeries>,
+}
+
+/// The values of one metric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MetricSeries {
+    /// The metric's name.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub name: MetricName,
+    /// The values, the oldest first.
+    pub points: Vec<MetricPoint>,
+}
+
+/// One value of a metric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MetricPoint {
+    /// The time at which the facilitator received it.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, format = "date-time"))]
+    pub at: Timestamp,
+    /// The program's step at that time; null if the program counts none.
+    pub step: Option<u64>,
+    /// The number that the program reported.
+    #[cfg_attr(feature = "openapi", schema(value_type = f64))]
+    pub value: MetricValue,
 }
 
 /// The place of a job that waits for an executor.

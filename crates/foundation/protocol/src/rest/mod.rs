@@ -14,8 +14,8 @@ pub use accounts::{
 };
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{
-    CreateJob, Feedback, JobPage, JobView, LogEvent, ProgressEvent, QueueEvent, QueuedJob, ReportCheat,
-    StatusEntry, events,
+    CreateJob, Feedback, JobMetricsView, JobPage, JobView, LogEvent, MetricPoint, MetricSeries,
+    ProgressEvent, QueueEvent, QueuedJob, ReportCheat, ReportedState, StatusEntry, events,
 };
 pub use subnet::{ClassOffer, MinerReport, MinerView, SubnetCapacity, ValidatorCapacity};
 pub use webhooks::{AccountWebhookView, SetWebhook, WebhookDelivery, WebhookState};

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::class::ExecutorClass;
 use crate::digest::Digest;
 use crate::ids::AttemptId;
+use crate::job::ProgramReport;
 use crate::macros::{open_enum, serde_as_text};
 use crate::time::Timestamp;
 
@@ -84,6 +85,18 @@ pub struct JobProgress {
     /// The layers of an image, with [`ProgressOf::ImagePull`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayerCount>,
+}
+
+/// `MusterJobMetrics`: the newest state of a running program, as it reported itself. Only peers with the feature
+/// `metrics` get it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobMetrics {
+    /// The id of the attempt.
+    pub job_uuid: AttemptId,
+    /// The time of the report by the executor's clock.
+    pub at: Timestamp,
+    /// The program's own words about its state.
+    pub report: ProgramReport,
 }
 
 /// The layers of an image that is being fetched.

@@ -9,7 +9,7 @@ use super::machines::MinerNotice;
 use super::miner::StreamingDetails;
 use super::muster::{
     CancelRequest, CapacityNotice, Challenge, ChallengeResponse, GatewayNotice, JobExtension, LiveLog,
-    LiveProgress, LiveQueuePlace, StatusExtension,
+    LiveMetrics, LiveProgress, LiveQueuePlace, StatusExtension,
 };
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
@@ -40,6 +40,8 @@ pub enum ToFacilitator {
     MusterJobLog(Box<LiveLog>),
     /// Muster's own: the progress of a job's stage.
     MusterJobProgress(LiveProgress),
+    /// Muster's own: the progress and the metrics that a job's program reported.
+    MusterJobMetrics(Box<LiveMetrics>),
     /// Muster's own: the place of a job that waits.
     MusterJobQueued(Box<LiveQueuePlace>),
     /// Muster's own: what the validator's miners offer.

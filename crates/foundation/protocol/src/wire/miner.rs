@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::executor::{
     EndStored, EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, ExecutorUp, FetchImage,
-    JobLog, JobProgress, LeaseHeld, LeaseOver, Reattach, SealSession, SessionClosed, SessionSealed,
+    JobLog, JobMetrics, JobProgress, LeaseHeld, LeaseOver, Reattach, SealSession, SessionClosed,
+    SessionSealed,
 };
 use super::machines::MachinesNotice;
 use super::muster::{CancelJob, OfferExtension, ReceiptCountersigned, WhitelistNotice};
@@ -98,6 +99,8 @@ pub enum FromMiner {
     MusterJobLog(Box<JobLog>),
     /// Muster's own: the progress of a stage that takes long.
     MusterJobProgress(JobProgress),
+    /// Muster's own: the progress and the metrics that the program reported.
+    MusterJobMetrics(Box<JobMetrics>),
     /// Muster's own, executor to miner: measurements of the executor's machine.
     MusterExecutorMetrics(Box<ExecutorMetrics>),
     /// Muster's own, miner to validator: the load of the miner's persistent executors.
@@ -534,6 +537,7 @@ impl FromMiner {
             Self::MusterExecutorUp(m) => Some(m.job_uuid),
             Self::MusterJobLog(m) => Some(m.job_uuid),
             Self::MusterJobProgress(m) => Some(m.job_uuid),
+            Self::MusterJobMetrics(m) => Some(m.job_uuid),
             Self::MusterLeaseOver(m) => Some(m.job_uuid),
             Self::MusterSealSession(m) => Some(m.job_uuid),
             Self::MusterSessionClosed(m) => Some(m.job_uuid),

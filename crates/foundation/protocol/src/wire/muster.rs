@@ -12,10 +12,14 @@ use crate::class::ExecutorClass;
 use crate::digest::ImageId;
 use crate::features::{Feature, FeatureSet};
 use crate::ids::{AttemptId, JobId};
-use crate::job::{ArchiveSource, JobTerms, OverLimit, PartialResult, RegistryCredentials, SealedCredentials};
+use crate::job::{
+    ArchiveSource, JobTerms, MetricRule, OverLimit, PartialResult, ProgramReport, RegistryCredentials,
+    SealedCredentials,
+};
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
 use crate::signature::Signature;
+use crate::time::Timestamp;
 
 /// `MusterReceiptCountersigned`, miner to validator: a receipt the miner has signed and stored.
 ///
@@ -98,6 +102,19 @@ pub struct LiveProgress {
     /// The layers of an image, with [`ProgressOf::ImagePull`]. Only facilitators with the feature `fetching` get them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<LayerCount>,
+}
+
+/// `MusterJobMetrics`, validator to facilitator: the newest state of a running program, as it reported itself. Not
+/// answered. Sent only to facilitators that showed the feature `metrics`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveMetrics {
+    /// The id of the job.
+    pub uuid: JobId,
+    /// The time of the report by the executor's clock.
+    pub at: Timestamp,
+    /// The program's own words about its state.
+    pub report: ProgramReport,
 }
 
 /// `MusterJobQueued`, validator to facilitator: the place of a job that waits for an executor. Not answered. Sent only
@@ -316,7 +333,12 @@ impl JobExtension {
         let archive = self.terms.as_ref().and_then(|terms| terms.image_archive.as_ref());
         let private = archive.is_some() || self.registry.is_some();
         let terms = self.terms.is_some() || self.registry.is_some();
-        let needed = [(terms, Feature::Terms), (private, Feature::PrivateImages)];
+        let metrics = self.terms.as_ref().is_some_and(|terms| !terms.metrics.is_empty());
+        let needed = [
+            (terms, Feature::Terms),
+            (private, Feature::PrivateImages),
+            (metrics, Feature::Metrics),
+        ];
         let needed = needed.into_iter().filter(|(needed, _)| *needed);
         needed.map(|(_, feature)| feature).collect()
     }
@@ -373,6 +395,10 @@ pub struct OfferExtension {
     /// Miner to executor: the same login, opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<RegistryCredentials>,
+    /// The rules that find metrics in the program's standard output. Sent only to peers that showed the feature
+    /// `metrics`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<MetricRule>,
 }
 
 impl JobRequest {

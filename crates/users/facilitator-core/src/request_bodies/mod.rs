@@ -1,6 +1,7 @@
 //! Parses and checks the bodies of users' requests, and turns a job into the frame for its validator. Pure.
 
 use indexmap::IndexMap;
+use muster_job_metrics::MetricRules;
 use muster_protocol::job::{BoundedFields, find_over_limits};
 use muster_protocol::rest::{
     CreateJob, CreateKey, Feedback, KeyRight, MAX_KEY_DAYS, ReportCheat, SetWebhook,
@@ -229,6 +230,10 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
         }
         for found in extension.find_over_limits(&job.docker_image) {
             refuse("muster", found.to_string());
+        }
+        let rules = extension.terms.as_ref().map_or(&[][..], |terms| &terms.metrics);
+        if let Err(error) = MetricRules::compile(rules) {
+            refuse("muster", format!("metrics: {error}"));
         }
     }
     let folder = job.artifacts_dir.as_deref().unwrap_or_default();

@@ -91,3 +91,85 @@ async fn the_live_output_of_a_lost_job_is_kept() {
         assert!(store.job(job.uuid).await.unwrap().unwrap().keeps_output);
     }
 }
+
+#[tokio::test]
+async fn metrics_are_series_within_a_bound_and_stay_as_long_as_their_job() {
+    for (test, store) in engines().await {
+        let (validator, bounds) = (validator_key("Validator"), LiveConfig::default());
+        let job = job("User", 1);
+        create(&store, validator, &job, at(0)).await;
+        let message = |step: u64, metrics: &[(&str, f64)]| {
+            let metric = |(name, value): &(&str, f64)| (name.parse().unwrap(), (*value).try_into().unwrap());
+            let report = ProgramReport {
+                step: Some(step),
+                metrics: metrics.iter().map(metric).collect(),
+                elapsed_s: step,
+                ..ProgramReport::default()
+            };
+            LiveMessage::Metrics(Box::new(LiveMetrics {
+                uuid: job.uuid,
+                at: at(1),
+                report,
+            }))
+        };
+        let foreign = [(validator_key("Other"), message(9, &[("loss", 9.0)]))];
+        store.store_live(&foreign, &bounds, at(1)).await.unwrap();
+        assert_eq!(store.program_report(job.uuid).await.unwrap(), None);
+        // Of the reports that come at once, the newest counts.
+        let both = [
+            (validator, message(1, &[("loss", 3.0)])),
+            (validator, message(2, &[("loss", 2.5)])),
+        ];
+        store.store_live(&both, &bounds, at(2)).await.unwrap();
+        let newest = store.program_report(job.uuid).await.unwrap().unwrap();
+        assert_eq!(
+            (newest.report.step, newest.at),
+            (Some(2), at(2)),
+            "{}",
+            test.engine
+        );
+        let [series] = &store.metric_series(job.uuid).await.unwrap()[..] else {
+            panic!("one series")
+        };
+        let point = &series.points[0];
+        assert_eq!((point.step, point.value.get(), point.at), (Some(2), 2.5, at(2)));
+
+        // A name of its own in each report makes no more series than a report may hold.
+        for number in 0..80_u32 {
+            let name = format!("m{number}");
+            let sent = [(validator, message(3, &[(name.as_str(), 1.0)]))];
+            store
+                .store_live(&sent, &bounds, at(3 + i64::from(number)))
+                .await
+                .unwrap();
+        }
+        assert_eq!(store.metric_series(job.uuid).await.unwrap().len(), 64);
+
+        for step in 0..2_001_u32 {
+            let sent = [(validator, message(step.into(), &[("loss", f64::from(step))]))];
+            store
+                .store_live(&sent, &bounds, at(100 + i64::from(step)))
+                .await
+                .unwrap();
+        }
+        let all = store.metric_series(job.uuid).await.unwrap();
+        let loss = all.iter().find(|series| series.name.as_str() == "loss").unwrap();
+        assert_eq!(loss.points.len(), 1_002, "every second one of 2,001, and one");
+        assert_eq!(loss.points.last().unwrap().step, Some(2_000));
+        assert!(loss.points.is_sorted_by_key(|point| point.at));
+
+        store
+            .record(validator, &update(job.uuid, JobStatus::Completed), at(3_000))
+            .await
+            .unwrap();
+        sweep_at(&store, 10_000).await;
+        assert_eq!(
+            store.metric_series(job.uuid).await.unwrap().len(),
+            64,
+            "longer than its output"
+        );
+        sweep_at(&store, 400 * 86_400).await;
+        assert_eq!(store.metric_series(job.uuid).await.unwrap(), []);
+        assert_eq!(store.program_report(job.uuid).await.unwrap(), None);
+    }
+}

@@ -39,11 +39,12 @@ use muster_facilitator_store::{
     LiveConfig, LiveMessage, NewKey, QuotaExceeded, Store, StoredJobPage, UpdateOutcome,
 };
 use muster_identity::{Keypair, Verified, sign_job, verify_job};
+use muster_protocol::job::ProgramReport;
 use muster_protocol::rest::{ApiKey, CreateJob, KeyRight};
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
 use muster_protocol::wire::executor::LogStream;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata};
-use muster_protocol::wire::muster::LiveLog;
+use muster_protocol::wire::muster::{LiveLog, LiveMetrics};
 use muster_protocol::{JobId, JobStatus, Timestamp, UserKey, ValidatorKey};
 use muster_store::testing::{TestStore, migrations_in, stores};
 use std::sync::LazyLock;

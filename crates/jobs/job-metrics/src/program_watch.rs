@@ -1,0 +1,352 @@
+//! The newest state of one running program, from the lines of its progress file and of its standard output.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use muster_protocol::Timestamp;
+use muster_protocol::job::{MAX_METRICS, MetricName, MetricValue, ProgramReport};
+
+use crate::line_splitter::LineSplitter;
+use crate::metric_rules::MetricRules;
+use crate::progress_line::{self, ProgressLine};
+
+/// Bytes of standard output in a second that are searched for metrics. A program that prints more has metrics in what
+/// was searched.
+const SEARCHED_BYTES_A_SECOND: usize = 256 * 1024;
+
+/// Lines of the progress file in a second that are read.
+const LINES_A_SECOND: u32 = 1_000;
+
+/// The newest samples of the part that is done, by which the end is estimated.
+const SAMPLES: usize = 10;
+
+/// The newest state of a program that reports itself.
+#[derive(Clone, Debug)]
+pub struct ProgramWatch {
+    rules: MetricRules,
+    started: Timestamp,
+    file: LineSplitter,
+    stdout: LineSplitter,
+    state: ProgressLine,
+    /// When the program last told how long it will take, and what it told.
+    own_eta: Option<(Timestamp, u64)>,
+    /// The part that is done, with its time; the oldest first.
+    samples: VecDeque<(Timestamp, f64)>,
+    /// Something has come since the last report.
+    is_changed: bool,
+    second: Second,
+    ignored: u64,
+}
+
+/// The amount that was read in the second from `began` on.
+#[derive(Clone, Copy, Debug)]
+struct Second {
+    began: Timestamp,
+    searched: usize,
+    lines: u32,
+}
+
+impl ProgramWatch {
+    /// A watch on a program that started at `started`.
+    pub fn new(rules: MetricRules, started: Timestamp) -> Self {
+        Self {
+            rules,
+            started,
+            file: LineSplitter::default(),
+            stdout: LineSplitter::default(),
+            state: ProgressLine::default(),
+            own_eta: None,
+            samples: VecDeque::new(),
+            is_changed: false,
+            second: Second {
+                began: started,
+                searched: 0,
+                lines: 0,
+            },
+            ignored: 0,
+        }
+    }
+
+    /// Takes the next bytes of the progress file.
+    pub fn read_file(&mut self, piece: &[u8], now: Timestamp) {
+        self.second.begin_if_over(now);
+        let mut splitter = std::mem::take(&mut self.file);
+        let long = splitter.push(piece, |line| self.read_line(line, now));
+        self.file = splitter;
+        self.ignored = self.ignored.saturating_add(long);
+    }
+
+    /// Takes the next bytes of the standard output.
+    pub fn read_stdout(&mut self, piece: &[u8], now: Timestamp) {
+        if self.rules.is_empty() {
+            return;
+        }
+        self.second.begin_if_over(now);
+        let room = SEARCHED_BYTES_A_SECOND.saturating_sub(self.second.searched);
+        let searched = piece.get(..room).unwrap_or(piece);
+        self.second.searched = self.second.searched.saturating_add(searched.len());
+        let mut splitter = std::mem::take(&mut self.stdout);
+        splitter.push(searched, |line| {
+            let found = self.rules.find(&String::from_utf8_lossy(line));
+            self.add_metrics(found);
+        });
+        self.stdout = splitter;
+    }
+
+    /// The state at `now`; `None` if nothing has come since the last report, or nothing at all.
+    pub fn take_report(&mut self, now: Timestamp) -> Option<ProgramReport> {
+        std::mem::take(&mut self.is_changed).then(|| self.report(now))
+    }
+
+    /// Lines of the progress file that said nothing, or not all that they meant to say.
+    pub const fn ignored_lines(&self) -> u64 {
+        self.ignored
+    }
+
+    fn report(&self, now: Timestamp) -> ProgramReport {
+        let state = &self.state;
+        ProgramReport {
+            done_permille: state.done_permille,
+            epoch: state.epoch,
+            epochs: state.epochs,
+            step: state.step,
+            steps: state.steps,
+            metrics: state.metrics.clone(),
+            elapsed_s: now.since(self.started).as_secs(),
+            eta_s: self.estimate_end(now),
+        }
+    }
+
+    fn read_line(&mut self, line: &[u8], now: Timestamp) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        self.second.lines = self.second.lines.saturating_add(1);
+        if self.second.lines > LINES_A_SECOND {
+            self.ignored = self.ignored.saturating_add(1);
+            return;
+        }
+        let (read, errors) = progress_line::parse(line);
+        if !errors.is_empty() {
+            self.ignored = self.ignored.saturating_add(1);
+        }
+        if read == ProgressLine::default() {
+            return;
+        }
+        let newer = |new: Option<u64>, old: &mut Option<u64>| *old = new.or(*old);
+        newer(read.epoch, &mut self.state.epoch);
+        newer(read.epochs, &mut self.state.epochs);
+        newer(read.step, &mut self.state.step);
+        newer(read.steps, &mut self.state.steps);
+        self.state.done_permille = read.done_permille.or(self.state.done_permille);
+        self.own_eta = read.eta_s.map(|eta| (now, eta)).or(self.own_eta);
+        self.is_changed = true;
+        self.add_metrics(read.metrics);
+        self.add_sample(now);
+    }
+
+    /// Adds metrics. Names beyond the bound are left out.
+    fn add_metrics(&mut self, metrics: impl IntoIterator<Item = (MetricName, MetricValue)>) {
+        let known: &mut BTreeMap<_, _> = &mut self.state.metrics;
+        for (name, value) in metrics {
+            if known.len() < MAX_METRICS || known.contains_key(&name) {
+                known.insert(name, value);
+                self.is_changed = true;
+            }
+        }
+    }
+
+    /// Notes the part that is done, if it can be told and has grown. A smaller one means that the program counts anew.
+    fn add_sample(&mut self, now: Timestamp) {
+        let Some(done) = self.done() else { return };
+        match self.samples.back() {
+            Some((_, before)) if done < *before => self.samples.clear(),
+            Some((at, before)) if done <= *before || now <= *at => return,
+            Some(_) | None => {}
+        }
+        self.samples.push_back((now, done));
+        if self.samples.len() > SAMPLES {
+            self.samples.pop_front();
+        }
+    }
+
+    /// The part that is done, from 0 to 1: as the program says, else its steps, else its epochs.
+    fn done(&self) -> Option<f64> {
+        let state = &self.state;
+        let said = state.done_permille.map(|permille| f64::from(permille) / 1_000.0);
+        said.or_else(|| part(state.step, state.steps))
+            .or_else(|| part(state.epoch, state.epochs))
+    }
+
+    /// The seconds that are left: the program's word, less the time since, or by the pace of the last samples.
+    fn estimate_end(&self, now: Timestamp) -> Option<u64> {
+        if let Some((at, eta)) = self.own_eta {
+            return Some(eta.saturating_sub(now.since(at).as_secs()));
+        }
+        let ((first_at, first), (last_at, last)) = (self.samples.front()?, self.samples.back()?);
+        let (took, grown) = (last_at.since(*first_at).as_secs_f64(), last - first);
+        let left = (grown > 0.0).then(|| took * (1.0 - last) / grown)?;
+        let since = now.since(*last_at).as_secs_f64();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a cast of a float keeps to the range of the integer"
+        )]
+        let whole = (left - since).max(0.0) as u64;
+        Some(whole)
+    }
+}
+
+impl Second {
+    fn begin_if_over(&mut self, now: Timestamp) {
+        if now.since(self.began).as_secs() >= 1 {
+            *self = Self {
+                began: now,
+                searched: 0,
+                lines: 0,
+            };
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of epochs and steps")]
+fn part(count: Option<u64>, all: Option<u64>) -> Option<f64> {
+    let (count, all) = (count?, all.filter(|all| *all > 0)?);
+    Some((count as f64 / all as f64).min(1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::job::MetricRule;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_secs(second)
+    }
+
+    fn watch(rules: &[(&str, &str)]) -> ProgramWatch {
+        let rule = |(name, pattern): &(&str, &str)| MetricRule {
+            name: name.parse().unwrap(),
+            pattern: (*pattern).to_owned(),
+        };
+        let rules: Vec<_> = rules.iter().map(rule).collect();
+        ProgramWatch::new(MetricRules::compile(&rules).unwrap(), at(100))
+    }
+
+    fn metric(report: &ProgramReport, name: &str) -> Option<f64> {
+        report
+            .metrics
+            .get(&name.parse().unwrap())
+            .map(|value| value.get())
+    }
+
+    #[test]
+    fn both_sources_make_one_report_and_silence_makes_none() {
+        let mut watch = watch(&[("loss", r"loss=([0-9.]+)")]);
+        assert_eq!(watch.take_report(at(101)), None);
+        watch.read_stdout(b"step 1 loss=2.5\nstep 2 loss=", at(102));
+        watch.read_file(
+            b"{\"epoch\":1,\"epochs\":4,\"metrics\":{\"accuracy\":0.5}}\n{\"step\":",
+            at(103),
+        );
+        let report = watch.take_report(at(110)).unwrap();
+        assert_eq!(
+            (report.epoch, report.epochs, report.step),
+            (Some(1), Some(4), None)
+        );
+        assert_eq!(
+            (metric(&report, "loss"), metric(&report, "accuracy")),
+            (Some(2.5), Some(0.5))
+        );
+        assert_eq!(
+            (report.elapsed_s, report.eta_s),
+            (10, None),
+            "one sample has no pace"
+        );
+        assert_eq!(watch.take_report(at(111)), None, "nothing came since");
+        watch.read_stdout(b"1.5\n", at(112));
+        watch.read_file(b"7}\n", at(112));
+        let report = watch.take_report(at(113)).unwrap();
+        assert_eq!((metric(&report, "loss"), report.step), (Some(1.5), Some(7)));
+        assert_eq!(report.epoch, Some(1), "a part that a line leaves out stays");
+    }
+
+    #[test]
+    fn the_end_is_the_programs_word_or_follows_from_the_last_ten_samples() {
+        let mut watch = watch(&[]);
+        for step in 0..=20 {
+            // The first ten steps take ten seconds each, the others one.
+            let second = 100 + if step <= 10 { step * 10 } else { 90 + step };
+            watch.read_file(
+                format!("{{\"step\":{step},\"steps\":40}}\n").as_bytes(),
+                at(second),
+            );
+        }
+        assert_eq!(watch.take_report(at(210)).unwrap().eta_s, Some(20));
+        watch.read_file(b"{\"step\":20}\n", at(215));
+        assert_eq!(
+            watch.take_report(at(215)).unwrap().eta_s,
+            Some(15),
+            "no sample, and time has passed"
+        );
+        watch.read_file(b"{\"eta_s\":100}\n", at(216));
+        assert_eq!(watch.take_report(at(226)).unwrap().eta_s, Some(90));
+        let mut again = super::tests::watch(&[]);
+        for (second, fraction) in [(101, 0.9), (102, 0.0), (112, 0.5)] {
+            again.read_file(format!("{{\"fraction\":{fraction}}}\n").as_bytes(), at(second));
+        }
+        assert_eq!(
+            again.take_report(at(112)).unwrap().eta_s,
+            Some(10),
+            "it counts anew"
+        );
+    }
+
+    #[test]
+    fn a_program_that_floods_is_read_in_part_and_its_faults_are_counted() {
+        let mut watch = watch(&[("n", "n=([0-9]+)")]);
+        let flood: String = (0..100_000)
+            .map(|number| format!("{{\"step\":{number}}}\n"))
+            .collect();
+        watch.read_file(flood.as_bytes(), at(101));
+        assert_eq!(watch.take_report(at(101)).unwrap().step, Some(999));
+        assert_eq!(watch.ignored_lines(), 99_000);
+        watch.read_file(b"nonsense\n{\"step\":7}\n\n", at(102));
+        assert_eq!(watch.take_report(at(102)).unwrap().step, Some(7));
+        assert_eq!(watch.ignored_lines(), 99_001);
+        let printed = "n=1\n".repeat(SEARCHED_BYTES_A_SECOND);
+        watch.read_stdout(printed.as_bytes(), at(103));
+        assert_eq!(watch.second.searched, SEARCHED_BYTES_A_SECOND);
+        watch.read_stdout(b"n=2\n", at(103));
+        assert_eq!(metric(&watch.take_report(at(103)).unwrap(), "n"), Some(1.0));
+        watch.read_stdout(b"n=3\n", at(104));
+        assert_eq!(metric(&watch.take_report(at(104)).unwrap(), "n"), Some(3.0));
+        let many: String = (0..200)
+            .map(|number| format!("{{\"metrics\":{{\"m{number}\":1}}}}\n"))
+            .collect();
+        watch.read_file(many.as_bytes(), at(105));
+        assert_eq!(watch.take_report(at(105)).unwrap().metrics.len(), MAX_METRICS);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_a_report_is_within_its_bounds(
+            pieces in proptest::collection::vec((any::<bool>(), "[{}\":,a-c0-9.\\-\n ]{0,80}", 0_i64..5), 0..30),
+        ) {
+            let mut watch = watch(&[("a", "a([0-9.]+)")]);
+            let mut now = 100;
+            for (is_file, piece, later) in pieces {
+                now += later;
+                match is_file {
+                    true => watch.read_file(piece.as_bytes(), at(now)),
+                    false => watch.read_stdout(piece.as_bytes(), at(now)),
+                }
+                if let Some(report) = watch.take_report(at(now)) {
+                    prop_assert!(report.metrics.len() <= MAX_METRICS);
+                    prop_assert!(report.done_permille.is_none_or(|permille| permille <= 1_000));
+                }
+            }
+        }
+    }
+}

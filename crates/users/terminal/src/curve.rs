@@ -1,0 +1,277 @@
+//! The curves of a job's metrics as SVG, and a report of its program in a line.
+
+use std::fmt::Write as _;
+
+use muster_protocol::job::ProgramReport;
+use muster_protocol::rest::{MetricPoint, MetricSeries};
+
+const WIDTH: f64 = 720.0;
+/// The height of one curve with its title and its axis.
+const ROW: f64 = 220.0;
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 36.0;
+
+/// The axis along which the points of a series lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CurveAxis {
+    /// The program's steps.
+    Steps,
+    /// Seconds since the first point.
+    Seconds,
+}
+
+impl CurveAxis {
+    /// The axis of a series: steps if the program counted them at every point, else the time.
+    pub fn of(series: &MetricSeries) -> Self {
+        match series.points.iter().all(|point| point.step.is_some()) {
+            true => Self::Steps,
+            false => Self::Seconds,
+        }
+    }
+
+    /// The word for the axis.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Steps => "step",
+            Self::Seconds => "seconds",
+        }
+    }
+
+    /// The points of a series along this axis.
+    #[expect(clippy::cast_precision_loss, reason = "steps and microseconds on a picture")]
+    pub fn coordinates(self, series: &MetricSeries) -> Vec<(f64, f64)> {
+        let begun = series.points.first().map(|point| point.at);
+        let across = |point: &MetricPoint| match self {
+            Self::Steps => point.step.unwrap_or_default() as f64,
+            Self::Seconds => begun.map_or(0.0, |begun| point.at.since(begun).as_secs_f64()),
+        };
+        let points = series.points.iter();
+        points.map(|point| (across(point), point.value.get())).collect()
+    }
+}
+
+/// The smallest and the largest of some numbers; a range of one where there is a single number, or none.
+pub fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (low, high) = numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| {
+        (low.min(number), high.max(number))
+    });
+    match low < high {
+        true => (low, high),
+        false if low.is_finite() => (low - 0.5, low + 0.5),
+        false => (0.0, 1.0),
+    }
+}
+
+/// The curves of some metrics as an SVG picture, one below the other. `title` is any text.
+pub fn draw_svg(title: &str, series: &[MetricSeries]) -> String {
+    let rows = series.len().max(1);
+    #[expect(clippy::cast_precision_loss, reason = "a job has at most 64 metrics")]
+    let height = rows as f64 * ROW + 24.0;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n<text x=\"10\" y=\"18\">{}</text>\n",
+        escape(title)
+    );
+    let mut top = 24.0;
+    for one in series {
+        draw_row(&mut svg, one, top);
+        top += ROW;
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn draw_row(svg: &mut String, series: &MetricSeries, top: f64) {
+    let axis = CurveAxis::of(series);
+    let points = axis.coordinates(series);
+    let (first, last) = range(points.iter().map(|(x, _)| *x));
+    let (low, high) = range(points.iter().map(|(_, y)| *y));
+    let (width, height) = (WIDTH - LEFT - RIGHT, ROW - TOP - BOTTOM);
+    let x = |at: f64| LEFT + (at - first) / (last - first) * width;
+    let y = |value: f64| top + TOP + (high - value) / (high - low) * height;
+    let path: Vec<String> = points
+        .iter()
+        .map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value)))
+        .collect();
+    let (floor, ceiling) = (top + TOP + height, top + TOP);
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        svg,
+        "<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"bold\">{}</text>\n\
+         <path d=\"M{LEFT},{ceiling:.1}V{floor:.1}H{:.1}\" fill=\"none\" stroke=\"#999\"/>\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n\
+         <text x=\"{LEFT}\" y=\"{:.1}\">{} {}</text>\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n\
+         <polyline points=\"{}\" fill=\"none\" stroke=\"#1b6ca8\" stroke-width=\"1.5\"/>",
+        top + 24.0,
+        escape(series.name.as_str()),
+        WIDTH - RIGHT,
+        LEFT - 6.0,
+        ceiling + 10.0,
+        number(high),
+        LEFT - 6.0,
+        floor,
+        number(low),
+        floor + 16.0,
+        axis.label(),
+        number(first),
+        WIDTH - RIGHT,
+        floor + 16.0,
+        number(last),
+        path.join(" "),
+    );
+}
+
+/// A number with four significant digits, as people read it.
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-3..1e6).contains(&size) {
+        return format!("{value:.3e}");
+    }
+    let digits = (3.0 - size.log10().floor()).clamp(0.0, 6.0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and 6"
+    )]
+    let text = format!("{value:.*}", digits as usize);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// A report in a line: `epoch 3 of 10, step 300 of 1200, 25 %, loss 0.5312, 2 min left`.
+pub fn describe_report(report: &ProgramReport) -> String {
+    let counted = |word: &str, count: Option<u64>, all: Option<u64>| {
+        let of = all.map(|all| format!(" of {all}")).unwrap_or_default();
+        count.map(|count| format!("{word} {count}{of}"))
+    };
+    let done = report
+        .done_permille
+        .map(|permille| format!("{}.{} %", permille / 10, permille % 10));
+    let metrics = report.metrics.iter();
+    let metrics = metrics.map(|(name, value)| Some(format!("{name} {}", number(value.get()))));
+    let left = report.eta_s.map(|seconds| format!("{} left", duration(seconds)));
+    [
+        counted("epoch", report.epoch, report.epochs),
+        counted("step", report.step, report.steps),
+        done,
+    ]
+    .into_iter()
+    .chain(metrics)
+    .chain([left])
+    .flatten()
+    .collect::<Vec<_>>()
+    .join(", ")
+}
+
+/// A time in its two largest units: `42 s`, `3 min 5 s`, `2 h 10 min`, `4 d 3 h`.
+fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, ..) => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
+fn escape(text: &str) -> String {
+    let plain: String = text.chars().filter(|c| !c.is_control()).collect();
+    plain
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_protocol::Timestamp;
+
+    use super::*;
+
+    fn series(points: &[(i64, Option<u64>, f64)]) -> MetricSeries {
+        let point = |(at, step, value): &(i64, Option<u64>, f64)| MetricPoint {
+            at: Timestamp::from_secs(*at),
+            step: *step,
+            value: (*value).try_into().unwrap(),
+        };
+        MetricSeries {
+            name: "loss".parse().unwrap(),
+            points: points.iter().map(point).collect(),
+        }
+    }
+
+    #[test]
+    fn points_lie_along_steps_where_all_have_one_and_along_the_time_else() {
+        let steps = series(&[(10, Some(5), 2.0), (20, Some(10), 1.0)]);
+        assert_eq!(CurveAxis::of(&steps), CurveAxis::Steps);
+        assert_eq!(CurveAxis::Steps.coordinates(&steps), [(5.0, 2.0), (10.0, 1.0)]);
+        let times = series(&[(10, Some(5), 2.0), (25, None, 1.0)]);
+        assert_eq!(CurveAxis::of(&times), CurveAxis::Seconds);
+        assert_eq!(CurveAxis::Seconds.coordinates(&times), [(0.0, 2.0), (15.0, 1.0)]);
+    }
+
+    #[test]
+    fn a_picture_holds_every_point_within_its_frame_and_no_markup_of_others() {
+        let svg = draw_svg(
+            "<job> & co",
+            &[series(&[(0, Some(0), 4.0), (1, Some(1), 2.0), (2, Some(2), 3.0)])],
+        );
+        assert!(svg.contains("&lt;job&gt; &amp; co"), "{svg}");
+        assert!(
+            svg.contains("points=\"80.0,58.0 390.0,208.0 700.0,133.0\""),
+            "{svg}"
+        );
+        for odd in [
+            series(&[]),
+            series(&[(0, None, 7.0)]),
+            series(&[(0, None, 1e300), (1, None, -1e300)]),
+        ] {
+            let svg = draw_svg("", std::slice::from_ref(&odd));
+            assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        }
+        assert!(draw_svg("", &[]).ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn numbers_and_reports_read_as_people_write_them() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.53125, "0.5312"),
+            (12.0, "12"),
+            (-1234.5, "-1234"),
+            (1e-9, "1.000e-9"),
+            (3e8, "3.000e8"),
+            (2.5, "2.5"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        let report = ProgramReport {
+            done_permille: Some(255),
+            epoch: Some(3),
+            epochs: Some(10),
+            step: Some(300),
+            metrics: [("loss".parse().unwrap(), 0.5.try_into().unwrap())].into(),
+            elapsed_s: 30,
+            eta_s: Some(125),
+            ..ProgramReport::default()
+        };
+        assert_eq!(
+            describe_report(&report),
+            "epoch 3 of 10, step 300, 25.5 %, loss 0.5, 2 min 5 s left"
+        );
+        assert_eq!(describe_report(&ProgramReport::default()), "");
+        assert_eq!(
+            [duration(59), duration(7_320), duration(360_000)],
+            ["59 s", "2 h 2 min", "4 d 4 h"]
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! `muster job curve`: the metrics of a job as curves, in the terminal or as a picture.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use muster_monitor::curve::{draw_text, terminal_width};
+use muster_process::SharedClock;
+use muster_protocol::rest::JobMetricsView;
+use muster_terminal::curve::{describe_report, draw_svg};
+use muster_terminal::print;
+
+use crate::cli::user::JobCurve;
+use crate::facilitator_access::{self, client_failure};
+use crate::failure::Result;
+
+/// The size of a curve in columns and lines, where the terminal does not tell its width.
+const SIZE: (u16, u16) = (80, 16);
+
+pub(super) async fn curve(args: JobCurve, clock: SharedClock) -> Result<ExitCode> {
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let JobMetricsView { newest, mut series } = client.job_metrics(args.id).await.map_err(client_failure)?;
+    if !args.metrics.is_empty() {
+        series.retain(|series| args.metrics.contains(&series.name));
+    }
+    if args.json {
+        let view = JobMetricsView { newest, series };
+        print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(file) = args.svg {
+        let svg = draw_svg(&format!("job {}", args.id), &series);
+        std::fs::write(&file, svg).with_context(|| format!("{} cannot be written", file.display()))?;
+        print::line(format_args!("{} curves in {}", series.len(), file.display()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if series.is_empty() {
+        let hint = "a program reports metrics by lines of JSON in $MUSTER_PROGRESS, and `muster job run --metric` finds \
+                    them in its output";
+        print::problem(format_args!("job {} has no such metrics; {hint}", args.id));
+    }
+    let (width, height) = SIZE;
+    let width = terminal_width().unwrap_or(width);
+    for one in &series {
+        print::line(format_args!("{}\n", draw_text(one, width, height)));
+    }
+    if let Some(state) = newest {
+        print::line(format_args!("{}", describe_report(&state.report)));
+    }
+    Ok(ExitCode::SUCCESS)
+}
