@@ -213,10 +213,13 @@ class Cockpit:
     def watch_and_cancel(self):
         self.go("/jobs/new")
         self.fill("#image", IMAGE)
-        self.fill("#command", "probe sleep 600")
+        self.fill("#command", "probe train 3000")
         self.one("form.job-form button.main").click()
-        self.until("live output", lambda: "sleeping for 600 s" in self.text("#log"))
+        self.until("live output", lambda: "step 1: accuracy" in self.text("#log"))
         self.until("its status", lambda: "running" in self.text("#head h1"))
+        # The program reports itself, and the page shows it without being loaded again.
+        self.until("the program's report", lambda: "of 3000" in self.text("#metrics"))
+        self.until("its curve", lambda: self.one("#metrics .curve polyline").get_attribute("points"))
         job = self.driver.current_url
         self.check("job-running")
         self.go("/jobs")
@@ -225,7 +228,8 @@ class Cockpit:
         self.driver.switch_to.new_window("tab")
         self.view(*SIZES[0], "light")
         self.driver.get(job)
-        self.until("output from before", lambda: "sleeping for 600 s" in self.text("#log"))
+        self.until("output from before", lambda: "step 1: accuracy" in self.text("#log"))
+        assert "loss" in self.text("#metrics"), self.text("#metrics")
         self.one(".confirm summary").click()
         self.one(".confirm button.danger").click()
         self.until("the end", lambda: "cancelled" in self.text("#head h1"))

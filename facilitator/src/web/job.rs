@@ -7,7 +7,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::verify_receipt;
-use muster_protocol::rest::JobView;
+use muster_protocol::rest::{JobMetricsView, JobView};
 use muster_protocol::{JobId, Receipt, Timestamp};
 use muster_web_pages::job::{self, CheckedReceipt};
 
@@ -22,6 +22,10 @@ const EVENT_HEADERS: [&str; 3] = ["content-type", "cache-control", "x-accel-buff
 /// One of the session's own jobs, as the API shows it.
 pub(super) async fn job_of(api: &SessionApi, id: &str) -> Result<JobView, ApiFailure> {
     api.get(&format!("{}/", job_path(id)?)).await
+}
+
+async fn metrics_of(api: &SessionApi, id: JobId) -> Result<JobMetricsView, ApiFailure> {
+    api.get(&format!("/api/v1/jobs/{id}/metrics/")).await
 }
 
 /// The API's path of a job, without the slash at its end. Any other text is answered like a job that does not exist.
@@ -42,7 +46,11 @@ pub(super) async fn show(
     match job_of(&signed_in.api, &id).await {
         Ok(view) => {
             let receipts = check_receipts(&view, state.service.clock.now());
-            Html(job::render(&signed_in.visitor(), &view, &receipts)).into_response()
+            let metrics = match metrics_of(&signed_in.api, view.uuid).await {
+                Ok(metrics) => metrics,
+                Err(failure) => return signed_in.failure(&failure),
+            };
+            Html(job::render(&signed_in.visitor(), &view, &metrics, &receipts)).into_response()
         }
         Err(failure) => signed_in.failure(&failure),
     }

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use muster_curves::{describe_report, draw_svg};
 use muster_monitor::curve::{draw_text, terminal_width};
 use muster_process::SharedClock;
 use muster_protocol::rest::JobMetricsView;
-use muster_terminal::curve::{describe_report, draw_svg};
 use muster_terminal::print;
 
 use crate::cli::user::JobCurve;

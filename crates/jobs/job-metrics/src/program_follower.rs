@@ -139,6 +139,7 @@ mod tests {
     use std::fs;
     use std::io::Write as _;
 
+    use muster_process::Tasks;
     use muster_process::clock::TokioClock;
 
     use super::*;
@@ -188,9 +189,12 @@ mod tests {
         let follower = ProgramFollower::new(watch, Arc::clone(&clock));
         let over = CancellationToken::new();
         let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
-        let following = tokio::spawn(follower.follow(path.clone(), over.clone(), move |_, report| {
-            sender.send((report.step, report.elapsed_s)).unwrap();
-        }));
+        let following = Tasks::new().spawn(
+            "follower",
+            follower.follow(path.clone(), over.clone(), move |_, report| {
+                sender.send((report.step, report.elapsed_s)).unwrap();
+            }),
+        );
         let mut report = move || reports.try_recv().ok();
         let write = |step: u32| {
             let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
@@ -212,7 +216,7 @@ mod tests {
         assert_eq!(report().unwrap().0, Some(2));
         write(3);
         over.cancel();
-        following.await.unwrap();
+        following.join().await.unwrap();
         assert_eq!(report().unwrap().0, Some(3));
     }
 }

@@ -1,7 +1,7 @@
 //! The curve of one metric as text, for terminals.
 
+use muster_curves::{Curve, number};
 use muster_protocol::rest::MetricSeries;
-use muster_terminal::curve::{CurveAxis, number, range};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::symbols::Marker;
@@ -9,19 +9,17 @@ use ratatui::widgets::{Axis, Chart, Dataset, GraphType, Widget as _};
 
 /// Draws a series with its axes into `height` lines of `width` columns, both within what a terminal has.
 pub fn draw_text(series: &MetricSeries, width: u16, height: u16) -> String {
-    let axis = CurveAxis::of(series);
-    let points = axis.coordinates(series);
-    let (first, last) = range(points.iter().map(|(x, _)| *x));
-    let (low, high) = range(points.iter().map(|(_, y)| *y));
+    let curve = Curve::of(series);
+    let ((first, last), (low, high)) = (curve.across, curve.values);
     let dataset = Dataset::default()
         .marker(Marker::Braille)
-        .graph_type(match points.len() {
+        .graph_type(match curve.points().len() {
             0 | 1 => GraphType::Scatter,
             _ => GraphType::Line,
         })
-        .data(&points);
+        .data(curve.points());
     let across = Axis::default()
-        .title(axis.label())
+        .title(curve.axis.label())
         .bounds([first, last])
         .labels([number(first), number(last)]);
     let up = Axis::default()

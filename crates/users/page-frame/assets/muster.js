@@ -209,6 +209,8 @@
       if (seen > Number(page.dataset.statuses)) soon();
     });
     source.addEventListener("queued", soon);
+    // Curves come with the page; a program reports every ten seconds at most.
+    source.addEventListener("metrics", soon);
     source.addEventListener("log", (event) => output.add(JSON.parse(event.data)));
     source.addEventListener("progress", (event) => {
       const news = JSON.parse(event.data);

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use muster_client::{News, TransferProgress};
+use muster_curves::describe_report;
 use muster_protocol::Timestamp;
 use muster_protocol::job::ProgramReport;
 use muster_protocol::rest::{JobView, LogEvent, ProgressEvent, StatusEntry};
 use muster_protocol::wire::executor::{LogStream, ProgressOf};
 
-use crate::curve::describe_report;
 use crate::{job_text, print};
 
 /// Between two frames of a spinner.

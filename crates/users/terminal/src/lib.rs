@@ -1,10 +1,9 @@
 //! Text for people at a terminal.
 //!
 //! [`mod@print`] writes lines and tables. [`job_text`] is a job in words: its steps, its place in a queue, its failure
-//! and its receipts. [`job_display`] shows a job while it runs. [`mod@curve`] draws a job's metrics. [`miner_text`]
-//! is a miner's machines in words, and [`key_text`] the rights and the end of an API key.
+//! and its receipts. [`job_display`] shows a job while it runs. [`miner_text`] is a miner's machines in words, and
+//! [`key_text`] the rights and the end of an API key.
 
-pub mod curve;
 pub mod job_display;
 pub mod job_text;
 pub mod key_text;

@@ -2,15 +2,15 @@
 
 use maud::{Markup, html};
 use muster_protocol::job::Outcome;
-use muster_protocol::rest::{JobView, QueuedJob};
+use muster_protocol::rest::{JobMetricsView, JobView, QueuedJob};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::{Receipt, Timestamp};
 
 use crate::frame::{Section, Visitor, page, token};
-use crate::job_output;
 use crate::jobs::took;
 use crate::status::{badge, failure_of, of_job, word_of};
 use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
+use crate::{job_curves, job_output};
 
 /// A receipt, with the result of checking both of its signatures.
 #[derive(Clone, Debug)]
@@ -28,7 +28,12 @@ const TIMELINE: f64 = 1_000.0;
 const LEAST_BAR: f64 = 8.0;
 
 /// The page. The parts with `data-swap` are replaced by the script when the status changes.
-pub fn render(visitor: &Visitor<'_>, view: &JobView, receipts: &[CheckedReceipt]) -> String {
+pub fn render(
+    visitor: &Visitor<'_>,
+    view: &JobView,
+    metrics: &JobMetricsView,
+    receipts: &[CheckedReceipt],
+) -> String {
     let id = view.uuid.to_string();
     let open = !view.last_status().is_terminal();
     let body = html! {
@@ -36,6 +41,7 @@ pub fn render(visitor: &Visitor<'_>, view: &JobView, receipts: &[CheckedReceipt]
             (head(visitor, view, open))
             div.columns {
                 div.wide-column {
+                    (job_curves::section(metrics, visitor.now))
                     (job_output::section(view))
                 }
                 aside #side data-swap aria-label="Details of the job" {

@@ -1,4 +1,5 @@
-//! The curves of a job's metrics as SVG, and a report of its program in a line.
+//! The curves of a job's metrics: [`Curve`] has the points of one within a frame, [`draw_svg`] makes a picture of
+//! several, and [`describe_report`] says a program's report in a line.
 
 use std::fmt::Write as _;
 
@@ -24,7 +25,7 @@ pub enum CurveAxis {
 
 impl CurveAxis {
     /// The axis of a series: steps if the program counted them at every point, else the time.
-    pub fn of(series: &MetricSeries) -> Self {
+    fn of(series: &MetricSeries) -> Self {
         match series.points.iter().all(|point| point.step.is_some()) {
             true => Self::Steps,
             false => Self::Seconds,
@@ -41,7 +42,7 @@ impl CurveAxis {
 
     /// The points of a series along this axis.
     #[expect(clippy::cast_precision_loss, reason = "steps and microseconds on a picture")]
-    pub fn coordinates(self, series: &MetricSeries) -> Vec<(f64, f64)> {
+    fn coordinates(self, series: &MetricSeries) -> Vec<(f64, f64)> {
         let begun = series.points.first().map(|point| point.at);
         let across = |point: &MetricPoint| match self {
             Self::Steps => point.step.unwrap_or_default() as f64,
@@ -53,7 +54,7 @@ impl CurveAxis {
 }
 
 /// The smallest and the largest of some numbers; a range of one where there is a single number, or none.
-pub fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
+fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = numbers.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), number| {
         (low.min(number), high.max(number))
     });
@@ -61,6 +62,51 @@ pub fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
         true => (low, high),
         false if low.is_finite() => (low - 0.5, low + 0.5),
         false => (0.0, 1.0),
+    }
+}
+
+/// One series within its frame.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// The axis along which the points lie.
+    pub axis: CurveAxis,
+    /// The first and the last place on the axis.
+    pub across: (f64, f64),
+    /// The smallest and the largest value.
+    pub values: (f64, f64),
+    points: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    /// The curve of a series.
+    pub fn of(series: &MetricSeries) -> Self {
+        let axis = CurveAxis::of(series);
+        let points = axis.coordinates(series);
+        Self {
+            axis,
+            across: range(points.iter().map(|(x, _)| *x)),
+            values: range(points.iter().map(|(_, y)| *y)),
+            points,
+        }
+    }
+
+    /// The points along the axis and by value.
+    pub fn points(&self) -> &[(f64, f64)] {
+        &self.points
+    }
+
+    /// The points of an SVG `polyline` in a frame whose upper left corner lies at `corner`, `size` wide and high.
+    pub fn polyline(&self, corner: (f64, f64), size: (f64, f64)) -> String {
+        let part = |value: f64, (low, high): (f64, f64)| {
+            // Halves, because the distance of two finite numbers may be infinite.
+            (value / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0)
+        };
+        let points = self.points.iter().map(|(at, value)| {
+            let x = corner.0 + part(*at, self.across) * size.0;
+            let y = corner.1 + (1.0 - part(*value, self.values)) * size.1;
+            format!("{x:.1},{y:.1}")
+        });
+        points.collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -84,17 +130,10 @@ pub fn draw_svg(title: &str, series: &[MetricSeries]) -> String {
 }
 
 fn draw_row(svg: &mut String, series: &MetricSeries, top: f64) {
-    let axis = CurveAxis::of(series);
-    let points = axis.coordinates(series);
-    let (first, last) = range(points.iter().map(|(x, _)| *x));
-    let (low, high) = range(points.iter().map(|(_, y)| *y));
+    let curve = Curve::of(series);
+    let (axis, (first, last), (low, high)) = (curve.axis, curve.across, curve.values);
     let (width, height) = (WIDTH - LEFT - RIGHT, ROW - TOP - BOTTOM);
-    let x = |at: f64| LEFT + (at - first) / (last - first) * width;
-    let y = |value: f64| top + TOP + (high - value) / (high - low) * height;
-    let path: Vec<String> = points
-        .iter()
-        .map(|(at, value)| format!("{:.1},{:.1}", x(*at), y(*value)))
-        .collect();
+    let points = curve.polyline((LEFT, top + TOP), (width, height));
     let (floor, ceiling) = (top + TOP + height, top + TOP);
     // Writing to a String does not fail.
     let _ = writeln!(
@@ -121,7 +160,7 @@ fn draw_row(svg: &mut String, series: &MetricSeries, top: f64) {
         WIDTH - RIGHT,
         floor + 16.0,
         number(last),
-        path.join(" "),
+        points,
     );
 }
 
