@@ -61,7 +61,7 @@ pub(crate) enum Command {
     /// Explain miners' weights, and keep what they rest on.
     #[command(subcommand)]
     Score(Score),
-    /// Do a validator's sums again, offline.
+    /// Do a validator's sums again, offline: weights, and verdicts about streamed answers.
     #[command(subcommand)]
     Audit(Audit),
     /// Simulate the pay of honest miners and of attackers, with the real scoring code.
