@@ -173,6 +173,10 @@ def gateway_nonce(client_nonce):
     return hmac.new(key(0x66), b"muster/gateway-nonce/1" + facts, hashlib.sha256).digest()
 
 
+def answer_seed(client_nonce):
+    return sha(b"muster/answer-seed/1" + maybe(client_nonce) + sha(b"request") + key(0x55))
+
+
 if __name__ == "__main__":
     whole = attestation(sha(b"model"))
     response = proof(whole, True)
@@ -189,6 +193,8 @@ if __name__ == "__main__":
                 "bucket": bucket().hex(),
                 "draw_message": (sha(b"genesis") + u16(12) + u64(4_321) + sha(b"block")).hex(),
                 "gateway_nonce": gateway_nonce(key(0x44)).hex(),
+                "answer_seed": answer_seed(key(0x44)).hex(),
+                "answer_seed_without_clients": answer_seed(None).hex(),
                 "gateway_nonce_without_clients": gateway_nonce(None).hex(),
                 "chunk_roots": [
                     {"length": n, "root": chunks(bytes(i % 251 for i in range(n))).hex()}

@@ -38,7 +38,7 @@ pub use codec::{LayoutError, MAX_TEXT, Text, TextError};
 pub use envelope::{Envelope, EnvelopeError, Sealable};
 pub use hash_scheme::HashScheme;
 pub use limits::Limits;
-pub use nonce::{NonceInput, RequestNonce};
+pub use nonce::{NonceInput, RequestNonce, answer_seed};
 pub use proof::{EngineFacts, ResponseProof, TokenFacts};
 pub use session_close::SessionClose;
 pub use stream_end::StreamEnd;

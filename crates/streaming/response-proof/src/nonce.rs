@@ -58,6 +58,17 @@ pub struct NonceInput<'a> {
     pub ordinal: u64,
 }
 
+/// The seed of an answer's sampler, 32 bytes: SHA-256 over the tagged nonces and the request's digest. Nobody knows it
+/// before the prompt is fixed, so neither side can search for a seed that it likes.
+pub fn answer_seed(client: Option<&RequestNonce>, request: &Digest, gateway: &RequestNonce) -> [u8; 32] {
+    let facts = Writer::new("muster/answer-seed/1")
+        .maybe(client, |writer, nonce| writer.raw(nonce.as_bytes()))
+        .digest(request)
+        .raw(gateway.as_bytes())
+        .done();
+    *Digest::of(&facts).as_bytes()
+}
+
 impl RequestNonce {
     /// The nonce that the key of an epoch gives for a request: HMAC-SHA256 over the tagged facts. The gateway reveals
     /// the key an epoch later, and then everybody can compute the nonce again.

@@ -9,7 +9,7 @@
 use muster_protocol::{Digest, Hotkey, MinerKey, Signature, ValidatorKey};
 use muster_response_proof::{
     AnswerLeaf, AuditShare, BucketHeader, BucketNumber, Envelope, NonceInput, RequestNonce, Sealable,
-    SessionId, Text, root_of,
+    SessionId, Text, answer_seed, root_of,
 };
 use proptest::prelude::*;
 use serde_json::Value;
@@ -104,6 +104,18 @@ fn a_nonce_is_the_references_and_changes_with_every_fact() {
         assert_ne!(derive(&other), derive(&facts));
     }
     assert_ne!(RequestNonce::derive(&[0x67; 32], &facts), derive(&facts));
+}
+
+#[test]
+fn a_seed_is_the_references() {
+    let (client, gateway) = (
+        RequestNonce::from_bytes([0x44; 32]),
+        RequestNonce::from_bytes([0x55; 32]),
+    );
+    let request = Digest::of(b"request");
+    let seed = |client| hex::encode(answer_seed(client, &request, &gateway));
+    assert_eq!(seed(Some(&client)), expected("answer_seed"));
+    assert_eq!(seed(None), expected("answer_seed_without_clients"));
 }
 
 proptest! {
