@@ -53,6 +53,9 @@ pub(crate) struct World {
     pub(crate) validator: Keypair,
     pub(crate) miner: Keypair,
     pub(crate) session_key: Keypair,
+    pub(crate) coldkey: Keypair,
+    pub(crate) genesis: Digest,
+    pub(crate) netuid: u16,
 }
 
 impl World {
@@ -66,6 +69,9 @@ impl World {
             validator: Keypair::from_seed([1; 32]),
             miner: Keypair::from_seed([2; 32]),
             session_key: Keypair::from_seed([3; 32]),
+            coldkey: Keypair::from_seed([9; 32]),
+            genesis: Digest::of(b"genesis"),
+            netuid: 12,
         }
     }
 
@@ -103,10 +109,10 @@ impl World {
         let buckets = self.log(&mut answers, &canaries.root());
         AuditBundle {
             format: BUNDLE_FORMAT.to_owned(),
-            genesis: Digest::of(b"genesis"),
-            netuid: 12,
+            genesis: self.genesis,
+            netuid: self.netuid,
             validator: ValidatorKey(self.validator.hotkey()),
-            coldkey: Keypair::from_seed([9; 32]).hotkey(),
+            coldkey: self.coldkey.hotkey(),
             miners: vec![MinerKey(self.miner.hotkey())],
             model: "tiny".to_owned(),
             references: ["first", "second"].map(|machine| self.reference(machine)).into(),
@@ -225,8 +231,8 @@ impl World {
             let shares = [others.hash(), share.hash()];
             let bucket = of_bucket[0].bucket;
             let header = BucketHeader {
-                genesis: Digest::of(b"genesis"),
-                netuid: 12,
+                genesis: self.genesis,
+                netuid: self.netuid,
                 validator: ValidatorKey(self.validator.hotkey()),
                 bucket: BucketNumber(bucket),
                 answers: leaves.len() as u64,

@@ -9,6 +9,14 @@ fn verdict(world: &World, given: &[Given]) -> Verdict {
 }
 
 #[test]
+fn the_bundle_of_the_documentation_convicts_in_every_release() {
+    let text = include_str!("../../../../../tests/vectors/audit-bundle.json");
+    let found = replay(text).unwrap();
+    assert_eq!(found.verdict, Verdict::Convicted);
+    assert_eq!((found.counts.logged, found.tests.public.alarm), (8, Some(3)));
+}
+
+#[test]
 fn a_miner_that_always_answers_with_four_bits_is_convicted_by_a_dozen_canaries() {
     let world = World::new("int4", 1);
     let found = replay(&world.bundle(&given(12, Prompt::Canary, |_| true)).to_text()).unwrap();
