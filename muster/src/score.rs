@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use muster_score_tools::{
     Audit, Score, ScoreExplain, Simulate, audit, check_snapshot, explain_miner, find_snapshot, read,
-    run_simulation, write,
+    replay_bundle, run_curve, run_simulation, write,
 };
 use muster_terminal::print;
 
@@ -37,9 +37,12 @@ async fn fetch(args: &ScoreExplain) -> Result<String> {
 
 /// Runs `muster audit`.
 pub(crate) fn run_audit(command: Audit) -> Result<ExitCode> {
-    let Audit::Score(args) = command;
-    let text = read(&args.file)?;
-    print::raw(&audit(&text, args.digest.as_deref(), args.json)?);
+    let answer = match command {
+        Audit::Score(args) => audit(&read(&args.file)?, args.digest.as_deref(), args.json)?,
+        Audit::Replay(args) => replay_bundle(&read(&args.file)?, args.digest.as_deref(), args.json)?,
+        Audit::Curve(args) => run_curve(&args)?,
+    };
+    print::raw(&answer);
     Ok(ExitCode::SUCCESS)
 }
 

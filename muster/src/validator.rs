@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use muster_operator_tools::{OperatorToolError, describe_routes, list_collateral, slash_miner};
+use muster_operator_tools::{OperatorToolError, adopt_audit, describe_routes, list_collateral, slash_miner};
 use muster_process::operator_token::OperatorToken;
 use muster_terminal::print;
 use serde_json::Value;
 
-use crate::cli::{Route, RouteExplain, ValidatorCommand, ValidatorSlash};
+use crate::cli::{Route, RouteExplain, ValidatorAdopt, ValidatorCommand, ValidatorSlash};
 use crate::failure::{Failure, Result};
 use crate::up::state::{Layout, Subnet};
 
@@ -36,7 +36,7 @@ async fn explain(args: RouteExplain) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `muster validator collateral` and `muster validator slash`.
+/// `muster validator collateral`, `muster validator slash` and `muster validator adopt`.
 pub(crate) async fn operate(command: ValidatorCommand) -> Result<ExitCode> {
     let done = match command {
         ValidatorCommand::Collateral(of) => list_collateral(address(of.state, &of.dir)?, of.json).await,
@@ -49,6 +49,16 @@ pub(crate) async fn operate(command: ValidatorCommand) -> Result<ExitCode> {
             let at = address(of.state, &of.dir)?;
             let token = operator_token(token_file, of.state, &of.dir)?;
             slash_miner(at, &token, order, of.json).await
+        }
+        ValidatorCommand::Adopt(args) => {
+            let ValidatorAdopt {
+                order,
+                token_file,
+                of,
+            } = *args;
+            let at = address(of.state, &of.dir)?;
+            let token = operator_token(token_file, of.state, &of.dir)?;
+            adopt_audit(at, &token, order, of.json).await
         }
     };
     match done {

@@ -4,6 +4,7 @@ Run: python3 tests/python/make_seal_vectors.py > tests/vectors/seal.json
 """
 
 import hashlib
+import hmac
 import json
 import struct
 import uuid
@@ -141,6 +142,41 @@ def close(attested, last):
     )
 
 
+def answer_leaf(n):
+    return b"muster/answer-leaf/1" + ident(1) + u64(n) + sha(b"proof") + u64(500) + u64(1_500) + sha(b"a client")
+
+
+def audit_share():
+    return b"muster/audit-share/1" + key(0x22) + text("tiny") + u32(70_000)
+
+
+def bucket():
+    return b"".join(
+        [
+            b"muster/audit-bucket/1",
+            sha(b"genesis"),
+            u16(12),
+            key(0x33),
+            u64(4_321),
+            u64(3),
+            root([leaf(answer_leaf(n)) for n in range(3)]),
+            sha(b"the header before"),
+            u64(1),
+            leaf(audit_share()),
+            sha(b"own prompts"),
+        ]
+    )
+
+
+def gateway_nonce(client_nonce):
+    facts = sha(b"attestation") + sha(b"a client") + maybe(client_nonce) + sha(b"request") + u64(7)
+    return hmac.new(key(0x66), b"muster/gateway-nonce/1" + facts, hashlib.sha256).digest()
+
+
+def answer_seed(client_nonce):
+    return sha(b"muster/answer-seed/1" + maybe(client_nonce) + sha(b"request") + key(0x55))
+
+
 if __name__ == "__main__":
     whole = attestation(sha(b"model"))
     response = proof(whole, True)
@@ -152,6 +188,14 @@ if __name__ == "__main__":
                 "proof": response.hex(),
                 "proof_without_options": proof(whole, False).hex(),
                 "close": close(whole, response).hex(),
+                "answer_leaf": answer_leaf(2).hex(),
+                "audit_share": audit_share().hex(),
+                "bucket": bucket().hex(),
+                "draw_message": (sha(b"genesis") + u16(12) + u64(4_321) + sha(b"block")).hex(),
+                "gateway_nonce": gateway_nonce(key(0x44)).hex(),
+                "answer_seed": answer_seed(key(0x44)).hex(),
+                "answer_seed_without_clients": answer_seed(None).hex(),
+                "gateway_nonce_without_clients": gateway_nonce(None).hex(),
                 "chunk_roots": [
                     {"length": n, "root": chunks(bytes(i % 251 for i in range(n))).hex()}
                     for n in (0, 1, 4095, 4096, 4097, 12288, 20481)

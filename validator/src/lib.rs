@@ -36,6 +36,7 @@
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
 //! `state::ValidatorState` holds what every part needs.
 
+mod audits;
 mod driver;
 mod facilitator;
 mod intake;

@@ -31,6 +31,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::LinkState;
+use crate::audits;
 use crate::driver::JobDrivers;
 use crate::state::ValidatorState;
 use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
@@ -108,8 +109,15 @@ struct MinerFilter {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct ListLimit {
+pub(crate) struct ListLimit {
     limit: Option<u32>,
+}
+
+impl ListLimit {
+    /// The number of entries, at most `most`.
+    pub(crate) fn within(&self, most: u32) -> u32 {
+        self.limit.unwrap_or(DEFAULT_LIMIT).min(most)
+    }
 }
 
 /// The parts of the validator that the status page shows.
@@ -152,6 +160,7 @@ pub(crate) fn router(sources: StatusSources) -> Router {
         .route("/v0/scoring-snapshots/{digest}", get(scoring_snapshot))
         .route("/v0/capacity-statements/{digest}", get(capacity_statement))
         .route("/v0/subnet", get(subnet))
+        .merge(audits::routes())
         .with_state(sources)
 }
 
@@ -297,7 +306,7 @@ async fn slash_miner(
 }
 
 /// The refusal of a caller without the operator's token; `None` for the operator.
-fn refuse_stranger(sources: &StatusSources, headers: &HeaderMap) -> Option<Response> {
+pub(crate) fn refuse_stranger(sources: &StatusSources, headers: &HeaderMap) -> Option<Response> {
     let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     if sources.operator.admits(shown) {
         return None;
@@ -376,7 +385,7 @@ async fn capacity_statement(
     })
 }
 
-fn not_found(error: &str) -> Response {
+pub(crate) fn not_found(error: &str) -> Response {
     (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
 }
 
@@ -395,7 +404,7 @@ async fn route(
 }
 
 /// The store cannot be read: the log gets the cause, the caller only the error code.
-struct StoreUnreadable(StoreError);
+pub(crate) struct StoreUnreadable(StoreError);
 
 impl From<StoreError> for StoreUnreadable {
     fn from(error: StoreError) -> Self {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
-use muster_operator_tools::SlashArguments;
+use muster_operator_tools::{AdoptArguments, SlashArguments};
 use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 use muster_score_tools::{Audit, Score, Simulate};
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     /// Explain miners' weights, and keep what they rest on.
     #[command(subcommand)]
     Score(Score),
-    /// Do a validator's sums again, offline.
+    /// Do a validator's sums again, offline: weights, and verdicts about streamed answers.
     #[command(subcommand)]
     Audit(Audit),
     /// Simulate the pay of honest miners and of attackers, with the real scoring code.
@@ -216,6 +216,8 @@ pub(crate) enum ValidatorCommand {
     Collateral(OfValidator),
     /// Take a part of a miner's collateral, by a file of evidence. The same order twice takes it once.
     Slash(Box<ValidatorSlash>),
+    /// Let a verdict about streamed answers count in the scores: the validator replays its bundle of evidence.
+    Adopt(Box<ValidatorAdopt>),
 }
 
 /// `muster validator slash`.
@@ -223,6 +225,18 @@ pub(crate) enum ValidatorCommand {
 pub(crate) struct ValidatorSlash {
     #[command(flatten)]
     pub(crate) order: SlashArguments,
+    /// The file with the validator's `operator_token`; the local subnet's by default.
+    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) of: OfValidator,
+}
+
+/// `muster validator adopt`.
+#[derive(Debug, Args)]
+pub(crate) struct ValidatorAdopt {
+    #[command(flatten)]
+    pub(crate) order: AdoptArguments,
     /// The file with the validator's `operator_token`; the local subnet's by default.
     #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,

@@ -15,6 +15,7 @@ use muster_store::StoreError;
 use super::WeightSetter;
 use super::block_loop::ChainSnapshot;
 use super::capacity::settle_waiting;
+use crate::audits::consequences;
 use crate::config::ScoringConfig;
 use crate::store::{CycleState, StoredCycle};
 use muster_subnet_view::cycle::BlockSpan;
@@ -130,6 +131,7 @@ impl WeightSetter {
         paying.insert(me);
         let burned = credit_burns(burned, &neurons, &paying);
         let main_hotkeys = self.main_hotkeys(chain, &neurons).await?;
+        let (convictions, quality) = consequences(&store.counting_audits().await?);
         let config = &self.state.config.scoring;
         Ok(ScoringSnapshot {
             format: SNAPSHOT_FORMAT.to_owned(),
@@ -144,8 +146,8 @@ impl WeightSetter {
             capacity,
             allowance,
             history: before.iter().map(past_cycle).collect(),
-            convictions: Vec::new(),
-            quality: Vec::new(),
+            convictions,
+            quality,
             main_hotkeys,
             deferred: before.first().map(deferred_by).unwrap_or_default(),
             burned,

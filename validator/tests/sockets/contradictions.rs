@@ -44,7 +44,7 @@ fn statement(shown: u32) -> (SignedStatement, CapacityEvidence) {
     let evidence = CapacityEvidence::of(&MinerObservations::from([(place, seen)]));
     let liar = Keypair::from_uri("//Liar").unwrap();
     let context = StatementContext {
-        genesis: "a test's own".to_owned(),
+        genesis: format!("0x{}", "ab".repeat(32)),
         netuid: 1,
         validator: ValidatorKey(liar.hotkey()),
         cycle: CYCLE,

@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod accounts;
 #[cfg(test)]
+mod audits;
+#[cfg(test)]
 mod burns;
 #[cfg(test)]
 mod capacity;

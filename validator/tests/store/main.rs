@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[cfg(test)]
+mod audits;
+#[cfg(test)]
 mod chains;
 #[cfg(test)]
 mod collateral;

@@ -152,6 +152,7 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-grading", "muster-hardware-proof", "a batch is made of hardware proofs"),
     arrow("muster-grading", "muster-scoring", "an executor is counted in the credit that scores pay"),
     arrow("muster-capacity-statements", "muster-scoring", "rows follow from observations by the scoring rules"),
+    arrow("muster-score-tools", "muster-audit", "bundles of evidence are replayed"),
     arrow("muster-score-tools", "muster-scoring", "snapshots are explained and scored again"),
     arrow("muster-score-tools", "muster-simulation", "the simulation is a command"),
     arrow("muster-simulation", "muster-scoring", "strategies are paid by the real scoring code"),

@@ -9,6 +9,7 @@ mod receipt_signatures;
 mod sealed_credentials;
 mod signed;
 mod verify;
+mod vrf;
 pub mod wallet;
 
 pub use job_signatures::{
@@ -26,3 +27,4 @@ pub use receipt_signatures::{
 pub use sealed_credentials::{CredentialsSealError, open_credentials, seal_credentials};
 pub use signed::{Signed, Statement, Verified};
 pub use verify::{Party, SignatureClaim, VerifyError, verify, verify_batch};
+pub use vrf::{ProvenOutput, VrfInput, VrfTextError};

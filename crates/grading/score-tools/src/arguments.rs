@@ -43,6 +43,48 @@ pub struct ScoreExplain {
 pub enum Audit {
     /// Compute the weights of a cycle again from its snapshot, bit for bit.
     Score(AuditScore),
+    /// Check a bundle of evidence about streamed answers and compute its verdict again, offline.
+    Replay(AuditReplay),
+    /// Simulate cheats and honest miners by measured answers: audited answers to conviction, false accusations.
+    Curve(AuditCurve),
+}
+
+/// `muster audit replay`.
+#[derive(Debug, Args)]
+pub struct AuditReplay {
+    /// The file with the bundle.
+    pub file: PathBuf,
+    /// The digest that the bundle must have, by which it is known.
+    #[arg(long, value_name = "SHA256")]
+    pub digest: Option<String>,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `muster audit curve`.
+#[derive(Debug, Args)]
+pub struct AuditCurve {
+    /// The file with the calibration: scored answers of honest machines and of cheaper engines.
+    pub file: PathBuf,
+    /// The number of simulated miners of each cheat and share.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(20..=100_000))]
+    pub trials: u32,
+    /// The audited answers after which a miner counts as not convicted.
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub most_answers: u32,
+    /// The days of honest miners of each machine, all together.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    pub miner_days: u32,
+    /// The audited answers of an honest miner's day.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub answers_a_day: u32,
+    /// The seed of all chance: the same seed gives the same tables.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print it as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `muster audit score`.

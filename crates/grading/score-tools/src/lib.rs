@@ -1,15 +1,18 @@
-//! The commands about scores, without a network: their arguments, and what they answer as text.
+//! The commands about scores and spot checks, without a network: their arguments, and what they answer as text.
 //!
 //! [`explain_miner`] names the terms of a miner's weight, [`audit`] computes the weights of a snapshot again, and
-//! [`run_simulation`] lets strategies play. [`find_snapshot`] and [`check_snapshot`] read a validator's answers.
+//! [`run_simulation`] lets strategies play. [`replay_bundle`] and [`run_curve`] do the sums of spot checks.
+//! [`find_snapshot`] and [`check_snapshot`] read a validator's answers.
 
 mod arguments;
+mod audit_answers;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{Cell, CellAlignment, Table};
+use muster_audit::{CalibrationError, ReplayError};
 use muster_protocol::{MinerKey, canonical};
 use muster_scoring::{ScoringSnapshot, SnapshotError, explain, score_cycle};
 use muster_simulation::{
@@ -17,7 +20,8 @@ use muster_simulation::{
 };
 use serde_json::{Value, json};
 
-pub use arguments::{Audit, AuditScore, Score, ScoreExplain, Simulate};
+pub use arguments::{Audit, AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, Simulate};
+pub use audit_answers::{replay_bundle, run_curve};
 
 /// A command about scores that failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +37,12 @@ pub enum ScoreToolError {
     /// A text is no snapshot of this version.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// A text is no bundle of evidence, or something in it does not follow from what was signed.
+    #[error("the bundle proves nothing")]
+    Bundle(#[from] ReplayError),
+    /// A text is no calibration of spot checks.
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
     /// A file holds no list of strategies.
     #[error("it is no list of strategies")]
     Strategies(#[source] serde_json::Error),
@@ -50,8 +60,8 @@ pub enum ScoreToolError {
     /// The cycle has no snapshot.
     #[error("the cycle was scored by a release that stored no snapshots")]
     NoSnapshot,
-    /// A snapshot has another digest than the one that was asked for.
-    #[error("the snapshot has the digest {found}, not {expected}")]
+    /// A text has another digest than the one that was asked for.
+    #[error("it has the digest {found}, not {expected}")]
     OtherDigest {
         /// The digest of the bytes.
         found: String,
@@ -247,14 +257,18 @@ fn verdict(holds: bool) -> String {
 }
 
 /// A table whose numbers stand to the right: all columns but the first and the last.
-fn lay_out<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Table {
+fn lay_out<Header, Row>(header: Header, rows: impl Iterator<Item = Row>) -> Table
+where
+    Header: IntoIterator<Item: Into<Cell>>,
+    Row: IntoIterator<Item: Into<Cell>>,
+{
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY);
     table.set_header(header);
     for row in rows {
         table.add_row(row);
     }
-    for column in 1..N.saturating_sub(1) {
+    for column in 1..table.column_count().saturating_sub(1) {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }

@@ -6,6 +6,7 @@
 //! before the first read, or never.
 
 mod attempts;
+mod audits;
 mod burns;
 mod collateral;
 mod cycles;
@@ -42,6 +43,7 @@ use tokio::sync::watch;
 pub use attempts::{
     AttemptChange, AttemptGroup, EndedWork, NewAttempt, OfferCount, RouteView, StoredAttempt,
 };
+pub use audits::AdoptedAudit;
 pub use burns::BurnedTransfer;
 pub use collateral::{BookedTransfers, SlashState, StoredBalance, StoredBook, StoredSlash};
 pub use cycles::{CycleState, StoredCycle};
@@ -101,6 +103,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         ),
         (24, "pay", include_str!("../migrations/0024_pay.sql")),
         (25, "excuses", include_str!("../migrations/0025_excuses.sql")),
+        (
+            26,
+            "audit verdicts",
+            include_str!("../migrations/0026_audit_verdicts.sql"),
+        ),
     ])
 });
 

@@ -9,9 +9,10 @@ use muster_http::is_event_stream;
 use muster_protocol::{Digest, Hotkey, Signature, Timestamp};
 
 use crate::attestation::Attestation;
-use crate::codec::{LayoutError, RequestNonce};
+use crate::codec::LayoutError;
 use crate::envelope::Envelope;
 use crate::hash_scheme::HashScheme;
+use crate::nonce::RequestNonce;
 use crate::proof::ResponseProof;
 use crate::session_close::SessionClose;
 

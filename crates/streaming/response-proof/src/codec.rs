@@ -48,40 +48,6 @@ impl fmt::Display for Text {
     }
 }
 
-/// 32 random bytes of a request, so that the proof of its response cannot be an older one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RequestNonce([u8; 32]);
-
-impl RequestNonce {
-    /// Takes bytes that the caller drew.
-    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// The bytes as they are signed.
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-
-    /// Reads 64 hex digits, the form of a header's value. `None` for anything else.
-    pub fn from_hex(text: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        hex::decode_to_slice(text, &mut bytes).ok()?;
-        Some(Self(bytes))
-    }
-
-    /// The 64 hex digits of a header's value.
-    pub fn hex(&self) -> String {
-        hex::encode(self.0)
-    }
-}
-
-impl fmt::Debug for RequestNonce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.hex())
-    }
-}
-
 /// Why bytes cannot be read as a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {

@@ -18,6 +18,9 @@ pub const CLIENT_NONCE: HeaderName = HeaderName::from_static("muster-client-nonc
 pub const GATEWAY_NONCE: HeaderName = HeaderName::from_static("muster-gateway-nonce");
 /// On a request: the client's pseudonym, which only the gateway can resolve, 64 hex digits.
 pub const CLIENT: HeaderName = HeaderName::from_static("muster-client");
+/// On a request to an engine: the seed of its sampler, 64 hex digits. The seal sets it; engines that do not know it
+/// ignore it.
+pub const SEED: HeaderName = HeaderName::from_static("muster-seed");
 
 /// The prefix of Muster's headers. No other party's header with this prefix is passed on.
 const MUSTER_PREFIX: &str = "muster-";

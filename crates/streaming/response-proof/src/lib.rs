@@ -5,9 +5,12 @@
 //! [`SessionClose`] with the last number. `docs/protocol.md` specifies the bytes. A [`ProofLedger`] checks them; the
 //! caller supplies the function that checks signatures.
 //!
+//! The validator signs a [`BucketHeader`] for the proven answers of every 25 blocks, from which spot checks are drawn.
+//!
 //! The executor's proxy and the gateway's client share the form on the wire: [`headers`], the [`comment`] line at the
 //! end of an event stream, the digests of bodies ([`body_digest`]), the paths of [`well_known`], and [`limits`].
 
+mod answer_log;
 mod attestation;
 pub mod body_digest;
 mod check;
@@ -17,6 +20,7 @@ mod envelope;
 mod hash_scheme;
 pub mod headers;
 pub mod limits;
+mod nonce;
 mod proof;
 mod session_close;
 mod stream_end;
@@ -24,15 +28,19 @@ mod token;
 mod tree;
 pub mod well_known;
 
+pub use answer_log::{
+    AnswerLeaf, AuditShare, BUCKET_BLOCKS, BucketHeader, BucketNumber, DAY_BUCKETS, MAX_SHARE_PPM,
+};
 pub use attestation::{Attestation, Price, SessionId};
 pub use body_digest::{BodyDigest, BodyHasher};
 pub use check::{ClockTolerance, Forgery, ObservedExchange, ProofLedger};
-pub use codec::{LayoutError, MAX_TEXT, RequestNonce, Text, TextError};
+pub use codec::{LayoutError, MAX_TEXT, Text, TextError};
 pub use envelope::{Envelope, EnvelopeError, Sealable};
 pub use hash_scheme::HashScheme;
 pub use limits::Limits;
+pub use nonce::{NonceInput, RequestNonce, answer_seed};
 pub use proof::{EngineFacts, ResponseProof, TokenFacts};
 pub use session_close::SessionClose;
 pub use stream_end::StreamEnd;
 pub use token::{GatewayToken, MAX_LIFETIME, TokenRejection};
-pub use tree::{CHUNK, ChunkTree, OutputPrefix, hash_chunk, root_of};
+pub use tree::{CHUNK, ChunkTree, OutputPrefix, hash_chunk, inclusion_path, root_by_path, root_of};

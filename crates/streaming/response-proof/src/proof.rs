@@ -4,9 +4,10 @@ use muster_protocol::{AttemptId, Digest, Hotkey, JobId, Timestamp, ValidatorKey}
 use uuid::Uuid;
 
 use crate::attestation::SessionId;
-use crate::codec::{LayoutError, Reader, RequestNonce, Text, Writer};
+use crate::codec::{LayoutError, Reader, Text, Writer};
 use crate::envelope::Sealable;
 use crate::hash_scheme::HashScheme;
+use crate::nonce::RequestNonce;
 use crate::stream_end::StreamEnd;
 
 /// Digests and numbers of tokens, if the engine reports them.

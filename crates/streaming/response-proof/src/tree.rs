@@ -63,6 +63,54 @@ pub fn root_of(leaves: impl IntoIterator<Item = Digest>) -> Digest {
     fold_peaks(peaks)
 }
 
+/// The hashes beside the way from one leaf to the root, from the leaf upwards; `None` if there is no such leaf.
+pub fn inclusion_path(leaves: &[Digest], index: usize) -> Option<Vec<Digest>> {
+    if index >= leaves.len() {
+        return None;
+    }
+    let (mut inside, mut index, mut path) = (leaves, index, Vec::new());
+    while inside.len() > 1 {
+        let (left, right) = inside.split_at_checked(inside.len().next_power_of_two() / 2)?;
+        let beside = if index < left.len() {
+            inside = left;
+            right
+        } else {
+            index -= left.len();
+            inside = right;
+            left
+        };
+        path.push(root_of(beside.iter().copied()));
+    }
+    path.reverse();
+    Some(path)
+}
+
+/// The root that a tree of `leaves` leaves must have if `leaf` is its `index`th and `path` stands beside it; `None` if
+/// the path has another length than such a leaf's. The algorithm is that of RFC 9162, section 2.1.3.2.
+pub fn root_by_path(leaf: Digest, index: u64, leaves: u64, path: &[Digest]) -> Option<Digest> {
+    if index >= leaves {
+        return None;
+    }
+    let (mut at, mut last, mut root) = (index, leaves - 1, leaf);
+    for beside in path {
+        if last == 0 {
+            return None;
+        }
+        if at % 2 == 1 || at == last {
+            root = node(beside, &root);
+            while at.is_multiple_of(2) && at != 0 {
+                at /= 2;
+                last /= 2;
+            }
+        } else {
+            root = node(&root, beside);
+        }
+        at /= 2;
+        last /= 2;
+    }
+    (last == 0).then_some(root)
+}
+
 /// The beginning of a response, and the hashes of the chunks that the beginning does not hold whole.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputPrefix<'a> {
@@ -146,6 +194,24 @@ mod tests {
             }
             tree.update(rest);
             prop_assert_eq!(tree.finish(), reference(&leaves));
+        }
+
+        #[test]
+        fn every_leaf_has_a_path_and_no_other_leaf_has_it(count in 1_u64..70, at in 0_u64..70, other in 0_u64..70) {
+            let leaves: Vec<Digest> = (0..count).map(|number| hash_chunk(&number.to_be_bytes())).collect();
+            let (at, other) = (at % count, other % count);
+            let leaf = leaves[usize::try_from(at).unwrap()];
+            let path = inclusion_path(&leaves, usize::try_from(at).unwrap()).unwrap();
+            let root = reference(&leaves);
+            prop_assert_eq!(root_by_path(leaf, at, count, &path), Some(root));
+            prop_assert_ne!(root_by_path(hash_chunk(b"other"), at, count, &path), Some(root));
+            if other != at {
+                prop_assert_ne!(root_by_path(leaf, other, count, &path), Some(root));
+            }
+            prop_assert_eq!(root_by_path(leaf, count, count, &path), None);
+            let longer = [path.as_slice(), &[leaf]].concat();
+            prop_assert_ne!(root_by_path(leaf, at, count, &longer), Some(root));
+            prop_assert_eq!(inclusion_path(&leaves, leaves.len()), None);
         }
 
         #[test]

@@ -359,6 +359,6 @@ mod tests {
         let connection = size_of_future(EndpointServer::handshake);
         let stream = size_of::<Relay<ResponseBody>>();
         assert!(connection <= 768, "a connection: {connection} bytes");
-        assert!(stream <= 1_088, "a response: {stream} bytes");
+        assert!(stream <= 1_104, "a response: {stream} bytes");
     }
 }

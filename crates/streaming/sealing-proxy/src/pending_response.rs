@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use muster_openai::BodyKind;
+use muster_openai::{BodyKind, TokenIdReader};
 use muster_protocol::Digest;
-use muster_response_proof::{BodyHasher, StreamEnd, Text};
+use muster_response_proof::{BodyHasher, StreamEnd, Text, TokenFacts};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -16,9 +16,20 @@ pub(crate) struct PendingResponse {
     signer: Arc<ProofSigner>,
     facts: ResponseFacts,
     output: BodyHasher,
+    token_ids: TokenIdReading,
     is_signed: bool,
     _tracked: TaskTrackerToken,
     _permit: OwnedSemaphorePermit,
+}
+
+/// Whether a response is read for the ids of tokens.
+enum TokenIdReading {
+    /// The request did not ask for them, or the response cannot be read.
+    Off,
+    /// The request asked for them; the response's head has not come.
+    Expected,
+    // Boxed, as few responses are read and many wait.
+    Reading(Box<TokenIdReader>),
 }
 
 impl PendingResponse {
@@ -38,6 +49,7 @@ impl PendingResponse {
                 first_byte: None,
             },
             output: BodyHasher::default(),
+            token_ids: TokenIdReading::Off,
             is_signed: false,
             _tracked: signer.tracker().token(),
             _permit: permit,
@@ -48,6 +60,12 @@ impl PendingResponse {
     /// Notes the response's head, as it is sent.
     pub(crate) fn set_head(&mut self, status: u16, content_type: Option<Text>, kind: BodyKind) {
         self.output = BodyHasher::new(self.signer.scheme(), kind);
+        self.token_ids = match (&self.token_ids, TokenIdReader::new(kind)) {
+            (TokenIdReading::Expected | TokenIdReading::Reading(_), Some(reader)) => {
+                TokenIdReading::Reading(Box::new(reader))
+            }
+            (TokenIdReading::Off, _) | (_, None) => TokenIdReading::Off,
+        };
         self.facts.status = status;
         self.facts.content_type = content_type;
     }
@@ -58,6 +76,15 @@ impl PendingResponse {
             self.facts.first_byte = Some(self.signer.clock().now());
         }
         self.output.update(bytes);
+        if let TokenIdReading::Reading(reader) = &mut self.token_ids {
+            reader.update(bytes);
+        }
+    }
+
+    /// Notes that the request asked for the ids of tokens. The response is read for them: the proof binds those that
+    /// the engine states for the whole answer.
+    pub(crate) fn expect_token_ids(&mut self) {
+        self.token_ids = TokenIdReading::Expected;
     }
 
     /// Sets the digest of the input, if it was not known at the beginning.
@@ -72,11 +99,26 @@ impl PendingResponse {
             return None;
         }
         let output = std::mem::take(&mut self.output).finish();
-        self.signer.sign(&self.facts, output, end)
+        let tokens = std::mem::replace(&mut self.token_ids, TokenIdReading::Off).finish();
+        self.signer.sign(&self.facts, output, tokens, end)
     }
 
     pub(crate) fn signer(&self) -> &Arc<ProofSigner> {
         &self.signer
+    }
+}
+
+impl TokenIdReading {
+    fn finish(self) -> Option<TokenFacts> {
+        match self {
+            Self::Off | Self::Expected => None,
+            Self::Reading(reader) => reader.finish().map(|stated| TokenFacts {
+                prompt: stated.prompt,
+                prompt_count: stated.prompt_count,
+                output: stated.output,
+                output_count: stated.output_count,
+            }),
+        }
     }
 }
 

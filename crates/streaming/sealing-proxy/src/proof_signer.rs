@@ -9,7 +9,7 @@ use muster_process::SharedClock;
 use muster_protocol::{Digest, Timestamp};
 use muster_response_proof::{
     Attestation, BodyDigest, Envelope, HashScheme, LayoutError, RequestNonce, ResponseProof, SessionClose,
-    StreamEnd, Text,
+    StreamEnd, Text, TokenFacts,
 };
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
@@ -211,7 +211,13 @@ impl ProofSigner {
     }
 
     /// Signs a response. Returns the proof's text form; `None` once the session is closed.
-    pub(crate) fn sign(&self, facts: &ResponseFacts, output: BodyDigest, end: StreamEnd) -> Option<Arc<str>> {
+    pub(crate) fn sign(
+        &self,
+        facts: &ResponseFacts,
+        output: BodyDigest,
+        tokens: Option<TokenFacts>,
+        end: StreamEnd,
+    ) -> Option<Arc<str>> {
         let request = &facts.request;
         let mut chain = self.chain();
         if chain.close.is_some() {
@@ -240,7 +246,7 @@ impl ProofSigner {
             from: request.from,
             first_byte: facts.first_byte,
             to: self.clock.now(),
-            tokens: None,
+            tokens,
             engine: None,
             end,
         };

@@ -14,6 +14,7 @@ use http::{Request, Response, Uri, Version};
 use http_body::Body;
 use http_body_util::Full;
 use muster_http::http1::ResponseBody;
+use muster_openai::asks_for_token_ids;
 use muster_process::Tasks;
 use muster_process::error::Causes;
 use muster_response_proof::Limits;
@@ -179,9 +180,14 @@ impl SealingProxy {
             trailers: http2 || takes_trailers(&head.headers),
         };
         prepare_for_engine(&mut head.headers);
+        request_intake::set_seed(&mut head.headers, &facts, &input);
+        let mut response = PendingResponse::begin(&self.signer, facts, input, permit);
+        if asks_for_token_ids(&body) {
+            response.expect_token_ids();
+        }
         Ok(AcceptedRequest {
             body,
-            response: PendingResponse::begin(&self.signer, facts, input, permit),
+            response,
             client,
         })
     }

@@ -6,12 +6,12 @@
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, HeaderName, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use http_body::Body;
 use http_body_util::BodyExt;
 use muster_protocol::{Digest, Timestamp};
-use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE};
-use muster_response_proof::{Limits, RequestNonce, Text};
+use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, SEED};
+use muster_response_proof::{Limits, RequestNonce, Text, answer_seed};
 use tokio::time::timeout;
 
 use crate::proof_signer::RequestFacts;
@@ -57,6 +57,18 @@ fn read_nonce(headers: &HeaderMap, name: &HeaderName) -> Result<Option<RequestNo
     };
     let nonce = value.to_str().ok().and_then(RequestNonce::from_hex);
     nonce.map(Some).ok_or_else(refused)
+}
+
+/// Tells the engine the seed of its sampler, if the gateway drew a nonce for the request. An engine whose request names
+/// another seed takes that one.
+pub(crate) fn set_seed(headers: &mut HeaderMap, facts: &RequestFacts, input: &Digest) {
+    let Some(gateway_nonce) = &facts.gateway_nonce else {
+        return;
+    };
+    let seed = answer_seed(facts.client_nonce.as_ref(), input, gateway_nonce);
+    if let Ok(value) = HeaderValue::from_str(&RequestNonce::from_bytes(seed).hex()) {
+        headers.insert(SEED, value);
+    }
 }
 
 /// Collects the whole body.

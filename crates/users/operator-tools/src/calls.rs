@@ -48,21 +48,32 @@ pub enum OperatorToolError {
     OtherVersion(SocketAddr),
 }
 
+/// The body of an order.
+pub(crate) enum OrderBody {
+    /// A JSON document.
+    Json(Value),
+    /// A text that is sent byte for byte.
+    Text(String),
+}
+
 /// Calls the validator: a POST with the operator's token if there is a body, else a GET.
 pub(crate) async fn call(
     at: SocketAddr,
     path: &str,
-    order: Option<(&OperatorToken, Value)>,
+    order: Option<(&OperatorToken, OrderBody)>,
 ) -> Result<Value, OperatorToolError> {
     let unanswered = |source| OperatorToolError::NoAnswer { at, source };
     let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build();
     let (client, url) = (client.map_err(unanswered)?, format!("http://{at}{path}"));
     let request = match order {
         None => client.get(url),
-        Some((token, body)) => client
-            .post(url)
-            .header("authorization", token.authorization())
-            .json(&body),
+        Some((token, body)) => {
+            let request = client.post(url).header("authorization", token.authorization());
+            match body {
+                OrderBody::Json(body) => request.json(&body),
+                OrderBody::Text(body) => request.body(body),
+            }
+        }
     };
     let answer = request.send().await.map_err(unanswered)?;
     let succeeded = answer.status().is_success();

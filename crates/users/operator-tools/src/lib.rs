@@ -1,14 +1,17 @@
-//! The commands of a validator's operator: `muster validator collateral`, `muster validator slash`, and the text of
-//! `muster route explain`.
+//! The commands of a validator's operator: `muster validator collateral`, `muster validator slash`, `muster validator
+//! adopt`, and the text of `muster route explain`.
 //!
-//! Each asks the running validator at the address of its status page. The validator's operator token admits a slash.
+//! Each asks the running validator at the address of its status page. The validator's operator token admits a slash
+//! and an adoption.
 
+mod adopt;
 mod amount;
 mod calls;
 mod listing;
 mod route_text;
 mod slash;
 
+pub use adopt::{AdoptArguments, adopt_audit};
 pub use calls::OperatorToolError;
 pub use listing::list_collateral;
 pub use route_text::describe_routes;

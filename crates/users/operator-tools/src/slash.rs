@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::amount::parse_tao;
-use crate::calls::{OperatorToolError, call};
+use crate::calls::{OperatorToolError, OrderBody, call};
 
 /// The largest evidence file that is read, in bytes.
 const MAX_EVIDENCE: u64 = 1 << 30;
@@ -111,7 +111,7 @@ async fn send(
     if let Some(fields) = body.as_object_mut() {
         fields.insert("preview".to_owned(), json!(preview));
     }
-    let body = call(at, "/v0/collateral/slashes", Some((token, body))).await?;
+    let body = call(at, "/v0/collateral/slashes", Some((token, OrderBody::Json(body)))).await?;
     let answer = SlashAnswer::deserialize(&body).map_err(|_| OperatorToolError::OtherVersion(at))?;
     Ok((body, answer))
 }

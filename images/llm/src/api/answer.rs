@@ -29,6 +29,8 @@ struct Context {
 /// One answer in the making.
 struct Choice {
     index: usize,
+    /// The prompt's ids, until a stream's first event has stated them.
+    prompt: Option<Vec<u32>>,
     events: mpsc::Receiver<Event>,
     writer: Writer,
     cached: usize,
@@ -86,6 +88,7 @@ fn begin(context: &Context, plan: &Plan) -> Result<Vec<Choice>, ApiError> {
             })?;
             choices.push(Choice {
                 index,
+                prompt: (plan.stream && plan.token_ids).then(|| prompt.clone()),
                 events,
                 writer: Writer::new(plan.stops.clone()),
                 cached: 0,
@@ -258,6 +261,9 @@ fn chunk(context: &Context, choice: &mut Choice, piece: &Piece) -> Value {
         json!({"index": choice.index, "text": piece.text})
     };
     decorate(context, &mut document, piece);
+    if let Some(prompt) = choice.prompt.take() {
+        set(&mut document, "prompt_token_ids", json!(prompt));
+    }
     let mut body = head(context, kind(context));
     set(&mut body, "choices", Value::Array(vec![document]));
     body

@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::StreamExt as _;
@@ -19,6 +19,7 @@ use serde_json::json;
 
 use crate::engine::{Engine, Refused};
 use crate::model::Shape;
+use crate::noise::Seed;
 use crate::text::{Template, TextError, Tokenizer};
 
 pub use serve::{Address, serve, unix_seconds};
@@ -87,18 +88,39 @@ async fn model(State(service): State<Shared>, Path(id): Path<String>) -> Result<
     Ok(axum::Json(card(&service)).into_response())
 }
 
-async fn chat(State(service): State<Shared>, body: Body) -> Result<Response, ApiError> {
-    let plan = request::chat(&service, &taken(body).await?)?;
+async fn chat(State(service): State<Shared>, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+    let seed = seed_of_seal(&headers)?;
+    let plan = request::chat(&service, &taken(body).await?, seed)?;
     answer::run(service, plan).await
 }
 
-async fn complete(State(service): State<Shared>, body: Body) -> Result<Response, ApiError> {
-    let plan = request::completion(&service, &taken(body).await?)?;
+async fn complete(
+    State(service): State<Shared>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let seed = seed_of_seal(&headers)?;
+    let plan = request::completion(&service, &taken(body).await?, seed)?;
     answer::run(service, plan).await
 }
 
 async fn score_text(State(service): State<Shared>, body: Body) -> Result<Response, ApiError> {
     score::run(&service, &taken(body).await?).await
+}
+
+/// The seed that the sealing proxy sets for a request that names none of its own: 64 hexadecimal digits.
+fn seed_of_seal(headers: &HeaderMap) -> Result<Option<Seed>, ApiError> {
+    let Some(value) = headers.get("muster-seed") else {
+        return Ok(None);
+    };
+    let mut bytes = [0; 32];
+    match hex::decode_to_slice(value.as_bytes(), &mut bytes) {
+        Ok(()) => Ok(Some(Seed(bytes))),
+        Err(_) => Err(ApiError::param(
+            "muster-seed",
+            "the header is 64 hexadecimal digits",
+        )),
+    }
 }
 
 async fn taken(body: Body) -> Result<Vec<u8>, ApiError> {

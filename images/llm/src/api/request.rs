@@ -119,7 +119,8 @@ pub(super) struct Plan {
     pub(super) token_ids: bool,
 }
 
-pub(super) fn chat(service: &Service, body: &[u8]) -> Result<Plan, ApiError> {
+/// `seed` is taken where the request names none.
+pub(super) fn chat(service: &Service, body: &[u8], seed: Option<Seed>) -> Result<Plan, ApiError> {
     let request: Chat = serde_json::from_slice(body).map_err(|error| ApiError::json(&error))?;
     if request.messages.is_empty() {
         return Err(ApiError::param("messages", "there is no message"));
@@ -135,10 +136,11 @@ pub(super) fn chat(service: &Service, body: &[u8]) -> Result<Plan, ApiError> {
         Some(Value::Bool(true)) => Some(request.common.top_logprobs.unwrap_or(0)),
         Some(_) => return Err(ApiError::param("logprobs", "logprobs is true or false here")),
     };
-    plan(service, vec![prompt], likely, true, request.common)
+    plan(service, vec![prompt], likely, true, request.common, seed)
 }
 
-pub(super) fn completion(service: &Service, body: &[u8]) -> Result<Plan, ApiError> {
+/// `seed` is taken where the request names none.
+pub(super) fn completion(service: &Service, body: &[u8], seed: Option<Seed>) -> Result<Plan, ApiError> {
     let request: Completion = serde_json::from_slice(body).map_err(|error| ApiError::json(&error))?;
     let encode = |text: String| {
         service
@@ -159,7 +161,7 @@ pub(super) fn completion(service: &Service, body: &[u8]) -> Result<Plan, ApiErro
             None => return Err(ApiError::param("logprobs", "logprobs is a whole number here")),
         },
     };
-    plan(service, prompts, likely, false, request.common)
+    plan(service, prompts, likely, false, request.common, seed)
 }
 
 fn message(said: Said) -> Result<Message, ApiError> {
@@ -193,6 +195,7 @@ fn plan(
     likely: Option<usize>,
     chat: bool,
     common: Common,
+    seed: Option<Seed>,
 ) -> Result<Plan, ApiError> {
     model_of(service, &common)?;
     refuse_unsupported(&common.rest)?;
@@ -223,7 +226,7 @@ fn plan(
         prompts,
         choices,
         parameters: parameters(service, &common)?,
-        seed: match seed_of(&common)? {
+        seed: match seed_of(&common)?.or(seed) {
             Some(seed) => seed,
             None => fresh_seed()?,
         },

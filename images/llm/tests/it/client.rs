@@ -70,12 +70,17 @@ impl Server {
 
     /// Sends a request and leaves the answer to be read.
     pub(crate) fn send(&self, path: &str, body: &Value) -> anyhow::Result<UnixStream> {
+        self.send_with(path, "", body)
+    }
+
+    /// The same, with further lines of headers.
+    pub(crate) fn send_with(&self, path: &str, headers: &str, body: &Value) -> anyhow::Result<UnixStream> {
         let mut stream = self.connect()?;
         let body = body.to_string();
         let length = body.len();
         write!(
             stream,
-            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
         )?;
         Ok(stream)
     }

@@ -78,6 +78,29 @@ fn probabilities_come_with_their_tokens() {
 }
 
 #[test]
+fn the_seal_names_the_seed_of_a_request_that_names_none() {
+    let server = server();
+    let body = json!({"prompt": "the prompt", "max_tokens": 12, "return_token_ids": true});
+    let told = |body: &Value, seed: &str| {
+        let stream = server
+            .send_with("/v1/completions", &format!("muster-seed: {seed}\r\n"), body)
+            .unwrap();
+        let (status, text) = read(stream).unwrap();
+        (status, serde_json::from_str::<Value>(&text).unwrap())
+    };
+    let seed = "ab".repeat(32);
+    let (status, sealed) = told(&body, &seed);
+    assert_eq!(status, 200, "{sealed}");
+    let mut own = body.clone();
+    own["muster_seed"] = json!(seed);
+    let (_, asked) = server.post("/v1/completions", &own).unwrap();
+    assert_eq!(ids(&sealed), ids(&asked), "the header stands for the field");
+    let (_, other) = told(&own, &"cd".repeat(32));
+    assert_eq!(ids(&other), ids(&asked), "the request's own seed counts");
+    assert_eq!(told(&body, "zz").0, 400);
+}
+
+#[test]
 fn a_stream_says_what_the_whole_says() {
     let server = server();
     let body = json!({"prompt": "abc", "max_tokens": 20, "seed": 3, "n": 2, "return_token_ids": true});
@@ -100,6 +123,14 @@ fn a_stream_says_what_the_whole_says() {
             .flat_map(|event| event["choices"][0]["token_ids"].as_array().unwrap().clone())
             .collect();
         assert_eq!(whole["choices"][index]["token_ids"], json!(ids));
+        let prompts: Vec<&Value> = mine()
+            .filter_map(|event| event["choices"][0].get("prompt_token_ids"))
+            .collect();
+        assert_eq!(
+            prompts,
+            [&whole["choices"][index]["prompt_token_ids"]],
+            "once, with the first event"
+        );
     }
     let last = events.last().unwrap();
     assert_eq!(last["choices"], json!([]));

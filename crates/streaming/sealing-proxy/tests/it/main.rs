@@ -11,5 +11,6 @@ mod door;
 mod engines;
 mod forgeries;
 mod rig;
+mod seeds_and_tokens;
 mod stream;
 mod websocket;

@@ -63,10 +63,12 @@ async fn events_pass_one_by_one_and_the_last_line_and_the_trailer_prove_them() {
     assert_eq!(proof.end, StreamEnd::Completed);
     assert_eq!(proof.input, Digest::of(b"{}"));
     let heard = engine.heard().remove(0);
-    assert!(
-        !heard.contains("muster-"),
-        "the engine hears nothing of ours: {heard}"
+    assert_eq!(
+        heard.matches("muster-").count(),
+        1,
+        "the engine hears the seed and nothing else of ours: {heard}"
     );
+    assert!(heard.contains("\r\nmuster-seed: "), "{heard}");
     assert!(
         heard.starts_with("POST /v1/chat/completions?x=1 HTTP/1.1\r\n"),
         "{heard}"

@@ -1,0 +1,171 @@
+//! The evidence about one coldkey and one model, named by the digest of its text. `docs/audit-bundle.md` describes the
+//! format for other programs.
+
+use muster_identity::ProvenOutput;
+use muster_protocol::{Digest, Hotkey, MinerKey, ValidatorKey, canonical};
+use serde::{Deserialize, Serialize};
+
+use crate::calibration::Calibration;
+use crate::canaries::OpenedCanary;
+use crate::margin_cells::TokenScore;
+
+/// The format and version of a bundle. It changes with every change of the rules or their constants.
+pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/1";
+/// The largest text of a bundle that is read, in bytes.
+pub const MAX_BUNDLE_BYTES: usize = 64 * 1024 * 1024;
+
+/// The evidence about the answers that the miners of one coldkey gave for one model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditBundle {
+    /// The format and version: [`BUNDLE_FORMAT`].
+    pub format: String,
+    /// The chain's genesis hash.
+    pub genesis: Digest,
+    /// The number of the subnet.
+    pub netuid: u16,
+    /// The validator that audited.
+    pub validator: ValidatorKey,
+    /// The coldkey of the miners.
+    pub coldkey: Hotkey,
+    /// The hotkeys of that coldkey whose answers were audited.
+    pub miners: Vec<MinerKey>,
+    /// The model by its name in the whitelist.
+    pub model: String,
+    /// The calibration by which the answers are judged.
+    pub calibration: Calibration,
+    /// The machines that scored: the first, and a second one that confirms.
+    pub references: Vec<ReferenceMachine>,
+    /// The buckets of the answers, in rising order.
+    pub buckets: Vec<BucketEvidence>,
+    /// The sessions that answered, each with all its answers from the first one on.
+    pub sessions: Vec<SessionEvidence>,
+}
+
+/// A machine that scored answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReferenceMachine {
+    /// The machine's name.
+    pub machine: String,
+    /// The type of its GPU, or of its processor.
+    pub gpu: String,
+    /// The image that it ran.
+    pub engine: Digest,
+}
+
+/// A bucket of the log and the draw from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketEvidence {
+    /// The signed header, in text form.
+    pub header: String,
+    /// The hash of the bucket's draw block.
+    pub block_hash: Digest,
+    /// The draw with its proof.
+    pub draw: ProvenOutput,
+    /// The shares of the miners in this bundle.
+    pub shares: Vec<OpenedShare>,
+}
+
+/// A share that a bucket's header commits to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenedShare {
+    /// The miner whose answers are audited.
+    pub miner: MinerKey,
+    /// The share in millionths.
+    pub ppm: u32,
+    /// The place among the header's shares.
+    pub position: u64,
+    /// The hashes beside the way to the root of shares.
+    pub path: Vec<Digest>,
+}
+
+/// One session of a miner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionEvidence {
+    /// The miner's signed attestation, in text form.
+    pub attestation: String,
+    /// Its proven answers, numbered from 0 without gaps.
+    pub answers: Vec<AnswerEvidence>,
+}
+
+/// One proven answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerEvidence {
+    /// The signed proof, in text form.
+    pub proof: String,
+    /// Tokens of the answer, as its leaf states them.
+    pub output_tokens: u64,
+    /// Rao, as its leaf states them.
+    pub earned: u64,
+    /// The number of its bucket.
+    pub bucket: u64,
+    /// Its place among the bucket's leaves.
+    pub position: u64,
+    /// The hashes beside the way to the root of leaves.
+    pub path: Vec<Digest>,
+    /// The origin of its prompt.
+    pub origin: Origin,
+    /// The result of its audit; `None` if it was not drawn.
+    #[serde(default)]
+    pub outcome: Option<AuditOutcome>,
+}
+
+/// The origin of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// A user, whose words stay private.
+    User,
+    /// A client that agreed to publication.
+    Consenting,
+    /// The validator's own prompt, from the list that the bucket's header commits to.
+    Canary(OpenedCanary),
+}
+
+/// The result of an answer's audit: its scores, or why there are none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditOutcome {
+    /// The tokens as each reference scored them, in the order of the references; `null` where one did not.
+    Scored(Vec<Option<Vec<TokenScore>>>),
+    /// The answer cannot be scored. It counts for the miner.
+    Unusable(UnusableReason),
+}
+
+/// The reason why an answer that was drawn cannot be scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnusableReason {
+    /// Neither the proof nor a tokenizer gives the ids of the answer's tokens.
+    NoTokenIds,
+    /// The stored body is shorter than the proof says.
+    TruncatedBody,
+    /// The ids are outside the vocabulary, or do not give the text that was sent.
+    OtherTokenizer,
+    /// Prompt and answer together exceed the reference's context.
+    BeyondContext,
+    /// The session ended before the answer did.
+    SessionExpired,
+    /// The reference ended while it scored.
+    ReferenceDied,
+    /// The reference gave no score in time.
+    ReferenceStalled,
+    /// The reference failed its test before the batch.
+    ReferenceSelfTest,
+    /// The reference refused the answer.
+    ReferenceRefused,
+    /// The audit of this answer was not finished within its time.
+    NotAudited,
+}
+
+impl AuditBundle {
+    /// The canonical text, as Python's `json.dumps(bundle, sort_keys=True, separators=(",", ":"))` writes it.
+    pub fn to_text(&self) -> String {
+        // A struct of texts, integers and lists always has a JSON form.
+        canonical::sorted_compact_of(self).unwrap_or_default()
+    }
+
+    /// The digest of a text, which names the bundle.
+    pub fn digest_of(text: &str) -> Digest {
+        Digest::of(text.as_bytes())
+    }
+}

@@ -1,0 +1,122 @@
+//! The validator's own prompts: a list that it commits to before it sends them, and their order.
+//!
+//! A conviction rests on answers that may be published. The validator takes its own prompts from the list in order, so
+//! it cannot search for prompts on which honest engines differ. Each prompt has a salt, so the root tells nobody a
+//! prompt that can be guessed.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_protocol::Digest;
+use muster_response_proof::{hash_chunk, inclusion_path, root_by_path, root_of};
+use serde::{Deserialize, Serialize};
+
+/// One prompt of the list: the body of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Canary {
+    /// 32 random bytes.
+    pub salt: [u8; 32],
+    /// The body of the request, byte for byte.
+    pub request: Vec<u8>,
+}
+
+impl Canary {
+    fn hash(&self) -> Digest {
+        hash_chunk(&[self.salt.as_slice(), &self.request].concat())
+    }
+}
+
+/// A list of prompts of which the bucket headers name the root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CanaryList {
+    canaries: Vec<Canary>,
+}
+
+/// A prompt of a committed list with the proof of its place. The request is base64, the salt hex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenedCanary {
+    /// The prompt's place in the list, from 0.
+    pub position: u64,
+    /// The length of the list.
+    pub length: u64,
+    salt: String,
+    request: String,
+    path: Vec<Digest>,
+}
+
+impl CanaryList {
+    /// A list in the order in which its prompts will be sent.
+    pub const fn new(canaries: Vec<Canary>) -> Self {
+        Self { canaries }
+    }
+
+    /// The root to which a bucket header commits.
+    pub fn root(&self) -> Digest {
+        root_of(self.canaries.iter().map(Canary::hash))
+    }
+
+    /// The prompt after `sent` ones; `None` at the end of the list, when another has to be committed.
+    pub fn next(&self, sent: u64) -> Option<&Canary> {
+        self.canaries.get(usize::try_from(sent).ok()?)
+    }
+
+    /// Opens one prompt for a bundle of evidence; `None` if there is no such place.
+    pub fn open(&self, position: u64) -> Option<OpenedCanary> {
+        let canary = self.next(position)?;
+        let hashes: Vec<Digest> = self.canaries.iter().map(Canary::hash).collect();
+        Some(OpenedCanary {
+            position,
+            length: u64::try_from(hashes.len()).ok()?,
+            salt: hex::encode(canary.salt),
+            request: STANDARD.encode(&canary.request),
+            path: inclusion_path(&hashes, usize::try_from(position).ok()?)?,
+        })
+    }
+}
+
+impl OpenedCanary {
+    /// The request, if the prompt stands at its place in the list with this root.
+    pub fn check(&self, root: &Digest) -> Option<Vec<u8>> {
+        let mut salt = [0; 32];
+        hex::decode_to_slice(&self.salt, &mut salt).ok()?;
+        let request = STANDARD.decode(&self.request).ok()?;
+        let canary = Canary { salt, request };
+        let found = root_by_path(canary.hash(), self.position, self.length, &self.path)?;
+        (found == *root).then_some(canary.request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list() -> CanaryList {
+        let canary = |number: u8| Canary {
+            salt: [number; 32],
+            request: format!("{{\"prompt\":\"{number}\"}}").into_bytes(),
+        };
+        CanaryList::new((0..5).map(canary).collect())
+    }
+
+    #[test]
+    fn prompts_come_in_order_and_open_at_their_place_only() {
+        let (list, root) = (list(), list().root());
+        for position in 0..5 {
+            let opened = list.open(position).unwrap();
+            let request = opened.check(&root).unwrap();
+            assert_eq!(request, list.next(position).unwrap().request);
+            let moved = OpenedCanary {
+                position: (position + 1) % 5,
+                ..opened.clone()
+            };
+            assert_eq!(moved.check(&root), None);
+            let other = OpenedCanary {
+                request: STANDARD.encode(b"{\"prompt\":\"harder\"}"),
+                ..opened
+            };
+            assert_eq!(other.check(&root), None);
+        }
+        assert_eq!((list.next(5), list.open(5)), (None, None));
+        let swapped = CanaryList::new(list.canaries.iter().rev().cloned().collect());
+        assert_ne!(swapped.root(), root, "the order is committed");
+    }
+}

@@ -1,0 +1,242 @@
+//! The checks of a bundle that need no statistics: signatures, places in the log, and draws.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_identity::verify;
+use muster_protocol::{Digest, Hotkey, MinerKey};
+use muster_response_proof::{
+    AnswerLeaf, Attestation, AuditShare, BucketHeader, Envelope, ResponseProof, Sealable, Text, body_digest,
+    root_by_path,
+};
+
+use crate::bundle::{AnswerEvidence, AuditBundle, BucketEvidence, Origin};
+use crate::draw::BucketDraw;
+use crate::replay_error::ReplayError;
+
+/// An answer whose signatures and place in the log were checked.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckedAnswer<'a> {
+    pub(crate) evidence: &'a AnswerEvidence,
+    pub(crate) proof: ResponseProof,
+    pub(crate) stratum: Digest,
+    /// Whether the draw or the committed list makes it one to audit.
+    pub(crate) is_audited: bool,
+}
+
+/// A bucket whose header and draw were checked.
+struct CheckedBucket {
+    header: BucketHeader,
+    draw: BucketDraw,
+    shares: BTreeMap<MinerKey, u32>,
+}
+
+/// The answers of a bundle in the order of the log, and the draws from its buckets.
+pub(crate) struct CheckedLog<'a> {
+    pub(crate) answers: Vec<CheckedAnswer<'a>>,
+    pub(crate) draws: Vec<BucketDraw>,
+}
+
+/// Checks everything that was signed.
+pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayError> {
+    let buckets = check_buckets(bundle)?;
+    let (mut answers, mut seen) = (Vec::new(), SeenPlaces::default());
+    for (place, session) in bundle.sessions.iter().enumerate() {
+        let attested = check_attestation(bundle, place, &session.attestation)?;
+        let mut previous = attested.digest;
+        for (sequence, evidence) in (0..).zip(&session.answers) {
+            let (proof, digest) = attested.check_proof(sequence, previous, evidence)?;
+            previous = digest;
+            answers.push(attested.check_answer(&buckets, &mut seen, evidence, proof, digest)?);
+        }
+    }
+    answers.sort_by_key(|answer| (answer.evidence.bucket, answer.evidence.position));
+    let draws = buckets.values().map(|bucket| bucket.draw).collect();
+    Ok(CheckedLog { answers, draws })
+}
+
+/// The places in the log and the committed prompts that were seen, to find one that is named twice.
+#[derive(Default)]
+struct SeenPlaces {
+    leaves: BTreeSet<(u64, u64)>,
+    canaries: BTreeSet<(Digest, u64)>,
+}
+
+fn check_buckets(bundle: &AuditBundle) -> Result<BTreeMap<u64, CheckedBucket>, ReplayError> {
+    let mut checked: BTreeMap<u64, CheckedBucket> = BTreeMap::new();
+    for (place, evidence) in (0_u64..).zip(&bundle.buckets) {
+        let opened = open::<BucketHeader>(&evidence.header, &bundle.validator.0);
+        let (header, _) = opened.ok_or(ReplayError::Header { bucket: place })?;
+        let bucket = header.bucket.0;
+        let follows = checked.last_key_value().is_none_or(|(last, _)| *last < bucket);
+        let ours = header.validator == bundle.validator
+            && header.genesis == bundle.genesis
+            && header.netuid == bundle.netuid;
+        if !follows || !ours {
+            return Err(ReplayError::Header { bucket });
+        }
+        let draw = BucketDraw::check(&bundle.validator, &header, &evidence.block_hash, &evidence.draw);
+        let draw = draw.ok_or(ReplayError::Draw { bucket })?;
+        let shares = check_shares(bundle, &header, evidence)?;
+        checked.insert(bucket, CheckedBucket { header, draw, shares });
+    }
+    Ok(checked)
+}
+
+fn check_shares(
+    bundle: &AuditBundle,
+    header: &BucketHeader,
+    evidence: &BucketEvidence,
+) -> Result<BTreeMap<MinerKey, u32>, ReplayError> {
+    let wrong = || ReplayError::Share {
+        bucket: header.bucket.0,
+    };
+    let mut shares = BTreeMap::new();
+    for opened in &evidence.shares {
+        let share = AuditShare {
+            miner: opened.miner,
+            model: Text::new(bundle.model.as_str()).map_err(|_| wrong())?,
+            ppm: opened.ppm,
+        };
+        let root = root_by_path(share.hash(), opened.position, header.shares, &opened.path);
+        if root != Some(header.share_root) || shares.insert(opened.miner, opened.ppm).is_some() {
+            return Err(wrong());
+        }
+    }
+    Ok(shares)
+}
+
+/// Reads a statement that this key has to have signed, with the digest of its bytes.
+fn open<T: Sealable>(text: &str, key: &Hotkey) -> Option<(T, Digest)> {
+    let envelope = Envelope::<T>::from_text(text).ok()?;
+    verify(key, envelope.signed_bytes(), envelope.signature())
+        .then(|| envelope.statement().ok())
+        .flatten()
+        .map(|statement| (statement, envelope.digest()))
+}
+
+/// An attestation whose signature was checked.
+struct AttestedSession {
+    statement: Attestation,
+    digest: Digest,
+}
+
+fn check_attestation(bundle: &AuditBundle, place: usize, text: &str) -> Result<AttestedSession, ReplayError> {
+    let wrong = ReplayError::Attestation { place };
+    let Ok(envelope) = Envelope::<Attestation>::from_text(text) else {
+        return Err(wrong);
+    };
+    let Ok(statement) = envelope.statement() else {
+        return Err(wrong);
+    };
+    let model_fits = statement
+        .model
+        .is_none_or(|model| model == bundle.calibration.model);
+    let fits = bundle.miners.contains(&statement.miner)
+        && statement.audience == bundle.validator
+        && statement.image.0 == bundle.calibration.engine
+        && model_fits
+        && verify(&statement.miner.0, envelope.signed_bytes(), envelope.signature());
+    if fits {
+        Ok(AttestedSession {
+            digest: envelope.digest(),
+            statement,
+        })
+    } else {
+        Err(wrong)
+    }
+}
+
+impl AttestedSession {
+    /// Checks that the session key signed this answer as the one with this number, after the one with this digest.
+    fn check_proof(
+        &self,
+        sequence: u64,
+        previous: Digest,
+        evidence: &AnswerEvidence,
+    ) -> Result<(ResponseProof, Digest), ReplayError> {
+        let session = self.statement.session;
+        let wrong = || ReplayError::Proof { session, sequence };
+        let (proof, digest) =
+            open::<ResponseProof>(&evidence.proof, &self.statement.session_key).ok_or_else(wrong)?;
+        let fits = proof.session == session
+            && proof.sequence == sequence
+            && proof.previous == previous
+            && proof.attestation == self.digest
+            && proof.audience == self.statement.audience;
+        if fits { Ok((proof, digest)) } else { Err(wrong()) }
+    }
+}
+
+impl AttestedSession {
+    /// Checks the answer's place in the log and the origin of its prompt.
+    fn check_answer<'a>(
+        &self,
+        buckets: &BTreeMap<u64, CheckedBucket>,
+        seen: &mut SeenPlaces,
+        evidence: &'a AnswerEvidence,
+        proof: ResponseProof,
+        digest: Digest,
+    ) -> Result<CheckedAnswer<'a>, ReplayError> {
+        let (session, sequence) = (proof.session, proof.sequence);
+        let misplaced = || ReplayError::Leaf { session, sequence };
+        let bucket = buckets.get(&evidence.bucket).ok_or_else(misplaced)?;
+        let stratum = check_leaf(bucket, evidence, &proof, digest).ok_or_else(misplaced)?;
+        if !seen.leaves.insert((evidence.bucket, evidence.position)) {
+            return Err(misplaced());
+        }
+        let is_canary =
+            check_canary(bucket, seen, evidence, &proof).ok_or(ReplayError::Canary { session, sequence })?;
+        // Without the share nobody can tell whether the answer was drawn.
+        let ppm = bucket
+            .shares
+            .get(&self.statement.miner)
+            .ok_or(ReplayError::Share {
+                bucket: evidence.bucket,
+            })?;
+        Ok(CheckedAnswer {
+            evidence,
+            proof,
+            stratum,
+            is_audited: is_canary || bucket.draw.draws(&digest, *ppm),
+        })
+    }
+}
+
+/// The stratum of an answer that stands in the log where it says.
+fn check_leaf(
+    bucket: &CheckedBucket,
+    evidence: &AnswerEvidence,
+    proof: &ResponseProof,
+    digest: Digest,
+) -> Option<Digest> {
+    let leaf = AnswerLeaf {
+        session: proof.session,
+        sequence: proof.sequence,
+        proof: digest,
+        output_tokens: evidence.output_tokens,
+        earned: evidence.earned,
+        stratum: proof.client?,
+    };
+    let header = &bucket.header;
+    let root = root_by_path(leaf.hash(), evidence.position, header.answers, &evidence.path)?;
+    (root == header.root).then_some(leaf.stratum)
+}
+
+/// Whether the answer's prompt is from the committed list; `None` if it claims to be and is not, or was used before.
+fn check_canary(
+    bucket: &CheckedBucket,
+    seen: &mut SeenPlaces,
+    evidence: &AnswerEvidence,
+    proof: &ResponseProof,
+) -> Option<bool> {
+    match &evidence.origin {
+        Origin::User | Origin::Consenting => Some(false),
+        Origin::Canary(opened) => {
+            let root = bucket.header.canaries;
+            let request = opened.check(&root)?;
+            let is_fresh = seen.canaries.insert((root, opened.position));
+            let digest = body_digest::digest_input(proof.scheme, &request);
+            (is_fresh && digest == proof.input).then_some(true)
+        }
+    }
+}

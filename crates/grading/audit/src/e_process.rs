@@ -1,0 +1,137 @@
+//! Sequential tests by e-values: evidence that grows against a miner whose answers the honest bound cannot explain.
+//!
+//! For every share x of answers that a miner may cheat in, an answer multiplies a wealth by (1 − x) + x·min(L, e⁸). If
+//! E[min(L, e⁸) | past] ≤ 1 for an honest miner, then its restarted wealth reaches A after A answers on average at the
+//! earliest, and its wealth without restarts ever reaches A with a probability of at most 1/A. Both are theorems; the
+//! condition is tested by [`crate::premise`].
+
+use crate::fixed_point::{ONE, multiply};
+
+/// The shares of cheated answers that are tried, in hundredths.
+pub const SHARES: [u8; 4] = [100, 30, 10, 3];
+/// The mean wealth at which a test alarms: 50 audited answers a day and 1,000 tests for 3,650 days. A restarted test of
+/// an honest miner alarms after as many answers on average at the earliest.
+pub const ALARM: u128 = 50 * 1_000 * 3_650;
+/// The mean wealth that confirms an alarm on fresh answers: an honest miner gets there with a probability of at most
+/// one in a thousand.
+pub const CONFIRMATION: u128 = 1_000;
+/// The largest wealth that is kept, in Q32: 2⁴⁸, far above [`ALARM`].
+const MOST: u128 = ONE << 48;
+
+/// The rule after an answer that speaks for the miner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// The wealth begins again at one: the test waits for a miner that begins to cheat at some time.
+    AtOne,
+    /// The wealth stays low: the test is of a fixed run of answers.
+    Never,
+}
+
+/// The wealth of one test, for each alternative and each of [`SHARES`], in Q32.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EProcess {
+    restart: Restart,
+    wealth: Vec<[u128; SHARES.len()]>,
+}
+
+impl EProcess {
+    /// A test against this number of alternatives.
+    pub fn new(alternatives: usize, restart: Restart) -> Self {
+        Self {
+            restart,
+            wealth: vec![[ONE; SHARES.len()]; alternatives],
+        }
+    }
+
+    /// Takes min(L, e⁸) of an answer under each alternative, in Q32.
+    pub fn observe(&mut self, likelihoods: &[u128]) {
+        for (row, likelihood) in self.wealth.iter_mut().zip(likelihoods) {
+            for (wealth, share) in row.iter_mut().zip(SHARES) {
+                let before = match self.restart {
+                    Restart::AtOne => (*wealth).max(ONE),
+                    Restart::Never => *wealth,
+                };
+                *wealth = multiply(before, e_value(share, *likelihood)).min(MOST);
+            }
+        }
+    }
+
+    /// The mean of all wealths, rounded down to whole ones.
+    pub fn mean(&self) -> u128 {
+        let count = u128::try_from(self.wealth.len() * SHARES.len()).unwrap_or(1);
+        let sum: u128 = self.wealth.iter().flatten().sum();
+        sum / count.max(1) / ONE
+    }
+}
+
+/// (1 − x) + x·L in Q32, x in hundredths.
+fn e_value(share: u8, likelihood: u128) -> u128 {
+    (u128::from(100 - share) * ONE + u128::from(share) * likelihood) / 100
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fixed_point::exp2;
+    use crate::likelihood::CAP_LOG2;
+
+    fn after(restart: Restart, likelihoods: &[u128]) -> u128 {
+        let mut test = EProcess::new(1, restart);
+        likelihoods.iter().for_each(|one| test.observe(&[*one]));
+        test.mean()
+    }
+
+    #[test]
+    fn three_strong_answers_of_one_alternative_are_an_alarm() {
+        let cap = exp2(CAP_LOG2);
+        assert!(after(Restart::AtOne, &[cap, cap]) < ALARM);
+        assert!(after(Restart::AtOne, &[cap, cap, cap]) >= ALARM);
+        let mixed = [vec![0; 300], vec![cap; 3]].concat();
+        assert!(
+            after(Restart::AtOne, &mixed) >= ALARM,
+            "honest days before do not help"
+        );
+        assert!(after(Restart::Never, &mixed) < CONFIRMATION);
+        let many = vec![cap; 100];
+        assert!(after(Restart::AtOne, &many) >= ALARM, "wealth is bounded");
+    }
+
+    #[test]
+    fn a_cheat_in_a_tenth_of_the_answers_is_found_and_honest_answers_are_not() {
+        let cap = exp2(CAP_LOG2);
+        let tenth: Vec<u128> = (0..100)
+            .map(|at| if at % 10 == 9 { cap } else { 1 << 20 })
+            .collect();
+        assert!(after(Restart::AtOne, &tenth) >= ALARM);
+        assert_eq!(after(Restart::AtOne, &[ONE / 3; 5_000]), 0);
+    }
+
+    proptest! {
+        /// The exact expectation over a tree of likelihoods of mean one: wealth without restarts is a martingale.
+        #[test]
+        fn wealth_does_not_grow_on_average(high in 2_u128..2_980, steps in 1_u32..10) {
+            // With probability 1/high the likelihood is `high`, else 0: its mean is one.
+            let (mut total, mut weight_left) = (0_f64, 1_f64);
+            for path in 0..1_u32 << steps {
+                let mut test = EProcess::new(1, Restart::Never);
+                let mut weight = 1_f64;
+                for step in 0..steps {
+                    let up = path >> step & 1 == 1;
+                    let chance = 1.0 / f64::from(u32::try_from(high).unwrap());
+                    weight *= if up { chance } else { 1.0 - chance };
+                    test.observe(&[if up { high * ONE } else { 0 }]);
+                }
+                let sum: u128 = test.wealth.iter().flatten().sum();
+                #[expect(clippy::cast_precision_loss, reason = "an expectation of a test")]
+                let mean = sum as f64 / 4.0 / 4_294_967_296.0;
+                // The bound on wealth only lowers it.
+                total += weight * mean;
+                weight_left -= weight;
+            }
+            prop_assert!(weight_left.abs() < 1e-9);
+            prop_assert!(total <= 1.0 + 1e-9, "{}", total);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Spot checks: did the named model really write this answer? Pure: no IO, no clock, no randomness but from seeds.
+
+mod audit_share;
+mod bundle;
+mod calibration;
+mod canaries;
+mod checked_log;
+mod curve;
+mod draw;
+mod e_process;
+pub mod fixed_point;
+mod honest_bound;
+mod likelihood;
+mod margin_cells;
+pub mod premise;
+mod replay;
+mod replay_error;
+mod seeded_numbers;
+mod verdict;
+mod wilson;
+
+pub use audit_share::{AuditedMiner, DETECTION_ANSWERS, GAIN_PER_MILLE, unvested_answers};
+pub use bundle::{
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, MAX_BUNDLE_BYTES, OpenedShare,
+    Origin, ReferenceMachine, SessionEvidence, UnusableReason,
+};
+pub use calibration::{
+    Alternative, CALIBRATION_FORMAT, Calibration, CalibrationError, CalibrationLevel, ExceededPremise,
+    MachineRun, Statistic,
+};
+pub use canaries::{Canary, CanaryList, OpenedCanary};
+pub use curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
+pub use draw::{BucketDraw, check_nonce_key, nonce_key};
+pub use e_process::{ALARM, CONFIRMATION, EProcess, Restart, SHARES};
+pub use honest_bound::HonestBound;
+pub use likelihood::{CAP_LOG2, LikelihoodTable};
+pub use margin_cells::{
+    CellCounts, ENTROPY_BINS, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, MAX_TOKENS, Margin, TokenScore,
+};
+pub use replay::{AnswerTally, ReplayedBundle, replay};
+pub use replay_error::ReplayError;
+pub use seeded_numbers::SeededNumbers;
+pub use verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, UnprovenReason, Verdict};
+pub use wilson::{BILLION, RateInterval};

@@ -1,0 +1,78 @@
+//! The reasons why a bundle has no verdict.
+
+use muster_response_proof::SessionId;
+
+/// Something in a bundle does not follow from what was signed, so it proves nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The text is not JSON, or lacks fields.
+    #[error("it is not a bundle of audit evidence")]
+    Text(#[from] serde_json::Error),
+    /// The text exceeds the bound.
+    #[error("it is longer than a bundle may be")]
+    TooLong,
+    /// The format of the bundle or of its calibration is another one.
+    #[error("it is a bundle or a calibration of another version")]
+    Format,
+    /// The scoring machines are not two that differ, or the first ran another image than the calibration's.
+    #[error(
+        "it needs two references that differ in machine or engine, the first with the calibration's engine"
+    )]
+    References,
+    /// A header is not the validator's, is of another subnet, or stands out of order.
+    #[error("the header of bucket {bucket} is not the validator's, or is of another subnet or out of order")]
+    Header {
+        /// The number of the bucket, or its place in the list if it cannot be read.
+        bucket: u64,
+    },
+    /// A draw is not the validator's for this bucket and block.
+    #[error("the draw from bucket {bucket} is not the validator's for this block")]
+    Draw {
+        /// The number of the bucket.
+        bucket: u64,
+    },
+    /// A share is not among those that the header commits to.
+    #[error("a share of bucket {bucket} is not among those that its header commits to")]
+    Share {
+        /// The number of the bucket.
+        bucket: u64,
+    },
+    /// An attestation is not of a miner of this bundle, or of another model, engine or validator.
+    #[error("session {place} is not attested by a miner of this bundle for its model, engine and validator")]
+    Attestation {
+        /// The place of the session in the bundle.
+        place: usize,
+    },
+    /// A proof is not its session's, or the numbers have a gap.
+    #[error("answer {sequence} of session {session} is not proven by it, or an answer before it is missing")]
+    Proof {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number that the answer has to have.
+        sequence: u64,
+    },
+    /// An answer does not stand in the log where the bundle says.
+    #[error("answer {sequence} of session {session} does not stand in the log where the bundle says")]
+    Leaf {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number of the answer.
+        sequence: u64,
+    },
+    /// A prompt is not from the committed list, or is not the one that was answered.
+    #[error("answer {sequence} of session {session} is not one to a prompt of the committed list")]
+    Canary {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number of the answer.
+        sequence: u64,
+    },
+    /// Scores are there for another number of tokens than the proof states, or for too many.
+    #[error("answer {sequence} of session {session} has another number of tokens than its proof states")]
+    TokenCount {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number of the answer.
+        sequence: u64,
+    },
+}

@@ -1,0 +1,332 @@
+//! A small world that makes bundles: a validator that logs and draws, and miners whose answers are measured ones.
+
+use muster_audit::{
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketDraw, BucketEvidence, Calibration,
+    Canary, CanaryList, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, Margin, OpenedShare, Origin,
+    ReferenceMachine, SeededNumbers, SessionEvidence, TokenScore,
+};
+use muster_identity::Keypair;
+use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_response_proof::{
+    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, HashScheme, Price,
+    ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts, hash_chunk, inclusion_path, root_of,
+};
+use uuid::Uuid;
+
+pub(crate) const START: i64 = 1_769_000_000;
+
+/// The measured answers of images/llm's engines.
+pub(crate) fn calibration() -> Calibration {
+    Calibration::parse(include_str!(
+        "../../../../../tests/vectors/audit-calibration.json"
+    ))
+    .unwrap()
+}
+
+/// The prompts of one answer in the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prompt {
+    User,
+    Consenting,
+    Canary,
+}
+
+/// One answer that the world gives: its prompt, and whether the cheaper engine writes it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given {
+    pub(crate) prompt: Prompt,
+    pub(crate) cheats: bool,
+    /// The number of the client.
+    pub(crate) client: u64,
+}
+
+/// Everything that a bundle of the world follows from.
+pub(crate) struct World {
+    pub(crate) calibration: Calibration,
+    /// The name of the engine of cheated answers.
+    pub(crate) cheat: &'static str,
+    /// The share that is audited, in millionths.
+    pub(crate) ppm: u32,
+    pub(crate) seed: u64,
+    /// Answers in each bucket.
+    pub(crate) bucket_answers: usize,
+    pub(crate) validator: Keypair,
+    pub(crate) miner: Keypair,
+    pub(crate) session_key: Keypair,
+    pub(crate) coldkey: Keypair,
+    pub(crate) genesis: Digest,
+    pub(crate) netuid: u16,
+}
+
+impl World {
+    pub(crate) fn new(cheat: &'static str, seed: u64) -> Self {
+        Self {
+            calibration: calibration(),
+            cheat,
+            ppm: 1_000_000,
+            seed,
+            bucket_answers: 7,
+            validator: Keypair::from_seed([1; 32]),
+            miner: Keypair::from_seed([2; 32]),
+            session_key: Keypair::from_seed([3; 32]),
+            coldkey: Keypair::from_seed([9; 32]),
+            genesis: Digest::of(b"genesis"),
+            netuid: 12,
+        }
+    }
+
+    /// A bundle of these answers, all in one session.
+    pub(crate) fn bundle(&self, given: &[Given]) -> AuditBundle {
+        let attestation = self.attestation();
+        let canaries = canaries(given.len());
+        let mut numbers = SeededNumbers::new("muster/test-world/1", &self.seed.to_be_bytes());
+        let (mut previous, mut sent) = (Digest::of(&attestation.signed_bytes()), 0_u64);
+        let mut answers = Vec::new();
+        for (sequence, one) in given.iter().enumerate() {
+            let (origin, request) = origin(one.prompt, &canaries, &mut sent);
+            let tokens = self.tokens(one.cheats, &mut numbers);
+            let proof = self.proof(
+                &attestation,
+                sequence as u64,
+                previous,
+                one.client,
+                &request,
+                tokens.len(),
+            );
+            let envelope = Envelope::new(&proof, |bytes| self.session_key.sign(bytes));
+            previous = envelope.digest();
+            answers.push(AnswerEvidence {
+                proof: envelope.to_text(),
+                output_tokens: tokens.len() as u64,
+                earned: tokens.len() as u64 * 3,
+                bucket: 4_000 + (sequence / self.bucket_answers) as u64,
+                position: (sequence % self.bucket_answers) as u64,
+                path: Vec::new(),
+                origin,
+                outcome: Some(AuditOutcome::Scored(vec![Some(tokens.clone()), Some(tokens)])),
+            });
+        }
+        let buckets = self.log(&mut answers, &canaries.root());
+        AuditBundle {
+            format: BUNDLE_FORMAT.to_owned(),
+            genesis: self.genesis,
+            netuid: self.netuid,
+            validator: ValidatorKey(self.validator.hotkey()),
+            coldkey: self.coldkey.hotkey(),
+            miners: vec![MinerKey(self.miner.hotkey())],
+            model: "tiny".to_owned(),
+            references: ["first", "second"].map(|machine| self.reference(machine)).into(),
+            calibration: self.calibration.clone(),
+            buckets,
+            sessions: vec![SessionEvidence {
+                attestation: Envelope::new(&attestation, |bytes| self.miner.sign(bytes)).to_text(),
+                answers,
+            }],
+        }
+    }
+
+    fn reference(&self, machine: &str) -> ReferenceMachine {
+        ReferenceMachine {
+            machine: machine.to_owned(),
+            gpu: "none".to_owned(),
+            engine: self.calibration.engine,
+        }
+    }
+
+    fn attestation(&self) -> Attestation {
+        Attestation {
+            session: SessionId(Uuid::from_u128(self.seed.into())),
+            session_key: self.session_key.hotkey(),
+            job: JobId::from_uuid(Uuid::from_u128(2)),
+            attempt: AttemptId::from_uuid(Uuid::from_u128(3)),
+            miner: MinerKey(self.miner.hotkey()),
+            audience: ValidatorKey(self.validator.hotkey()),
+            server_certificate: Digest::of(b"server certificate"),
+            client_certificate: Digest::of(b"client certificate"),
+            executor: Text::new("executor-7").unwrap(),
+            address: Text::new("203.0.113.7:6006").unwrap(),
+            image: ImageId(self.calibration.engine),
+            model: Some(self.calibration.model),
+            scheme: HashScheme::RawHttp,
+            price: Price { input: 1, output: 3 },
+            not_before: Timestamp::from_secs(START),
+            not_after: Timestamp::from_secs(START + 3_600),
+        }
+    }
+
+    fn proof(
+        &self,
+        attestation: &Attestation,
+        sequence: u64,
+        previous: Digest,
+        client: u64,
+        request: &[u8],
+        tokens: usize,
+    ) -> ResponseProof {
+        let output = format!("answer {sequence}");
+        ResponseProof {
+            session: attestation.session,
+            sequence,
+            previous,
+            job: attestation.job,
+            attempt: attestation.attempt,
+            audience: attestation.audience,
+            client: Some(Digest::of(&client.to_be_bytes())),
+            attestation: Digest::of(&attestation.signed_bytes()),
+            client_nonce: None,
+            gateway_nonce: None,
+            method: Text::new("POST").unwrap(),
+            path: Text::new("/v1/completions").unwrap(),
+            status: 200,
+            content_type: Some(Text::new("application/json").unwrap()),
+            scheme: HashScheme::RawHttp,
+            input: Digest::of(request),
+            output: Digest::of(output.as_bytes()),
+            output_bytes: output.len() as u64,
+            chunks: root_of([hash_chunk(output.as_bytes())]),
+            from: Timestamp::from_secs(START + 1),
+            first_byte: None,
+            to: Timestamp::from_secs(START + 2),
+            tokens: Some(TokenFacts {
+                prompt: Digest::of(b"prompt"),
+                prompt_count: 3,
+                output: Digest::of(b"tokens"),
+                output_count: u32::try_from(tokens).unwrap(),
+            }),
+            engine: None,
+            end: StreamEnd::Completed,
+        }
+    }
+
+    /// The tokens of a measured answer, by the engine that writes it.
+    fn tokens(&self, cheats: bool, numbers: &mut SeededNumbers) -> Vec<TokenScore> {
+        let machines = &self.calibration.machines;
+        let answers = if cheats {
+            let named = |one: &&muster_audit::Alternative| one.name == self.cheat;
+            &self.calibration.alternatives.iter().find(named).unwrap().answers
+        } else {
+            &machines[numbers.below(machines.len())].answers
+        };
+        tokens_of(&answers[numbers.below(answers.len())])
+    }
+
+    /// Logs the answers in buckets: fills their paths, signs the headers, and draws.
+    pub(crate) fn log(&self, answers: &mut [AnswerEvidence], canaries: &Digest) -> Vec<BucketEvidence> {
+        let mut previous = Digest::of(b"");
+        let mut buckets = Vec::new();
+        for of_bucket in answers.chunk_by_mut(|left, right| left.bucket == right.bucket) {
+            let leaves: Vec<Digest> = of_bucket.iter().map(leaf).collect();
+            for (place, answer) in of_bucket.iter_mut().enumerate() {
+                answer.path = inclusion_path(&leaves, place).unwrap();
+            }
+            let share = AuditShare {
+                miner: MinerKey(self.miner.hotkey()),
+                model: Text::new("tiny").unwrap(),
+                ppm: self.ppm,
+            };
+            let others = AuditShare {
+                miner: MinerKey(self.validator.hotkey()),
+                ..share.clone()
+            };
+            let shares = [others.hash(), share.hash()];
+            let bucket = of_bucket[0].bucket;
+            let header = BucketHeader {
+                genesis: self.genesis,
+                netuid: self.netuid,
+                validator: ValidatorKey(self.validator.hotkey()),
+                bucket: BucketNumber(bucket),
+                answers: leaves.len() as u64,
+                root: root_of(leaves),
+                previous,
+                shares: 2,
+                share_root: root_of(shares),
+                canaries: *canaries,
+            };
+            let envelope = Envelope::new(&header, |bytes| self.validator.sign(bytes));
+            previous = envelope.digest();
+            let block_hash = Digest::of(&header.bucket.draw_block().to_be_bytes());
+            buckets.push(BucketEvidence {
+                header: envelope.to_text(),
+                block_hash,
+                draw: BucketDraw::prove(&self.validator, &header, &block_hash).1,
+                shares: vec![OpenedShare {
+                    miner: share.miner,
+                    ppm: share.ppm,
+                    position: 1,
+                    path: inclusion_path(&shares, 1).unwrap(),
+                }],
+            });
+        }
+        buckets
+    }
+}
+
+/// The leaf of an answer.
+fn leaf(answer: &AnswerEvidence) -> Digest {
+    let envelope = Envelope::<ResponseProof>::from_text(&answer.proof).unwrap();
+    let proof = envelope.statement().unwrap();
+    AnswerLeaf {
+        session: proof.session,
+        sequence: proof.sequence,
+        proof: envelope.digest(),
+        output_tokens: answer.output_tokens,
+        earned: answer.earned,
+        stratum: proof.client.unwrap(),
+    }
+    .hash()
+}
+
+pub(crate) fn canaries(count: usize) -> CanaryList {
+    let canary = |number: usize| Canary {
+        salt: *Digest::of(&number.to_be_bytes()).as_bytes(),
+        request: format!("{{\"prompt\":\"canary {number}\"}}").into_bytes(),
+    };
+    CanaryList::new((0..count).map(canary).collect())
+}
+
+fn origin(prompt: Prompt, canaries: &CanaryList, sent: &mut u64) -> (Origin, Vec<u8>) {
+    match prompt {
+        Prompt::User => (Origin::User, b"{\"prompt\":\"private\"}".to_vec()),
+        Prompt::Consenting => (Origin::Consenting, b"{\"prompt\":\"public\"}".to_vec()),
+        Prompt::Canary => {
+            let opened = canaries.open(*sent).unwrap();
+            let request = canaries.next(*sent).unwrap().request.clone();
+            *sent += 1;
+            (Origin::Canary(opened), request)
+        }
+    }
+}
+
+/// Tokens that fall into these cells.
+fn tokens_of(cells: &CellCounts) -> Vec<TokenScore> {
+    let mut tokens = Vec::new();
+    for (entropy, row) in cells.0.iter().enumerate() {
+        for (margin, count) in row.iter().enumerate() {
+            let token = TokenScore {
+                margin: match margin {
+                    0 => Margin::Micronats(0),
+                    last if last == MARGIN_BINS - 1 => Margin::Impossible,
+                    bin => Margin::Micronats(MARGIN_EDGES[bin - 1] + 1),
+                },
+                entropy: if entropy == 0 {
+                    0
+                } else {
+                    ENTROPY_EDGES[entropy - 1]
+                },
+            };
+            tokens.extend(std::iter::repeat_n(token, usize::try_from(*count).unwrap()));
+        }
+    }
+    tokens
+}
+
+/// This many answers, each for a client of its own; `cheats` says of each whether the cheaper engine writes it.
+pub(crate) fn given(count: u64, prompt: Prompt, cheats: impl Fn(u64) -> bool) -> Vec<Given> {
+    (0..count)
+        .map(|client| Given {
+            prompt,
+            cheats: cheats(client),
+            client,
+        })
+        .collect()
+}

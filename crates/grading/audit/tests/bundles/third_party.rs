@@ -1,0 +1,140 @@
+//! A program of another language, written from the documented format alone, comes to the same verdicts.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use muster_audit::{AuditBundle, AuditOutcome, Statistic, UnusableReason, replay};
+use serde_json::{Value, json};
+
+use crate::support::{Given, Prompt, World, given};
+
+const PROGRAM: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../../tests/python/replay_audit.py"
+);
+
+/// Bundles whose verdicts, levels and counts differ.
+fn bundles() -> Vec<AuditBundle> {
+    let int4 = |seed| World::new("int4", seed);
+    let mixed = |seed: u64| -> Vec<Given> {
+        let prompt = [Prompt::Canary, Prompt::User, Prompt::Consenting];
+        given(60, Prompt::User, |client| client % 3 != seed % 3)
+            .into_iter()
+            .enumerate()
+            .map(|(at, one)| Given {
+                prompt: prompt[at % 3],
+                client: one.client % 20,
+                ..one
+            })
+            .collect()
+    };
+    let mut drawn = int4(1);
+    drawn.ppm = 400_000;
+    let mut level_one = World::new("block skipped", 3);
+    level_one.calibration.machines = level_one.calibration.machines.split_off(4);
+    let mut level_zero = int4(1);
+    level_zero.calibration.machines.truncate(1);
+    let mut surprise = int4(1);
+    surprise.calibration.statistic = Statistic::Surprise;
+    let mut unscored = int4(1).bundle(&given(12, Prompt::Canary, |_| true));
+    for (at, answer) in unscored.sessions[0].answers.iter_mut().enumerate() {
+        match (at % 3, &mut answer.outcome) {
+            (0, _) => answer.outcome = Some(AuditOutcome::Unusable(UnusableReason::NoTokenIds)),
+            (1, Some(AuditOutcome::Scored(scores))) => scores[1] = None,
+            _ => {}
+        }
+    }
+    let discriminates = [
+        given(12, Prompt::User, |_| true),
+        given(12, Prompt::Canary, |_| false),
+    ]
+    .concat();
+    vec![
+        int4(1).bundle(&given(12, Prompt::Canary, |_| true)),
+        int4(2).bundle(&given(30, Prompt::Canary, |_| false)),
+        int4(3).bundle(&given(12, Prompt::User, |_| true)),
+        int4(4).bundle(&mixed(4)),
+        int4(5).bundle(&mixed(5)),
+        int4(6).bundle(&discriminates),
+        drawn.bundle(&given(60, Prompt::User, |client| client % 2 == 0)),
+        level_one.bundle(&given(14, Prompt::Canary, |_| true)),
+        level_zero.bundle(&given(8, Prompt::Canary, |_| true)),
+        surprise.bundle(&given(8, Prompt::Canary, |_| true)),
+        unscored,
+    ]
+}
+
+/// The part of a replay that the other program computes, too.
+fn shared_part(mut replayed: Value) -> Value {
+    let fields = replayed.as_object_mut().unwrap();
+    for ours_alone in ["coldkey", "model", "exceeded", "off_rates", "draws"] {
+        fields.remove(ours_alone).unwrap();
+    }
+    replayed
+}
+
+/// The bundle with one fact changed after everything was signed.
+fn altered(bundle: &AuditBundle) -> Vec<AuditBundle> {
+    let change = |alter: &dyn Fn(&mut AuditBundle)| {
+        let mut changed = bundle.clone();
+        alter(&mut changed);
+        changed
+    };
+    vec![
+        change(&|bundle| bundle.sessions[0].answers[2].earned += 1),
+        change(&|bundle| drop(bundle.sessions[0].answers.remove(2))),
+        change(&|bundle| bundle.buckets[0].shares[0].ppm += 1),
+        change(&|bundle| bundle.buckets.swap(0, 1)),
+        change(&|bundle| bundle.miners.clear()),
+    ]
+}
+
+#[test]
+fn a_program_of_another_language_comes_to_the_same_verdicts() {
+    let folder = std::env::temp_dir().join(format!("muster-audit-bundles-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let bundles = bundles();
+    let mut texts: Vec<String> = bundles.iter().map(AuditBundle::to_text).collect();
+    let replayed: Vec<Value> = texts.iter().map(|text| json!(replay(text).unwrap())).collect();
+    let mut draws: Vec<Value> = replayed.iter().map(|one| one["draws"].clone()).collect();
+    let mut expected: Vec<Value> = replayed.into_iter().map(shared_part).collect();
+    for bundle in altered(&bundles[0]) {
+        texts.push(bundle.to_text());
+        assert!(replay(texts.last().unwrap()).is_err());
+        draws.push(draws[0].clone());
+        expected.push(json!("refused"));
+    }
+    let write = |name: String, text: &str| -> PathBuf {
+        let file = folder.join(name);
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    let files = (0..)
+        .zip(&texts)
+        .map(|(at, text)| write(format!("{at}.json"), text));
+    let files: Vec<PathBuf> = files.collect();
+    let drawn = write("draws.json".to_owned(), &json!(draws).to_string());
+    let mut program = Command::new("python3");
+    program.args([PROGRAM, "--draws"]).arg(drawn).args(&files);
+    let output = program.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let theirs: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(theirs.len(), expected.len());
+    for (at, (theirs, ours)) in theirs.iter().zip(&expected).enumerate() {
+        match ours.as_str() {
+            Some(_) => assert!(theirs["refused"].is_string(), "bundle {at}: {theirs}"),
+            None => assert_eq!(theirs, ours, "bundle {at}"),
+        }
+    }
+    let distinct: std::collections::BTreeSet<_> = expected
+        .iter()
+        .filter_map(|one| one["verdict"].as_str())
+        .collect();
+    assert_eq!(distinct.len(), 5, "the bundles say something: {distinct:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
