@@ -98,6 +98,11 @@ impl LiveUpdates {
         self.0.added.notify_one();
     }
 
+    /// The report that was not sent, as a message about this attempt.
+    pub(crate) fn take_report(&self, attempt: AttemptId) -> Option<FromMiner> {
+        self.unsent().take_report(attempt)
+    }
+
     /// Sends the progress of one kind of work again, though nothing has moved.
     pub(crate) fn repeat_progress(&self, of: ProgressOf) {
         self.unsent().progress.entry(of).or_default().sent = false;

@@ -15,6 +15,7 @@ use muster_protocol::wire::executor::LeaseHeld;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{AttemptId, Feature, Timestamp};
+use muster_websocket::SocketError;
 use muster_websocket::session::Sender;
 use tokio::sync::watch;
 
@@ -346,6 +347,15 @@ impl MinerLink {
     }
 }
 
+/// Sends a message, unless the miner does not know it.
+async fn send_known(sender: &Sender<Miner>, message: &FromMiner) -> Result<(), SocketError> {
+    let is_metrics = matches!(message, FromMiner::MusterJobMetrics(_));
+    if is_metrics && !sender.features().has(Feature::Metrics) {
+        return Ok(());
+    }
+    sender.send(message).await
+}
+
 // === impl MinerOutlet ===
 
 impl MinerOutlet {
@@ -354,14 +364,21 @@ impl MinerOutlet {
     pub(crate) async fn send(&mut self, message: &FromMiner) -> Result<(), LinkClosed> {
         loop {
             let sender = self.0.borrow_and_update().clone();
-            if let Some(sender) = sender {
-                let unknown = matches!(message, FromMiner::MusterJobMetrics(_))
-                    && !sender.features().has(Feature::Metrics);
-                if unknown || sender.send(message).await.is_ok() {
-                    return Ok(());
-                }
+            if let Some(sender) = sender
+                && send_known(&sender, message).await.is_ok()
+            {
+                return Ok(());
             }
             self.changed().await?;
+        }
+    }
+
+    /// Sends one message over the connection of the moment; not at all if there is none that takes it.
+    pub(crate) async fn try_send(&self, message: &FromMiner) {
+        let sender = self.0.borrow().clone();
+        if let Some(sender) = sender {
+            // The message is one whose loss changes nothing.
+            let _ = send_known(&sender, message).await;
         }
     }
 

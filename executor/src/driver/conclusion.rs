@@ -37,6 +37,7 @@ impl Driver {
             );
         }
         self.send_close().await;
+        self.steps.send_last_report().await;
         for message in messages {
             self.link.report(message).await;
         }
@@ -101,6 +102,7 @@ impl Driver {
     /// Removes the container, and once more if a step was making one meanwhile. Returns whether it is gone.
     async fn tidy(&mut self) -> bool {
         self.context.called_off.cancel();
+        self.steps.end_program();
         let mut gone = self.remove_container().await;
         let mut made = false;
         while let Some(result) = self.steps.next().await {

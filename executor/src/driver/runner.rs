@@ -292,16 +292,26 @@ impl StepRunner {
         self.capture.feed(follower.clone());
         let file = job.workspace.folders().report.join(PROGRESS_FILE);
         let (live, over) = (self.context.live.clone(), self.program_over.clone());
-        self.begin_until_called_off(async move {
+        // It ends with the program, after its last look.
+        self.begin(async move {
             let report_to = |at, report| live.set_report(at, report);
             follower.follow(file, over, report_to).await;
             StepResult::Nothing
         });
     }
 
-    /// The program is over: its last report is sent.
+    /// The program is over: the step that follows it looks a last time, and ends.
     pub(super) fn end_program(&self) {
         self.program_over.cancel();
+    }
+
+    /// Sends the program's last report, if it was not sent and there is a connection.
+    pub(super) async fn send_last_report(&self) {
+        if let Some(miner) = &self.muster
+            && let Some(report) = self.context.live.take_report(self.context.attempt())
+        {
+            miner.try_send(&report).await;
+        }
     }
 
     /// Opens the session of a streaming job. Returns whether the job has one that is not open yet.

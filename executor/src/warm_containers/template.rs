@@ -243,7 +243,8 @@ mod tests {
             .warm_body(attempt, &folders, Path::new("/opt/muster-hold"))
             .unwrap();
         assert_eq!(body.entrypoint, Some(vec![HOLD.to_owned()]));
-        assert_eq!((&body.cmd, &body.env), (&Some(vec![]), &Some(vec![])));
+        let own = vec!["MUSTER_PROGRESS=/muster/progress.jsonl".to_owned()];
+        assert_eq!((&body.cmd, &body.env), (&Some(vec![]), &Some(own)), "none of its user's");
         let spec = JobContainer {
             job: &job(),
             image: &image("a"),

@@ -223,7 +223,7 @@ mod tests {
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
-            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines"]"#
+            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","metrics"]"#
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");
