@@ -306,7 +306,7 @@ impl StepRunner {
     }
 
     /// Sends the program's last report, if it was not sent and there is a connection.
-    pub(super) async fn send_last_report(&self) {
+    pub(super) async fn send_last_report(&mut self) {
         if let Some(miner) = &self.muster
             && let Some(report) = self.context.live.take_report(self.context.attempt())
         {

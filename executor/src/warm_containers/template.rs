@@ -244,7 +244,11 @@ mod tests {
             .unwrap();
         assert_eq!(body.entrypoint, Some(vec![HOLD.to_owned()]));
         let own = vec!["MUSTER_PROGRESS=/muster/progress.jsonl".to_owned()];
-        assert_eq!((&body.cmd, &body.env), (&Some(vec![]), &Some(own)), "none of its user's");
+        assert_eq!(
+            (&body.cmd, &body.env),
+            (&Some(vec![]), &Some(own)),
+            "none of its user's"
+        );
         let spec = JobContainer {
             job: &job(),
             image: &image("a"),
