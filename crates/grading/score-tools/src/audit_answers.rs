@@ -49,7 +49,7 @@ fn describe(replayed: &ReplayedBundle) -> String {
     for exceeded in &replayed.exceeded {
         let _ = writeln!(
             text,
-            "not tested against {}: honest answers of {} would speak for it (mean up to {}.{:03})",
+            "not tested against {}: honest answers of {} resemble it (mean ratio up to {}.{:03})",
             exceeded.alternative,
             exceeded.machine,
             exceeded.upper_per_mille / 1_000,
@@ -265,6 +265,26 @@ mod tests {
             shown.starts_with("an alarm after 3 of 12") && shown.contains("does not confirm"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn a_bundle_is_replayed_and_described() {
+        let bundle = include_str!("../../../../tests/vectors/audit-bundle.json");
+        let shown = replay_bundle(bundle, None, false).unwrap();
+        for expected in [
+            "model tiny: convicted",
+            "8 answers in the log, 8 audited",
+            "not tested against int8: honest answers of bf16",
+            "all answers: an alarm after 3 of 8; the second reference agrees",
+        ] {
+            assert!(shown.contains(expected), "{expected}: {shown}");
+        }
+        let digest = shown.lines().next();
+        let as_json = replay_bundle(bundle, digest, true).unwrap();
+        assert!(as_json.contains("\"verdict\": \"convicted\""), "{as_json}");
+        let altered = bundle.replace("\"netuid\":1", "\"netuid\":2");
+        let error = replay_bundle(&altered, None, false).unwrap_err();
+        assert!(matches!(error, ScoreToolError::Bundle(_)), "{error}");
     }
 
     #[test]
