@@ -383,6 +383,7 @@ fn new_attempt(
         request,
         plan: &plan,
         image_clock: false,
+        traced: false,
     };
     NewAttempt {
         receipt: messages.started_receipt(now),

@@ -38,11 +38,13 @@ pub enum Feature {
     /// `machines`: the messages that tell of miners' machines, from miner to validator and from validator to
     /// facilitator.
     Machines,
+    /// `trace`: the context of a job's trace goes with the job, and the times of its stages come back with its end.
+    Trace,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -52,6 +54,7 @@ impl Feature {
         Self::Results,
         Self::Webhooks,
         Self::Machines,
+        Self::Trace,
     ];
 
     /// The features that this program's roles carry out.
@@ -69,6 +72,7 @@ impl Feature {
             Self::Results => "results",
             Self::Webhooks => "webhooks",
             Self::Machines => "machines",
+            Self::Trace => "trace",
         }
     }
 
@@ -83,6 +87,7 @@ impl Feature {
             Self::Results => 1 << 6,
             Self::Webhooks => 1 << 7,
             Self::Machines => 1 << 8,
+            Self::Trace => 1 << 9,
         }
     }
 
@@ -214,11 +219,11 @@ mod tests {
         let all: FeatureSet = Feature::ALL.into_iter().collect();
         assert_eq!(
             all.to_string(),
-            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines"
+            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, trace"
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
-            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines"]"#
+            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","trace"]"#
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");

@@ -105,7 +105,11 @@ mod tests {
             reserve: 500,
         };
         let start = OTHER_WRITERS + 5_000;
-        assert_eq!(judge(start, 4_000, bounds), None, "other writers may have taken it");
+        assert_eq!(
+            judge(start, 4_000, bounds),
+            None,
+            "other writers may have taken it"
+        );
         assert_eq!(judge(start, 3_999, bounds), Some(DiskFilled::Unpacked));
         assert_eq!(judge(600, 499, bounds), Some(DiskFilled::Reserve));
         assert_eq!(judge(400, 9_000, bounds), None, "room was made meanwhile");

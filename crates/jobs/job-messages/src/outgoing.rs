@@ -16,7 +16,8 @@ use muster_protocol::wire::miner::{
 use muster_protocol::wire::muster::{CancelJob, OfferExtension};
 use muster_protocol::wire::signing::with_validator_signature;
 use muster_protocol::{
-    AttemptId, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp, ValidatorKey,
+    AttemptId, MinerKey, ParticipantType, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp,
+    TraceParent, TraceStage, ValidatorKey, context_below,
 };
 
 use crate::pay::MeasuredWork;
@@ -74,6 +75,8 @@ pub struct OutgoingMessages<'a> {
     pub plan: &'a AttemptPlan,
     /// Whether the miner says when it begins to fetch an image, so that the offer gives the image a time limit.
     pub image_clock: bool,
+    /// Whether the miner tells the stages of an attempt, so that the offer gives it the context of the job's trace.
+    pub traced: bool,
 }
 
 impl OutgoingMessages<'_> {
@@ -160,8 +163,15 @@ impl OutgoingMessages<'_> {
             image_archive: self.request.terms().image_archive,
             registry,
             credentials: None,
+            traceparent: self.traced.then(|| self.traceparent()),
         };
         Some(extension).filter(|extension| *extension != OfferExtension::default())
+    }
+
+    /// The context under which the miner works: the validator's span of the attempt.
+    fn traceparent(&self) -> TraceParent {
+        let (context, attempt) = (self.request.traceparent(), self.attempt.as_uuid());
+        context_below(context, attempt, ParticipantType::Validator, TraceStage::Attempt)
     }
 
     /// The job itself, for an executor that is ready.
@@ -346,6 +356,7 @@ mod tests {
                 request: &request,
                 plan: &plan,
                 image_clock,
+                traced: false,
             };
             let offer = messages.receipt_message(&messages.started_receipt(now).offered);
             let offer: serde_json::Value = serde_json::from_str(&offer).unwrap();
@@ -383,6 +394,7 @@ mod tests {
                 request: &request(),
                 plan: &plan,
                 image_clock: true,
+                traced: false,
             };
             let now = Timestamp::from_secs(1_769_000_000);
             let then = now.plus(plan.accepted_ttl());
@@ -472,6 +484,7 @@ mod tests {
             request: &request,
             plan: &plan,
             image_clock: false,
+            traced: false,
         };
         let started = messages.started_receipt(Timestamp::from_secs(1_769_000_000));
         let frame = messages.receipt_message(&started.offered);

@@ -178,6 +178,7 @@ impl<'a> AttemptRunner<'a> {
             request: self.request,
             plan: self.attempt.machine.plan(),
             image_clock: self.channel.features().has(Feature::Fetching),
+            traced: self.channel.features().has(Feature::Trace),
         }
     }
 
