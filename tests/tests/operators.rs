@@ -252,13 +252,6 @@ fn a_browser_reads_the_operators_pages() {
         let args = ["job", "run", subnet.demo_image(), "--", "probe", "exit", code];
         subnet.muster(&args).unwrap();
     }
-    // The name of an image is any text, and comes back in the reason of the failure.
-    let image = format!(
-        "<img src=x onerror=\"document.title='owned'\">\u{202e}{}",
-        "x".repeat(200)
-    );
-    let refused = subnet.muster(&["job", "run", &image, "--", "a"]).unwrap();
-    assert_ne!(refused.code, Some(0), "{refused:?}");
     let folder = tempfile::tempdir().unwrap();
     let pictures = std::env::var_os(PICTURES).map_or_else(|| folder.path().to_owned(), PathBuf::from);
     let (validator, miner) = (

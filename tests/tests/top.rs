@@ -208,6 +208,7 @@ fn a_screen_that_panics() {
         clock: SystemClock::new(),
         asked: AtomicUsize::new(0),
     });
+    muster_process::tls::install_provider();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let source = StatusSource::Validator(RoleStatus::new("127.0.0.1:1".parse().unwrap(), None).unwrap());
     let every = Duration::from_secs(1);
