@@ -1,13 +1,13 @@
 //! The last messages of an attempt, made from its conclusion. Pure.
 
 use muster_job_data::Uploaded;
+use muster_job_data::artifacts::{Artifacts, LONGEST_IN_JSON, MAX_ENTRIES};
 use muster_protocol::job::{FailureContext, IMAGE_FETCH_KEY, PartialResult};
 use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
-use muster_protocol::{AttemptId, ParticipantType};
+use muster_protocol::{AttemptId, JobTrace, ParticipantType};
 use muster_websocket::Limits;
 use serde_json::{Map, Value, json};
 
-use crate::artifacts::{Artifacts, LONGEST_IN_JSON, MAX_ENTRIES};
 use crate::config::MAX_ARTIFACTS_MIB;
 use crate::output_capture::{CUT, MAX_CHARS, PrintedOutput, shorten, shorten_to};
 use muster_attempt_state::{AttemptFailure, Conclusion, FailureKind};
@@ -49,6 +49,8 @@ pub struct AttemptReport {
     pub muster: bool,
     /// The specs of this machine, if the job finished.
     pub specs: Option<Value>,
+    /// The stages of the attempt, if the miner wants them.
+    pub trace: Option<JobTrace>,
 }
 
 impl AttemptReport {
@@ -89,6 +91,7 @@ impl AttemptReport {
             // ComputeHorde's SDK does not read null in either field.
             upload_results: Some(self.uploaded.results),
             image: self.ran.filter(|_| self.muster),
+            trace: self.trace.filter(|_| self.muster).map(Box::new),
         });
         specs.into_iter().chain([finished]).collect()
     }
@@ -148,6 +151,7 @@ impl AttemptReport {
                     artifacts: self.artifacts.files,
                     upload_results: self.uploaded.results,
                 },
+                trace: self.trace,
             };
             own.insert_into(&mut context);
         }
@@ -187,6 +191,7 @@ mod tests {
             uploaded: Uploaded::default(),
             muster: false,
             specs: Some(json!({"os": "Debian"})),
+            trace: None,
         }
     }
 

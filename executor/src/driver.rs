@@ -15,7 +15,7 @@ use muster_protocol::wire::executor::{ExecutorUp, SessionClosed};
 use muster_protocol::wire::miner::{
     AttemptNotice, ExecutorReady, FromMiner, InitialJobRequest, JobRequest, StreamingJobReady, ToMiner,
 };
-use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobStage, Timestamp};
+use muster_protocol::{AttemptId, ExecutorToken, HordeFailureReason, JobStage, Timestamp, TraceParent};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::adoption::{find_jobs, take_over};
@@ -49,6 +49,8 @@ pub(crate) struct Driver {
     registry: Option<String>,
     /// The signed close of the session, until it was sent to the miner.
     unsent_close: Option<String>,
+    /// The context of the attempt's trace, if the miner wants its stages.
+    traceparent: Option<TraceParent>,
 }
 
 impl Driver {
@@ -88,6 +90,7 @@ impl Driver {
             request: None,
             registry: None,
             unsent_close: None,
+            traceparent: None,
         }
     }
 
@@ -223,6 +226,7 @@ impl Driver {
                 .and_then(|terms| terms.image_time_limit)
                 .map(Duration::from_secs),
         };
+        self.traceparent = offer.muster.as_ref().and_then(|terms| terms.traceparent);
         self.stage = AttemptStage::Offered(offer);
         Some(Event::Offered(terms))
     }

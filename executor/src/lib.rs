@@ -11,7 +11,6 @@
 //! persistent executor, and the keys of the sessions that it serves, which end with them; no other key. It accepts
 //! connections only from the one client of each session.
 
-pub mod artifacts;
 pub mod attempt_report;
 mod co_grader;
 pub mod config;

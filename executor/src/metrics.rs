@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use muster_attempt_state::{AttemptFailure, AttemptState, Conclusion, FailureKind};
 use muster_containers::ContainerEngine;
-use muster_protocol::Timestamp;
 use muster_protocol::job::Fault;
+use muster_protocol::{JobTrace, ParticipantType, StageTime, Timestamp, TraceParent, TraceStage};
 
 use crate::persistent::PersistentExecutor;
 
@@ -15,30 +15,67 @@ const MEASURE_EVERY: Duration = Duration::from_secs(5);
 /// The time that the engine has for its answer.
 const ENGINE_LIMIT: Duration = Duration::from_secs(3);
 
-/// The clock of an attempt's stage.
+/// The clock of an attempt's stages.
 #[derive(Debug)]
 pub(crate) struct StageClock {
-    stage: Option<&'static str>,
+    began: Timestamp,
+    stage: Option<AttemptStageName>,
     since: Timestamp,
+    /// The stages that have ended, each once.
+    passed: Vec<StageTime>,
 }
+
+/// A stage by its name in metrics, and in traces.
+type AttemptStageName = (&'static str, TraceStage);
 
 impl StageClock {
     /// The clock of an attempt that begins at `now` in `state`.
     pub(crate) fn new(state: AttemptState, now: Timestamp) -> Self {
         Self {
+            began: now,
             stage: stage_of(state),
             since: now,
+            passed: Vec::new(),
         }
+    }
+
+    /// The clock of an attempt whose job another process of this machine began.
+    pub(crate) fn resumed(state: AttemptState, job_since: Timestamp, started: Timestamp) -> Self {
+        Self {
+            began: job_since,
+            ..Self::new(state, started)
+        }
+    }
+
+    /// The attempt's stages until now, under the context of its offer.
+    pub(crate) fn trace(&self, context: TraceParent, now: Timestamp) -> JobTrace {
+        let executor = ParticipantType::Executor;
+        let mut trace = JobTrace::new(context);
+        trace.stages.clone_from(&self.passed);
+        let open = self.stage.map(|(_, stage)| stage);
+        let open = open.filter(|stage| trace.stages.iter().all(|passed| passed.stage != *stage));
+        trace
+            .stages
+            .extend(open.map(|stage| StageTime::new(executor, stage, self.since, now)));
+        trace
+            .stages
+            .push(StageTime::new(executor, TraceStage::Attempt, self.began, now));
+        trace
     }
 
     /// Records the time of the stage that has ended, if `state` is of another one.
     pub(crate) fn note(&mut self, state: AttemptState, now: Timestamp) {
-        if let Some((stage, took)) = self.turn(state, now) {
+        if let Some(((stage, traced), took)) = self.turn(state, now) {
+            if self.passed.iter().all(|passed| passed.stage != traced) {
+                let began = now.minus(took);
+                self.passed
+                    .push(StageTime::new(ParticipantType::Executor, traced, began, now));
+            }
             metrics::histogram!("muster_executor_stage_seconds", "stage" => stage).record(took.as_secs_f64());
         }
     }
 
-    fn turn(&mut self, state: AttemptState, now: Timestamp) -> Option<(&'static str, Duration)> {
+    fn turn(&mut self, state: AttemptState, now: Timestamp) -> Option<(AttemptStageName, Duration)> {
         let next = stage_of(state);
         if next == self.stage {
             return None;
@@ -49,19 +86,19 @@ impl StageClock {
     }
 }
 
-/// The name of a state's stage; `None` once the attempt is over.
-fn stage_of(state: AttemptState) -> Option<&'static str> {
+/// The stage of a state; `None` once the attempt is over.
+fn stage_of(state: AttemptState) -> Option<AttemptStageName> {
     match state {
-        AttemptState::AwaitingOffer => Some("offer"),
-        AttemptState::PreparingImage(_) => Some("image"),
-        AttemptState::AwaitingFetch(_) => Some("fetch_wait"),
-        AttemptState::PullingImage(_) | AttemptState::FetchingImage(..) => Some("pull"),
-        AttemptState::AwaitingJob(_) => Some("job"),
-        AttemptState::PlacingVolumes(_) => Some("volumes"),
-        AttemptState::Running(_) | AttemptState::Starting(_) => Some("run"),
-        AttemptState::Serving(_) | AttemptState::Closing(_) => Some("serve"),
-        AttemptState::Stopping(_) => Some("stop"),
-        AttemptState::Collecting | AttemptState::Salvaging => Some("collect"),
+        AttemptState::AwaitingOffer => Some(("offer", TraceStage::Offer)),
+        AttemptState::PreparingImage(_) => Some(("image", TraceStage::Image)),
+        AttemptState::AwaitingFetch(_) => Some(("fetch_wait", TraceStage::FetchWait)),
+        AttemptState::PullingImage(_) | AttemptState::FetchingImage(..) => Some(("pull", TraceStage::Pull)),
+        AttemptState::AwaitingJob(_) => Some(("job", TraceStage::Handover)),
+        AttemptState::PlacingVolumes(_) => Some(("volumes", TraceStage::Volumes)),
+        AttemptState::Running(_) | AttemptState::Starting(_) => Some(("run", TraceStage::Run)),
+        AttemptState::Serving(_) | AttemptState::Closing(_) => Some(("serve", TraceStage::Serve)),
+        AttemptState::Stopping(_) => Some(("stop", TraceStage::Stop)),
+        AttemptState::Collecting | AttemptState::Salvaging => Some(("collect", TraceStage::Collect)),
         AttemptState::Over => None,
     }
 }
@@ -119,7 +156,7 @@ async fn is_engine_reachable(executor: &PersistentExecutor) -> bool {
 #[cfg(test)]
 mod tests {
     use muster_attempt_state::Abandonment;
-    use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage};
+    use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage, context_for_validator};
 
     use super::*;
 
@@ -130,7 +167,7 @@ mod tests {
         assert_eq!(clock.turn(AttemptState::AwaitingOffer, at(11)), None);
         assert_eq!(
             clock.turn(AttemptState::Collecting, at(14)),
-            Some(("offer", Duration::from_secs(4)))
+            Some((("offer", TraceStage::Offer), Duration::from_secs(4)))
         );
         assert_eq!(
             clock.turn(AttemptState::Salvaging, at(15)),
@@ -139,9 +176,32 @@ mod tests {
         );
         assert_eq!(
             clock.turn(AttemptState::Over, at(17)),
-            Some(("collect", Duration::from_secs(3)))
+            Some((("collect", TraceStage::Collect), Duration::from_secs(3)))
         );
         assert_eq!(clock.turn(AttemptState::Over, at(20)), None);
+    }
+
+    #[test]
+    fn a_trace_has_each_stage_once_and_the_whole_attempt() {
+        let at = Timestamp::from_secs;
+        let mut clock = StageClock::new(AttemptState::AwaitingOffer, at(10));
+        clock.note(AttemptState::Collecting, at(12));
+        clock.note(AttemptState::AwaitingOffer, at(13));
+        clock.note(AttemptState::Collecting, at(14));
+        let job = muster_protocol::JobId::from_uuid(uuid::Uuid::from_u128(1));
+        let trace = clock.trace(context_for_validator(None, job), at(20));
+        let seen: Vec<_> = trace
+            .stages
+            .iter()
+            .map(|time| (time.stage.as_str(), time.began().secs(), time.ended().secs()))
+            .collect();
+        assert_eq!(
+            seen,
+            [("offer", 10, 12), ("collect", 12, 13), ("attempt", 10, 20)]
+        );
+        let taken_over = StageClock::resumed(AttemptState::Collecting, at(1), at(5));
+        let trace = taken_over.trace(context_for_validator(None, job), at(9));
+        assert_eq!((trace.stages[0].began(), trace.stages[1].began()), (at(5), at(1)));
     }
 
     #[test]

@@ -14,15 +14,19 @@ use muster_protocol::receipt::page_of;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::{GenericError, InitialJobRequest, ToMiner};
 use muster_protocol::wire::muster::{ListedImage, OfferExtension};
-use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, Timestamp};
+use muster_protocol::{
+    AttemptId, ExecutorClass, ExecutorToken, Feature, FeatureSet, ParticipantType, Timestamp,
+};
+use muster_span_export::{SpanBatch, spans_of};
 use muster_store::StoreError;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::lease::read_trace;
 use crate::lease_table::{ConnectionId, DialId, Effect, Event, LeaseTable, LeaseWrite};
 use crate::manager::{ExecutorManager, Order, Running};
 use crate::metrics::count_effects;
-use crate::operator::OperatorBoard;
+use crate::operator::{OperatorBoard, failure_of};
 use crate::persistent::ExecutorPool;
 use crate::queues::{Attachment, DispatcherInput, Inbox, Outbox, Outgoing};
 use crate::receipt_pages::Pages;
@@ -159,6 +163,7 @@ impl Dispatcher {
     async fn carry_out(&mut self, effects: Vec<Effect>, peers: &mut Peers) -> Result<(), StoreError> {
         count_effects(&effects);
         self.board.note_effects(&effects, self.clock.now());
+        export_ended(&effects);
         let (writes, rest) = split(effects);
         if !writes.is_empty() {
             let lines = self.commit(&writes).await?;
@@ -491,6 +496,31 @@ impl Peers {
     }
 }
 
+/// Exports the stages of the leases that have ended, if this process exports spans.
+fn export_ended(effects: &[Effect]) {
+    if !muster_span_export::is_on() {
+        return;
+    }
+    for effect in effects {
+        if let Effect::Write(LeaseWrite::Ended { attempt, history, .. }) = effect
+            && let Some(last) = history.last()
+            && let Some(trace) = read_trace(last)
+        {
+            muster_span_export::export(|| SpanBatch {
+                spans: spans_of(
+                    &trace,
+                    ParticipantType::Miner,
+                    attempt.as_uuid(),
+                    Some(trace.traceparent.span),
+                ),
+                sampled: trace.traceparent.sampled,
+                failed: failure_of(last),
+                labels: vec![("muster.attempt", attempt.to_string())],
+            });
+        }
+    }
+}
+
 /// Removes the terms that an executor has not shown to know. It fetches its image at once then, or reports that the
 /// image is missing.
 fn drop_unknown_terms(offer: &mut InitialJobRequest, features: FeatureSet) {
@@ -505,6 +535,9 @@ fn drop_unknown_terms(offer: &mut InitialJobRequest, features: FeatureSet) {
     }
     if !features.has(Feature::Metrics) {
         terms.metrics = Vec::new();
+    }
+    if !features.has(Feature::Trace) {
+        terms.traceparent = None;
     }
     if **terms == OfferExtension::default() {
         offer.muster = None;

@@ -13,6 +13,7 @@ use muster_process::telemetry::catalogue::MetricRole;
 use muster_process::{Coded, SharedClock, Tasks, shutdown};
 use muster_terminal::print;
 use tokio::io::AsyncReadExt as _;
+use url::Url;
 
 use crate::cli::{Executor, ExecutorCommand, LogForm, Miner, MinerCommand, Role};
 use crate::drain;
@@ -29,6 +30,7 @@ pub(crate) async fn facilitator(args: Role, tasks: Tasks, clock: SharedClock) ->
     };
     prepare("facilitator", args.log_format, &tasks, args.lifeline)?;
     measure(MetricRole::Facilitator, args.metrics, &tasks, &clock).await?;
+    trace("facilitator", args.traces.as_ref(), &tasks, &clock)?;
     finish(
         muster_facilitator::run(config, tasks.clone(), clock).await,
         &tasks,
@@ -44,6 +46,7 @@ pub(crate) async fn validator(args: Role, tasks: Tasks, clock: SharedClock) -> R
     };
     prepare("validator", args.log_format, &tasks, args.lifeline)?;
     measure(MetricRole::Validator, args.metrics, &tasks, &clock).await?;
+    trace("validator", args.traces.as_ref(), &tasks, &clock)?;
     finish(muster_validator::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
@@ -78,6 +81,7 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     }
     prepare("miner", role.log_format, &tasks, role.lifeline)?;
     measure(MetricRole::Miner, role.metrics, &tasks, &clock).await?;
+    trace("miner", role.traces.as_ref(), &tasks, &clock)?;
     finish(muster_miner::run(config, tasks.clone(), clock).await, &tasks).await
 }
 
@@ -117,6 +121,7 @@ pub(crate) async fn executor(args: Executor, tasks: Tasks, clock: SharedClock) -
     };
     prepare("executor", args.log_format, &tasks, false)?;
     measure(MetricRole::Executor, args.metrics, &tasks, &clock).await?;
+    trace("executor", args.traces.as_ref(), &tasks, &clock)?;
     let ended = if let Some(invitation) = args.enroll {
         muster_executor::persistent::enroll(&config, invitation, &args.name).await
     } else if args.persistent {
@@ -195,6 +200,13 @@ async fn measure(
         .map_err(|error| Failure::coded(error.code(), error))?;
     tracing::info!(address = %bound, "metrics are served at /metrics");
     Ok(())
+}
+
+/// Exports the process's spans, if that is asked for.
+fn trace(role: &'static str, collector: Option<&Url>, tasks: &Tasks, clock: &SharedClock) -> Result {
+    let Some(collector) = collector else { return Ok(()) };
+    muster_span_export::start(role, collector.clone(), tasks, SharedClock::clone(clock))
+        .map_err(Failure::usage)
 }
 
 /// Waits for what the role left behind, and turns its error into words.

@@ -9,8 +9,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use muster_monitor::sources::{RoleStatus, StatusSource};
+use muster_process::clock::{Clock, Sleep};
+use muster_process::{SharedClock, SystemClock, Tasks};
+use muster_protocol::Timestamp;
 use muster_tests::{Output, RunningSubnet, muster, run, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -175,6 +181,56 @@ fn top_shows_jobs_validator_and_miner_and_leaves_the_terminal_as_it_was() {
     window.press("C-c");
     window.wait_for_text("gone-54");
     is_given_back(&window, 3);
+}
+
+/// A clock that fails once the screen has been painted a few times.
+#[derive(Debug)]
+struct FailingClock {
+    clock: SystemClock,
+    asked: AtomicUsize,
+}
+
+impl Clock for FailingClock {
+    fn now(&self) -> Timestamp {
+        assert!(self.asked.fetch_add(1, Ordering::Relaxed) < 30, "the clock fails");
+        self.clock.now()
+    }
+
+    fn sleep_until(&self, deadline: Timestamp) -> Sleep {
+        self.clock.sleep_until(deadline)
+    }
+}
+
+#[test]
+#[ignore = "it is the program in the terminal of `a_panic_leaves_the_terminal_as_it_was`"]
+fn a_screen_that_panics() {
+    let clock: SharedClock = Arc::new(FailingClock {
+        clock: SystemClock::new(),
+        asked: AtomicUsize::new(0),
+    });
+    muster_process::tls::install_provider();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let source = StatusSource::Validator(RoleStatus::new("127.0.0.1:1".parse().unwrap(), None).unwrap());
+    let every = Duration::from_secs(1);
+    let ended = runtime.block_on(muster_monitor::run::run(source, every, &Tasks::new(), clock));
+    assert!(ended.is_err(), "a panic ends the screen: {ended:?}");
+}
+
+#[test]
+fn a_panic_leaves_the_terminal_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let window = TmuxWindow::open(folder.path(), 100, 30);
+    let program = std::env::current_exe().unwrap();
+    window.type_line(&format!(
+        "{} --ignored --exact --nocapture a_screen_that_panics; echo over-$((6*7))",
+        program.display()
+    ));
+    // The screen was there, or nothing would have to be given back.
+    window.wait_for_text("q quit");
+    let text = window.wait_for_text("over-42");
+    assert!(text.contains("the clock fails"), "the panic is told: {text}");
+    assert!(!text.contains("q quit"), "the screen from before is back: {text}");
+    is_given_back(&window, 1);
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl Driver {
         if let AttemptStage::Placed(placed) = &stage {
             steps.take_over(placed, &job, before);
         }
-        let stage_clock = StageClock::new(machine.state(), context.clock().now());
+        let stage_clock = StageClock::resumed(machine.state(), job.job_since, job.started);
         Ok(Self {
             stage_clock,
             context,
@@ -207,6 +207,7 @@ impl Driver {
             request: None,
             registry: None,
             unsent_close: None,
+            traceparent: job.offer.muster.as_ref().and_then(|terms| terms.traceparent),
         })
     }
 }

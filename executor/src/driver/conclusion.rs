@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use muster_process::error::Causes;
 use muster_protocol::wire::miner::FromMiner;
+use muster_protocol::{AttemptId, JobTrace, ParticipantType};
+use muster_span_export::{SpanBatch, spans_of};
 use tokio::time::timeout;
 
 use super::Driver;
@@ -86,6 +88,13 @@ impl Driver {
             Some(outputs) => (outputs.artifacts, outputs.uploaded, Some(outputs.specs)),
             None => Default::default(),
         };
+        let now = self.context.clock().now();
+        let trace = self
+            .traceparent
+            .map(|context| self.stage_clock.trace(context, now));
+        if let Some(trace) = &trace {
+            export_trace(trace, self.attempt(), conclusion);
+        }
         let report = AttemptReport {
             attempt: self.attempt(),
             image: self.image_name(),
@@ -95,6 +104,7 @@ impl Driver {
             uploaded,
             muster: self.link.is_muster(),
             specs,
+            trace,
         };
         report.messages(conclusion)
     }
@@ -151,4 +161,23 @@ impl Driver {
             | AttemptStage::Requested(_) => container_name(&self.context.token),
         }
     }
+}
+
+/// Exports the stages of an attempt that has ended, if this process exports spans.
+fn export_trace(trace: &JobTrace, attempt: AttemptId, conclusion: &Conclusion) {
+    muster_span_export::export(|| SpanBatch {
+        spans: spans_of(
+            trace,
+            ParticipantType::Executor,
+            attempt.as_uuid(),
+            Some(trace.traceparent.span),
+        ),
+        sampled: trace.traceparent.sampled,
+        failed: match conclusion {
+            Conclusion::Finished => None,
+            Conclusion::Failed(failure) => Some(failure.message.clone()),
+            Conclusion::Abandoned(reason) => Some(Error::from(reason.clone()).to_string()),
+        },
+        labels: vec![("muster.attempt", attempt.to_string())],
+    });
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muster_job_data::artifacts::Artifacts;
 use muster_job_data::{Uploaded, Uploader};
 use muster_protocol::upload::{MultiUpload, OutputUpload};
 use muster_protocol::wire::executor::ProgressOf;
@@ -11,7 +12,6 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use super::{RequestedJob, unfit, upload_failed};
-use crate::artifacts::Artifacts;
 use crate::context::AttemptContext;
 use crate::job_sandbox::{JobFolders, artifacts_dir, artifacts_folder};
 use crate::output_capture::{STDERR_FILE, STDOUT_FILE};

@@ -14,12 +14,13 @@ use muster_facilitator_core::live_remains::LiveRemains;
 use muster_facilitator_core::metric_labels::{count_end, count_submitted};
 use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
+use muster_facilitator_core::traces::{note_context, read_context};
 use muster_identity::VerifyError;
 use muster_job_data::Notifications;
 use muster_process::SharedClock;
 use muster_protocol::job::Fault;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
-use muster_protocol::rest::{CreateJob, JobPage, JobView};
+use muster_protocol::rest::{CreateJob, JobMetricsView, JobPage, JobView};
 use muster_protocol::wire::facilitator::SignatureScope;
 use muster_protocol::{Feature, FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER};
 use uuid::Uuid;
@@ -57,7 +58,8 @@ pub(crate) struct JobService {
 /// Submits a job. The same signed request again, or the same `Idempotency-Key`, returns the same job.
 #[utoipa::path(post, path = "/api/v1/job-docker/", tag = "jobs", request_body = CreateJob, security(("bearer" = [])),
     params(("Idempotency-Key" = Option<String>, Header, max_length = 255,
-        description = "The client's name for this request")),
+        description = "The client's name for this request"),
+        ("traceparent" = Option<String>, Header, description = "The client's trace context, as W3C defines it")),
     responses((status = 201, body = JobView), ApiRejection))]
 pub(super) async fn create(
     State(service): State<Arc<JobService>>,
@@ -84,6 +86,7 @@ pub(super) async fn create(
             signature
         }
     };
+    note_context(&mut job.muster, read_context(&parts.headers));
     let (validator, request) = request_bodies::into_request(job, JobId::from_uuid(Uuid::new_v4()), signature);
     let request = muster_identity::verify_job(&request).map_err(|error| match error {
         VerifyError::Terms { .. } => ApiRejection::field("muster", &error.to_string()),
@@ -271,6 +274,25 @@ pub(super) async fn show(
         service.add_live_remains(&mut view).await?;
     }
     Ok(Json(view))
+}
+
+/// The newest state of a job's program and the series of its metrics, while it runs and after.
+#[utoipa::path(get, path = "/api/v1/jobs/{uuid}/metrics/", tag = "jobs", security(("bearer" = [])),
+    params(("uuid" = String, Path, format = "uuid", description = "The job")),
+    responses((status = 200, description = "The metrics", body = JobMetricsView), ApiRejection))]
+pub(super) async fn metrics(
+    State(service): State<Arc<JobService>>,
+    caller: Caller<ReadRight>,
+    uuid: Result<Path<String>, PathRejection>,
+) -> Result<Json<JobMetricsView>, ApiRejection> {
+    let job = parse_job_id(uuid)?;
+    validator_of_own_job(&service.store, &caller, job)
+        .await?
+        .ok_or_else(ApiRejection::not_found)?;
+    Ok(Json(JobMetricsView {
+        newest: service.store.program_report(job).await?,
+        series: service.store.metric_series(job).await?,
+    }))
 }
 
 /// Cancels a job.

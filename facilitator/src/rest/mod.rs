@@ -5,7 +5,6 @@ pub(crate) mod admission;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;
-mod job_metrics;
 mod job_path;
 pub(crate) mod jobs;
 mod json_body;
@@ -77,7 +76,7 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(jobs::show))
         .routes(routes!(jobs::cancel))
         .routes(routes!(events::events))
-        .routes(routes!(job_metrics::show))
+        .routes(routes!(jobs::metrics))
         .routes(routes!(subnet::capacity))
         .routes(routes!(miners::show))
         .routes(routes!(reports::feedback, reports::give_feedback))

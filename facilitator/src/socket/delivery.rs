@@ -1,5 +1,6 @@
 //! The messages that a session sends on its own: jobs, cheat reports and cancellations.
 
+use muster_facilitator_core::traces::set_context;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, StatusMetadata,
@@ -80,6 +81,7 @@ impl ValidatorSession {
         if !features.has(Feature::Terms) {
             request.muster = None;
         }
+        set_context(&mut request, features);
         let size = encode(&request).len();
         let limit = self.max_frame();
         if size > limit {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use muster_facilitator_core::connections::{Presence, Trust};
 use muster_facilitator_core::metric_labels::count_update;
+use muster_facilitator_core::traces::export_ended;
 use muster_http::rate_limit::RateLimiter;
 use muster_process::error::Causes;
 use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, Response, ToFacilitator};
@@ -299,6 +300,12 @@ impl ValidatorSession {
             UpdateOutcome::Recorded => {
                 count_update(update);
                 self.services.notifier.publish(Notice::Changed(job));
+                if status.is_terminal()
+                    && muster_span_export::is_on()
+                    && let Some(stored) = store.job(job).await?
+                {
+                    export_ended(&stored.request, &stored.history);
+                }
                 false
             }
             // The validator works on a job that has ended for its user: cancelled, or not answered in time.

@@ -41,6 +41,8 @@ mod session;
 #[cfg(test)]
 mod terms;
 #[cfg(test)]
+mod traces;
+#[cfg(test)]
 mod user;
 #[cfg(test)]
 mod validator;

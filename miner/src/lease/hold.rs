@@ -7,6 +7,8 @@ use muster_protocol::wire::miner::StreamingDetails;
 use muster_protocol::{Digest, ExecutorClass, ExecutorToken, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::TracedLease;
+
 /// The fence of a lease: which connection serves it, and which secret admits the next one.
 ///
 /// Every admission gives the executor a new secret and counts the epoch. The secret before the newest one stays valid
@@ -103,6 +105,9 @@ pub struct LeaseSnapshot {
     pub volume_offered: bool,
     /// The most that the job may take once it was handed over, in milliseconds.
     pub job_ms: u64,
+    /// The trace that the lease belongs to; `None` if its validator gave none, or an earlier version stored it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traced: Option<TracedLease>,
 }
 
 #[cfg(test)]

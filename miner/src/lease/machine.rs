@@ -17,6 +17,7 @@ use muster_protocol::{
 };
 
 use super::hold::Hold;
+use super::trace::{LeaseTrace, add_trace};
 use super::{
     Effect, Event, ExecutorReport, Fence, FetchStage, LeaseEnding, LeaseRefusal, LeaseStage, LeaseState,
     LeaseTimeouts, horde_failed,
@@ -70,6 +71,8 @@ pub struct Lease {
     volume_offered: bool,
     job_time: Duration,
     specs_told: bool,
+    /// The times of its stages; `None` if its validator does not want them.
+    trace: Option<LeaseTrace>,
     history: Vec<FromMiner>,
 }
 
@@ -86,12 +89,18 @@ impl Lease {
     /// A lease just accepted; the caller starts its executor.
     pub fn new(
         validator: ValidatorKey,
-        offer: Box<InitialJobRequest>,
+        mut offer: Box<InitialJobRequest>,
         token: ExecutorToken,
         patience: LeaseTimeouts,
         now: Timestamp,
     ) -> Self {
         let class = offer.executor_class;
+        let mut trace = None;
+        if let Some(context) = offer.muster.as_mut().and_then(|terms| terms.traceparent.as_mut()) {
+            let traced = LeaseTrace::new(*context, now);
+            *context = traced.for_executor(token.attempt());
+            trace = Some(traced);
+        }
         // The login and the archive stay in the offer, which is dropped once the executor has it.
         let terms = offer.muster.as_deref();
         Self {
@@ -112,6 +121,7 @@ impl Lease {
             volume_offered: offer.volume.is_some(),
             job_time: job_time(&offer).saturating_add(patience.margin),
             specs_told: false,
+            trace,
             history: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
                 job_uuid: token.attempt(),
             })],
@@ -212,6 +222,17 @@ impl Lease {
     /// # Errors
     /// An event that has no place in the present state; nothing has changed then.
     pub fn apply(&mut self, event: Event, now: Timestamp) -> Step {
+        if let Some(trace) = &mut self.trace {
+            trace.begin_event(now);
+        }
+        let step = self.transition(event, now);
+        if let Some(trace) = &mut self.trace {
+            trace.note(self.state);
+        }
+        step
+    }
+
+    fn transition(&mut self, event: Event, now: Timestamp) -> Step {
         match event {
             Event::Dialled {
                 executor_ip,
@@ -518,8 +539,9 @@ impl Lease {
         }
     }
 
-    fn end(&mut self, ending: LeaseEnding, message: FromMiner) -> Vec<Effect> {
+    fn end(&mut self, ending: LeaseEnding, mut message: FromMiner) -> Vec<Effect> {
         self.leave(ending);
+        add_trace(self.trace.as_ref(), &mut message);
         let tell = self.tell(message);
         vec![Effect::Ended(ending), tell, Effect::StopExecutor]
     }

@@ -8,6 +8,7 @@ mod hold;
 mod machine;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use muster_response_proof::{Attestation, HashScheme, Price};
 
 pub use hold::{Fence, LeaseSnapshot, ReturningExecutor};
 pub use machine::{Lease, has_private_image, job_time};
+pub use trace::TracedLease;
+pub(crate) use trace::read_trace;
 
 /// How long the miner waits before it gives a lease up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -60,6 +60,7 @@ fn finished() -> ExecutorReport {
         artifacts: None,
         upload_results: None,
         image: None,
+        trace: None,
     }))
 }
 

@@ -187,6 +187,7 @@ fn result(n: u128) -> ExecutorReport {
         artifacts: None,
         upload_results: None,
         image: None,
+        trace: None,
     }))
 }
 

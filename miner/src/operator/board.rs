@@ -178,6 +178,15 @@ fn push<T>(events: &mut VecDeque<T>, event: T) {
     events.truncate(MAX_LISTED);
 }
 
+/// The failure that a last message tells; `None` for a result.
+pub(crate) fn failure_of(last: &FromMiner) -> Option<String> {
+    let failed = matches!(
+        last,
+        FromMiner::V0JobFailedRequest(_) | FromMiner::V0HordeFailedRequest(_)
+    );
+    failed.then(|| reason_of(last))
+}
+
 /// The reason in a last message.
 fn reason_of(message: &FromMiner) -> String {
     if let FromMiner::V0JobFailedRequest(failed) = message {

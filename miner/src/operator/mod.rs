@@ -4,4 +4,5 @@ mod board;
 mod door;
 
 pub use board::OperatorBoard;
+pub(crate) use board::failure_of;
 pub(crate) use door::{OperatorSources, open};

@@ -482,6 +482,7 @@ impl Executor {
             artifacts: None,
             upload_results: None,
             image: None,
+            trace: None,
         };
         self.say(&FromMiner::V0JobFinishedRequest(result)).await;
     }

@@ -88,6 +88,7 @@ fn result(attempt: AttemptId) -> FromMiner {
         artifacts: None,
         upload_results: None,
         image: None,
+        trace: None,
     })
 }
 

@@ -89,6 +89,7 @@ async fn repeat_reports(executor: &mut Executor, finished: bool) {
             artifacts: None,
             upload_results: None,
             image: None,
+            trace: None,
         };
         executor.say(&FromMiner::V0JobFinishedRequest(result)).await;
     }

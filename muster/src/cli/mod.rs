@@ -12,6 +12,7 @@ use muster_operator_tools::{AdoptArguments, SlashArguments};
 use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 use muster_score_tools::{Audit, Score, Simulate};
+use url::Url;
 
 pub(crate) use user::{
     Account, Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify, Subnet, Webhook,
@@ -125,6 +126,10 @@ pub(crate) struct Up {
     /// Serve these models too: a TOML file of `[[services]]`, as in the validator's configuration.
     #[arg(long, value_name = "FILE")]
     pub(crate) services: Option<PathBuf>,
+    /// Let every role export the stages of jobs to the OpenTelemetry collector here, by OTLP over HTTP:
+    /// `http://127.0.0.1:4318`.
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces: Option<Url>,
     /// Milliseconds between blocks of the local chain.
     #[arg(long, default_value_t = 500)]
     pub(crate) block_ms: u64,
@@ -145,6 +150,10 @@ pub(crate) struct Role {
     /// Serve this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Export the stages of jobs as spans to the OpenTelemetry collector here, by OTLP over HTTP:
+    /// `http://127.0.0.1:4318`.
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces: Option<Url>,
     /// The form of log lines: `text` for people, or `json`, one object a line.
     #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text, hide_possible_values = true)]
     pub(crate) log_format: LogForm,
@@ -338,6 +347,10 @@ pub(crate) struct Executor {
     /// Serve this machine's and this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Export the stages of jobs as spans to the OpenTelemetry collector here, by OTLP over HTTP:
+    /// `http://127.0.0.1:4318`.
+    #[arg(long, value_name = "URL")]
+    pub(crate) traces: Option<Url>,
     /// The form of log lines: `text` for people, or `json`, one object a line.
     #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text, hide_possible_values = true)]
     pub(crate) log_format: LogForm,

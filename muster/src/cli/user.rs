@@ -21,7 +21,7 @@ pub(crate) enum Job {
     #[command(visible_alias = "list")]
     Ls(JobLs),
     /// Show a job: its place while it waits, its steps, its receipts, its failure and the party at fault.
-    Show(JobShow),
+    Show(JobTraced),
     /// Print a job's output; with --follow, while it runs.
     Logs(JobLogs),
     /// Draw the metrics that a job's program reported, while it runs and after.
@@ -196,7 +196,17 @@ pub(crate) struct JobLs {
     pub(crate) door: FacilitatorOptions,
 }
 
-/// `muster job show` and `muster job cancel`.
+/// `muster job show`.
+#[derive(Debug, Args)]
+pub(crate) struct JobTraced {
+    #[command(flatten)]
+    pub(crate) job: JobShow,
+    /// Show its way across the roles instead: each stage with its begin and its time.
+    #[arg(long)]
+    pub(crate) trace: bool,
+}
+
+/// `muster job cancel`, and what `muster job show` shares with it.
 #[derive(Debug, Args)]
 pub(crate) struct JobShow {
     /// The id of the job.

@@ -15,12 +15,12 @@ use muster_process::{SharedClock, shutdown};
 use muster_protocol::rest::{JobView, events};
 use muster_protocol::{JobStatus, Timestamp};
 use muster_terminal::job_display::LiveDisplay;
-use muster_terminal::{job_text, print};
+use muster_terminal::{job_text, print, trace_text};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::Job;
-use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow, JobState};
+use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow, JobState, JobTraced};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 use crate::job_inputs;
@@ -137,10 +137,16 @@ fn words_of(states: &[JobState]) -> Vec<&'static str> {
     words
 }
 
-async fn show(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
+async fn show(args: JobTraced, clock: SharedClock) -> Result<ExitCode> {
+    let JobTraced { job: args, trace } = args;
     let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
     let view = client.job(args.id).await.map_err(client_failure)?;
-    if args.json {
+    if trace && args.json {
+        let told = trace_text::trace_of(&view);
+        print::line(format_args!("{}", serde_json::to_string_pretty(&told)?));
+    } else if trace {
+        trace_text::show(&view);
+    } else if args.json {
         print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
     } else {
         job_text::job(&view);

@@ -9,6 +9,7 @@ pub(crate) mod state;
 mod supervise;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -65,6 +66,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
         subnet: &subnet,
         executors: args.executors,
         standing: args.persistent,
+        traces: args.traces.clone(),
         block_ms: args.block_ms,
         muster: std::env::current_exe().context("cannot find out where muster lies")?,
         user: &keys.user,
@@ -300,6 +302,7 @@ fn role_program(setup: &Setup<'_>, name: &str) -> Program {
     if let Some(address) = setup.subnet.metrics_of(name) {
         command.extend(["--metrics".into(), address.to_string().into()]);
     }
+    command.extend(setup.trace_arguments().into_iter().map(PathBuf::from));
     Program {
         name: name.to_owned(),
         command,

@@ -10,6 +10,7 @@ use muster_identity::Keypair;
 use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
 use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
+use url::Url;
 
 use super::ports::{self, PortClaims};
 use super::state::{FurtherMiner, FurtherValidator, Layout, Subnet};
@@ -228,6 +229,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) executors: u32,
     /// The address on which persistent executors connect.
     pub(crate) standing: Option<SocketAddr>,
+    /// The collector of spans.
+    pub(crate) traces: Option<Url>,
     /// Milliseconds between blocks.
     pub(crate) block_ms: u64,
     /// This program: the miner starts executors with it.
@@ -396,6 +399,14 @@ impl Setup<'_> {
         gateway
     }
 
+    /// The arguments of a role that exports its spans.
+    pub(super) fn trace_arguments(&self) -> Vec<String> {
+        let collector = self.traces.as_ref();
+        collector.map_or_else(Vec::new, |collector| {
+            vec!["--traces".to_owned(), collector.to_string()]
+        })
+    }
+
     /// Persistent executors connect to the first miner only.
     fn miner(&self, name: &str, address: SocketAddr) -> Value {
         let is_first = name == miner_name(0);
@@ -419,6 +430,7 @@ impl Setup<'_> {
             "--config".into(),
             self.layout.config("executor"),
         ]);
+        executor.extend(self.trace_arguments().into_iter().map(PathBuf::from));
         json!({
             "bind": address,
             "announce": address,
@@ -507,6 +519,7 @@ mod tests {
             subnet: &subnet,
             executors: 2,
             standing: None,
+            traces: None,
             block_ms: 500,
             muster: PathBuf::from("/muster"),
             user: &keys.user,

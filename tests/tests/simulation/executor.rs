@@ -149,6 +149,7 @@ impl World {
                     artifacts: None,
                     upload_results: None,
                     image: None,
+                    trace: None,
                 };
                 self.ledger.results.insert(attempt);
                 let messages = vec![

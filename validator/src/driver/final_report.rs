@@ -1,9 +1,11 @@
 //! The report that goes to the user with the last status of a job.
 
-use muster_job_messages::IssuedReceipt;
-use muster_job_messages::report::{EndedAttempt, final_metadata};
-use muster_protocol::JobId;
+use muster_job_messages::report::{EndedAttempt, describe, final_metadata};
+use muster_job_messages::{IssuedReceipt, JobTimes, attempt_stages, trace_job};
+use muster_protocol::job::Outcome;
 use muster_protocol::wire::facilitator::StatusMetadata;
+use muster_protocol::{JobId, JobTrace, ParticipantType};
+use muster_span_export::{SpanBatch, spans_of};
 use muster_store::StoreError;
 
 use crate::store::{Store, StoredAttempt};
@@ -22,11 +24,30 @@ pub(crate) async fn read_final_metadata(
         None => Vec::new(),
     };
     let receipts = receipts.iter().filter_map(IssuedReceipt::complete).collect();
-    Ok(Some(final_metadata(
-        &outcome,
-        &ended_attempts(&attempts),
-        receipts,
-    )))
+    let attempts = ended_attempts(&attempts);
+    let trace = store.job(job).await?.map(|stored| {
+        let times = JobTimes {
+            arrived: None,
+            closed: None,
+        };
+        trace_job(stored.request.traceparent(), times, &attempts)
+    });
+    Ok(Some(final_metadata(&outcome, &attempts, receipts, trace)))
+}
+
+/// Exports the validator's own stages of a job that has ended, if this process exports spans.
+pub(super) fn export_trace(job: JobId, trace: &JobTrace, outcome: &Outcome) {
+    muster_span_export::export(|| {
+        let (role, above) = (ParticipantType::Validator, trace.traceparent.span);
+        let job_name = job.to_string();
+        let failed = !matches!(outcome, Outcome::Completed(_));
+        SpanBatch {
+            spans: spans_of(trace, role, job.as_uuid(), Some(above)),
+            sampled: trace.traceparent.sampled,
+            failed: failed.then(|| describe(outcome)),
+            labels: vec![("muster.job", job_name)],
+        }
+    });
 }
 
 /// The attempts of a job that its user is told of, at most: a job that waits may be declined as busy many times.
@@ -39,6 +60,7 @@ pub(super) fn ended_attempts(attempts: &[StoredAttempt]) -> Vec<EndedAttempt> {
             attempt: attempt.id,
             miner: attempt.miner,
             outcome: attempt.machine.outcome()?.clone(),
+            stages: attempt_stages(&attempt.machine),
         })
     };
     let mut last: Vec<_> = attempts

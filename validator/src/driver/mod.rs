@@ -22,10 +22,10 @@ use muster_chain::Metagraph;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::backend::JobNews;
 use muster_grading_runner::store::GradingStore;
-use muster_job_messages::IssuedReceipt;
 use muster_job_messages::report::{
     add_complaint, describe, excuse_own_cancellation, explain_slow_image, fault_of, final_metadata,
 };
+use muster_job_messages::{IssuedReceipt, JobTimes, trace_job};
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
 use muster_miner_reports::claims::{self, ClaimBoard};
@@ -46,6 +46,7 @@ use crate::store::{NewAttempt, StoredAttempt};
 use assignment::Assignment;
 use attempt_runner::{AttemptEnd, AttemptRunner};
 use cancellation::{CancelSignal, RunningJobs};
+use final_report::export_trace;
 pub(crate) use final_report::read_final_metadata;
 pub(crate) use queue::{FirstStep, LineView};
 use queue::{ReturningJob, WaitingJobs};
@@ -365,8 +366,9 @@ impl JobDrivers {
                         .return_to_queue(&request, &attempts, wait, &decision, cancel)
                         .await;
                 }
-                Assignment::Later(_, outcome) => return self.close(&request, outcome, &[], vec![]).await,
-                Assignment::NoMiner(outcome) => return self.close(&request, outcome, &[], vec![]).await,
+                Assignment::Later(_, outcome) | Assignment::NoMiner(outcome) => {
+                    return self.close(&request, outcome, &[], vec![], wait.since).await;
+                }
                 Assignment::Stopped => return Ok(()),
             },
         };
@@ -406,20 +408,16 @@ impl JobDrivers {
                     }
                 }
             }
-            let outcome = match attempts.last().and_then(StoredAttempt::image_failure) {
-                Some(failure) if failure.fault() == Fault::Nobody => {
-                    if facts.slow_images >= retry::MAX_SLOW_IMAGES {
-                        self.forgive_slow_images(&attempts).await?;
-                    }
-                    explain_slow_image(outcome, &request.docker_image, facts.slow_images)
-                }
-                Some(_) | None => outcome,
-            };
+            let outcome = self
+                .explain_end(&request, outcome, &attempts, facts.slow_images)
+                .await?;
             let receipts = match runner.settle().await? {
                 None => return Ok(()),
                 Some(receipts) => receipts.iter().filter_map(IssuedReceipt::complete).collect(),
             };
-            return self.close(&request, outcome, &attempts, receipts).await;
+            return self
+                .close(&request, outcome, &attempts, receipts, wait.since)
+                .await;
         }
     }
 
@@ -460,6 +458,25 @@ impl JobDrivers {
             cancelled: cancel.reason().is_some(),
             address_told: self.is_address_told(request).await?,
         })
+    }
+
+    /// The outcome of a job that gets no further attempt. An image that came to several miners too late is explained.
+    async fn explain_end(
+        &self,
+        request: &JobRequest,
+        outcome: Outcome,
+        attempts: &[StoredAttempt],
+        slow_images: u32,
+    ) -> Result<Outcome, StoreError> {
+        match attempts.last().and_then(StoredAttempt::image_failure) {
+            Some(failure) if failure.fault() == Fault::Nobody => {
+                if slow_images >= retry::MAX_SLOW_IMAGES {
+                    self.forgive_slow_images(attempts).await?;
+                }
+                Ok(explain_slow_image(outcome, &request.docker_image, slow_images))
+            }
+            Some(_) | None => Ok(outcome),
+        }
     }
 
     /// Takes the marks off the attempts to which an image did not come that came to no miner: the user is at fault.
@@ -537,6 +554,7 @@ impl JobDrivers {
         outcome: Outcome,
         attempts: &[StoredAttempt],
         receipts: Vec<Receipt>,
+        since: Timestamp,
     ) -> Result<(), StoreError> {
         let (job, now) = (request.uuid, self.state.clock.now());
         let attempts = final_report::ended_attempts(attempts);
@@ -553,7 +571,13 @@ impl JobDrivers {
             last.map(|last| last.miner.to_string()),
         );
         tracing::info!(%job, attempt, miner, outcome = describe(&outcome), fault = %fault_of(&outcome), attempts = attempts.len(), "job over");
-        let metadata = final_metadata(&outcome, &attempts, receipts);
+        let times = JobTimes {
+            arrived: Some(since),
+            closed: Some(now),
+        };
+        let trace = trace_job(request.traceparent(), times, &attempts);
+        export_trace(job, &trace, &outcome);
+        let metadata = final_metadata(&outcome, &attempts, receipts, Some(trace));
         self.state.store.close_job(job, &outcome, &metadata, now).await?;
         self.own_jobs.end(job, describe(&outcome));
         Ok(())

@@ -37,6 +37,7 @@ fn job_with(user: &str, at: i64, terms: JobTerms) -> JobRequest {
     let signature = sign_terms(&Keypair::from_uri(user).unwrap(), &terms, &job.signed_digest());
     job.muster = Some(Box::new(JobExtension {
         registry: None,
+        traceparent: None,
         account: None,
         terms: Some(terms),
         signature: Some(signature),

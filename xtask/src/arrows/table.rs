@@ -93,6 +93,10 @@ pub(super) struct Arrow {
 pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-identity", "muster-protocol", "keys sign the vocabulary's bytes"),
     arrow("muster-protocol", "muster-canonical-json", "some of the vocabulary's texts are signed as JSON"),
+    arrow("muster-protocol", "muster-trace-context", "messages carry the context of a trace"),
+    arrow("muster-span-export", "muster-trace-context", "spans have the ids of a trace"),
+    arrow("muster-span-export", "muster-protocol", "spans are made of the stages of jobs"),
+    arrow("muster-span-export", "muster-process", "the clock, the task and TLS of the export come from the process"),
     arrow("muster-process", "muster-protocol", "configuration and clocks speak of the vocabulary's times and names"),
     arrow("muster-store", "muster-protocol", "an error of a store has one of the vocabulary's codes"),
     arrow("muster-store", "muster-process", "the writer of shared commits is a task of the process"),

@@ -1,5 +1,5 @@
 //! Python environments with programs nobody here wrote: the SDK of our users, the official chain client, a server of
-//! S3, the hub's client, OpenAI's client, llama.cpp, py-evm and the driver of a browser.
+//! S3, the hub's client, OpenAI's client, llama.cpp, py-evm, OpenTelemetry's protocol and the driver of a browser.
 //!
 //! Made once with uv, then kept in the user's cache: they are versions, so they never change.
 
@@ -56,6 +56,12 @@ const CLIENTS: &[Client] = &[
         requirements: &["bittensor==10.5.0"],
         alone: &[],
         variable: "MUSTER_TEST_BITTENSOR10_PYTHON",
+    },
+    // The classes of OpenTelemetry's protocol.
+    Client {
+        requirements: &["opentelemetry-proto==1.45.2"],
+        alone: &[],
+        variable: "MUSTER_TEST_OTLP_PYTHON",
     },
     // A real EVM behind JSON-RPC, and a compiler of contracts for it.
     Client {

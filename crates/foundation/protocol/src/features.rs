@@ -40,11 +40,13 @@ pub enum Feature {
     Machines,
     /// `metrics`: rules for metrics in a job's terms, and the messages that tell what a running program reports.
     Metrics,
+    /// `trace`: the context of a job's trace goes with the job, and the times of its stages come back with its end.
+    Trace,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -55,6 +57,7 @@ impl Feature {
         Self::Webhooks,
         Self::Machines,
         Self::Metrics,
+        Self::Trace,
     ];
 
     /// The features that this program's roles carry out.
@@ -73,6 +76,7 @@ impl Feature {
             Self::Webhooks => "webhooks",
             Self::Machines => "machines",
             Self::Metrics => "metrics",
+            Self::Trace => "trace",
         }
     }
 
@@ -88,6 +92,7 @@ impl Feature {
             Self::Webhooks => 1 << 7,
             Self::Machines => 1 << 8,
             Self::Metrics => 1 << 9,
+            Self::Trace => 1 << 10,
         }
     }
 
@@ -219,11 +224,11 @@ mod tests {
         let all: FeatureSet = Feature::ALL.into_iter().collect();
         assert_eq!(
             all.to_string(),
-            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics"
+            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, trace"
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
-            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","metrics"]"#
+            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","metrics","trace"]"#
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");

@@ -18,6 +18,7 @@ pub mod signature;
 pub mod status;
 pub mod subnet;
 pub mod time;
+pub mod trace;
 pub mod upload;
 pub mod volume;
 pub mod wire;
@@ -36,6 +37,7 @@ pub use status::{
 };
 pub use subnet::{BlockNumber, Epoch, Netuid, Rao, Uid};
 pub use time::Timestamp;
+pub use trace::{JobTrace, StageTime, TraceParent, TraceStage, context_below, context_for_validator};
 pub use upload::OutputUpload;
 pub use volume::Volume;
 

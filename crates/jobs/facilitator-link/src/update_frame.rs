@@ -109,6 +109,11 @@ pub(crate) fn encode_update(update: &StatusUpdate, features: FeatureSet, limit: 
         extension.image = None;
         extension.partial = None;
     }
+    if !features.has(Feature::Trace)
+        && let Some(extension) = metadata.as_mut().and_then(|metadata| metadata.muster.as_mut())
+    {
+        extension.trace = None;
+    }
     let mut text = encoded(&metadata);
     for part in OptionalPart::ALL {
         if text.len() <= limit {

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use muster_protocol::Receipt;
 use muster_protocol::job::{Event, JobState};
 use muster_protocol::status::{HordeFailureReason, ParticipantType};
+use muster_protocol::trace::TRACE_KEY;
 use muster_protocol::wire::executor::{JobLog, JobMetrics, JobProgress};
 use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
 };
 use muster_protocol::wire::machines::MachinesNotice;
-use muster_protocol::wire::miner::{ExecutorManifest, FromMiner};
+use muster_protocol::wire::miner::{ExecutorManifest, FromMiner, JobImage};
+use muster_protocol::{JobTrace, Receipt};
 use serde_json::{Value, json};
 
 /// The meaning of a miner's message.
@@ -99,11 +100,7 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
             // ComputeHorde's SDK takes no null here.
             artifacts: Some(m.artifacts.unwrap_or_default()),
             upload_results: Some(m.upload_results.unwrap_or_default()),
-            extra: m
-                .image
-                .map(|image| ("image".to_owned(), json!(image)))
-                .into_iter()
-                .collect(),
+            extra: own_fields(m.image, m.trace).collect(),
         })),
         FromMiner::V0JobFailedRequest(m) => Event::Failed(Box::new(FailureDetails {
             reason: m.reason,
@@ -130,6 +127,16 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
         ),
     };
     MessageMeaning::Event(event)
+}
+
+/// The fields of a result that ComputeHorde's have no place for.
+fn own_fields(
+    image: Option<JobImage>,
+    trace: Option<Box<JobTrace>>,
+) -> impl Iterator<Item = (String, Value)> {
+    let image = image.map(|image| ("image".to_owned(), json!(image)));
+    let trace = trace.map(|trace| (TRACE_KEY.to_owned(), json!(trace)));
+    image.into_iter().chain(trace)
 }
 
 fn horde_failed(reason: HordeFailureReason, message: &str) -> Event {

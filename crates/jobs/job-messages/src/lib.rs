@@ -3,6 +3,7 @@
 //! * [`attempt_step`]: what an event changes in an attempt, what is stored of it, and what is sent afterwards.
 //! * [`attempt_connection`]: how an attempt's steps depend on the ups and downs of the connection to its miner.
 //! * [`incoming`]: the meaning of a miner's message for the attempt.
+//! * [`job_trace`]: the stages of a job's way, of the validator and of those behind it.
 //! * [`outgoing`]: the offer, the job, the cancellation and the receipts that a miner is sent, and [`IssuedReceipt`].
 //! * [`hardware`]: an executor's hardware in a few words.
 //! * [`pay`]: which ends of an attempt are paid, and how much.
@@ -12,12 +13,14 @@ pub mod attempt_connection;
 pub mod attempt_step;
 pub mod hardware;
 pub mod incoming;
+pub mod job_trace;
 pub mod outgoing;
 pub mod pay;
 pub mod report;
 
 pub use attempt_connection::AttemptConnection;
 pub use attempt_step::{AttemptStep, MinerAbilities, StepMessage};
+pub use job_trace::{JobTimes, attempt_stages, trace_job};
 pub use outgoing::IssuedReceipt;
 
 /// Values for the unit tests of this crate.

@@ -16,8 +16,8 @@ use muster_protocol::wire::miner::{
 use muster_protocol::wire::muster::{CancelJob, OfferExtension};
 use muster_protocol::wire::signing::with_validator_signature;
 use muster_protocol::{
-    AttemptId, Feature, FeatureSet, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp,
-    ValidatorKey,
+    AttemptId, Feature, FeatureSet, MinerKey, ParticipantType, Receipt, ReceiptKind, ReceiptPayload,
+    Signature, Timestamp, TraceParent, TraceStage, ValidatorKey, context_below,
 };
 
 use crate::pay::MeasuredWork;
@@ -166,8 +166,15 @@ impl OutgoingMessages<'_> {
                 true => self.request.terms().metrics,
                 false => Vec::new(),
             },
+            traceparent: self.features.has(Feature::Trace).then(|| self.traceparent()),
         };
         Some(extension).filter(|extension| *extension != OfferExtension::default())
+    }
+
+    /// The context under which the miner works: the validator's span of the attempt.
+    fn traceparent(&self) -> TraceParent {
+        let (context, attempt) = (self.request.traceparent(), self.attempt.as_uuid());
+        context_below(context, attempt, ParticipantType::Validator, TraceStage::Attempt)
     }
 
     /// The job itself, for an executor that is ready.
@@ -344,7 +351,7 @@ mod tests {
         };
         let now = Timestamp::from_secs(1_769_000_000);
         let request = request();
-        for features in [FeatureSet::NONE, FeatureSet::ours()] {
+        for features in [FeatureSet::NONE, [Feature::Fetching].into_iter().collect()] {
             let messages = OutgoingMessages {
                 keypair: &keypair,
                 attempt: AttemptId::first_of(job(1)),

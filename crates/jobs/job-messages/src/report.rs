@@ -2,10 +2,11 @@
 
 use muster_protocol::job::{FailureContext, Fault, IMAGE_FETCH_KEY, ImageFetchFailure, Outcome};
 use muster_protocol::status::ParticipantType;
+use muster_protocol::trace::TRACE_KEY;
 use muster_protocol::wire::facilitator::{HordeFailureDetails, StatusMetadata};
 use muster_protocol::wire::miner::JobImage;
 use muster_protocol::wire::muster::StatusExtension;
-use muster_protocol::{AttemptId, MinerKey, Receipt};
+use muster_protocol::{AttemptId, JobTrace, MinerKey, Receipt, StageTime};
 use serde_json::{Value, json};
 
 /// The characters of a miner's complaint that a user is shown.
@@ -20,14 +21,17 @@ pub struct EndedAttempt {
     pub miner: MinerKey,
     /// How it ended.
     pub outcome: Outcome,
+    /// The validator's own stages of it.
+    pub stages: Vec<StageTime>,
 }
 
 /// The metadata of a job's last status: its outcome, the receipts with both signatures, the image that ran, the results
-/// that a failed job left, and, if there were several attempts, how each of them ended.
+/// that a failed job left, the stages of its way, and, if there were several attempts, how each of them ended.
 pub fn final_metadata(
     outcome: &Outcome,
     attempts: &[EndedAttempt],
     receipts: Vec<Receipt>,
+    trace: Option<JobTrace>,
 ) -> StatusMetadata {
     let mut outcome = outcome.clone();
     let told = take_own_parts(&mut outcome);
@@ -38,12 +42,14 @@ pub fn final_metadata(
             receipts,
             image: told.image,
             partial: Some(Box::new(told.partial)).filter(|partial| !partial.is_empty()),
+            trace: trace.map(Box::new),
         });
     }
     metadata
 }
 
-/// The image that ran, and what a failed attempt left; the latter leaves the failure's context.
+/// The image that ran, what a failed attempt left, and the stages that the miner told; all but the image of a result
+/// leave the outcome.
 fn take_own_parts(outcome: &mut Outcome) -> FailureContext {
     match outcome {
         Outcome::Completed(response) => {
@@ -51,6 +57,10 @@ fn take_own_parts(outcome: &mut Outcome) -> FailureContext {
             let image = image.and_then(|image| serde_json::from_value::<JobImage>(image.clone()).ok());
             FailureContext {
                 image: image.filter(JobImage::is_short),
+                trace: response
+                    .extra
+                    .shift_remove(TRACE_KEY)
+                    .and_then(|told| JobTrace::read(&told)),
                 ..FailureContext::default()
             }
         }
@@ -259,12 +269,13 @@ mod tests {
             attempt: AttemptId::first_of(job(1)),
             miner: miner(1),
             outcome: outcome.clone(),
+            stages: Vec::new(),
         };
         let told =
             json!({ "code": "E0019", "ran": image, "stdout": "so far", "artifacts": { "/a": "QQ==" } });
         let outcome = failed(told.clone());
         for count in [1, 2] {
-            let metadata = final_metadata(&outcome, &vec![attempt(&outcome); count], vec![]);
+            let metadata = final_metadata(&outcome, &vec![attempt(&outcome); count], vec![], None);
             let extension = metadata.muster.unwrap();
             assert_eq!(json!(extension.image), image);
             let partial = extension.partial.unwrap();
@@ -282,7 +293,7 @@ mod tests {
         }
         // A form that is not ours stays, and nothing is made of it.
         let odd = failed(json!({ "ran": 7, "artifacts": "none" }));
-        let metadata = final_metadata(&odd, &[attempt(&odd)], vec![]);
+        let metadata = final_metadata(&odd, &[attempt(&odd)], vec![], None);
         let extension = metadata.muster.unwrap();
         assert_eq!((extension.image, extension.partial), (None, None));
         assert_eq!(
@@ -293,7 +304,7 @@ mod tests {
         let mut response = MinerResponse::default();
         response.extra.insert("image".to_owned(), image.clone());
         let done = Outcome::Completed(Box::new(response));
-        let metadata = final_metadata(&done, &[attempt(&done)], vec![]);
+        let metadata = final_metadata(&done, &[attempt(&done)], vec![], None);
         assert_eq!(json!(metadata.muster.unwrap().image), image);
     }
 
@@ -303,13 +314,14 @@ mod tests {
             attempt: AttemptId::first_of(job(seed)),
             miner: miner(1),
             outcome: busy(),
+            stages: Vec::new(),
         };
-        let one = final_metadata(&busy(), &[ended(1)], vec![]);
+        let one = final_metadata(&busy(), &[ended(1)], vec![], None);
         assert_eq!(
             one.job_rejection_details.unwrap().context,
             Some(json!({ "executors": 1 }))
         );
-        let two = final_metadata(&busy(), &[ended(1), ended(2)], vec![]);
+        let two = final_metadata(&busy(), &[ended(1), ended(2)], vec![], None);
         let context = two.job_rejection_details.unwrap().context.unwrap();
         assert_eq!(context["attempts"].as_array().unwrap().len(), 2);
         assert_eq!(context["attempts"][0]["ended"], "rejected: busy (at work)");

@@ -21,5 +21,6 @@ pub mod metric_labels;
 pub mod request_bodies;
 pub mod rights;
 pub mod signature;
+pub mod traces;
 pub mod web_cookies;
 pub mod web_session;

@@ -92,6 +92,10 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
+        // The hook has given it back and told the panic; to leave the screen twice would paint over those words.
+        if std::thread::panicking() {
+            return;
+        }
         if let Err(error) = ratatui::try_restore() {
             // Standard error is the terminal, and the log of this command.
             tracing::debug!(%error, "the terminal could not be given back");

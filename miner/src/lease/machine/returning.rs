@@ -7,6 +7,7 @@ use muster_protocol::wire::miner::{AttemptNotice, FromMiner, ToMiner};
 use muster_protocol::{HordeFailureReason, Timestamp, ValidatorKey};
 
 use super::super::hold::Hold;
+use super::super::trace::LeaseTrace;
 use super::super::{
     Effect, FetchStage, LeaseRefusal, LeaseSnapshot, LeaseStage, LeaseState, LeaseTimeouts, ReturningExecutor,
 };
@@ -46,6 +47,7 @@ impl Lease {
             volume_offered: snapshot.volume_offered,
             job_time: Duration::from_millis(snapshot.job_ms),
             specs_told: false,
+            trace: snapshot.traced.map(|kept| LeaseTrace::restored(kept, now)),
             history: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
                 job_uuid: snapshot.token.attempt(),
             })],
@@ -100,6 +102,7 @@ impl Lease {
             streaming: self.streaming.clone(),
             volume_offered: self.volume_offered,
             job_ms: u64::try_from(self.job_time.as_millis()).unwrap_or(u64::MAX),
+            traced: self.trace.as_ref().map(|trace| trace.kept),
         };
         vec![
             Effect::Hold(Box::new(snapshot)),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_chain::Metagraph;
 use muster_job_messages::report::{describe, fault_of, final_metadata};
+use muster_job_messages::{JobTimes, trace_job};
 use muster_job_queue::WaitingJob;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::JobStage;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use super::super::assignment::ExecutorNeed;
 use super::super::{JobDrivers, assignment, final_report};
 use crate::metrics::count_job;
-use crate::store::StoredAttempt;
+use crate::store::StoredJob;
 
 /// Jobs that are closed at a time, so that their writes share commits.
 const CLOSED_AT_ONCE: usize = 64;
@@ -48,9 +49,9 @@ impl JobDrivers {
         reason: &str,
         has_attempts: bool,
     ) -> Result<(), StoreError> {
-        let attempts = self.attempts_of_waiting(job, has_attempts).await?;
+        let stored = self.read_waiting(job, has_attempts).await?;
         let outcome = Outcome::cancelled(JobStage::ExecutorStartup, reason);
-        self.close_waiting(job, &outcome, &attempts).await
+        self.close_waiting(job, &outcome, stored.as_ref()).await
     }
 
     /// Ends every waiting job whose time was over at `now`.
@@ -157,7 +158,7 @@ impl JobDrivers {
         for (waiting, _) in refused {
             let job = waiting.job;
             self.state.store.keep_decision(job, 1, &decision, now).await?;
-            self.close_waiting(job, &outcome, &[]).await?;
+            self.close_waiting(job, &outcome, None).await?;
         }
         Ok(())
     }
@@ -172,9 +173,12 @@ impl JobDrivers {
         let outcome = &outcome;
         let closing = ended.into_iter().map(|(waiting, has_attempts)| async move {
             tracing::info!(job = %waiting.job, waited_s = now.since(waiting.since).as_secs(), "a job waited too long");
-            let attempts = self.attempts_of_waiting(waiting.job, has_attempts).await?;
-            let outcome = assignment::last_failure(&attempts).unwrap_or_else(|| outcome(&waiting));
-            self.close_waiting(waiting.job, &outcome, &attempts).await
+            let stored = self.read_waiting(waiting.job, has_attempts).await?;
+            let failure = stored
+                .as_ref()
+                .and_then(|stored| assignment::last_failure(&stored.attempts));
+            let outcome = failure.unwrap_or_else(|| outcome(&waiting));
+            self.close_waiting(waiting.job, &outcome, stored.as_ref()).await
         });
         stream::iter(closing)
             .buffer_unordered(CLOSED_AT_ONCE)
@@ -182,29 +186,34 @@ impl JobDrivers {
             .await
     }
 
-    async fn attempts_of_waiting(
-        &self,
-        job: JobId,
-        has_attempts: bool,
-    ) -> Result<Vec<StoredAttempt>, StoreError> {
+    /// A waiting job with its attempts; `None` if it has none.
+    async fn read_waiting(&self, job: JobId, has_attempts: bool) -> Result<Option<StoredJob>, StoreError> {
         if !has_attempts {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let stored = self.state.store.job(job).await?;
-        Ok(stored.map(|stored| stored.attempts).unwrap_or_default())
+        self.state.store.job(job).await
     }
 
     async fn close_waiting(
         &self,
         job: JobId,
         outcome: &Outcome,
-        attempts: &[StoredAttempt],
+        stored: Option<&StoredJob>,
     ) -> Result<(), StoreError> {
         let now = self.state.clock.now();
-        let attempts = final_report::ended_attempts(attempts);
+        let attempts = stored.map(|stored| final_report::ended_attempts(&stored.attempts));
+        let attempts = attempts.unwrap_or_default();
         count_job(outcome);
         tracing::info!(%job, outcome = describe(outcome), fault = %fault_of(outcome), attempts = attempts.len(), "waiting job over");
-        let metadata = final_metadata(outcome, &attempts, Vec::new());
+        let times = JobTimes {
+            arrived: None,
+            closed: None,
+        };
+        let trace = stored.map(|stored| trace_job(stored.request.traceparent(), times, &attempts));
+        if let Some(trace) = &trace {
+            final_report::export_trace(job, trace, outcome);
+        }
+        let metadata = final_metadata(outcome, &attempts, Vec::new(), trace);
         self.state.store.close_waiting(job, outcome, &metadata, now).await
     }
 }

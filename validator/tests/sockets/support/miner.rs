@@ -266,6 +266,7 @@ impl Session {
             ),
             upload_results: None,
             image: None,
+            trace: None,
         }))
         .await;
     }

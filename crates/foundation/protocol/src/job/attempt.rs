@@ -10,6 +10,7 @@ use super::outcome::Outcome;
 use crate::class::ExecutorClass;
 use crate::status::{HordeFailureReason, JobStage, JobStatus, ParticipantType};
 use crate::time::Timestamp;
+use crate::trace::TraceStage;
 use crate::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StatusMetadata, StreamingAddress,
 };
@@ -185,6 +186,9 @@ pub struct Attempt {
     /// before that, and for attempts stored by versions without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready_at: Option<Timestamp>,
+    /// When the attempt came to each stage, oldest first. Empty for attempts stored by versions without it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    reached: Vec<(TraceStage, Timestamp)>,
 }
 
 type Step = Result<(Attempt, Vec<Effect>), IllegalEvent>;
@@ -200,6 +204,7 @@ impl Attempt {
             link_deadline: None,
             silent_at: None,
             ready_at: None,
+            reached: vec![(TraceStage::Dial, now)],
         }
     }
 
@@ -242,6 +247,11 @@ impl Attempt {
     /// stored the attempt that did not note it.
     pub fn ready_at(&self) -> Option<Timestamp> {
         self.ready_at
+    }
+
+    /// When the attempt came to each stage, by the validator's clock, oldest first; `receipts` is its end.
+    pub fn reached(&self) -> &[(TraceStage, Timestamp)] {
+        &self.reached
     }
 
     /// The stage that the attempt has reached.
@@ -303,6 +313,16 @@ impl Attempt {
         if self.outcome().is_some() {
             return Ok((self, vec![]));
         }
+        let before = self.state.trace_stage();
+        let (mut attempt, effects) = self.transition(event, now)?;
+        let stage = attempt.state.trace_stage();
+        if stage != before {
+            attempt.reached.push((stage, now));
+        }
+        Ok((attempt, effects))
+    }
+
+    fn transition(self, event: Event, now: Timestamp) -> Step {
         match event {
             Event::Connected => self.on_connected(now),
             Event::Disconnected => self.on_disconnected(now),
@@ -666,6 +686,21 @@ impl JobState {
             Self::Streaming => "streaming",
             Self::Executed => "delivering its outputs",
             Self::Ended(_) => "ended",
+        }
+    }
+
+    /// The stage of the job's trace that the validator is in.
+    fn trace_stage(&self) -> TraceStage {
+        match self {
+            Self::Connecting => TraceStage::Dial,
+            Self::Offered => TraceStage::Offer,
+            Self::Accepted => TraceStage::Start,
+            Self::Fetching => TraceStage::Pull,
+            Self::Ready => TraceStage::Volumes,
+            Self::VolumesReady => TraceStage::Run,
+            Self::Streaming => TraceStage::Serve,
+            Self::Executed => TraceStage::Collect,
+            Self::Ended(_) => TraceStage::Receipts,
         }
     }
 }

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::trace::{JobTrace, TRACE_KEY};
 use crate::wire::miner::JobImage;
 
 /// The longest name of an image that is passed on, in bytes.
@@ -43,6 +44,8 @@ pub struct FailureContext {
     pub image: Option<JobImage>,
     /// The results that the attempt left.
     pub partial: PartialResult,
+    /// The stages of the attempt.
+    pub trace: Option<JobTrace>,
 }
 
 impl PartialResult {
@@ -61,7 +64,14 @@ impl PartialResult {
 impl FailureContext {
     /// Adds the parts to a failure's context.
     pub fn insert_into(self, context: &mut Map<String, Value>) {
-        let Self { image, partial } = self;
+        let Self {
+            image,
+            partial,
+            trace,
+        } = self;
+        if let Some(trace) = trace {
+            context.insert(TRACE_KEY.to_owned(), json!(trace));
+        }
         if let Some(image) = image {
             context.insert(RAN_KEY.to_owned(), json!(image));
         }
@@ -88,6 +98,7 @@ impl FailureContext {
         };
         let image: Option<JobImage> = take(fields, RAN_KEY);
         Self {
+            trace: JobTrace::take_from(fields),
             image: image.filter(JobImage::is_short),
             partial: PartialResult {
                 stdout: take(fields, STDOUT_KEY).unwrap_or_default(),
@@ -131,6 +142,11 @@ mod tests {
                 artifacts: entry("/artifacts/a", "QQ=="),
                 upload_results: entry("model.bin", "{}"),
             },
+            trace: Some(JobTrace::new(
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+                    .parse()
+                    .unwrap(),
+            )),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::keys::{Hotkey, MinerKey, ValidatorKey};
 use crate::receipt::{AcceptedReceipt, FinishedReceipt, Receipt, StartedReceipt};
 use crate::signature::Signature;
 use crate::status::{HordeFailureReason, JobFailureReason, JobRejectionReason, JobStage, ParticipantType};
+use crate::trace::JobTrace;
 use crate::upload::OutputUpload;
 use crate::volume::Volume;
 
@@ -447,6 +448,13 @@ pub struct JobFinished {
     /// Muster's own: the image that ran. ComputeHorde's validators ignore it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<JobImage>,
+    /// Muster's own: the stages of the attempt, if its offer had a trace context.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::trace::read_trace"
+    )]
+    pub trace: Option<Box<JobTrace>>,
 }
 
 /// The image that a job's image reference meant on the executor that ran the job, as the executor tells it.

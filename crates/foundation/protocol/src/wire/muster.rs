@@ -20,6 +20,7 @@ use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
 use crate::signature::Signature;
 use crate::time::Timestamp;
+use crate::trace::{JobTrace, TraceParent, context_for_validator};
 
 /// `MusterReceiptCountersigned`, miner to validator: a receipt the miner has signed and stored.
 ///
@@ -296,6 +297,13 @@ pub struct StatusExtension {
     /// The results that a failed attempt left. Only facilitators with the feature `results` get them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<Box<PartialResult>>,
+    /// The stages of the job's way. Only facilitators with the feature `trace` get them.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::trace::read_trace"
+    )]
+    pub trace: Option<Box<JobTrace>>,
 }
 
 /// The longest account in [`JobExtension::account`], in bytes.
@@ -324,6 +332,15 @@ pub struct JobExtension {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub registry: Option<SealedCredentials>,
+    /// The context of the job's trace: the user's in a facilitator's store, the facilitator's own towards a validator
+    /// that showed the feature `trace`. It is not signed, and no user may send it here.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "muster_trace_context::read_leniently"
+    )]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub traceparent: Option<TraceParent>,
 }
 
 impl JobExtension {
@@ -399,6 +416,14 @@ pub struct OfferExtension {
     /// `metrics`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricRule>,
+    /// The context of the attempt's trace. Sent only to peers that showed the feature `trace`; the end of the attempt
+    /// then tells the stages.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "muster_trace_context::read_leniently"
+    )]
+    pub traceparent: Option<TraceParent>,
 }
 
 impl JobRequest {
@@ -418,6 +443,12 @@ impl JobRequest {
         extension
             .and_then(|extension| extension.terms.clone())
             .unwrap_or_default()
+    }
+
+    /// The context of the job's trace: the facilitator's, or one that follows from the job's id.
+    pub fn traceparent(&self) -> TraceParent {
+        let told = self.muster.as_ref().and_then(|extension| extension.traceparent);
+        told.unwrap_or_else(|| context_for_validator(None, self.uuid))
     }
 
     /// The account whose jobs wait in one row: the one that the facilitator named, or else the signatory's address.

@@ -115,6 +115,7 @@ fn finished(n: u128, bytes: usize) -> FromMiner {
         artifacts: None,
         upload_results: None,
         image: None,
+        trace: None,
     })
 }
 

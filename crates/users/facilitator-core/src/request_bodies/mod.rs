@@ -228,6 +228,12 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
                 "account: the facilitator sets it; leave it out.".to_owned(),
             );
         }
+        if extension.traceparent.is_some() {
+            refuse(
+                "muster",
+                "traceparent: send it as the header of that name.".to_owned(),
+            );
+        }
         for found in extension.find_over_limits(&job.docker_image) {
             refuse("muster", found.to_string());
         }

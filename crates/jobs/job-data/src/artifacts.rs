@@ -14,11 +14,11 @@ use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 /// A file inside a result is smaller than this many bytes (ComputeHorde's number).
 const MAX_ARTIFACT: u64 = 1_000_000;
 /// At most this many entries of the artifacts folder are read, in the order of their names.
-pub(crate) const MAX_ENTRIES: usize = 1_000;
+pub const MAX_ENTRIES: usize = 1_000;
 /// At most this many omitted files are named.
 const MAX_NAMED: usize = 20;
 /// Bytes of the longest form of a character in JSON: `\u001f`.
-pub(crate) const LONGEST_IN_JSON: usize = 6;
+pub const LONGEST_IN_JSON: usize = 6;
 
 /// The artifacts that go into a result, and notices about those that do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
