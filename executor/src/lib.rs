@@ -1,10 +1,10 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
 //! Reading order: [`muster_attempt_state`] (the life of an attempt, pure), [`job_sandbox`] (what a job may do, pure),
-//! [`output_capture`] and [`artifacts`] (what a job prints and leaves; [`muster_job_data`] carries its inputs and
-//! outputs), [`attempt_report`] (the last messages to the miner, pure), `steps` (preparing an image, placing inputs,
-//! collecting outputs), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver`
-//! (one attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
+//! [`output_capture`] (what a job prints; [`muster_job_data`] carries its inputs, outputs and artifacts),
+//! [`attempt_report`] (the last messages to the miner, pure), `steps` (preparing an image, placing inputs, collecting
+//! outputs), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver` (one
+//! attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
 //! killed).
 //!
 //! An executor runs next to untrusted code. It knows no chain. It holds the key by which its miner knows it, if it is a

@@ -50,14 +50,12 @@ pub fn set_context(request: &mut JobRequest, validator: FeatureSet) {
 pub fn export_ended(request: &JobRequest, history: &JobHistory) {
     muster_span_export::export(|| {
         let trace = trace_request(request, history);
+        let status = history.visible_status();
         let (job, above) = (request.uuid, user_context(request).map(|user| user.span));
         SpanBatch {
             spans: spans_of(&trace, ParticipantType::Facilitator, job.as_uuid(), above),
             sampled: trace.traceparent.sampled,
-            failed: match history.visible_status() {
-                JobStatus::Completed => None,
-                status => Some(status.to_string()),
-            },
+            failed: (status != JobStatus::Completed).then(|| status.to_string()),
             labels: vec![("muster.job", job.to_string())],
         }
     });
