@@ -83,7 +83,13 @@ fn an_ordinary_job_is_sealed() {
     assert_eq!(body.network_disabled, Some(true));
     assert_eq!(body.image.as_deref(), Some(image().id.to_string().as_str()));
     assert_eq!(body.cmd, Some(vec!["words".to_owned()]));
-    assert_eq!(body.env, Some(vec!["A=b=c".to_owned()]));
+    assert_eq!(
+        body.env,
+        Some(vec![
+            "A=b=c".to_owned(),
+            "MUSTER_PROGRESS=/muster/progress.jsonl".to_owned()
+        ])
+    );
     assert_eq!(body.labels.unwrap()[LABEL_ATTEMPT], UUID);
     let host = body.host_config.unwrap();
     assert_eq!(host.network_mode.as_deref(), Some("none"));
@@ -130,6 +136,7 @@ fn only_its_own_folders_are_mounted() {
         ("/work/job/output", "/output"),
         ("/work/job/specs", "/specs"),
         ("/work/job/artifacts", "/artifacts"),
+        ("/work/job/report", "/muster"),
     ];
     assert_eq!(seen, expected);
 }
@@ -212,7 +219,7 @@ fn a_home_with_something_in_it_is_not_covered() {
 fn artifacts_may_lie_in_a_folder_that_is_mounted_already() {
     let mut job = job();
     job.artifacts_dir = Some("/output".into());
-    assert_eq!(container(&job).host_config.unwrap().mounts.unwrap().len(), 3);
+    assert_eq!(container(&job).host_config.unwrap().mounts.unwrap().len(), 4);
     let folders = JobFolders::under(Path::new("/w"));
     assert_eq!(artifacts_folder(&folders, "/output"), folders.output);
     for none in [None, Some(String::new())] {

@@ -21,8 +21,7 @@ pub(crate) struct TermsOptions {
     /// How long the job may wait for an executor.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) queue_time: Option<Duration>,
-    /// A metric in the output: its name, and a regular expression whose first group is the number. Repeatable. A
-    /// program may report itself by lines of JSON in $MUSTER_PROGRESS instead.
+    /// A metric in the output: its name, and a regular expression whose first group is the number. Repeatable.
     #[arg(long = "metric", value_name = "NAME=REGEX", value_parser = metric_rule)]
     pub(crate) metrics: Vec<MetricRule>,
 }

@@ -326,6 +326,8 @@ impl Setup<'_> {
             "grading": {
                 "every_blocks": every_blocks,
                 "probe_every_blocks": 0,
+                // A full course takes longer than the blocks between two batches here.
+                "full_course_one_in": 0,
                 "gather_s": 60,
                 "images": {"always_on.test": {"image": self.grader}},
             },

@@ -27,8 +27,8 @@ pub(crate) async fn read_final_metadata(
     let attempts = ended_attempts(&attempts);
     let trace = store.job(job).await?.map(|stored| {
         let times = JobTimes {
-            arrived: None,
-            closed: None,
+            arrived: Some(stored.created_at),
+            closed: stored.closed_at,
         };
         trace_job(stored.request.traceparent(), times, &attempts)
     });

@@ -240,9 +240,14 @@ impl JobDrivers {
         self.ledger().record_features(miner, features, now);
     }
 
-    /// Drives a new job that does not wait. The job is in the store, together with its first attempt if it has one.
-    pub(crate) fn start(self: &Arc<Self>, request: JobRequest, first: Option<FirstAttempt>) {
-        let since = self.state.clock.now();
+    /// Drives a new job that does not wait. The job is in the store as arrived at `since`, together with its first
+    /// attempt if it has one.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        request: JobRequest,
+        since: Timestamp,
+        first: Option<FirstAttempt>,
+    ) {
         let mut job = DrivenJob {
             wait: WaitTime {
                 since,

@@ -106,7 +106,7 @@ impl JobIntake {
             }
             Admission::Admit => match self.store_within_budget(&request, frame, now).await? {
                 IntakeStep::Starts(first) => {
-                    self.drivers.start(request, Some(first));
+                    self.drivers.start(request, now, Some(first));
                     return Ok(());
                 }
                 IntakeStep::Waits(waiting) => {

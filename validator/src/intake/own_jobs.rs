@@ -43,7 +43,7 @@ impl OwnJobIntake {
             .register_own(order.job, order.miner, order.news.clone());
         match state.store.admit_own(&request, &encode(&request), now).await {
             Ok(true) => {
-                self.drivers.start(request, None);
+                self.drivers.start(request, now, None);
                 Ok(())
             }
             Ok(false) => Err("its job has an id that was used before".to_owned()),

@@ -92,6 +92,8 @@ pub fn judge_participant(
     // One walk measures two components, so its reason may occur twice.
     let mut reasons: Vec<_> = reasons;
     reasons.dedup();
+    // A proof that failed is the reason why the proofs after it were not asked for, so it comes first.
+    reasons.sort_by_key(|reason| matches!(reason, Why::Unproven { .. }));
     if let [Why::Evidence { said }, ..] = reasons.as_slice() {
         return Judgement::Void { said: said.clone() };
     }

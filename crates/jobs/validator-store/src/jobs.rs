@@ -9,7 +9,7 @@ use muster_routing::budget::{AccountUse, BudgetedAccount};
 use super::attempts::{NewAttempt, StoredAttempt};
 use super::{
     Draft, Result, Store, StoreError, column, corrupt, parse_column, parse_json_option, query_error, text_of,
-    time_column_option,
+    time_column, time_column_option,
 };
 
 /// A stored job.
@@ -17,8 +17,10 @@ use super::{
 pub struct StoredJob {
     /// The user's request.
     pub request: JobRequest,
-    /// Whether the job has ended for its user.
-    pub closed: bool,
+    /// When the job arrived.
+    pub created_at: Timestamp,
+    /// When the job ended for its user; `None` if it is open.
+    pub closed_at: Option<Timestamp>,
     /// The job's attempts, oldest first.
     pub attempts: Vec<StoredAttempt>,
 }
@@ -229,7 +231,7 @@ impl Store {
     /// # Errors
     /// The database fails, or the stored request cannot be parsed.
     pub async fn job(&self, job: JobId) -> Result<Option<StoredJob>> {
-        let row = sqlx::query("SELECT request, closed_at FROM jobs WHERE job_id = $1")
+        let row = sqlx::query("SELECT request, created_at, closed_at FROM jobs WHERE job_id = $1")
             .bind(job.to_string())
             .fetch_optional(&self.pool)
             .await
@@ -237,10 +239,10 @@ impl Store {
         let Some(row) = row else { return Ok(None) };
         let frame: String = column(&row, "request")?;
         let request = serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?;
-        let closed = time_column_option(&row, "closed_at")?.is_some();
         Ok(Some(StoredJob {
             request,
-            closed,
+            created_at: time_column(&row, "created_at")?,
+            closed_at: time_column_option(&row, "closed_at")?,
             attempts: self.attempts_of(job).await?,
         }))
     }

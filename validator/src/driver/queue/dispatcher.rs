@@ -151,7 +151,7 @@ impl JobDrivers {
                 return Ok(private.and_then(|private| end_of_wait(&private)));
             };
             match self.state.store.job(job).await? {
-                Some(stored) if !stored.closed => {
+                Some(stored) if stored.closed_at.is_none() => {
                     let is_private = stored.request.has_private_image();
                     if !self.start_waiting(stored, &metagraph)
                         && !self.pass_over(job, is_private, &found.candidates)

@@ -205,11 +205,13 @@ impl JobDrivers {
         let attempts = attempts.unwrap_or_default();
         count_job(outcome);
         tracing::info!(%job, outcome = describe(outcome), fault = %fault_of(outcome), attempts = attempts.len(), "waiting job over");
-        let times = JobTimes {
-            arrived: None,
-            closed: None,
-        };
-        let trace = stored.map(|stored| trace_job(stored.request.traceparent(), times, &attempts));
+        let trace = stored.map(|stored| {
+            let times = JobTimes {
+                arrived: Some(stored.created_at),
+                closed: Some(now),
+            };
+            trace_job(stored.request.traceparent(), times, &attempts)
+        });
         if let Some(trace) = &trace {
             final_report::export_trace(job, trace, outcome);
         }
