@@ -179,23 +179,28 @@
     if (!page.hasAttribute("data-open")) return;
     const id = page.dataset.jobPage;
     const source = new EventSource(`/jobs/${id}/events`);
-    let seen = 0, waiting = null;
+    let seen = 0, waiting = null, statusChanged = false;
+    // A part that is in use stays as it is, or its button would go from under the pointer.
+    const inUse = (part) => part.contains(document.activeElement) || one("details.confirm[open]", part);
     const refresh = async () => {
+      const afterStatus = statusChanged;
+      statusChanged = false;
       waiting = null;
       const answer = await fetch(location.href, { headers: { accept: "text/html" } });
       if (!answer.ok || answer.redirected) return;
       const fresh = parsePage(await answer.text());
       const now = one("[data-job-page]", fresh);
       if (!now) return;
-      for (const part of all("[data-swap]", page)) {
+      const ended = !now.hasAttribute("data-open");
+      for (const part of all(afterStatus || ended ? "[data-swap]" : "#metrics[data-swap]", page)) {
         const other = one(`#${part.id}`, fresh);
-        if (other && !part.contains(document.activeElement)) part.replaceWith(document.adoptNode(other));
-        else if (other && !now.hasAttribute("data-open")) part.replaceWith(document.adoptNode(other));
+        if (other && (ended || !inUse(part))) part.replaceWith(document.adoptNode(other));
       }
+      if (!afterStatus && !ended) return;
       page.dataset.statuses = now.dataset.statuses;
       const word = one("#head [data-word]").textContent;
       document.title = `${word} · Job ${id.slice(0, 8)} · Muster`;
-      if (!now.hasAttribute("data-open")) {
+      if (ended) {
         page.removeAttribute("data-open");
         output.replace(document.adoptNode(one("[data-pieces]", fresh)));
         say(`The job has ended: ${word}`);
@@ -203,12 +208,13 @@
       } else say(word);
     };
     const soon = () => { if (!waiting) waiting = setTimeout(refresh, 120); };
+    const soonAfterStatus = () => { statusChanged = true; soon(); };
     source.addEventListener("status", () => {
       seen += 1;
       one("[data-progress]").hidden = true;
-      if (seen > Number(page.dataset.statuses)) soon();
+      if (seen > Number(page.dataset.statuses)) soonAfterStatus();
     });
-    source.addEventListener("queued", soon);
+    source.addEventListener("queued", soonAfterStatus);
     // Curves come with the page; a program reports every ten seconds at most.
     source.addEventListener("metrics", soon);
     source.addEventListener("log", (event) => output.add(JSON.parse(event.data)));
