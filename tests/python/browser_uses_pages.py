@@ -229,12 +229,12 @@ class Cockpit:
         self.view(*SIZES[0], "light")
         self.driver.get(job)
         self.until("output from before", lambda: "step 1: accuracy" in self.text("#log"))
-        assert "loss" in self.text("#metrics"), self.text("#metrics")
+        self.until("its metrics", lambda: "loss" in self.text("#metrics"))
         # A status that was on its way may exchange the head before the click.
         self.until("the question", lambda: self.one(".confirm summary").click() or True)
         self.one(".confirm button.danger").click()
         self.until("the end", lambda: "cancelled" in self.text("#head h1"))
-        assert "At fault: user" in self.text("#head"), self.text("#head")
+        self.until("the party at fault", lambda: "At fault: user" in self.text("#head"))
         self.driver.close()
         self.driver.switch_to.window(listed)
         # The list follows without being loaded again.
