@@ -11,7 +11,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use muster_audit::{AuditBundle, MAX_BUNDLE_BYTES, ReplayError, ReplayedBundle, replay};
+use muster_audit::{
+    AuditBundle, MAX_BUNDLE_BYTES, ReplayError, ReplayedBundle, WHOLE_QUALITY, replay_with_bundle,
+};
 use muster_chain::Metagraph;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
@@ -23,8 +25,6 @@ use serde_json::json;
 use crate::state::ValidatorState;
 use crate::status::{ListLimit, StatusSources, StoreUnreadable, not_found, refuse_stranger};
 
-/// The quality of a miner without a finding, in thousandths.
-const WHOLE_QUALITY: u16 = 1_000;
 /// Entries of the list, at most.
 const MAX_LISTED: u32 = 1_000;
 
@@ -108,8 +108,7 @@ async fn replay_and_store(state: &ValidatorState, text: String) -> Result<Adopte
     let genesis = state.store.genesis();
     // Signatures, resampling and up to 64 MiB of text take seconds.
     let judging = tokio::task::spawn_blocking(move || {
-        let replayed = replay(&text)?;
-        let bundle: AuditBundle = serde_json::from_str(&text).map_err(ReplayError::from)?;
+        let (replayed, bundle) = replay_with_bundle(&text)?;
         check_subject(&bundle, &genesis, &metagraph)?;
         Ok::<_, AdoptionRefusal>((replayed, bundle.miners, text))
     });

@@ -16,23 +16,21 @@ pub(crate) async fn read_final_metadata(
     store: &Store,
     job: JobId,
 ) -> Result<Option<StatusMetadata>, StoreError> {
-    let Some((outcome, attempts)) = store.end_of(job).await? else {
+    let Some((outcome, closed, ended)) = store.end_of(job).await? else {
         return Ok(None);
     };
-    let receipts = match attempts.last() {
+    let receipts = match ended.attempts.last() {
         Some(last) => store.receipts_of(last.id).await?,
         None => Vec::new(),
     };
     let receipts = receipts.iter().filter_map(IssuedReceipt::complete).collect();
-    let attempts = ended_attempts(&attempts);
-    let trace = store.job(job).await?.map(|stored| {
-        let times = JobTimes {
-            arrived: Some(stored.created_at),
-            closed: stored.closed_at,
-        };
-        trace_job(stored.request.traceparent(), times, &attempts)
-    });
-    Ok(Some(final_metadata(&outcome, &attempts, receipts, trace)))
+    let attempts = ended_attempts(&ended.attempts);
+    let times = JobTimes {
+        arrived: ended.created_at,
+        closed,
+    };
+    let trace = trace_job(ended.request.traceparent(), times, &attempts);
+    Ok(Some(final_metadata(&outcome, &attempts, receipts, Some(trace))))
 }
 
 /// Exports the validator's own stages of a job that has ended, if this process exports spans.

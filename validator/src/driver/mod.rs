@@ -577,8 +577,8 @@ impl JobDrivers {
         );
         tracing::info!(%job, attempt, miner, outcome = describe(&outcome), fault = %fault_of(&outcome), attempts = attempts.len(), "job over");
         let times = JobTimes {
-            arrived: Some(since),
-            closed: Some(now),
+            arrived: since,
+            closed: now,
         };
         let trace = trace_job(request.traceparent(), times, &attempts);
         export_trace(job, &trace, &outcome);

@@ -37,8 +37,10 @@ pub use likelihood::{CAP_LOG2, LikelihoodTable};
 pub use margin_cells::{
     CellCounts, ENTROPY_BINS, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, MAX_TOKENS, Margin, TokenScore,
 };
-pub use replay::{AnswerTally, ReplayedBundle, replay};
+pub use replay::{AnswerTally, ReplayedBundle, replay, replay_with_bundle};
 pub use replay_error::ReplayError;
 pub use seeded_numbers::SeededNumbers;
-pub use verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, UnprovenReason, Verdict};
+pub use verdict::{
+    Publicity, ScoredAnswer, TestOutcome, TestOutcomes, UnprovenReason, Verdict, WHOLE_QUALITY,
+};
 pub use wilson::{BILLION, RateInterval};

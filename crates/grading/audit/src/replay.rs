@@ -71,16 +71,29 @@ pub struct AnswerTally {
 /// # Errors
 /// The text is no bundle, or something in it does not follow from what was signed. A verdict needs a whole bundle.
 pub fn replay(text: &str) -> Result<ReplayedBundle, ReplayError> {
+    replay_with_bundle(text).map(|(replayed, _)| replayed)
+}
+
+/// Replays the text of a bundle, and returns the bundle too.
+///
+/// # Errors
+/// As those of [`replay`].
+pub fn replay_with_bundle(text: &str) -> Result<(ReplayedBundle, AuditBundle), ReplayError> {
     let bundle = read(text)?;
-    let CheckedLog { answers, draws } = check_log(&bundle)?;
+    let replayed = judge(&bundle, AuditBundle::digest_of(text))?;
+    Ok((replayed, bundle))
+}
+
+fn judge(bundle: &AuditBundle, digest: Digest) -> Result<ReplayedBundle, ReplayError> {
+    let CheckedLog { answers, draws } = check_log(bundle)?;
     let audited: Vec<&CheckedAnswer<'_>> = answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
-    let judged = JudgedAnswers::new(&bundle, &tested)?;
+    let judged = JudgedAnswers::new(bundle, &tested)?;
     let tests = judged.tests();
     let scored = judged.scored();
     let verdict = tests.verdict(judged.level, bundle.calibration.statistic, scored);
     Ok(ReplayedBundle {
-        bundle: AuditBundle::digest_of(text),
+        bundle: digest,
         coldkey: bundle.coldkey,
         model: bundle.model.clone(),
         verdict,

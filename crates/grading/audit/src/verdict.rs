@@ -8,7 +8,7 @@ use crate::calibration::{CalibrationLevel, Statistic};
 use crate::e_process::{ALARM, CONFIRMATION, EProcess, Restart};
 
 /// The quality of a miner without a finding, in thousandths.
-const WHOLE_QUALITY: u16 = 1_000;
+pub const WHOLE_QUALITY: u16 = 1_000;
 /// The quality of a miner that serves users worse than the validator's own prompts.
 const HALF_QUALITY: u16 = 500;
 

@@ -13,10 +13,10 @@ const MAX_TOLD: usize = 32;
 /// When the validator had a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTimes {
-    /// When the job arrived; `None` if that is not known any more.
-    pub arrived: Option<Timestamp>,
-    /// When the job was over for its user; `None` if that is not known any more.
-    pub closed: Option<Timestamp>,
+    /// When the job arrived.
+    pub arrived: Timestamp,
+    /// When the job was over for its user.
+    pub closed: Timestamp,
 }
 
 /// The validator's own stages of an attempt: those that it has left, and the whole once it has ended.
@@ -35,7 +35,7 @@ pub fn attempt_stages(attempt: &Attempt) -> Vec<StageTime> {
 /// The trace of a job that has ended. `attempts` are in order.
 pub fn trace_job(context: TraceParent, times: JobTimes, attempts: &[EndedAttempt]) -> JobTrace {
     let mut trace = JobTrace::new(context);
-    let mut waiting_since = times.arrived;
+    let mut waiting_since = Some(times.arrived);
     for ended in attempts {
         let of_attempt = |stage: StageTime| StageTime {
             attempt: Some(ended.attempt),
@@ -46,7 +46,7 @@ pub fn trace_job(context: TraceParent, times: JobTimes, attempts: &[EndedAttempt
             let queue = StageTime::new(
                 ParticipantType::Validator,
                 TraceStage::Queue,
-                // A job that finds an executor at once is dealt with before its arrival is noted.
+                // A clock may be set back.
                 since.min(whole.began()),
                 whole.began(),
             );
@@ -58,14 +58,14 @@ pub fn trace_job(context: TraceParent, times: JobTimes, attempts: &[EndedAttempt
             .stages
             .extend(told_stages(&ended.outcome, context, ended.attempt));
     }
-    if let (Some(ended), Some(closed), Some(last)) = (waiting_since, times.closed, attempts.last()) {
+    if let (Some(ended), Some(last)) = (waiting_since, attempts.last()) {
         trace.stages.push(StageTime {
             attempt: Some(last.attempt),
             ..StageTime::new(
                 ParticipantType::Validator,
                 TraceStage::Receipts,
                 ended,
-                closed.max(ended),
+                times.closed.max(ended),
             )
         });
     }
@@ -73,16 +73,13 @@ pub fn trace_job(context: TraceParent, times: JobTimes, attempts: &[EndedAttempt
         .stages
         .iter()
         .filter(|time| time.role == ParticipantType::Validator);
-    let first = own.clone().map(StageTime::began).chain(times.arrived).min();
-    let last = own.map(StageTime::ended).chain(times.closed).max();
-    if let (Some(first), Some(last)) = (first, last) {
-        trace.stages.push(StageTime::new(
-            ParticipantType::Validator,
-            TraceStage::Job,
-            first,
-            last,
-        ));
-    }
+    let first = own
+        .clone()
+        .map(StageTime::began)
+        .fold(times.arrived, Timestamp::min);
+    let last = own.map(StageTime::ended).fold(times.closed, Timestamp::max);
+    let whole = StageTime::new(ParticipantType::Validator, TraceStage::Job, first, last);
+    trace.stages.push(whole);
     trace
 }
 
@@ -153,8 +150,8 @@ mod tests {
             ended(2, json!(null), vec![own(TraceStage::Attempt, 25, 40)]),
         ];
         let times = JobTimes {
-            arrived: Some(at(4)),
-            closed: Some(at(41)),
+            arrived: at(4),
+            closed: at(41),
         };
         let trace = trace_job(context(), times, &attempts);
         let seen: Vec<_> = trace
@@ -175,12 +172,14 @@ mod tests {
         );
         assert_eq!(trace.stages[3].attempt, Some(AttemptId::first_of(job(2))));
         assert_eq!(trace.stages[5].attempt, None);
-        // Of a job whose times are not known any more, the attempts are left.
-        let times = JobTimes {
-            arrived: None,
-            closed: None,
+        // A clock that was set back loses no stage, and no stage ends before it began.
+        let set_back = JobTimes {
+            arrived: at(30),
+            closed: at(35),
         };
-        let trace = trace_job(context(), times, &attempts);
+        let trace = trace_job(context(), set_back, &attempts);
+        assert_eq!(trace.stages.len(), 6);
+        assert!(trace.stages.iter().all(|time| time.began() <= time.ended()));
         let whole = trace.stages.last().unwrap();
         assert_eq!((whole.began(), whole.ended()), (at(10), at(40)));
     }
@@ -191,11 +190,13 @@ mod tests {
         let told = |parent: TraceParent, stages: Vec<Value>| json!({"traceparent": parent, "stages": stages});
         let count = |told: Value| {
             let times = JobTimes {
-                arrived: None,
-                closed: None,
+                arrived: at(1),
+                closed: at(2),
             };
             let trace = trace_job(context(), times, &[ended(1, told, vec![])]);
-            trace.stages.len()
+            let told = trace.stages.iter();
+            told.filter(|time| time.role != ParticipantType::Validator)
+                .count()
         };
         let honest = vec![stage("miner", "lease"), stage("executor", "run")];
         assert_eq!(count(told(context(), honest.clone())), 2);

@@ -7,7 +7,7 @@ pub const MAX_LINE_BYTES: usize = 64 * 1024;
 #[derive(Clone, Debug, Default)]
 pub struct LineSplitter {
     begun: Vec<u8>,
-    /// The line that has begun is longer than the bound.
+    /// The line that has begun is longer than the bound, or a part of it was passed over.
     is_skipping: bool,
 }
 
@@ -38,6 +38,15 @@ impl LineSplitter {
             self.is_skipping = false;
         }
         skipped
+    }
+
+    /// Passes over the next piece of the stream, and with it the lines of which it has a part: what comes before it and
+    /// what comes after it are never one line.
+    pub fn pass_over(&mut self, piece: &[u8]) {
+        if let Some(last) = piece.last() {
+            self.begun.clear();
+            self.is_skipping = *last != b'\n';
+        }
     }
 }
 
@@ -73,6 +82,21 @@ mod tests {
         assert_eq!(seen, [b"next"]);
         let longest = [vec![b'y'; MAX_LINE_BYTES], b"\n".to_vec()].concat();
         assert_eq!(lines(&[&longest]).0.len(), 1, "the bound itself fits");
+    }
+
+    #[test]
+    fn a_line_with_a_part_that_is_passed_over_is_no_line() {
+        let (mut splitter, mut seen) = (LineSplitter::default(), Vec::new());
+        let mut push = |splitter: &mut LineSplitter, piece: &[u8]| {
+            splitter.push(piece, |line| seen.push(line.to_vec()));
+        };
+        push(&mut splitter, b"a\nb");
+        splitter.pass_over(b"c\nd");
+        splitter.pass_over(b"");
+        push(&mut splitter, b"e\nf\ng");
+        splitter.pass_over(b"h\n");
+        push(&mut splitter, b"i\n");
+        assert_eq!(seen, [b"a", b"f", b"i"]);
     }
 
     proptest! {

@@ -82,13 +82,14 @@ impl ProgramWatch {
         }
         self.second.begin_if_over(now);
         let room = SEARCHED_BYTES_A_SECOND.saturating_sub(self.second.searched);
-        let searched = piece.get(..room).unwrap_or(piece);
+        let (searched, passed_over) = piece.split_at(room.min(piece.len()));
         self.second.searched = self.second.searched.saturating_add(searched.len());
         let mut splitter = std::mem::take(&mut self.stdout);
         splitter.push(searched, |line| {
             let found = self.rules.find(&String::from_utf8_lossy(line));
             self.add_metrics(found);
         });
+        splitter.pass_over(passed_over);
         self.stdout = splitter;
     }
 
@@ -327,6 +328,18 @@ mod tests {
             .collect();
         watch.read_file(many.as_bytes(), at(105));
         assert_eq!(watch.take_report(at(105)).unwrap().metrics.len(), MAX_METRICS);
+    }
+
+    #[test]
+    fn no_metric_is_made_of_two_lines_between_which_output_was_passed_over() {
+        let mut watch = watch(&[("n", "n=([0-9]+)")]);
+        let filled = format!("{}n=1", "\n".repeat(SEARCHED_BYTES_A_SECOND - 3));
+        watch.read_stdout(filled.as_bytes(), at(101));
+        watch.read_stdout(b"7\nn=", at(101));
+        watch.read_stdout(b"5\n", at(102));
+        assert_eq!(watch.take_report(at(102)), None);
+        watch.read_stdout(b"n=3\n", at(102));
+        assert_eq!(metric(&watch.take_report(at(102)).unwrap(), "n"), Some(3.0));
     }
 
     proptest! {

@@ -247,15 +247,16 @@ impl Store {
         }))
     }
 
-    /// How a job ended, and its attempts; `None` if it has not ended.
+    /// How a job ended, the time at which it did, and the job; `None` if it has not ended.
     ///
     /// # Errors
-    /// The database fails.
-    pub async fn end_of(&self, job: JobId) -> Result<Option<(Outcome, Vec<StoredAttempt>)>> {
-        match self.outcome(job).await? {
-            Some(outcome) => Ok(Some((outcome, self.attempts_of(job).await?))),
-            None => Ok(None),
-        }
+    /// The database fails, or the stored request cannot be parsed.
+    pub async fn end_of(&self, job: JobId) -> Result<Option<(Outcome, Timestamp, StoredJob)>> {
+        let Some(outcome) = self.outcome(job).await? else {
+            return Ok(None);
+        };
+        let ended = self.job(job).await?;
+        Ok(ended.and_then(|ended| Some((outcome, ended.closed_at?, ended))))
     }
 
     pub(super) async fn outcome(&self, job: JobId) -> Result<Option<Outcome>> {

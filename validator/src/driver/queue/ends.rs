@@ -207,8 +207,8 @@ impl JobDrivers {
         tracing::info!(%job, outcome = describe(outcome), fault = %fault_of(outcome), attempts = attempts.len(), "waiting job over");
         let trace = stored.map(|stored| {
             let times = JobTimes {
-                arrived: Some(stored.created_at),
-                closed: Some(now),
+                arrived: stored.created_at,
+                closed: now,
             };
             trace_job(stored.request.traceparent(), times, &attempts)
         });
