@@ -202,9 +202,12 @@ fn command(layout: &Layout, executor: &Path) -> Result<Vec<String>> {
     Ok(match &layout.gate {
         None => own.to_vec(),
         Some(gate) => {
+            let folder = gate.parent().context("a gate without a folder")?;
+            // The wait ends with the test, which takes the gate's folder along.
             let script = format!(
-                "while [ ! -e '{}' ]; do sleep 0.02; done; exec \"$@\"",
-                gate.display()
+                "while [ ! -e '{}' ]; do [ -d '{}' ] || exit 1; sleep 0.02; done; exec \"$@\"",
+                gate.display(),
+                folder.display()
             );
             let shell = ["sh".to_owned(), "-c".to_owned(), script, "executor".to_owned()];
             shell.into_iter().chain(own).collect()
