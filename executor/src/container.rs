@@ -5,8 +5,8 @@ use std::future::ready;
 use bollard::container::LogOutput;
 use bollard::errors::Error as ApiError;
 use bollard::models::ContainerCreateBody;
-use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt, TryStreamExt};
 use muster_containers::engine::{ContainerStage, InputSink, KeptOutput};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
@@ -121,30 +121,50 @@ pub(crate) async fn take_over(
         },
         ContainerStage::Started => since_start,
     };
-    let output = rest_of_output(&engine, &name, &before, &capture).await;
+    let output = rest_of_output(&engine, &name, &before, &capture, &clock).await;
     wait_for_end(&engine, &name, presence, output, &capture, &clock).await
 }
 
-/// The output of a container after what was captured before. If the engine has dropped a part of it, the gap is told.
+/// The output of a container after what was captured before. An engine that is away is waited for. If the engine has
+/// dropped a part of the output, or does not give it, the gap is told.
 async fn rest_of_output<'a>(
     engine: &'a ContainerEngine,
     name: &str,
     before: &CapturedBefore,
     capture: &OutputCapture,
+    clock: &SharedClock,
 ) -> BoxStream<'a, Result<LogOutput, ApiError>> {
-    let mut kept = CapturedBefore::default();
-    let mut so_far = engine.read_output(name, KeptOutput::SoFar);
-    while let Some(Ok(piece)) = so_far.next().await {
+    let measure = || measure_output(engine, name);
+    match retry::retry(clock, "read a container's output", measure).await {
+        Ok(kept) if kept.continues(before) => {
+            let mut skip = (before.stdout.length, before.stderr.length);
+            let rest = engine.read_output(name, KeptOutput::Whole);
+            rest.filter_map(move |piece| ready(cut_front(piece, &mut skip)))
+                .boxed()
+        }
+        Ok(_) => {
+            capture.note_gap();
+            engine.read_output(name, KeptOutput::FromNow)
+        }
+        Err(error) => {
+            tracing::warn!(error = %Causes(&error), container = name, "the rest of the job's output is lost");
+            capture.note_gap();
+            stream::empty().boxed()
+        }
+    }
+}
+
+/// Measures the engine's copy of a container's output.
+async fn measure_output(engine: &ContainerEngine, name: &str) -> Result<CapturedBefore, EngineError> {
+    let so_far = engine.read_output(name, KeptOutput::SoFar);
+    let measured = so_far.try_fold(CapturedBefore::default(), |mut kept, piece| {
         kept.add(&piece);
-    }
-    if !kept.continues(before) {
-        capture.note_gap();
-        return engine.read_output(name, KeptOutput::FromNow);
-    }
-    let mut skip = (before.stdout.length, before.stderr.length);
-    let rest = engine.read_output(name, KeptOutput::Whole);
-    rest.filter_map(move |piece| ready(cut_front(piece, &mut skip)))
-        .boxed()
+        ready(Ok(kept))
+    });
+    measured.await.map_err(|source| EngineError::Failed {
+        operation: "read a container's output",
+        source,
+    })
 }
 
 /// The piece without the bytes that are still to be skipped of its stream; `None` if nothing is left.
@@ -194,8 +214,8 @@ async fn wait_for_end(
     let presence = before.max(meanwhile);
     if presence != EnginePresence::Unbroken {
         // A stream may end with the engine as if the container had ended.
-        let rest = rest_of_output(engine, name, &capture.captured(), capture).await;
-        drain(rest, capture).await;
+        let rest = rest_of_output(engine, name, &capture.captured(), capture, clock).await;
+        drain_to_end(engine, name, rest, capture, clock).await;
     }
     if code != 0
         && let Some(message) = why_it_was_killed(presence, engine).await
@@ -329,12 +349,7 @@ async fn drain_to_end(
 ) {
     let mut is_whole = drain(output, capture).await;
     while !is_whole {
-        let find = || engine.find_stage(name);
-        match retry::retry(clock, "read a container's output", find).await {
-            Ok(ContainerStage::Started) => {}
-            Ok(ContainerStage::Absent | ContainerStage::Created) | Err(_) => return,
-        }
-        let rest = rest_of_output(engine, name, &capture.captured(), capture).await;
+        let rest = rest_of_output(engine, name, &capture.captured(), capture, clock).await;
         is_whole = drain(rest, capture).await;
     }
 }
@@ -351,4 +366,83 @@ async fn drain(mut output: BoxStream<'_, Result<LogOutput, ApiError>>, capture: 
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use muster_process::SystemClock;
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const PRINTED_BEFORE: &str = "the first line\n";
+    const PRINTED_SINCE: &str = "the second line\n";
+
+    /// Answers as an engine with one ended container. The first request for the container's output is cut off.
+    async fn serve_one_cut(listener: TcpListener) {
+        let mut was_cut = false;
+        while let Ok((socket, _)) = listener.accept().await {
+            let mut lines = BufReader::new(socket).lines();
+            let request = lines.next_line().await.unwrap().unwrap_or_default();
+            while lines
+                .next_line()
+                .await
+                .unwrap()
+                .is_some_and(|line| !line.is_empty())
+            {}
+            let body = if request.contains("/logs") {
+                if !std::mem::replace(&mut was_cut, true) {
+                    continue;
+                }
+                let printed = format!("{PRINTED_BEFORE}{PRINTED_SINCE}");
+                let length = u32::try_from(printed.len()).unwrap();
+                [&[1, 0, 0, 0], length.to_be_bytes().as_slice(), printed.as_bytes()].concat()
+            } else if request.contains("/wait") {
+                br#"{"StatusCode":0}"#.to_vec()
+            } else if request.contains("/version") {
+                br#"{"Version":"20.10.24","ApiVersion":"1.41"}"#.to_vec()
+            } else {
+                br#"{"State":{"Status":"exited","ExitCode":0,"OOMKilled":false}}"#.to_vec()
+            };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                body.len()
+            );
+            let mut socket = lines.into_inner();
+            socket
+                .write_all(&[head.as_bytes(), &body].concat())
+                .await
+                .unwrap();
+            socket.shutdown().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_goes_away_while_its_copy_is_measured_costs_no_output() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("tcp://{}", listener.local_addr().unwrap());
+        tokio::spawn(serve_one_cut(listener));
+        let engine = ContainerEngine::connect(&address).await.unwrap();
+        let capture = OutputCapture::default();
+        capture.push(&LogOutput::StdOut {
+            message: PRINTED_BEFORE.into(),
+        });
+        let exit = take_over(
+            engine,
+            "job".to_owned(),
+            EnginePresence::Unbroken,
+            capture.captured(),
+            capture.clone(),
+            Arc::new(SystemClock::default()),
+        );
+        let exit = tokio::time::timeout(Duration::from_secs(60), exit).await;
+        assert_eq!(exit.unwrap().unwrap().code, 0);
+        let printed = capture.printed();
+        assert_eq!(printed.stdout, format!("{PRINTED_BEFORE}{PRINTED_SINCE}"));
+        assert_eq!(printed.stderr, "", "no gap is told");
+    }
 }
