@@ -373,7 +373,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use muster_process::SystemClock;
+    use muster_process::{SystemClock, Tasks};
     use tokio::io::{AsyncBufReadExt as _, BufReader};
     use tokio::net::TcpListener;
 
@@ -425,7 +425,8 @@ mod tests {
     async fn an_engine_that_goes_away_while_its_copy_is_measured_costs_no_output() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("tcp://{}", listener.local_addr().unwrap());
-        tokio::spawn(serve_one_cut(listener));
+        let tasks = Tasks::new();
+        drop(tasks.spawn("engine", serve_one_cut(listener)));
         let engine = ContainerEngine::connect(&address).await.unwrap();
         let capture = OutputCapture::default();
         capture.push(&LogOutput::StdOut {

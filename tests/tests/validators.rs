@@ -236,15 +236,16 @@ fn validators_agree_and_one_that_colludes_with_a_miner_prints_nothing() {
                 let other = second.get(&number)?;
                 (equal(&cycle) && equal(other)).then(|| (cycle, other.clone()))
             });
-        let stated = |validator: &str, cycle: &Value| {
+        // The third validator never probes anything. Before two epochs are known nobody's receipts are checked.
+        let is_settled = |validator: &str, cycle: &Value| {
             let digest = cycle["snapshot"].as_str().unwrap_or_default();
             let snapshot = page(&subnet, validator, &format!("/v0/scoring-snapshots/{digest}"));
             let snapshot = snapshot.unwrap_or_default();
-            snapshot["capacity"]["statements"].as_array().map_or(0, Vec::len)
+            let statements = snapshot["capacity"]["statements"].as_array().map_or(0, Vec::len);
+            statements == 2 && snapshot["allowance"].is_object()
         };
-        // The third validator never probes anything.
         let mut both =
-            both.filter(|(one, two)| stated("validator", one) == 2 && stated("validator-2", two) == 2);
+            both.filter(|(one, two)| is_settled("validator", one) && is_settled("validator-2", two));
         Ok(both.next())
     });
     let logs = || format!("{}\n{}", subnet.log("validator"), subnet.log("validator-2"));
@@ -280,8 +281,14 @@ fn validators_agree_and_one_that_colludes_with_a_miner_prints_nothing() {
         });
         let dropped = dropped.unwrap_or_else(|error| {
             let state = page(&subnet, validator, "/v0/state").unwrap_or_default();
-            let refused = &state["refused"];
-            panic!("{error}; gathered {}, refused {refused}", state["gathered"])
+            let told: BTreeMap<u64, usize> = cycles(&subnet, validator)
+                .into_iter()
+                .map(|(number, cycle)| (number, cycle["dropped"].as_array().map_or(0, Vec::len)))
+                .collect();
+            panic!(
+                "{error}; {validator} at block {} gathered {}, refused {}, dropped by cycle {told:?}",
+                state["block"], state["gathered"], state["refused"]
+            )
         });
         for (attempt, why) in &minted {
             assert_eq!(dropped[&attempt.to_string()], *why, "{validator}");
