@@ -140,6 +140,7 @@ fn manager_of(executor: &ExecutorConfig, clock: &SharedClock) -> Arc<dyn Executo
         provision: executor.provision.clone(),
         release: executor.release.clone(),
         limit: Duration::from_secs(executor.provision_s),
+        daily: (executor.daily_machine_s > 0).then(|| Duration::from_secs(executor.daily_machine_s)),
     };
     Arc::new(Provisioner::new(
         commands,
@@ -322,7 +323,7 @@ fn start_janitor(config: &Config, store: &Store, tasks: &Tasks, clock: &SharedCl
 
 /// Announces the miner's address on the chain and keeps the served validators fresh, where a chain is configured.
 fn follow_chain(config: &Config, context: &MinerState, address: SocketAddr, tasks: &Tasks) {
-    if config.chain.url.is_empty() {
+    if !config.follows_chain() {
         return;
     }
     let follower = ChainFollower {
