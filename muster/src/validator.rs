@@ -6,12 +6,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use muster_operator_tools::{OperatorToolError, adopt_audit, describe_routes, list_collateral, slash_miner};
+use muster_operator_tools::{
+    OperatorToolError, adopt_audit, check_trusted_miner, describe_routes, list_collateral, slash_miner,
+};
 use muster_process::operator_token::OperatorToken;
 use muster_terminal::print;
 use serde_json::Value;
 
-use crate::cli::{Route, RouteExplain, ValidatorAdopt, ValidatorCommand, ValidatorSlash};
+use crate::cli::{Route, RouteExplain, ValidatorAdopt, ValidatorCheck, ValidatorCommand, ValidatorSlash};
 use crate::failure::{Failure, Result};
 use crate::up::state::{Layout, Subnet};
 
@@ -36,7 +38,7 @@ async fn explain(args: RouteExplain) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `muster validator collateral`, `muster validator slash` and `muster validator adopt`.
+/// The commands about a running validator.
 pub(crate) async fn operate(command: ValidatorCommand) -> Result<ExitCode> {
     let done = match command {
         ValidatorCommand::Collateral(of) => list_collateral(address(of.state, &of.dir)?, of.json).await,
@@ -59,6 +61,16 @@ pub(crate) async fn operate(command: ValidatorCommand) -> Result<ExitCode> {
             let at = address(of.state, &of.dir)?;
             let token = operator_token(token_file, of.state, &of.dir)?;
             adopt_audit(at, &token, order, of.json).await
+        }
+        ValidatorCommand::CheckTrustedMiner(args) => {
+            let ValidatorCheck {
+                order,
+                token_file,
+                of,
+            } = *args;
+            let at = address(of.state, &of.dir)?;
+            let token = operator_token(token_file, of.state, &of.dir)?;
+            check_trusted_miner(at, &token, order, of.json).await
         }
     };
     match done {

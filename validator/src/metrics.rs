@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use muster_chain::BlockNumber;
+use muster_job_queue::ExecutorLine;
 use muster_process::error::Causes;
 use muster_protocol::Timestamp;
 use muster_protocol::job::Outcome;
@@ -104,7 +105,10 @@ fn set_queue(sources: &StatusSources) {
         "muster_validator_jobs_running",
         to_u64(sources.drivers.count_running()),
     );
-    for line in sources.drivers.view_queue(0).lines {
+    let view = sources.drivers.view_queue(0);
+    let subnet = view.lines.into_iter().map(|line| (line, false));
+    let trusted = view.trusted_lines.into_iter().map(|line| (line, true));
+    for (line, on_trusted_miner) in subnet.chain(trusted) {
         let LineView {
             class,
             waiting,
@@ -112,9 +116,15 @@ fn set_queue(sources: &StatusSources) {
             at_work,
             ..
         } = line;
-        let class = class.as_str();
-        metrics::gauge!("muster_validator_jobs_waiting", "class" => class).set(to_f64(to_u64(waiting)));
-        metrics::gauge!("muster_validator_executors", "class" => class, "state" => "offered").set(executors);
+        let line = ExecutorLine {
+            class,
+            on_trusted_miner,
+        };
+        let class = line.to_string();
+        metrics::gauge!("muster_validator_jobs_waiting", "class" => class.clone())
+            .set(to_f64(to_u64(waiting)));
+        metrics::gauge!("muster_validator_executors", "class" => class.clone(), "state" => "offered")
+            .set(executors);
         metrics::gauge!("muster_validator_executors", "class" => class, "state" => "at_work").set(at_work);
     }
 }

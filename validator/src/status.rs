@@ -33,8 +33,10 @@ use tokio::sync::watch;
 use crate::LinkState;
 use crate::audits;
 use crate::driver::JobDrivers;
+use crate::intake::trusted_sessions::TrustedSessions;
 use crate::state::ValidatorState;
 use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
+use crate::trusted_miner;
 
 /// Entries of each list if the request names no `limit`.
 const DEFAULT_LIMIT: u32 = 100;
@@ -131,6 +133,8 @@ pub(crate) struct StatusSources {
     pub(crate) grading: GradingRunner,
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) operator: OperatorToken,
+    /// Sessions on the trusted miner, if it keeps one.
+    pub(crate) trusted: Option<TrustedSessions>,
 }
 
 /// Serves the status page until the validator stops.
@@ -161,6 +165,7 @@ pub(crate) fn router(sources: StatusSources) -> Router {
         .route("/v0/capacity-statements/{digest}", get(capacity_statement))
         .route("/v0/subnet", get(subnet))
         .merge(audits::routes())
+        .merge(trusted_miner::routes())
         .with_state(sources)
 }
 

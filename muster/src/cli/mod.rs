@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
-use muster_operator_tools::{AdoptArguments, SlashArguments};
+use muster_operator_tools::{AdoptArguments, CheckArguments, SlashArguments};
 use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 use muster_score_tools::{Audit, Score, Simulate};
@@ -227,6 +227,8 @@ pub(crate) enum ValidatorCommand {
     Slash(Box<ValidatorSlash>),
     /// Let a verdict about streamed answers count in the scores: the validator replays its bundle of evidence.
     Adopt(Box<ValidatorAdopt>),
+    /// Open a session on the trusted miner ([trusted_miner]), look at it, and close it.
+    CheckTrustedMiner(Box<ValidatorCheck>),
 }
 
 /// `muster validator slash`.
@@ -246,6 +248,18 @@ pub(crate) struct ValidatorSlash {
 pub(crate) struct ValidatorAdopt {
     #[command(flatten)]
     pub(crate) order: AdoptArguments,
+    /// The file with the validator's `operator_token`; the local subnet's by default.
+    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) of: OfValidator,
+}
+
+/// `muster validator check-trusted-miner`.
+#[derive(Debug, Args)]
+pub(crate) struct ValidatorCheck {
+    #[command(flatten)]
+    pub(crate) order: CheckArguments,
     /// The file with the validator's `operator_token`; the local subnet's by default.
     #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,

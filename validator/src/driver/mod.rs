@@ -1,15 +1,16 @@
 //! The drivers of the jobs that run: one task a job, which runs the attempt, assigns another miner if the attempt
 //! failed through no fault of the user's, and reports the end once. Jobs that wait have no task.
 //!
-//! [`assignment`] chooses the miner, [`queue`] keeps the jobs that wait for one, [`attempt_runner`] runs one attempt,
-//! [`unmatched`] answers messages about attempts that have no driver. `muster_job_messages` holds the messages
-//! themselves, and `muster_miner_link` carries them.
+//! [`assignment`] chooses the miner among those of a [`miner_pool`], [`queue`] keeps the jobs that wait for one,
+//! [`attempt_runner`] runs one attempt, [`unmatched`] answers messages about attempts that have no driver.
+//! `muster_job_messages` holds the messages themselves, and `muster_miner_link` carries them.
 
 mod assignment;
 mod attempt_runner;
 mod cancellation;
 mod final_report;
 mod ledger;
+mod miner_pool;
 mod queue;
 mod running_own_jobs;
 mod unmatched;
@@ -48,6 +49,7 @@ use attempt_runner::{AttemptEnd, AttemptRunner};
 use cancellation::{CancelSignal, RunningJobs};
 use final_report::export_trace;
 pub(crate) use final_report::read_final_metadata;
+use miner_pool::line_of;
 pub(crate) use queue::{FirstStep, LineView};
 use queue::{ReturningJob, WaitingJobs};
 use running_own_jobs::OwnJobs;
@@ -537,7 +539,7 @@ impl JobDrivers {
     fn note_duration(&self, request: &JobRequest, outcome: &Outcome, took: Duration) {
         match outcome {
             Outcome::Completed(_) | Outcome::Failed(_) => {
-                self.waiting.note_duration(request.executor_class, took);
+                self.waiting.note_duration(line_of(request), took);
             }
             Outcome::Rejected(_) | Outcome::HordeFailed(_) => {}
         }

@@ -1,4 +1,5 @@
-//! The validator's own jobs: sessions that its gateway or grading orders, run as jobs whose user is the validator.
+//! The validator's own jobs: sessions that its gateway, its grading or its checks order, run as jobs whose user is the
+//! validator. An order that names the trusted miner becomes a job for the trusted miner.
 
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ use crate::state::ValidatorState;
 
 /// The namespace of the jobs that run the gateway's sessions.
 const GATEWAY_NAMESPACE: &str = "muster.gateway";
+/// The namespace of the sessions on the trusted miner.
+const CHECK_NAMESPACE: &str = "muster.check";
 /// Seconds for the inputs and outputs of a session, which has none.
 const NO_DATA_SECS: u64 = 5;
 
@@ -94,6 +97,14 @@ fn grader_terms(state: &ValidatorState, class: ExecutorClass) -> Option<GraderTe
 /// The job that runs a session, signed by the validator as its user.
 fn session_job(state: &ValidatorState, order: &StreamingJobOrder) -> JobRequest {
     let service = &order.service;
+    let on_trusted_miner = order
+        .miner
+        .is_some_and(|miner| state.config.trusted_miner.is(miner.0));
+    let namespace = match order.miner {
+        None => GATEWAY_NAMESPACE,
+        Some(_) if on_trusted_miner => CHECK_NAMESPACE,
+        Some(_) => GRADING_NAMESPACE,
+    };
     let unsigned = UserSignature {
         signature_type: BittensorSignature,
         signatory: UserKey(state.keypair.hotkey()),
@@ -106,12 +117,7 @@ fn session_job(state: &ValidatorState, order: &StreamingJobOrder) -> JobRequest 
         r#type: JobNew,
         message_type: JobRequestTag,
         uuid: order.job,
-        job_namespace: Some(
-            order
-                .miner
-                .map_or(GATEWAY_NAMESPACE, |_| GRADING_NAMESPACE)
-                .to_owned(),
-        ),
+        job_namespace: Some(namespace.to_owned()),
         executor_class: service.class,
         docker_image: service.pull_by(),
         args: service.args.clone(),
@@ -120,7 +126,7 @@ fn session_job(state: &ValidatorState, order: &StreamingJobOrder) -> JobRequest 
         volume: None,
         output_upload: None,
         artifacts_dir: None,
-        on_trusted_miner: false,
+        on_trusted_miner,
         download_time_limit: NO_DATA_SECS,
         execution_time_limit: order.lifetime.as_secs(),
         upload_time_limit: NO_DATA_SECS,

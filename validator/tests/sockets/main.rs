@@ -44,4 +44,6 @@ mod retries;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
+mod trusted_miner;
+#[cfg(test)]
 mod weights;
