@@ -13,7 +13,7 @@ use muster_process::operator_token::OperatorToken;
 use muster_terminal::print;
 use serde_json::Value;
 
-use crate::cli::{Route, RouteExplain, ValidatorAdopt, ValidatorCheck, ValidatorCommand, ValidatorSlash};
+use crate::cli::{OfValidator, Route, RouteExplain, ValidatorCommand};
 use crate::failure::{Failure, Result};
 use crate::up::state::{Layout, Subnet};
 
@@ -43,34 +43,16 @@ pub(crate) async fn operate(command: ValidatorCommand) -> Result<ExitCode> {
     let done = match command {
         ValidatorCommand::Collateral(of) => list_collateral(address(of.state, &of.dir)?, of.json).await,
         ValidatorCommand::Slash(args) => {
-            let ValidatorSlash {
-                order,
-                token_file,
-                of,
-            } = *args;
-            let at = address(of.state, &of.dir)?;
-            let token = operator_token(token_file, of.state, &of.dir)?;
-            slash_miner(at, &token, order, of.json).await
+            let (at, token) = operator_of(&args.token_file, &args.of)?;
+            slash_miner(at, &token, args.order, args.of.json).await
         }
         ValidatorCommand::Adopt(args) => {
-            let ValidatorAdopt {
-                order,
-                token_file,
-                of,
-            } = *args;
-            let at = address(of.state, &of.dir)?;
-            let token = operator_token(token_file, of.state, &of.dir)?;
-            adopt_audit(at, &token, order, of.json).await
+            let (at, token) = operator_of(&args.token_file, &args.of)?;
+            adopt_audit(at, &token, args.order, args.of.json).await
         }
         ValidatorCommand::CheckTrustedMiner(args) => {
-            let ValidatorCheck {
-                order,
-                token_file,
-                of,
-            } = *args;
-            let at = address(of.state, &of.dir)?;
-            let token = operator_token(token_file, of.state, &of.dir)?;
-            check_trusted_miner(at, &token, order, of.json).await
+            let (at, token) = operator_of(&args.token_file, &args.of)?;
+            check_trusted_miner(at, &token, args.order, args.of.json).await
         }
     };
     match done {
@@ -78,6 +60,13 @@ pub(crate) async fn operate(command: ValidatorCommand) -> Result<ExitCode> {
         Err(OperatorToolError::Usage(text)) => Err(Failure::usage(text)),
         Err(error) => Err(anyhow!(error).into()),
     }
+}
+
+/// Where a validator is asked, and the token of its operator.
+fn operator_of(token_file: &Option<PathBuf>, of: &OfValidator) -> Result<(SocketAddr, OperatorToken)> {
+    let at = address(of.state, &of.dir)?;
+    let token = operator_token(token_file.clone(), of.state, &of.dir)?;
+    Ok((at, token))
 }
 
 /// Where it is asked: at `state`, or that of the subnet in `folder`.

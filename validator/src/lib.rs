@@ -29,8 +29,8 @@
 //!
 //! Each part calls only the parts below it. A cancellation takes the same way; live output goes from the attempt runner
 //! straight to the link, through a queue that drops what does not fit. The validator's own jobs (sessions of its
-//! gateway, challenges of its grading, checks on its trusted miner) enter at `intake::own_jobs` and take the same way from
-//! there, without an outbox.
+//! gateway, challenges of its grading, checks on its trusted miner) enter at `intake::own_jobs` and take the same way
+//! from there, without an outbox.
 //!
 //! Beside it, `muster-collateral-view` reads what miners have deposited, `weights` follows the chain, scores each cycle
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
@@ -79,7 +79,6 @@ use driver::JobDrivers;
 use facilitator::FacilitatorBackend;
 use intake::jobs::JobIntake;
 use intake::own_jobs::{OwnJobIntake, cancel_earlier_sessions};
-use intake::trusted_sessions::TrustedSessions;
 use intake::whitelist::{publish_whitelist, whitelist_frame};
 use intake::{census, gateway_backend, grading_backend};
 pub use muster_subnet_view as chain;
@@ -312,7 +311,7 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     drivers.resume().await?;
     let own_jobs = OwnJobIntake::new(Arc::clone(state), Arc::clone(&drivers));
     let gateway = gateway_backend::open_gateway(own_jobs.clone()).await?;
-    let trusted = TrustedSessions::new(own_jobs.clone());
+    let trusted = gateway_backend::trusted_sessions(&own_jobs);
     let grading = grading_backend::open_grading(own_jobs, gateway.clone()).await?;
     let gate = Arc::new(ScoringGate::default());
     let link = Arc::new(watch::Sender::new(LinkState::default()));

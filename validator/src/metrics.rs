@@ -1,9 +1,10 @@
 //! The validator's metrics: the ends of attempts and of jobs as they come, and the rest measured every few seconds.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_chain::BlockNumber;
-use muster_job_queue::ExecutorLine;
+use muster_job_queue::LineView;
 use muster_process::error::Causes;
 use muster_protocol::Timestamp;
 use muster_protocol::job::Outcome;
@@ -11,7 +12,6 @@ use muster_store::StoreError;
 
 use crate::LinkState;
 use crate::chain::reachable_miners;
-use crate::driver::LineView;
 use crate::status::StatusSources;
 use crate::store::{CycleState, StoredCycle};
 
@@ -106,25 +106,24 @@ fn set_queue(sources: &StatusSources) {
         to_u64(sources.drivers.count_running()),
     );
     let view = sources.drivers.view_queue(0);
-    let subnet = view.lines.into_iter().map(|line| (line, false));
-    let trusted = view.trusted_lines.into_iter().map(|line| (line, true));
-    for (line, on_trusted_miner) in subnet.chain(trusted) {
+    let mut waiting_by_class = BTreeMap::<_, usize>::new();
+    for LineView { class, waiting, .. } in view.lines.iter().chain(&view.trusted_lines) {
+        let count = waiting_by_class.entry(*class).or_default();
+        *count = count.saturating_add(*waiting);
+    }
+    for (class, waiting) in waiting_by_class {
+        let class = class.as_str();
+        metrics::gauge!("muster_validator_jobs_waiting", "class" => class).set(to_f64(to_u64(waiting)));
+    }
+    for line in view.lines {
         let LineView {
             class,
-            waiting,
             executors,
             at_work,
             ..
         } = line;
-        let line = ExecutorLine {
-            class,
-            on_trusted_miner,
-        };
-        let class = line.to_string();
-        metrics::gauge!("muster_validator_jobs_waiting", "class" => class.clone())
-            .set(to_f64(to_u64(waiting)));
-        metrics::gauge!("muster_validator_executors", "class" => class.clone(), "state" => "offered")
-            .set(executors);
+        let class = class.as_str();
+        metrics::gauge!("muster_validator_executors", "class" => class, "state" => "offered").set(executors);
         metrics::gauge!("muster_validator_executors", "class" => class, "state" => "at_work").set(at_work);
     }
 }

@@ -22,7 +22,7 @@ provision)
     ;;
 release)
     [ -e "$state" ] || exit 0
-    # What a destroyed machine was told is of no use to the destruction.
+    # The module's other variables are of no use to the destruction.
     export TF_VAR_miner_address= TF_VAR_executor_token= TF_VAR_lifetime_s=0
     terraform -chdir="$module" destroy -auto-approve -lock-timeout=60s -state="$state"
     rm -f "$state" "$state".backup*

@@ -224,42 +224,18 @@ pub(crate) enum ValidatorCommand {
     /// Show what each miner has deposited as collateral, and whether it is enough.
     Collateral(OfValidator),
     /// Take a part of a miner's collateral, by a file of evidence. The same order twice takes it once.
-    Slash(Box<ValidatorSlash>),
+    Slash(Box<ValidatorOrder<SlashArguments>>),
     /// Let a verdict about streamed answers count in the scores: the validator replays its bundle of evidence.
-    Adopt(Box<ValidatorAdopt>),
+    Adopt(Box<ValidatorOrder<AdoptArguments>>),
     /// Open a session on the trusted miner ([trusted_miner]), look at it, and close it.
-    CheckTrustedMiner(Box<ValidatorCheck>),
+    CheckTrustedMiner(Box<ValidatorOrder<CheckArguments>>),
 }
 
-/// `muster validator slash`.
+/// An order of a validator's operator: `muster validator slash` and the like.
 #[derive(Debug, Args)]
-pub(crate) struct ValidatorSlash {
+pub(crate) struct ValidatorOrder<T: Args> {
     #[command(flatten)]
-    pub(crate) order: SlashArguments,
-    /// The file with the validator's `operator_token`; the local subnet's by default.
-    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
-    pub(crate) token_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) of: OfValidator,
-}
-
-/// `muster validator adopt`.
-#[derive(Debug, Args)]
-pub(crate) struct ValidatorAdopt {
-    #[command(flatten)]
-    pub(crate) order: AdoptArguments,
-    /// The file with the validator's `operator_token`; the local subnet's by default.
-    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
-    pub(crate) token_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) of: OfValidator,
-}
-
-/// `muster validator check-trusted-miner`.
-#[derive(Debug, Args)]
-pub(crate) struct ValidatorCheck {
-    #[command(flatten)]
-    pub(crate) order: CheckArguments,
+    pub(crate) order: T,
     /// The file with the validator's `operator_token`; the local subnet's by default.
     #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,

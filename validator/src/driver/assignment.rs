@@ -122,7 +122,7 @@ pub(super) fn route_need(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &M
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
     let mut stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
-    add_proven(&drivers.state, pool, class, &mut stats);
+    complete_stats(&drivers.state, pool, class, &mut stats);
     route(&requirements, &neurons, &stats, &policy(&drivers.state, false))
 }
 
@@ -265,7 +265,7 @@ fn reserved_us(state: &ValidatorState, request: &JobRequest) -> u64 {
 /// The miners that have had their attempt at a job: all but those that only said that they were busy. The trusted miner
 /// may be asked again, because no other miner runs its jobs.
 fn tried_miners(line: ExecutorLine, earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
-    let real = earlier.iter().filter(|attempt| !was_declined_as_busy(attempt));
+    let real = earlier.iter().filter(|attempt| !attempt.was_declined_as_busy());
     let real = real.filter(|_| !line.on_trusted_miner);
     real.map(|attempt| attempt.miner).collect()
 }
@@ -287,23 +287,6 @@ pub(super) fn unaskable_miners(
         miners.extend(theirs.map(|neuron| MinerKey(neuron.hotkey)));
     }
     miners
-}
-
-/// How the last attempt ended that was more than a miner's word that it is busy.
-pub(super) fn last_failure(attempts: &[StoredAttempt]) -> Option<Outcome> {
-    let mut real = attempts
-        .iter()
-        .rev()
-        .filter(|attempt| !was_declined_as_busy(attempt));
-    real.find_map(|attempt| attempt.machine.outcome().cloned())
-}
-
-/// Whether the miner declined the attempt because it was busy.
-pub(super) fn was_declined_as_busy(attempt: &StoredAttempt) -> bool {
-    match attempt.machine.outcome() {
-        Some(Outcome::Rejected(details)) => details.reason == JobRejectionReason::Busy,
-        Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) | None => false,
-    }
 }
 
 /// The operator's rules. A miner that has not shown its executors gets one attempt of a user's job at a time, while the
@@ -336,7 +319,7 @@ fn choose(
     let recorded = subjects.iter().map(|subject| subject.miner);
     let recorded = recorded.filter(|_| !is_pinned);
     let mut standings = ledger.stats(recorded, &images_and_inputs, now);
-    add_proven(&drivers.state, pool, requirements.class, &mut standings);
+    complete_stats(&drivers.state, pool, requirements.class, &mut standings);
     let found = route(requirements, &subjects, &standings, policy);
     let chosen = found.candidates.first().copied();
     if let Some(chosen) = chosen {
@@ -346,17 +329,24 @@ fn choose(
     (found, chosen)
 }
 
-/// Adds the executors that validators agree are proven to what the ledger knows. The trusted miner proves
-/// nothing to it: its manifest counts.
-fn add_proven(
+/// Adds the executors that validators agree are proven to what the ledger knows. Of the trusted miner the manifest
+/// counts, and no incident: the ledger lets its jobs wait after each failure.
+fn complete_stats(
     state: &ValidatorState,
     pool: MinerPool,
     class: ExecutorClass,
     stats: &mut BTreeMap<MinerKey, MinerStats>,
 ) {
-    if pool != MinerPool::Trusted {
-        let proven = state.proven();
-        note_proven(stats, class, |miner| proven.of(miner, class));
+    match pool {
+        MinerPool::Subnet | MinerPool::Pinned(_) => {
+            let proven = state.proven();
+            note_proven(stats, class, |miner| proven.of(miner, class));
+        }
+        MinerPool::Trusted => {
+            for miner in stats.values_mut() {
+                (miner.incidents, miner.incidents_until) = (0, None);
+            }
+        }
     }
 }
 

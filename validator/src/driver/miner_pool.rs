@@ -1,6 +1,6 @@
 //! The miners among which a job is routed: those of the subnet, one that an order names, or the validator's own.
 
-use muster_chain::Metagraph;
+use muster_chain::{Metagraph, Neuron};
 use muster_job_queue::ExecutorLine;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{ExecutorClass, MinerKey};
@@ -49,7 +49,7 @@ impl MinerPool {
     ) -> Vec<RoutableNeuron> {
         match self {
             Self::Subnet => subnet_neurons(state, metagraph, class),
-            Self::Pinned(miner) => pinned_neuron(metagraph, miner).into_iter().collect(),
+            Self::Pinned(miner) => metagraph.find(&miner.0).map(free_neuron).into_iter().collect(),
             Self::Trusted => trusted_miner(state).into_iter().collect(),
         }
     }
@@ -65,30 +65,28 @@ fn subnet_neurons(
     // The trusted miner gets no ordinary jobs, should it be registered.
     let neurons = metagraph.neurons.iter().filter(|neuron| !own.is(neuron.hotkey));
     neurons
-        .map(|neuron| RoutableNeuron {
-            uid: neuron.uid.0,
-            miner: MinerKey(neuron.hotkey),
-            owner: neuron.coldkey,
-            axon: neuron.axon,
-            allowance_us: class
-                .zip(head)
-                .and_then(|(class, head)| allowance.left(MinerKey(neuron.hotkey), class, head.0)),
-            collateral: state.collateral.verdict(MinerKey(neuron.hotkey)),
+        .map(|neuron| {
+            let miner = MinerKey(neuron.hotkey);
+            let named = class.zip(head);
+            RoutableNeuron {
+                allowance_us: named.and_then(|(class, head)| allowance.left(miner, class, head.0)),
+                collateral: state.collateral.verdict(miner),
+                ..free_neuron(neuron)
+            }
         })
         .collect()
 }
 
-/// The miner that grading asks. Grading leases what a miner says that it has, pays nothing, and asks for no deposit.
-fn pinned_neuron(metagraph: &Metagraph, miner: MinerKey) -> Option<RoutableNeuron> {
-    let neuron = metagraph.find(&miner.0)?;
-    Some(RoutableNeuron {
+/// A neuron without bounds. Grading leases what a miner says that it has, pays nothing, and asks for no deposit.
+fn free_neuron(neuron: &Neuron) -> RoutableNeuron {
+    RoutableNeuron {
         uid: neuron.uid.0,
-        miner,
+        miner: MinerKey(neuron.hotkey),
         owner: neuron.coldkey,
         axon: neuron.axon,
         allowance_us: None,
         collateral: CollateralVerdict::NotRequired,
-    })
+    }
 }
 
 /// The trusted miner. Its owner is the validator's operator, so it needs no deposit and is paid nothing.

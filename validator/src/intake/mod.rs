@@ -7,7 +7,6 @@
 //! | [`own_jobs`] | turns an order for a session into a signed job of the validator's own |
 //! | [`gateway_backend`] | opens the gateway, and is its view of the validator |
 //! | [`grading_backend`] | opens grading, and is its view of the validator |
-//! | [`trusted_sessions`] | opens sessions on the trusted miner, for its own checks |
 //! | [`census`] | asks every miner which executors it has, and for its main hotkey |
 //! | [`whitelist`] | tells every miner which images sealed sessions may run |
 
@@ -16,5 +15,4 @@ pub(crate) mod gateway_backend;
 pub(crate) mod grading_backend;
 pub(crate) mod jobs;
 pub(crate) mod own_jobs;
-pub(crate) mod trusted_sessions;
 pub(crate) mod whitelist;

@@ -1,14 +1,15 @@
 //! The trusted miner: it is in no metagraph, runs the jobs that ask for it, and no others.
 
 use muster_identity::{Keypair, sign_job};
-use muster_protocol::AttemptId;
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::{AttemptId, MinerKey};
 use muster_validator::TrustedMinerConfig;
 
 use crate::organic::ALL;
 use crate::support::facilitator::job;
 use crate::support::miner::{Miner, Session};
+use crate::support::server::TestServer;
 use crate::support::{World, while_time_passes, within};
 
 /// A signed job for the trusted miner.
@@ -44,7 +45,7 @@ async fn a_job_for_the_trusted_miner_runs_there_although_the_chain_does_not_know
     let (mut trusted, mut ordinary) = (Miner::open("//Trusted").await, Miner::open("//Miner").await);
     let mut world = World::new(&[&ordinary]).await;
     world.config.trusted_miner = own(&trusted);
-    // What the operator wrote is dialled although it is not public and not listed.
+    // The operator's own address is dialled although it is not public and not listed.
     world.config.dial.allow = vec![ordinary.server.address.to_string()];
     world.start();
     world.facilitator.accept().await;
@@ -185,4 +186,44 @@ async fn a_trusted_miner_that_fails_is_asked_again_since_no_other_runs_its_jobs(
     let ending = world.facilitator.updates_to_the_end();
     let (statuses, _) = while_time_passes(&clock, "the end", ending).await;
     assert_eq!(statuses.last(), Some(&JobStatus::Completed));
+}
+
+#[tokio::test]
+async fn a_job_waits_for_a_trusted_miner_that_is_away_longer_than_any_number_of_attempts() {
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = reserved.local_addr().unwrap();
+    drop(reserved);
+    let key = Keypair::from_uri("//Trusted").unwrap().hotkey();
+    let mut world = World::timed(&[]).await;
+    world.config.trusted_miner = TrustedMinerConfig {
+        hotkey: Some(MinerKey(key)),
+        address: Some(address),
+    };
+    world.config.timing.linger_s = 600;
+    world.start();
+    world.facilitator.accept().await;
+    let job = trusted_job("//User", 1);
+    world.facilitator.submit(&job).await;
+    world.facilitator.expect(JobStatus::Received).await;
+    let clock = world.test_clock.clone();
+    let most = usize::try_from(world.config.routing.max_attempts).unwrap();
+    let tried = world.until("more attempts than a job may have", |state| {
+        state["jobs"][0]["attempts"]
+            .as_array()
+            .is_some_and(|attempts| attempts.len() > most)
+    });
+    while_time_passes(&clock, "attempts", tried).await;
+    let queue = world.until_queue("the line to say why", |queue| {
+        queue["trusted_lines"][0]["why"].is_string()
+    });
+    let queue = while_time_passes(&clock, "the reason", queue).await;
+    assert_eq!(
+        queue["trusted_lines"][0]["why"],
+        "the trusted miner does not answer, or has no executor free"
+    );
+
+    let mut trusted = Miner::with_server("//Trusted", TestServer::open_at(address).await);
+    let mut session = while_time_passes(&clock, "the miner to be asked", trusted.accept()).await;
+    let id = session.begin().await;
+    complete(&mut world, &mut session, id).await;
 }

@@ -19,7 +19,7 @@ pub struct TrustedMinerConfig {
 /// The trusted miner of a validator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrustedMiner {
-    /// Its hotkey.
+    /// The hotkey under which it is greeted.
     pub miner: MinerKey,
     /// The address to dial.
     pub address: SocketAddr,

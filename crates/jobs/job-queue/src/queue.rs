@@ -32,7 +32,7 @@ pub enum QueueFull {
 /// The place of a job in its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePosition {
-    /// The line.
+    /// The line in which the job waits.
     pub line: ExecutorLine,
     /// Jobs of the line that start before this one.
     pub ahead: usize,

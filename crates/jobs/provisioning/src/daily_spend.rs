@@ -141,8 +141,8 @@ mod tests {
     }
 
     proptest! {
-        /// Machines come as the check admits them, and go at their deadline or before. Whatever 24 hours are looked at,
-        /// they took no more than the limit.
+        /// Machines come as the check admits them, and go at their deadline or before. They took no more than the
+        /// limit, in any 24 hours.
         #[test]
         fn no_day_takes_more_than_the_limit(
             limit in 1_000_u64..200_000,

@@ -109,8 +109,8 @@ impl Provisioner {
         provisioned.map(|()| "it was released".to_owned())
     }
 
-    /// Waits until the lease ends, or the machine's time is over: by this process's clock, or by the machine's own, which
-    /// nobody sets back.
+    /// Waits until the lease ends, or the machine's time is over: by this process's clock, or by the monotonic one,
+    /// which nobody sets.
     async fn wait_for_end(&self, record: &Record, stop: &CancellationToken) {
         let Some(left) = record.left(self.clock.now()) else {
             return stop.cancelled().await;

@@ -1,5 +1,5 @@
-//! The queue of waiting jobs: a row for each job that waits, and the last turn of each account. The column `class` holds
-//! the name of a line, which for the miners of the subnet is the class's own.
+//! The queue of waiting jobs: a row for each job that waits, and the last turn of each account. The column `class`
+//! holds the name of a line, which for the miners of the subnet is the class's own.
 
 use std::collections::HashMap;
 

@@ -7,7 +7,8 @@
 //! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
 //! events), `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`,
 //! `request`, `relay`, `settlement` and `reply` (one request), [`store`] (what is durable), [`proof_record`] (what a
-//! client keeps).
+//! client keeps). [`own_jobs`], [`session_job`] and [`trusted_sessions`] serve every session that a validator orders,
+//! the gateway's or not.
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
@@ -16,18 +17,21 @@ mod auth;
 pub mod backend;
 mod dispatcher;
 mod gateway;
+pub mod own_jobs;
 pub mod proof_record;
 mod proof_view;
 mod request;
 mod routes;
 mod scheduler;
 mod session;
+pub mod session_job;
 mod session_relay;
 mod settings;
 mod settlement;
 mod state;
 pub mod store;
 mod transcript;
+pub mod trusted_sessions;
 mod waiting_response;
 
 pub use gateway::{Gateway, GatewayDeps, GatewayError};

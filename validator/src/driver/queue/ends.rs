@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::super::assignment::ExecutorNeed;
 use super::super::{JobDrivers, assignment, final_report};
 use crate::metrics::count_job;
-use crate::store::StoredJob;
+use crate::store::{StoredAttempt, StoredJob};
 
 /// Jobs that are closed at a time, so that their writes share commits.
 const CLOSED_AT_ONCE: usize = 64;
@@ -185,7 +185,7 @@ impl JobDrivers {
             let stored = self.read_waiting(waiting.job, has_attempts).await?;
             let failure = stored
                 .as_ref()
-                .and_then(|stored| assignment::last_failure(&stored.attempts));
+                .and_then(|stored| StoredAttempt::last_failure(&stored.attempts));
             let outcome = failure.unwrap_or_else(|| outcome(&waiting));
             self.close_waiting(waiting.job, &outcome, stored.as_ref()).await
         });

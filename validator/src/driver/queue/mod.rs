@@ -31,7 +31,6 @@ use super::miner_pool::line_of;
 use super::{FirstAttempt, JobDrivers, assignment};
 use crate::config::QueueConfig;
 use crate::store::StoredAttempt;
-pub(crate) use summary::LineView;
 
 /// The waiting jobs, and the signal that wakes their dispatcher.
 #[derive(Debug)]
@@ -87,6 +86,12 @@ pub(super) struct ReturningJob<'a> {
 }
 
 impl Lines {
+    /// Why a line waits, in words; `None` if it does not, or if the dispatcher is just looking.
+    fn why(&self, line: ExecutorLine) -> Option<String> {
+        let reasons = self.blocked.get(&line)?;
+        Some(explain(line, reasons))
+    }
+
     /// Removes a job that does not start; returns whether it waited and whether it has had attempts.
     fn remove(&mut self, job: JobId) -> Option<(WaitingJob, bool)> {
         let waiting = self.queue.remove(job)?;
@@ -258,6 +263,14 @@ impl JobDrivers {
             }
         }
     }
+}
+
+/// The reasons why a line waits, in words.
+fn explain(line: ExecutorLine, reasons: &LaterReasons) -> String {
+    if line.on_trusted_miner && reasons.full > 0 {
+        return "the trusted miner does not answer, or has no executor free".to_owned();
+    }
+    reasons.to_string()
 }
 
 fn place_of(request: &JobRequest, ticket: QueueTicket, since: Timestamp, deadline: Timestamp) -> WaitingJob {

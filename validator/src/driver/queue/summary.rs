@@ -2,65 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use muster_job_queue::{ExecutorLine, WaitingJob, estimate_wait};
-use muster_protocol::job::{DEFAULT_IMAGE_SECS, MAX_IMAGE_SECS, MAX_JOB_SECS, MAX_QUEUE_SECS, Priority};
+use muster_job_queue::{ExecutorLine, LineView, QueueView, WaitingJobView, estimate_wait};
+use muster_protocol::job::{DEFAULT_IMAGE_SECS, MAX_IMAGE_SECS, MAX_JOB_SECS, MAX_QUEUE_SECS};
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::muster::{
     CapacityNotice, JobLimits, LiveQueuePlace, MAX_NEXT_PLACES, NextPlace, OfferedClass,
 };
-use muster_protocol::{ExecutorClass, JobId, Timestamp};
+use muster_protocol::{ExecutorClass, JobId};
 use muster_routing::availability::ClassCapacity;
-use serde::Serialize;
 
 use super::super::miner_pool::MinerPool;
 use super::super::{JobDrivers, assignment};
 use super::Lines;
-
-/// The queue as the operator sees it.
-#[derive(Debug, Serialize)]
-pub(crate) struct QueueView {
-    /// One line for each class that the subnet offers or that is waited for.
-    pub(crate) lines: Vec<LineView>,
-    /// The same for the trusted miner.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) trusted_lines: Vec<LineView>,
-    /// Waiting jobs in the order in which they start, class by class.
-    jobs: Vec<WaitingJobView>,
-}
-
-/// The line of one class.
-#[derive(Debug, Serialize)]
-pub(crate) struct LineView {
-    pub(crate) class: ExecutorClass,
-    /// Jobs that wait.
-    pub(crate) waiting: usize,
-    /// Miners that offer the class.
-    miners: u32,
-    /// Their executors of the class.
-    pub(crate) executors: u32,
-    /// Attempts of this validator on these executors.
-    pub(crate) at_work: u32,
-    /// The reason why the jobs wait; `None` if nothing waits, or if the dispatcher is just looking.
-    why: Option<String>,
-    /// Seconds that recent programs of the class took, on average; `None` if none has ended.
-    mean_s: Option<u64>,
-}
-
-/// One waiting job.
-#[derive(Debug, Serialize)]
-pub(crate) struct WaitingJobView {
-    job: JobId,
-    account: String,
-    class: ExecutorClass,
-    /// Whether it waits for the trusted miner.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    on_trusted_miner: bool,
-    priority: Priority,
-    /// Jobs of the line that start before.
-    ahead: usize,
-    since: Timestamp,
-    deadline: Timestamp,
-}
 
 impl JobDrivers {
     /// The queue with at most `limit` of its jobs.
@@ -73,7 +26,7 @@ impl JobDrivers {
         QueueView {
             jobs: in_order
                 .take(limit)
-                .map(|(ahead, waiting)| view_job(ahead, waiting))
+                .map(|(ahead, waiting)| WaitingJobView::new(ahead, waiting))
                 .collect(),
             lines: lines.view_lines(false, &subnet),
             trusted_lines: lines.view_lines(true, &trusted),
@@ -86,19 +39,6 @@ impl JobDrivers {
         metagraph.map_or_else(BTreeMap::new, |metagraph| {
             assignment::capacities(self, pool, &metagraph)
         })
-    }
-}
-
-fn view_job(ahead: usize, waiting: &WaitingJob) -> WaitingJobView {
-    WaitingJobView {
-        job: waiting.job,
-        account: waiting.account.to_string(),
-        class: waiting.line.class,
-        on_trusted_miner: waiting.line.on_trusted_miner,
-        priority: waiting.priority,
-        ahead,
-        since: waiting.since,
-        deadline: waiting.deadline,
     }
 }
 
@@ -157,7 +97,7 @@ impl Lines {
                 miners: capacity.miners,
                 executors: capacity.executors,
                 at_work: capacity.at_work,
-                why: self.blocked.get(&line).map(ToString::to_string),
+                why: self.why(line),
                 mean_s: mean.map(|mean| mean.as_secs()),
             }
         };
@@ -177,7 +117,7 @@ impl Lines {
             },
         };
         let waiting = self.queue.waiting_for(class);
-        let why = self.blocked.get(&line).filter(|_| waiting > 0);
+        let why = self.why(line).filter(|_| waiting > 0);
         OfferedClass {
             class,
             hardware: capacity.usual_hardware().map(str::to_owned),
@@ -193,7 +133,7 @@ impl Lines {
                 .into_iter()
                 .map(place)
                 .collect(),
-            why: why.map(ToString::to_string).unwrap_or_default(),
+            why: why.unwrap_or_default(),
         }
     }
 }
@@ -235,7 +175,7 @@ impl JobDrivers {
     ) {
         let (why, executors, record) = {
             let lines = self.waiting.lock();
-            let why = lines.blocked.get(&line).map(ToString::to_string);
+            let why = lines.why(line);
             let executors = lines.executors.get(&line).copied();
             let record = lines.durations.get(&line).cloned();
             (

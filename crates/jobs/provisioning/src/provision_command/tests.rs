@@ -292,8 +292,8 @@ async fn a_release_is_tried_until_it_succeeds_however_long_the_network_is_away()
     assert_eq!(cloud.calls("provision"), 1);
 }
 
-/// The lease never ends, as it would if its own clock were lost: the machine goes at its deadline, and no other comes in
-/// its place.
+/// The lease never ends, as it would if its own clock were lost: the machine goes at its deadline, and no other comes
+/// in its place.
 #[tokio::test]
 async fn a_machine_is_released_at_its_deadline_whatever_its_lease_does() {
     let (cloud, clock) = (Cloud::new(), TestClock::default());
@@ -387,12 +387,12 @@ async fn the_limit_of_a_day_refuses_a_machine_with_its_numbers_and_holds_after_a
     assert_eq!(
         std::fs::read_to_string(file).unwrap(),
         "",
-        "what is older than a day goes"
+        "lines older than a day go"
     );
 }
 
-/// The miner is killed at every point of a machine's life, and the next process takes over: nothing is left, and nothing
-/// is provisioned twice.
+/// The miner is killed at every point of a machine's life, and the next process takes over: nothing is left, and
+/// nothing is provisioned twice.
 #[tokio::test]
 async fn a_kill_at_every_point_leaves_no_machine() {
     for point in [
