@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use muster_chain::Netuid;
+use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;
 use muster_process::config::{Problem, RoleConfig};
@@ -65,6 +66,10 @@ pub struct OperatorConfig {
     pub bind: Option<SocketAddr>,
     /// The file with the token that the pages ask for; the miner draws it.
     pub token: PathBuf,
+    /// Validators' pages at these addresses are read for the grades although the addresses are not public.
+    pub dial_allow: Vec<String>,
+    /// How often they are looked for, in seconds.
+    pub grades_s: u64,
 }
 
 impl Default for OperatorConfig {
@@ -72,7 +77,22 @@ impl Default for OperatorConfig {
         Self {
             bind: None,
             token: PathBuf::from("miner/operator.token"),
+            dial_allow: vec![],
+            grades_s: 60,
         }
+    }
+}
+
+impl OperatorConfig {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if let Err(error) = AddressRules::parse(&self.dial_allow) {
+            problems.push(Problem::at("operator.dial_allow", error.to_string()));
+        }
+        if self.grades_s == 0 {
+            problems.push(Problem::at("operator.grades_s", "must be at least 1"));
+        }
+        problems
     }
 }
 
@@ -455,13 +475,18 @@ announce = ""
 # The folder of enrolled executors, this miner's key towards them, and open tokens.
 roll = "miner/standing"
 
-# Pages for the operator's browser: executors, leases, declined offers, earnings. They change nothing. `muster top miner`
+# Pages for the operator's browser: executors, leases, declined offers, earnings, grades. They change nothing. `muster top miner`
 # reads there too.
 [operator]
 # Without it there are none. Behind a proxy with TLS where it is not loopback.
 # bind = "127.0.0.1:8011"
 # The token that the pages ask for. The miner draws it when it first serves them, into a file for its own user alone.
 token = "miner/operator.token"
+# For the page of grades, the miner reads the statements that validators serve at the addresses in their commitments. Only
+# public addresses are dialled, and those listed here: addresses, addresses with a port, networks.
+dial_allow = []
+# How often the miner looks for a statement that it has not read. A validator makes one in each epoch.
+grades_s = 60
 
 # How long rows stay.
 [retention]
@@ -555,6 +580,7 @@ measure_s = 3600
         if self.executor.prepare_s == 0 {
             problems.push(Problem::at("executor.prepare_s", "must be at least 1"));
         }
+        problems.extend(self.operator.problems());
         problems.extend(self.retention.problems());
         problems
     }

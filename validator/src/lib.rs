@@ -36,6 +36,7 @@
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
 //! `state::ValidatorState` holds what every part needs.
 
+mod audit_reports;
 mod audits;
 mod driver;
 mod facilitator;
@@ -364,6 +365,7 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
         grading,
         drivers,
         operator,
+        audit_reports: Arc::default(),
     };
     start_observers(state, &sources, operator_listener);
     status::serve(sources, listener).await;

@@ -31,6 +31,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::LinkState;
+use crate::audit_reports::{self, AuditReports};
 use crate::audits;
 use crate::driver::JobDrivers;
 use crate::state::ValidatorState;
@@ -131,6 +132,7 @@ pub(crate) struct StatusSources {
     pub(crate) grading: GradingRunner,
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) operator: OperatorToken,
+    pub(crate) audit_reports: Arc<AuditReports>,
 }
 
 /// Serves the status page until the validator stops.
@@ -161,6 +163,7 @@ pub(crate) fn router(sources: StatusSources) -> Router {
         .route("/v0/capacity-statements/{digest}", get(capacity_statement))
         .route("/v0/subnet", get(subnet))
         .merge(audits::routes())
+        .merge(audit_reports::routes())
         .with_state(sources)
 }
 

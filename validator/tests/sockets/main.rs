@@ -34,6 +34,8 @@ mod killed;
 #[cfg(test)]
 mod main_hotkeys;
 #[cfg(test)]
+mod operator_pages;
+#[cfg(test)]
 mod organic;
 #[cfg(test)]
 mod pay;
