@@ -7,7 +7,6 @@
 //! gives each of them the services that it needs. `notices`, `live_output`, `replicas` and `periodic_cleanup` are the
 //! work between requests.
 
-mod access_policy;
 mod allowlist;
 mod background;
 pub mod config;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
+use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::gateways::GatewayPreference;
 use muster_facilitator_core::login_tokens::Issuer;
 use muster_facilitator_core::web_session::FormKey;
@@ -15,7 +16,6 @@ use muster_job_data::Notifications;
 use muster_process::{SharedClock, Tasks};
 use muster_webhooks::sender::WebhookSender;
 
-use crate::access_policy::AccessPolicy;
 use crate::allowlist::Allowlist;
 use crate::background::spawn_until_stopped;
 use crate::config::Config;
@@ -122,7 +122,7 @@ impl Services<'_> {
         let admission = Arc::new(Admission {
             store: self.store.clone(),
             issuer: Issuer::new(&self.token_secret, config.auth.lifetimes()),
-            policy: Arc::new(AccessPolicy::new(config)),
+            policy: Arc::new(AccessPolicy::new(config.users.as_deref(), &config.administrators)),
             rates: RequestRates::new(limits),
             clock: self.clock(),
         });

@@ -58,6 +58,8 @@ pub struct AdmissionInputs<'a> {
     pub share: ValidatorShare,
     /// The image of a sealed session that is not on the whitelist that its validator has published.
     pub unlisted: Option<ImageId>,
+    /// Why the operator's limit on machine time admits no further machine.
+    pub unaffordable: Option<&'a str>,
     /// The defect of the offer, if its check found one.
     pub flaw: Option<&'a OfferFlaw>,
 }
@@ -153,6 +155,9 @@ pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> Admissio
         );
         return decline(JobRejectionReason::Busy, message);
     }
+    if let Some(message) = facts.unaffordable {
+        return decline(JobRejectionReason::Busy, message.to_owned());
+    }
     match facts.share.admit(offer.class) {
         Ok(()) => AdmissionDecision::Accept,
         Err(message) => decline(JobRejectionReason::Busy, message),
@@ -183,6 +188,7 @@ mod tests {
         draining: bool,
         share: ValidatorShare,
         unlisted: Option<ImageId>,
+        unaffordable: Option<&'static str>,
         flaw: Option<OfferFlaw>,
     }
 
@@ -207,6 +213,7 @@ mod tests {
                 unpaid_allowance: Duration::from_secs(600),
             },
             unlisted: None,
+            unaffordable: None,
             flaw: None,
         };
         change(&mut case);
@@ -220,6 +227,7 @@ mod tests {
             draining: case.draining,
             share: case.share,
             unlisted: case.unlisted,
+            unaffordable: case.unaffordable,
             flaw: case.flaw.as_ref(),
         };
         let attempt = "11111111-2222-4333-8444-555555555555".parse().unwrap();
@@ -240,6 +248,16 @@ mod tests {
             }
             AdmissionDecision::Accept | AdmissionDecision::Repeat => panic!("not declined: {decision:?}"),
         }
+    }
+
+    #[test]
+    fn an_offer_that_the_operator_cannot_afford_is_declined_as_busy_with_the_reason() {
+        let decision = ask(|case| case.unaffordable = Some("the day's machine time is spent"));
+        let AdmissionDecision::Decline { reason, message } = decision else {
+            panic!("{decision:?}")
+        };
+        assert_eq!(reason, JobRejectionReason::Busy);
+        assert_eq!(message, "the day's machine time is spent");
     }
 
     #[test]

@@ -12,10 +12,12 @@ use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::{MinerKey, ValidatorKey};
+use muster_stated_grades::GradeReader;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease_table::Event;
+use crate::operator::OperatorBoard;
 use crate::queues::Inbox;
 use crate::shares::ValidatorStakes;
 
@@ -43,6 +45,8 @@ pub struct ChainFollower {
     pub inbox: Inbox,
     /// The source of time for waits between tries.
     pub clock: SharedClock,
+    /// Reads what validators state about this miner, for the board of its operator; `None` if nobody looks at it.
+    pub(crate) grades: Option<(GradeReader, Arc<OperatorBoard>)>,
 }
 
 impl ChainFollower {
@@ -61,7 +65,17 @@ impl ChainFollower {
                 ChainClient::connect_any(&self.urls, ChainTimeouts::default(), Arc::clone(&self.clock))
             })
             .await;
-        tokio::join!(self.announce(&client), self.refresh(&client));
+        tokio::join!(
+            self.announce(&client),
+            self.refresh(&client),
+            self.read_grades(&client)
+        );
+    }
+
+    async fn read_grades(&self, client: &Arc<ChainClient>) {
+        if let Some((reader, board)) = &self.grades {
+            reader.follow(client, board.grades(), || self.served.all()).await;
+        }
     }
 
     async fn announce(&self, client: &Arc<ChainClient>) {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use muster_chain::Netuid;
+use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;
 use muster_process::config::{Problem, RoleConfig};
@@ -21,6 +22,8 @@ pub struct Config {
     pub announce: Option<SocketAddr>,
     /// Gets the bound address once the miner is up.
     pub ready_file: Option<PathBuf>,
+    /// Whether this miner is one of the subnet. The unregistered miner works for one validator, without a chain.
+    pub registered: bool,
     /// The store: `sqlite:PATH` or `postgres://…`.
     pub store: String,
     /// The folder of receipt pages.
@@ -65,6 +68,10 @@ pub struct OperatorConfig {
     pub bind: Option<SocketAddr>,
     /// The file with the token that the pages ask for; the miner draws it.
     pub token: PathBuf,
+    /// Validators' pages at these addresses are read for the grades although the addresses are not public.
+    pub dial_allow: Vec<String>,
+    /// How often they are looked for, in seconds.
+    pub grades_s: u64,
 }
 
 impl Default for OperatorConfig {
@@ -72,7 +79,22 @@ impl Default for OperatorConfig {
         Self {
             bind: None,
             token: PathBuf::from("miner/operator.token"),
+            dial_allow: vec![],
+            grades_s: 60,
         }
+    }
+}
+
+impl OperatorConfig {
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if let Err(error) = AddressRules::parse(&self.dial_allow) {
+            problems.push(Problem::at("operator.dial_allow", error.to_string()));
+        }
+        if self.grades_s == 0 {
+            problems.push(Problem::at("operator.grades_s", "must be at least 1"));
+        }
+        problems
     }
 }
 
@@ -153,6 +175,8 @@ pub struct ExecutorConfig {
     pub provision_s: u64,
     /// The folder that remembers what is provisioned.
     pub provisioned: PathBuf,
+    /// The seconds that all provisioned machines together may take in any 24 hours; 0 for no limit.
+    pub daily_machine_s: u64,
     /// How long one may take to dial in, beyond its class's spin-up time, in seconds.
     pub startup_s: u64,
     /// How long one may take to get the image, in seconds.
@@ -177,6 +201,62 @@ pub struct PersistentConfig {
 }
 
 impl Config {
+    /// Whether the miner follows the chain and announces its address there.
+    pub fn follows_chain(&self) -> bool {
+        self.registered && !self.chain.url.is_empty()
+    }
+
+    /// The settings that contradict a miner without registration.
+    fn unregistered_problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let [validator] = self.validators.as_slice() else {
+            let text = "must name exactly one validator: an unregistered miner works for one";
+            return vec![Problem::at("validators", text)];
+        };
+        if self.blacklist.contains(validator) {
+            let text = "must not name the one validator that an unregistered miner works for";
+            problems.push(Problem::at("blacklist", text));
+        }
+        // The default endpoint stands in every file that `--print-config` wrote.
+        let named = ChainConfig::default().url != self.chain.url && !self.chain.url.is_empty();
+        let without_effect = [
+            ("chain.url", named),
+            ("chain.urls", !self.chain.urls.is_empty()),
+            ("announce", self.announce.is_some()),
+            ("main_hotkey", self.main_hotkey.is_some()),
+        ];
+        for (key, _) in without_effect.into_iter().filter(|(_, is_set)| *is_set) {
+            let text = "has no effect with registered = false, because no chain is used; remove one of them";
+            problems.push(Problem::at(key, text));
+        }
+        problems
+    }
+
+    /// The settings that a miner of the subnet cannot do with.
+    fn registered_problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.chain.url.is_empty() && self.validators.is_empty() {
+            let text = "without a chain no validator is served: name validators, or set chain.url";
+            problems.push(Problem::at("validators", text));
+        }
+        if !self.chain.url.is_empty() {
+            let bad = |url: &String| !url.starts_with("ws://") && !url.starts_with("wss://");
+            if bad(&self.chain.url) {
+                let text = "must begin with ws:// or wss://, or be empty";
+                problems.push(Problem::at("chain.url", text));
+            }
+            if self.chain.urls.iter().any(bad) {
+                problems.push(Problem::at("chain.urls", "must begin with ws:// or wss://"));
+            }
+            if self.announce.is_none() && self.bind.ip().is_unspecified() {
+                let text =
+                    "must be set when bind is for every address: validators need one that they can dial";
+                problems.push(Problem::at("announce", text));
+            }
+        }
+        problems
+    }
+
     /// The miner's capacity without persistent executors.
     pub fn manifest(&self) -> Manifest {
         Manifest::new([(self.executor.class, self.executor.count)])
@@ -196,6 +276,7 @@ impl Default for Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 8092)),
             announce: None,
             ready_file: None,
+            registered: true,
             store: "sqlite:miner.db".to_owned(),
             receipts_dir: PathBuf::from("miner/receipts"),
             validators: vec![],
@@ -312,6 +393,7 @@ impl Default for ExecutorConfig {
             release: vec![],
             provision_s: 600,
             provisioned: PathBuf::from("miner/provisioned"),
+            daily_machine_s: 0,
             startup_s: 30,
             prepare_s: 1200,
             reattach_s: 150,
@@ -330,6 +412,10 @@ bind = "127.0.0.1:8092"
 
 # A file that gets {"address":"…"} once the miner is up.
 # ready_file = "miner/ready.json"
+
+# false makes this the unregistered miner of one validator: it needs no registration and no chain endpoint, announces
+# nothing, and serves exactly the validator named in `validators`, which finds it by its [trusted_miner].
+registered = true
 
 # Leases, receipts and what is owed to validators. "sqlite:PATH", or "postgres://USER@HOST/DATABASE".
 store = "sqlite:miner.db"
@@ -402,13 +488,18 @@ dial = ""
 # Executors elsewhere, one for each job: `provision` brings one up and ends with 0 once it is on its way, `release` takes it
 # away (with 0 also where nothing is there; called again until it succeeds, after a restart too). Both get EXECUTOR_NAME,
 # unique and the same for both, and EXECUTOR_CLASS; `provision` also MINER_ADDRESS and EXECUTOR_TOKEN, which is all that
-# `muster executor` needs. Spinning up counts against the class's spin-up time and startup_s. Set, they replace `command`.
+# `muster executor` needs, and EXECUTOR_LIFETIME_S, after which `release` is called in any case and the machine may end
+# itself. Spinning up counts against the class's spin-up time and startup_s. Set, they replace `command`.
 provision = []
 release = []
 # How long one call of either may take.
 provision_s = 600
 # The folder of provisioned executors, one file each.
 provisioned = "miner/provisioned"
+# The seconds that all provisioned machines together may take in any 24 hours: 86400 is one machine all day. A machine
+# reserves all that its lease may take, waits included, and costs what it took once it is released. An offer that does not
+# fit is declined. 0: no limit.
+daily_machine_s = 0
 # How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
 startup_s = 30
 prepare_s = 1200
@@ -455,13 +546,18 @@ announce = ""
 # The folder of enrolled executors, this miner's key towards them, and open tokens.
 roll = "miner/standing"
 
-# Pages for the operator's browser: executors, leases, declined offers, earnings. They change nothing. `muster top miner`
+# Pages for the operator's browser: executors, leases, declined offers, earnings, grades. They change nothing. `muster top miner`
 # reads there too.
 [operator]
 # Without it there are none. Behind a proxy with TLS where it is not loopback.
 # bind = "127.0.0.1:8011"
 # The token that the pages ask for. The miner draws it when it first serves them, into a file for its own user alone.
 token = "miner/operator.token"
+# For the page of grades, the miner reads the statements that validators serve at the addresses in their commitments. Only
+# public addresses are dialled, and those listed here: addresses, addresses with a port, networks.
+dial_allow = []
+# How often the miner looks for a statement that it has not read. A validator makes one in each epoch.
+grades_s = 60
 
 # How long rows stay.
 [retention]
@@ -482,27 +578,11 @@ measure_s = 3600
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = self.http.problems("http");
-        if self.chain.url.is_empty() && self.validators.is_empty() {
-            let text = "without a chain no validator is served: name validators, or set chain.url";
-            problems.push(Problem::at("validators", text));
-        }
-        if !self.chain.url.is_empty() {
-            if !self.chain.url.starts_with("ws://") && !self.chain.url.starts_with("wss://") {
-                problems.push(Problem::at(
-                    "chain.url",
-                    "must begin with ws:// or wss://, or be empty",
-                ));
-            }
-            let bad = |url: &String| !url.starts_with("ws://") && !url.starts_with("wss://");
-            if self.chain.urls.iter().any(bad) {
-                problems.push(Problem::at("chain.urls", "must begin with ws:// or wss://"));
-            }
-            if self.announce.is_none() && self.bind.ip().is_unspecified() {
-                let text =
-                    "must be set when bind is for every address: validators need one that they can dial";
-                problems.push(Problem::at("announce", text));
-            }
-        }
+        problems.extend(if self.registered {
+            self.registered_problems()
+        } else {
+            self.unregistered_problems()
+        });
         if self
             .announce
             .is_some_and(|address| address.port() == 0 || address.ip().is_unspecified())
@@ -533,6 +613,10 @@ measure_s = 3600
             let text = "must be set together with executor.provision: a provisioned machine must be released";
             problems.push(Problem::at("executor.release", text));
         }
+        if self.executor.daily_machine_s > 0 && self.executor.provision.is_empty() {
+            let text = "has no effect without executor.provision: only provisioned machines are counted";
+            problems.push(Problem::at("executor.daily_machine_s", text));
+        }
         if self.executor.provision_s == 0 {
             problems.push(Problem::at("executor.provision_s", "must be at least 1"));
         }
@@ -555,6 +639,7 @@ measure_s = 3600
         if self.executor.prepare_s == 0 {
             problems.push(Problem::at("executor.prepare_s", "must be at least 1"));
         }
+        problems.extend(self.operator.problems());
         problems.extend(self.retention.problems());
         problems
     }
@@ -569,6 +654,42 @@ mod tests {
     #[test]
     fn the_commented_defaults_are_the_defaults() {
         assert_eq!(commented_default::<Config>().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn an_unregistered_miner_works_for_one_validator_and_names_no_chain() {
+        let keys = |text: &str| -> Vec<String> {
+            match parse::<Config>(text, "miner.toml") {
+                Ok(_) => Vec::new(),
+                Err(errors) => errors
+                    .problems()
+                    .iter()
+                    .map(|problem| problem.path.clone())
+                    .collect(),
+            }
+        };
+        let one = "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY";
+        let two = "5FHneW46xGXgs5mUiveU4sbTyGBzmstUspZC92UhjJM694ty";
+        let alone = format!("registered = false\nvalidators = [\"{one}\"]\n");
+        assert_eq!(keys(&alone), Vec::<String>::new());
+        let parsed = parse::<Config>(&alone, "miner.toml").unwrap();
+        assert!(!parsed.follows_chain() && Config::default().follows_chain());
+        // It need not be found by strangers.
+        assert_eq!(
+            keys(&format!("{alone}bind = \"0.0.0.0:1\"")),
+            Vec::<String>::new()
+        );
+        assert_eq!(keys("registered = false"), ["validators"]);
+        let of_two = format!("registered = false\nvalidators = [\"{one}\", \"{two}\"]");
+        assert_eq!(keys(&of_two), ["validators"]);
+        let contradictory = format!(
+            "{alone}blacklist = [\"{one}\"]\nannounce = \"203.0.113.7:1\"\nmain_hotkey = \"{two}\"\n[chain]\nurl = \
+             \"wss://chain.example\"\nurls = [\"wss://b.example\"]"
+        );
+        assert_eq!(
+            keys(&contradictory),
+            ["blacklist", "chain.url", "chain.urls", "announce", "main_hotkey"]
+        );
     }
 
     #[test]

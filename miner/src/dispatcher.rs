@@ -140,12 +140,26 @@ impl Dispatcher {
             }
             let now = self.clock.now();
             let mut effects = Vec::new();
-            for DispatcherInput { event, attachment } in batch.drain(..) {
+            for DispatcherInput {
+                mut event,
+                attachment,
+            } in batch.drain(..)
+            {
+                self.check_spend(&mut event);
                 peers.take_in(&event, attachment);
                 effects.extend(self.leases.apply(event, now));
             }
             self.carry_out(effects, &mut peers).await?;
             self.show();
+        }
+    }
+
+    /// Adds to an offer why no machine may be provisioned for it, if none may.
+    fn check_spend(&self, event: &mut Event) {
+        if let Event::Offered { offer, .. } = event {
+            let lasts = self.leases.timeouts().longest_of_offer(&offer.request);
+            let spent = self.manager.check_spend(lasts).err();
+            offer.unaffordable = spent.map(|spent| spent.to_string());
         }
     }
 
@@ -227,6 +241,7 @@ impl Dispatcher {
             class: wanted.class,
             private_image: wanted.private_image,
             miner_address: self.miner_address.clone(),
+            lasts: wanted.lasts,
         };
         let Some(running) = run(&*self.manager, order, stop.clone()) else {
             return;
@@ -246,6 +261,7 @@ struct WantedExecutor {
     token: ExecutorToken,
     class: ExecutorClass,
     private_image: bool,
+    lasts: Duration,
 }
 
 /// An effect that is carried out after the writes.
@@ -297,21 +313,25 @@ fn split(effects: Vec<Effect>) -> (Vec<LeaseWrite>, Vec<OutwardEffect>) {
                 token,
                 class,
                 private_image,
+                lasts,
             } => OutwardEffect::Start(WantedExecutor {
                 token,
                 class,
                 private_image,
+                lasts,
             }),
             Effect::Resume {
                 token,
                 class,
                 private_image,
                 apart,
+                lasts,
             } => {
                 let wanted = WantedExecutor {
                     token,
                     class,
                     private_image,
+                    lasts,
                 };
                 OutwardEffect::Resume(wanted, apart)
             }

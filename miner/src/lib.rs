@@ -37,6 +37,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use muster_enrollment::{ExecutorRegistry, RegistryError};
+use muster_http::addresses::{AddressRules, RuleError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
 use muster_process::connections::ConnectionCounts;
@@ -47,6 +48,8 @@ use muster_process::operator_token::{OperatorToken, OperatorTokenError};
 use muster_process::ready::{ReadyError, announce};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
+use muster_receipts::{FetchError, Fetcher};
+use muster_stated_grades::GradeReader;
 use muster_store::StoreError;
 use muster_store::retention::{JanitorStore, run_janitor};
 use muster_websocket::Limits;
@@ -103,6 +106,12 @@ pub enum Error {
     /// The operator's token cannot be used.
     #[error(transparent)]
     OperatorToken(#[from] OperatorTokenError),
+    /// The addresses of validators' pages that its operator allows cannot be read.
+    #[error("cannot use operator.dial_allow")]
+    DialRules(#[source] RuleError),
+    /// The client that reads validators' pages cannot be made.
+    #[error("cannot make the client that reads validators' pages")]
+    Fetcher(#[from] FetchError),
     /// It cannot write its ready file.
     #[error("cannot announce that the miner is up")]
     Ready(#[from] ReadyError),
@@ -114,9 +123,13 @@ impl Coded for Error {
             Self::Wallet(_) => Some(ErrorCode::WalletUnusable),
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
-            Self::Pages(_) | Self::Ready(_) | Self::Standing(_) | Self::Tls(_) | Self::OperatorToken(_) => {
-                None
-            }
+            Self::Pages(_)
+            | Self::Ready(_)
+            | Self::Standing(_)
+            | Self::Tls(_)
+            | Self::OperatorToken(_)
+            | Self::DialRules(_)
+            | Self::Fetcher(_) => None,
         }
     }
 }
@@ -140,6 +153,7 @@ fn manager_of(executor: &ExecutorConfig, clock: &SharedClock) -> Arc<dyn Executo
         provision: executor.provision.clone(),
         release: executor.release.clone(),
         limit: Duration::from_secs(executor.provision_s),
+        daily: (executor.daily_machine_s > 0).then(|| Duration::from_secs(executor.daily_machine_s)),
     };
     Arc::new(Provisioner::new(
         commands,
@@ -222,7 +236,7 @@ pub async fn run_with(
         "measure",
         async move { stopped.run_until_cancelled(measuring).await },
     );
-    follow_chain(&config, &context, config.announce.unwrap_or(address), &own);
+    follow_chain(&config, &context, config.announce.unwrap_or(address), &own)?;
     announce(address, config.ready_file.as_deref())?;
 
     let dispatcher = Dispatcher {
@@ -321,10 +335,19 @@ fn start_janitor(config: &Config, store: &Store, tasks: &Tasks, clock: &SharedCl
 }
 
 /// Announces the miner's address on the chain and keeps the served validators fresh, where a chain is configured.
-fn follow_chain(config: &Config, context: &MinerState, address: SocketAddr, tasks: &Tasks) {
-    if config.chain.url.is_empty() {
-        return;
+fn follow_chain(
+    config: &Config,
+    context: &MinerState,
+    address: SocketAddr,
+    tasks: &Tasks,
+) -> Result<(), Error> {
+    if !config.follows_chain() {
+        return Ok(());
     }
+    let grades = match config.operator.bind {
+        Some(_) => Some((grade_reader(config, context)?, Arc::clone(&context.board))),
+        None => None,
+    };
     let follower = ChainFollower {
         urls: config.chain.endpoints(),
         netuid: config.chain.netuid,
@@ -334,8 +357,22 @@ fn follow_chain(config: &Config, context: &MinerState, address: SocketAddr, task
         served: context.served.clone(),
         inbox: context.inbox.clone(),
         clock: Arc::clone(&context.clock),
+        grades,
     };
     tasks.spawn("chain", follower.run(tasks.token()));
+    Ok(())
+}
+
+/// Reads validators' statements for the operator's pages.
+fn grade_reader(config: &Config, context: &MinerState) -> Result<GradeReader, Error> {
+    Ok(GradeReader {
+        me: context.me(),
+        netuid: config.chain.netuid,
+        rules: AddressRules::parse(&config.operator.dial_allow).map_err(Error::DialRules)?,
+        fetcher: Fetcher::new()?,
+        pause: Duration::from_secs(config.operator.grades_s),
+        clock: Arc::clone(&context.clock),
+    })
 }
 
 /// A manager that lends persistent executors before it uses `manager`, where the configuration has a port for them.

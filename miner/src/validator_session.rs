@@ -296,6 +296,7 @@ impl Reader<'_> {
             receipt,
             served,
             stakes: context.served.stakes_of(self.validator),
+            unaffordable: None,
         });
         self.post(Event::Offered {
             connection: self.connection,

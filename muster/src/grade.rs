@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::cli::{Grade, GradeExplain, GradeLs, GradeReplay, GradeRun, GradeSelf};
+use crate::cli::{Grade, GradeExplain, GradeReplay, GradeRun, GradeSelf, ListNewest};
 use crate::failure::{Failure, Result};
 use crate::validator;
 
@@ -171,7 +171,7 @@ pub(crate) async fn batches(at: SocketAddr) -> Result<BTreeSet<String>> {
     Ok(judged.collect())
 }
 
-async fn list(args: GradeLs) -> Result<ExitCode> {
+async fn list(args: ListNewest) -> Result<ExitCode> {
     let at = validator::address(args.of.state, &args.of.dir)?;
     let body = validator::ask(at, &format!("/v0/batches?limit={}", args.limit)).await?;
     if args.of.json {

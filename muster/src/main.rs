@@ -1,6 +1,7 @@
 //! `muster`: every role and every tool of the subnet in one binary. Nothing lives here but commands and `up`.
 
 mod account;
+mod audit;
 mod backup;
 mod chat;
 mod cli;
@@ -74,7 +75,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Session(command) => proof::sessions(command).await,
         Command::Grade(command) => grade::run(command).await,
         Command::Score(command) => score::run(command).await,
-        Command::Audit(command) => score::run_audit(command),
+        Command::Audit(command) => audit::run(command).await,
         Command::Simulate(args) => score::run_simulate(&args),
         Command::Files(command) => files::run(*command, clock).await,
         Command::Login(args) => login::login(args, clock).await,

@@ -1,10 +1,9 @@
-//! `muster score`, `muster audit` and `muster simulate`: the terms of weights, from a validator or from a file.
+//! `muster score` and `muster simulate`: the terms of weights, from a validator or from a file.
 
 use std::process::ExitCode;
 
 use muster_score_tools::{
-    Audit, Score, ScoreExplain, Simulate, audit, check_snapshot, explain_miner, find_snapshot, read,
-    replay_bundle, run_curve, run_simulation, write,
+    Score, ScoreExplain, Simulate, check_snapshot, explain_miner, find_snapshot, read, run_simulation, write,
 };
 use muster_terminal::print;
 
@@ -33,17 +32,6 @@ async fn fetch(args: &ScoreExplain) -> Result<String> {
     let digest = find_snapshot(&state, args.cycle)?;
     let body = validator::ask(at, &format!("/v0/scoring-snapshots/{digest}")).await?;
     Ok(check_snapshot(&body, &digest)?)
-}
-
-/// Runs `muster audit`.
-pub(crate) fn run_audit(command: Audit) -> Result<ExitCode> {
-    let answer = match command {
-        Audit::Score(args) => audit(&read(&args.file)?, args.digest.as_deref(), args.json)?,
-        Audit::Replay(args) => replay_bundle(&read(&args.file)?, args.digest.as_deref(), args.json)?,
-        Audit::Curve(args) => run_curve(&args)?,
-    };
-    print::raw(&answer);
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `muster simulate`; it ends with 1 if a strategy wins more than its formula states.

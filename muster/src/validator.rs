@@ -6,12 +6,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use muster_operator_tools::{OperatorToolError, adopt_audit, describe_routes, list_collateral, slash_miner};
+use muster_operator_tools::{
+    OperatorToolError, adopt_audit, check_trusted_miner, describe_routes, list_collateral, slash_miner,
+};
 use muster_process::operator_token::OperatorToken;
 use muster_terminal::print;
 use serde_json::Value;
 
-use crate::cli::{Route, RouteExplain, ValidatorAdopt, ValidatorCommand, ValidatorSlash};
+use crate::cli::{OfValidator, Route, RouteExplain, ValidatorCommand};
 use crate::failure::{Failure, Result};
 use crate::up::state::{Layout, Subnet};
 
@@ -36,36 +38,43 @@ async fn explain(args: RouteExplain) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `muster validator collateral`, `muster validator slash` and `muster validator adopt`.
+/// The commands about a running validator.
 pub(crate) async fn operate(command: ValidatorCommand) -> Result<ExitCode> {
     let done = match command {
         ValidatorCommand::Collateral(of) => list_collateral(address(of.state, &of.dir)?, of.json).await,
         ValidatorCommand::Slash(args) => {
-            let ValidatorSlash {
-                order,
-                token_file,
-                of,
-            } = *args;
-            let at = address(of.state, &of.dir)?;
-            let token = operator_token(token_file, of.state, &of.dir)?;
-            slash_miner(at, &token, order, of.json).await
+            let (at, token) = operator_of(&args.token_file, &args.of)?;
+            slash_miner(at, &token, args.order, args.of.json).await
         }
         ValidatorCommand::Adopt(args) => {
-            let ValidatorAdopt {
-                order,
-                token_file,
-                of,
-            } = *args;
-            let at = address(of.state, &of.dir)?;
-            let token = operator_token(token_file, of.state, &of.dir)?;
-            adopt_audit(at, &token, order, of.json).await
+            let (at, token) = operator_of(&args.token_file, &args.of)?;
+            adopt_audit(at, &token, args.order, args.of.json).await
+        }
+        ValidatorCommand::CheckTrustedMiner(args) => {
+            let (at, token) = operator_of(&args.token_file, &args.of)?;
+            check_trusted_miner(at, &token, args.order, args.of.json).await
         }
     };
-    match done {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(OperatorToolError::Usage(text)) => Err(Failure::usage(text)),
-        Err(error) => Err(anyhow!(error).into()),
+    done.map(|()| ExitCode::SUCCESS).map_err(failed)
+}
+
+/// The failure of a command about a running validator.
+pub(crate) fn failed(error: OperatorToolError) -> Failure {
+    if let OperatorToolError::Usage(text) = error {
+        Failure::usage(text)
+    } else {
+        anyhow!(error).into()
     }
+}
+
+/// Where a validator is asked, and the token of its operator.
+pub(crate) fn operator_of(
+    token_file: &Option<PathBuf>,
+    of: &OfValidator,
+) -> Result<(SocketAddr, OperatorToken)> {
+    let at = address(of.state, &of.dir)?;
+    let token = operator_token(token_file.clone(), of.state, &of.dir)?;
+    Ok((at, token))
 }
 
 /// Where it is asked: at `state`, or that of the subnet in `folder`.

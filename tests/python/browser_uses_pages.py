@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -44,6 +44,12 @@ for (let i = 0; i < shown.length; i += 1) for (let j = i + 1; j < shown.length; 
 if (document.documentElement.scrollWidth > document.documentElement.clientWidth) found.push('the page is wider than the window');
 return found;
 """
+
+
+def is_gone(error):
+    """Whether an element is not there, or not any more: chromedriver has several ways to say that its page has changed."""
+    known = (NoSuchElementException, StaleElementReferenceException)
+    return isinstance(error, known) or "does not belong to the document" in str(error)
 
 
 class Cockpit:
@@ -80,7 +86,9 @@ class Cockpit:
         """The text of an element; nothing while its page is being exchanged."""
         try:
             return self.one(choose).text
-        except (NoSuchElementException, StaleElementReferenceException):
+        except WebDriverException as error:
+            if not is_gone(error):
+                raise
             return ""
 
     def until(self, what, ask):
@@ -88,7 +96,9 @@ class Cockpit:
         while time.monotonic() < end:
             try:
                 found = ask()
-            except (NoSuchElementException, StaleElementReferenceException):
+            except WebDriverException as error:
+                if not is_gone(error):
+                    raise
                 found = None
             if found:
                 return found
@@ -199,8 +209,9 @@ class Cockpit:
         self.until("the end of the job", lambda: "completed" in self.text("#head h1"))
         self.until("the output", lambda: "plum" in self.text("#log"))
         side = self.text("#side")
-        for words in ["Steps", "words.json", "Receipts", "both signatures hold", "Artifacts"]:
+        for words in ["Steps", "Way", "executor run", "words.json", "Receipts", "both signatures hold", "Artifacts"]:
             assert words in side, f"{words}: {side}"
+        assert "of executor time" in self.text("#head"), self.text("#head")
         self.one("#find").send_keys("plum")
         self.until("a hit", lambda: self.text("#found") == "1 line")
         self.check("job")
@@ -249,7 +260,7 @@ class Cockpit:
         assert "three" in self.text(".turn.model .words"), self.text("#talk")
         self.one(".proof summary").click()
         proof = self.text(".proof")
-        for words in ["Proven", "Miner", "the digest is the signed one", "checked the signatures"]:
+        for words in ["Proven", "Miner", "the digest is the signed one", "Checked by the facilitator\u2019s server, not in this page"]:
             assert words in proof, f"{words}: {proof}"
         self.check("chat")
 

@@ -308,11 +308,14 @@ def check_log(bundle, buckets):
         ours = a["miner"] in map(key, bundle["miners"]) and a["audience"] == key(bundle["validator"])
         require(ours and model and a["image"] == raw(bundle["calibration"]["engine"]), "an attestation of another miner, model or engine")
         previous = a["digest"]
-        for sequence, given in enumerate(session["answers"]):
-            p = proof(given["proof"])
+        numbered = [(proof(given["proof"]), given) for given in session["answers"]] + [(proof(text), None) for text in session.get("others", [])]
+        for sequence, (p, given) in enumerate(sorted(numbered, key=lambda one: one[0]["sequence"])):
             fits = p["session"] == a["session"] and p["sequence"] == sequence and p["previous"] == previous and p["audience"] == a["audience"]
             require(fits and p["attestation"] == a["digest"], "a proof of another session, or a gap")
-            previous, h = p["digest"], buckets.get(given["bucket"])
+            previous = p["digest"]
+            if given is None:
+                continue
+            h = buckets.get(given["bucket"])
             require(h is not None and p["client"] is not None, "a bucket that is not there")
             numbers = struct.pack(">Q", sequence) + p["digest"] + struct.pack(">QQ", given["output_tokens"], given["earned"])
             leaf = b"muster/answer-leaf/1" + p["session"] + numbers + p["client"]

@@ -135,9 +135,17 @@ fn operators_pages_want_the_token_and_change_nothing() {
     let of_miner = format!("/miners/{key}");
     check_gate(
         &validator,
-        &["/", "/jobs", "/grading", "/weights", "/sessions", &of_miner],
+        &[
+            "/",
+            "/jobs",
+            "/grading",
+            "/weights",
+            "/sessions",
+            "/audits",
+            &of_miner,
+        ],
     );
-    check_gate(&miner, &["/", "/leases", "/declines", "/earnings"]);
+    check_gate(&miner, &["/", "/leases", "/declines", "/earnings", "/grades"]);
     // A call that changes something is not passed on, not even for the operator.
     let bearer = format!("Authorization: Bearer {}", validator.secret());
     for path in ["/v0/batches", "/v0/collateral/slashes"] {
@@ -242,6 +250,27 @@ fn start_executor(subnet: &RunningSubnet) -> Running {
     Running(command.spawn().unwrap())
 }
 
+/// Runs a job whose image has a name of markup that is wider than any window. The refusal repeats the name, so the
+/// words come to the miner, the validator and the user.
+fn run_hostile_job(subnet: &RunningSubnet) {
+    let image = format!(
+        "<script>alert(1)</script><img/src=x/onerror=alert(2)>{}",
+        "W".repeat(300)
+    );
+    let ran = subnet.muster(&["job", "run", &image, "--", "x"]).unwrap();
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+}
+
+/// Has the validator grade the miner's executors, so that it states something about them.
+fn grade(subnet: &RunningSubnet) {
+    let graded = wait_for("a batch", PATIENCE, || {
+        let graded = subnet.muster(&["grade", "run"])?;
+        Ok((!graded.stderr.contains("no miner announces an executor")).then_some(graded))
+    });
+    let graded = graded.unwrap();
+    assert_eq!(graded.code, Some(0), "{graded:?}\n{}", subnet.log("validator"));
+}
+
 #[test]
 fn a_browser_reads_the_operators_pages() {
     let selenium = program_from_env("MUSTER_TEST_BROWSER_PYTHON").unwrap();
@@ -252,6 +281,8 @@ fn a_browser_reads_the_operators_pages() {
         let args = ["job", "run", subnet.demo_image(), "--", "probe", "exit", code];
         subnet.muster(&args).unwrap();
     }
+    run_hostile_job(&subnet);
+    grade(&subnet);
     let folder = tempfile::tempdir().unwrap();
     let pictures = std::env::var_os(PICTURES).map_or_else(|| folder.path().to_owned(), PathBuf::from);
     let (validator, miner) = (
@@ -270,7 +301,13 @@ fn a_browser_reads_the_operators_pages() {
         ],
     )
     .unwrap();
-    assert_eq!(ran.code, Some(0), "{ran:?}\n{}", subnet.log("validator"));
+    assert_eq!(
+        ran.code,
+        Some(0),
+        "{ran:?}\n{}\n{}",
+        subnet.log("validator"),
+        subnet.log("miner")
+    );
     let told: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
-    assert_eq!(told["checked"].as_array().unwrap().len(), 13, "{told}");
+    assert_eq!(told["checked"].as_array().unwrap().len(), 16, "{told}");
 }

@@ -29,14 +29,13 @@
 //!
 //! Each part calls only the parts below it. A cancellation takes the same way; live output goes from the attempt runner
 //! straight to the link, through a queue that drops what does not fit. The validator's own jobs (sessions of its
-//! gateway, challenges of its grading) enter at `intake::own_jobs` and take the same way from there, without an
-//! outbox.
+//! gateway, challenges of its grading, checks on its trusted miner) enter at `intake::own_jobs` and take the same way
+//! from there, without an outbox.
 //!
 //! Beside it, `muster-collateral-view` reads what miners have deposited, `weights` follows the chain, scores each cycle
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
 //! `state::ValidatorState` holds what every part needs.
 
-mod audits;
 mod driver;
 mod facilitator;
 mod intake;
@@ -47,6 +46,7 @@ mod peers;
 mod receipt_gatherer;
 mod state;
 mod status;
+mod trusted_miner;
 mod weights;
 
 use std::net::SocketAddr;
@@ -79,13 +79,13 @@ use facilitator::FacilitatorBackend;
 use intake::jobs::JobIntake;
 use intake::own_jobs::{OwnJobIntake, cancel_earlier_sessions};
 use intake::whitelist::{publish_whitelist, whitelist_frame};
-use intake::{census, gateway_backend, grading_backend};
+use intake::{audit_backend, census, gateway_backend, grading_backend};
 pub use muster_subnet_view as chain;
 pub use muster_subnet_view::LinkState;
 pub use muster_validator_config as config;
 pub use muster_validator_config::{
     BudgetConfig, ChainConfig, Config, FacilitatorConfig, OperatorConfig, PagesConfig, QueueConfig,
-    ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, UsersConfig,
+    ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, TrustedMinerConfig, UsersConfig,
 };
 pub use muster_validator_store as store;
 use peers::announcement::announce_pages;
@@ -310,6 +310,8 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     drivers.resume().await?;
     let own_jobs = OwnJobIntake::new(Arc::clone(state), Arc::clone(&drivers));
     let gateway = gateway_backend::open_gateway(own_jobs.clone()).await?;
+    let trusted = gateway_backend::trusted_sessions(&own_jobs);
+    let audits = audit_backend::open_audits(state, gateway.as_ref(), trusted.clone()).await?;
     let grading = grading_backend::open_grading(own_jobs, gateway.clone()).await?;
     let gate = Arc::new(ScoringGate::default());
     let link = Arc::new(watch::Sender::new(LinkState::default()));
@@ -361,9 +363,11 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
         link,
         live_output,
         gateway,
+        audits,
         grading,
         drivers,
         operator,
+        trusted,
     };
     start_observers(state, &sources, operator_listener);
     status::serve(sources, listener).await;

@@ -1,8 +1,10 @@
 //! The validator's metrics: the ends of attempts and of jobs as they come, and the rest measured every few seconds.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_chain::BlockNumber;
+use muster_job_queue::LineView;
 use muster_process::error::Causes;
 use muster_protocol::Timestamp;
 use muster_protocol::job::Outcome;
@@ -10,7 +12,6 @@ use muster_store::StoreError;
 
 use crate::LinkState;
 use crate::chain::reachable_miners;
-use crate::driver::LineView;
 use crate::status::StatusSources;
 use crate::store::{CycleState, StoredCycle};
 
@@ -104,16 +105,24 @@ fn set_queue(sources: &StatusSources) {
         "muster_validator_jobs_running",
         to_u64(sources.drivers.count_running()),
     );
-    for line in sources.drivers.view_queue(0).lines {
+    let view = sources.drivers.view_queue(0);
+    let mut waiting_by_class = BTreeMap::<_, usize>::new();
+    for LineView { class, waiting, .. } in view.lines.iter().chain(&view.trusted_lines) {
+        let count = waiting_by_class.entry(*class).or_default();
+        *count = count.saturating_add(*waiting);
+    }
+    for (class, waiting) in waiting_by_class {
+        let class = class.as_str();
+        metrics::gauge!("muster_validator_jobs_waiting", "class" => class).set(to_f64(to_u64(waiting)));
+    }
+    for line in view.lines {
         let LineView {
             class,
-            waiting,
             executors,
             at_work,
             ..
         } = line;
         let class = class.as_str();
-        metrics::gauge!("muster_validator_jobs_waiting", "class" => class).set(to_f64(to_u64(waiting)));
         metrics::gauge!("muster_validator_executors", "class" => class, "state" => "offered").set(executors);
         metrics::gauge!("muster_validator_executors", "class" => class, "state" => "at_work").set(at_work);
     }

@@ -83,7 +83,10 @@ impl ValidatorState {
     /// The service of the whitelist that a job of the gateway's runs; `None` for every other job.
     pub(crate) fn gateway_service(&self, request: &JobRequest) -> Option<&Service> {
         let terms = request.streaming_details.as_ref()?.muster.as_ref()?;
-        if !self.is_own(request) || request.job_namespace.as_deref() == Some(GRADING_NAMESPACE) {
+        if !self.is_own(request)
+            || request.on_trusted_miner
+            || request.job_namespace.as_deref() == Some(GRADING_NAMESPACE)
+        {
             return None;
         }
         let services = self.config.gateway.services.iter();

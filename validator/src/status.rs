@@ -11,9 +11,11 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use muster_audit_runner::AuditRunner;
 use muster_collateral_view::{CollateralStatus, SlashRefusal, SlashRequest};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
+use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_gateway::{Gateway, ModelStatus};
 use muster_grading_runner::GradingRunner;
 use muster_http::server::{self, Server, TowerToHyperService};
@@ -31,10 +33,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::LinkState;
-use crate::audits;
 use crate::driver::JobDrivers;
+use crate::intake::audit_backend::audit_calls;
 use crate::state::ValidatorState;
 use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
+use crate::trusted_miner;
 
 /// Entries of each list if the request names no `limit`.
 const DEFAULT_LIMIT: u32 = 100;
@@ -113,13 +116,6 @@ pub(crate) struct ListLimit {
     limit: Option<u32>,
 }
 
-impl ListLimit {
-    /// The number of entries, at most `most`.
-    pub(crate) fn within(&self, most: u32) -> u32 {
-        self.limit.unwrap_or(DEFAULT_LIMIT).min(most)
-    }
-}
-
 /// The parts of the validator that the status page shows.
 #[derive(Clone)]
 pub(crate) struct StatusSources {
@@ -128,9 +124,13 @@ pub(crate) struct StatusSources {
     pub(crate) link: Arc<watch::Sender<LinkState>>,
     pub(crate) live_output: Arc<LiveOutput>,
     pub(crate) gateway: Option<Gateway>,
+    /// The spot checks of the gateway's answers.
+    pub(crate) audits: Option<AuditRunner>,
     pub(crate) grading: GradingRunner,
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) operator: OperatorToken,
+    /// Sessions on the trusted miner, if it keeps one.
+    pub(crate) trusted: Option<TrustedSessions>,
 }
 
 /// Serves the status page until the validator stops.
@@ -160,7 +160,8 @@ pub(crate) fn router(sources: StatusSources) -> Router {
         .route("/v0/scoring-snapshots/{digest}", get(scoring_snapshot))
         .route("/v0/capacity-statements/{digest}", get(capacity_statement))
         .route("/v0/subnet", get(subnet))
-        .merge(audits::routes())
+        .merge(audit_calls(&sources).routes())
+        .merge(trusted_miner::routes())
         .with_state(sources)
 }
 

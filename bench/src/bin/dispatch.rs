@@ -26,8 +26,9 @@ use muster_process::{SystemClock, Tasks, ready, tls};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::miner::ToMiner;
-use muster_protocol::{Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{Hotkey, JobId, MinerKey, Timestamp, ValidatorKey, context_for_validator};
 use muster_scoring::{AllowanceBook, EpochFacts, ProvenExecutors};
+use muster_span_export::SpanBatch;
 use muster_websocket::{Limits, connect};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -91,6 +92,7 @@ fn main() -> Result<()> {
         "jobs taken, stored and offered",
     );
     rows.extend(allowance_rows(&latencies));
+    rows.extend(trace_rows(&latencies));
     rows.extend(latencies.rows(span, "ms", Direction::LowerIsBetter, name, 1.0));
     rows.extend(rates.rows(rate, "1/s", Direction::HigherIsBetter, name, 10.0));
     let [stage, other] = stages;
@@ -160,7 +162,7 @@ fn allowance_rows(latencies: &Sides) -> [Row; 2] {
         "ms",
         Direction::LowerIsBetter,
         "without",
-        with_allowance(latencies, &looks),
+        with_calls(latencies, &looks),
     );
     let look = "one miner's allowance, looked up for an offer";
     [
@@ -169,13 +171,45 @@ fn allowance_rows(latencies: &Sides) -> [Row; 2] {
     ]
 }
 
-/// The times in memory, and the same with the time of a look at the allowance. The stage's chain stands still, so its
-/// validator knows no epochs and looks up nothing.
-fn with_allowance(latencies: &Sides, looks: &[f64]) -> Turns {
+/// The calls for traces of a job at a validator whose export is off: the context that its trace has, and a span of each
+/// stage offered to the exporter.
+fn trace_rows(latencies: &Sides) -> [Row; 2] {
+    const STAGES: usize = 12;
+    let calls: Vec<f64> = (0..ONE_BY_ONE)
+        .map(|_| {
+            let job = JobId::from_uuid(Uuid::new_v4());
+            let (context, spent) = timed(|| {
+                for _ in 0..STAGES {
+                    muster_span_export::export(SpanBatch::default);
+                }
+                context_for_validator(None, job)
+            });
+            std::hint::black_box(context);
+            spent.as_secs_f64() * 1e3
+        })
+        .collect();
+    let dispatch = Row::against(
+        "a job's dispatch in memory, with the calls of traces that are off",
+        "ms",
+        Direction::LowerIsBetter,
+        "without",
+        with_calls(latencies, &calls),
+    );
+    let call = "the calls of traces for one job, traces off";
+    [
+        Row::alone(call, "ms", Direction::LowerIsBetter, calls),
+        dispatch.target(1.02),
+    ]
+}
+
+/// The times in memory, and the same with the median time of further calls. Those of the allowance are not made by the
+/// stage's validator: its chain stands still, so it knows no epochs. Those of traces are made by both, so they count
+/// twice.
+fn with_calls(latencies: &Sides, calls: &[f64]) -> Turns {
     let Sides([_, memory]) = latencies;
-    let look = median(looks).unwrap_or_default();
+    let call = median(calls).unwrap_or_default();
     Turns {
-        ours: memory.ours.iter().map(|took| took + look).collect(),
+        ours: memory.ours.iter().map(|took| took + call).collect(),
         peer: memory.ours.clone(),
     }
 }

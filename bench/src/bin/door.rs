@@ -6,24 +6,17 @@
 //! httptools). Each server is a process of its own; the load comes from this one. `MUSTER_BENCH_JOBS` and
 //! `MUSTER_BENCH_LISTED` make it small.
 
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
+use muster_bench::door_server::{DoorServer, RAISED, Server, clocked, job_body, raise, serve, soon};
 use muster_bench::{Direction, Report, Row, Turns, median};
-use muster_facilitator::Config;
-use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job};
-use muster_process::{SharedClock, SystemClock, Tasks, ready, tls};
-use muster_protocol::rest::{CreateJob, JobPage, Token, headers};
-use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
-use muster_protocol::wire::muster::ChallengeResponse;
-use muster_protocol::wire::{decode, encode};
-use muster_protocol::{Hotkey, ValidatorKey};
-use muster_websocket::{Limits, Socket};
-use serde_json::{Value, json};
+use muster_identity::Keypair;
+use muster_process::{SystemClock, tls};
+use muster_protocol::ValidatorKey;
+use muster_protocol::rest::JobPage;
+use serde_json::Value;
 use tokio::task::JoinSet;
 
 const ROUNDS: usize = 5;
@@ -32,9 +25,6 @@ const AT_ONCE: usize = 16;
 const LISTED: u64 = 100_000;
 const PAGE: u64 = 256;
 const WATCHERS: usize = 1_000;
-/// Raised for a thousand connections.
-const OPEN_FILES: u32 = 8_192;
-const RAISED: &str = "MUSTER_BENCH_DOOR_RAISED";
 
 fn main() -> anyhow::Result<()> {
     tls::install_provider();
@@ -48,25 +38,6 @@ fn main() -> anyhow::Result<()> {
         }
         (Some(other), _) => bail!("unknown word {other:?}"),
     }
-}
-
-/// Starts itself again with a higher limit of open files. Comes back only if that fails.
-fn raise() -> std::io::Error {
-    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("door"));
-    Command::new("sh")
-        .arg("-c")
-        .arg(format!("ulimit -n {OPEN_FILES}; exec \"$0\""))
-        .arg(own)
-        .env(RAISED, "1")
-        .exec()
-}
-
-/// The facilitator itself, in its own process.
-fn serve(config: &Path) -> anyhow::Result<()> {
-    let config: Config = muster_process::config::parse(&std::fs::read_to_string(config)?, "bench")?;
-    let clock: SharedClock = Arc::new(SystemClock::new());
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    Ok(runtime.block_on(muster_facilitator::run(config, Tasks::new(), clock))?)
 }
 
 async fn measure() -> anyhow::Result<()> {
@@ -131,7 +102,7 @@ impl Contest {
         let mut theirs = Rates::default();
         for round in 0..=ROUNDS {
             for ((_, door), rates) in ours.iter().zip(&mut rates) {
-                let load = door.create(jobs).await?;
+                let load = create_jobs(door, jobs).await?;
                 rates.take(round, &load);
             }
             if let Some(peer) = peer {
@@ -176,7 +147,7 @@ impl Contest {
             let mut theirs = Vec::new();
             for _ in 0..ROUNDS {
                 for ((_, door), samples) in ours.iter().zip(&mut samples) {
-                    samples.push(door.page(page, listed).await?);
+                    samples.push(read_page(door, page, listed).await?);
                 }
                 if let Some(peer) = peer {
                     theirs.push(peer.page(page, listed).await?);
@@ -311,246 +282,30 @@ async fn load(requests: Vec<reqwest::Request>) -> anyhow::Result<Load> {
     })
 }
 
-fn body(validator: ValidatorKey) -> Value {
-    json!({
-        "target_validator_hotkey": validator, "executor_class": "always_on.test", "docker_image": "alpine",
-        "args": ["sh", "-c", "true"], "env": {"B": "1", "A": "2"}, "use_gpu": true, "artifacts_dir": "/artifacts",
-        "on_trusted_miner": false, "download_time_limit": 5, "execution_time_limit": 5, "streaming_start_time_limit": 5,
-        "upload_time_limit": 5,
-    })
+/// Creates signed jobs of the server's user.
+async fn create_jobs(door: &DoorServer, jobs: usize) -> anyhow::Result<Load> {
+    let http = reqwest::Client::new();
+    let now = muster_process::Clock::now(&SystemClock::new()).micros() * 1000;
+    let mut requests = Vec::new();
+    for n in 0..jobs {
+        requests.push(door.job_request(&http, now + i64::try_from(n)?)?.build()?);
+    }
+    load(requests).await
 }
 
-/// A process that is killed with its owner.
-struct Server {
-    child: Child,
-    base: String,
-}
-
-impl Server {
-    /// Resident memory in MiB.
-    fn memory(&self) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib: f64 = line.context("no VmRSS")?.trim().trim_end_matches(" kB").parse()?;
-        Ok(kib / 1024.0)
-    }
-
-    /// By how much the process grows with so many open streams.
-    async fn watched(
-        &self,
-        request: impl Fn() -> reqwest::RequestBuilder,
-        watchers: usize,
-    ) -> anyhow::Result<f64> {
-        let before = self.memory()?;
-        let mut open = Vec::new();
-        for _ in 0..watchers {
-            let mut answer = request().send().await?.error_for_status()?;
-            // The first event is there: the watcher waits from now on.
-            answer.chunk().await?.context("no event")?;
-            open.push(answer);
-        }
-        Ok(self.memory()? - before)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A facilitator with a user and a validator.
-struct DoorServer {
-    server: Server,
-    store: String,
-    user: Keypair,
-    token: String,
-    validator: ValidatorKey,
-    _reading: tokio::task::JoinHandle<()>,
-}
-
-impl DoorServer {
-    async fn start(folder: &Path, name: &str, store: &str) -> anyhow::Result<Self> {
-        let (user, keys) = (Keypair::from_uri("//User")?, Keypair::from_uri("//Validator")?);
-        let validator = ValidatorKey(keys.hotkey());
-        let ready = folder.join(format!("{name}.ready"));
-        let config = folder.join(format!("{name}.toml"));
-        let files = format!("file:{}", folder.join(format!("{name}.files")).display());
-        let text = format!(
-            "bind = \"127.0.0.1:0\"\nready_file = {ready:?}\nstore = {store:?}\nvalidators = [\"{validator}\"]\n\
-             [http]\nconnections = 65536\nconnections_per_address = 65536\n\
-             [limits]\nrequests_per_minute = 0\nstrangers_per_minute = 0\nopen_jobs = 0\nwatchers = 0\n\
-             [auth]\nsignature_max_age_s = 3600\n[files]\nstore = {files:?}\n"
-        );
-        std::fs::write(&config, text)?;
-        let child = Command::new(std::env::current_exe()?)
-            .arg("serve")
-            .arg(&config)
-            .stdout(Stdio::null())
-            .spawn()?;
-        let address = soon(async || Ok(ready::read(&ready)?)).await?;
-        let base = format!("http://{address}");
-        let server = Server { child, base };
-        let http = reqwest::Client::new();
-        let answer: Value = http
-            .get(format!("{}/auth/nonce", server.base))
-            .send()
-            .await?
-            .json()
-            .await?;
-        let nonce = answer
-            .get("nonce")
-            .and_then(Value::as_str)
-            .context("no nonce")?
-            .to_owned();
-        let login = json!({"hotkey": user.hotkey(), "nonce": nonce, "signature": user.sign(nonce.as_bytes()).to_bare_hex()});
-        let answer = http
-            .post(format!("{}/auth/login", server.base))
-            .json(&login)
-            .send()
-            .await?;
-        let Token { token } = answer.error_for_status()?.json().await?;
-        let mut socket = connect(&format!("ws://{address}/ws/v0/"), &keys).await?;
-        #[expect(clippy::disallowed_methods, reason = "a bench has no shutdown to wait for")]
-        let reading = tokio::spawn(async move { while let Ok(Some(_)) = socket.recv().await {} });
-        Ok(Self {
-            server,
-            store: store.to_owned(),
-            user,
-            token,
-            validator,
-            _reading: reading,
-        })
-    }
-
-    fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.server.base)
-    }
-
-    async fn create(&self, jobs: usize) -> anyhow::Result<Load> {
-        let http = reqwest::Client::new();
-        let body = body(self.validator);
-        let job: CreateJob = serde_json::from_value(body.clone())?;
-        let fields = job.signed_fields();
-        let now = muster_process::Clock::now(&SystemClock::new()).micros() * 1000;
-        let mut requests = Vec::new();
-        for n in 0..jobs {
-            let signature = sign_job(&self.user, &fields, now + i64::try_from(n)?);
-            let request = http
-                .post(self.url("/api/v1/job-docker/"))
-                .bearer_auth(&self.token)
-                .header(headers::SIGNATURE_TYPE, "bittensor")
-                .header(headers::SIGNATORY, signature.signatory.to_string())
-                .header(headers::TIMESTAMP_NS, signature.timestamp_ns)
-                .header(headers::SIGNATURE, signature.signature.to_base64())
-                .header(headers::SIGNATURE_SCOPE, "SignedFields")
-                .json(&body);
-            requests.push(request.build()?);
-        }
-        load(requests).await
-    }
-
-    /// Fills the list of another account, straight in the store.
-    async fn seed(&self, count: u64) -> anyhow::Result<()> {
-        let account = self.lister();
-        let pool = muster_store::open(&self.store).await?;
-        let numbers =
-            format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})");
-        let uuid = "'00000000-0000-4000-8000-' || CAST(100000000000 + i AS TEXT)";
-        let request = json!({
-            "signature": {
-                "signature_type": "bittensor", "signatory": account, "timestamp_ns": 1,
-                "signature": format!("{}Q==", "A".repeat(85)), "signature_scope": "SignedFields",
-            },
-            "uuid": "UUID", "executor_class": "always_on.test", "docker_image": "alpine", "args": [],
-            "env": {"B": "1", "A": "2"}, "use_gpu": true, "download_time_limit": 1, "execution_time_limit": 2,
-            "upload_time_limit": 3, "streaming_start_time_limit": 4,
-        });
-        let request = request.to_string();
-        let (head, tail) = request.split_once("UUID").context("no place for the uuid")?;
-        let validator = self.validator;
-        for statement in [
-            format!(
-                "INSERT INTO jobs (uuid, user_key, validator, timestamp_ns, signature, request, created_at, answered, account, ended_at) \
-                 {numbers} SELECT {uuid}, '{account}', '{validator}', i, 's', '{head}' || {uuid} || '{tail}', i, 1, '{account}', 1 FROM n"
-            ),
-            format!(
-                "INSERT INTO statuses (job, position, status, metadata, created_at) \
-                 {numbers} SELECT {uuid}, 0, 'sent', 'null', i FROM n"
-            ),
-        ] {
-            sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&pool).await?;
-        }
-        pool.close().await;
-        Ok(())
-    }
-
-    fn lister(&self) -> Hotkey {
-        self.user.hotkey()
-    }
-
-    /// Milliseconds for one page. The user's own jobs of the rounds before stand at its head.
-    async fn page(&self, page: u64, least: u64) -> anyhow::Result<f64> {
-        let request = reqwest::Client::new()
-            .get(self.url(&format!("/api/v1/jobs/?page={page}&page_size={PAGE}")))
-            .bearer_auth(&self.token);
-        let (answer, spent) =
-            clocked(async { Ok(request.send().await?.error_for_status()?.bytes().await?) }).await?;
-        let page: JobPage = serde_json::from_slice(&answer)?;
-        ensure!(
-            page.count >= least && !page.results.is_empty(),
-            "a short list: {}",
-            page.count
-        );
-        Ok(spent)
-    }
-
-    async fn watch(&self, watchers: usize) -> anyhow::Result<f64> {
-        let list: Value = reqwest::Client::new()
-            .get(self.url("/api/v1/jobs/?page_size=1"))
-            .bearer_auth(&self.token)
-            .send()
-            .await?
-            .json()
-            .await?;
-        let job = list
-            .pointer("/results/0/uuid")
-            .and_then(Value::as_str)
-            .context("no job")?
-            .to_owned();
-        let request = || {
-            let path = format!("/api/v1/jobs/{job}/events/");
-            reqwest::Client::new()
-                .get(self.url(&path))
-                .bearer_auth(&self.token)
-        };
-        self.server.watched(request, watchers).await
-    }
-}
-
-/// Connects as a Muster validator.
-async fn connect(url: &str, keys: &Keypair) -> anyhow::Result<Socket> {
-    let mut socket = muster_websocket::connect(url, &Limits::facilitator()).await?;
-    socket
-        .send(encode(&ToFacilitator::V0AuthenticationRequest(
-            sign_facilitator_auth(keys),
-        )))
-        .await?;
-    let frame = socket.recv().await?.context("closed")?;
-    let FromFacilitator::Challenge(challenge) = decode(&frame)? else {
-        bail!("no challenge: {frame}")
-    };
-    let signature = answer_challenge(keys, &challenge.nonce);
-    socket
-        .send(encode(&ToFacilitator::MusterChallengeResponse(
-            ChallengeResponse { signature },
-        )))
-        .await?;
-    let accepted = socket.recv().await?.context("closed")?;
-    ensure!(accepted.contains("success"), "{accepted}");
-    Ok(socket)
+/// Milliseconds for one page. The user's own jobs of the rounds before stand at its head.
+async fn read_page(door: &DoorServer, page: u64, least: u64) -> anyhow::Result<f64> {
+    let path = format!("/api/v1/jobs/?page={page}&page_size={PAGE}");
+    let request = door.asked(&reqwest::Client::new(), reqwest::Method::GET, &path);
+    let (answer, spent) =
+        clocked(async { Ok(request.send().await?.error_for_status()?.bytes().await?) }).await?;
+    let page: JobPage = serde_json::from_slice(&answer)?;
+    ensure!(
+        page.count >= least && !page.results.is_empty(),
+        "a short list: {}",
+        page.count
+    );
+    Ok(spent)
 }
 
 /// The FastAPI endpoint.
@@ -589,7 +344,7 @@ impl Peer {
 
     async fn create(&self, jobs: usize) -> anyhow::Result<Load> {
         let http = reqwest::Client::new();
-        let body = body(ValidatorKey(Keypair::from_uri("//Validator")?.hotkey()));
+        let body = job_body(ValidatorKey(Keypair::from_uri("//Validator")?.hotkey()));
         let url = format!("{}/jobs", self.server.base);
         let requests = (0..jobs).map(|_| http.post(&url).json(&body).build());
         load(requests.collect::<Result<_, _>>()?).await
@@ -625,26 +380,4 @@ impl Peer {
             .watched(|| reqwest::Client::new().get(&url), watchers)
             .await
     }
-}
-
-/// The result of some work and its time in milliseconds.
-async fn clocked<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<(T, f64)> {
-    let clock = SystemClock::new();
-    let began = muster_process::Clock::now(&clock);
-    let done = work.await?;
-    let spent = muster_process::Clock::now(&clock).since(began).as_secs_f64() * 1e3;
-    Ok((done, spent))
-}
-
-/// Asks until there is an answer.
-async fn soon<T>(ask: impl AsyncFn() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
-    let asking = async {
-        loop {
-            if let Some(answer) = ask().await? {
-                return Ok(answer);
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await; // polls until the server answers
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), asking).await?
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::http::{Extensions, StatusCode, header};
+use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::account::{Account, ApiKeySecret, Credential};
 use muster_facilitator_core::login_tokens::{Issuer, TokenRejection};
 use muster_facilitator_core::rights::Authority;
@@ -19,7 +20,6 @@ use muster_protocol::Digest;
 
 use super::rejection::ApiRejection;
 use super::rights::NeededRight;
-use crate::access_policy::AccessPolicy;
 use crate::user_limits::RequestRates;
 use crate::web::SessionCaller;
 use muster_facilitator_store::{Actor, KeyOwner, Store};

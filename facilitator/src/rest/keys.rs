@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
+use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::account::{Account, ApiKeySecret};
 use muster_facilitator_core::list_page::PageQuery;
 use muster_facilitator_core::request_bodies;
@@ -16,8 +17,7 @@ use super::admission::Caller;
 use super::json_body;
 use super::rejection::ApiRejection;
 use super::rights::{KeysRight, ReadRight};
-use crate::access_policy::AccessPolicy;
-use muster_facilitator_store::{KeyCreation, NewKey, Store};
+use muster_facilitator_store::{Actor, KeyCreation, NewKey, Store};
 
 /// The path of the audit log, for the links between its pages.
 const AUDIT_PATH: &str = "/api/v1/audit/";
@@ -29,6 +29,12 @@ pub(crate) struct KeyService {
     pub(crate) clock: SharedClock,
     /// The beginning of links, without a slash at the end; empty for relative links.
     pub(crate) public_url: String,
+}
+
+impl KeyService {
+    fn is_administrator(&self, actor: &Actor) -> bool {
+        self.policy.is_administrator(&actor.account, &actor.credential)
+    }
 }
 
 /// Creates an API key. Only this answer contains the key itself.
@@ -47,7 +53,7 @@ pub(super) async fn create(
     let wanted = request_bodies::parse_key_request(&body)?;
     let account = match wanted.account {
         None => caller.account().clone(),
-        Some(_) if !service.policy.is_administrator(&caller.actor) => {
+        Some(_) if !service.is_administrator(&caller.actor) => {
             let reason = "Only an administrator of this facilitator may create keys for other accounts.";
             return Err(ApiRejection::detail(StatusCode::FORBIDDEN, reason));
         }
@@ -113,7 +119,7 @@ pub(super) async fn revoke(
 ) -> Result<StatusCode, ApiRejection> {
     let Path(id) = id.map_err(|_| ApiRejection::not_found())?;
     let id = id.parse().map_err(|_| ApiRejection::not_found())?;
-    let account = (!service.policy.is_administrator(&caller.actor)).then(|| caller.account());
+    let account = (!service.is_administrator(&caller.actor)).then(|| caller.account());
     if service
         .store
         .revoke_key(&caller.actor, account, id, service.clock.now())
@@ -140,7 +146,7 @@ pub(super) async fn audit(
 ) -> Result<Json<AuditPage>, ApiRejection> {
     let Query(query) = query.map_err(|_| ApiRejection::no_such_page())?;
     let page = PageQuery::parse(&query).ok_or_else(ApiRejection::no_such_page)?;
-    let account = (!service.policy.is_administrator(&caller.actor)).then(|| caller.account());
+    let account = (!service.is_administrator(&caller.actor)).then(|| caller.account());
     let (count, results) = service
         .store
         .audit_log(account, page.limit(), page.offset())

@@ -81,6 +81,7 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(miners::show))
         .routes(routes!(reports::feedback, reports::give_feedback))
         .routes(routes!(reports::report_cheat))
+        .routes(routes!(reports::cheat_report))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::audit))

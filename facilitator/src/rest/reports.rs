@@ -6,10 +6,12 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use muster_facilitator_core::output_comparison::compare_outputs;
 use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_process::SharedClock;
-use muster_protocol::rest::{Feedback, Message, ReportCheat};
+use muster_protocol::JobId;
+use muster_protocol::rest::{CheatReportView, Feedback, Message, ReportCheat};
 use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag};
 
 use super::admission::Caller;
@@ -77,6 +79,36 @@ pub(super) async fn report_cheat(
     service.notifier.publish(Notice::Look(validator));
     let message = "Job reported as cheated".to_owned();
     Ok((StatusCode::CREATED, Json(Message { message })))
+}
+
+/// Returns the report of cheating about a job, and the comparison of the job's outputs with those of the trusted miner.
+#[utoipa::path(get, path = "/api/v1/jobs/{uuid}/cheat-report/", tag = "jobs", security(("bearer" = [])),
+    params(("uuid" = String, Path, format = "uuid", description = "The job that was reported")),
+    responses((status = 200, body = CheatReportView), ApiRejection))]
+pub(super) async fn cheat_report(
+    State(service): State<Arc<ReportService>>,
+    caller: Caller<ReadRight>,
+    uuid: Result<Path<String>, PathRejection>,
+) -> Result<Json<CheatReportView>, ApiRejection> {
+    let job_uuid = parse_job_id(uuid)?;
+    let own_view = async |job: JobId| {
+        let stored = service.store.job(job).await?;
+        let own = stored.filter(|job| job.account == *caller.account());
+        Ok::<_, ApiRejection>(own.ok_or_else(ApiRejection::not_found)?.view())
+    };
+    let reported = own_view(job_uuid).await?;
+    let stored = service.store.cheat_report(job_uuid).await?;
+    let stored = stored.ok_or_else(ApiRejection::not_found)?;
+    let trusted_job_uuid = stored.report.trusted_job_uuid.parse();
+    let trusted_job_uuid = trusted_job_uuid.map_err(|_| ApiRejection::not_found())?;
+    let trusted = own_view(trusted_job_uuid).await?;
+    Ok(Json(CheatReportView {
+        job_uuid,
+        trusted_job_uuid,
+        details: stored.report.details,
+        reported_at: stored.reported_at,
+        comparison: compare_outputs(&reported, &trusted),
+    }))
 }
 
 /// Returns the user's feedback on the job's result.

@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use muster_identity::verify_receipt;
 use muster_protocol::rest::{JobMetricsView, JobView};
 use muster_protocol::{JobId, Receipt, Timestamp};
+use muster_span_export::{order_stages, trace_of};
 use muster_web_pages::job::{self, CheckedReceipt};
 
 use super::WebState;
@@ -50,7 +51,9 @@ pub(super) async fn show(
                 Ok(metrics) => metrics,
                 Err(failure) => return signed_in.failure(&failure),
             };
-            Html(job::render(&signed_in.visitor(), &view, &metrics, &receipts)).into_response()
+            let way = order_stages(&trace_of(&view).stages);
+            let page = job::render(&signed_in.visitor(), &view, &metrics, &receipts, &way);
+            Html(page).into_response()
         }
         Err(failure) => signed_in.failure(&failure),
     }

@@ -1,9 +1,9 @@
 //! Users' reports about results: feedback and cheat reports.
 
 use muster_identity::{sign_request, verify_cheat_report};
-use muster_protocol::JobId;
-use muster_protocol::wire::facilitator::UserSignature;
+use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, UserSignature};
 use muster_protocol::wire::signing::full_request_object_digest;
+use muster_protocol::{JobId, JobStatus};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -94,6 +94,59 @@ async fn a_report_of_cheating_verifies_at_the_validator_with_details_and_without
             (400, json!({"error": "Cheat report already exists for this job"}))
         );
         stage.validator.is_idle().await;
+    }
+}
+
+/// A job on the trusted miner, and the report that names it: the user reads which outputs differ.
+#[tokio::test]
+async fn a_report_shows_how_the_outputs_compare_with_those_of_the_trusted_miner() {
+    for details in [Some(json!("the sum is wrong")), None] {
+        let mut stage = Stage::set().await;
+        let mut body = job_for(validator_key("Validator"));
+        body["on_trusted_miner"] = json!(true);
+        let trusted = stage.user.create(&body, stage.now()).await.uuid;
+        assert!(stage.validator.job().await.on_trusted_miner);
+        let mut report = json!({"job_uuid": stage.job, "trusted_job_uuid": trusted});
+        if let Some(details) = &details {
+            report["details"] = details.clone();
+        }
+        let path = format!("/api/v1/jobs/{}/cheat-report/", stage.job);
+        let read = async |stage: &Stage| read_json(stage.user.get(&path).send().await.unwrap()).await;
+        assert_eq!(read(&stage).await.0, 404, "nothing is reported yet");
+        assert_eq!(stage.report(&report).await.0, 201);
+        stage.validator.cheated().await;
+        let (status, view) = read(&stage).await;
+        assert_eq!(
+            (status, &view["comparison"]["verdict"]),
+            (200, &json!("not_compared")),
+            "{view}"
+        );
+        for (job, stdout) in [(stage.job, "41\n"), (trusted, "42\n")] {
+            let metadata = StatusMetadata {
+                miner_response: Some(MinerResponse {
+                    docker_process_stdout: stdout.to_owned(),
+                    ..MinerResponse::default()
+                }),
+                ..StatusMetadata::default()
+            };
+            stage
+                .validator
+                .report_with(job, JobStatus::Completed, Some(metadata))
+                .await
+                .unwrap();
+        }
+        let (_, view) = read(&stage).await;
+        assert_eq!(view["trusted_job_uuid"], json!(trusted));
+        assert_eq!(view["details"], details.unwrap_or_default());
+        let comparison = &view["comparison"];
+        assert_eq!(comparison["verdict"], "differs", "{view}");
+        assert_eq!(comparison["outputs"][0]["name"], "stdout");
+        assert_ne!(
+            comparison["outputs"][0]["job"],
+            comparison["outputs"][0]["trusted_job"]
+        );
+        let other = User::login(&stage.facilitator, "Other").await;
+        assert_eq!(read_json(other.get(&path).send().await.unwrap()).await.0, 404);
     }
 }
 

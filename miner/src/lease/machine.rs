@@ -133,6 +133,12 @@ impl Lease {
         }
     }
 
+    /// The most that it may take from its offer on, every wait included.
+    pub fn longest(&self) -> Duration {
+        let image = self.image_time_limit.map(Duration::from_secs);
+        self.patience.longest_lease(self.class, image, self.job_time)
+    }
+
     /// The attempt it serves.
     pub fn attempt(&self) -> AttemptId {
         self.token.attempt()

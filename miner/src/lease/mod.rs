@@ -15,10 +15,12 @@ use std::time::Duration;
 use muster_process::certificate::digest_of_pem;
 use muster_protocol::wire::executor::{ExecutorUp, OneTimeSecret, SessionClosed};
 use muster_protocol::wire::miner::{
-    FromMiner, HordeFailed, JobFailed, JobFinished, JobRequest, MachineSpecs, StreamingDetails,
-    StreamingJobReady, ToMiner,
+    FromMiner, HordeFailed, InitialJobRequest, JobFailed, JobFinished, JobRequest, MachineSpecs,
+    StreamingDetails, StreamingJobReady, ToMiner,
 };
-use muster_protocol::{AttemptId, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey};
+use muster_protocol::{
+    AttemptId, ExecutorClass, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
+};
 use muster_response_proof::{Attestation, HashScheme, Price};
 
 pub use hold::{Fence, LeaseSnapshot, ReturningExecutor};
@@ -208,6 +210,32 @@ pub enum LeaseRefusal {
     /// The executor that wants to come back has a secret that was used, or none of this lease.
     #[error("another process serves attempt {0}, or its secret is spent")]
     NotHeld(AttemptId),
+}
+
+impl LeaseTimeouts {
+    /// The most that a lease may take whose job takes `job` at most, the margin included: its waits come one after the
+    /// other. `image` is the limit that the validator gives the image, if it gives one.
+    pub fn longest_lease(&self, class: ExecutorClass, image: Option<Duration>, job: Duration) -> Duration {
+        let image = image.map_or(Duration::ZERO, |limit| limit.min(self.image));
+        let waits = [
+            class.spin_up_time(),
+            self.startup,
+            self.prepare,
+            image,
+            self.payload,
+            job,
+            self.reattach,
+        ];
+        waits.into_iter().fold(Duration::ZERO, Duration::saturating_add)
+    }
+
+    /// The most that a lease for this offer may take.
+    pub fn longest_of_offer(&self, offer: &InitialJobRequest) -> Duration {
+        let terms = offer.muster.as_deref();
+        let image = terms.and_then(|terms| terms.image_time_limit);
+        let job = job_time(offer).saturating_add(self.margin);
+        self.longest_lease(offer.executor_class, image.map(Duration::from_secs), job)
+    }
 }
 
 impl LeaseState {

@@ -1,6 +1,7 @@
 //! The events that the lease table takes and the effects that it returns.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use muster_protocol::wire::executor::OneTimeSecret;
 use muster_protocol::wire::miner::{AttemptNotice, FromMiner, InitialJobRequest, JobRequest, ToMiner};
@@ -33,6 +34,8 @@ pub struct JobOffer {
     pub served: bool,
     /// The validator's stake beside those of the others that the miner serves at this moment.
     pub stakes: ValidatorStakes,
+    /// Why the operator's limit on machine time admits no further machine; `None` if it does.
+    pub unaffordable: Option<String>,
 }
 
 /// The number of jobs that executors run at once, by class.
@@ -200,6 +203,8 @@ pub enum Effect {
         class: ExecutorClass,
         /// Whether the executor must take an image from an archive or with a login.
         private_image: bool,
+        /// The most that the lease may take.
+        lasts: Duration,
     },
     /// Go on with the executor of a lease that an earlier process of this miner opened.
     Resume {
@@ -211,6 +216,8 @@ pub enum Effect {
         private_image: bool,
         /// Whether it was started on this machine for its lease alone.
         apart: bool,
+        /// The most that the lease may take.
+        lasts: Duration,
     },
     /// Admit the executor on a connection to its lease.
     Admit {

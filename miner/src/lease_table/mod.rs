@@ -225,6 +225,7 @@ impl LeaseTable {
             class: lease.class(),
             private_image: lease.has_private_image(),
             apart: lease.is_apart(),
+            lasts: lease.longest(),
         };
         let active = ActiveLease {
             lease,
@@ -312,6 +313,11 @@ impl LeaseTable {
     pub fn next_tick(&self) -> Timestamp {
         let leases = self.active.values().map(|active| active.lease.deadline());
         leases.fold(self.forget_at, Timestamp::min)
+    }
+
+    /// How long the miner waits before it gives a lease up.
+    pub fn timeouts(&self) -> &LeaseTimeouts {
+        &self.rules.patience
     }
 
     /// Whether offers are declined because the miner is being emptied.
@@ -480,6 +486,7 @@ impl LeaseTable {
             token: lease.token().clone(),
             class: lease.class(),
             private_image: lease.has_private_image(),
+            lasts: lease.longest(),
         })
     }
 

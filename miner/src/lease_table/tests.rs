@@ -117,6 +117,7 @@ fn offered_with(connection: u64, n: u128, written: Timestamp) -> Event {
         receipt: Ok(receipt),
         served: true,
         stakes: ValidatorStakes::default(),
+        unaffordable: None,
     });
     Event::Offered {
         connection: ConnectionId(connection),

@@ -74,6 +74,7 @@ impl LeaseTable {
             receipt,
             served,
             stakes,
+            unaffordable,
         } = offered;
         let attempt = request.job_uuid;
         let unlisted = self.find_unlisted_image(validator, &request);
@@ -96,6 +97,7 @@ impl LeaseTable {
             draining: self.draining,
             share,
             unlisted,
+            unaffordable: unaffordable.as_deref(),
             flaw: receipt.as_ref().err(),
         };
         match (admission::decide(&offer, &facts), receipt) {
@@ -146,6 +148,7 @@ impl LeaseTable {
             token: lease.token().clone(),
             class: lease.class(),
             private_image: lease.has_private_image(),
+            lasts: lease.longest(),
         });
         let active = ActiveLease {
             beyond_share_since: is_beyond_share.then_some(now),

@@ -1,4 +1,4 @@
-//! The board that the dispatcher writes for the operator: open leases, the newest ends and declines, and the earnings.
+//! The board that is written for the operator: open leases, the newest ends and declines, the earnings, and the grades.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{Receipt, ReceiptPayload, Timestamp, ValidatorKey};
+use muster_stated_grades::GradeBoard;
 use muster_status_views::miner::{DeclinedOffer, Earnings, EndedLease, LeaseView, MAX_LISTED};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -17,13 +18,14 @@ use crate::metrics::end_of;
 /// The most characters of a reason that are kept.
 const MAX_WORDS: usize = 500;
 
-/// The board. The dispatcher writes it; the operator's pages read it.
+/// The board. The dispatcher writes it, and the reader of grades its part; the operator's pages read it.
 #[derive(Debug, Default)]
 pub struct OperatorBoard {
     /// Whether somebody waits for the leases.
     asked: AtomicBool,
     leases: watch::Sender<LeaseList>,
     past: Mutex<PastEvents>,
+    grades: GradeBoard,
 }
 
 /// The open leases as they were last asked for.
@@ -88,6 +90,11 @@ impl OperatorBoard {
             leases: open.into_iter().take(MAX_LISTED).map(view).collect(),
             more: u64::try_from(more).unwrap_or(u64::MAX),
         });
+    }
+
+    /// The grades that validators state about this miner.
+    pub(crate) const fn grades(&self) -> &GradeBoard {
+        &self.grades
     }
 
     pub(crate) fn past(&self) -> PastEvents {

@@ -108,6 +108,7 @@ async fn status(State(sources): State<OperatorSources>) -> Json<MinerStatus> {
         earnings: past.earnings(),
         ended: past.ended.into(),
         declines: past.declines.into(),
+        grades: state.board.grades().list(),
     })
 }
 

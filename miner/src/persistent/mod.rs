@@ -338,6 +338,7 @@ mod tests {
             class,
             private_image: false,
             miner_address: "ws://127.0.0.1:1".to_owned(),
+            lasts: std::time::Duration::from_secs(60),
         }
     }
 

@@ -8,10 +8,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
-use muster_operator_tools::{AdoptArguments, SlashArguments};
+use muster_operator_tools::{
+    AdoptArguments, AuditOrderArguments, CheckArguments, ExplainAuditArguments, ShowAuditArguments,
+    SlashArguments,
+};
 use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
-use muster_score_tools::{Audit, Score, Simulate};
+use muster_score_tools::{AuditCurve, AuditReplay, AuditScore, Score, Simulate};
 use url::Url;
 
 pub(crate) use user::{
@@ -62,7 +65,7 @@ pub(crate) enum Command {
     /// Explain miners' weights, and keep what they rest on.
     #[command(subcommand)]
     Score(Score),
-    /// Do a validator's sums again, offline: weights, and verdicts about streamed answers.
+    /// Spot checks of streamed answers, and a validator's sums done again: verdicts and weights, offline.
     #[command(subcommand)]
     Audit(Audit),
     /// Simulate the pay of honest miners and of attackers, with the real scoring code.
@@ -224,28 +227,18 @@ pub(crate) enum ValidatorCommand {
     /// Show what each miner has deposited as collateral, and whether it is enough.
     Collateral(OfValidator),
     /// Take a part of a miner's collateral, by a file of evidence. The same order twice takes it once.
-    Slash(Box<ValidatorSlash>),
+    Slash(Box<ValidatorOrder<SlashArguments>>),
     /// Let a verdict about streamed answers count in the scores: the validator replays its bundle of evidence.
-    Adopt(Box<ValidatorAdopt>),
+    Adopt(Box<ValidatorOrder<AdoptArguments>>),
+    /// Open a session on the trusted miner ([trusted_miner]), look at it, and close it.
+    CheckTrustedMiner(Box<ValidatorOrder<CheckArguments>>),
 }
 
-/// `muster validator slash`.
+/// An order of a validator's operator: `muster validator slash` and the like.
 #[derive(Debug, Args)]
-pub(crate) struct ValidatorSlash {
+pub(crate) struct ValidatorOrder<T: Args> {
     #[command(flatten)]
-    pub(crate) order: SlashArguments,
-    /// The file with the validator's `operator_token`; the local subnet's by default.
-    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
-    pub(crate) token_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) of: OfValidator,
-}
-
-/// `muster validator adopt`.
-#[derive(Debug, Args)]
-pub(crate) struct ValidatorAdopt {
-    #[command(flatten)]
-    pub(crate) order: AdoptArguments,
+    pub(crate) order: T,
     /// The file with the validator's `operator_token`; the local subnet's by default.
     #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,
@@ -410,7 +403,7 @@ pub(crate) enum Grade {
     Run(GradeRun),
     /// List the newest batches of a validator.
     #[command(visible_alias = "list")]
-    Ls(GradeLs),
+    Ls(ListNewest),
     /// Show the results of a miner's executors, with every reason.
     Explain(GradeExplain),
     /// Judge a batch again from its evidence, offline; ends with 1 if the evidence contradicts the validator.
@@ -452,6 +445,34 @@ pub(crate) struct GradeSelf {
     pub(crate) runs: u32,
 }
 
+/// `muster audit`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Audit {
+    /// Audit the answers that have gathered, now: the validator starts references and judges each coldkey.
+    Run(Box<ValidatorOrder<AuditOrderArguments>>),
+    /// List the audits of a validator, the newest first.
+    Ls(ListNewest),
+    /// Show the audits from which a bundle came, or one audit.
+    Show(ValidatorQuestion<ShowAuditArguments>),
+    /// Fetch a bundle from a validator and name everything from which its verdict follows.
+    Explain(ValidatorQuestion<ExplainAuditArguments>),
+    /// Check a bundle of evidence about streamed answers and compute its verdict again, offline.
+    Replay(AuditReplay),
+    /// Simulate cheats and honest miners by measured answers: audited answers to conviction, false accusations.
+    Curve(AuditCurve),
+    /// Compute the weights of a cycle again from its snapshot, bit for bit.
+    Score(AuditScore),
+}
+
+/// A question to a running validator.
+#[derive(Debug, Args)]
+pub(crate) struct ValidatorQuestion<T: Args> {
+    #[command(flatten)]
+    pub(crate) question: T,
+    #[command(flatten)]
+    pub(crate) of: OfValidator,
+}
+
 /// `muster grade run`.
 #[derive(Debug, Args)]
 pub(crate) struct GradeRun {
@@ -465,9 +486,9 @@ pub(crate) struct GradeRun {
     pub(crate) of: OfValidator,
 }
 
-/// `muster grade ls`.
+/// `muster grade ls` and `muster audit ls`.
 #[derive(Debug, Args)]
-pub(crate) struct GradeLs {
+pub(crate) struct ListNewest {
     /// The number of rows to show.
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) limit: u32,

@@ -132,6 +132,9 @@ pub(crate) struct JobRun {
     /// How long outputs may take to be delivered; by default 30s, 5m if there are any.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) upload_timeout: Option<Duration>,
+    /// Run it on the trusted miner, if the validator keeps one.
+    #[arg(long)]
+    pub(crate) on_trusted_miner: bool,
     #[command(flatten)]
     pub(crate) terms: TermsOptions,
     /// A URL that the facilitator tells the job's end: a signed POST (see `muster webhook`).

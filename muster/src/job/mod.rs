@@ -142,7 +142,7 @@ async fn show(args: JobTraced, clock: SharedClock) -> Result<ExitCode> {
     let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
     let view = client.job(args.id).await.map_err(client_failure)?;
     if trace && args.json {
-        let told = trace_text::trace_of(&view);
+        let told = muster_span_export::trace_of(&view);
         print::line(format_args!("{}", serde_json::to_string_pretty(&told)?));
     } else if trace {
         trace_text::show(&view);

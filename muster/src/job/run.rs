@@ -378,7 +378,7 @@ fn request(
         env,
         use_gpu: args.class.has_gpu(),
         artifacts_dir: Some(args.artifacts.clone()),
-        on_trusted_miner: false,
+        on_trusted_miner: args.on_trusted_miner,
         download_time_limit: download.as_secs(),
         execution_time_limit: args.timeout.as_secs(),
         streaming_start_time_limit: 0,

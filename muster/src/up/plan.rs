@@ -446,6 +446,9 @@ impl Setup<'_> {
             "operator": {
                 "bind": self.subnet.operator_of(name),
                 "token": self.layout.miner_token(name),
+                "dial_allow": ["127.0.0.0/8"],
+                // An epoch of this chain takes seconds.
+                "grades_s": 2,
             },
             "executor": {
                 "class": "always_on.test",

@@ -432,6 +432,7 @@ fn offered(request: Box<InitialJobRequest>) -> JobOffer {
         served: true,
         // The simulation has one validator.
         stakes: ValidatorStakes::default(),
+        unaffordable: None,
     }
 }
 

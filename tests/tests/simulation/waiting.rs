@@ -187,7 +187,7 @@ impl World {
             .validator
             .lines
             .queue
-            .in_order(CLASS)
+            .in_order(CLASS.into())
             .map(|row| row.job)
             .collect();
         let expected = self.ledger.queue.order();
@@ -260,7 +260,7 @@ impl World {
         let queue = &self.validator.lines.queue;
         let job = if self.mutated(Mutation::ValidatorWaitsForTheFirst) {
             queue
-                .in_order(CLASS)
+                .in_order(CLASS.into())
                 .find(|waiting| miner_of(waiting.job).is_some())
         } else {
             queue.first_where(CLASS, |waiting| miner_of(waiting.job).is_some())
@@ -331,7 +331,7 @@ fn place_of(job: JobId, stored: &Job, terms: WaitTerms, ticket: QueueTicket) -> 
     WaitingJob {
         job,
         account: terms.account,
-        class: CLASS,
+        line: CLASS.into(),
         priority: terms.priority,
         ticket,
         since: stored.since,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
 use muster_job_messages::outgoing::OutgoingMessages;
+use muster_job_queue::ExecutorLine;
 use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
 use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
@@ -16,8 +17,7 @@ use muster_routing::availability::{
     describe_private_offers,
 };
 use muster_routing::{
-    CacheKey, Candidate, CollateralVerdict, JobRequirements, MinerStats, RoutableNeuron, Route,
-    RouteDecision, RoutingPolicy, note_proven, route,
+    CacheKey, Candidate, JobRequirements, MinerStats, Route, RouteDecision, RoutingPolicy, note_proven, route,
 };
 use muster_store::StoreError;
 use serde_json::{Value, json};
@@ -25,6 +25,7 @@ use uuid::Uuid;
 
 use super::JobDrivers;
 use super::cancellation::CancelSignal;
+use super::miner_pool::{MinerPool, line_of};
 use crate::config::TimingConfig;
 use crate::state::ValidatorState;
 use crate::store::{NewAttempt, StoredAttempt};
@@ -62,8 +63,9 @@ pub(super) fn assign_waiting(
 ) -> Option<Box<NewAttempt>> {
     let state = &*drivers.state;
     let avoided = avoided_owners(earlier, metagraph);
-    let requirements = requirements(state, request, tried_miners(earlier), avoided);
-    let (found, chosen) = choose(drivers, &requirements, metagraph, &policy(state, false));
+    let requirements = requirements(state, request, tried_miners(line_of(request), earlier), avoided);
+    let pool = pool_of(drivers, request);
+    let (found, chosen) = choose(drivers, pool, &requirements, metagraph, &policy(state, false));
     let decision = found.decision(requirements.class, metagraph.block.0);
     Some(Box::new(new_attempt(state, request, earlier, chosen?, decision)))
 }
@@ -71,16 +73,16 @@ pub(super) fn assign_waiting(
 /// The kind of executor that a job waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExecutorNeed {
-    pub(super) class: ExecutorClass,
+    pub(super) line: ExecutorLine,
     /// Whether the executor must take an image from an archive or with a login.
     pub(super) private_image: bool,
 }
 
 impl ExecutorNeed {
     /// The kind of executor for a job that everybody may read the image of.
-    pub(super) fn of_class(class: ExecutorClass) -> Self {
+    pub(super) fn of_line(line: ExecutorLine) -> Self {
         Self {
-            class,
+            line,
             private_image: false,
         }
     }
@@ -88,17 +90,26 @@ impl ExecutorNeed {
     /// The kind of executor that this job needs.
     pub(super) fn of_job(request: &JobRequest) -> Self {
         Self {
-            class: request.executor_class,
+            line: line_of(request),
             private_image: request.has_private_image(),
         }
     }
 }
 
+/// The miners that a job may be offered to.
+fn pool_of(drivers: &JobDrivers, request: &JobRequest) -> MinerPool {
+    match drivers.own_jobs.pinned_miner(request.uuid) {
+        Some(miner) if !request.on_trusted_miner => MinerPool::Pinned(miner),
+        Some(_) | None => MinerPool::of_line(line_of(request)),
+    }
+}
+
 /// The route of a user's job with this need that no miner was asked for yet, by what the ledger knows now.
-pub(super) fn route_class(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &Metagraph) -> Route {
+pub(super) fn route_need(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &Metagraph) -> Route {
+    let class = need.line.class;
     let requirements = JobRequirements {
         job: JobId::from_uuid(Uuid::nil()),
-        class: need.class,
+        class,
         private_image: need.private_image,
         image: CacheKey::image(""),
         inputs: BTreeSet::new(),
@@ -106,11 +117,12 @@ pub(super) fn route_class(drivers: &JobDrivers, need: ExecutorNeed, metagraph: &
         avoided_owners: BTreeSet::new(),
         reserved_us: 0,
     };
-    let neurons = routable_neurons(&drivers.state, metagraph, Some(need.class), None);
+    let pool = MinerPool::of_line(need.line);
+    let neurons = pool.neurons(&drivers.state, metagraph, Some(class));
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
     let mut stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
-    add_proven(&drivers.state, need.class, &mut stats);
+    complete_stats(&drivers.state, pool, class, &mut stats);
     route(&requirements, &neurons, &stats, &policy(&drivers.state, false))
 }
 
@@ -121,7 +133,7 @@ fn may_be_asked_later(
     tried: &BTreeSet<MinerKey>,
     metagraph: &Metagraph,
 ) -> bool {
-    let mut found = route_class(drivers, need, metagraph);
+    let mut found = route_need(drivers, need, metagraph);
     found
         .candidates
         .retain(|candidate| !tried.contains(&candidate.miner));
@@ -132,12 +144,13 @@ fn may_be_asked_later(
     }
 }
 
-/// The subnet's offers by class.
+/// The offers of some miners by class.
 pub(super) fn capacities(
     drivers: &JobDrivers,
+    pool: MinerPool,
     metagraph: &Metagraph,
 ) -> BTreeMap<ExecutorClass, ClassCapacity> {
-    let neurons = routable_neurons(&drivers.state, metagraph, None, None);
+    let neurons = pool.neurons(&drivers.state, metagraph, None);
     let miners = neurons.iter().map(|neuron| neuron.miner);
     let now = drivers.state.clock.now();
     let stats = drivers.ledger().stats(miners, &BTreeSet::new(), now);
@@ -168,28 +181,32 @@ pub(super) async fn assign(
         }
     };
     let is_own = state.is_own(request);
-    // None that was asked before: a miner that was busy is asked again only after the job has waited.
-    let asked = earlier.iter().map(|attempt| attempt.miner).collect();
+    // None that was asked before: a miner that was busy is asked again only after the job has waited. No
+    // other miner stands in for the trusted one; the ledger remembers that it was busy.
+    let asked = earlier.iter().map(|attempt| attempt.miner);
+    let asked = asked.filter(|_| is_own || !request.on_trusted_miner).collect();
+    let pool = pool_of(drivers, request);
     let avoided = avoided_owners(earlier, &metagraph);
     let (requirements, policy) = (
         requirements(state, request, asked, avoided),
         policy(state, is_own),
     );
     let mut used = Arc::clone(&metagraph);
-    let (mut found, mut chosen) = choose(drivers, &requirements, &metagraph, &policy);
+    let (mut found, mut chosen) = choose(drivers, pool, &requirements, &metagraph, &policy);
     // A miner may have announced itself since the metagraph was read, so look at a newer one before turning the user
     // away.
     if chosen.is_none()
         && let Some(newer) = state.subnet.read_newer_than(&metagraph).await
     {
-        (found, chosen) = choose(drivers, &requirements, &newer, &policy);
+        (found, chosen) = choose(drivers, pool, &requirements, &newer, &policy);
         used = newer;
     }
     let decision = found.decision(requirements.class, used.block.0);
     let Some(chosen) = chosen else {
         let need = ExecutorNeed::of_job(request);
         let outcome = no_miner_fits(drivers, need, &found, &used);
-        if !is_own && may_be_asked_later(drivers, need, &unaskable_miners(earlier, Some(&used)), &used) {
+        let unaskable = unaskable_miners(need.line, earlier, Some(&used));
+        if !is_own && may_be_asked_later(drivers, need, &unaskable, &used) {
             return Ok(Assignment::Later(Box::new(decision), outcome));
         }
         tracing::warn!(code = %ErrorCode::NoMiner, job = %request.uuid, class = %requirements.class, excluded = %found.explain(), "no miner for a job");
@@ -245,19 +262,22 @@ fn reserved_us(state: &ValidatorState, request: &JobRequest) -> u64 {
     plan.executor_seconds().saturating_mul(1_000_000)
 }
 
-/// The miners that have had their attempt at a job: all but those that only said that they were busy.
-fn tried_miners(earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
-    let real = earlier.iter().filter(|attempt| !was_declined_as_busy(attempt));
+/// The miners that have had their attempt at a job: all but those that only said that they were busy. The trusted miner
+/// may be asked again, because no other miner runs its jobs.
+fn tried_miners(line: ExecutorLine, earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
+    let real = earlier.iter().filter(|attempt| !attempt.was_declined_as_busy());
+    let real = real.filter(|_| !line.on_trusted_miner);
     real.map(|attempt| attempt.miner).collect()
 }
 
 /// The miners that must not be asked again for a job: those that were tried, and the others of an owner whose miner did
 /// not get the job's image in time.
 pub(super) fn unaskable_miners(
+    line: ExecutorLine,
     earlier: &[StoredAttempt],
     metagraph: Option<&Metagraph>,
 ) -> BTreeSet<MinerKey> {
-    let mut miners = tried_miners(earlier);
+    let mut miners = tried_miners(line, earlier);
     if let Some(metagraph) = metagraph {
         let owners = avoided_owners(earlier, metagraph);
         let theirs = metagraph
@@ -267,23 +287,6 @@ pub(super) fn unaskable_miners(
         miners.extend(theirs.map(|neuron| MinerKey(neuron.hotkey)));
     }
     miners
-}
-
-/// How the last attempt ended that was more than a miner's word that it is busy.
-pub(super) fn last_failure(attempts: &[StoredAttempt]) -> Option<Outcome> {
-    let mut real = attempts
-        .iter()
-        .rev()
-        .filter(|attempt| !was_declined_as_busy(attempt));
-    real.find_map(|attempt| attempt.machine.outcome().cloned())
-}
-
-/// Whether the miner declined the attempt because it was busy.
-pub(super) fn was_declined_as_busy(attempt: &StoredAttempt) -> bool {
-    match attempt.machine.outcome() {
-        Some(Outcome::Rejected(details)) => details.reason == JobRejectionReason::Busy,
-        Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) | None => false,
-    }
 }
 
 /// The operator's rules. A miner that has not shown its executors gets one attempt of a user's job at a time, while the
@@ -301,21 +304,22 @@ pub(super) fn next_ordinal(earlier: &[StoredAttempt]) -> u32 {
 /// Routes the job, and notes the attempt in the ledger before the lock is released, so that the next job sees it.
 fn choose(
     drivers: &JobDrivers,
+    pool: MinerPool,
     requirements: &JobRequirements,
     metagraph: &Metagraph,
     policy: &RoutingPolicy,
 ) -> (Route, Option<Candidate>) {
-    let pinned = drivers.own_jobs.pinned_miner(requirements.job);
-    let subjects = routable_neurons(&drivers.state, metagraph, Some(requirements.class), pinned);
+    let subjects = pool.neurons(&drivers.state, metagraph, Some(requirements.class));
     let mut images_and_inputs = requirements.inputs.clone();
     images_and_inputs.insert(requirements.image);
     let now = drivers.state.clock.now();
+    let is_pinned = drivers.own_jobs.pinned_miner(requirements.job).is_some();
     let mut ledger = drivers.ledger();
     // A pinned miner is asked whatever its record says: if it has nothing free, it has to show why.
     let recorded = subjects.iter().map(|subject| subject.miner);
-    let recorded = recorded.filter(|_| pinned.is_none());
+    let recorded = recorded.filter(|_| !is_pinned);
     let mut standings = ledger.stats(recorded, &images_and_inputs, now);
-    add_proven(&drivers.state, requirements.class, &mut standings);
+    complete_stats(&drivers.state, pool, requirements.class, &mut standings);
     let found = route(requirements, &subjects, &standings, policy);
     let chosen = found.candidates.first().copied();
     if let Some(chosen) = chosen {
@@ -325,40 +329,25 @@ fn choose(
     (found, chosen)
 }
 
-/// Adds the executors that validators agree are proven to what the ledger knows.
-fn add_proven(state: &ValidatorState, class: ExecutorClass, stats: &mut BTreeMap<MinerKey, MinerStats>) {
-    let proven = state.proven();
-    note_proven(stats, class, |miner| proven.of(miner, class));
-}
-
-/// The neurons of the subnet as routing needs them; only that of `pinned`, if not `None`.
-fn routable_neurons(
+/// Adds the executors that validators agree are proven to what the ledger knows. Of the trusted miner the manifest
+/// counts, and no incident: the ledger lets its jobs wait after each failure.
+fn complete_stats(
     state: &ValidatorState,
-    metagraph: &Metagraph,
-    class: Option<ExecutorClass>,
-    pinned: Option<MinerKey>,
-) -> Vec<RoutableNeuron> {
-    let neurons = metagraph.neurons.iter();
-    // Grading leases what a miner says that it has, and pays nothing.
-    let class = class.filter(|_| pinned.is_none());
-    let (allowance, head) = (state.allowance.lock(), state.subnet.head());
-    neurons
-        .filter(|neuron| pinned.is_none_or(|miner| miner.0 == neuron.hotkey))
-        .map(|neuron| RoutableNeuron {
-            uid: neuron.uid.0,
-            miner: MinerKey(neuron.hotkey),
-            owner: neuron.coldkey,
-            axon: neuron.axon,
-            allowance_us: class
-                .zip(head)
-                .and_then(|(class, head)| allowance.left(MinerKey(neuron.hotkey), class, head.0)),
-            collateral: match pinned {
-                // Grading finds out what a miner has, and asks for no deposit.
-                Some(_) => CollateralVerdict::NotRequired,
-                None => state.collateral.verdict(MinerKey(neuron.hotkey)),
-            },
-        })
-        .collect()
+    pool: MinerPool,
+    class: ExecutorClass,
+    stats: &mut BTreeMap<MinerKey, MinerStats>,
+) {
+    match pool {
+        MinerPool::Subnet | MinerPool::Pinned(_) => {
+            let proven = state.proven();
+            note_proven(stats, class, |miner| proven.of(miner, class));
+        }
+        MinerPool::Trusted => {
+            for miner in stats.values_mut() {
+                (miner.incidents, miner.incidents_until) = (0, None);
+            }
+        }
+    }
 }
 
 /// A new attempt on the chosen miner, with its signed started receipt.
@@ -429,8 +418,8 @@ pub(super) fn no_miner_fits(
     found: &Route,
     metagraph: &Metagraph,
 ) -> Outcome {
-    let offered = capacities(drivers, metagraph);
-    let class = need.class;
+    let offered = capacities(drivers, MinerPool::of_line(need.line), metagraph);
+    let class = need.line.class;
     let image = if need.private_image {
         " with a private image"
     } else {
@@ -438,17 +427,27 @@ pub(super) fn no_miner_fits(
     };
     let message = match availability(found) {
         Availability::Later(reasons) => {
-            format!("no miner can take a job of class {class}{image} now: {reasons}")
+            let nobody = if need.line.on_trusted_miner {
+                "this validator's trusted miner cannot"
+            } else {
+                "no miner can"
+            };
+            format!("{nobody} take a job of class {class}{image} now: {reasons}")
         }
         Availability::Now(_) | Availability::Never => {
-            let mut offers = describe_offers(&offered);
+            let (nobody, mut offers) = if need.line.on_trusted_miner {
+                let offers = describe_trusted_offers(&drivers.state, &offered);
+                ("this validator's trusted miner cannot", offers)
+            } else {
+                ("no miner of this subnet can", describe_offers(&offered))
+            };
             if need.private_image && !offered.is_empty() {
                 offers = format!("{offers}; {}", describe_private_offers(&offered));
             }
             if let Some(short) = describe_collateral(found) {
                 offers = format!("{offers}; {short}");
             }
-            format!("no miner of this subnet can take a job of class {class}{image}: {offers}")
+            format!("{nobody} take a job of class {class}{image}: {offers}")
         }
     };
     let count = |of: fn(&ClassCapacity) -> u32| -> BTreeMap<_, _> {
@@ -468,6 +467,20 @@ pub(super) fn no_miner_fits(
         context.insert("private_images".to_owned(), takers);
     }
     no_miner(&message, context)
+}
+
+/// The classes that the trusted miner offers, as a user reads them.
+fn describe_trusted_offers(
+    state: &ValidatorState,
+    offered: &BTreeMap<ExecutorClass, ClassCapacity>,
+) -> String {
+    if state.config.trusted_miner.miner().is_none() {
+        return "this validator keeps none any more; submit the job without on_trusted_miner".to_owned();
+    }
+    if offered.is_empty() {
+        return "it has not shown its executors".to_owned();
+    }
+    describe_offers(offered)
 }
 
 /// The outcome of a job for which no miner is known, because the chain has not answered since the start.

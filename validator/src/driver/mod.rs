@@ -1,17 +1,17 @@
 //! The drivers of the jobs that run: one task a job, which runs the attempt, assigns another miner if the attempt
 //! failed through no fault of the user's, and reports the end once. Jobs that wait have no task.
 //!
-//! [`assignment`] chooses the miner, [`queue`] keeps the jobs that wait for one, [`attempt_runner`] runs one attempt,
-//! [`unmatched`] answers messages about attempts that have no driver. `muster_job_messages` holds the messages
-//! themselves, and `muster_miner_link` carries them.
+//! [`assignment`] chooses the miner among those of a [`miner_pool`], [`queue`] keeps the jobs that wait for one,
+//! [`attempt_runner`] runs one attempt, [`unmatched`] answers messages about attempts that have no driver.
+//! `muster_job_messages` holds the messages themselves, and `muster_miner_link` carries them.
 
 mod assignment;
 mod attempt_runner;
 mod cancellation;
 mod final_report;
 mod ledger;
+mod miner_pool;
 mod queue;
-mod running_own_jobs;
 mod unmatched;
 
 use std::net::SocketAddr;
@@ -21,6 +21,7 @@ use std::time::Duration;
 use muster_chain::Metagraph;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::backend::JobNews;
+use muster_gateway::own_jobs::OwnJobs;
 use muster_grading_runner::store::GradingStore;
 use muster_job_messages::report::{
     add_complaint, describe, excuse_own_cancellation, explain_slow_image, fault_of, final_metadata,
@@ -48,9 +49,9 @@ use attempt_runner::{AttemptEnd, AttemptRunner};
 use cancellation::{CancelSignal, RunningJobs};
 use final_report::export_trace;
 pub(crate) use final_report::read_final_metadata;
-pub(crate) use queue::{FirstStep, LineView};
+use miner_pool::line_of;
+pub(crate) use queue::FirstStep;
 use queue::{ReturningJob, WaitingJobs};
-use running_own_jobs::OwnJobs;
 
 /// The drivers of all open jobs, and the state that only they change.
 #[derive(Debug)]
@@ -524,12 +525,13 @@ impl JobDrivers {
     }
 
     /// The attempts that count against the most that a job may have. A user's job waits while miners are busy, so their
-    /// word for it does not count.
+    /// word for it does not count, and one for the trusted miner waits while that miner is away.
     fn count_attempts(&self, request: &JobRequest, attempts: &[StoredAttempt]) -> u32 {
         let is_own = self.state.is_own(request);
         let counted = attempts
             .iter()
-            .filter(|attempt| is_own || !assignment::was_declined_as_busy(attempt));
+            .filter(|attempt| is_own || !attempt.was_declined_as_busy())
+            .filter(|attempt| is_own || !request.on_trusted_miner || !attempt.was_out_of_reach());
         u32::try_from(counted.count()).unwrap_or(u32::MAX)
     }
 
@@ -537,7 +539,7 @@ impl JobDrivers {
     fn note_duration(&self, request: &JobRequest, outcome: &Outcome, took: Duration) {
         match outcome {
             Outcome::Completed(_) | Outcome::Failed(_) => {
-                self.waiting.note_duration(request.executor_class, took);
+                self.waiting.note_duration(line_of(request), took);
             }
             Outcome::Rejected(_) | Outcome::HordeFailed(_) => {}
         }

@@ -67,6 +67,7 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
         if let Some(address) = neuron.axon
             && !address.ip().is_unspecified()
             && neuron.hotkey != own_key
+            && !state.config.trusted_miner.is(neuron.hotkey)
             && !blacklist.contains(&miner)
         {
             miners.push((miner, address));

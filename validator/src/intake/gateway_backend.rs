@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::backend::{StreamingJobOrder, ValidatorBackend};
+use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_gateway::{Gateway, GatewayDeps};
 use muster_protocol::{JobId, ValidatorKey};
 
@@ -32,6 +33,19 @@ pub(crate) async fn open_gateway(jobs: OwnJobIntake) -> Result<Option<Gateway>, 
     };
     let gateway = Gateway::open(bind, state.config.gateway.clone(), parts).await?;
     Ok(Some(gateway))
+}
+
+/// Sessions on the trusted miner, for the validator's own checks; `None` if the configuration names no such miner.
+pub(crate) fn trusted_sessions(jobs: &OwnJobIntake) -> Option<TrustedSessions> {
+    let state = &jobs.state;
+    let own = state.config.trusted_miner.miner()?;
+    Some(TrustedSessions {
+        backend: Arc::new(jobs.clone()),
+        miner: own.miner,
+        skew: state.config.gateway.skew(),
+        clock: Arc::clone(&state.clock),
+        tasks: state.tasks.clone(),
+    })
 }
 
 impl ValidatorBackend for OwnJobIntake {

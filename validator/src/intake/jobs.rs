@@ -92,7 +92,7 @@ impl JobIntake {
             Err(VerifyError::Terms { .. }) => SignatureCheck::WrongTerms,
             Err(_) => SignatureCheck::Wrong,
         };
-        let (rules, own_key) = (state.config.users.rules(), state.keypair.hotkey());
+        let (rules, own_key) = (state.config.user_rules(), state.keypair.hotkey());
         let seen = match decide_admission(&request, signature, PriorRequest::Never, &rules, own_key) {
             Admission::Admit if !self.can_open_credentials(&request) => {
                 let details = RejectionDetails {

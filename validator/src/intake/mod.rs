@@ -7,9 +7,11 @@
 //! | [`own_jobs`] | turns an order for a session into a signed job of the validator's own |
 //! | [`gateway_backend`] | opens the gateway, and is its view of the validator |
 //! | [`grading_backend`] | opens grading, and is its view of the validator |
+//! | [`audit_backend`] | opens the spot checks, and is their view of the validator |
 //! | [`census`] | asks every miner which executors it has, and for its main hotkey |
 //! | [`whitelist`] | tells every miner which images sealed sessions may run |
 
+pub(crate) mod audit_backend;
 pub(crate) mod census;
 pub(crate) mod gateway_backend;
 pub(crate) mod grading_backend;

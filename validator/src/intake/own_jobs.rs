@@ -1,17 +1,14 @@
-//! The validator's own jobs: sessions that its gateway or grading orders, run as jobs whose user is the validator.
+//! The validator's own jobs: sessions that its gateway, its grading or its checks order, run as jobs whose user is the
+//! validator. An order that names the trusted miner becomes a job for the trusted miner.
 
 use std::sync::Arc;
 
-use indexmap::IndexMap;
 use muster_gateway::backend::StreamingJobOrder;
-use muster_identity::sign_job;
+use muster_gateway::session_job::{SessionJobParts, sign_session_job};
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::{
-    BittensorSignature, JobNew, JobRequest, JobRequestTag, SignatureScope, UserSignature,
-};
-use muster_protocol::wire::miner::{GraderTerms, SealTerms, StreamingDetails};
-use muster_protocol::{ExecutorClass, JobId, Signature, UserKey};
+use muster_protocol::wire::miner::GraderTerms;
+use muster_protocol::{ExecutorClass, JobId};
 use muster_store::StoreError;
 
 use crate::driver::JobDrivers;
@@ -19,8 +16,8 @@ use crate::state::ValidatorState;
 
 /// The namespace of the jobs that run the gateway's sessions.
 const GATEWAY_NAMESPACE: &str = "muster.gateway";
-/// Seconds for the inputs and outputs of a session, which has none.
-const NO_DATA_SECS: u64 = 5;
+/// The namespace of the sessions on the trusted miner.
+const CHECK_NAMESPACE: &str = "muster.check";
 
 /// Orders and cancels the validator's own jobs.
 #[derive(Clone)]
@@ -37,8 +34,8 @@ impl OwnJobIntake {
     /// Stores and starts the job of a session. The error is text for the log.
     pub(super) async fn order(&self, order: StreamingJobOrder) -> Result<(), String> {
         let state = &self.state;
-        let request = session_job(state, &order);
         let now = state.clock.now();
+        let request = sign_session_job(&order, job_parts(state, &order), now);
         self.drivers
             .register_own(order.job, order.miner, order.news.clone());
         match state.store.admit_own(&request, &encode(&request), now).await {
@@ -91,55 +88,19 @@ fn grader_terms(state: &ValidatorState, class: ExecutorClass) -> Option<GraderTe
     })
 }
 
-/// The job that runs a session, signed by the validator as its user.
-fn session_job(state: &ValidatorState, order: &StreamingJobOrder) -> JobRequest {
-    let service = &order.service;
-    let unsigned = UserSignature {
-        signature_type: BittensorSignature,
-        signatory: UserKey(state.keypair.hotkey()),
-        timestamp_ns: 0,
-        signature: Signature::from_bytes([0; 64]),
-        signature_scope: SignatureScope::SignedFields,
+/// The validator's part of the job that runs a session.
+fn job_parts<'a>(state: &'a ValidatorState, order: &StreamingJobOrder) -> SessionJobParts<'a> {
+    let own = state.config.trusted_miner;
+    let on_trusted_miner = order.miner.is_some_and(|miner| own.is(miner.0));
+    let (namespace, grader) = match order.miner {
+        None => (GATEWAY_NAMESPACE, grader_terms(state, order.service.class)),
+        Some(_) if on_trusted_miner => (CHECK_NAMESPACE, None),
+        Some(_) => (GRADING_NAMESPACE, None),
     };
-    let mut job = JobRequest {
-        signature: unsigned,
-        r#type: JobNew,
-        message_type: JobRequestTag,
-        uuid: order.job,
-        job_namespace: Some(
-            order
-                .miner
-                .map_or(GATEWAY_NAMESPACE, |_| GRADING_NAMESPACE)
-                .to_owned(),
-        ),
-        executor_class: service.class,
-        docker_image: service.pull_by(),
-        args: service.args.clone(),
-        env: IndexMap::clone(&service.env),
-        use_gpu: service.class.has_gpu(),
-        volume: None,
-        output_upload: None,
-        artifacts_dir: None,
-        on_trusted_miner: false,
-        download_time_limit: NO_DATA_SECS,
-        execution_time_limit: order.lifetime.as_secs(),
-        upload_time_limit: NO_DATA_SECS,
-        streaming_start_time_limit: order.start_limit.as_secs(),
-        streaming_details: Some(StreamingDetails {
-            public_key: order.certificate.clone(),
-            executor_ip: None,
-            muster: Some(SealTerms {
-                grader: order
-                    .miner
-                    .is_none()
-                    .then(|| grader_terms(state, service.class))
-                    .flatten(),
-                ..service.terms()
-            }),
-        }),
-        muster: None,
-    };
-    let now_ns = state.clock.now().micros().saturating_mul(1_000);
-    job.signature = sign_job(&state.keypair, &job.signed_fields(), now_ns);
-    job
+    SessionJobParts {
+        keypair: &state.keypair,
+        namespace,
+        on_trusted_miner,
+        grader,
+    }
 }

@@ -38,7 +38,11 @@ pub(crate) fn whitelist_frame(config: &Config) -> Option<String> {
         return None;
     }
     // Graders come first, so that they stay on the list however many services follow.
+    let seconds = config
+        .audit
+        .second_services(served.as_deref().unwrap_or_default());
     let all = config.grading.services().chain(served.into_iter().flatten());
+    let all = all.chain(seconds);
     Some(encode(&ToMiner::MusterWhitelist(whitelist_notice(all))))
 }
 
@@ -64,8 +68,10 @@ async fn publish_rounds(state: &ValidatorState, drivers: &JobDrivers) {
     loop {
         let metagraph = state.subnet.metagraph().await;
         let now = state.clock.now();
+        let own = state.config.trusted_miner.miner();
         let miners: BTreeSet<_> = reachable_miners(&metagraph, state.keypair.hotkey())
             .into_iter()
+            .chain(own.map(|own| (own.miner, own.address)))
             .collect();
         due_times.retain(|miner, _| miners.contains(miner));
         let due: Vec<_> = miners

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_audit_runner::consequences;
 use muster_chain::{BlockNumber, Epoch, Metagraph, Uid};
 use muster_protocol::{Hotkey, ValidatorKey};
 use muster_scoring::{
@@ -15,7 +16,6 @@ use muster_store::StoreError;
 use super::WeightSetter;
 use super::block_loop::ChainSnapshot;
 use super::capacity::settle_waiting;
-use crate::audits::consequences;
 use crate::config::ScoringConfig;
 use crate::store::{CycleState, StoredCycle};
 use muster_subnet_view::cycle::BlockSpan;

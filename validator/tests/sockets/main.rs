@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod accounts;
 #[cfg(test)]
+mod audit_runs;
+#[cfg(test)]
 mod audits;
 #[cfg(test)]
 mod burns;
@@ -34,6 +36,8 @@ mod killed;
 #[cfg(test)]
 mod main_hotkeys;
 #[cfg(test)]
+mod operator_pages;
+#[cfg(test)]
 mod organic;
 #[cfg(test)]
 mod pay;
@@ -43,5 +47,7 @@ mod queue;
 mod retries;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod trusted_miner;
 #[cfg(test)]
 mod weights;

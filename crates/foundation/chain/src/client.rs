@@ -89,6 +89,24 @@ impl ChainClient {
         Ok((BlockNumber(head.at.block_number()), head.at.block_hash().0))
     }
 
+    /// The hash of a finalised block; `None` if the last finalised block comes before it.
+    ///
+    /// # Errors
+    /// No endpoint answers, or none knows the block any more.
+    pub async fn block_hash(&self, block: BlockNumber) -> Result<Option<[u8; 32]>, ChainError> {
+        const DOING: &str = "read the hash of a block";
+        self.endpoint
+            .ask(DOING, |head| async move {
+                if head.at.block_number() < block.0 {
+                    return Ok(None);
+                }
+                let at = head.link.api.at_block(block.0);
+                let at = self.endpoint.read(&head, DOING, at).await?;
+                Ok(Some(at.block_hash().0))
+            })
+            .await
+    }
+
     /// The subnet and its neurons at the last finalised block, read in one call, or without a call if that block was
     /// read before.
     ///

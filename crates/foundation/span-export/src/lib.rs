@@ -4,6 +4,7 @@
 //! branch. Spans wait in a bounded queue: a collector that is slow or away costs spans, never a job.
 
 mod exporter;
+mod job_way;
 mod span_data;
 mod stage_span;
 
@@ -12,6 +13,7 @@ use std::sync::OnceLock;
 use tokio::sync::mpsc;
 
 pub use exporter::{ExportError, start};
+pub use job_way::{order_stages, trace_of};
 pub use stage_span::{StageSpan, facilitator_stages, is_root, spans_of};
 
 /// The queue to the task that exports; empty where spans are not exported.

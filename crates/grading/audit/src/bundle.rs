@@ -83,8 +83,13 @@ pub struct OpenedShare {
 pub struct SessionEvidence {
     /// The miner's signed attestation, in text form.
     pub attestation: String,
-    /// Its proven answers, numbered from 0 without gaps.
+    /// Its answers in the log, in the order of their numbers.
     pub answers: Vec<AnswerEvidence>,
+    /// Its signed proofs that are not in the log, in text form and in the order of their numbers: health checks,
+    /// grading, and answers whose clients went away. Together with those of `answers` they are numbered from 0 without
+    /// gaps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
 }
 
 /// One proven answer.

@@ -9,7 +9,7 @@ use muster_response_proof::{
     root_by_path,
 };
 
-use crate::bundle::{AnswerEvidence, AuditBundle, BucketEvidence, Origin};
+use crate::bundle::{AnswerEvidence, AuditBundle, BucketEvidence, Origin, SessionEvidence};
 use crate::draw::BucketDraw;
 use crate::replay_error::ReplayError;
 
@@ -33,25 +33,42 @@ struct CheckedBucket {
 /// The answers of a bundle in the order of the log, and the draws from its buckets.
 pub(crate) struct CheckedLog<'a> {
     pub(crate) answers: Vec<CheckedAnswer<'a>>,
+    /// Answers to clients that are not in the log.
+    pub(crate) unlogged: usize,
     pub(crate) draws: Vec<BucketDraw>,
 }
 
 /// Checks everything that was signed.
 pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayError> {
     let buckets = check_buckets(bundle)?;
-    let (mut answers, mut seen) = (Vec::new(), SeenPlaces::default());
+    let (mut answers, mut unlogged, mut seen) = (Vec::new(), 0, SeenPlaces::default());
     for (place, session) in bundle.sessions.iter().enumerate() {
         let attested = check_attestation(bundle, place, &session.attestation)?;
-        let mut previous = attested.digest;
-        for (sequence, evidence) in (0..).zip(&session.answers) {
-            let (proof, digest) = attested.check_proof(sequence, previous, evidence)?;
-            previous = digest;
-            answers.push(attested.check_answer(&buckets, &mut seen, evidence, proof, digest)?);
+        for numbered in attested.check_numbers(session)? {
+            match numbered.evidence {
+                Some(evidence) => {
+                    let NumberedProof { proof, digest, .. } = numbered;
+                    answers.push(attested.check_answer(&buckets, &mut seen, evidence, proof, digest)?);
+                }
+                None => unlogged += usize::from(numbered.proof.client.is_some()),
+            }
         }
     }
     answers.sort_by_key(|answer| (answer.evidence.bucket, answer.evidence.position));
     let draws = buckets.values().map(|bucket| bucket.draw).collect();
-    Ok(CheckedLog { answers, draws })
+    Ok(CheckedLog {
+        answers,
+        unlogged,
+        draws,
+    })
+}
+
+/// A proof at its place among all proofs of its session.
+struct NumberedProof<'a> {
+    proof: ResponseProof,
+    digest: Digest,
+    /// Its place in the log; `None` if it is not in the log.
+    evidence: Option<&'a AnswerEvidence>,
 }
 
 /// The places in the log and the committed prompts that were seen, to find one that is named twice.
@@ -147,17 +164,49 @@ fn check_attestation(bundle: &AuditBundle, place: usize, text: &str) -> Result<A
 }
 
 impl AttestedSession {
-    /// Checks that the session key signed this answer as the one with this number, after the one with this digest.
+    /// Checks that the session key signed these proofs, that they are numbered from 0 without gaps, and that each names
+    /// the one before it.
+    fn check_numbers<'a>(&self, session: &'a SessionEvidence) -> Result<Vec<NumberedProof<'a>>, ReplayError> {
+        let mut logged = session.answers.iter().peekable();
+        let mut others = session.others.iter().peekable();
+        let mut numbered = Vec::new();
+        let mut previous = self.digest;
+        for sequence in 0_u64.. {
+            let next = |text: &str| self.check_proof(sequence, previous, text);
+            // The number decides from which of the two lists the next proof comes.
+            let (evidence, (proof, digest)) = match (logged.peek(), others.peek()) {
+                (None, None) => break,
+                (Some(evidence), None) => (Some(*evidence), next(&evidence.proof)?),
+                (None, Some(text)) => (None, next(text)?),
+                (Some(evidence), Some(text)) => match next(&evidence.proof) {
+                    Ok(found) => (Some(*evidence), found),
+                    Err(_) => (None, next(text)?),
+                },
+            };
+            match evidence {
+                Some(_) => drop(logged.next()),
+                None => drop(others.next()),
+            }
+            previous = digest;
+            numbered.push(NumberedProof {
+                proof,
+                digest,
+                evidence,
+            });
+        }
+        Ok(numbered)
+    }
+
+    /// Checks that the session key signed this proof as the one with this number, after the one with this digest.
     fn check_proof(
         &self,
         sequence: u64,
         previous: Digest,
-        evidence: &AnswerEvidence,
+        text: &str,
     ) -> Result<(ResponseProof, Digest), ReplayError> {
         let session = self.statement.session;
         let wrong = || ReplayError::Proof { session, sequence };
-        let (proof, digest) =
-            open::<ResponseProof>(&evidence.proof, &self.statement.session_key).ok_or_else(wrong)?;
+        let (proof, digest) = open::<ResponseProof>(text, &self.statement.session_key).ok_or_else(wrong)?;
         let fits = proof.session == session
             && proof.sequence == sequence
             && proof.previous == previous

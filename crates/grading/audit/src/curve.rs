@@ -70,14 +70,14 @@ pub struct HonestDays {
 }
 
 /// Tables of one half of a calibration's answers, and the other half.
-struct HalvedCalibration {
-    tables: Vec<LikelihoodTable>,
-    machines: Vec<MachineRun>,
-    alternatives: Vec<Alternative>,
+pub(crate) struct HalvedCalibration {
+    pub(crate) tables: Vec<LikelihoodTable>,
+    pub(crate) machines: Vec<MachineRun>,
+    pub(crate) alternatives: Vec<Alternative>,
 }
 
 impl HalvedCalibration {
-    fn new(calibration: &Calibration) -> Self {
+    pub(crate) fn new(calibration: &Calibration) -> Self {
         let half = |answers: &[CellCounts], from: usize| -> Vec<CellCounts> {
             answers.iter().skip(from).step_by(2).copied().collect()
         };
@@ -109,21 +109,22 @@ impl HalvedCalibration {
     }
 
     /// The likelihoods of answers under every table.
-    fn likelihoods(&self, answers: &[CellCounts]) -> Vec<Vec<u128>> {
+    pub(crate) fn likelihoods(&self, answers: &[CellCounts]) -> Vec<Vec<u128>> {
         let of_answer = |answer| self.tables.iter().map(|table| table.of_answer(answer)).collect();
         answers.iter().map(of_answer).collect()
+    }
+
+    /// The likelihoods of the answers of all honest machines.
+    pub(crate) fn honest_likelihoods(&self) -> Vec<Vec<u128>> {
+        let answers = self.machines.iter().flat_map(|run| run.answers.iter().copied());
+        self.likelihoods(&answers.collect::<Vec<_>>())
     }
 }
 
 /// The answers to conviction of every alternative at every share.
 pub fn draw_curve(calibration: &Calibration, settings: &CurveSettings) -> Vec<CurvePoint> {
     let halved = HalvedCalibration::new(calibration);
-    let honest: Vec<CellCounts> = halved
-        .machines
-        .iter()
-        .flat_map(|run| run.answers.iter().copied())
-        .collect();
-    let honest = halved.likelihoods(&honest);
+    let honest = halved.honest_likelihoods();
     let mut points = Vec::new();
     for alternative in &halved.alternatives {
         let cheated = halved.likelihoods(&alternative.answers);

@@ -5,7 +5,7 @@
 //! earliest, and its wealth without restarts ever reaches A with a probability of at most 1/A. Both are theorems; the
 //! condition is tested by [`crate::premise`].
 
-use crate::fixed_point::{ONE, multiply};
+use crate::fixed_point::{ONE, log2, multiply};
 
 /// The shares of cheated answers that are tried, in hundredths.
 pub const SHARES: [u8; 4] = [100, 30, 10, 3];
@@ -17,6 +17,9 @@ pub const ALARM: u128 = 50 * 1_000 * 3_650;
 pub const CONFIRMATION: u128 = 1_000;
 /// The largest wealth that is kept, in Q32: 2⁴⁸, far above [`ALARM`].
 const MOST: u128 = ONE << 48;
+
+/// The lowest logarithm of a wealth that is told, in thousandths: 2⁻²⁰ is as good as nothing.
+pub const LEAST_LOG2: i64 = -20_000;
 
 /// The rule after an answer that speaks for the miner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +61,29 @@ impl EProcess {
 
     /// The mean of all wealths, rounded down to whole ones.
     pub fn mean(&self) -> u128 {
+        self.fine_mean() / ONE
+    }
+
+    /// The binary logarithm of the mean of all wealths in thousandths, at least [`LEAST_LOG2`]: the height in a chart.
+    pub fn mean_log2(&self) -> i64 {
+        let mean = self.fine_mean();
+        let beyond = (u128::BITS - mean.leading_zeros()).saturating_sub(63);
+        let Ok(head) = u64::try_from(mean >> beyond) else {
+            return LEAST_LOG2;
+        };
+        if head == 0 {
+            return LEAST_LOG2;
+        }
+        // The head's logarithm in Q32, the digits that were cut off, and the 32 digits behind the point of the mean.
+        let whole = (i64::from(beyond) - 32) * 1_000;
+        ((log2(head) * 1_000) >> 32).saturating_add(whole).max(LEAST_LOG2)
+    }
+
+    /// The mean of all wealths in Q32.
+    fn fine_mean(&self) -> u128 {
         let count = u128::try_from(self.wealth.len() * SHARES.len()).unwrap_or(1);
         let sum: u128 = self.wealth.iter().flatten().sum();
-        sum / count.max(1) / ONE
+        sum / count.max(1)
     }
 }
 
@@ -96,6 +119,24 @@ mod tests {
         assert!(after(Restart::Never, &mixed) < CONFIRMATION);
         let many = vec![cap; 100];
         assert!(after(Restart::AtOne, &many) >= ALARM, "wealth is bounded");
+    }
+
+    #[test]
+    fn a_chart_shows_the_logarithm_of_the_mean_wealth() {
+        let mut test = EProcess::new(1, Restart::Never);
+        assert_eq!(test.mean_log2(), 0);
+        // Under the share of all answers the wealth is 8, under the others 3.1, 1.7 and 1.21.
+        test.observe(&[8 * ONE]);
+        let mean = (8.0_f64 + 3.1 + 1.7 + 1.21) / 4.0;
+        #[expect(clippy::cast_precision_loss, reason = "tests compare with floating point")]
+        let told = test.mean_log2() as f64 / 1_000.0;
+        assert!((told - mean.log2()).abs() < 0.002, "{told}");
+        for _ in 0..200 {
+            test.observe(&[exp2(CAP_LOG2)]);
+        }
+        assert_eq!(test.mean_log2(), 48_000, "wealth is bounded");
+        let none = EProcess::new(0, Restart::Never);
+        assert_eq!(none.mean_log2(), LEAST_LOG2);
     }
 
     #[test]

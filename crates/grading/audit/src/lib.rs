@@ -1,5 +1,6 @@
 //! Spot checks: did the named model really write this answer? Pure: no IO, no clock, no randomness but from seeds.
 
+mod audit_report;
 mod audit_share;
 mod bundle;
 mod calibration;
@@ -15,10 +16,13 @@ mod margin_cells;
 pub mod premise;
 mod replay;
 mod replay_error;
+mod roc;
 mod seeded_numbers;
 mod verdict;
+mod wealth;
 mod wilson;
 
+pub use audit_report::{AuditReport, report_bundle};
 pub use audit_share::{AuditedMiner, DETECTION_ANSWERS, GAIN_PER_MILLE, unvested_answers};
 pub use bundle::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, MAX_BUNDLE_BYTES, OpenedShare,
@@ -31,7 +35,7 @@ pub use calibration::{
 pub use canaries::{Canary, CanaryList, OpenedCanary};
 pub use curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
 pub use draw::{BucketDraw, check_nonce_key, nonce_key};
-pub use e_process::{ALARM, CONFIRMATION, EProcess, Restart, SHARES};
+pub use e_process::{ALARM, CONFIRMATION, EProcess, LEAST_LOG2, Restart, SHARES};
 pub use honest_bound::HonestBound;
 pub use likelihood::{CAP_LOG2, LikelihoodTable};
 pub use margin_cells::{
@@ -39,8 +43,10 @@ pub use margin_cells::{
 };
 pub use replay::{AnswerTally, ReplayedBundle, replay, replay_with_bundle};
 pub use replay_error::ReplayError;
+pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};
 pub use seeded_numbers::SeededNumbers;
 pub use verdict::{
     Publicity, ScoredAnswer, TestOutcome, TestOutcomes, UnprovenReason, Verdict, WHOLE_QUALITY,
 };
+pub use wealth::{WealthCurve, WealthPoint};
 pub use wilson::{BILLION, RateInterval};

@@ -14,6 +14,7 @@ use crate::likelihood::LikelihoodTable;
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
 use crate::replay_error::ReplayError;
 use crate::verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, Verdict};
+use crate::wealth::WealthCurve;
 use crate::wilson::RateInterval;
 
 /// The most answers of one client and day that are tested: a cheat that is spread over many clients is found all the
@@ -56,6 +57,8 @@ pub struct ReplayedBundle {
 pub struct AnswerTally {
     /// Proven answers in the log.
     pub logged: usize,
+    /// Answers to clients whose proofs are not in the log: their clients went away, or they were not proven.
+    pub unlogged: usize,
     /// Answers that were drawn, or came from the committed list.
     pub audited: usize,
     /// Audited answers beyond the bound for one client and day, which are not tested.
@@ -79,20 +82,35 @@ pub fn replay(text: &str) -> Result<ReplayedBundle, ReplayError> {
 /// # Errors
 /// As those of [`replay`].
 pub fn replay_with_bundle(text: &str) -> Result<(ReplayedBundle, AuditBundle), ReplayError> {
-    let bundle = read(text)?;
-    let replayed = judge(&bundle, AuditBundle::digest_of(text))?;
-    Ok((replayed, bundle))
+    replay_with_wealth(text).map(|(replayed, bundle, _)| (replayed, bundle))
 }
 
-fn judge(bundle: &AuditBundle, digest: Digest) -> Result<ReplayedBundle, ReplayError> {
-    let CheckedLog { answers, draws } = check_log(bundle)?;
+/// Replays the text of a bundle, and returns the bundle and the wealth of each test, too.
+///
+/// # Errors
+/// As those of [`replay`].
+pub(crate) fn replay_with_wealth(
+    text: &str,
+) -> Result<(ReplayedBundle, AuditBundle, Vec<WealthCurve>), ReplayError> {
+    let bundle = read(text)?;
+    let (replayed, wealth) = judge(&bundle, AuditBundle::digest_of(text))?;
+    Ok((replayed, bundle, wealth))
+}
+
+fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<WealthCurve>), ReplayError> {
+    let CheckedLog {
+        answers,
+        unlogged,
+        draws,
+    } = check_log(bundle)?;
     let audited: Vec<&CheckedAnswer<'_>> = answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
     let judged = JudgedAnswers::new(bundle, &tested)?;
     let tests = judged.tests();
     let scored = judged.scored();
     let verdict = tests.verdict(judged.level, bundle.calibration.statistic, scored);
-    Ok(ReplayedBundle {
+    let wealth = judged.wealth();
+    let replayed = ReplayedBundle {
         bundle: digest,
         coldkey: bundle.coldkey,
         model: bundle.model.clone(),
@@ -104,6 +122,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<ReplayedBundle, ReplayE
         exceeded: bundle.calibration.exceeded_premises(),
         counts: AnswerTally {
             logged: answers.len(),
+            unlogged,
             audited: audited.len(),
             beyond_client: audited.len() - tested.len(),
             scored,
@@ -112,7 +131,8 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<ReplayedBundle, ReplayE
         tests,
         off_rates: judged.off_rates(),
         draws: draws.iter().map(BucketDraw::hex).collect(),
-    })
+    };
+    Ok((replayed, wealth))
 }
 
 fn read(text: &str) -> Result<AuditBundle, ReplayError> {
@@ -208,6 +228,29 @@ impl JudgedAnswers {
             public: convicting(Publicity::Public),
             private: convicting(Publicity::Private),
         }
+    }
+
+    /// The wealth of each test by the first reference. A test without answers has no curve.
+    fn wealth(&self) -> Vec<WealthCurve> {
+        let of_kind = |publicity: Publicity| {
+            let answers = self
+                .answers
+                .iter()
+                .filter(move |answer| answer.publicity == publicity);
+            answers.map(|answer| &answer.convicting).collect::<Vec<_>>()
+        };
+        let all: Vec<&ScoredAnswer> = self.answers.iter().map(|answer| &answer.plain).collect();
+        let tests = [
+            ("all", all),
+            ("public", of_kind(Publicity::Public)),
+            ("private", of_kind(Publicity::Private)),
+        ];
+        let alternatives = self.alternatives.len();
+        tests
+            .into_iter()
+            .filter(|(_, answers)| !answers.is_empty())
+            .map(|(test, answers)| WealthCurve::of(test, &answers, alternatives))
+            .collect()
     }
 
     fn scored(&self) -> usize {

@@ -38,17 +38,6 @@ pub struct ScoreExplain {
     pub json: bool,
 }
 
-/// `muster audit`.
-#[derive(Debug, Subcommand)]
-pub enum Audit {
-    /// Compute the weights of a cycle again from its snapshot, bit for bit.
-    Score(AuditScore),
-    /// Check a bundle of evidence about streamed answers and compute its verdict again, offline.
-    Replay(AuditReplay),
-    /// Simulate cheats and honest miners by measured answers: audited answers to conviction, false accusations.
-    Curve(AuditCurve),
-}
-
 /// `muster audit replay`.
 #[derive(Debug, Args)]
 pub struct AuditReplay {

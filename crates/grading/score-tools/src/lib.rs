@@ -20,7 +20,7 @@ use muster_simulation::{
 };
 use serde_json::{Value, json};
 
-pub use arguments::{Audit, AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, Simulate};
+pub use arguments::{AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, Simulate};
 pub use audit_answers::{replay_bundle, run_curve};
 
 /// A command about scores that failed.

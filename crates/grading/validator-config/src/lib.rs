@@ -1,10 +1,13 @@
 //! The validator's configuration file.
 
+mod trusted_miner;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use muster_audit_runner::Settings as AuditSettings;
 use muster_chain::Netuid;
 use muster_collateral_view::CollateralConfig;
 use muster_gateway::Settings as GatewaySettings;
@@ -21,6 +24,8 @@ use muster_routing::{LedgerWindows, RoutingPolicy};
 use muster_scoring::ObservationKind;
 use muster_validator_store::retention::{RetentionBounds, ValidatorRetentionConfig};
 use serde::Deserialize;
+
+pub use trusted_miner::{TrustedMiner, TrustedMinerConfig};
 
 /// Grading batches count in a cycle if they lie at most this many batch intervals before it. The last eight count
 /// (`docs/adr/0064`), and the intervals are drawn at random.
@@ -60,6 +65,8 @@ pub struct Config {
     pub users: UsersConfig,
     /// How miners are chosen.
     pub routing: RoutingConfig,
+    /// The trusted miner, which is not in the subnet.
+    pub trusted_miner: TrustedMinerConfig,
     /// The collateral that miners need to get jobs.
     pub collateral: CollateralConfig,
     /// The queue of jobs that wait for an executor.
@@ -74,6 +81,8 @@ pub struct Config {
     pub scoring: ScoringConfig,
     /// The OpenAI-compatible gateway to streaming sessions.
     pub gateway: GatewaySettings,
+    /// Spot checks of the gateway's answers.
+    pub audit: AuditSettings,
     /// Batches of known-answer proofs.
     pub grading: GradingSettings,
     /// Time limits of jobs and connections.
@@ -271,6 +280,7 @@ impl Default for Config {
             facilitator: FacilitatorConfig::default(),
             users: UsersConfig::default(),
             routing: RoutingConfig::default(),
+            trusted_miner: TrustedMinerConfig::default(),
             collateral: CollateralConfig::default(),
             queue: QueueConfig::default(),
             receipts: ReceiptsConfig::default(),
@@ -278,6 +288,7 @@ impl Default for Config {
             operator: OperatorConfig::default(),
             scoring: ScoringConfig::default(),
             gateway: GatewaySettings::default(),
+            audit: AuditSettings::default(),
             grading: GradingSettings::default(),
             timing: TimingConfig::default(),
             retention: ValidatorRetentionConfig::default(),
@@ -414,6 +425,14 @@ impl ChainConfig {
 }
 
 impl Config {
+    /// The rules by which jobs are accepted.
+    pub fn user_rules(&self) -> UserRules {
+        UserRules {
+            trusted_miner: self.trusted_miner.miner().is_some(),
+            ..self.users.rules()
+        }
+    }
+
     /// The blocks before a cycle whose batches of a kind count in it.
     pub fn blocks_back(&self, kind: ObservationKind) -> u64 {
         let grading = &self.grading;
@@ -437,7 +456,7 @@ impl Config {
 
 impl UsersConfig {
     /// The rules by which a job's user is let in.
-    pub fn rules(&self) -> UserRules {
+    fn rules(&self) -> UserRules {
         let users = if self.allow_any {
             AllowedUsers::Any
         } else {
@@ -446,6 +465,7 @@ impl UsersConfig {
         UserRules {
             users,
             facilitators: self.facilitators.clone(),
+            trusted_miner: false,
         }
     }
 
@@ -615,10 +635,18 @@ impl RoleConfig for Config {
                 problems.push(Problem::at(path, "must begin with ws:// or wss://"));
             }
         }
+        problems.extend(self.trusted_miner.problems());
+        if let Some(own) = self.trusted_miner.hotkey
+            && self.routing.blacklist.contains(&own)
+        {
+            let text = "must not name the miner of [trusted_miner]";
+            problems.push(Problem::at("routing.blacklist", text));
+        }
         problems.extend(self.collateral.problems());
         problems.extend(self.users.problems());
         problems.extend(self.retention.problems("retention"));
         problems.extend(self.gateway.problems("gateway"));
+        problems.extend(self.audit.problems("audit"));
         problems.extend(self.grading.problems("grading"));
         problems.extend(self.scoring.problems());
         problems
@@ -634,6 +662,36 @@ mod tests {
     #[test]
     fn the_commented_defaults_are_the_defaults() {
         assert_eq!(commented_default::<Config>().unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_trusted_miner_has_a_hotkey_and_an_address_that_can_be_dialled() {
+        let hotkey = "hotkey = \"5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY\"";
+        let address = "address = \"10.0.0.7:8092\"";
+        let section = |rest: &str| parse::<Config>(&format!("[trusted_miner]\n{rest}"), "validator.toml");
+        let whole = section(&format!("{hotkey}\n{address}")).unwrap();
+        assert!(whole.user_rules().trusted_miner);
+        assert!(
+            whole
+                .trusted_miner
+                .is(whole.trusted_miner.miner().unwrap().miner.0)
+        );
+        assert!(!Config::default().user_rules().trusted_miner);
+        for (rest, key) in [
+            (hotkey.to_owned(), "trusted_miner.address"),
+            (address.to_owned(), "trusted_miner.hotkey"),
+            (
+                format!("{hotkey}\naddress = \"0.0.0.0:8092\""),
+                "trusted_miner.address",
+            ),
+            (
+                format!("{hotkey}\n{address}\n[routing]\nblacklist = [{}]", &hotkey[9..]),
+                "routing.blacklist",
+            ),
+        ] {
+            let errors = section(&rest).unwrap_err().to_string();
+            assert!(errors.contains(key), "{key} in {errors}");
+        }
     }
 
     #[test]

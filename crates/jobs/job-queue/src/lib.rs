@@ -1,9 +1,10 @@
 //! The queue of jobs that wait for an executor, as a data structure without a clock, IO or randomness.
 //!
-//! Each class of executor has a line of its own, so a class without a free executor holds up no other class. Within a
-//! line, accounts take turns. Within an account, the job with the lowest *rank* goes first: the time of its arrival,
-//! put back by [`AGE_STEP`] for each step of its priority. So a waiting job gains a step of priority on later arrivals
-//! per [`AGE_STEP`], and nothing in the structure changes while time passes.
+//! Each class of executor has a line of its own, so a class without a free executor holds up no other class. Jobs for
+//! the trusted miner have lines of theirs. Within a line, accounts take turns. Within an account, the job with the
+//! lowest *rank* goes first: the time of its arrival, put back by [`AGE_STEP`] for each step of its priority. So a
+//! waiting job gains a step of priority on later arrivals per [`AGE_STEP`], and nothing in the structure changes while
+//! time passes.
 //!
 //! The order is a function of the waiting jobs and of the last turn of each account, all of which have numbers
 //! ([`QueueTicket`]). A store that keeps both restores the same order after a restart.
@@ -13,19 +14,23 @@
 mod account_line;
 mod class_line;
 mod estimate;
+mod executor_line;
 mod length_index;
 mod queue;
 mod ranked_set;
+mod views;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_protocol::job::Priority;
-use muster_protocol::{ExecutorClass, JobId, Timestamp};
+use muster_protocol::{JobId, Timestamp};
 
 pub use estimate::{DurationRecord, estimate_wait};
+pub use executor_line::{ExecutorLine, UnknownLine};
 pub use queue::{JobQueue, QueueFull, QueueLimits, QueuePosition};
+pub use views::{LineView, QueueView, WaitingJobView};
 
 /// The waiting time that counts as much as one step of priority.
 pub const AGE_STEP: Duration = Duration::from_secs(300);
@@ -63,8 +68,8 @@ pub struct WaitingJob {
     pub job: JobId,
     /// The account that the job counts towards.
     pub account: QueueAccount,
-    /// The class of executor that the job waits for.
-    pub class: ExecutorClass,
+    /// The line in which the job waits.
+    pub line: ExecutorLine,
     /// The job's priority among its account's jobs; higher goes first.
     pub priority: Priority,
     /// The number of the job's arrival in the queue.

@@ -1,11 +1,11 @@
-//! The queue of all classes.
+//! The queue of all lines.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use muster_protocol::{ExecutorClass, JobId, Timestamp};
+use muster_protocol::{JobId, Timestamp};
 
 use crate::class_line::ClassLine;
-use crate::{QueueAccount, QueueTicket, WaitingJob};
+use crate::{ExecutorLine, QueueAccount, QueueTicket, WaitingJob};
 
 /// The most jobs that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +32,8 @@ pub enum QueueFull {
 /// The place of a job in its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePosition {
-    /// The class of executor that the line waits for.
-    pub class: ExecutorClass,
+    /// The line in which the job waits.
+    pub line: ExecutorLine,
     /// Jobs of the line that start before this one.
     pub ahead: usize,
     /// Jobs in the line, this one included.
@@ -51,12 +51,12 @@ pub struct QueuePosition {
 pub struct JobQueue {
     limits: QueueLimits,
     jobs: HashMap<JobId, WaitingJob>,
-    lines: BTreeMap<ExecutorClass, ClassLine>,
+    lines: BTreeMap<ExecutorLine, ClassLine>,
     deadlines: BTreeSet<(Timestamp, JobId)>,
     /// Jobs of each account, reserved ones included.
     counts: BTreeMap<QueueAccount, usize>,
-    /// Jobs that are about to be added, by class.
-    reserved: BTreeMap<ExecutorClass, usize>,
+    /// Jobs that are about to be added, by line.
+    reserved: BTreeMap<ExecutorLine, usize>,
     last: QueueTicket,
 }
 
@@ -81,7 +81,7 @@ impl JobQueue {
     /// The account, or the queue, has as many jobs as it may have.
     pub fn reserve(
         &mut self,
-        class: ExecutorClass,
+        line: impl Into<ExecutorLine>,
         account: &QueueAccount,
     ) -> Result<QueueTicket, QueueFull> {
         let reserved = self.reserved.values().copied().fold(0, usize::saturating_add);
@@ -92,21 +92,21 @@ impl JobQueue {
             return Err(QueueFull::Account(self.limits.per_account));
         }
         self.count(account, true);
-        let reserved = self.reserved.entry(class).or_default();
+        let reserved = self.reserved.entry(line.into()).or_default();
         *reserved = reserved.saturating_add(1);
         Ok(self.draw())
     }
 
     /// Adds a job for which [`Self::reserve`] has made room. A job that waits already stays as it is.
     pub fn add_reserved(&mut self, job: WaitingJob) {
-        self.release(job.class, &job.account);
+        self.release(job.line, &job.account);
         self.restore(job);
     }
 
     /// Gives back what [`Self::reserve`] has reserved.
-    pub fn release(&mut self, class: ExecutorClass, account: &QueueAccount) {
+    pub fn release(&mut self, line: impl Into<ExecutorLine>, account: &QueueAccount) {
         self.count(account, false);
-        if let Some(reserved) = self.reserved.get_mut(&class) {
+        if let Some(reserved) = self.reserved.get_mut(&line.into()) {
             *reserved = reserved.saturating_sub(1);
         }
     }
@@ -130,14 +130,14 @@ impl JobQueue {
         self.last = self.last.max(job.ticket);
         self.count(&job.account, true);
         self.deadlines.insert((job.deadline, job.job));
-        self.lines.entry(job.class).or_default().insert(&job);
+        self.lines.entry(job.line).or_default().insert(&job);
         self.jobs.insert(job.job, job);
     }
 
     /// Notes the last turn that an account had before a restart. Call it once all its jobs are restored.
-    pub fn restore_turn(&mut self, class: ExecutorClass, account: &QueueAccount, turn: QueueTicket) {
+    pub fn restore_turn(&mut self, line: impl Into<ExecutorLine>, account: &QueueAccount, turn: QueueTicket) {
         self.last = self.last.max(turn);
-        if let Some(line) = self.lines.get_mut(&class) {
+        if let Some(line) = self.lines.get_mut(&line.into()) {
             line.restore_turn(account, turn);
         }
     }
@@ -145,7 +145,7 @@ impl JobQueue {
     /// Removes a job that does not start; `None` if it does not wait.
     pub fn remove(&mut self, job: JobId) -> Option<WaitingJob> {
         let job = self.forget(job)?;
-        self.change_line(job.class, |line| line.remove(&job));
+        self.change_line(job.line, |line| line.remove(&job));
         Some(job)
     }
 
@@ -154,36 +154,36 @@ impl JobQueue {
     pub fn take(&mut self, job: JobId) -> Option<(WaitingJob, QueueTicket)> {
         let job = self.forget(job)?;
         let turn = self.draw();
-        self.change_line(job.class, |line| line.take(&job, turn));
+        self.change_line(job.line, |line| line.take(&job, turn));
         Some((job, turn))
     }
 
     /// Takes the next job of a line.
-    pub fn pop(&mut self, class: ExecutorClass) -> Option<(WaitingJob, QueueTicket)> {
-        let next = self.lines.get(&class)?.next()?;
+    pub fn pop(&mut self, line: impl Into<ExecutorLine>) -> Option<(WaitingJob, QueueTicket)> {
+        let next = self.lines.get(&line.into())?.next()?;
         self.take(next)
     }
 
     /// The next job of a line.
-    pub fn next(&self, class: ExecutorClass) -> Option<&WaitingJob> {
-        self.jobs.get(&self.lines.get(&class)?.next()?)
+    pub fn next(&self, line: impl Into<ExecutorLine>) -> Option<&WaitingJob> {
+        self.jobs.get(&self.lines.get(&line.into())?.next()?)
     }
 
     /// The first job of a line that is accepted. An account whose jobs are all refused misses its turn; an account with
     /// an accepted job does not, so that a job which must be passed over holds up no other job of its account.
     pub fn first_where(
         &self,
-        class: ExecutorClass,
+        line: impl Into<ExecutorLine>,
         mut accept: impl FnMut(&WaitingJob) -> bool,
     ) -> Option<&WaitingJob> {
-        let line = self.lines.get(&class)?;
+        let line = self.lines.get(&line.into())?;
         let first = line.first_where(|job| self.jobs.get(&job).is_some_and(&mut accept))?;
         self.jobs.get(&first)
     }
 
     /// The jobs of a line in the order in which they start.
-    pub fn in_order(&self, class: ExecutorClass) -> impl Iterator<Item = &WaitingJob> {
-        let order = self.lines.get(&class).map(ClassLine::in_order);
+    pub fn in_order(&self, line: ExecutorLine) -> impl Iterator<Item = &WaitingJob> {
+        let order = self.lines.get(&line).map(ClassLine::in_order);
         order.into_iter().flatten().filter_map(|job| self.jobs.get(&job))
     }
 
@@ -213,9 +213,9 @@ impl JobQueue {
     /// The place of a job in its line; `None` if it does not wait.
     pub fn position(&self, job: JobId) -> Option<QueuePosition> {
         let job = self.jobs.get(&job)?;
-        let line = self.lines.get(&job.class)?;
+        let line = self.lines.get(&job.line)?;
         Some(QueuePosition {
-            class: job.class,
+            line: job.line,
             ahead: line.ahead_of(job)?,
             waiting: line.waiting(),
         })
@@ -224,8 +224,8 @@ impl JobQueue {
     /// The most jobs of a line that would start before a new one: the first entry is for an account without a job in
     /// the line, the next one for an account with one, and so on, `limit` entries at most. An account with more jobs
     /// than there are entries is behind all jobs of the line. The new job is the last of its account.
-    pub fn ahead_of_next(&self, class: ExecutorClass, limit: usize) -> Vec<usize> {
-        let line = self.lines.get(&class);
+    pub fn ahead_of_next(&self, line: impl Into<ExecutorLine>, limit: usize) -> Vec<usize> {
+        let line = self.lines.get(&line.into());
         let mut places = Vec::new();
         for own in 0..limit {
             let ahead = line.map_or(0, |line| line.ahead_of_next(own));
@@ -244,18 +244,19 @@ impl JobQueue {
         self.jobs.get(&job)
     }
 
-    /// Whether a newcomer of this class would overtake nobody.
-    pub fn is_free_for_all(&self, class: ExecutorClass) -> bool {
-        self.waiting_for(class) == 0 && self.reserved.get(&class).is_none_or(|reserved| *reserved == 0)
+    /// Whether a newcomer to this line would overtake nobody.
+    pub fn is_free_for_all(&self, line: impl Into<ExecutorLine>) -> bool {
+        let line = line.into();
+        self.waiting_for(line) == 0 && self.reserved.get(&line).is_none_or(|reserved| *reserved == 0)
     }
 
     /// Number of jobs in a line.
-    pub fn waiting_for(&self, class: ExecutorClass) -> usize {
-        self.lines.get(&class).map_or(0, ClassLine::waiting)
+    pub fn waiting_for(&self, line: impl Into<ExecutorLine>) -> usize {
+        self.lines.get(&line.into()).map_or(0, ClassLine::waiting)
     }
 
-    /// The classes for which jobs wait.
-    pub fn classes(&self) -> Vec<ExecutorClass> {
+    /// The lines in which jobs wait.
+    pub fn lines(&self) -> Vec<ExecutorLine> {
         self.lines.keys().copied().collect()
     }
 
@@ -281,11 +282,11 @@ impl JobQueue {
         Some(job)
     }
 
-    fn change_line(&mut self, class: ExecutorClass, change: impl FnOnce(&mut ClassLine)) {
-        if let Some(line) = self.lines.get_mut(&class) {
+    fn change_line(&mut self, of: ExecutorLine, change: impl FnOnce(&mut ClassLine)) {
+        if let Some(line) = self.lines.get_mut(&of) {
             change(line);
             if line.waiting() == 0 {
-                self.lines.remove(&class);
+                self.lines.remove(&of);
             }
         }
     }

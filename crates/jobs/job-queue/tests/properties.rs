@@ -12,14 +12,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_job_queue::{
-    AGE_STEP, JobQueue, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob, most_starts_before,
+    AGE_STEP, ExecutorLine, JobQueue, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob,
+    most_starts_before,
 };
 use muster_protocol::job::Priority;
 use muster_protocol::{ExecutorClass, JobId, Timestamp};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-const CLASSES: [ExecutorClass; 2] = [ExecutorClass::AlwaysOnTest, ExecutorClass::AlwaysOnGpu24Gb];
+/// Two lines for the same class of executor.
+const LINES: [ExecutorLine; 2] = [
+    ExecutorLine {
+        class: ExecutorClass::AlwaysOnTest,
+        on_trusted_miner: false,
+    },
+    ExecutorLine {
+        class: ExecutorClass::AlwaysOnTest,
+        on_trusted_miner: true,
+    },
+];
 const LIMITS: QueueLimits = QueueLimits {
     jobs: 12,
     per_account: 5,
@@ -34,12 +45,12 @@ const WIDE: QueueLimits = QueueLimits {
 enum Step {
     Arrive {
         account: u8,
-        class: usize,
+        line: usize,
         priority: u8,
         patience: u64,
     },
     Pop {
-        class: usize,
+        line: usize,
     },
     /// Removes the waiting job with this number among all that wait, in the order of their ids.
     Cancel {
@@ -52,8 +63,8 @@ enum Step {
 fn step() -> impl Strategy<Value = (u64, Step)> {
     let step = prop_oneof![
         6 => (0u8..4, 0usize..2, 1u8..=10, 1u64..20_000)
-            .prop_map(|(account, class, priority, patience)| Step::Arrive { account, class, priority, patience }),
-        4 => (0usize..2).prop_map(|class| Step::Pop { class }),
+            .prop_map(|(account, line, priority, patience)| Step::Arrive { account, line, priority, patience }),
+        4 => (0usize..2).prop_map(|line| Step::Pop { line }),
         1 => (0usize..20).prop_map(|nth| Step::Cancel { nth }),
         1 => Just(Step::Expire),
         1 => Just(Step::Restart),
@@ -73,15 +84,15 @@ fn job(number: u128) -> JobId {
 #[derive(Default)]
 struct Model {
     waiting: Vec<WaitingJob>,
-    turns: BTreeMap<(ExecutorClass, QueueAccount), QueueTicket>,
+    turns: BTreeMap<(ExecutorLine, QueueAccount), QueueTicket>,
 }
 
 impl Model {
-    fn of(&self, class: ExecutorClass, account: &QueueAccount) -> Vec<&WaitingJob> {
+    fn of(&self, line: ExecutorLine, account: &QueueAccount) -> Vec<&WaitingJob> {
         let mut jobs: Vec<_> = self
             .waiting
             .iter()
-            .filter(|job| job.class == class && job.account == *account)
+            .filter(|job| job.line == line && job.account == *account)
             .collect();
         let step = i64::try_from(AGE_STEP.as_micros()).unwrap();
         jobs.sort_by_key(|job| {
@@ -93,43 +104,38 @@ impl Model {
         jobs
     }
 
-    fn place(&self, class: ExecutorClass, account: &QueueAccount) -> QueueTicket {
-        let first = self
-            .of(class, account)
-            .iter()
-            .map(|job| job.ticket)
-            .min()
-            .unwrap();
-        let turn = self.turns.get(&(class, account.clone())).copied();
+    fn place(&self, line: ExecutorLine, account: &QueueAccount) -> QueueTicket {
+        let first = self.of(line, account).iter().map(|job| job.ticket).min().unwrap();
+        let turn = self.turns.get(&(line, account.clone())).copied();
         turn.map_or(first, |turn| turn.max(first))
     }
 
-    fn next(&self, class: ExecutorClass) -> Option<WaitingJob> {
+    fn next(&self, line: ExecutorLine) -> Option<WaitingJob> {
         let accounts: BTreeSet<_> = self
             .waiting
             .iter()
-            .filter(|job| job.class == class)
+            .filter(|job| job.line == line)
             .map(|job| job.account.clone())
             .collect();
         let first = accounts
             .into_iter()
-            .min_by_key(|account| self.place(class, account))?;
-        Some(self.of(class, &first)[0].clone())
+            .min_by_key(|account| self.place(line, account))?;
+        Some(self.of(line, &first)[0].clone())
     }
 
-    /// Starts jobs of a class until none is left.
-    fn order(&self, class: ExecutorClass) -> Vec<JobId> {
+    /// Starts jobs of a line until none is left.
+    fn order(&self, line: ExecutorLine) -> Vec<JobId> {
         let mut model = Self {
             waiting: self.waiting.clone(),
             turns: self.turns.clone(),
         };
         let mut ticket = i64::MAX / 2;
         let mut order = Vec::new();
-        while let Some(next) = model.next(class) {
+        while let Some(next) = model.next(line) {
             ticket += 1;
             model
                 .turns
-                .insert((class, next.account.clone()), QueueTicket(ticket));
+                .insert((line, next.account.clone()), QueueTicket(ticket));
             model.waiting.retain(|job| job.job != next.job);
             order.push(next.job);
         }
@@ -141,20 +147,20 @@ impl Model {
 fn arrive(queue: &mut JobQueue, number: u128, step: &Step, now: Timestamp) -> Result<WaitingJob, QueueFull> {
     let Step::Arrive {
         account: by,
-        class,
+        line,
         priority,
         patience,
     } = step
     else {
         panic!("not an arrival")
     };
-    let (class, account) = (CLASSES[*class], account(*by));
-    let ticket = queue.reserve(class, &account)?;
-    assert!(!queue.is_free_for_all(class), "a reserved place counts");
+    let (line, account) = (LINES[*line], account(*by));
+    let ticket = queue.reserve(line, &account)?;
+    assert!(!queue.is_free_for_all(line), "a reserved place counts");
     let waiting = WaitingJob {
         job: job(number),
         account,
-        class,
+        line,
         priority: Priority::try_from(*priority).unwrap(),
         ticket,
         since: now,
@@ -170,8 +176,8 @@ fn restarted(model: &Model) -> JobQueue {
     for job in model.waiting.iter().rev() {
         queue.restore(job.clone());
     }
-    for ((class, account), turn) in &model.turns {
-        queue.restore_turn(*class, account, *turn);
+    for ((line, account), turn) in &model.turns {
+        queue.restore_turn(*line, account, *turn);
     }
     queue
 }
@@ -201,14 +207,14 @@ proptest! {
                         Err(full) => prop_assert_eq!(expected, Some(full)),
                     }
                 }
-                Step::Pop { class } => {
-                    let expected = model.next(CLASSES[*class]);
-                    let popped = queue.pop(CLASSES[*class]);
+                Step::Pop { line } => {
+                    let expected = model.next(LINES[*line]);
+                    let popped = queue.pop(LINES[*line]);
                     prop_assert_eq!(popped.as_ref().map(|(job, _)| job), expected.as_ref());
                     if let Some((job, turn)) = popped {
                         prop_assert!(left.insert(job.job), "it has left once");
                         model.waiting.retain(|other| other.job != job.job);
-                        model.turns.insert((job.class, job.account), turn);
+                        model.turns.insert((job.line, job.account), turn);
                     }
                 }
                 Step::Cancel { nth } => {
@@ -234,15 +240,15 @@ proptest! {
             prop_assert_eq!(queue.len(), model.waiting.len());
             prop_assert_eq!(queue.is_empty(), model.waiting.is_empty());
             prop_assert_eq!(queue.next_deadline(), model.waiting.iter().map(|job| job.deadline).min());
-            for class in CLASSES {
-                let order = model.order(class);
-                let ours: Vec<_> = queue.in_order(class).map(|job| job.job).collect();
+            for line in LINES {
+                let order = model.order(line);
+                let ours: Vec<_> = queue.in_order(line).map(|job| job.job).collect();
                 prop_assert_eq!(&ours, &order);
-                prop_assert_eq!(queue.next(class).map(|job| job.job), order.first().copied());
-                prop_assert_eq!(queue.is_free_for_all(class), order.is_empty());
+                prop_assert_eq!(queue.next(line).map(|job| job.job), order.first().copied());
+                prop_assert_eq!(queue.is_free_for_all(line), order.is_empty());
                 for (ahead, job) in order.iter().enumerate() {
                     let position = queue.position(*job).unwrap();
-                    prop_assert_eq!((position.class, position.ahead, position.waiting), (class, ahead, order.len()));
+                    prop_assert_eq!((position.line, position.ahead, position.waiting), (line, ahead, order.len()));
                     prop_assert!(queue.get(*job).is_some());
                 }
             }
@@ -260,7 +266,7 @@ proptest! {
         let mut number = 0;
         let mut come = |queue: &mut JobQueue, by, priority, now| {
             number += 1;
-            let step = Step::Arrive { account: by, class: 0, priority, patience: 10_000_000 };
+            let step = Step::Arrive { account: by, line: 0, priority, patience: 10_000_000 };
             arrive(queue, number, &step, now).unwrap()
         };
         for (by, priority) in before {
@@ -279,7 +285,7 @@ proptest! {
                 come(&mut queue, *by, *priority, now);
             }
             most_others = most_others.max(others(&queue));
-            let (popped, _) = queue.pop(CLASSES[0]).unwrap();
+            let (popped, _) = queue.pop(LINES[0]).unwrap();
             if popped.job == watched.job {
                 break;
             }
@@ -302,15 +308,15 @@ proptest! {
     ) {
         let mut queue = JobQueue::new(WIDE);
         let now = Timestamp::from_secs(1_000_000);
-        let from = |by, priority| Step::Arrive { account: by, class: 0, priority, patience: 3_600 };
+        let from = |by, priority| Step::Arrive { account: by, line: 0, priority, patience: 3_600 };
         for (number, (by, priority, pops)) in steps.iter().enumerate() {
             arrive(&mut queue, number as u128, &from(*by, *priority), now).unwrap();
             // Most arrivals find nobody starting.
-            if *pops == 0 { queue.pop(CLASSES[0]); }
+            if *pops == 0 { queue.pop(LINES[0]); }
         }
         let own = queue.jobs().filter(|job| job.account == account(newcomer)).count();
-        let told = queue.ahead_of_next(CLASSES[0], usize::MAX);
-        let short = queue.ahead_of_next(CLASSES[0], 2);
+        let told = queue.ahead_of_next(LINES[0], usize::MAX);
+        let short = queue.ahead_of_next(LINES[0], 2);
         prop_assert_eq!(&short[..], &told[..told.len().min(2)]);
         prop_assert_eq!(told.last().copied(), Some(queue.len()), "behind all that wait");
         // The least priority, so that it is the last of its account.
@@ -342,22 +348,22 @@ proptest! {
         let mut leaving = leaving.into_iter();
         for (number, (by, priority, passed)) in crowd.into_iter().enumerate() {
             now = now.plus(Duration::from_secs(passed));
-            let step = Step::Arrive { account: by, class: 0, priority, patience: 1_000_000 };
+            let step = Step::Arrive { account: by, line: 0, priority, patience: 1_000_000 };
             model.waiting.push(arrive(&mut queue, number as u128, &step, now).unwrap());
             // Every second arrival something leaves, so that accounts shrink while others grow.
             let Some((starts, nth)) = leaving.next().filter(|_| number % 2 == 1) else { continue };
             if starts {
-                let (job, turn) = queue.pop(CLASSES[0]).unwrap();
+                let (job, turn) = queue.pop(LINES[0]).unwrap();
                 model.waiting.retain(|other| other.job != job.job);
-                model.turns.insert((job.class, job.account), turn);
+                model.turns.insert((job.line, job.account), turn);
             } else {
                 let job = model.waiting[nth % model.waiting.len()].job;
                 queue.remove(job).unwrap();
                 model.waiting.retain(|other| other.job != job);
             }
         }
-        let order = model.order(CLASSES[0]);
-        let ours: Vec<_> = queue.in_order(CLASSES[0]).map(|job| job.job).collect();
+        let order = model.order(LINES[0]);
+        let ours: Vec<_> = queue.in_order(LINES[0]).map(|job| job.job).collect();
         prop_assert_eq!(&ours, &order);
         for (ahead, job) in order.iter().enumerate() {
             prop_assert_eq!(queue.position(*job).unwrap().ahead, ahead);
@@ -371,7 +377,7 @@ fn a_job_that_is_passed_over_holds_up_no_other_job_of_its_account() {
     let now = Timestamp::from_secs(1_000_000);
     let from = |by| Step::Arrive {
         account: by,
-        class: 0,
+        line: 0,
         priority: 5,
         patience: 3_600,
     };
@@ -380,13 +386,13 @@ fn a_job_that_is_passed_over_holds_up_no_other_job_of_its_account() {
     }
     // Nobody may run job 0 now. Its account has its turns all the same.
     let mut started = Vec::new();
-    while let Some(next) = queue.first_where(CLASSES[0], |waiting| waiting.job != job(0)) {
+    while let Some(next) = queue.first_where(LINES[0], |waiting| waiting.job != job(0)) {
         let next = next.job;
         started.push(next);
         queue.take(next).unwrap();
     }
     assert_eq!(started, [1, 2, 3, 4].map(job));
-    assert_eq!(queue.next(CLASSES[0]).unwrap().job, job(0));
+    assert_eq!(queue.next(LINES[0]).unwrap().job, job(0));
 }
 
 #[test]
@@ -395,7 +401,7 @@ fn one_account_with_a_thousand_jobs_holds_up_no_other() {
     let now = Timestamp::from_secs(1_000_000);
     let from = |by, priority| Step::Arrive {
         account: by,
-        class: 0,
+        line: 0,
         priority,
         patience: 3_600,
     };
@@ -404,8 +410,8 @@ fn one_account_with_a_thousand_jobs_holds_up_no_other() {
     }
     let late = arrive(&mut queue, 1_000, &from(2, 1), now).unwrap();
     assert_eq!(queue.position(late.job).unwrap().ahead, 1);
-    assert_eq!(queue.pop(CLASSES[0]).unwrap().0.job, job(0));
-    assert_eq!(queue.pop(CLASSES[0]).unwrap().0.job, late.job);
+    assert_eq!(queue.pop(LINES[0]).unwrap().0.job, job(0));
+    assert_eq!(queue.pop(LINES[0]).unwrap().0.job, late.job);
 }
 
 #[test]
@@ -414,13 +420,13 @@ fn a_reserved_place_counts_until_it_is_given_back() {
         jobs: 2,
         per_account: 1,
     });
-    let class = CLASSES[0];
-    queue.reserve(class, &account(1)).unwrap();
-    assert_eq!(queue.reserve(class, &account(1)), Err(QueueFull::Account(1)));
-    queue.reserve(class, &account(2)).unwrap();
-    assert_eq!(queue.reserve(class, &account(3)), Err(QueueFull::All(2)));
-    queue.release(class, &account(1));
-    queue.release(class, &account(2));
-    assert!(queue.is_free_for_all(class));
-    queue.reserve(class, &account(3)).unwrap();
+    let line = LINES[0];
+    queue.reserve(line, &account(1)).unwrap();
+    assert_eq!(queue.reserve(line, &account(1)), Err(QueueFull::Account(1)));
+    queue.reserve(line, &account(2)).unwrap();
+    assert_eq!(queue.reserve(line, &account(3)), Err(QueueFull::All(2)));
+    queue.release(line, &account(1));
+    queue.release(line, &account(2));
+    assert!(queue.is_free_for_all(line));
+    queue.reserve(line, &account(3)).unwrap();
 }

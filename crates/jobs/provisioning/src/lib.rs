@@ -4,19 +4,23 @@
 //! (Terraform, `SkyPilot`, kubectl, a script) that bring an executor up somewhere else and take it away again.
 
 mod child_process;
+mod daily_spend;
 mod local_executors;
 mod provision_command;
 mod provision_records;
+mod spend_ledger;
 
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::time::Duration;
 
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
 use tokio_util::sync::CancellationToken;
 
+pub use daily_spend::SpendExceeded;
 pub use local_executors::LocalProcesses;
 pub use provision_command::{Commands, Provisioner};
 
@@ -31,6 +35,8 @@ pub struct Order {
     pub private_image: bool,
     /// The address of the miner that it dials.
     pub miner_address: String,
+    /// The most that its lease may take, every wait included.
+    pub lasts: Duration,
 }
 
 /// Why an executor could not be run.
@@ -63,6 +69,9 @@ pub enum ManagerError {
         /// The operating system's reason.
         source: io::Error,
     },
+    /// The operator's limit on machine time is reached, so nothing is provisioned.
+    #[error(transparent)]
+    Spent(#[from] SpendExceeded),
     /// A command failed, or took too long.
     #[error("{program:?} {how}; its output is in this miner's log")]
     Failed {
@@ -80,6 +89,15 @@ pub type Running = Pin<Box<dyn Future<Output = Result<String, ManagerError>> + S
 pub trait ExecutorManager: Send + Sync + 'static {
     /// Runs one executor to its end. Once `stop` is cancelled it has a while to end by itself, then it is ended.
     fn run(&self, order: Order, stop: CancellationToken) -> Running;
+
+    /// Checks that an executor may be started for a lease that may take `lasts`, by what is known now.
+    ///
+    /// # Errors
+    /// The operator's limit on machine time is reached.
+    fn check_spend(&self, lasts: Duration) -> Result<(), SpendExceeded> {
+        let _ = lasts;
+        Ok(())
+    }
 
     /// Goes on with an executor that an earlier process of this miner started, to its end; ends at once if the executor
     /// is not there any more. `apart` says whether it was started on this machine for its lease alone. `None` if this

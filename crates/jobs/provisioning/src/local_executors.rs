@@ -170,6 +170,7 @@ mod tests {
             token: ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4()),
             class: ExecutorClass::AlwaysOnTest,
             private_image: false,
+            lasts: Duration::from_secs(60),
             miner_address: "ws://127.0.0.1:1".to_owned(),
         }
     }

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use muster_process::SharedClock;
-use muster_protocol::{AttemptId, ExecutorClass};
+use muster_protocol::{AttemptId, ExecutorClass, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::ManagerError;
+use crate::daily_spend::MachineTime;
+use crate::{ManagerError, Order};
 
 /// Between two tries to lock the record of a command that outlived its miner.
 const LOOK: Duration = Duration::from_secs(1);
@@ -23,6 +24,12 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Record {
     pub(crate) attempt: AttemptId,
     pub(crate) class: ExecutorClass,
+    /// When it was written; `None` in a record of an earlier version.
+    #[serde(default)]
+    pub(crate) since: Option<Timestamp>,
+    /// The most that its lease may take, in milliseconds; `None` in a record of an earlier version.
+    #[serde(default)]
+    pub(crate) lasts_ms: Option<u64>,
 }
 
 /// The folder of the records.
@@ -37,6 +44,31 @@ pub(crate) struct LockedRecord {
     pub(crate) record: Record,
     path: PathBuf,
     file: File,
+}
+
+impl Record {
+    /// The record of an executor that is about to be provisioned.
+    pub(crate) fn new(order: &Order, now: Timestamp) -> Self {
+        Self {
+            attempt: order.token.attempt(),
+            class: order.class,
+            since: Some(now),
+            lasts_ms: Some(u64::try_from(order.lasts.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+
+    /// The machine's time until its deadline; `None` if no deadline is known.
+    pub(crate) fn time(&self) -> Option<MachineTime> {
+        let (since, lasts) = self.since.zip(self.lasts_ms)?;
+        let until = since.plus(Duration::from_millis(lasts));
+        Some(MachineTime { since, until })
+    }
+
+    /// The time that is left until the deadline. A clock that was set back since makes it no longer than the lease.
+    pub(crate) fn left(&self, now: Timestamp) -> Option<Duration> {
+        let time = self.time()?;
+        Some(time.until.since(now).min(time.until.since(time.since)))
+    }
 }
 
 impl Records {
@@ -74,6 +106,14 @@ impl Records {
     /// The file of an attempt's record, whether or not it exists.
     pub(crate) fn path_of(&self, attempt: AttemptId) -> PathBuf {
         self.folder.join(format!("{attempt}.json"))
+    }
+
+    /// The records that can be read, for what they tell; none of them is locked.
+    pub(crate) fn read_all(&self) -> Vec<Record> {
+        let texts = self.paths().into_iter().filter_map(|path| fs::read(path).ok());
+        texts
+            .filter_map(|text| serde_json::from_slice(&text).ok())
+            .collect()
     }
 
     /// The files of all records.

@@ -17,21 +17,25 @@ pub enum AllowedUsers {
     Listed(BTreeSet<UserKey>),
 }
 
-/// The parties whose jobs are accepted: users, and facilitators that sign for accounts.
+/// The operator's rules about jobs: the users and the facilitators that sign for accounts whose jobs are accepted, and
+/// whether there is a miner for those that must run on the validator's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserRules {
     /// The users whose jobs are accepted, whether they sign them or a facilitator signs for them.
     pub users: AllowedUsers,
     /// The facilitators that may sign jobs for their accounts.
     pub facilitators: BTreeSet<UserKey>,
+    /// Whether the validator keeps a trusted miner.
+    pub trusted_miner: bool,
 }
 
 impl From<AllowedUsers> for UserRules {
-    /// These users, and no facilitator.
+    /// These users, no facilitator, and no trusted miner.
     fn from(users: AllowedUsers) -> Self {
         Self {
             users,
             facilitators: BTreeSet::new(),
+            trusted_miner: false,
         }
     }
 }
@@ -155,7 +159,7 @@ pub fn decide_admission(
         }
         PriorRequest::Never | PriorRequest::Job => {}
     }
-    match check_limits(request) {
+    match check_limits(request, rules.trusted_miner) {
         Ok(()) => Admission::Admit,
         Err(message) => refuse(JobRejectionReason::NoMinerForJob, &message),
     }
@@ -206,7 +210,7 @@ fn is_allowed(user: UserKey, users: &AllowedUsers, me: Hotkey) -> bool {
 }
 
 /// Checks the limits outside which no miner could run the job, or its receipts would be invalid.
-fn check_limits(request: &JobRequest) -> Result<(), String> {
+fn check_limits(request: &JobRequest, trusted_miner: bool) -> Result<(), String> {
     let mut over = find_over_limits(&BoundedFields::from(request));
     if let Some(extension) = &request.muster {
         over.extend(extension.find_over_limits(&request.docker_image));
@@ -218,7 +222,7 @@ fn check_limits(request: &JobRequest) -> Result<(), String> {
             .collect::<Vec<_>>()
             .join(" "));
     }
-    if request.on_trusted_miner {
+    if request.on_trusted_miner && !trusted_miner {
         return Err(
             "this validator keeps no trusted miner; submit the job without on_trusted_miner".to_owned(),
         );
@@ -313,6 +317,7 @@ mod tests {
         let rules = UserRules {
             users: AllowedUsers::Listed([UserKey(hotkey(3))].into()),
             facilitators: [UserKey(hotkey(7))].into(),
+            trusted_miner: false,
         };
         let decide = |request: &JobRequest, rules: &UserRules| {
             decide_admission(
@@ -503,6 +508,32 @@ mod tests {
     }
 
     #[test]
+    fn a_job_for_the_trusted_miner_is_admitted_where_there_is_one() {
+        let mut request = request();
+        request.on_trusted_miner = true;
+        let decide = |trusted_miner| {
+            let rules = UserRules {
+                trusted_miner,
+                ..AllowedUsers::Any.into()
+            };
+            decide_admission(
+                &request,
+                SignatureCheck::Holds,
+                PriorRequest::Never,
+                &rules,
+                hotkey(0),
+            )
+        };
+        assert_eq!(decide(true), Admission::Admit);
+        let (code, message) = reason(decide(false));
+        assert_eq!(code, JobRejectionReason::NoMinerForJob);
+        assert!(
+            message.contains("submit the job without on_trusted_miner"),
+            "{message}"
+        );
+    }
+
+    #[test]
     fn a_user_sets_no_terms_of_a_sealed_session() {
         let mut direct = request();
         let details = json!({"public_key": "a certificate"});
@@ -535,18 +566,20 @@ mod tests {
         #[test]
         fn nothing_is_admitted_without_a_signature_that_holds_and_is_new(
             check in 0usize..3, at in 0usize..3, listed: bool, full: bool, seconds: [u64; 4], trusted: bool,
+            trusted_miner: bool,
         ) {
             let check = [SignatureCheck::Holds, SignatureCheck::Wrong, SignatureCheck::WrongTerms][check];
             let prior = [PriorRequest::Never, PriorRequest::Job, PriorRequest::Signature][at];
             let keys = if listed { [UserKey(hotkey(7))].into() } else { BTreeSet::new() };
-            let users = AllowedUsers::Listed(keys).into();
+            let users = UserRules { trusted_miner, ..AllowedUsers::Listed(keys).into() };
             let mut request = request();
             [request.download_time_limit, request.execution_time_limit, request.upload_time_limit,
                 request.streaming_start_time_limit] = seconds;
             request.on_trusted_miner = trusted;
             if full { request.signature.signature_scope = SignatureScope::FullRequest; }
             if decide_admission(&request, check, prior, &users, hotkey(0)) == Admission::Admit {
-                prop_assert!(check == SignatureCheck::Holds && prior == PriorRequest::Never && listed && !full && !trusted);
+                prop_assert!(check == SignatureCheck::Holds && prior == PriorRequest::Never && listed && !full);
+                prop_assert!(trusted_miner || !trusted);
                 prop_assert!(seconds.iter().map(|s| u128::from(*s)).sum::<u128>() <= u128::from(MAX_JOB_SECS));
             }
         }

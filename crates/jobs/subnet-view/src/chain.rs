@@ -45,6 +45,12 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
         async { Ok(None) }.boxed()
     }
 
+    /// The hash of a finalised block; `None` if the last finalised block comes before it, or if the chain gives no
+    /// hashes: then nothing is drawn from them.
+    fn block_hash(&self, _block: BlockNumber) -> BoxFuture<'_, Result<Option<[u8; 32]>, ChainError>> {
+        async { Ok(None) }.boxed()
+    }
+
     /// Where a validator serves its pages; `None` if it does not state it.
     fn pages_of<'a>(
         &'a self,
@@ -129,6 +135,10 @@ impl Chain for Subnet {
 
     fn head_hash(&self) -> BoxFuture<'_, Result<Option<BlockWithHash>, ChainError>> {
         async { Ok(Some(self.client().await?.head_hash().await?)) }.boxed()
+    }
+
+    fn block_hash(&self, block: BlockNumber) -> BoxFuture<'_, Result<Option<[u8; 32]>, ChainError>> {
+        async move { self.client().await?.block_hash(block).await }.boxed()
     }
 
     fn pages_of<'a>(

@@ -108,6 +108,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "audit verdicts",
             include_str!("../migrations/0026_audit_verdicts.sql"),
         ),
+        (
+            27,
+            "answer log",
+            include_str!("../migrations/0027_answer_log.sql"),
+        ),
     ])
 });
 

@@ -1,11 +1,12 @@
-//! The queue of waiting jobs: a row for each job that waits, and the last turn of each account.
+//! The queue of waiting jobs: a row for each job that waits, and the last turn of each account. The column `class`
+//! holds the name of a line, which for the miners of the subnet is the class's own.
 
 use std::collections::HashMap;
 
-use muster_job_queue::{QueueAccount, QueueTicket, WaitingJob};
+use muster_job_queue::{ExecutorLine, QueueAccount, QueueTicket, WaitingJob};
 use muster_protocol::job::{Outcome, Priority};
 use muster_protocol::wire::facilitator::{JobRequest, StatusMetadata};
-use muster_protocol::{ExecutorClass, JobId, JobStatus, Timestamp};
+use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::budget::BudgetedAccount;
 use sqlx::any::AnyRow;
@@ -65,7 +66,7 @@ impl Store {
                     "INSERT INTO queue_turns (class, account, ticket) VALUES ($1, $2, $3) \
                      ON CONFLICT (class, account) DO UPDATE SET ticket = excluded.ticket",
                     [
-                        waiting.class.as_str().into(),
+                        waiting.line.to_string().into(),
                         waiting.account.as_str().into(),
                         turn.0.into(),
                     ],
@@ -163,7 +164,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails, or a row cannot be parsed.
-    pub async fn read_turns(&self) -> Result<Vec<(ExecutorClass, QueueAccount, QueueTicket)>> {
+    pub async fn read_turns(&self) -> Result<Vec<(ExecutorLine, QueueAccount, QueueTicket)>> {
         self.write("delete old turns", |draft| {
             draft.script.add(
                 "DELETE FROM queue_turns WHERE NOT EXISTS (SELECT 1 FROM queue \
@@ -196,7 +197,7 @@ fn read_waiting(row: &AnyRow) -> Result<StoredWaitingJob> {
         waiting: WaitingJob {
             job: parse_column(row, "job_id")?,
             account: QueueAccount::new(&account),
-            class: parse_column(row, "class")?,
+            line: parse_column(row, "class")?,
             priority: Priority::try_from(priority).map_err(|error| corrupt("priority", &error))?,
             ticket: QueueTicket(column(row, "ticket")?),
             since: time_column(row, "since")?,
@@ -241,7 +242,7 @@ impl Draft<'_> {
             [
                 waiting.job.to_string().into(),
                 waiting.account.as_str().into(),
-                waiting.class.as_str().into(),
+                waiting.line.to_string().into(),
                 i64::from(waiting.priority.get()).into(),
                 waiting.ticket.0.into(),
                 waiting.since.micros().into(),

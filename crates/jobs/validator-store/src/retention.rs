@@ -28,6 +28,18 @@ const EPOCHS_NEEDED_DAYS: u32 = 32;
 /// The most turns of accounts without waiting jobs.
 const MOST_TURNS: i64 = 100_000;
 
+/// The tables of sessions, of the log of their answers, and of audits.
+const ANSWER_TABLES: &[&str] = &[
+    "responses",
+    "sessions",
+    "answer_buckets",
+    "answer_scores",
+    "other_proofs",
+    "canaries",
+    "audit_runs",
+    "audit_verdicts",
+];
+
 const NEWEST_REFUSALS: &str = "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1";
 
 /// The name of the horizon of users' signatures.
@@ -331,7 +343,7 @@ impl Store {
             .await?,
             answers: of(
                 config.answers,
-                &["responses", "sessions"],
+                ANSWER_TABLES,
                 "SELECT ended_at FROM responses ORDER BY ended_at DESC LIMIT 1 OFFSET $1",
             )
             .await?,
@@ -450,6 +462,46 @@ impl RetentionCutoffs {
                 [self.samples.micros()],
             ),
             rows(
+                "answer_scores",
+                "DELETE FROM answer_scores WHERE (response_id, reference) IN \
+                 (SELECT response_id, reference FROM answer_scores WHERE scored_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "other_proofs",
+                "DELETE FROM other_proofs WHERE (session_id, sequence) IN \
+                 (SELECT session_id, sequence FROM other_proofs WHERE kept_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "canaries",
+                "DELETE FROM canaries WHERE (list, position) IN \
+                 (SELECT list, position FROM canaries WHERE sent_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            // The newest one has the place at which the log goes on.
+            rows(
+                "answer_buckets",
+                "DELETE FROM answer_buckets WHERE bucket IN (SELECT b.bucket FROM answer_buckets AS b \
+                 WHERE b.closed_at < $1 AND EXISTS (SELECT 1 FROM answer_buckets AS n WHERE n.bucket > b.bucket) LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "audit_runs",
+                "DELETE FROM audit_runs WHERE run_id IN \
+                 (SELECT run_id FROM audit_runs WHERE ended_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            // The newest verdict about a coldkey and a model counts, however old it is.
+            rows(
+                "audit_verdicts",
+                "DELETE FROM audit_verdicts WHERE (genesis, digest) IN (SELECT a.genesis, a.digest \
+                 FROM audit_verdicts AS a WHERE a.adopted_at < $1 AND EXISTS (SELECT 1 FROM audit_verdicts AS n \
+                 WHERE n.genesis = a.genesis AND n.coldkey = a.coldkey AND n.model = a.model \
+                 AND n.adopted_at > a.adopted_at) LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
                 "responses",
                 "DELETE FROM responses WHERE response_id IN (SELECT r.response_id FROM responses AS r \
                  JOIN sessions AS s ON s.session_id = r.session_id WHERE r.ended_at < $1 AND s.closed_at IS NOT NULL \
@@ -463,6 +515,7 @@ impl RetentionCutoffs {
                 "DELETE FROM sessions WHERE session_id IN (SELECT s.session_id FROM sessions AS s \
                  WHERE s.closed_at < $1 \
                  AND NOT EXISTS (SELECT 1 FROM responses AS r WHERE r.session_id = s.session_id) \
+                 AND NOT EXISTS (SELECT 1 FROM other_proofs AS o WHERE o.session_id = s.session_id) \
                  AND NOT EXISTS (SELECT 1 FROM attempts AS a JOIN receipts AS f ON f.attempt_id = a.attempt_id \
                  WHERE a.job_id = s.job_id) ORDER BY s.closed_at LIMIT $2)",
                 [self.answers.micros()],

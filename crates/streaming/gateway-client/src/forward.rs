@@ -27,7 +27,9 @@ use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_process::own_address::is_own_address;
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
-use muster_response_proof::headers::{CLIENT_NONCE, keep_proof_trailer, keep_response_headers};
+use muster_response_proof::headers::{
+    AUDIT_CONSENT, CLIENT_NONCE, keep_proof_trailer, keep_response_headers,
+};
 use muster_response_proof::{Envelope, GatewayToken};
 use parking_lot::Mutex;
 
@@ -42,7 +44,7 @@ const RESOLVE_AGAIN: Duration = Duration::from_secs(60);
 /// The most gateways whose connections are kept.
 const MAX_ORIGINS: usize = 256;
 /// The request headers that are forwarded.
-const FORWARDED_HEADERS: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, CLIENT_NONCE];
+const FORWARDED_HEADERS: [HeaderName; 4] = [ACCEPT, CONTENT_TYPE, CLIENT_NONCE, AUDIT_CONSENT];
 
 /// The gateway that serves a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

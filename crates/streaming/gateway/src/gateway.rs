@@ -4,23 +4,28 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use muster_http::server::{self, HttpSettings, Server, ServerLimits, TowerToHyperService};
+use muster_openai::OpenAiError;
 use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::JobId;
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
+use muster_protocol::{Digest, JobId};
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
 use sqlx::AnyPool;
 use tokio::sync::Semaphore;
 
+use crate::answer_log::AnswerLog;
+use crate::answer_parts::AnswerPart;
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
 use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
-use crate::store::GatewayStore;
+use crate::store::{GatewayStore, WordConsent};
+use crate::submission::{Question, submit};
 use crate::{dispatcher, routes};
 use muster_sealed_client::SealedSession;
 
@@ -70,6 +75,13 @@ impl Gateway {
         let listener = listen::bind(bind).await?;
         let address = listener.local_addr().map_err(GatewayError::Address)?;
         let store = GatewayStore::new(deps.pool);
+        let lost = store.drop_unreadable_words().await?;
+        if lost > 0 {
+            tracing::info!(
+                answers = lost,
+                "the words of answers ended with an earlier process before their draw"
+            );
+        }
         for job in store.close_orphans(deps.clock.now()).await? {
             deps.backend
                 .end_job(job, "the gateway was started anew", false)
@@ -84,6 +96,7 @@ impl Gateway {
             authenticator: Authenticator::new(deps.backend.validator(), &settings),
             backend: deps.backend,
             store,
+            words: Arc::default(),
             scheduler: handle,
             clock: deps.clock,
             permits: Arc::new(Semaphore::new(settings.requests)),
@@ -147,6 +160,34 @@ impl Gateway {
     /// Drains the session that this job runs: it serves the requests that it has and takes no more.
     pub fn drain_session(&self, job: JobId) {
         self.state.scheduler.drain_session(job);
+    }
+
+    /// The log of its proven answers.
+    pub fn answer_log(&self) -> AnswerLog {
+        AnswerLog::new(self.state.store.clone(), Arc::clone(&self.state.words))
+    }
+
+    /// Asks a session for a chat completion on the validator's own behalf, under this pseudonym: the request takes the
+    /// way of every client's. Returns the answer's id once the answer has ended and is stored.
+    ///
+    /// # Errors
+    /// As for a client: no such model, too many requests, no session, or a session that refused.
+    pub async fn ask(&self, body: Bytes, client: Digest) -> Result<String, OpenAiError> {
+        let question = Question {
+            client,
+            path: "/v1/chat/completions",
+            client_nonce: None,
+            consent: WordConsent::Publish,
+            body,
+        };
+        let mut asked = submit(&self.state, question)?;
+        let mut refused = None;
+        while let Some(part) = asked.parts.recv().await {
+            if let AnswerPart::Refused(error) = part {
+                refused = Some(error);
+            }
+        }
+        refused.map_or_else(|| Ok(asked.nonce.hex()), Err)
     }
 
     /// Its sessions, answers and earnings.

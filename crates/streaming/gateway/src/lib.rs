@@ -6,30 +6,38 @@
 //!
 //! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
 //! events), `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`,
-//! `request`, `relay`, `settlement` and `reply` (one request), [`store`] (what is durable), [`proof_record`] (what a
-//! client keeps).
+//! `request`, `relay`, `settlement` and `reply` (one request), [`store`] (what is durable), [`AnswerLog`] (what may be
+//! audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`] and [`trusted_sessions`] serve every
+//! session that a validator orders, the gateway's or not.
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
+mod answer_log;
 mod answer_parts;
 mod auth;
 pub mod backend;
 mod dispatcher;
 mod gateway;
+pub mod own_jobs;
 pub mod proof_record;
 mod proof_view;
 mod request;
 mod routes;
 mod scheduler;
 mod session;
+pub mod session_job;
 mod session_relay;
 mod settings;
 mod settlement;
 mod state;
 pub mod store;
+mod submission;
 mod transcript;
+pub mod trusted_sessions;
 mod waiting_response;
+mod word_keys;
 
+pub use answer_log::AnswerLog;
 pub use gateway::{Gateway, GatewayDeps, GatewayError};
 pub use proof_view::ProofView;
 pub use scheduler::{ModelStatus, SessionStatus};

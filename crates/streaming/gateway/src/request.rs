@@ -5,9 +5,11 @@ use http::HeaderMap;
 use muster_openai::OpenAiError;
 use muster_protocol::Digest;
 use muster_response_proof::RequestNonce;
-use muster_response_proof::headers::CLIENT_NONCE;
+use muster_response_proof::headers::{AUDIT_CONSENT, CLIENT_NONCE};
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::store::WordConsent;
 
 /// A client's request, as it is sent to a session.
 #[derive(Clone, Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct RelayedRequest {
     pub(crate) client_nonce: Option<RequestNonce>,
     /// Drawn by the gateway; also the id of the answer's proof.
     pub(crate) nonce: RequestNonce,
+    /// The client's consent about its words.
+    pub(crate) consent: WordConsent,
 }
 
 /// The parameters of a request that a gateway reads. The engine judges all others.
@@ -63,6 +67,21 @@ pub(crate) fn read_client_nonce(headers: &HeaderMap) -> Result<Option<RequestNon
     nonce.map(Some).ok_or(OpenAiError::BadParameter {
         parameter: "muster-client-nonce",
         message: "the header muster-client-nonce must be 64 hex digits".to_owned(),
+    })
+}
+
+/// The client's consent about the words of its request and of the answer: `private` without the header.
+///
+/// # Errors
+/// The header has another value.
+pub(crate) fn read_consent(headers: &HeaderMap) -> Result<WordConsent, OpenAiError> {
+    let Some(value) = headers.get(AUDIT_CONSENT) else {
+        return Ok(WordConsent::default());
+    };
+    let consent = value.to_str().ok().and_then(WordConsent::of_name);
+    consent.ok_or(OpenAiError::BadParameter {
+        parameter: "muster-audit-consent",
+        message: "the header muster-audit-consent must be private, publish or decline".to_owned(),
     })
 }
 

@@ -18,22 +18,14 @@ use muster_process::connections::{AddressGroup, ConnectionPermit};
 use muster_protocol::Digest;
 use muster_session_pool::Service;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use crate::answer_parts::request_id;
 use crate::auth::ClientPseudonym;
 use crate::proof_view::ProofView;
-use crate::request::{RelayedRequest, read_client_nonce, read_parameters};
-use crate::session_relay;
+use crate::request::{read_client_nonce, read_consent};
 use crate::state::GatewayState;
+use crate::submission::{Question, shorten, submit};
 use crate::waiting_response::reply;
-use muster_sealed_client::draw_nonce;
-
-/// Parts of an answer that may wait for a client that reads slowly. It holds up its own session's connection and no
-/// other.
-const PART_CAPACITY: usize = 4;
-/// Characters of a model id or path that are repeated in an error.
-const MAX_SHOWN: usize = 200;
 
 /// The router with all routes.
 pub(crate) fn router(state: Arc<GatewayState>) -> Router {
@@ -51,10 +43,6 @@ pub(crate) fn router(state: Arc<GatewayState>) -> Router {
             error_response(&OpenAiError::MethodNotAllowed(method.to_string()))
         })
         .with_state(state)
-}
-
-fn shorten(text: &str) -> String {
-    text.chars().take(MAX_SHOWN).collect()
 }
 
 async fn health(State(state): State<Arc<GatewayState>>) -> Json<Value> {
@@ -144,37 +132,16 @@ async fn try_ask(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, OpenAiError> {
-    let Ok(permit) = Arc::clone(&state.permits).try_acquire_owned() else {
-        return Err(OpenAiError::QueueFull {
-            message: "the gateway is serving its maximum number of requests".to_owned(),
-            retry_after: Duration::from_secs(1),
-        });
-    };
-    let client_nonce = read_client_nonce(headers)?;
-    let body = collect_body(body, state.settings.max_body()).await?;
-    let (model, streams) = read_parameters(&body)?;
-    let services = state.whitelist.services();
-    let pool = services
-        .iter()
-        .position(|service| service.model == model)
-        .ok_or_else(|| OpenAiError::UnknownModel(shorten(&model)))?;
-    let nonce = draw_nonce().map_err(|error| OpenAiError::Internal(error.to_string()))?;
-    let request = RelayedRequest {
-        path,
-        body,
+    let question = Question {
         client,
-        client_nonce,
-        nonce,
+        path,
+        client_nonce: read_client_nonce(headers)?,
+        consent: read_consent(headers)?,
+        body: collect_body(body, state.settings.max_body()).await?,
     };
-    let stream = state.scheduler.enqueue(pool, client);
-    let (sender, parts) = mpsc::channel(PART_CAPACITY);
-    let relaying = session_relay::run(Arc::clone(state), stream, request, sender);
-    drop(state.tasks.spawn("request", async move {
-        relaying.await;
-        drop(permit);
-    }));
+    let asked = submit(state, question)?;
     let heartbeat = Duration::from_secs(state.settings.heartbeat_s);
-    Ok(reply(parts, streams, heartbeat, request_id(&nonce)).await)
+    Ok(reply(asked.parts, asked.streams, heartbeat, request_id(&asked.nonce)).await)
 }
 
 async fn models(State(state): State<Arc<GatewayState>>, _: AdmittedClient) -> Response {

@@ -114,7 +114,9 @@ async fn watch(
     news: &mut mpsc::Receiver<JobNews>,
 ) -> Event {
     let interval = Duration::from_secs(state.settings.health_s);
+    let mut proven = line.next_number();
     loop {
+        keep_other_proofs(state, line).await;
         tokio::select! {
             received = news.recv() => match received {
                 // The session closed without being asked: its time is over, or its program ended. The end of its job
@@ -124,13 +126,32 @@ async fn watch(
                 None | Some(JobNews::Ended { .. } | JobNews::Ready { .. }) => return Event::Died(start.session),
             },
             () = state.clock.sleep(interval) => {
-                let health = line.check_health().await;
+                // An answer that was proven since the last look shows the session's health, too.
+                let before = std::mem::replace(&mut proven, line.next_number());
+                let health = if before < proven { Ok(()) } else { line.check_health().await };
+                proven = line.next_number();
                 if let Err(reason) = &health {
                     tracing::warn!(session = %line.id(), reason, "a session failed a health check");
                 }
                 state.scheduler.report(start.pool, Event::Health(start.session, health.is_ok()));
             }
         }
+    }
+}
+
+/// Stores the proofs that the session gave of other exchanges than answers. Its numbers have no gaps, and an audit
+/// shows all of them.
+async fn keep_other_proofs(state: &GatewayState, line: &SealedSession) {
+    let others = line.take_other_proofs();
+    if others.is_empty() {
+        return;
+    }
+    let kept = state
+        .store
+        .put_other_proofs(line.id(), &others, state.clock.now())
+        .await;
+    if let Err(error) = kept {
+        state.fail(error);
     }
 }
 
@@ -146,6 +167,7 @@ pub(crate) async fn close(state: &GatewayState, end: SessionEnd) {
             () = state.tasks.token().cancelled_owned() => {}
         }
         let (statement, fault) = line.close().await;
+        keep_other_proofs(state, &line).await;
         is_closed = statement.is_some();
         if let Some(fault) = &fault {
             tracing::warn!(session = %line.id(), miner = %line.miner(), fault, "a session did not close correctly");

@@ -148,8 +148,7 @@ impl Attempt<'_> {
         let Some(head) = self.read_head(head) else {
             return AttemptOutcome::Failed;
         };
-        let percent = self.state.settings.sample_percent;
-        let mut observation = AnswerObservation::new(self.request, head.content_type.as_deref(), percent);
+        let mut observation = AnswerObservation::new(self.request, head.content_type.as_deref());
         let first = match self.first_frame(&mut body).await {
             Ok(first) => first,
             Err(outcome) => return outcome,

@@ -69,8 +69,6 @@ pub struct Settings {
     pub requests: usize,
     /// Wrong API keys and tokens a minute of one address, or of one IPv6 network of 64 bits; 0 for no limit.
     pub failures_per_minute: u32,
-    /// Percentage of answers that are kept with their request for a later check.
-    pub sample_percent: u8,
 }
 
 impl Default for Settings {
@@ -99,7 +97,6 @@ impl Default for Settings {
             max_body_kib: 4_096,
             requests: 4_096,
             failures_per_minute: 60,
-            sample_percent: 10,
         }
     }
 }
@@ -169,9 +166,6 @@ impl Settings {
                 at("replace_s"),
                 "must be less than session_s, and drain_s less than it",
             ));
-        }
-        if self.sample_percent > 100 {
-            problems.push(Problem::at(at("sample_percent"), "must be at most 100"));
         }
         if let Some(url) = &self.announce {
             match Origin::parse(url, &AddressRules::default()) {

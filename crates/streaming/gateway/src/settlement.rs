@@ -3,26 +3,26 @@
 use bytes::Bytes;
 use http::StatusCode;
 use muster_openai::{TokenBounds, TokenMeter};
-use muster_protocol::{Digest, Timestamp};
-use muster_response_proof::{RequestNonce, StreamEnd};
+use muster_protocol::Timestamp;
+use muster_response_proof::StreamEnd;
 use muster_sealed_client::{ProofError, ReceivedResponse, SentRequest};
 use tokio::sync::oneshot;
 
 use crate::request::RelayedRequest;
 use crate::state::GatewayState;
-use crate::store::{ResponseRow, SampledPair};
+use crate::store::{AnswerWords, ResponseRow, SealedWords, WordConsent};
 use muster_sealed_client::SealedSession;
 
-/// Bytes of the largest answer that is kept as a sample.
-const MAX_SAMPLE: usize = 2 * 1024 * 1024;
+/// Bytes of the largest answer whose words are kept for an audit.
+const MAX_WORDS: usize = 2 * 1024 * 1024;
 /// The stored verdict on an answer whose proof is valid. The store's sums of earnings compare with it.
 const PROVEN: &str = "proven";
 
 /// Observes an answer while it passes.
 pub(crate) struct AnswerObservation {
     meter: TokenMeter,
-    /// The body until now, if the answer was drawn as a sample and is not too large for one.
-    sample: Option<Vec<u8>>,
+    /// The body until now, unless the client declined or the answer is too large to be kept.
+    body: Option<Vec<u8>>,
     pub(crate) first_byte_at: Option<Timestamp>,
 }
 
@@ -36,27 +36,27 @@ pub(crate) struct ObservedEnd {
 }
 
 impl AnswerObservation {
-    /// `percent` of all answers are drawn as samples.
-    pub(crate) fn new(request: &RelayedRequest, content_type: Option<&str>, percent: u8) -> Self {
+    pub(crate) fn new(request: &RelayedRequest, content_type: Option<&str>) -> Self {
         Self {
             meter: TokenMeter::new(content_type, TokenBounds::of(&request.body)),
-            sample: is_sampled(&request.nonce, percent).then(Vec::new),
+            body: (request.consent != WordConsent::Declined).then(Vec::new),
             first_byte_at: None,
         }
     }
 
     pub(crate) fn update(&mut self, data: &Bytes) {
         self.meter.update(data);
-        if let Some(sample) = &mut self.sample {
-            if sample.len().saturating_add(data.len()) > MAX_SAMPLE {
-                self.sample = None;
+        if let Some(body) = &mut self.body {
+            if body.len().saturating_add(data.len()) > MAX_WORDS {
+                self.body = None;
             } else {
-                sample.extend_from_slice(data);
+                body.extend_from_slice(data);
             }
         }
     }
 
-    /// Judges the proof and stores the answer, with its sample if it is proven.
+    /// Judges the proof and stores the answer, with its words if it is proven: until the draw nobody knows whether they
+    /// will be needed.
     pub(crate) async fn settle(
         mut self,
         state: &GatewayState,
@@ -91,13 +91,18 @@ impl AnswerObservation {
             usage,
             earned,
         };
-        let sample = self.sample.filter(|_| is_proven).map(|response| SampledPair {
+        let words = self.body.filter(|_| is_proven).map(|response| AnswerWords {
             request: request.body.to_vec(),
             response,
             content_type: observed.content_type,
         });
+        let sealed = words.and_then(|words| seal_words(state, &row.id, &words));
         measure(&row);
-        if let Err(error) = state.store.insert_response(&row, sample.as_ref()).await {
+        if let Err(error) = state
+            .store
+            .insert_response(&row, request.consent, sealed.as_ref())
+            .await
+        {
             state.fail(error);
         }
     }
@@ -166,28 +171,13 @@ fn measure(row: &ResponseRow) {
     }
 }
 
-/// Whether an answer is drawn as a sample. The gateway drew the nonce, so neither client nor miner can foresee it.
-fn is_sampled(nonce: &RequestNonce, percent: u8) -> bool {
-    let [first, second, ..] = Digest::of(nonce.as_bytes()).as_bytes().to_owned();
-    u16::from_be_bytes([first, second]) % 100 < u16::from(percent)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn about_as_many_answers_are_sampled_as_the_percentage_says() {
-        let sampled = |percent| {
-            (0..2_000_u32)
-                .filter(|seed| {
-                    let mut bytes = [0; 32];
-                    bytes[..4].copy_from_slice(&seed.to_be_bytes());
-                    is_sampled(&RequestNonce::from_bytes(bytes), percent)
-                })
-                .count()
-        };
-        assert_eq!((sampled(0), sampled(100)), (0, 2_000));
-        assert!((120..280).contains(&sampled(10)), "{}", sampled(10));
+/// The sealed words of an answer. Without them the answer can be drawn and not be scored, which counts for the miner.
+fn seal_words(state: &GatewayState, id: &str, words: &AnswerWords) -> Option<SealedWords> {
+    match state.words.seal(id, words) {
+        Ok(sealed) => Some(sealed),
+        Err(error) => {
+            tracing::error!(%error, answer = id, "the words of an answer are not kept");
+            None
+        }
     }
 }

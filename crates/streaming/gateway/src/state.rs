@@ -12,6 +12,7 @@ use crate::backend::ValidatorBackend;
 use crate::scheduler::SchedulerHandle;
 use crate::settings::Settings;
 use crate::store::GatewayStore;
+use crate::word_keys::WordKeys;
 
 pub(crate) struct GatewayState {
     pub(crate) settings: Settings,
@@ -19,6 +20,7 @@ pub(crate) struct GatewayState {
     pub(crate) authenticator: Authenticator,
     pub(crate) backend: Arc<dyn ValidatorBackend>,
     pub(crate) store: GatewayStore,
+    pub(crate) words: Arc<WordKeys>,
     pub(crate) scheduler: SchedulerHandle,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,

@@ -18,6 +18,10 @@ pub const CLIENT_NONCE: HeaderName = HeaderName::from_static("muster-client-nonc
 pub const GATEWAY_NONCE: HeaderName = HeaderName::from_static("muster-gateway-nonce");
 /// On a request: the client's pseudonym, which only the gateway can resolve, 64 hex digits.
 pub const CLIENT: HeaderName = HeaderName::from_static("muster-client");
+/// On a client's request to the gateway: what is allowed to be done with the words. `private` (without the header too):
+/// a drawn answer is scored and its words are shown to nobody; `publish`: they may be evidence; `decline`: they are not
+/// kept. No miner sees it.
+pub const AUDIT_CONSENT: HeaderName = HeaderName::from_static("muster-audit-consent");
 /// On a request to an engine: the seed of its sampler, 64 hex digits. The seal sets it; engines that do not know it
 /// ignore it.
 pub const SEED: HeaderName = HeaderName::from_static("muster-seed");

@@ -181,6 +181,7 @@ impl SealedSession {
                 ledger: ProofLedger::open(&envelope).map_err(|error| error.to_string())?,
                 close_from_miner: None,
                 next: 0,
+                others: Vec::new(),
             }),
             under_way: TaskTracker::new(),
             is_ending: AtomicBool::new(false),

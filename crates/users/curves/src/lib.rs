@@ -1,5 +1,6 @@
 //! The curves of a job's metrics: [`Curve`] has the points of one within a frame, [`draw_svg`] makes a picture of
-//! several, and [`describe_report`] says a program's report in a line.
+//! several, and [`describe_report`] says a program's report in a line. [`ChartRanges`] lays out the points of any
+//! chart.
 
 use std::fmt::Write as _;
 
@@ -97,11 +98,31 @@ impl Curve {
 
     /// The points of an SVG `polyline` in a frame whose upper left corner lies at `corner`, `size` wide and high.
     pub fn polyline(&self, corner: (f64, f64), size: (f64, f64)) -> String {
+        let ranges = ChartRanges {
+            across: self.across,
+            values: self.values,
+        };
+        ranges.polyline(&self.points, corner, size)
+    }
+}
+
+/// The ranges that a chart shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChartRanges {
+    /// The first and the last place on the axis, which differ.
+    pub across: (f64, f64),
+    /// The smallest and the largest value, which differ.
+    pub values: (f64, f64),
+}
+
+impl ChartRanges {
+    /// The points of an SVG `polyline` in a frame whose upper left corner lies at `corner`, `size` wide and high.
+    pub fn polyline(&self, points: &[(f64, f64)], corner: (f64, f64), size: (f64, f64)) -> String {
         let part = |value: f64, (low, high): (f64, f64)| {
             // Halves, because the distance of two finite numbers may be infinite.
             (value / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0)
         };
-        let points = self.points.iter().map(|(at, value)| {
+        let points = points.iter().map(|(at, value)| {
             let x = corner.0 + part(*at, self.across) * size.0;
             let y = corner.1 + (1.0 - part(*value, self.values)) * size.1;
             format!("{x:.1},{y:.1}")

@@ -2,11 +2,13 @@
 //! jobs, and the users' view of a job. Pure: there are no sockets and no store here, and the time is an argument.
 //! `muster-facilitator` adds the IO.
 //!
-//! Reading order: [`login_tokens`], [`account`], [`rights`], [`web_session`] and [`web_cookies`] (the identity of a
-//! caller), [`signature`] and [`request_bodies`] (the content of a request), [`connections`] (the delivery of jobs),
-//! [`gateways`] (the choice of a gateway), [`history`], [`job_events`], [`event_slots`], [`live_remains`],
-//! [`list_page`] and [`capacity`] (the answers to users). `muster_http::rate_limit` has the frequency of requests.
+//! Reading order: [`login_tokens`], [`account`], [`access_policy`], [`rights`], [`web_session`] and [`web_cookies`]
+//! (the identity of a caller), [`signature`] and [`request_bodies`] (the content of a request), [`connections`] (the
+//! delivery of jobs), [`gateways`] (the choice of a gateway), [`history`], [`job_events`], [`event_slots`],
+//! [`live_remains`], [`list_page`], [`output_comparison`] and [`capacity`] (the answers to users).
+//! `muster_http::rate_limit` has the frequency of requests.
 
+pub mod access_policy;
 pub mod account;
 pub mod capacity;
 pub mod connections;
@@ -18,6 +20,7 @@ pub mod list_page;
 pub mod live_remains;
 pub mod login_tokens;
 pub mod metric_labels;
+pub mod output_comparison;
 pub mod request_bodies;
 pub mod rights;
 pub mod signature;

@@ -44,6 +44,7 @@ pub use open_work::OpenWork;
 pub use queue_places::StoredPlace;
 pub use quota::{JobQuota, QuotaExceeded};
 pub use replica_messages::{ReplicaListener, ReplicaMessage};
+pub use reports::StoredCheatReport;
 pub use retention::{FacilitatorRetention, RetentionCutoffs};
 pub use settings::{FacilitatorRetentionConfig, LiveConfig};
 pub use usage::{DayUsage, TokenPair, TokensExhausted, UsageReservation};

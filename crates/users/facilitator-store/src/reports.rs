@@ -12,6 +12,15 @@ use super::audit::{Actor, AuditAction, write_audit_entry};
 /// The most cheat reports that one query returns.
 const MAX_REPORTS: i64 = 64;
 
+/// A user's cheat report, as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredCheatReport {
+    /// The report that its validator is sent.
+    pub report: CheatReport,
+    /// When the user made it.
+    pub reported_at: Timestamp,
+}
+
 // === impl Store ===
 
 impl Store {
@@ -101,6 +110,26 @@ impl Store {
         .await?;
         transaction.commit("store a cheat report").await?;
         Ok(true)
+    }
+
+    /// The cheat report about a job, if there is one.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn cheat_report(&self, job: JobId) -> Result<Option<StoredCheatReport>, StoreError> {
+        let row: Option<(String, i64)> =
+            sqlx::query_as("SELECT report, reported_at FROM cheat_reports WHERE job = $1")
+                .bind(job.to_string())
+                .fetch_optional(&self.pool)
+                .await
+                .during("read a cheat report")?;
+        row.map(|(report, reported_at)| {
+            Ok(StoredCheatReport {
+                report: json::decode("cheat_reports.report", &report)?,
+                reported_at: Timestamp::from_micros(reported_at),
+            })
+        })
+        .transpose()
     }
 
     /// The cheat reports that `validator` has not been sent yet, oldest first, each with its job.

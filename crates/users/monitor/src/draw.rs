@@ -92,7 +92,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, view: &MonitorView, now: Timesta
 fn draw_tabs(frame: &mut Frame<'_>, area: Rect, panels: &[Panel], chosen: usize) {
     let tab = |(number, panel): (usize, &Panel)| {
         let text = format!(
-            " {} {} {} ",
+            " {} {} {}",
             number.saturating_add(1),
             panel.title,
             panel.rows.len()

@@ -14,6 +14,7 @@ pub mod text;
 pub mod view;
 
 use muster_protocol::Timestamp;
+use muster_status_views::audits::AuditsStatus;
 use muster_status_views::miner::MinerStatus;
 use muster_status_views::validator::{
     BatchesStatus, MinersStatus, QueueStatus, SessionsStatus, ValidatorStatus,
@@ -81,6 +82,8 @@ pub struct ValidatorBoard {
     pub sessions: SessionsStatus,
     /// The grading batches.
     pub batches: BatchesStatus,
+    /// The adopted verdicts about streamed answers.
+    pub audits: AuditsStatus,
 }
 
 /// Everything that one screen shows.

@@ -138,10 +138,15 @@ mod tests {
         let batches = json(
             r#"{"batches":[{"batch":"ab","block":1190,"state":"done","grades":{"proven":2,"zero":1}}]}"#,
         );
+        let audits = json(
+            r#"{"audits":[{"digest":"sha256:0123456789abcdef","verdict":"convicted","model":"tiny\u001b[2J",
+            "coldkey":"5DAAnrj7VHTznn2AWBemMuyBwZWs6FNFjdyVXUeYum3PTXFy","quality_per_mille":0}]}"#,
+        );
         Board::Validator(Box::new(ValidatorBoard {
             status: serde_json::from_value(status).unwrap(),
             queue: serde_json::from_value(queue).unwrap(),
             batches: serde_json::from_value(batches).unwrap(),
+            audits: serde_json::from_value(audits).unwrap(),
             ..ValidatorBoard::default()
         }))
     }
@@ -159,7 +164,9 @@ mod tests {
             "class":"always_on.test","state":"working","deadline":"1970-01-01T02:50:00Z"}],"more_leases":0,
             "ended":[],"declines":[{"at":"1970-01-01T02:40:00Z","attempt":"22222222-2222-4333-8444-555555555555","reason":"busy",
             "message":"all 2 executors of class always_on.test are at work"}],
-            "earnings":[{"validator":"5FHneW46xGXgs5mUiveU4sbTyGBzmstUspZC92UhjJM694ty","receipts":3,"micros":90000000,"newest":"1970-01-01T02:46:00Z"}]}"#;
+            "earnings":[{"validator":"5FHneW46xGXgs5mUiveU4sbTyGBzmstUspZC92UhjJM694ty","receipts":3,"micros":90000000,"newest":"1970-01-01T02:46:00Z"}],
+            "grades":[{"validator":"5FHneW46xGXgs5mUiveU4sbTyGBzmstUspZC92UhjJM694ty","cycle":1200,"read_at":"1970-01-01T02:46:00Z",
+            "reason":"","grades":[{"class":"always_on.test","kind":"announced","executors":2,"credit":1750,"offers":9,"refused":1,"probes":[]}]}]}"#;
         Board::Miner(Box::new(serde_json::from_str(text).unwrap()))
     }
 
@@ -213,7 +220,7 @@ mod tests {
             assert!(shown.contains(part), "{part} is missing:\n{shown}");
         }
         let mut seen = String::new();
-        for number in 0..6 {
+        for number in 0..7 {
             assert_eq!(view.press(MonitorKey::Panel(number), now()), AfterKey::Paint);
             seen += &painted(&view, 80, 24);
         }
@@ -224,6 +231,8 @@ mod tests {
             "the chain says ·[2J no",
             "2 proven",
             "always_on.test",
+            "7 Audits 1",
+            "tiny·[2J",
         ] {
             assert!(seen.contains(part), "{part} is missing:\n{seen}");
         }
@@ -248,6 +257,8 @@ mod tests {
             "90s",
             "1/2",
             "0/4",
+            "cycle 1200",
+            "2 proven, credit 1.750",
         ] {
             assert!(seen.contains(part), "{part} is missing:\n{seen}");
         }

@@ -68,6 +68,8 @@ impl StatusSource {
                 // A validator without a gateway has no sessions.
                 sessions: status.read("/v0/sessions?limit=50").await.unwrap_or_default(),
                 batches: status.read("/v0/batches?limit=100").await?,
+                // A validator of an earlier release has none.
+                audits: status.read("/v0/audits?limit=100").await.unwrap_or_default(),
             }))),
             Self::Miner(status) => Ok(Board::Miner(Box::new(status.read("/v0/state").await?))),
         }

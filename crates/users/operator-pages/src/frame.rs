@@ -7,6 +7,9 @@ use muster_protocol::Timestamp;
 
 use crate::CallAnswer;
 
+/// The characters of a text in a cell that is not broken within a word.
+const SHORT: usize = 32;
+
 /// Entries of a navigation: path and name.
 pub(crate) type Entries<const N: usize> = [(&'static str, &'static str); N];
 
@@ -107,9 +110,10 @@ pub(crate) fn table<const N: usize>(
     scroll(label, &body)
 }
 
-/// A text of a stranger.
+/// A text of a stranger. A long one is broken anywhere, so that no word makes its table wider.
 pub(crate) fn words(text: &str) -> Markup {
-    html! { (plain(text)) }
+    let shown = plain(text);
+    html! { @if shown.chars().count() > SHORT { span.long-words { (shown) } } @else { (shown) } }
 }
 
 /// A key or an id, shortened, with the whole in its title.
@@ -139,27 +143,5 @@ pub(crate) fn bar(permille: u32, label: &str) -> Markup {
             rect.fill x="0" y="0" width=(width) height="8" {}
         }
         " " (label)
-    }
-}
-
-/// A curve of values of `0..=100`, the oldest first.
-pub(crate) fn curve(values: &[u32], label: &str) -> Markup {
-    let last = values.len().saturating_sub(1).max(1);
-    let points: Vec<String> = values
-        .iter()
-        .enumerate()
-        .map(|(place, value)| {
-            let x = place.saturating_mul(240) / last;
-            let y = 30_u32.saturating_sub((*value).min(100).saturating_mul(30) / 100);
-            format!("{x},{y}")
-        })
-        .collect();
-    html! {
-        figure.chart {
-            svg viewBox="0 0 240 30" height="30" width="240" role="img" aria-label=(label) {
-                polyline.line points=(points.join(" ")) fill="none" stroke="currentColor" {}
-            }
-            figcaption { (label) }
-        }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Pages only read. A page asks the JSON calls of its own process, so it shows nothing that `muster top` cannot read.
 
+mod charts;
 pub mod door;
 mod frame;
 pub mod gate;

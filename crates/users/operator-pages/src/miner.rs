@@ -5,18 +5,20 @@ use std::time::Duration;
 use maud::{Markup, html};
 use muster_page_frame::text::{bytes, number, plain, span};
 use muster_protocol::Timestamp;
-use muster_status_views::miner::{MachineStatus, MinerStatus};
+use muster_status_views::miner::{MachineStatus, MinerStatus, StatedGrade};
 
 use crate::CallAnswer;
+use crate::charts::load_curve;
 use crate::frame::{
-    Column, Entries, bar, curve, figures, key, part, role_page, section, table, verdict, when, words,
+    Column, Entries, bar, figures, key, part, role_page, section, table, verdict, when, words,
 };
 
-const ENTRIES: Entries<4> = [
+const ENTRIES: Entries<5> = [
     ("/", "Executors"),
     ("/leases", "Leases"),
     ("/declines", "Declines"),
     ("/earnings", "Earnings"),
+    ("/grades", "Grades"),
 ];
 
 /// The pages of a miner.
@@ -30,11 +32,19 @@ pub enum MinerPage {
     Declines,
     /// Receipts by validator.
     Earnings,
+    /// The grades that validators state.
+    Grades,
 }
 
 impl MinerPage {
     /// All pages, in the order of the navigation.
-    pub const ALL: [Self; 4] = [Self::Executors, Self::Leases, Self::Declines, Self::Earnings];
+    pub const ALL: [Self; 5] = [
+        Self::Executors,
+        Self::Leases,
+        Self::Declines,
+        Self::Earnings,
+        Self::Grades,
+    ];
 
     /// The page's path.
     pub const fn path(self) -> &'static str {
@@ -43,6 +53,7 @@ impl MinerPage {
             Self::Leases => "/leases",
             Self::Declines => "/declines",
             Self::Earnings => "/earnings",
+            Self::Grades => "/grades",
         }
     }
 
@@ -52,6 +63,7 @@ impl MinerPage {
             Self::Leases => "Leases",
             Self::Declines => "Declined offers",
             Self::Earnings => "Earnings",
+            Self::Grades => "Grades",
         }
     }
 }
@@ -63,6 +75,7 @@ pub fn render(page: MinerPage, hotkey: &str, now: Timestamp, status: &CallAnswer
         MinerPage::Leases => leases(status, now),
         MinerPage::Declines => declines(status, now),
         MinerPage::Earnings => earnings(status, now),
+        MinerPage::Grades => grades(status, now),
     };
     let body = html! { h1 { (page.title()) } (part(status, show)) };
     role_page(page.title(), hotkey, page.path(), ENTRIES, true, &body)
@@ -124,10 +137,10 @@ fn machine_part(machine: &MachineStatus, now: Timestamp) -> Markup {
             }
         }
         @if machine.history.len() > 1 {
-            (curve(&cpu, "Processor in percent, the last hour"))
+            (load_curve(&cpu, "Processor in percent, the last hour"))
             @if load.gpus > 0 {
-                (curve(&gpu, "GPUs in percent, the last hour"))
-                (curve(&heat, "Hottest GPU in °C, the last hour"))
+                (load_curve(&gpu, "GPUs in percent, the last hour"))
+                (load_curve(&heat, "Hottest GPU in °C, the last hour"))
             }
         }
     }
@@ -258,6 +271,58 @@ fn earnings(status: &MinerStatus, now: Timestamp) -> Markup {
     }
 }
 
+fn grades(status: &MinerStatus, now: Timestamp) -> Markup {
+    html! {
+        p.help { "As each validator has signed it in the newest statement that it serves. A validator that serves no pages states no grades." }
+        @if status.grades.is_empty() { p.empty { "No validator with a permit is known yet." } }
+        @for stated in &status.grades {
+            section {
+                h2.break { (key(&stated.validator)) " " span.dim {
+                    @if let Some(cycle) = stated.cycle { "cycle " (number(cycle)) ", " }
+                    "read " (when(Some(stated.read_at), now))
+                } }
+                @if !stated.reason.is_empty() { p.empty { (plain(&stated.reason)) "." } }
+                @for grade in &stated.grades { (grade_part(grade, now)) }
+            }
+        }
+    }
+}
+
+fn grade_part(grade: &StatedGrade, now: Timestamp) -> Markup {
+    let credit = |credit: u64| format!("{}.{:03}", credit / 1_000, credit % 1_000);
+    let rows: Vec<_> = grade
+        .probes
+        .iter()
+        .map(|probe| {
+            [
+                when(Some(probe.at), now),
+                verdict(
+                    &format!("{} of {}", probe.shown, probe.announced),
+                    probe.shown.saturating_add(probe.excused) >= probe.announced,
+                ),
+                html! { (number(u64::from(probe.excused))) },
+                html! { (credit(probe.credit)) },
+            ]
+        })
+        .collect();
+    let columns = [
+        Column::Text("Probe"),
+        Column::Text("Executors shown"),
+        Column::Number("Excused by work"),
+        Column::Number("Credit"),
+    ];
+    html! {
+        h3 { span.mono { (plain(&grade.class)) } ", " (plain(&grade.kind)) " probes" }
+        (figures(&[
+            ("Proven executors", number(u64::from(grade.executors)), grade.executors == 0),
+            ("Credit", credit(grade.credit), false),
+            ("Offers in seven days", number(u64::from(grade.offers)), false),
+            ("Refused of them", number(u64::from(grade.refused)), grade.refused > 0),
+        ]))
+        (table("Probes", columns, &rows, "The statement has no probe of this kind."))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,7 +341,10 @@ mod tests {
             "leases":[{"attempt":"HOSTILE","validator":"HOSTILE","class":"HOSTILE","state":"HOSTILE","deadline":"1970-01-01T02:50:00Z"}],
             "more_leases":3,"ended":[{"at":"1970-01-01T02:40:00Z","attempt":"a","end":"horde_failed","message":"HOSTILE"}],
             "declines":[{"at":"1970-01-01T02:40:00Z","attempt":"a","reason":"busy","message":"HOSTILE"}],
-            "earnings":[{"validator":"HOSTILE","receipts":3,"micros":90000000,"newest":"1970-01-01T02:46:00Z"}]}"#;
+            "earnings":[{"validator":"HOSTILE","receipts":3,"micros":90000000,"newest":"1970-01-01T02:46:00Z"}],
+            "grades":[{"validator":"HOSTILE","cycle":1200,"read_at":"1970-01-01T02:46:00Z","reason":"HOSTILE",
+            "grades":[{"class":"HOSTILE","kind":"HOSTILE","executors":2,"credit":1750,"offers":9,"refused":1,
+            "probes":[{"at":"1970-01-01T02:36:40Z","announced":3,"shown":2,"excused":0,"credit":1750}]}]}]}"#;
         let escaped = serde_json::to_string(HOSTILE).unwrap();
         serde_json::from_str(&text.replace("HOSTILE", escaped.trim_matches('"'))).unwrap()
     }
@@ -318,5 +386,11 @@ mod tests {
         assert!(page(MinerPage::Executors).contains("<polyline"));
         assert!(page(MinerPage::Leases).contains("and 3 more"));
         assert!(page(MinerPage::Earnings).contains("1 min 30 s"));
+        let grades = page(MinerPage::Grades);
+        assert!(
+            grades.contains("cycle 1,200") && grades.contains("1.750"),
+            "{grades}"
+        );
+        assert!(grades.contains("<span class=\"bad\">2 of 3</span>"), "{grades}");
     }
 }

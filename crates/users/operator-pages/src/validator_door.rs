@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get};
 use muster_process::SharedClock;
-use muster_protocol::{MinerKey, ValidatorKey};
+use muster_protocol::{Digest, JobId, MinerKey, ValidatorKey};
 
 use crate::door::{guard, read_call, show};
 use crate::gate::OperatorGate;
@@ -37,10 +37,13 @@ impl ValidatorPages {
         let own = Router::new()
             .route("/", get(subnet))
             .route("/jobs", get(jobs))
+            .route("/jobs/{job}", get(route))
             .route("/grading", get(grading))
             .route("/weights", get(weights))
             .route("/sessions", get(sessions))
             .route("/miners/{miner}", get(miner))
+            .route("/audits", get(audits))
+            .route("/audits/{digest}", get(audit))
             .with_state(self.clone())
             .route("/v0/{*call}", read_only(calls));
         let open = if is_public {
@@ -77,6 +80,11 @@ async fn jobs(State(own): State<ValidatorPages>) -> Response {
     show(pages::jobs(&own.visit(), &queue, &status))
 }
 
+async fn route(State(own): State<ValidatorPages>, Path(job): Path<JobId>) -> Response {
+    let routes = read_call(&own.calls, &format!("/v0/jobs/{job}/route")).await;
+    show(pages::route(&own.visit(), &job.to_string(), &routes))
+}
+
 async fn grading(State(own): State<ValidatorPages>) -> Response {
     let batches = read_call(&own.calls, "/v0/batches").await;
     show(pages::grading(&own.visit(), &batches))
@@ -97,6 +105,16 @@ async fn miner(State(own): State<ValidatorPages>, Path(miner): Path<MinerKey>) -
     let miners = read_call(&own.calls, "/v0/miners").await;
     let grades = read_call(&own.calls, &format!("/v0/grades/{miner}")).await;
     show(pages::miner(&own.visit(), &miner.to_string(), &miners, &grades))
+}
+
+async fn audits(State(own): State<ValidatorPages>) -> Response {
+    let audits = read_call(&own.calls, "/v0/audits").await;
+    show(pages::audits(&own.visit(), &audits))
+}
+
+async fn audit(State(own): State<ValidatorPages>, Path(digest): Path<Digest>) -> Response {
+    let report = read_call(&own.calls, &format!("/v0/audits/{digest}/report")).await;
+    show(pages::audit(&own.visit(), &digest.to_string(), &report))
 }
 
 async fn public(State(own): State<ValidatorPages>) -> Response {

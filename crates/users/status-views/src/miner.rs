@@ -34,6 +34,9 @@ pub struct MinerStatus {
     pub declines: Vec<DeclinedOffer>,
     /// The miner's earnings by validator in finished receipts that are in the store, the largest first.
     pub earnings: Vec<Earnings>,
+    /// The grades that validators state about this miner, by validator; none of a miner of an earlier release.
+    #[serde(default)]
+    pub grades: Vec<ValidatorGrades>,
 }
 
 /// The most entries of each list of a status.
@@ -168,4 +171,56 @@ pub struct Earnings {
     pub micros: u64,
     /// The time of the newest.
     pub newest: Timestamp,
+}
+
+/// The grades that one validator states about this miner, in a statement that it has signed and serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValidatorGrades {
+    /// The validator's hotkey.
+    pub validator: String,
+    /// The cycle that the statement is for; `None` without a statement.
+    pub cycle: Option<u64>,
+    /// The time at which the statement was read, or looked for.
+    pub read_at: Timestamp,
+    /// The reason for which there are no grades; empty if there are some.
+    pub reason: String,
+    /// The grades by class and kind of probe.
+    pub grades: Vec<StatedGrade>,
+}
+
+/// The grade of a miner's executors of one class by one kind of probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatedGrade {
+    /// The class of executor.
+    pub class: String,
+    /// `announced` or `unannounced`.
+    pub kind: String,
+    /// The executors that are proven.
+    pub executors: u32,
+    /// The credit of what they showed, in thousandths of an executor.
+    pub credit: u64,
+    /// Offers of the last seven days that were within the manifest and the proven executors.
+    pub offers: u32,
+    /// Those of them that the miner refused without an excuse.
+    pub refused: u32,
+    /// The newest probes behind it, the newest first; at most [`MAX_PROBES`].
+    pub probes: Vec<StatedProbe>,
+}
+
+/// The most probes of one grade.
+pub const MAX_PROBES: usize = 8;
+
+/// One probe of the miner's executors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatedProbe {
+    /// The time of the probe.
+    pub at: Timestamp,
+    /// The executors in the miner's manifest then; 0 if the validator does not say.
+    pub announced: u32,
+    /// The executors that showed themselves.
+    pub shown: u32,
+    /// The executors that were excused because they were at work.
+    pub excused: u32,
+    /// The credit of what they showed, in thousandths of an executor.
+    pub credit: u64,
 }

@@ -327,14 +327,6 @@ pub struct SessionRow {
     pub fault: Option<String>,
 }
 
-/// `GET /v0/jobs/{job}/route`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct RoutesStatus {
-    /// One entry an attempt, the oldest first.
-    pub routes: Vec<Value>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,11 +2,13 @@
 //!
 //! [`mod@print`] writes lines and tables. [`job_text`] is a job in words: its steps, its place in a queue, its failure
 //! and its receipts. [`job_display`] shows a job while it runs. [`miner_text`] is a miner's machines in words, and
-//! [`key_text`] the rights and the end of an API key. [`trace_text`] is the way of one job across the roles.
+//! [`key_text`] the rights and the end of an API key. [`subnet_text`] are the offers of a subnet, and [`trace_text`] is
+//! the way of one job across the roles.
 
 pub mod job_display;
 pub mod job_text;
 pub mod key_text;
 pub mod miner_text;
 pub mod print;
+pub mod subnet_text;
 pub mod trace_text;

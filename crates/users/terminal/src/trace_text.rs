@@ -1,10 +1,8 @@
 //! The way of one job across the roles, with the time of each stage.
 
 use muster_protocol::rest::JobView;
-use muster_protocol::{
-    AttemptId, JobTrace, ParticipantType, StageTime, Timestamp, TraceStage, context_for_validator,
-};
-use muster_span_export::{facilitator_stages, is_root};
+use muster_protocol::{JobTrace, ParticipantType, StageTime, Timestamp, TraceStage};
+use muster_span_export::{is_root, order_stages, trace_of};
 
 use crate::print;
 
@@ -12,22 +10,6 @@ use crate::print;
 const BAR: usize = 30;
 /// Characters of the longest indented name of a stage.
 const NAME: usize = 24;
-
-/// The whole trace of a job, as its facilitator knows it: its own stages, and those that came with the job's end.
-pub fn trace_of(view: &JobView) -> JobTrace {
-    let told = view.status_history.iter().rev().find_map(|entry| {
-        let extension = entry.metadata.as_ref()?.muster.as_ref()?;
-        extension.trace.as_deref().cloned()
-    });
-    let mut trace = told.unwrap_or_else(|| JobTrace::new(context_for_validator(None, view.uuid)));
-    // A validator does not speak for the facilitator.
-    trace
-        .stages
-        .retain(|time| time.role != ParticipantType::Facilitator);
-    let times: Vec<_> = view.status_history.iter().map(|entry| entry.created_at).collect();
-    trace.stages.splice(0..0, facilitator_stages(&times));
-    trace
-}
 
 /// Prints a job's trace.
 pub fn show(view: &JobView) {
@@ -58,7 +40,7 @@ pub fn show(view: &JobView) {
 
 /// A line for each stage, in the order of the job's way, and a line for each clock that is evidently off.
 fn lines(trace: &JobTrace) -> Vec<String> {
-    let ordered = order(&trace.stages);
+    let ordered = order_stages(&trace.stages);
     let (Some(first), Some(last)) = (
         ordered.iter().map(|(_, time)| time.began()).min(),
         ordered.iter().map(|(_, time)| time.ended()).max(),
@@ -82,70 +64,6 @@ fn lines(trace: &JobTrace) -> Vec<String> {
     }
     lines.extend(find_skews(&ordered));
     lines
-}
-
-/// The stages with their depths: a role's whole time, then its stages by their begin, then the role behind it.
-fn order(stages: &[StageTime]) -> Vec<(usize, StageTime)> {
-    let mut attempts: Vec<(Timestamp, Option<AttemptId>)> = Vec::new();
-    for time in stages.iter().filter(|time| time.attempt.is_some()) {
-        match attempts.iter_mut().find(|(_, attempt)| *attempt == time.attempt) {
-            Some((began, _)) => *began = time.began().min(*began),
-            None => attempts.push((time.began(), time.attempt)),
-        }
-    }
-    attempts.sort();
-    let mut ordered = Vec::with_capacity(stages.len());
-    for role in [ParticipantType::Facilitator, ParticipantType::Validator] {
-        push(&mut ordered, stages, |time| {
-            time.role == role && time.attempt.is_none()
-        });
-    }
-    for (_, attempt) in attempts {
-        for role in [
-            ParticipantType::Validator,
-            ParticipantType::Miner,
-            ParticipantType::Executor,
-        ] {
-            push(&mut ordered, stages, |time| {
-                time.role == role && time.attempt == attempt
-            });
-        }
-    }
-    ordered
-}
-
-/// Adds the stages that `is_wanted`, the root of their role first.
-fn push(ordered: &mut Vec<(usize, StageTime)>, stages: &[StageTime], is_wanted: impl Fn(&StageTime) -> bool) {
-    let mut wanted: Vec<_> = stages.iter().filter(|time| is_wanted(time)).copied().collect();
-    wanted.sort_by_key(|time| (rank(time), time.began()));
-    ordered.extend(wanted.into_iter().map(|time| (depth(&time), time)));
-}
-
-/// The order of a role's stages: the wait before an attempt, the whole, and its parts.
-fn rank(time: &StageTime) -> u8 {
-    match (time.role, time.stage) {
-        _ if is_root(time) => 0,
-        (ParticipantType::Validator, TraceStage::Queue) => 1,
-        (ParticipantType::Validator, TraceStage::Attempt) => 2,
-        _ => 3,
-    }
-}
-
-/// How deep a stage stands below the request.
-fn depth(time: &StageTime) -> usize {
-    let root = match (time.role, time.stage) {
-        (ParticipantType::Facilitator | ParticipantType::Sdk | ParticipantType::Unknown, _) => 0,
-        (ParticipantType::Validator, TraceStage::Job) => 1,
-        (ParticipantType::Validator, TraceStage::Queue | TraceStage::Attempt) => return 2,
-        (ParticipantType::Validator, _) => 2,
-        (ParticipantType::Miner, _) => 3,
-        (ParticipantType::Executor, _) => 4,
-    };
-    if is_root(time) {
-        root
-    } else {
-        root.saturating_add(1)
-    }
 }
 
 /// Where a stage lies in the whole time.
@@ -203,7 +121,7 @@ fn find_skews(ordered: &[(usize, StageTime)]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::JobId;
+    use muster_protocol::{AttemptId, JobId, context_for_validator};
 
     use super::*;
 

@@ -1,16 +1,18 @@
 //! The page of one job: its steps with their times, the party at fault, its output, its files and its receipts.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use muster_protocol::job::Outcome;
 use muster_protocol::rest::{JobMetricsView, JobView, QueuedJob};
 use muster_protocol::volume::VolumePart;
-use muster_protocol::{Receipt, Timestamp};
+use muster_protocol::{Receipt, StageTime, Timestamp};
 
 use crate::frame::{Section, Visitor, page, token};
 use crate::jobs::took;
 use crate::status::{badge, failure_of, of_job, word_of};
 use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
-use crate::{job_curves, job_output};
+use crate::{job_curves, job_output, job_route, job_way};
 
 /// A receipt, with the result of checking both of its signatures.
 #[derive(Clone, Debug)]
@@ -27,18 +29,20 @@ const TIMELINE: f64 = 1_000.0;
 /// The width of a step that took no time.
 const LEAST_BAR: f64 = 8.0;
 
-/// The page. The parts with `data-swap` are replaced by the script when the status changes.
+/// The page. The parts with `data-swap` are replaced by the script when the status changes. `way` has the stages of the
+/// job's way with their depths.
 pub fn render(
     visitor: &Visitor<'_>,
     view: &JobView,
     metrics: &JobMetricsView,
     receipts: &[CheckedReceipt],
+    way: &[(usize, StageTime)],
 ) -> String {
     let id = view.uuid.to_string();
     let open = !view.last_status().is_terminal();
     let body = html! {
         div data-job-page=(id) data-open[open] data-statuses=(view.status_history.len()) {
-            (head(visitor, view, open))
+            (head(visitor, view, open, receipts))
             div.columns {
                 div.wide-column {
                     (job_curves::section(metrics, visitor.now))
@@ -46,6 +50,8 @@ pub fn render(
                 }
                 aside #side data-swap aria-label="Details of the job" {
                     (steps(view, visitor.now))
+                    (job_route::section(view, receipts))
+                    (job_way::section(way, receipts))
                     (outputs(view))
                     (artifacts(view))
                     (receipt_list(receipts))
@@ -62,7 +68,7 @@ pub fn render(
     )
 }
 
-fn head(visitor: &Visitor<'_>, view: &JobView, open: bool) -> Markup {
+fn head(visitor: &Visitor<'_>, view: &JobView, open: bool, receipts: &[CheckedReceipt]) -> Markup {
     let id = view.uuid.to_string();
     html! {
         div #head data-swap {
@@ -91,6 +97,11 @@ fn head(visitor: &Visitor<'_>, view: &JobView, open: bool) -> Markup {
                 } }
                 div { dt { "Created" } dd { (time(view.created_at, visitor.now)) } }
                 div { dt { "Took" } dd data-took data-since=[open.then_some(view.created_at)] { (took(view, visitor.now)) } }
+                @if let Some(micros) = job_way::paid_micros(receipts) {
+                    div { dt { "Cost" } dd title="by the finished receipts with both signatures" {
+                        (span(Duration::from_micros(micros))) " of executor time"
+                    } }
+                }
                 div.long { dt { "Id" } dd.mono.break { (id) } }
                 div.long { dt { "Image" } dd.mono.break { (plain(&view.docker_image)) } }
                 @if let Some(image) = &view.image {

@@ -11,6 +11,8 @@ pub mod frame;
 pub mod job;
 mod job_curves;
 pub mod job_output;
+mod job_route;
+mod job_way;
 pub mod jobs;
 pub mod keys;
 pub mod new_job;

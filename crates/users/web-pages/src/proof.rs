@@ -28,12 +28,45 @@ pub fn render(proof: &ShownProof) -> String {
                 @for (name, value) in &proof.statements { div { dt { (name) } dd.mono.break { (value) } } }
             }
             p.help {
-                "The facilitator's server has checked the signatures of the miner and of the session, and that they bind "
-                "this answer. " span data-sent {}
+                "Checked by the facilitator\u{2019}s server, not in this page: the signatures of the miner and of the session, and "
+                "that they bind this answer. " span data-sent {}
                 " To check it without trusting the server: " code { "muster chat --save" } " and "
                 code { "muster proof verify" } "."
             }
         }
     };
     fragment.into_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_says_that_the_server_has_checked_it_and_not_the_page() {
+        let mut proof = ShownProof {
+            defect: None,
+            statements: vec![("Model", "<b>tiny</b>".to_owned())],
+            input: Some("ab".to_owned()),
+        };
+        let good = render(&proof);
+        assert!(
+            good.contains("Checked by the facilitator\u{2019}s server, not in this page"),
+            "{good}"
+        );
+        assert!(
+            good.contains("Proven") && good.contains("&lt;b&gt;tiny"),
+            "{good}"
+        );
+        proof.defect = Some("the signature does not hold".to_owned());
+        let bad = render(&proof);
+        assert!(
+            bad.contains("Not proven") && bad.contains("the signature does not hold"),
+            "{bad}"
+        );
+        assert!(
+            bad.contains("Checked by the facilitator\u{2019}s server"),
+            "{bad}"
+        );
+    }
 }

@@ -26,6 +26,10 @@ impl AttemptRunner<'_> {
             let (kind, paid) = (ReceiptKind::Finished, true);
             *message == StepMessage::Receipt { kind, paid }
         };
+        // The validator's operator pays for the trusted miner.
+        if self.request.on_trusted_miner {
+            return Ok(None);
+        }
         let own = self.state.is_own(self.request);
         let is_paid = step.machine.outcome().is_some_and(|end| is_paid_end(end, own));
         if !is_paid || !step.messages.iter().any(pays) || self.receipt(ReceiptKind::Finished).is_some() {
@@ -44,6 +48,9 @@ impl AttemptRunner<'_> {
     pub(super) fn ended_work(&self, machine: &Attempt, now: Timestamp) -> Option<EndedWork> {
         machine.outcome().filter(|outcome| outcome.ran_to_its_end())?;
         machine.ready_at()?;
+        if self.request.on_trusted_miner {
+            return None;
+        }
         let work = work_digest(self.request).filter(|_| !self.state.is_own(self.request))?;
         let metagraph = self.state.subnet.last_metagraph()?;
         let coldkey = metagraph.find(&self.attempt.miner.0)?.coldkey;

@@ -3,7 +3,7 @@
 use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, JobState, Outcome};
-use muster_protocol::{JobRejectionReason, ReceiptKind, Timestamp};
+use muster_protocol::{HordeFailureReason, JobRejectionReason, ReceiptKind, Timestamp};
 use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
 use muster_store::StoreError;
 
@@ -118,6 +118,13 @@ impl AttemptRunner<'_> {
                 ledger.record_cached(miner, CacheKey::inputs(self.request.volume.as_ref()), change.now);
             }
             JobState::Ended(Outcome::Rejected(details)) if details.reason == JobRejectionReason::Busy => {
+                ledger.record_full(miner, class, change.now);
+            }
+            // Only this miner runs the job, so it is asked again after a while.
+            JobState::Ended(Outcome::HordeFailed(details))
+                if self.request.on_trusted_miner
+                    && details.reason == HordeFailureReason::MinerConnectionFailed =>
+            {
                 ledger.record_full(miner, class, change.now);
             }
             JobState::Accepted => ledger.record_accepted(miner, class),

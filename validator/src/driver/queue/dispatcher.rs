@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use futures_util::future::OptionFuture;
 use muster_chain::Metagraph;
-use muster_protocol::{ExecutorClass, JobId, Timestamp};
+use muster_job_queue::ExecutorLine;
+use muster_protocol::{JobId, Timestamp};
 use muster_routing::availability::{Availability, availability};
 use muster_routing::{Candidate, Route};
 use muster_store::StoreError;
 
 use super::super::assignment::ExecutorNeed;
+use super::super::miner_pool::MinerPool;
 use super::super::{BeginningAttempt, DrivenJob, JobDrivers, WaitTime, assignment};
 use crate::store::StoredJob;
 
@@ -59,8 +61,8 @@ impl JobDrivers {
     /// room. Returns when to look again even if nothing happens.
     async fn dispatch_round(self: &Arc<Self>) -> Result<Option<Timestamp>, StoreError> {
         let now = self.state.clock.now();
-        let classes = self.waiting.lock().queue.classes();
-        if classes.is_empty() {
+        let lines = self.waiting.lock().queue.lines();
+        if lines.is_empty() {
             return Ok(None);
         }
         let Some(metagraph) = self.metagraph_for_waiting().await else {
@@ -69,11 +71,11 @@ impl JobDrivers {
             return Ok(self.chain_deadline());
         };
         let mut again = None;
-        for class in classes {
-            let waited = self.waiting.lock().queue.waiting_for(class);
-            again = earliest([again, self.dispatch_class(class, Arc::clone(&metagraph)).await?]);
-            if self.waiting.lock().queue.waiting_for(class) < waited {
-                self.tell_head(class);
+        for line in lines {
+            let waited = self.waiting.lock().queue.waiting_for(line);
+            again = earliest([again, self.dispatch_line(line, Arc::clone(&metagraph)).await?]);
+            if self.waiting.lock().queue.waiting_for(line) < waited {
+                self.tell_head(line);
             }
         }
         self.end_expired(now).await?;
@@ -91,22 +93,22 @@ impl JobDrivers {
     }
 
     /// Starts the jobs of one line for which there is room. Returns when a reason against a miner ends.
-    async fn dispatch_class(
+    async fn dispatch_line(
         self: &Arc<Self>,
-        class: ExecutorClass,
+        line: ExecutorLine,
         mut metagraph: Arc<Metagraph>,
     ) -> Result<Option<Timestamp>, StoreError> {
         loop {
-            if self.waiting.lock().queue.waiting_for(class) == 0 {
+            if self.waiting.lock().queue.waiting_for(line) == 0 {
                 return Ok(None);
             }
-            let found = assignment::route_class(self, ExecutorNeed::of_class(class), &metagraph);
-            let private = self.route_private_images(class, &metagraph);
+            let found = assignment::route_need(self, ExecutorNeed::of_line(line), &metagraph);
+            let private = self.route_private_images(line, &metagraph);
             if let Some(private) = &private
                 && availability(private) == Availability::Never
-                && self.has_unexamined_private_image(class)
+                && self.has_unexamined_private_image(line)
             {
-                if let Some(newer) = self.refuse_private_images(class, private, &metagraph).await? {
+                if let Some(newer) = self.refuse_private_images(line, private, &metagraph).await? {
                     metagraph = newer;
                 }
                 continue;
@@ -114,13 +116,15 @@ impl JobDrivers {
             match availability(&found) {
                 Availability::Now(_) => {}
                 Availability::Later(reasons) => {
-                    let capacities = assignment::capacities(self, &metagraph);
-                    let executors = capacities.get(&class).map_or(0, |capacity| capacity.executors);
+                    let capacities = assignment::capacities(self, MinerPool::of_line(line), &metagraph);
+                    let executors = capacities
+                        .get(&line.class)
+                        .map_or(0, |capacity| capacity.executors);
                     let arrived = {
                         let mut lines = self.waiting.lock();
-                        lines.executors.insert(class, executors);
-                        lines.blocked.insert(class, reasons);
-                        lines.unexamined.remove(&class).unwrap_or_default()
+                        lines.executors.insert(line, executors);
+                        lines.blocked.insert(line, reasons);
+                        lines.unexamined.remove(&line).unwrap_or_default()
                     };
                     // Their users learn now that they wait.
                     for job in arrived {
@@ -134,7 +138,7 @@ impl JobDrivers {
                         metagraph = newer;
                         continue;
                     }
-                    self.refuse_unexamined(ExecutorNeed::of_class(class), &found, &metagraph)
+                    self.refuse_unexamined(ExecutorNeed::of_line(line), &found, &metagraph)
                         .await?;
                     return Ok(None);
                 }
@@ -142,9 +146,9 @@ impl JobDrivers {
             let takers = private
                 .as_ref()
                 .map_or(&found.candidates, |private| &private.candidates);
-            let Some(job) = self.first_startable(class, &found.candidates, takers) else {
+            let Some(job) = self.first_startable(line, &found.candidates, takers) else {
                 // All that wait have been tried on the miners that are free, or have images which these do not take.
-                let arrived = self.waiting.lock().unexamined.remove(&class);
+                let arrived = self.waiting.lock().unexamined.remove(&line);
                 for job in arrived.unwrap_or_default() {
                     self.tell_position(job);
                 }
@@ -152,9 +156,9 @@ impl JobDrivers {
             };
             match self.state.store.job(job).await? {
                 Some(stored) if stored.closed_at.is_none() => {
-                    let is_private = stored.request.has_private_image();
+                    let need = ExecutorNeed::of_job(&stored.request);
                     if !self.start_waiting(stored, &metagraph)
-                        && !self.pass_over(job, is_private, &found.candidates)
+                        && !self.pass_over(job, need, &found.candidates)
                     {
                         return Ok(None);
                     }
@@ -168,25 +172,29 @@ impl JobDrivers {
         }
     }
 
-    /// The route of the waiting jobs of a class with private images; `None` if no such job is known to wait.
-    fn route_private_images(&self, class: ExecutorClass, metagraph: &Metagraph) -> Option<Route> {
-        if !self.waiting.lock().needs_private_images(class) {
+    /// The route of the waiting jobs of a line with private images; `None` if no such job is known to wait.
+    fn route_private_images(&self, line: ExecutorLine, metagraph: &Metagraph) -> Option<Route> {
+        if !self.waiting.lock().needs_private_images(line) {
             return None;
         }
         let need = ExecutorNeed {
-            class,
+            line,
             private_image: true,
         };
-        Some(assignment::route_class(self, need, metagraph))
+        Some(assignment::route_need(self, need, metagraph))
     }
 
     /// Notes why a job that was found startable does not start, so that others may; `false` if nothing more is known of
     /// it than before.
-    fn pass_over(&self, job: JobId, is_private: bool, candidates: &[Candidate]) -> bool {
+    fn pass_over(&self, job: JobId, need: ExecutorNeed, candidates: &[Candidate]) -> bool {
         let mut lines = self.waiting.lock();
         // A job of an earlier process whose image not every executor takes.
-        if is_private && lines.private_images.insert(job) {
+        if need.private_image && lines.private_images.insert(job) {
             return true;
+        }
+        // The trusted miner is asked again later.
+        if need.line.on_trusted_miner {
+            return false;
         }
         // The subnet has changed since a job with attempts was found startable: it avoids an owner's miners that were
         // not known as such.
@@ -201,14 +209,14 @@ impl JobDrivers {
     /// a newer metagraph instead if there is one: a miner may have announced itself in it.
     async fn refuse_private_images(
         &self,
-        class: ExecutorClass,
+        line: ExecutorLine,
         found: &Route,
         metagraph: &Metagraph,
     ) -> Result<Option<Arc<Metagraph>>, StoreError> {
         let newer = self.state.subnet.read_newer_than(metagraph).await;
         if newer.is_none() {
             let need = ExecutorNeed {
-                class,
+                line,
                 private_image: true,
             };
             self.refuse_unexamined(need, found, metagraph).await?;
@@ -217,9 +225,9 @@ impl JobDrivers {
     }
 
     /// Whether a job with a private image has arrived since the line was last looked at.
-    fn has_unexamined_private_image(&self, class: ExecutorClass) -> bool {
+    fn has_unexamined_private_image(&self, line: ExecutorLine) -> bool {
         let lines = self.waiting.lock();
-        let mut arrived = lines.unexamined.get(&class).into_iter().flatten();
+        let mut arrived = lines.unexamined.get(&line).into_iter().flatten();
         arrived.any(|job| lines.private_images.contains(job))
     }
 
@@ -227,7 +235,7 @@ impl JobDrivers {
     /// that have had an attempt, or have a private image, are ever passed over.
     fn first_startable(
         &self,
-        class: ExecutorClass,
+        line: ExecutorLine,
         candidates: &[Candidate],
         takers: &[Candidate],
     ) -> Option<JobId> {
@@ -248,7 +256,7 @@ impl JobDrivers {
         // The turn of an account goes to its next job where its first one is passed over.
         let first = lines
             .queue
-            .first_where(class, |waiting| is_startable(&waiting.job));
+            .first_where(line, |waiting| is_startable(&waiting.job));
         first.map(|waiting| waiting.job)
     }
 

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::super::assignment::ExecutorNeed;
 use super::super::{JobDrivers, assignment, final_report};
 use crate::metrics::count_job;
-use crate::store::StoredJob;
+use crate::store::{StoredAttempt, StoredJob};
 
 /// Jobs that are closed at a time, so that their writes share commits.
 const CLOSED_AT_ONCE: usize = 64;
@@ -69,22 +69,28 @@ impl JobDrivers {
             return Ok(());
         }
         let metagraph = self.state.subnet.last_metagraph();
-        let classes: BTreeSet<_> = expired.iter().map(|(waiting, _)| waiting.class).collect();
-        let reasons: BTreeMap<_, _> = classes
+        let lines: BTreeSet<_> = expired.iter().map(|(waiting, _)| waiting.line).collect();
+        let reasons: BTreeMap<_, _> = lines
             .into_iter()
-            .map(|class| {
+            .map(|line| {
                 let found = metagraph
                     .as_ref()
-                    .map(|metagraph| assignment::route_class(self, ExecutorNeed::of_class(class), metagraph));
-                (class, explain_wait(found))
+                    .map(|metagraph| assignment::route_need(self, ExecutorNeed::of_line(line), metagraph));
+                (line, explain_wait(found))
             })
             .collect();
         self.end_all(expired, now, |waiting| {
-            let class = waiting.class;
+            let line = waiting.line;
             let seconds = now.since(waiting.since).as_secs();
-            let (why, excluded) = reasons.get(&class).cloned().unwrap_or_default();
+            let (why, excluded) = reasons.get(&line).cloned().unwrap_or_default();
+            let of = if line.on_trusted_miner {
+                " of this validator's trusted miner"
+            } else {
+                ""
+            };
             let message = format!(
-                "the job waited {seconds} s for an executor of class {class}, which is as long as it may: {why}"
+                "the job waited {seconds} s for an executor of class {}{of}, which is as long as it may: {why}",
+                line.class
             );
             assignment::no_miner(&message, json!({ "waited_s": seconds, "excluded": excluded }))
         })
@@ -140,20 +146,23 @@ impl JobDrivers {
         found: &Route,
         metagraph: &Metagraph,
     ) -> Result<(), StoreError> {
-        let class = need.class;
+        let line = need.line;
         let refused: Vec<_> = {
             let mut lines = self.waiting.lock();
-            let mut jobs = lines.unexamined.remove(&class).unwrap_or_default();
+            let mut jobs = lines.unexamined.remove(&line).unwrap_or_default();
             if need.private_image {
                 let (private, others) = jobs
                     .into_iter()
                     .partition(|job| lines.private_images.contains(job));
                 jobs = private;
-                lines.unexamined.insert(class, others);
+                lines.unexamined.insert(line, others);
             }
             jobs.into_iter().filter_map(|job| lines.remove(job)).collect()
         };
-        let (decision, now) = (found.decision(class, metagraph.block.0), self.state.clock.now());
+        let (decision, now) = (
+            found.decision(line.class, metagraph.block.0),
+            self.state.clock.now(),
+        );
         let outcome = assignment::no_miner_fits(self, need, found, metagraph);
         for (waiting, _) in refused {
             let job = waiting.job;
@@ -176,7 +185,7 @@ impl JobDrivers {
             let stored = self.read_waiting(waiting.job, has_attempts).await?;
             let failure = stored
                 .as_ref()
-                .and_then(|stored| assignment::last_failure(&stored.attempts));
+                .and_then(|stored| StoredAttempt::last_failure(&stored.attempts));
             let outcome = failure.unwrap_or_else(|| outcome(&waiting));
             self.close_waiting(waiting.job, &outcome, stored.as_ref()).await
         });

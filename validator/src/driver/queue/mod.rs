@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use muster_job_queue::{
-    DurationRecord, JobQueue, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob,
+    DurationRecord, ExecutorLine, JobQueue, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob,
 };
 use muster_protocol::wire::facilitator::JobRequest;
-use muster_protocol::{ExecutorClass, JobId, MinerKey, Timestamp};
+use muster_protocol::{JobId, MinerKey, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::availability::LaterReasons;
 use muster_store::StoreError;
@@ -27,10 +27,10 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::cancellation::CancelSignal;
+use super::miner_pool::line_of;
 use super::{FirstAttempt, JobDrivers, assignment};
 use crate::config::QueueConfig;
 use crate::store::StoredAttempt;
-pub(crate) use summary::LineView;
 
 /// The waiting jobs, and the signal that wakes their dispatcher.
 #[derive(Debug)]
@@ -51,13 +51,13 @@ struct Lines {
     private_images: HashSet<JobId>,
     /// Jobs that have arrived since the dispatcher last looked at their line. They are refused if no miner could run
     /// them; a job that has waited goes on waiting.
-    unexamined: BTreeMap<ExecutorClass, Vec<JobId>>,
+    unexamined: BTreeMap<ExecutorLine, Vec<JobId>>,
     /// Why the lines wait that cannot go on before something happens.
-    blocked: BTreeMap<ExecutorClass, LaterReasons>,
-    /// Executors of each class when its line was last found blocked.
-    executors: BTreeMap<ExecutorClass, u32>,
+    blocked: BTreeMap<ExecutorLine, LaterReasons>,
+    /// The executors that each line waits for, when it was last found blocked.
+    executors: BTreeMap<ExecutorLine, u32>,
     /// How long recent attempts took.
-    durations: BTreeMap<ExecutorClass, DurationRecord>,
+    durations: BTreeMap<ExecutorLine, DurationRecord>,
 }
 
 /// The first step of a new job.
@@ -86,6 +86,12 @@ pub(super) struct ReturningJob<'a> {
 }
 
 impl Lines {
+    /// Why a line waits, in words; `None` if it does not, or if the dispatcher is just looking.
+    fn why(&self, line: ExecutorLine) -> Option<String> {
+        let reasons = self.blocked.get(&line)?;
+        Some(explain(line, reasons))
+    }
+
     /// Removes a job that does not start; returns whether it waited and whether it has had attempts.
     fn remove(&mut self, job: JobId) -> Option<(WaitingJob, bool)> {
         let waiting = self.queue.remove(job)?;
@@ -98,10 +104,10 @@ impl Lines {
         self.tried.remove(&job).is_some()
     }
 
-    /// Whether a job of the class waits that needs an executor which takes private images.
-    fn needs_private_images(&self, class: ExecutorClass) -> bool {
+    /// Whether a job of the line waits that needs an executor which takes private images.
+    fn needs_private_images(&self, line: ExecutorLine) -> bool {
         let mut jobs = self.private_images.iter();
-        jobs.any(|job| self.queue.get(*job).is_some_and(|waiting| waiting.class == class))
+        jobs.any(|job| self.queue.get(*job).is_some_and(|waiting| waiting.line == line))
     }
 }
 
@@ -141,8 +147,8 @@ impl WaitingJobs {
     }
 
     /// Notes how long an attempt kept its executor.
-    pub(super) fn note_duration(&self, class: ExecutorClass, duration: Duration) {
-        self.lock().durations.entry(class).or_default().note(duration);
+    pub(super) fn note_duration(&self, line: ExecutorLine, duration: Duration) {
+        self.lock().durations.entry(line).or_default().note(duration);
     }
 }
 
@@ -152,13 +158,13 @@ impl JobDrivers {
     /// Decides the first step of a new job. Waits for nothing. The chosen miner is dialled and told nothing of the job
     /// yet.
     pub(crate) fn prepare(&self, request: &JobRequest) -> FirstStep {
-        let (job, class) = (request.uuid, request.executor_class);
+        let (job, line) = (request.uuid, line_of(request));
         // Held while a miner is chosen, so that no other newcomer overtakes a job that is found to wait.
         let mut lines = self.waiting.lock();
         if self.running.contains(job) || lines.queue.get(job).is_some() {
             return FirstStep::Known;
         }
-        if lines.queue.is_free_for_all(class)
+        if lines.queue.is_free_for_all(line)
             && let Some(attempt) = assignment::assign_at_once(self, request)
         {
             drop(lines);
@@ -168,7 +174,7 @@ impl JobDrivers {
             return FirstStep::Attempt(FirstAttempt { attempt, channel });
         }
         let account = QueueAccount::new(&request.account());
-        match lines.queue.reserve(class, &account) {
+        match lines.queue.reserve(line, &account) {
             Ok(ticket) => {
                 let since = self.state.clock.now();
                 let deadline = since.plus(self.wait_limit(request));
@@ -188,7 +194,7 @@ impl JobDrivers {
 
     /// Lets a new job wait that is in the store with its place.
     pub(crate) fn wait(&self, waiting: WaitingJob, request: &JobRequest) {
-        let (job, class, deadline) = (waiting.job, waiting.class, waiting.deadline);
+        let (job, line, deadline) = (waiting.job, waiting.line, waiting.deadline);
         let mut lines = self.waiting.lock();
         lines.queue.add_reserved(waiting);
         // That a line is blocked says nothing about a private image: it may be that no miner takes one.
@@ -196,9 +202,9 @@ impl JobDrivers {
         if is_private {
             lines.private_images.insert(job);
         }
-        let is_blocked = lines.blocked.contains_key(&class) && !is_private;
+        let is_blocked = lines.blocked.contains_key(&line) && !is_private;
         if !is_blocked {
-            lines.unexamined.entry(class).or_default().push(job);
+            lines.unexamined.entry(line).or_default().push(job);
         }
         // The dispatcher looks at a new job, and must not sleep past the deadline of one that it need not look at.
         if !is_blocked || lines.queue.next_deadline() == Some(deadline) {
@@ -212,7 +218,7 @@ impl JobDrivers {
 
     /// Gives back the place of a job that turned out to be known.
     pub(crate) fn give_back(&self, waiting: &WaitingJob) {
-        self.waiting.lock().queue.release(waiting.class, &waiting.account);
+        self.waiting.lock().queue.release(waiting.line, &waiting.account);
     }
 
     /// Lets a job wait that was admitted before. If it is called off meanwhile, it ends.
@@ -236,7 +242,8 @@ impl JobDrivers {
             let reason = cancel.reason();
             if reason.is_none() {
                 let metagraph = self.state.subnet.last_metagraph();
-                let tried = assignment::unaskable_miners(returning.attempts, metagraph.as_deref());
+                let tried =
+                    assignment::unaskable_miners(line_of(request), returning.attempts, metagraph.as_deref());
                 lines.tried.insert(job, tried);
                 if request.has_private_image() {
                     lines.private_images.insert(job);
@@ -258,11 +265,19 @@ impl JobDrivers {
     }
 }
 
+/// The reasons why a line waits, in words.
+fn explain(line: ExecutorLine, reasons: &LaterReasons) -> String {
+    if line.on_trusted_miner && reasons.full > 0 {
+        return "the trusted miner does not answer, or has no executor free".to_owned();
+    }
+    reasons.to_string()
+}
+
 fn place_of(request: &JobRequest, ticket: QueueTicket, since: Timestamp, deadline: Timestamp) -> WaitingJob {
     WaitingJob {
         job: request.uuid,
         account: QueueAccount::new(&request.account()),
-        class: request.executor_class,
+        line: line_of(request),
         priority: request.terms().priority,
         ticket,
         since,

@@ -24,7 +24,8 @@ impl JobDrivers {
                     Some(reason) => cancelled.push((job, reason)),
                     None => {
                         if let Some(attempts) = attempts.get(&job) {
-                            let tried = assignment::unaskable_miners(attempts, metagraph.as_deref());
+                            let line = stored.waiting.line;
+                            let tried = assignment::unaskable_miners(line, attempts, metagraph.as_deref());
                             lines.tried.insert(job, tried);
                         }
                         lines.queue.restore(stored.waiting);
@@ -34,8 +35,8 @@ impl JobDrivers {
         }
         {
             let mut lines = self.waiting.lock();
-            for (class, account, turn) in turns {
-                lines.queue.restore_turn(class, &account, turn);
+            for (line, account, turn) in turns {
+                lines.queue.restore_turn(line, &account, turn);
             }
         }
         for (job, reason) in cancelled {

@@ -274,6 +274,17 @@ impl Chain for TestChain {
         .boxed()
     }
 
+    fn block_hash(&self, block: BlockNumber) -> BoxFuture<'_, Result<Option<[u8; 32]>, ChainError>> {
+        async move {
+            let mut hash = [7; 32];
+            hash[..8].copy_from_slice(&block.0.to_le_bytes());
+            let exists = block <= self.rules().metagraph.block;
+            self.check("ask for the hash of a block")
+                .map(|()| exists.then_some(hash))
+        }
+        .boxed()
+    }
+
     fn subnet_at(&self, block: BlockNumber) -> BoxFuture<'_, Result<Option<TimedSubnet>, ChainError>> {
         let rules = self.rules();
         let subnet = TimedSubnet {

@@ -72,10 +72,21 @@ struct FleetState {
     endpoints: Mutex<BTreeMap<JobId, Endpoint>>,
     /// Whether the executors that leave the barrier have left.
     left: watch::Sender<bool>,
+    /// The program in every session, in place of a prover.
+    program: Option<Router>,
 }
 
 impl Fleet {
     pub(crate) fn new(miner: &Keypair) -> Self {
+        Self::running(miner, None)
+    }
+
+    /// Executors whose sessions all run this program.
+    pub(crate) fn of_program(miner: &Keypair, program: Router) -> Self {
+        Self::running(miner, Some(program))
+    }
+
+    fn running(miner: &Keypair, program: Option<Router>) -> Self {
         Self(Arc::new(FleetState {
             miner: miner.clone(),
             tasks: Tasks::new(),
@@ -85,6 +96,7 @@ impl Fleet {
             leased: Mutex::default(),
             endpoints: Mutex::default(),
             left: watch::Sender::new(false),
+            program,
         }))
     }
 
@@ -225,7 +237,8 @@ impl Fleet {
             audience: validator,
             server_certificate: server.identity.fingerprint(),
             client_certificate: client,
-            executor: Text::new("executor").unwrap(),
+            // No two leases are of the same executor.
+            executor: Text::new(format!("executor of {}", offer.job_uuid)).unwrap(),
             address: Text::new(address.to_string()).unwrap(),
             image: terms.image,
             model: None,
@@ -242,9 +255,10 @@ impl Fleet {
         let limits = Limits::default();
         let prover = self.prover(job, behaviour, seen).await;
         // Terms with a grader mean a session that serves a model.
-        let (upstream, beside) = match terms.grader {
-            None => (prover, None),
-            Some(_) => (
+        let (upstream, beside) = match (&fleet_state.program, &terms.grader) {
+            (Some(program), _) => (self.upstream(program.clone()).await, None),
+            (None, None) => (prover, None),
+            (None, Some(_)) => (
                 self.engine().await,
                 Some(Arc::new(ProverBeside(prover)) as Arc<dyn GraderBackend>),
             ),

@@ -62,9 +62,14 @@ pub(crate) fn whole(
 
 impl Miner {
     pub(crate) async fn open(uri: &str) -> Self {
+        Self::with_server(uri, TestServer::open().await)
+    }
+
+    /// A miner with this server.
+    pub(crate) fn with_server(uri: &str, server: TestServer) -> Self {
         Self {
             keypair: Keypair::from_uri(uri).unwrap(),
-            server: TestServer::open().await,
+            server,
             private_images: None,
         }
     }

@@ -7,6 +7,7 @@ pub(crate) mod chain;
 pub(crate) mod facilitator;
 pub(crate) mod fleet;
 pub(crate) mod miner;
+pub(crate) mod model;
 pub(crate) mod server;
 
 use std::future::Future;

@@ -49,7 +49,12 @@ const LIMITS: Limits = Limits {
 
 impl TestServer {
     pub(crate) async fn open() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::open_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// A server at an address that was free a moment ago.
+    pub(crate) async fn open_at(address: SocketAddr) -> Self {
+        let listener = tokio::net::TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, sockets) = mpsc::unbounded_channel();
         let tasks = Tasks::new();

@@ -1,6 +1,7 @@
 //! The bodies of the job REST API, as ComputeHorde's SDK sends and reads them.
 
 mod accounts;
+mod cheat_reports;
 mod files;
 mod jobs;
 mod subnet;
@@ -12,6 +13,7 @@ pub use accounts::{
     AccountDeleted, AccountView, ApiKey, AuditEntry, AuditPage, CreateKey, KeyList, KeyRight, KeyRightError,
     LoginError, LoginNonce, LoginRequest, MAX_KEY_DAYS, Token, USUAL_KEY_DAYS, WebLink,
 };
+pub use cheat_reports::{CheatReportView, ComparedOutput, ComparisonVerdict, OutputComparison};
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{
     CreateJob, Feedback, JobMetricsView, JobPage, JobView, LogEvent, MetricPoint, MetricSeries,

@@ -121,6 +121,7 @@ impl World {
             sessions: vec![SessionEvidence {
                 attestation: Envelope::new(&attestation, |bytes| self.miner.sign(bytes)).to_text(),
                 answers,
+                others: Vec::new(),
             }],
         }
     }

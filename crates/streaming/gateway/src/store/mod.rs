@@ -1,8 +1,9 @@
-//! The gateway's tables: sessions, their answers, and the samples for later checks.
+//! The gateway's tables: sessions, their answers, the log of the proven ones, and words that are kept for audits.
 //!
 //! They are a part of the validator's database, and the validator's migrations create them, since a database has one
 //! history.
 
+mod answer_log;
 mod rows;
 
 use base64::Engine as _;
@@ -14,7 +15,8 @@ use muster_store::{During as _, StoreError, begin};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
-pub use self::rows::{MinerEarnings, ResponseRow, SampledPair, SessionRow};
+pub use self::answer_log::{LoggedAnswer, StoredBucket, StoredDraw, WordConsent};
+pub use self::rows::{AnswerWords, MinerEarnings, ResponseRow, SealedWords, SessionRow};
 use self::rows::{parse_column, read_column, response_from, session_from, to_signed, unsigned_column};
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -103,17 +105,22 @@ impl GatewayStore {
         jobs
     }
 
-    /// Stores an answer that has ended, with its sample if it was drawn for one. Both are durable once this returns.
+    /// Stores an answer that has ended, with its sealed words if they are kept. Both are durable once this returns.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn insert_response(&self, response: &ResponseRow, sample: Option<&SampledPair>) -> Result<()> {
+    pub async fn insert_response(
+        &self,
+        response: &ResponseRow,
+        consent: WordConsent,
+        words: Option<&SealedWords>,
+    ) -> Result<()> {
         const OPERATION: &str = "keep a response";
         let mut tx = begin(&self.pool).await?;
         sqlx::query(
             "INSERT INTO responses (response_id, session_id, client, model, asked_at, first_byte_at, ended_at, status, \
-             how_ended, verdict, proof, sequence, bytes, input_tokens, output_tokens, earned) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+             how_ended, verdict, proof, sequence, bytes, input_tokens, output_tokens, earned, consent) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
         )
         .bind(response.id.clone())
         .bind(response.session.to_string())
@@ -131,18 +138,20 @@ impl GatewayStore {
         .bind(to_signed(response.usage.input))
         .bind(to_signed(response.usage.output))
         .bind(to_signed(response.earned))
+        .bind(consent.name())
         .execute(&mut *tx)
         .await
         .during(OPERATION)?;
-        if let Some(sample) = sample {
+        if let Some(words) = words {
             sqlx::query(
-                "INSERT INTO pairs (response_id, request, response, content_type, gathered_at) \
-                 VALUES ($1, $2, $3, $4, $5)",
+                "INSERT INTO pairs (response_id, sealed_by, request, response, content_type, gathered_at) \
+                 VALUES ($1, $2, $3, $4, $5, $6)",
             )
             .bind(response.id.clone())
-            .bind(STANDARD.encode(&sample.request))
-            .bind(STANDARD.encode(&sample.response))
-            .bind(sample.content_type.clone())
+            .bind(to_signed(words.key))
+            .bind(STANDARD.encode(&words.request))
+            .bind(STANDARD.encode(&words.response))
+            .bind(words.content_type.clone())
             .bind(response.ended_at.micros())
             .execute(&mut *tx)
             .await
@@ -170,30 +179,6 @@ impl GatewayStore {
             .await
             .during(OPERATION)?;
         Ok(Some((response, session_from(&row)?)))
-    }
-
-    /// The sample of an answer; `None` if it was not drawn for one.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn find_sample(&self, id: &str) -> Result<Option<SampledPair>> {
-        let row = sqlx::query("SELECT request, response, content_type FROM pairs WHERE response_id = $1")
-            .bind(id.to_owned())
-            .fetch_optional(&self.pool)
-            .await
-            .during("look for a pair")?;
-        let Some(row) = row else { return Ok(None) };
-        let bytes = |name: &'static str| -> Result<Vec<u8>> {
-            let text: String = read_column(&row, name)?;
-            STANDARD
-                .decode(text)
-                .map_err(|error| StoreError::corrupt(name, error.to_string()))
-        };
-        Ok(Some(SampledPair {
-            request: bytes("request")?,
-            response: bytes("response")?,
-            content_type: read_column(&row, "content_type")?,
-        }))
     }
 
     /// The newest sessions, at most `limit`, newest first.

@@ -74,12 +74,25 @@ pub struct ResponseRow {
     pub earned: u64,
 }
 
-/// A request and its answer, byte for byte, kept as a sample for a later check.
+/// A request and its answer, byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SampledPair {
+pub struct AnswerWords {
     /// The body of the request.
     pub request: Vec<u8>,
     /// The body of the answer.
+    pub response: Vec<u8>,
+    /// The content type of the answer.
+    pub content_type: Option<String>,
+}
+
+/// The words of an answer as they are stored until the draw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealedWords {
+    /// The number of the key that sealed them.
+    pub key: u64,
+    /// The sealed body of the request.
+    pub request: Vec<u8>,
+    /// The sealed body of the answer.
     pub response: Vec<u8>,
     /// The content type of the answer.
     pub content_type: Option<String>,
@@ -147,7 +160,7 @@ pub(super) fn response_from(row: &AnyRow) -> Result<ResponseRow> {
     })
 }
 
-fn session_id(row: &AnyRow) -> Result<SessionId> {
+pub(super) fn session_id(row: &AnyRow) -> Result<SessionId> {
     let text: String = read_column(row, "session_id")?;
     let id = text
         .parse()

@@ -2,6 +2,8 @@
 //! and the store are the real ones; only the subnet that runs the jobs is the test's.
 
 #[cfg(test)]
+mod answer_log;
+#[cfg(test)]
 mod closing;
 #[cfg(test)]
 mod engine;

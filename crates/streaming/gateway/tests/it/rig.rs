@@ -54,7 +54,6 @@ pub(crate) fn settings() -> Settings {
         per_session: 4,
         start_s: 30,
         health_s: 1,
-        sample_percent: 100,
         ..Settings::default()
     }
 }

@@ -1,6 +1,6 @@
 //! The gateway's tables, on every database engine that is available.
 
-use muster_gateway::store::{GatewayStore, ResponseRow, SampledPair, SessionRow};
+use muster_gateway::store::{GatewayStore, ResponseRow, SealedWords, SessionRow, WordConsent};
 use muster_openai::TokenUsage;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
 use muster_response_proof::SessionId;
@@ -54,22 +54,23 @@ async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
     for store in stores(&MIGRATIONS).await.unwrap() {
         let gateway = GatewayStore::new(store.pool.clone());
         gateway.insert_session(&session(1)).await.unwrap();
-        let pair = SampledPair {
+        let sealed = SealedWords {
+            key: 0,
             request: vec![0, 159, 146],
             response: b"words".to_vec(),
             content_type: Some("text/plain".to_owned()),
         };
         gateway
-            .insert_response(&response("a", "proven", 11), Some(&pair))
+            .insert_response(&response("a", "proven", 11), WordConsent::Private, Some(&sealed))
             .await
             .unwrap();
         gateway
-            .insert_response(&response("b", "no proof came", 0), None)
+            .insert_response(&response("b", "no proof came", 0), WordConsent::Private, None)
             .await
             .unwrap();
         assert!(
             gateway
-                .insert_response(&response("a", "proven", 11), None)
+                .insert_response(&response("a", "proven", 11), WordConsent::Private, None)
                 .await
                 .is_err(),
             "an id is used once"
@@ -83,8 +84,11 @@ async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
             store.engine
         );
         assert_eq!(again.find_response("c").await.unwrap(), None);
-        assert_eq!(again.find_sample("a").await.unwrap(), Some(pair));
-        assert_eq!(again.find_sample("b").await.unwrap(), None);
+        assert_eq!(
+            again.find_words("a").await.unwrap(),
+            None,
+            "sealed until the draw"
+        );
         let accounts = again.sum_earnings(at(0)).await.unwrap();
         let [account] = accounts.as_slice() else {
             panic!("{accounts:?}")

@@ -30,6 +30,8 @@ pub(super) struct SessionProofs {
     pub(super) close_from_miner: Option<String>,
     /// The number after the highest that was proven.
     pub(super) next: u64,
+    /// Proofs of other exchanges than clients', with their numbers, that nobody has taken yet.
+    pub(super) others: Vec<(u64, String)>,
 }
 
 impl SealedSession {
@@ -85,6 +87,17 @@ impl SealedSession {
         search_pages(from, |from| self.client.fetch_proofs(from), is_it).await
     }
 
+    /// Takes the proofs of exchanges that are no client's answers, with their numbers: health checks, grading, and,
+    /// once the session is closed, responses whose clients went away.
+    pub fn take_other_proofs(&self) -> Vec<(u64, String)> {
+        std::mem::take(&mut self.proofs().others)
+    }
+
+    /// The number after the highest that was proven. It grows with every proven answer.
+    pub fn next_number(&self) -> u64 {
+        self.proofs().next
+    }
+
     /// Keeps a closing statement that the miner has passed on, for a session that no longer answers when it is closed.
     pub fn set_close_from_miner(&self, close: String) {
         self.proofs().close_from_miner = Some(close);
@@ -96,11 +109,14 @@ impl SealedSession {
         let proven = self.proofs().ledger.proven();
         match self.client.close(proven).await {
             Ok(closing) => {
-                let ledger = &mut self.proofs().ledger;
+                let mut proofs = self.proofs();
+                let SessionProofs { ledger, others, .. } = &mut *proofs;
                 for proof in &closing.proofs {
                     // Proofs of responses whose clients went away. A known or forged one is not added; a missing one
                     // shows as a gap in the next check.
-                    let _ = ledger.accept_unseen(proof, muster_identity::verify);
+                    if let Ok(stated) = ledger.accept_unseen(proof, muster_identity::verify) {
+                        others.push((stated.sequence, proof.to_text()));
+                    }
                 }
                 let fault = ledger.close(&closing.close, muster_identity::verify).err();
                 (
@@ -187,8 +203,11 @@ where
 
 impl SessionProofs {
     fn note(&mut self, checked: &Result<(ResponseProof, Envelope<ResponseProof>), ProofError>) {
-        if let Ok((proof, _)) = checked {
+        if let Ok((proof, envelope)) = checked {
             self.next = self.next.max(proof.sequence.saturating_add(1));
+            if proof.client.is_none() {
+                self.others.push((proof.sequence, envelope.to_text()));
+            }
         }
     }
 }

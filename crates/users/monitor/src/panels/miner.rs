@@ -5,6 +5,7 @@ use std::time::Duration;
 use muster_protocol::Timestamp;
 use muster_status_views::miner::{
     DeclinedOffer, Earnings, EndedLease, LeaseView, MachineStatus, MinerStatus, Places, ServedValidator,
+    StatedGrade,
 };
 
 use super::{Fact, Mark, Panel, PanelRow};
@@ -69,8 +70,19 @@ pub(super) fn panels(status: &MinerStatus, now: Timestamp) -> Vec<Panel> {
         },
         Panel {
             title: "Validators",
-            head: &["validator", "sessions", "served"],
-            rows: status.validators.iter().map(validator_row).collect(),
+            head: &[
+                "validator",
+                "sessions",
+                "served",
+                "proven",
+                "credit",
+                "stated for",
+            ],
+            rows: status
+                .validators
+                .iter()
+                .map(|validator| validator_row(validator, status))
+                .collect(),
         },
     ]
 }
@@ -198,18 +210,58 @@ fn paid(micros: u64) -> String {
     }
 }
 
-fn validator_row(validator: &ServedValidator) -> PanelRow {
+/// A validator with the grades that it states about this miner.
+fn validator_row(validator: &ServedValidator, status: &MinerStatus) -> PanelRow {
+    let stated = status
+        .grades
+        .iter()
+        .find(|stated| stated.validator == validator.validator);
+    let grades = stated.map(|stated| stated.grades.as_slice()).unwrap_or_default();
+    let proven: Vec<_> = grades.iter().map(|grade| grade.executors.to_string()).collect();
+    let credit: Vec<_> = grades.iter().map(|grade| thousandths(grade.credit)).collect();
+    let or_dash = |words: &[String]| match words.is_empty() {
+        true => "-".to_owned(),
+        false => words.join(", "),
+    };
+    let mut details = vec![validator.validator.clone()];
+    details.extend(
+        stated
+            .map(|stated| stated.reason.clone())
+            .filter(|reason| !reason.is_empty()),
+    );
+    details.extend(grades.iter().map(describe_grade));
     PanelRow {
         cells: vec![
             short_key(&validator.validator),
             validator.sessions.to_string(),
             if validator.served { "yes" } else { "no" }.to_owned(),
+            or_dash(&proven),
+            or_dash(&credit),
+            stated
+                .and_then(|stated| stated.cycle)
+                .map_or_else(|| "-".to_owned(), |cycle| format!("cycle {cycle}")),
         ],
         mark: if validator.sessions > 0 {
             Mark::Good
         } else {
             Mark::Past
         },
-        details: sanitize(&validator.validator),
+        details: sanitize(&details.join("  ")),
     }
+}
+
+fn describe_grade(grade: &StatedGrade) -> String {
+    format!(
+        "{} by {} probes: {} proven, credit {}, {} of {} offers refused",
+        grade.class,
+        grade.kind,
+        grade.executors,
+        thousandths(grade.credit),
+        grade.refused,
+        grade.offers
+    )
+}
+
+fn thousandths(credit: u64) -> String {
+    format!("{}.{:03}", credit / 1_000, credit % 1_000)
 }

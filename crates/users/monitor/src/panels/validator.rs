@@ -1,6 +1,7 @@
 //! A validator's panels.
 
 use muster_protocol::Timestamp;
+use muster_status_views::audits::AuditRow;
 use muster_status_views::validator::{
     BatchRow, CycleRow, JobStatusRow, LinkStatus, ModelRow, QueueLine, WaitingJobRow,
 };
@@ -78,7 +79,36 @@ pub(super) fn panels(board: &ValidatorBoard, now: Timestamp) -> Vec<Panel> {
             ],
             rows: board.sessions.models.iter().map(model_row).collect(),
         },
+        Panel {
+            title: "Audits",
+            head: &["evidence", "verdict", "model", "coldkey", "quality", "adopted"],
+            rows: board
+                .audits
+                .audits
+                .iter()
+                .map(|audit| audit_row(audit, now))
+                .collect(),
+        },
     ]
+}
+
+fn audit_row(audit: &AuditRow, now: Timestamp) -> PanelRow {
+    let quality = audit.quality_per_mille;
+    PanelRow {
+        cells: vec![
+            short_key(&audit.digest),
+            sanitize(&audit.verdict),
+            sanitize(&audit.model),
+            short_key(&audit.coldkey),
+            format!("{}.{} %", quality / 10, quality % 10),
+            age(audit.adopted_at, now),
+        ],
+        mark: match audit.verdict.as_str() {
+            "convicted" | "suspect" | "weak" => Mark::Bad,
+            _ => Mark::Plain,
+        },
+        details: sanitize(&format!("{}  miners: {}", audit.digest, audit.miners.join(", "))),
+    }
 }
 
 fn job_row(job: &JobStatusRow, now: Timestamp) -> PanelRow {

@@ -3,15 +3,16 @@
 
 use std::collections::HashMap;
 
-use muster_gateway::backend::JobNews;
 use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::{JobId, MinerKey};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
+use crate::backend::JobNews;
+
 /// The validator's own jobs from their order to their end.
 #[derive(Debug, Default)]
-pub(super) struct OwnJobs {
+pub struct OwnJobs {
     listeners: watch::Sender<HashMap<JobId, mpsc::Sender<JobNews>>>,
     /// The jobs whose order names the only miner that may run them.
     pinned: Mutex<HashMap<JobId, PinnedJob>>,
@@ -27,7 +28,7 @@ struct PinnedJob {
 
 impl OwnJobs {
     /// Registers a job before its driver starts. `miner` is the only one that may run it, if not `None`.
-    pub(super) fn add(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<JobNews>) {
+    pub fn add(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<JobNews>) {
         if let Some(miner) = miner {
             let at_work = Vec::new();
             self.pinned.lock().insert(job, PinnedJob { miner, at_work });
@@ -37,24 +38,25 @@ impl OwnJobs {
         });
     }
 
-    pub(super) fn contains(&self, job: JobId) -> bool {
+    /// Whether the validator ordered this job itself and it has not ended.
+    pub fn contains(&self, job: JobId) -> bool {
         self.listeners.borrow().contains_key(&job)
     }
 
     /// The only miner that may run this job; `None` if any may.
-    pub(super) fn pinned_miner(&self, job: JobId) -> Option<MinerKey> {
+    pub fn pinned_miner(&self, job: JobId) -> Option<MinerKey> {
         self.pinned.lock().get(&job).map(|pinned| pinned.miner)
     }
 
     /// Notes the attempts by which the miner of a pinned job excuses its refusal.
-    pub(super) fn note_at_work(&self, job: JobId, at_work: Vec<AttemptAtWork>) {
+    pub fn note_at_work(&self, job: JobId, at_work: Vec<AttemptAtWork>) {
         if let Some(pinned) = self.pinned.lock().get_mut(&job) {
             pinned.at_work = at_work;
         }
     }
 
     /// Waits until one of the validator's own jobs is over; returns at once for any other job.
-    pub(super) async fn wait_for_end(&self, job: JobId) {
+    pub async fn wait_for_end(&self, job: JobId) {
         // The sender belongs to `self`, so the channel cannot close.
         let _ = self
             .listeners
@@ -64,13 +66,13 @@ impl OwnJobs {
     }
 
     /// Sends news of a running job to the listener named in its order.
-    pub(super) fn notify(&self, job: JobId, news: JobNews) {
+    pub fn notify(&self, job: JobId, news: JobNews) {
         let listener = self.listeners.borrow().get(&job).cloned();
         send_news(listener, news);
     }
 
     /// Unregisters a job and tells its listener why it is over.
-    pub(super) fn end(&self, job: JobId, why: String) {
+    pub fn end(&self, job: JobId, why: String) {
         let mut listener = None;
         self.listeners.send_if_modified(|listeners| {
             listener = listeners.remove(&job);

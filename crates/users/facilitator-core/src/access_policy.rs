@@ -2,29 +2,29 @@
 
 use std::collections::BTreeSet;
 
-use muster_facilitator_core::account::{Account, Credential};
 use muster_protocol::UserKey;
 
-use crate::config::Config;
-use muster_facilitator_store::Actor;
+use crate::account::{Account, Credential};
 
 /// The configured users and administrators.
-pub(crate) struct AccessPolicy {
+#[derive(Clone, Debug)]
+pub struct AccessPolicy {
     /// The hotkeys that may log in; `None` if every hotkey may.
     users: Option<BTreeSet<UserKey>>,
     administrators: BTreeSet<UserKey>,
 }
 
 impl AccessPolicy {
-    pub(crate) fn new(config: &Config) -> Self {
+    /// These users may log in, or every hotkey without such a list; the administrators may in any case.
+    pub fn new(users: Option<&[UserKey]>, administrators: &[UserKey]) -> Self {
         Self {
-            users: config.users.clone().map(BTreeSet::from_iter),
-            administrators: config.administrators.iter().copied().collect(),
+            users: users.map(|users| users.iter().copied().collect()),
+            administrators: administrators.iter().copied().collect(),
         }
     }
 
     /// Whether this account may be served. An account without a hotkey exists because an administrator made it.
-    pub(crate) fn admits(&self, account: &Account) -> bool {
+    pub fn admits(&self, account: &Account) -> bool {
         match account {
             Account::Named(_) => true,
             Account::Hotkey(user) => {
@@ -34,10 +34,10 @@ impl AccessPolicy {
         }
     }
 
-    /// Whether the actor is an administrator who has proven their own hotkey. An API key or a browser never
+    /// Whether this account is an administrator's that has proven its own hotkey. An API key or a browser never
     /// administers.
-    pub(crate) fn is_administrator(&self, actor: &Actor) -> bool {
-        match (&actor.account, &actor.credential) {
+    pub fn is_administrator(&self, account: &Account, credential: &Credential) -> bool {
+        match (account, credential) {
             (Account::Hotkey(user), Credential::Hotkey) => self.administrators.contains(user),
             (
                 Account::Hotkey(_) | Account::Named(_),

@@ -1,36 +1,24 @@
-//! Verdicts about streamed answers: the operator adopts a bundle of evidence, and the newest verdict about a coldkey
-//! and a model counts in the scores.
+//! Verdicts that count: a bundle is replayed, and its verdict about a coldkey and a model is stored.
 //!
-//! Adoption replays the bundle: a verdict that does not follow from what was signed is refused. The coldkey is the one
+//! Adoption replays the bundle: a verdict that does not follow from its signed parts is refused. The coldkey is the one
 //! that the chain states for the miners, so no bundle accuses another owner.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
-use muster_audit::{
-    AuditBundle, MAX_BUNDLE_BYTES, ReplayError, ReplayedBundle, WHOLE_QUALITY, replay_with_bundle,
-};
+use muster_audit::{AuditBundle, ReplayError, ReplayedBundle, WHOLE_QUALITY, replay_with_bundle};
 use muster_chain::Metagraph;
-use muster_process::error::Causes;
-use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
+use muster_process::SharedClock;
+use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_scoring::{Conviction, QualityFactor};
 use muster_store::StoreError;
-use muster_validator_store::AdoptedAudit;
-use serde_json::json;
+use muster_validator_store::{AdoptedAudit, Store};
 
-use crate::state::ValidatorState;
-use crate::status::{ListLimit, StatusSources, StoreUnreadable, not_found, refuse_stranger};
-
-/// Entries of the list, at most.
-const MAX_LISTED: u32 = 1_000;
+use crate::backend::AuditBackend;
 
 /// The reason why a bundle is not adopted.
 #[derive(Debug, thiserror::Error)]
-enum AdoptionRefusal {
+pub(crate) enum AdoptionRefusal {
     /// The bundle proves nothing.
     #[error("the bundle proves nothing")]
     Bundle(#[from] ReplayError),
@@ -57,69 +45,30 @@ enum AdoptionRefusal {
     Store(#[from] StoreError),
 }
 
-/// The calls about adopted verdicts.
-pub(crate) fn routes() -> Router<StatusSources> {
-    let calls = get(list)
-        .post(adopt)
-        .layer(DefaultBodyLimit::max(MAX_BUNDLE_BYTES));
-    Router::new()
-        .route("/v0/audits", calls)
-        .route("/v0/audits/{digest}", get(bundle))
+/// Adopts bundles for a validator.
+#[derive(Clone)]
+pub(crate) struct Adopter {
+    pub(crate) backend: Arc<dyn AuditBackend>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) clock: SharedClock,
 }
 
-/// The adopted verdicts, newest first.
-async fn list(
-    State(sources): State<StatusSources>,
-    Query(limit): Query<ListLimit>,
-) -> Result<Response, StoreUnreadable> {
-    let audits = sources.state.store.audits(limit.within(MAX_LISTED)).await?;
-    Ok(Json(json!({ "validator": sources.state.key(), "audits": audits })).into_response())
-}
-
-/// The text of an adopted bundle: the digest is that of the answer's bytes.
-async fn bundle(
-    State(sources): State<StatusSources>,
-    Path(digest): Path<Digest>,
-) -> Result<Response, StoreUnreadable> {
-    let text = sources.state.store.audit_bundle(digest).await?;
-    Ok(match text {
-        Some(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
-        None => not_found("this validator has adopted no bundle with that digest"),
-    })
-}
-
-/// Replays a bundle and adopts its verdict. Only the operator may.
-async fn adopt(State(sources): State<StatusSources>, headers: HeaderMap, text: String) -> Response {
-    if let Some(refused) = refuse_stranger(&sources, &headers) {
-        return refused;
+impl Adopter {
+    /// Replays a bundle and lets its verdict count.
+    pub(crate) async fn adopt(&self, text: String) -> Result<AdoptedAudit, AdoptionRefusal> {
+        let metagraph = self.backend.metagraph().ok_or(AdoptionRefusal::NoChain)?;
+        let genesis = self.store.genesis();
+        // Signatures, resampling and up to 64 MiB of text take seconds.
+        let judging = tokio::task::spawn_blocking(move || {
+            let (replayed, bundle) = replay_with_bundle(&text)?;
+            check_subject(&bundle, &genesis, &metagraph)?;
+            Ok::<_, AdoptionRefusal>((replayed, bundle.miners, text))
+        });
+        let (replayed, miners, text) = judging.await.map_err(|_| AdoptionRefusal::Ended)??;
+        let audit = adopted(&replayed, miners, self.clock.now());
+        self.store.put_audit(&audit, &text).await?;
+        Ok(audit)
     }
-    match replay_and_store(&sources.state, text).await {
-        Ok(adopted) => Json(adopted).into_response(),
-        Err(AdoptionRefusal::Store(error)) => StoreUnreadable::from(error).into_response(),
-        Err(refused) => {
-            let error = json!({ "error": Causes(&refused).to_string() });
-            (StatusCode::CONFLICT, Json(error)).into_response()
-        }
-    }
-}
-
-async fn replay_and_store(state: &ValidatorState, text: String) -> Result<AdoptedAudit, AdoptionRefusal> {
-    let metagraph = state.subnet.last_metagraph().ok_or(AdoptionRefusal::NoChain)?;
-    let genesis = state.store.genesis();
-    // Signatures, resampling and up to 64 MiB of text take seconds.
-    let judging = tokio::task::spawn_blocking(move || {
-        let (replayed, bundle) = replay_with_bundle(&text)?;
-        check_subject(&bundle, &genesis, &metagraph)?;
-        Ok::<_, AdoptionRefusal>((replayed, bundle.miners, text))
-    });
-    let (replayed, miners, text) = judging.await.map_err(|_| AdoptionRefusal::Ended)??;
-    let audit = adopted(&replayed, miners, state.clock.now());
-    state.store.put_audit(&audit, &text).await?;
-    tracing::warn!(
-        bundle = %audit.digest, coldkey = %audit.coldkey, model = audit.model, verdict = audit.verdict,
-        "the operator adopted a verdict"
-    );
-    Ok(audit)
 }
 
 fn adopted(replayed: &ReplayedBundle, miners: Vec<MinerKey>, adopted_at: Timestamp) -> AdoptedAudit {
@@ -162,7 +111,7 @@ fn check_subject(bundle: &AuditBundle, genesis: &str, metagraph: &Metagraph) -> 
 }
 
 /// The convictions and the quality factors that follow from the verdicts that count.
-pub(crate) fn consequences(audits: &[AdoptedAudit]) -> (Vec<Conviction>, Vec<QualityFactor>) {
+pub fn consequences(audits: &[AdoptedAudit]) -> (Vec<Conviction>, Vec<QualityFactor>) {
     let mut convictions = Vec::new();
     let mut factors: BTreeMap<MinerKey, u16> = BTreeMap::new();
     for audit in audits {
@@ -189,6 +138,7 @@ pub(crate) fn consequences(audits: &[AdoptedAudit]) -> (Vec<Conviction>, Vec<Qua
 #[cfg(test)]
 mod tests {
     use muster_chain::{BlockNumber, Netuid, Neuron, Uid};
+    use muster_protocol::Digest;
 
     use super::*;
 
@@ -208,7 +158,7 @@ mod tests {
         }
     }
 
-    const BUNDLE: &str = include_str!("../../tests/vectors/audit-bundle.json");
+    const BUNDLE: &str = include_str!("../../../../tests/vectors/audit-bundle.json");
 
     fn metagraph(neurons: &[(Hotkey, Hotkey)]) -> Metagraph {
         let neuron = |(uid, (hotkey, coldkey)): (u16, &(Hotkey, Hotkey))| Neuron {

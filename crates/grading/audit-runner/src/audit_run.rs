@@ -1,0 +1,402 @@
+//! One audit of a model: references are started, the answers that wait are scored, and each coldkey gets its verdict.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use muster_audit::{Calibration, OpenedCanary, ReferenceMachine, UnusableReason};
+use muster_gateway::store::LoggedAnswer;
+use muster_process::error::Causes;
+use muster_protocol::MinerKey;
+use muster_response_proof::{Envelope, ResponseProof, SessionId};
+use muster_session_pool::Service;
+use muster_store::StoreError;
+use uuid::Uuid;
+
+use crate::RunnerState;
+use crate::adoption::AdoptionRefusal;
+use crate::evidence::{
+    BothOutcomes, DrawnBucket, EvidenceInputs, ReferenceOutcome, WholeSession, assemble, whole_session,
+};
+use crate::gathering::Subject;
+use crate::log_keeper::leaf_hashes;
+use crate::reference::Reference;
+use crate::score_request::score_request;
+use crate::store::{AuditRun, RunState};
+
+/// How often a reference that has died is started again in one audit.
+const MAX_RESTARTS: usize = 2;
+
+/// Audits these subjects, which are all of one model. Returns the audits as they ended.
+///
+/// # Errors
+/// The database fails.
+pub(crate) async fn audit_model(
+    state: &Arc<RunnerState>,
+    model: &str,
+    subjects: Vec<Subject>,
+) -> Result<Vec<AuditRun>, StoreError> {
+    let now = state.clock.now();
+    let mut runs: Vec<AuditRun> = subjects
+        .into_iter()
+        .map(|subject| AuditRun {
+            run: Uuid::new_v4().to_string(),
+            coldkey: subject.coldkey,
+            model: subject.model,
+            state: RunState::Starting,
+            answers: 0,
+            scored: 0,
+            began_at: now,
+            ended_at: None,
+            bundle: None,
+            verdict: None,
+            reason: None,
+        })
+        .collect();
+    for run in &runs {
+        state.store.insert_run(run).await?;
+    }
+    let mut bench = match Bench::open(state, model).await {
+        Ok(bench) => bench,
+        Err(reason) => {
+            tracing::warn!(model, reason, "no reference was started");
+            for run in &mut runs {
+                end(state, run, reason.clone()).await?;
+            }
+            return Ok(runs);
+        }
+    };
+    for run in &mut runs {
+        bench.audit(state, run).await?;
+    }
+    Ok(runs)
+}
+
+/// Ends an audit without a verdict.
+async fn end(state: &RunnerState, run: &mut AuditRun, reason: String) -> Result<(), StoreError> {
+    run.state = RunState::Ended;
+    run.ended_at = Some(state.clock.now());
+    run.reason = Some(reason);
+    state.store.update_run(run).await
+}
+
+/// The references of one model, side by side.
+struct Bench {
+    calibration: Calibration,
+    services: [Service; 2],
+    /// `None` once a reference is gone for good.
+    references: [Option<Reference>; 2],
+    machines: Vec<ReferenceMachine>,
+    restarts: usize,
+}
+
+impl Bench {
+    async fn open(state: &RunnerState, model: &str) -> Result<Self, String> {
+        let services = state.backend.services();
+        let service = services
+            .into_iter()
+            .find(|service| service.model == model)
+            .ok_or("the whitelist has no such model")?;
+        let calibration = state
+            .settings
+            .calibration(model)
+            .ok_or("the model has no calibration: [audit.calibrations] names one")?;
+        let second = state.settings.second_service(&service);
+        let first = Reference::start(state, &service).await?;
+        let machine = first.machine();
+        // Without a second reference nobody is convicted, and suspicion needs none.
+        let other = match Reference::start(state, &second).await {
+            Ok(other) if other.machine() != machine => Some(other),
+            // The same machine again confirms nothing.
+            Ok(_) => None,
+            Err(reason) => {
+                tracing::info!(model, reason, "there is no second reference");
+                None
+            }
+        };
+        let none = || ReferenceMachine {
+            machine: "none".to_owned(),
+            gpu: "none".to_owned(),
+            engine: second.image.0,
+        };
+        let machines = vec![machine, other.as_ref().map_or_else(none, Reference::machine)];
+        Ok(Self {
+            calibration,
+            services: [service, second],
+            references: [Some(first), other],
+            machines,
+            restarts: 0,
+        })
+    }
+
+    async fn audit(&mut self, state: &RunnerState, run: &mut AuditRun) -> Result<(), StoreError> {
+        let since = state.clock.now().minus(state.settings.window());
+        let mut subject = AuditedSubject::read(state, run).await?;
+        let waiting = subject.waiting();
+        run.state = RunState::Scoring;
+        run.answers = u64::try_from(waiting.len()).unwrap_or(u64::MAX);
+        state.store.update_run(run).await?;
+        for answer in waiting {
+            if state.tasks.token().is_cancelled() {
+                // The sessions end with the validator, and its next process ends this audit.
+                return Ok(());
+            }
+            let known = subject.outcomes.remove(&answer.id).unwrap_or_default();
+            self.score(state, &answer, &known).await?;
+            run.scored = run.scored.saturating_add(1);
+            state.store.update_run(run).await?;
+        }
+        subject.outcomes = state.store.outcomes(&run.model, since).await?;
+        let inputs = subject.into_inputs(state, run, &self.calibration, &self.machines);
+        let bundle = match inputs.as_ref().and_then(assemble) {
+            Some(bundle) => bundle.to_text(),
+            None => return end(state, run, "the stored log does not fit together".to_owned()).await,
+        };
+        match state.adopter.adopt(bundle).await {
+            Ok(adopted) => {
+                let verdict = adopted.verdict;
+                metrics::counter!("muster_audit_verdicts_total", "verdict" => verdict.clone()).increment(1);
+                tracing::info!(coldkey = %run.coldkey, model = run.model, verdict, bundle = %adopted.digest, "an audit has its verdict");
+                run.state = RunState::Judged;
+                run.ended_at = Some(state.clock.now());
+                run.bundle = Some(adopted.digest);
+                run.verdict = Some(verdict);
+                state.store.update_run(run).await
+            }
+            Err(AdoptionRefusal::Store(error)) => Err(error),
+            Err(refused) => {
+                end(
+                    state,
+                    run,
+                    format!("the bundle has no verdict: {}", Causes(&refused)),
+                )
+                .await
+            }
+        }
+    }
+
+    /// Has an answer scored by the references of which no finding is known. Every failure is the answer's outcome, and
+    /// the next one goes on.
+    async fn score(
+        &mut self,
+        state: &RunnerState,
+        answer: &LoggedAnswer,
+        known: &BothOutcomes,
+    ) -> Result<(), StoreError> {
+        let body = match state.log.store().find_words(&answer.id).await? {
+            None => Err(UnusableReason::NotAudited),
+            Some(words) => match proof_of(answer) {
+                Some(proof) => score_request(&answer.model, &proof, &words),
+                None => Err(UnusableReason::TruncatedBody),
+            },
+        };
+        let mut both = 0;
+        for (place, finding) in known.iter().enumerate() {
+            let outcome = match &body {
+                _ if finding.is_some() => finding.clone(),
+                Err(reason) => Some(ReferenceOutcome::Unusable(*reason)),
+                Ok(body) => self.score_by(state, place, body.clone()).await,
+            };
+            if let Some(outcome) = outcome {
+                both += 1;
+                state
+                    .store
+                    .put_outcome(&answer.id, place, &outcome, state.clock.now())
+                    .await?;
+            }
+        }
+        if both == self.references.len() {
+            state.log.store().drop_words(&answer.id).await?;
+        }
+        Ok(())
+    }
+
+    /// The outcome by one reference; `None` if it does not exist.
+    async fn score_by(
+        &mut self,
+        state: &RunnerState,
+        place: usize,
+        body: Vec<u8>,
+    ) -> Option<ReferenceOutcome> {
+        let reference = self.references.get(place)?.as_ref()?;
+        let reason = match reference.score(state, body).await {
+            Ok(tokens) => return Some(ReferenceOutcome::Scored(tokens)),
+            Err(reason) => reason,
+        };
+        let is_lost = matches!(
+            reason,
+            UnusableReason::ReferenceDied | UnusableReason::ReferenceStalled
+        );
+        if is_lost && !reference.is_healthy().await && self.restart(state, place).await == Restart::Failed {
+            // Nobody can tell whether the answer ended the reference: it is asked about in the next audit.
+            return None;
+        }
+        Some(ReferenceOutcome::Unusable(reason))
+    }
+
+    /// Starts a reference again that an answer may have ended: the answer is not asked about again.
+    async fn restart(&mut self, state: &RunnerState, place: usize) -> Restart {
+        let (Some(slot), Some(service)) = (self.references.get_mut(place), self.services.get(place)) else {
+            return Restart::Failed;
+        };
+        drop(slot.take());
+        if self.restarts >= MAX_RESTARTS {
+            tracing::warn!("a reference died too often; the rest of the audit goes on without it");
+            return Restart::GivenUp;
+        }
+        self.restarts += 1;
+        match Reference::start(state, service).await {
+            Ok(reference) => {
+                *slot = Some(reference);
+                Restart::Done
+            }
+            Err(reason) => {
+                tracing::warn!(reason, "a reference that died was not started again");
+                Restart::Failed
+            }
+        }
+    }
+}
+
+/// The end of an attempt to start a reference again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restart {
+    /// It serves again.
+    Done,
+    /// It died too often.
+    GivenUp,
+    /// It does not come up.
+    Failed,
+}
+
+fn proof_of(answer: &LoggedAnswer) -> Option<ResponseProof> {
+    Envelope::<ResponseProof>::from_text(&answer.proof)
+        .ok()?
+        .statement()
+        .ok()
+}
+
+/// All that is stored about one coldkey and one model.
+struct AuditedSubject {
+    sessions: Vec<WholeSession>,
+    buckets: BTreeMap<u64, DrawnBucket>,
+    canaries: BTreeMap<String, OpenedCanary>,
+    outcomes: BTreeMap<String, BothOutcomes>,
+}
+
+impl AuditedSubject {
+    async fn read(state: &RunnerState, run: &AuditRun) -> Result<Self, StoreError> {
+        let since = state.clock.now().minus(state.settings.window());
+        let owners = state.owners();
+        let is_own = |miner: &MinerKey| owners.get(miner) == Some(&run.coldkey);
+        let mut answers = state.log.store().answers_of_model(&run.model, since).await?;
+        answers.retain(|answer| is_own(&answer.miner));
+        let numbers: BTreeSet<u64> = answers.iter().map(|answer| answer.bucket.0).collect();
+        let mut buckets = BTreeMap::new();
+        for number in numbers {
+            if let Some(bucket) = read_bucket(state, number).await? {
+                buckets.insert(number, bucket);
+            }
+        }
+        let mut by_session: BTreeMap<Uuid, Vec<LoggedAnswer>> = BTreeMap::new();
+        for answer in answers {
+            by_session.entry(answer.session.0).or_default().push(answer);
+        }
+        let mut sessions = Vec::new();
+        for (session, answers) in by_session {
+            let others = state.log.store().other_proofs(SessionId(session)).await?;
+            let is_drawn = |answer: &LoggedAnswer| buckets.contains_key(&answer.bucket.0);
+            sessions.extend(whole_session(answers, others, is_drawn));
+        }
+        Ok(Self {
+            canaries: open_canaries(state, &sessions, &buckets).await?,
+            outcomes: state.store.outcomes(&run.model, since).await?,
+            sessions,
+            buckets,
+        })
+    }
+
+    /// The audited answers that a reference was not asked about, in the order of the log.
+    fn waiting(&self) -> Vec<LoggedAnswer> {
+        let owed = |answer: &&LoggedAnswer| {
+            let is_audited = answer.is_drawn || self.canaries.contains_key(&answer.id);
+            let is_scored = self
+                .outcomes
+                .get(&answer.id)
+                .is_some_and(|both| both.iter().all(Option::is_some));
+            is_audited && !is_scored
+        };
+        let answers = self.sessions.iter().flat_map(|session| &session.answers);
+        let mut waiting: Vec<LoggedAnswer> = answers.filter(owed).cloned().collect();
+        waiting.sort_by_key(|answer| (answer.bucket, answer.position));
+        waiting
+    }
+
+    fn into_inputs(
+        self,
+        state: &RunnerState,
+        run: &AuditRun,
+        calibration: &Calibration,
+        machines: &[ReferenceMachine],
+    ) -> Option<EvidenceInputs> {
+        Some(EvidenceInputs {
+            auditor: state.auditor()?,
+            coldkey: run.coldkey,
+            model: run.model.clone(),
+            calibration: calibration.clone(),
+            references: machines.to_vec(),
+            sessions: self.sessions,
+            buckets: self.buckets,
+            canaries: self.canaries,
+            outcomes: self.outcomes,
+        })
+    }
+}
+
+/// A bucket with its leaves; `None` if nothing was drawn from it yet.
+async fn read_bucket(state: &RunnerState, number: u64) -> Result<Option<DrawnBucket>, StoreError> {
+    let corrupt = |what, error: &dyn std::fmt::Display| StoreError::corrupt(what, error.to_string());
+    let bucket = muster_response_proof::BucketNumber(number);
+    let Some(stored) = state.log.store().find_bucket(bucket).await? else {
+        return Ok(None);
+    };
+    let Some(draw) = &stored.draw else { return Ok(None) };
+    let answers = state.log.store().answers_of_bucket(bucket).await?;
+    let leaves = leaf_hashes(&answers).ok_or_else(|| corrupt("proof", &"no signed proof"))?;
+    Ok(Some(DrawnBucket {
+        shares: serde_json::from_str(&stored.shares).map_err(|error| corrupt("shares", &error))?,
+        block_hash: draw.block_hash,
+        draw: serde_json::from_str(&draw.text).map_err(|error| corrupt("draw", &error))?,
+        leaves,
+        stored,
+    }))
+}
+
+/// Opens the places of own prompts whose answers stand in buckets that commit to the prompt's list.
+async fn open_canaries(
+    state: &RunnerState,
+    sessions: &[WholeSession],
+    buckets: &BTreeMap<u64, DrawnBucket>,
+) -> Result<BTreeMap<String, OpenedCanary>, StoreError> {
+    let since = state.clock.now().minus(state.settings.window());
+    let answered = state.store.answered_prompts(since).await?;
+    let mut lists = BTreeMap::new();
+    let mut opened = BTreeMap::new();
+    for answer in sessions.iter().flat_map(|session| &session.answers) {
+        let Some((root, position)) = answered.get(&answer.id) else {
+            continue;
+        };
+        let committed = buckets
+            .get(&answer.bucket.0)
+            .map(|bucket| bucket.stored.canary_list);
+        if committed != Some(*root) {
+            continue;
+        }
+        if !lists.contains_key(root) {
+            lists.insert(*root, state.store.read_list(root).await?.list);
+        }
+        if let Some(place) = lists.get(root).and_then(|list| list.open(*position)) {
+            opened.insert(answer.id.clone(), place);
+        }
+    }
+    Ok(opened)
+}

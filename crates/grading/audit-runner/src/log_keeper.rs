@@ -1,0 +1,205 @@
+//! Keeps the log of answers: closes each bucket with a signed header before its draw block exists, and draws from it
+//! afterwards.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_audit::BucketDraw;
+use muster_gateway::store::{LoggedAnswer, StoredBucket, StoredDraw};
+use muster_protocol::{Digest, ValidatorKey};
+use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of};
+use muster_store::StoreError;
+
+use crate::RunnerState;
+use crate::evidence::AuditorFacts;
+use crate::shares::{DailyAnswers, StoredShare, share_ppm, share_root, shares_of};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The keeper of one validator's log.
+pub(crate) struct LogKeeper {
+    state: Arc<RunnerState>,
+    /// The last bucket that was looked at: closed, or without answers.
+    looked_at: Option<BucketNumber>,
+}
+
+/// The bucket that may be closed at a block: the one that has just ended, as long as its draw block does not exist.
+/// Answers that come later, or that were given while the validator was away, stand in a later bucket.
+pub(crate) fn closable_bucket(block: u64, looked_at: Option<BucketNumber>) -> Option<BucketNumber> {
+    let ended = BucketNumber(BucketNumber::of_block(block).0.checked_sub(1)?);
+    (block < ended.draw_block() && looked_at.is_none_or(|last| last < ended)).then_some(ended)
+}
+
+impl LogKeeper {
+    pub(crate) fn new(state: Arc<RunnerState>, last_closed: Option<BucketNumber>) -> Self {
+        Self {
+            state,
+            looked_at: last_closed,
+        }
+    }
+
+    /// Does what is due at a block. Returns the bucket that was closed or found empty, if one was.
+    pub(crate) async fn advance(&mut self, block: u64) -> Result<Option<BucketNumber>, StoreError> {
+        let Some(auditor) = self.state.auditor() else {
+            return Ok(None);
+        };
+        let closable = closable_bucket(block, self.looked_at);
+        if let Some(bucket) = closable {
+            self.close(auditor, bucket).await?;
+            self.looked_at = Some(bucket);
+        }
+        for bucket in self.state.log.store().undrawn_buckets().await? {
+            if bucket.bucket.draw_block() <= block {
+                self.draw(&bucket).await?;
+            }
+        }
+        Ok(closable)
+    }
+
+    async fn close(&self, auditor: AuditorFacts, bucket: BucketNumber) -> Result<(), StoreError> {
+        let state = &self.state;
+        let answers = state.log.fill(bucket).await?;
+        if answers.is_empty() {
+            return Ok(());
+        }
+        let shares = shares_of(&answers, &state.owners(), &self.daily().await?, &state.settings);
+        let canary_list = state.prompts.root();
+        let previous = match state.log.store().last_bucket().await? {
+            Some(last) => Envelope::<BucketHeader>::from_text(&last.header)
+                .map_err(|error| StoreError::corrupt("header", error.to_string()))?
+                .digest(),
+            None => Digest::of(b""),
+        };
+        let header = header_of(auditor, bucket, &answers, &shares, previous, canary_list)
+            .ok_or_else(|| StoreError::corrupt("proof", "no signed proof".to_owned()))?;
+        let signed = Envelope::new(&header, |bytes| state.keypair.sign(bytes));
+        let closed = StoredBucket {
+            bucket,
+            answers: header.answers,
+            header: signed.to_text(),
+            shares: serde_json::to_string(&shares)
+                .map_err(|error| StoreError::corrupt("shares", error.to_string()))?,
+            canary_list,
+            closed_at: state.clock.now(),
+            draw: None,
+        };
+        state.log.close(&closed).await?;
+        tracing::info!(
+            bucket = bucket.0,
+            answers = header.answers,
+            "a bucket of answers is closed"
+        );
+        Ok(())
+    }
+
+    /// The answers of the last day by coldkey and model.
+    async fn daily(&self) -> Result<DailyAnswers, StoreError> {
+        let owners = self.state.owners();
+        let since = self.state.clock.now().minus(DAY);
+        let mut daily = DailyAnswers::new();
+        for (miner, model, answers) in self.state.store.count_answers(since).await? {
+            let owner = owners.get(&miner).copied().unwrap_or(miner.0);
+            let of_owner = daily.entry((owner, model)).or_default();
+            *of_owner = of_owner.saturating_add(answers);
+        }
+        Ok(daily)
+    }
+
+    async fn draw(&self, bucket: &StoredBucket) -> Result<(), StoreError> {
+        let state = &self.state;
+        let Some(block_hash) = state.backend.block_hash(bucket.bucket.draw_block()).await else {
+            return Ok(());
+        };
+        let envelope = Envelope::<BucketHeader>::from_text(&bucket.header)
+            .map_err(|error| StoreError::corrupt("header", error.to_string()))?;
+        let header = envelope
+            .statement()
+            .map_err(|error| StoreError::corrupt("header", error.to_string()))?;
+        let shares: Vec<StoredShare> = serde_json::from_str(&bucket.shares)
+            .map_err(|error| StoreError::corrupt("shares", error.to_string()))?;
+        let (draw, proven) = BucketDraw::prove(&state.keypair, &header, &block_hash);
+        let answers = state.log.store().answers_of_bucket(bucket.bucket).await?;
+        let drawn = drawn_of(&answers, &draw, &shares);
+        let stored = StoredDraw {
+            block_hash,
+            text: serde_json::to_string(&proven)
+                .map_err(|error| StoreError::corrupt("draw", error.to_string()))?,
+            at: state.clock.now(),
+        };
+        let own = state.store.answered_prompts(bucket.closed_at.minus(DAY)).await?;
+        let kept: BTreeSet<String> = own.into_keys().collect();
+        state.log.draw(bucket.bucket, &stored, &drawn, &kept).await?;
+        metrics::counter!("muster_audit_answers_total", "of" => "logged").increment(bucket.answers);
+        metrics::counter!("muster_audit_answers_total", "of" => "drawn")
+            .increment(u64::try_from(drawn.len()).unwrap_or(u64::MAX));
+        tracing::info!(
+            bucket = bucket.bucket.0,
+            answers = bucket.answers,
+            drawn = drawn.len(),
+            "answers are drawn"
+        );
+        Ok(())
+    }
+}
+
+/// The header of a bucket with these answers; `None` if a proof cannot be decoded.
+fn header_of(
+    auditor: AuditorFacts,
+    bucket: BucketNumber,
+    answers: &[LoggedAnswer],
+    shares: &[StoredShare],
+    previous: Digest,
+    canaries: Digest,
+) -> Option<BucketHeader> {
+    Some(BucketHeader {
+        genesis: auditor.genesis,
+        netuid: auditor.netuid,
+        validator: ValidatorKey(auditor.validator.0),
+        bucket,
+        answers: u64::try_from(answers.len()).ok()?,
+        root: root_of(leaf_hashes(answers)?),
+        previous,
+        shares: u64::try_from(shares.len()).ok()?,
+        share_root: share_root(shares)?,
+        canaries,
+    })
+}
+
+/// The ids of the answers that a draw chooses.
+fn drawn_of(answers: &[LoggedAnswer], draw: &BucketDraw, shares: &[StoredShare]) -> Vec<String> {
+    let is_drawn = |answer: &&LoggedAnswer| {
+        let ppm = share_ppm(shares, &answer.miner, &answer.model);
+        answer.leaf().is_some_and(|leaf| draw.draws(&leaf.proof, ppm))
+    };
+    answers
+        .iter()
+        .filter(is_drawn)
+        .map(|answer| answer.id.clone())
+        .collect()
+}
+
+/// The hashes of the leaves of a bucket's answers; `None` if a proof cannot be decoded.
+pub(crate) fn leaf_hashes(answers: &[LoggedAnswer]) -> Option<Vec<Digest>> {
+    let hash = |answer: &LoggedAnswer| Some(answer.leaf()?.hash());
+    answers.iter().map(hash).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_is_closed_between_its_end_and_its_draw_block_and_once() {
+        let closable =
+            |block, last: Option<u64>| closable_bucket(block, last.map(BucketNumber)).map(|one| one.0);
+        assert_eq!(closable(24, None), None, "the first bucket has not ended");
+        assert_eq!(closable(25, None), Some(0));
+        assert_eq!(closable(36, None), Some(0));
+        assert_eq!(closable(37, None), None, "the draw block exists");
+        assert_eq!(closable(49, None), None);
+        assert_eq!(closable(50, Some(0)), Some(1));
+        assert_eq!(closable(51, Some(1)), None, "it is closed");
+        assert_eq!(closable(1_000, Some(1)), Some(39), "after a long absence");
+    }
+}

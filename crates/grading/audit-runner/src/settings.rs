@@ -1,0 +1,218 @@
+//! The `[audit]` section of a validator's configuration.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use muster_audit::{Calibration, DETECTION_ANSWERS, GAIN_PER_MILLE};
+use muster_process::config::Problem;
+use muster_protocol::ImageId;
+use muster_response_proof::MAX_SHARE_PPM;
+use muster_session_pool::Service;
+use serde::Deserialize;
+
+/// The configuration of spot checks. `[audit]` in the validator's commented default explains every key.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The share of answers that is audited, in millionths; absent: the share at which cheating does not pay.
+    pub share_ppm: Option<u32>,
+    /// The share of an answer's pay that a cheat saves, in thousandths.
+    pub gain_per_mille: u64,
+    /// The most audited answers, times the share that was cheated in, until the cheats that are policed are found.
+    pub detection: u64,
+    /// Prompts of its own that the validator asks in each bucket, for each model that has sessions.
+    pub own_prompts: u32,
+    /// A file of such prompts, one in a line; absent: the built-in ones.
+    pub prompts: Option<PathBuf>,
+    /// The longest answer to such a prompt, in tokens.
+    pub own_tokens: u32,
+    /// Answers that are gathered before a reference is started for them.
+    pub gather_answers: usize,
+    /// Hours after which fewer answers suffice.
+    pub gather_h: u64,
+    /// Seconds within which a reference has to serve.
+    pub start_s: u64,
+    /// Seconds that a reference may run.
+    pub run_s: u64,
+    /// Seconds within which a reference has to score one answer.
+    pub score_s: u64,
+    /// Days of answers that one verdict rests on.
+    pub window_days: u64,
+    /// The calibration of each model, by the model's name in the whitelist. A model without one is not audited.
+    pub calibrations: BTreeMap<String, PathBuf>,
+    /// A second engine build of each model, which confirms convictions. Without one, a second machine does.
+    pub second_engines: BTreeMap<String, SecondEngine>,
+}
+
+/// Another build of a model's engine.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecondEngine {
+    /// The image, named by the digest of its configuration.
+    pub image: ImageId,
+    /// The name by which a container engine pulls the image if it does not have it.
+    #[serde(default)]
+    pub reference: Option<String>,
+    /// The arguments of the image's entry point.
+    #[serde(default)]
+    pub args: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            share_ppm: None,
+            gain_per_mille: GAIN_PER_MILLE,
+            detection: DETECTION_ANSWERS,
+            own_prompts: 1,
+            prompts: None,
+            own_tokens: 128,
+            gather_answers: 100,
+            gather_h: 12,
+            start_s: 600,
+            run_s: 3_600,
+            score_s: 120,
+            window_days: 7,
+            calibrations: BTreeMap::new(),
+            second_engines: BTreeMap::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// All problems of these settings. `path` is the name of the section.
+    pub fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let at = |key: &str| format!("{path}.{key}");
+        for (key, number) in [
+            ("gain_per_mille", self.gain_per_mille),
+            ("detection", self.detection),
+            ("start_s", self.start_s),
+            ("run_s", self.run_s),
+            ("score_s", self.score_s),
+            ("window_days", self.window_days),
+        ] {
+            if number == 0 {
+                problems.push(Problem::at(at(key), "must be at least 1"));
+            }
+        }
+        if self.share_ppm.is_some_and(|ppm| ppm > MAX_SHARE_PPM) {
+            problems.push(Problem::at(at("share_ppm"), "must be at most 1000000"));
+        }
+        if self.gather_answers == 0 {
+            problems.push(Problem::at(at("gather_answers"), "must be at least 1"));
+        }
+        if self.start_s >= self.run_s {
+            problems.push(Problem::at(at("start_s"), "must be less than run_s"));
+        }
+        for (model, file) in &self.calibrations {
+            if let Err(error) = read_calibration(file) {
+                problems.push(Problem::at(format!("{path}.calibrations.{model}"), error));
+            }
+        }
+        if let Some(file) = &self.prompts
+            && let Err(error) = read_prompts(file)
+        {
+            problems.push(Problem::at(at("prompts"), error));
+        }
+        problems
+    }
+
+    /// The calibration of a model; `None` if it has none that can be read. The check of the configuration names the
+    /// defects of a file.
+    pub fn calibration(&self, model: &str) -> Option<Calibration> {
+        read_calibration(self.calibrations.get(model)?).ok()
+    }
+
+    /// The prompts that the validator asks on its own behalf.
+    pub fn own_texts(&self) -> Vec<String> {
+        let read = self.prompts.as_ref().and_then(|file| read_prompts(file).ok());
+        read.unwrap_or_else(crate::own_prompts::built_in)
+    }
+
+    /// The service that confirms what a reference with this service has found: another build of the engine if one is
+    /// configured, the same one otherwise.
+    pub fn second_service(&self, first: &Service) -> Service {
+        match self.second_engines.get(&first.model) {
+            None => first.clone(),
+            Some(second) => Service {
+                image: second.image,
+                reference: second.reference.clone(),
+                args: second.args.clone(),
+                ..first.clone()
+            },
+        }
+    }
+
+    /// The second engine builds of these services, for those that have one.
+    pub fn second_services(&self, services: &[Service]) -> Vec<Service> {
+        let of = |service: &&Service| self.second_engines.contains_key(&service.model);
+        services
+            .iter()
+            .filter(of)
+            .map(|service| self.second_service(service))
+            .collect()
+    }
+
+    /// The age at which gathered answers wait no longer for more.
+    pub const fn gather_age(&self) -> Duration {
+        Duration::from_secs(self.gather_h.saturating_mul(3_600))
+    }
+
+    /// The time whose answers one verdict rests on.
+    pub const fn window(&self) -> Duration {
+        Duration::from_secs(self.window_days.saturating_mul(86_400))
+    }
+}
+
+fn read_calibration(file: &PathBuf) -> Result<Calibration, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("the calibration {} cannot be read: {error}", file.display()))?;
+    Calibration::parse(&text).map_err(|error| format!("{} is no calibration: {error}", file.display()))
+}
+
+fn read_prompts(file: &PathBuf) -> Result<Vec<String>, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("the prompts {} cannot be read: {error}", file.display()))?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let prompts: Vec<String> = lines.map(str::to_owned).collect();
+    if prompts.is_empty() {
+        return Err(format!(
+            "{} has no prompts: one in a line is needed",
+            file.display()
+        ));
+    }
+    Ok(prompts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_defect_is_named_with_its_key() {
+        assert_eq!(Settings::default().problems("audit"), []);
+        let broken = Settings {
+            share_ppm: Some(1_000_001),
+            gather_answers: 0,
+            start_s: 10,
+            run_s: 10,
+            calibrations: [("tiny".to_owned(), PathBuf::from("/nonexistent"))].into(),
+            prompts: Some(PathBuf::from("/nonexistent")),
+            ..Settings::default()
+        };
+        let found: Vec<String> = broken.problems("audit").iter().map(ToString::to_string).collect();
+        let all = found.join("\n");
+        for key in [
+            "share_ppm",
+            "gather_answers",
+            "start_s",
+            "calibrations.tiny",
+            "prompts",
+        ] {
+            assert!(all.contains(&format!("audit.{key}")), "{key}: {all}");
+        }
+        assert_eq!(found.len(), 5, "{all}");
+    }
+}

@@ -1,0 +1,407 @@
+//! The tables of spot checks in the validator's database: own prompts, scores, and audits that were begun. The
+//! validator's migrations create them; the log of answers is the gateway's.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_audit::{Canary, CanaryList};
+use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
+use muster_store::{During as _, StoreError, begin};
+use serde::Serialize;
+use sqlx::any::AnyRow;
+use sqlx::{Any, AnyPool, Decode, Row as _, Type};
+
+use crate::evidence::{BothOutcomes, ReferenceOutcome};
+use crate::gathering::{Gathered, Subject};
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// An audit that was begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AuditRun {
+    /// The id of the audit.
+    pub run: String,
+    /// The coldkey that is judged.
+    pub coldkey: Hotkey,
+    /// The model by its name in the whitelist.
+    pub model: String,
+    /// `starting` (a reference is being started), `scoring`, `judged`, or `ended` without a verdict.
+    pub state: RunState,
+    /// The answers that are to be scored.
+    pub answers: u64,
+    /// The answers of them that a reference was asked about.
+    pub scored: u64,
+    /// When it began.
+    pub began_at: Timestamp,
+    /// When it ended, if it has.
+    pub ended_at: Option<Timestamp>,
+    /// The bundle that came of it.
+    pub bundle: Option<Digest>,
+    /// The verdict by its name.
+    pub verdict: Option<String>,
+    /// Why there is no verdict.
+    pub reason: Option<String>,
+}
+
+/// The state of an audit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// A reference is being started.
+    Starting,
+    /// The references score.
+    Scoring,
+    /// There is a verdict.
+    Judged,
+    /// It ended without a verdict.
+    Ended,
+}
+
+impl RunState {
+    const ALL: [Self; 4] = [Self::Starting, Self::Scoring, Self::Judged, Self::Ended];
+
+    /// The name in the database and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Scoring => "scoring",
+            Self::Judged => "judged",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// A list of own prompts, and the place of the next one.
+#[derive(Clone, Debug)]
+pub(crate) struct PromptList {
+    pub(crate) list: CanaryList,
+    pub(crate) next: u64,
+}
+
+/// Reads and writes the tables. Clones share the connections.
+#[derive(Clone, Debug)]
+pub struct AuditStore {
+    pool: AnyPool,
+}
+
+impl AuditStore {
+    /// Uses the validator's database, which must be migrated.
+    pub const fn new(pool: AnyPool) -> Self {
+        Self { pool }
+    }
+
+    /// Stores a new list of own prompts.
+    pub(crate) async fn insert_list(&self, list: &CanaryList) -> Result<()> {
+        const OPERATION: &str = "store a list of own prompts";
+        let root = list.root().to_string();
+        let mut tx = begin(&self.pool).await?;
+        for position in 0_u64.. {
+            let Some(canary) = list.next(position) else { break };
+            sqlx::query("INSERT INTO canaries (list, position, salt, request) VALUES ($1, $2, $3, $4)")
+                .bind(root.clone())
+                .bind(to_signed(position))
+                .bind(hex::encode(canary.salt))
+                .bind(STANDARD.encode(&canary.request))
+                .execute(&mut *tx)
+                .await
+                .during(OPERATION)?;
+        }
+        tx.commit().await.during(OPERATION)
+    }
+
+    /// A list of own prompts; empty if none has this root.
+    pub(crate) async fn read_list(&self, root: &Digest) -> Result<PromptList> {
+        let rows =
+            sqlx::query("SELECT salt, request, sent_at FROM canaries WHERE list = $1 ORDER BY position")
+                .bind(root.to_string())
+                .fetch_all(&self.pool)
+                .await
+                .during("read a list of own prompts")?;
+        let mut next = 0;
+        let mut canaries = Vec::new();
+        for (position, row) in (1_u64..).zip(&rows) {
+            let sent: Option<i64> = read_column(row, "sent_at")?;
+            if sent.is_some() {
+                next = position;
+            }
+            canaries.push(canary_from(row)?);
+        }
+        let list = CanaryList::new(canaries);
+        Ok(PromptList { list, next })
+    }
+
+    /// Notes that a prompt is being sent: it is used once, whatever becomes of it.
+    pub(crate) async fn note_sent(&self, root: &Digest, position: u64, now: Timestamp) -> Result<()> {
+        sqlx::query("UPDATE canaries SET sent_at = $1 WHERE list = $2 AND position = $3")
+            .bind(now.micros())
+            .bind(root.to_string())
+            .bind(to_signed(position))
+            .execute(&self.pool)
+            .await
+            .during("note a prompt as sent")?;
+        Ok(())
+    }
+
+    /// Notes the answer to a prompt.
+    pub(crate) async fn note_answer(&self, root: &Digest, position: u64, answer: &str) -> Result<()> {
+        sqlx::query("UPDATE canaries SET response_id = $1 WHERE list = $2 AND position = $3")
+            .bind(answer.to_owned())
+            .bind(root.to_string())
+            .bind(to_signed(position))
+            .execute(&self.pool)
+            .await
+            .during("note the answer to a prompt")?;
+        Ok(())
+    }
+
+    /// The lists and places of own prompts that were answered since, by the ids of the answers.
+    pub(crate) async fn answered_prompts(&self, since: Timestamp) -> Result<BTreeMap<String, (Digest, u64)>> {
+        let rows = sqlx::query(
+            "SELECT response_id, list, position FROM canaries WHERE response_id IS NOT NULL AND sent_at >= $1",
+        )
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .during("list answered prompts")?;
+        rows.iter()
+            .map(|row| {
+                let place = (parse_column(row, "list")?, unsigned_column(row, "position")?);
+                Ok((read_column(row, "response_id")?, place))
+            })
+            .collect()
+    }
+
+    /// The proven answers of each miner and model since a time.
+    pub(crate) async fn count_answers(&self, since: Timestamp) -> Result<Vec<(MinerKey, String, u64)>> {
+        let rows = sqlx::query(
+            "SELECT s.miner, r.model, COUNT(*) AS many FROM responses r JOIN sessions s ON s.session_id = r.session_id \
+             WHERE r.ended_at >= $1 AND r.sequence IS NOT NULL GROUP BY s.miner, r.model",
+        )
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .during("count the answers of a day")?;
+        rows.iter()
+            .map(|row| {
+                let miner = parse_column(row, "miner")?;
+                Ok((miner, read_column(row, "model")?, unsigned_column(row, "many")?))
+            })
+            .collect()
+    }
+
+    /// The answers that wait for a reference, by coldkey and model. Miners without a known owner wait until they have
+    /// one.
+    pub(crate) async fn gathered(
+        &self,
+        since: Timestamp,
+        owners: &BTreeMap<MinerKey, Hotkey>,
+    ) -> Result<BTreeMap<Subject, Gathered>> {
+        // From drawn buckets, drawn or own, and without a finding of the first reference.
+        let rows = sqlx::query(
+            "SELECT s.miner, r.model, COUNT(*) AS many, MIN(r.ended_at) AS oldest \
+             FROM responses r JOIN sessions s ON s.session_id = r.session_id \
+             JOIN answer_buckets b ON b.bucket = r.bucket WHERE b.draw IS NOT NULL AND r.ended_at >= $1 \
+             AND (r.drawn = 1 OR EXISTS (SELECT 1 FROM canaries c WHERE c.response_id = r.response_id)) \
+             AND NOT EXISTS (SELECT 1 FROM answer_scores a WHERE a.response_id = r.response_id AND a.reference = 0) \
+             GROUP BY s.miner, r.model",
+        )
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .during("count the answers that wait for a reference")?;
+        let mut all = BTreeMap::new();
+        for row in &rows {
+            let miner: MinerKey = parse_column(row, "miner")?;
+            let Some(coldkey) = owners.get(&miner).copied() else {
+                continue;
+            };
+            let model = read_column(row, "model")?;
+            let oldest = read_column(row, "oldest").map(Timestamp::from_micros)?;
+            let many = usize::try_from(unsigned_column(row, "many")?).unwrap_or(usize::MAX);
+            let one = all
+                .entry(Subject { coldkey, model })
+                .or_insert(Gathered { answers: 0, oldest });
+            one.answers = one.answers.saturating_add(many);
+            one.oldest = one.oldest.min(oldest);
+        }
+        Ok(all)
+    }
+
+    /// Stores what a reference found about an answer. The first finding stands.
+    pub(crate) async fn put_outcome(
+        &self,
+        answer: &str,
+        reference: usize,
+        outcome: &ReferenceOutcome,
+        now: Timestamp,
+    ) -> Result<()> {
+        let text = serde_json::to_string(outcome)
+            .map_err(|error| StoreError::corrupt("outcome", error.to_string()))?;
+        sqlx::query(
+            "INSERT INTO answer_scores (response_id, reference, outcome, scored_at) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (response_id, reference) DO NOTHING",
+        )
+        .bind(answer.to_owned())
+        .bind(i64::try_from(reference).unwrap_or(i64::MAX))
+        .bind(text)
+        .bind(now.micros())
+        .execute(&self.pool)
+        .await
+        .during("store a score")?;
+        Ok(())
+    }
+
+    /// The references' findings about the answers of a model since a time, by the ids of the answers.
+    pub(crate) async fn outcomes(
+        &self,
+        model: &str,
+        since: Timestamp,
+    ) -> Result<BTreeMap<String, BothOutcomes>> {
+        let rows = sqlx::query(
+            "SELECT a.response_id, a.reference, a.outcome FROM answer_scores a \
+             JOIN responses r ON r.response_id = a.response_id WHERE r.model = $1 AND r.ended_at >= $2",
+        )
+        .bind(model.to_owned())
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .during("read scores")?;
+        let mut all: BTreeMap<String, BothOutcomes> = BTreeMap::new();
+        for row in &rows {
+            let text: String = read_column(row, "outcome")?;
+            let outcome = serde_json::from_str(&text)
+                .map_err(|error| StoreError::corrupt("outcome", error.to_string()))?;
+            let place = usize::try_from(unsigned_column(row, "reference")?).unwrap_or(usize::MAX);
+            let both = all.entry(read_column(row, "response_id")?).or_default();
+            if let Some(slot) = both.get_mut(place) {
+                *slot = Some(outcome);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Stores an audit that begins.
+    pub(crate) async fn insert_run(&self, run: &AuditRun) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO audit_runs (run_id, coldkey, model, state, answers, scored, began_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        )
+        .bind(run.run.clone())
+        .bind(run.coldkey.to_string())
+        .bind(run.model.clone())
+        .bind(run.state.name())
+        .bind(to_signed(run.answers))
+        .bind(to_signed(run.scored))
+        .bind(run.began_at.micros())
+        .execute(&self.pool)
+        .await
+        .during("store an audit")?;
+        Ok(())
+    }
+
+    /// Stores the progress of an audit, or its end.
+    pub(crate) async fn update_run(&self, run: &AuditRun) -> Result<()> {
+        sqlx::query(
+            "UPDATE audit_runs SET state = $1, answers = $2, scored = $3, ended_at = $4, bundle = $5, verdict = $6, \
+             reason = $7 WHERE run_id = $8",
+        )
+        .bind(run.state.name())
+        .bind(to_signed(run.answers))
+        .bind(to_signed(run.scored))
+        .bind(run.ended_at.map(Timestamp::micros))
+        .bind(run.bundle.map(|digest| digest.to_string()))
+        .bind(run.verdict.clone())
+        .bind(run.reason.clone())
+        .bind(run.run.clone())
+        .execute(&self.pool)
+        .await
+        .during("store the progress of an audit")?;
+        Ok(())
+    }
+
+    /// Ends the audits that an earlier process began. Their scores stay; the answers that have none are audited again.
+    pub(crate) async fn end_orphans(&self, now: Timestamp) -> Result<()> {
+        sqlx::query(
+            "UPDATE audit_runs SET state = 'ended', ended_at = $1, reason = 'the validator was restarted' \
+             WHERE ended_at IS NULL",
+        )
+        .bind(now.micros())
+        .execute(&self.pool)
+        .await
+        .during("end the audits of an earlier process")?;
+        Ok(())
+    }
+
+    /// The newest audits, newest first, at most `limit`.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn list_runs(&self, limit: u32) -> Result<Vec<AuditRun>> {
+        let rows = sqlx::query("SELECT * FROM audit_runs ORDER BY began_at DESC, run_id LIMIT $1")
+            .bind(i64::from(limit))
+            .fetch_all(&self.pool)
+            .await
+            .during("list audits")?;
+        rows.iter().map(run_from).collect()
+    }
+}
+
+fn run_from(row: &AnyRow) -> Result<AuditRun> {
+    let state: String = read_column(row, "state")?;
+    let state = RunState::ALL.into_iter().find(|one| one.name() == state);
+    let bundle: Option<String> = read_column(row, "bundle")?;
+    Ok(AuditRun {
+        run: read_column(row, "run_id")?,
+        coldkey: parse_column(row, "coldkey")?,
+        model: read_column(row, "model")?,
+        state: state.ok_or_else(|| StoreError::corrupt("state", "no state of an audit".to_owned()))?,
+        answers: unsigned_column(row, "answers")?,
+        scored: unsigned_column(row, "scored")?,
+        began_at: read_column(row, "began_at").map(Timestamp::from_micros)?,
+        ended_at: read_column::<Option<i64>>(row, "ended_at")?.map(Timestamp::from_micros),
+        bundle: match bundle {
+            Some(text) => Some(
+                text.parse()
+                    .map_err(|_| StoreError::corrupt("bundle", "no digest".to_owned()))?,
+            ),
+            None => None,
+        },
+        verdict: read_column(row, "verdict")?,
+        reason: read_column(row, "reason")?,
+    })
+}
+
+fn canary_from(row: &AnyRow) -> Result<Canary> {
+    let (salt, request): (String, String) = (read_column(row, "salt")?, read_column(row, "request")?);
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(salt, &mut bytes).map_err(|error| StoreError::corrupt("salt", error.to_string()))?;
+    let request = STANDARD
+        .decode(request)
+        .map_err(|error| StoreError::corrupt("request", error.to_string()))?;
+    Ok(Canary { salt: bytes, request })
+}
+
+fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(row: &'r AnyRow, name: &'static str) -> Result<T> {
+    row.try_get(name)
+        .map_err(|error| StoreError::corrupt(name, error.to_string()))
+}
+
+fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
+where
+    T: std::str::FromStr,
+    T::Err: std::fmt::Display,
+{
+    let text: String = read_column(row, name)?;
+    text.parse()
+        .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
+}
+
+fn unsigned_column(row: &AnyRow, name: &'static str) -> Result<u64> {
+    let number: i64 = read_column(row, name)?;
+    Ok(u64::try_from(number).unwrap_or(0))
+}
+
+fn to_signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,9 @@
+//! The grades that validators state about a miner. Nobody tells a miner its grade: a validator signs a statement of its
+//! probes and serves it with the evidence. The miner reads and checks it there, as other validators do, so it shows
+//! nothing that the validator could deny.
+
+mod board;
+mod reader;
+
+pub use board::GradeBoard;
+pub use reader::GradeReader;

@@ -1,0 +1,59 @@
+//! The trusted miner: the validator's operator runs it outside the subnet, with `registered = false`.
+
+use std::net::SocketAddr;
+
+use muster_process::config::Problem;
+use muster_protocol::{Hotkey, MinerKey};
+use serde::Deserialize;
+
+/// The section `[trusted_miner]`: both keys, or neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrustedMinerConfig {
+    /// The miner's hotkey; absent, there is none.
+    pub hotkey: Option<MinerKey>,
+    /// The address at which it listens.
+    pub address: Option<SocketAddr>,
+}
+
+/// The trusted miner of a validator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrustedMiner {
+    /// The hotkey under which it is greeted.
+    pub miner: MinerKey,
+    /// The address to dial.
+    pub address: SocketAddr,
+}
+
+impl TrustedMinerConfig {
+    /// The miner, if the section names one.
+    pub fn miner(&self) -> Option<TrustedMiner> {
+        let (miner, address) = self.hotkey.zip(self.address)?;
+        Some(TrustedMiner { miner, address })
+    }
+
+    /// Whether this is the hotkey of the trusted miner.
+    pub fn is(&self, hotkey: Hotkey) -> bool {
+        self.hotkey.is_some_and(|miner| miner.0 == hotkey)
+    }
+
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let missing = match (self.hotkey, self.address) {
+            (Some(_), None) => Some(("trusted_miner.address", "the hotkey")),
+            (None, Some(_)) => Some(("trusted_miner.hotkey", "the address")),
+            (Some(_), Some(_)) | (None, None) => None,
+        };
+        if let Some((path, other)) = missing {
+            problems.push(Problem::at(path, format!("must be set too, since {other} is")));
+        }
+        if self
+            .address
+            .is_some_and(|address| address.port() == 0 || address.ip().is_unspecified())
+        {
+            let text = "must be an address and a port that can be dialled";
+            problems.push(Problem::at("trusted_miner.address", text));
+        }
+        problems
+    }
+}

@@ -1,0 +1,79 @@
+//! The log of proven answers, as the validator keeps it: buckets are filled, closed with a signed header, and drawn
+//! from.
+//!
+//! The validator draws the number and the answers. This part keeps the places of the answers and their
+//! words: sealed until the draw, readable after it if the answer is audited, and gone otherwise.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use muster_response_proof::BucketNumber;
+use muster_store::StoreError;
+
+use crate::store::{GatewayStore, LoggedAnswer, StoredBucket, StoredDraw};
+use crate::word_keys::WordKeys;
+
+/// The log of one gateway. Clones are the same one.
+#[derive(Clone)]
+pub struct AnswerLog {
+    store: GatewayStore,
+    words: Arc<WordKeys>,
+}
+
+impl AnswerLog {
+    pub(crate) const fn new(store: GatewayStore, words: Arc<WordKeys>) -> Self {
+        Self { store, words }
+    }
+
+    /// The tables behind the log.
+    pub const fn store(&self) -> &GatewayStore {
+        &self.store
+    }
+
+    /// Gives the answers that stand in no bucket yet their places in this one, and returns all of its answers. The
+    /// words of later answers get another key.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn fill(&self, bucket: BucketNumber) -> Result<Vec<LoggedAnswer>, StoreError> {
+        self.words.begin_next();
+        self.store.fill_bucket(bucket).await
+    }
+
+    /// Stores the signed header of a bucket, after which no answer joins it.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn close(&self, closed: &StoredBucket) -> Result<(), StoreError> {
+        self.store.close_bucket(closed).await
+    }
+
+    /// Stores a draw: the words of drawn answers and of the answers in `kept` become readable, and those of all others
+    /// of the bucket are shredded: their rows go, and then their key.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn draw(
+        &self,
+        bucket: BucketNumber,
+        draw: &StoredDraw,
+        drawn: &[String],
+        kept: &BTreeSet<String>,
+    ) -> Result<(), StoreError> {
+        let mut readable = Vec::new();
+        for (id, sealed) in self.store.sealed_words(bucket).await? {
+            if !kept.contains(&id) && !drawn.contains(&id) {
+                continue;
+            }
+            match self.words.open(&id, &sealed) {
+                Some(words) => readable.push((id, words)),
+                // The answer stays drawn, and counts for the miner.
+                None => tracing::warn!(answer = id, "the key of a drawn answer's words is gone"),
+            }
+        }
+        self.store.store_draw(bucket, draw, drawn, &readable).await?;
+        let oldest = self.store.oldest_needed_key().await?;
+        self.words.forget_unneeded(oldest);
+        Ok(())
+    }
+}

@@ -1,0 +1,515 @@
+//! The log of proven answers in the database: buckets, places, draws, and the words that wait for them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_protocol::{Digest, MinerKey, Timestamp};
+use muster_response_proof::{AnswerLeaf, BucketNumber, Envelope, ResponseProof, SessionId};
+use muster_store::{During as _, StoreError, begin};
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
+use super::rows::{parse_column, read_column, session_id, to_signed, unsigned_column};
+use super::{AnswerWords, GatewayStore, Result, SealedWords};
+
+/// A query for rows of [`LoggedAnswer`].
+macro_rules! answers {
+    ($rest:literal) => {
+        concat!(
+            "SELECT r.response_id, r.session_id, r.client, r.model, r.proof, r.sequence, r.output_tokens, r.earned, \
+             r.bucket, r.position, r.drawn, r.consent, r.ended_at, s.miner, s.attestation \
+             FROM responses r JOIN sessions s ON s.session_id = r.session_id ",
+            $rest
+        )
+    };
+}
+
+/// A client's consent about the words of its request and of the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WordConsent {
+    /// A drawn answer may be scored; its words are shown to nobody.
+    #[default]
+    Private,
+    /// The words may be published as evidence.
+    Publish,
+    /// The words are not kept, so a drawn answer is not scored.
+    Declined,
+}
+
+impl WordConsent {
+    /// The name in the database and in the request's header.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Private => "private",
+            Self::Publish => "publish",
+            Self::Declined => "decline",
+        }
+    }
+
+    /// The consent of this name; `None` if there is none.
+    pub fn of_name(name: &str) -> Option<Self> {
+        [Self::Private, Self::Publish, Self::Declined]
+            .into_iter()
+            .find(|consent| consent.name() == name)
+    }
+}
+
+/// A proven answer at its place in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedAnswer {
+    /// The id of the answer: the gateway's nonce in hex.
+    pub id: String,
+    /// The session that answered.
+    pub session: SessionId,
+    /// The session's miner.
+    pub miner: MinerKey,
+    /// The session's signed attestation, in text form.
+    pub attestation: String,
+    /// The pseudonym of the client.
+    pub client: Digest,
+    /// The model that was asked.
+    pub model: String,
+    /// The signed proof, in text form.
+    pub proof: String,
+    /// The number of the proof in its session.
+    pub sequence: u64,
+    /// Tokens of the answer, by the gateway's count.
+    pub output_tokens: u64,
+    /// The miner's earnings in rao.
+    pub earned: u64,
+    /// The bucket in which the answer stands.
+    pub bucket: BucketNumber,
+    /// The place among the leaves of the bucket.
+    pub position: u64,
+    /// Whether the draw has chosen the answer.
+    pub is_drawn: bool,
+    /// The client's consent about its words.
+    pub consent: WordConsent,
+    /// When the answer ended.
+    pub ended_at: Timestamp,
+}
+
+/// A closed bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredBucket {
+    /// The number of the bucket.
+    pub bucket: BucketNumber,
+    /// The number of its answers.
+    pub answers: u64,
+    /// The signed header, in text form.
+    pub header: String,
+    /// The shares to which the header commits, as the validator stored them.
+    pub shares: String,
+    /// The root of the list of own prompts to which the header commits.
+    pub canary_list: Digest,
+    /// When the bucket was closed.
+    pub closed_at: Timestamp,
+    /// The draw, if it was made.
+    pub draw: Option<StoredDraw>,
+}
+
+/// A draw from a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredDraw {
+    /// The hash of the draw block.
+    pub block_hash: Digest,
+    /// The draw with its proof, as the validator stored it.
+    pub text: String,
+    /// When the draw was made.
+    pub at: Timestamp,
+}
+
+impl LoggedAnswer {
+    /// The answer's leaf; `None` if the stored proof cannot be decoded.
+    pub fn leaf(&self) -> Option<AnswerLeaf> {
+        let envelope = Envelope::<ResponseProof>::from_text(&self.proof).ok()?;
+        Some(AnswerLeaf {
+            session: self.session,
+            sequence: self.sequence,
+            proof: envelope.digest(),
+            output_tokens: self.output_tokens,
+            earned: self.earned,
+            stratum: self.client,
+        })
+    }
+}
+
+impl GatewayStore {
+    /// Gives every proven answer that stands in no bucket yet a place in this one, and returns all answers of the
+    /// bucket in their order. A bucket that is closed keeps its answers.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn fill_bucket(&self, bucket: BucketNumber) -> Result<Vec<LoggedAnswer>> {
+        const OPERATION: &str = "fill a bucket of answers";
+        let number = to_signed(bucket.0);
+        let mut tx = begin(&self.pool).await?;
+        let closed = sqlx::query("SELECT bucket FROM answer_buckets WHERE bucket = $1")
+            .bind(number)
+            .fetch_optional(&mut *tx)
+            .await
+            .during(OPERATION)?;
+        if closed.is_none() {
+            let next: i64 = sqlx::query("SELECT COUNT(*) AS many FROM responses WHERE bucket = $1")
+                .bind(number)
+                .fetch_one(&mut *tx)
+                .await
+                .during(OPERATION)?
+                .try_get("many")
+                .during(OPERATION)?;
+            let open = sqlx::query(
+                "SELECT response_id FROM responses WHERE bucket IS NULL AND sequence IS NOT NULL \
+                 AND verdict = 'proven' ORDER BY ended_at, response_id",
+            )
+            .fetch_all(&mut *tx)
+            .await
+            .during(OPERATION)?;
+            for (position, row) in (next..).zip(&open) {
+                let id: String = read_column(row, "response_id")?;
+                sqlx::query("UPDATE responses SET bucket = $1, position = $2 WHERE response_id = $3")
+                    .bind(number)
+                    .bind(position)
+                    .bind(id)
+                    .execute(&mut *tx)
+                    .await
+                    .during(OPERATION)?;
+            }
+        }
+        tx.commit().await.during(OPERATION)?;
+        self.answers_of_bucket(bucket).await
+    }
+
+    /// Stores the signed header of a bucket. A bucket is closed once; another header for it is not stored.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn close_bucket(&self, closed: &StoredBucket) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO answer_buckets (bucket, answers, header, shares, canary_list, closed_at) \
+             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (bucket) DO NOTHING",
+        )
+        .bind(to_signed(closed.bucket.0))
+        .bind(to_signed(closed.answers))
+        .bind(closed.header.clone())
+        .bind(closed.shares.clone())
+        .bind(closed.canary_list.to_string())
+        .bind(closed.closed_at.micros())
+        .execute(&self.pool)
+        .await
+        .during("close a bucket of answers")?;
+        Ok(())
+    }
+
+    /// Takes answers out of buckets that an earlier process filled and did not close: they stand in a later one.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn release_unclosed(&self) -> Result<()> {
+        sqlx::query(
+            "UPDATE responses SET bucket = NULL, position = NULL \
+             WHERE bucket IS NOT NULL AND bucket NOT IN (SELECT bucket FROM answer_buckets)",
+        )
+        .execute(&self.pool)
+        .await
+        .during("take answers out of unclosed buckets")?;
+        Ok(())
+    }
+
+    /// The newest closed bucket.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn last_bucket(&self) -> Result<Option<StoredBucket>> {
+        let row = sqlx::query("SELECT * FROM answer_buckets ORDER BY bucket DESC LIMIT 1")
+            .fetch_optional(&self.pool)
+            .await
+            .during("read the last bucket of answers")?;
+        row.as_ref().map(bucket_from).transpose()
+    }
+
+    /// The closed buckets from which nothing was drawn yet, in rising order.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn undrawn_buckets(&self) -> Result<Vec<StoredBucket>> {
+        let rows = sqlx::query("SELECT * FROM answer_buckets WHERE draw IS NULL ORDER BY bucket")
+            .fetch_all(&self.pool)
+            .await
+            .during("list buckets before their draw")?;
+        rows.iter().map(bucket_from).collect()
+    }
+
+    /// A closed bucket; `None` if none has this number.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn find_bucket(&self, bucket: BucketNumber) -> Result<Option<StoredBucket>> {
+        let row = sqlx::query("SELECT * FROM answer_buckets WHERE bucket = $1")
+            .bind(to_signed(bucket.0))
+            .fetch_optional(&self.pool)
+            .await
+            .during("look for a bucket of answers")?;
+        row.as_ref().map(bucket_from).transpose()
+    }
+
+    /// The answers of a bucket, in their order.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn answers_of_bucket(&self, bucket: BucketNumber) -> Result<Vec<LoggedAnswer>> {
+        let rows = sqlx::query(answers!("WHERE r.bucket = $1 ORDER BY r.position"))
+            .bind(to_signed(bucket.0))
+            .fetch_all(&self.pool)
+            .await
+            .during("read the answers of a bucket")?;
+        rows.iter().map(answer_from).collect()
+    }
+
+    /// The logged answers of a model that ended at `since` or later, by session and number, so that the audited ones
+    /// of a miner are found with all answers around them.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn answers_of_model(&self, model: &str, since: Timestamp) -> Result<Vec<LoggedAnswer>> {
+        // A session is whole or not there: its log begins with its first answer.
+        let rows = sqlx::query(answers!(
+            "WHERE r.model = $1 AND r.bucket IS NOT NULL AND s.opened_at >= $2 \
+             ORDER BY r.session_id, r.sequence"
+        ))
+        .bind(model.to_owned())
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .during("read the logged answers of a model")?;
+        rows.iter().map(answer_from).collect()
+    }
+
+    /// Keeps proofs of a session that are not in the log, by their numbers.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn put_other_proofs(
+        &self,
+        session: SessionId,
+        proofs: &[(u64, String)],
+        now: Timestamp,
+    ) -> Result<()> {
+        const OPERATION: &str = "keep the proofs of checks";
+        let mut tx = begin(&self.pool).await?;
+        for (sequence, proof) in proofs {
+            sqlx::query(
+                "INSERT INTO other_proofs (session_id, sequence, proof, kept_at) VALUES ($1, $2, $3, $4) \
+                 ON CONFLICT (session_id, sequence) DO NOTHING",
+            )
+            .bind(session.to_string())
+            .bind(to_signed(*sequence))
+            .bind(proof.clone())
+            .bind(now.micros())
+            .execute(&mut *tx)
+            .await
+            .during(OPERATION)?;
+        }
+        tx.commit().await.during(OPERATION)
+    }
+
+    /// The proofs of a session that are not in the log, in the order of their numbers.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn other_proofs(&self, session: SessionId) -> Result<Vec<(u64, String)>> {
+        let rows =
+            sqlx::query("SELECT sequence, proof FROM other_proofs WHERE session_id = $1 ORDER BY sequence")
+                .bind(session.to_string())
+                .fetch_all(&self.pool)
+                .await
+                .during("read the proofs of checks")?;
+        rows.iter()
+            .map(|row| Ok((unsigned_column(row, "sequence")?, read_column(row, "proof")?)))
+            .collect()
+    }
+
+    /// The sealed words of a bucket's answers, by the answers' ids.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub(crate) async fn sealed_words(&self, bucket: BucketNumber) -> Result<Vec<(String, SealedWords)>> {
+        let rows = sqlx::query(
+            "SELECT p.response_id, p.sealed_by, p.request, p.response, p.content_type FROM pairs p \
+             JOIN responses r ON r.response_id = p.response_id WHERE r.bucket = $1 AND p.sealed_by IS NOT NULL",
+        )
+        .bind(to_signed(bucket.0))
+        .fetch_all(&self.pool)
+        .await
+        .during("read sealed words")?;
+        rows.iter()
+            .map(|row| {
+                let words = SealedWords {
+                    key: unsigned_column(row, "sealed_by")?,
+                    request: bytes_column(row, "request")?,
+                    response: bytes_column(row, "response")?,
+                    content_type: read_column(row, "content_type")?,
+                };
+                Ok((read_column(row, "response_id")?, words))
+            })
+            .collect()
+    }
+
+    /// Stores the draw from a bucket: the drawn answers are marked, the words of `kept` are stored as they were read,
+    /// and all other words of the bucket go.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub(crate) async fn store_draw(
+        &self,
+        bucket: BucketNumber,
+        draw: &StoredDraw,
+        drawn: &[String],
+        kept: &[(String, AnswerWords)],
+    ) -> Result<()> {
+        const OPERATION: &str = "store a draw";
+        let mut tx = begin(&self.pool).await?;
+        for id in drawn {
+            sqlx::query("UPDATE responses SET drawn = 1 WHERE response_id = $1")
+                .bind(id.clone())
+                .execute(&mut *tx)
+                .await
+                .during(OPERATION)?;
+        }
+        for (id, words) in kept {
+            sqlx::query(
+                "UPDATE pairs SET request = $1, response = $2, sealed_by = NULL WHERE response_id = $3",
+            )
+            .bind(STANDARD.encode(&words.request))
+            .bind(STANDARD.encode(&words.response))
+            .bind(id.clone())
+            .execute(&mut *tx)
+            .await
+            .during(OPERATION)?;
+        }
+        sqlx::query(
+            "DELETE FROM pairs WHERE sealed_by IS NOT NULL AND response_id IN \
+             (SELECT response_id FROM responses WHERE bucket = $1)",
+        )
+        .bind(to_signed(bucket.0))
+        .execute(&mut *tx)
+        .await
+        .during(OPERATION)?;
+        sqlx::query("UPDATE answer_buckets SET block_hash = $1, draw = $2, drawn_at = $3 WHERE bucket = $4")
+            .bind(draw.block_hash.to_string())
+            .bind(draw.text.clone())
+            .bind(draw.at.micros())
+            .bind(to_signed(bucket.0))
+            .execute(&mut *tx)
+            .await
+            .during(OPERATION)?;
+        tx.commit().await.during(OPERATION)
+    }
+
+    /// The lowest number of a key that stored words need; `None` if no words are sealed.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub(crate) async fn oldest_needed_key(&self) -> Result<Option<u64>> {
+        let row =
+            sqlx::query("SELECT sealed_by FROM pairs WHERE sealed_by IS NOT NULL ORDER BY sealed_by LIMIT 1")
+                .fetch_optional(&self.pool)
+                .await
+                .during("look for the oldest sealed words")?;
+        row.map(|row| unsigned_column(&row, "sealed_by")).transpose()
+    }
+
+    /// Deletes the words that an earlier process sealed: their keys ended with it.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub(crate) async fn drop_unreadable_words(&self) -> Result<u64> {
+        let done = sqlx::query("DELETE FROM pairs WHERE sealed_by IS NOT NULL")
+            .execute(&self.pool)
+            .await
+            .during("delete words that nobody can read")?;
+        Ok(done.rows_affected())
+    }
+
+    /// Deletes the words of an answer that was audited.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn drop_words(&self, id: &str) -> Result<()> {
+        sqlx::query("DELETE FROM pairs WHERE response_id = $1")
+            .bind(id.to_owned())
+            .execute(&self.pool)
+            .await
+            .during("delete the words of an answer")?;
+        Ok(())
+    }
+
+    /// The words of an answer; `None` if they were not kept, or are sealed until the draw.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn find_words(&self, id: &str) -> Result<Option<AnswerWords>> {
+        let row = sqlx::query(
+            "SELECT request, response, content_type FROM pairs WHERE response_id = $1 AND sealed_by IS NULL",
+        )
+        .bind(id.to_owned())
+        .fetch_optional(&self.pool)
+        .await
+        .during("look for the words of an answer")?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(AnswerWords {
+            request: bytes_column(&row, "request")?,
+            response: bytes_column(&row, "response")?,
+            content_type: read_column(&row, "content_type")?,
+        }))
+    }
+}
+
+fn bytes_column(row: &AnyRow, name: &'static str) -> Result<Vec<u8>> {
+    let text: String = read_column(row, name)?;
+    STANDARD
+        .decode(text)
+        .map_err(|error| StoreError::corrupt(name, error.to_string()))
+}
+
+fn answer_from(row: &AnyRow) -> Result<LoggedAnswer> {
+    let consent: String = read_column(row, "consent")?;
+    let consent = WordConsent::of_name(&consent)
+        .ok_or_else(|| StoreError::corrupt("consent", "no consent".to_owned()))?;
+    Ok(LoggedAnswer {
+        id: read_column(row, "response_id")?,
+        session: session_id(row)?,
+        miner: parse_column(row, "miner")?,
+        attestation: read_column(row, "attestation")?,
+        client: parse_column(row, "client")?,
+        model: read_column(row, "model")?,
+        proof: read_column(row, "proof")?,
+        sequence: unsigned_column(row, "sequence")?,
+        output_tokens: unsigned_column(row, "output_tokens")?,
+        earned: unsigned_column(row, "earned")?,
+        bucket: BucketNumber(unsigned_column(row, "bucket")?),
+        position: unsigned_column(row, "position")?,
+        is_drawn: unsigned_column(row, "drawn")? == 1,
+        consent,
+        ended_at: read_column(row, "ended_at").map(Timestamp::from_micros)?,
+    })
+}
+
+fn bucket_from(row: &AnyRow) -> Result<StoredBucket> {
+    let draw: Option<String> = read_column(row, "draw")?;
+    let draw = match draw {
+        None => None,
+        Some(text) => Some(StoredDraw {
+            block_hash: parse_column(row, "block_hash")?,
+            text,
+            at: read_column(row, "drawn_at").map(Timestamp::from_micros)?,
+        }),
+    };
+    Ok(StoredBucket {
+        bucket: BucketNumber(unsigned_column(row, "bucket")?),
+        answers: unsigned_column(row, "answers")?,
+        header: read_column(row, "header")?,
+        shares: read_column(row, "shares")?,
+        canary_list: parse_column(row, "canary_list")?,
+        closed_at: read_column(row, "closed_at").map(Timestamp::from_micros)?,
+        draw,
+    })
+}

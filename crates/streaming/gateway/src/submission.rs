@@ -1,0 +1,87 @@
+//! Hands an admitted question to a session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use muster_openai::OpenAiError;
+use muster_protocol::Digest;
+use muster_response_proof::RequestNonce;
+use muster_sealed_client::draw_nonce;
+use tokio::sync::mpsc;
+
+use crate::answer_parts::AnswerPart;
+use crate::request::{RelayedRequest, read_parameters};
+use crate::session_relay;
+use crate::state::GatewayState;
+use crate::store::WordConsent;
+
+/// Parts of an answer that may wait for a client that reads slowly. It holds up its own session's connection and no
+/// other.
+const PART_CAPACITY: usize = 4;
+/// Characters of a model id or path that are repeated in an error.
+const MAX_SHOWN: usize = 200;
+
+/// A question of an admitted client.
+pub(crate) struct Question {
+    pub(crate) client: Digest,
+    pub(crate) path: &'static str,
+    pub(crate) client_nonce: Option<RequestNonce>,
+    pub(crate) consent: WordConsent,
+    pub(crate) body: Bytes,
+}
+
+/// A question on its way.
+pub(crate) struct Submitted {
+    /// The parts of the answer as they come; the channel closes once the answer is settled.
+    pub(crate) parts: mpsc::Receiver<AnswerPart>,
+    /// Whether the client wants an event stream.
+    pub(crate) streams: bool,
+    /// The gateway's nonce, which is the id of the answer.
+    pub(crate) nonce: RequestNonce,
+}
+
+/// Queues a question for a session of its model, and relays the answer.
+///
+/// # Errors
+/// The gateway serves its maximum, the body is no question, or nobody whitelisted the model.
+pub(crate) fn submit(state: &Arc<GatewayState>, question: Question) -> Result<Submitted, OpenAiError> {
+    let Ok(permit) = Arc::clone(&state.permits).try_acquire_owned() else {
+        return Err(OpenAiError::QueueFull {
+            message: "the gateway is serving its maximum number of requests".to_owned(),
+            retry_after: Duration::from_secs(1),
+        });
+    };
+    let (model, streams) = read_parameters(&question.body)?;
+    let services = state.whitelist.services();
+    let pool = services
+        .iter()
+        .position(|service| service.model == model)
+        .ok_or_else(|| OpenAiError::UnknownModel(shorten(&model)))?;
+    let nonce = draw_nonce().map_err(|error| OpenAiError::Internal(error.to_string()))?;
+    let stream = state.scheduler.enqueue(pool, question.client);
+    let request = RelayedRequest {
+        path: question.path,
+        body: question.body,
+        client: question.client,
+        client_nonce: question.client_nonce,
+        nonce,
+        consent: question.consent,
+    };
+    let (sender, parts) = mpsc::channel(PART_CAPACITY);
+    let relaying = session_relay::run(Arc::clone(state), stream, request, sender);
+    drop(state.tasks.spawn("request", async move {
+        relaying.await;
+        drop(permit);
+    }));
+    Ok(Submitted {
+        parts,
+        streams,
+        nonce,
+    })
+}
+
+/// The beginning of a text that an error repeats.
+pub(crate) fn shorten(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
+}

@@ -1,0 +1,165 @@
+//! The keys under which the words of answers are stored until the draw.
+//!
+//! The keys are in the memory of this process only. Once a key is forgotten, nobody can read the words that it sealed,
+//! wherever copies of the database are.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use chacha20poly1305::XChaCha20Poly1305;
+use chacha20poly1305::aead::{Aead as _, KeyInit as _, Payload};
+use parking_lot::Mutex;
+
+use crate::store::{AnswerWords, SealedWords};
+
+/// The length of a nonce in bytes; a sealed text begins with it.
+const NONCE_BYTES: usize = 24;
+
+/// The operating system gives no random numbers, or the words are too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the words of an answer cannot be sealed")]
+pub(crate) struct CannotSeal;
+
+/// The keys that can still be needed.
+#[derive(Default)]
+pub(crate) struct WordKeys(Mutex<KeyRing>);
+
+#[derive(Default)]
+struct KeyRing {
+    keys: BTreeMap<u64, XChaCha20Poly1305>,
+    newest: u64,
+}
+
+impl WordKeys {
+    /// Seals the words of the answer with this id by the newest key.
+    ///
+    /// # Errors
+    /// There is no randomness.
+    pub(crate) fn seal(&self, id: &str, words: &AnswerWords) -> Result<SealedWords, CannotSeal> {
+        let mut ring = self.0.lock();
+        let key = ring.newest;
+        let cipher = match ring.keys.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(none) => {
+                let mut drawn = [0; 32];
+                getrandom::fill(&mut drawn).map_err(|_| CannotSeal)?;
+                none.insert(XChaCha20Poly1305::new(&drawn.into()))
+            }
+        };
+        Ok(SealedWords {
+            key,
+            request: seal(cipher, id, "request", &words.request)?,
+            response: seal(cipher, id, "response", &words.response)?,
+            content_type: words.content_type.clone(),
+        })
+    }
+
+    /// Opens the words of the answer with this id. `None` if their key is gone, or if they are another answer's.
+    pub(crate) fn open(&self, id: &str, sealed: &SealedWords) -> Option<AnswerWords> {
+        let ring = self.0.lock();
+        let cipher = ring.keys.get(&sealed.key)?;
+        Some(AnswerWords {
+            request: open(cipher, id, "request", &sealed.request)?,
+            response: open(cipher, id, "response", &sealed.response)?,
+            content_type: sealed.content_type.clone(),
+        })
+    }
+
+    /// Begins a new key and returns its number. Words that are being sealed now may still have the key before it.
+    pub(crate) fn begin_next(&self) -> u64 {
+        let mut ring = self.0.lock();
+        ring.newest = ring.newest.saturating_add(1);
+        ring.newest
+    }
+
+    /// Forgets the keys that nothing needs any more: all that are older than `oldest`, the oldest one that stored words
+    /// have, and than the newest.
+    pub(crate) fn forget_unneeded(&self, oldest: Option<u64>) {
+        let mut ring = self.0.lock();
+        let first = oldest.unwrap_or(ring.newest).min(ring.newest);
+        ring.keys.retain(|number, _| *number >= first);
+    }
+}
+
+fn associated(id: &str, part: &str) -> String {
+    format!("muster/answer-words/1 {id} {part}")
+}
+
+fn seal(cipher: &XChaCha20Poly1305, id: &str, part: &str, text: &[u8]) -> Result<Vec<u8>, CannotSeal> {
+    let mut nonce = [0; NONCE_BYTES];
+    getrandom::fill(&mut nonce).map_err(|_| CannotSeal)?;
+    let associated = associated(id, part);
+    let payload = Payload {
+        msg: text,
+        aad: associated.as_bytes(),
+    };
+    let sealed = cipher.encrypt(&nonce.into(), payload).map_err(|_| CannotSeal)?;
+    Ok([nonce.as_slice(), &sealed].concat())
+}
+
+fn open(cipher: &XChaCha20Poly1305, id: &str, part: &str, sealed: &[u8]) -> Option<Vec<u8>> {
+    let (nonce, sealed) = sealed.split_first_chunk::<NONCE_BYTES>()?;
+    let associated = associated(id, part);
+    let payload = Payload {
+        msg: sealed,
+        aad: associated.as_bytes(),
+    };
+    cipher.decrypt(&(*nonce).into(), payload).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(request: &str, response: &str) -> AnswerWords {
+        AnswerWords {
+            request: request.into(),
+            response: response.into(),
+            content_type: Some("text/plain".to_owned()),
+        }
+    }
+
+    #[test]
+    fn words_open_by_their_own_key_and_for_their_own_answer_only() {
+        let keys = WordKeys::default();
+        let spoken = words("asked", "answered");
+        let sealed = keys.seal("a", &spoken).unwrap();
+        assert!(!sealed.request.windows(5).any(|window| window == b"asked"));
+        assert_eq!(keys.open("a", &sealed), Some(spoken));
+        assert_eq!(keys.open("b", &sealed), None);
+        let swapped = SealedWords {
+            request: sealed.response.clone(),
+            response: sealed.request.clone(),
+            ..sealed.clone()
+        };
+        assert_eq!(keys.open("a", &swapped), None);
+        for length in [0, 5, NONCE_BYTES, sealed.request.len() - 1] {
+            let cut = SealedWords {
+                request: sealed.request[..length].to_vec(),
+                ..sealed.clone()
+            };
+            assert_eq!(keys.open("a", &cut), None);
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_forgotten_opens_nothing_and_the_next_one_goes_on() {
+        let keys = WordKeys::default();
+        let (one, two) = (words("1", "2"), words("3", "4"));
+        let first = keys.seal("a", &one).unwrap();
+        let next = keys.begin_next();
+        let second = keys.seal("b", &two).unwrap();
+        assert_eq!((first.key, second.key), (0, next));
+        assert_eq!(keys.open("a", &first), Some(one));
+        keys.forget_unneeded(Some(first.key));
+        assert_eq!(keys.open("a", &first), Some(words("1", "2")));
+        keys.forget_unneeded(None);
+        assert_eq!(keys.open("a", &first), None);
+        assert_eq!(keys.open("b", &second), Some(two));
+        assert_eq!(
+            WordKeys::default().open("b", &second),
+            None,
+            "the keys end with the process"
+        );
+    }
+}

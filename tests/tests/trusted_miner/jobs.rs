@@ -1,0 +1,86 @@
+//! Users' jobs and the validator's checks on the unregistered miner.
+
+use muster_tests::{RunningSubnet, wait_for};
+
+use crate::trusted_subnet::{PATIENCE, TrustedSubnet, view};
+
+#[test]
+fn jobs_and_checks_run_on_the_unregistered_miner_and_outlive_its_death() {
+    let subnet = RunningSubnet::start().unwrap();
+    // Before there is one, the refusal says what to do.
+    let image = subnet.demo_image();
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../LICENSE-MIT");
+    let input = format!("licence.txt={text}");
+    let words = ["--json", image, "--input", &input, "--", "words"];
+    let trusted_words = [&["--on-trusted-miner"], words.as_slice()].concat();
+    let refused = subnet
+        .muster(&[&["job", "run"], trusted_words.as_slice()].concat())
+        .unwrap();
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stdout.contains("keeps no trusted miner"), "{refused:?}");
+
+    let mut this = TrustedSubnet::start(subnet);
+    let own = this.key.hotkey().to_string();
+    let job = this.run_job(&trusted_words);
+    assert_eq!(this.miners_of(&job), [own.as_str()], "{}", this.logs());
+    let receipts =
+        &job["status_history"].as_array().unwrap().last().unwrap()["metadata"]["muster"]["receipts"];
+    let finished = receipts.as_array().unwrap().last().unwrap();
+    assert_eq!(finished["payload"]["score_str"], "0.000000", "{finished}");
+    // An ordinary job still goes to the subnet.
+    let ordinary = this.run_job(&words);
+    assert_eq!(this.miners_of(&ordinary), [this.subnet.field("miner").unwrap()]);
+
+    // The validator opens a session there on its own behalf, and closes it.
+    let check = ["validator", "check-trusted-miner", "--json", "parrot"];
+    let checked = this.subnet.muster(&check).unwrap();
+    assert_eq!(checked.code, Some(0), "{checked:?}\n{}", this.logs());
+    assert_eq!(view(&checked)["miner"], own, "{checked:?}");
+    let unknown = this
+        .subnet
+        .muster(&["validator", "check-trusted-miner", "no-model"])
+        .unwrap();
+    assert!(unknown.stderr.contains("no-model"), "{unknown:?}");
+
+    // The miner is killed while a job counts, and started again: the job runs once and its output is whole.
+    let id = this.begin_counting(8);
+    this.kill_miner();
+    this.begin_miner();
+    this.end_counting(&id, 8);
+}
+
+#[test]
+fn a_killed_miner_leaves_no_provisioned_machine_and_its_job_goes_on() {
+    let mut this = TrustedSubnet::start(RunningSubnet::start().unwrap());
+    this.kill_miner();
+    this.provision_executors();
+    this.begin_miner();
+    let id = this.begin_counting(8);
+    assert_eq!(this.machines(), [format!("muster-{id}")]);
+    this.kill_miner();
+    this.begin_miner();
+    this.end_counting(&id, 8);
+    // The validator's own check provisions a machine, and gives it back.
+    let checked = this
+        .subnet
+        .muster(&["validator", "check-trusted-miner", "parrot"])
+        .unwrap();
+    assert_eq!(checked.code, Some(0), "{checked:?}\n{}", this.logs());
+    wait_for("the release of every machine", PATIENCE, || {
+        Ok(this.machines().is_empty().then_some(()))
+    })
+    .unwrap();
+    let provisioned = this.fleet_calls("provision");
+    assert_eq!(provisioned.len(), 2, "{provisioned:?}\n{}", this.logs());
+    let released = this.fleet_calls("release");
+    assert!(
+        provisioned.iter().all(|name| released.contains(name)),
+        "{released:?}"
+    );
+    let records = std::fs::read_dir(this.path("trusted-provisioned")).unwrap();
+    let left = records.filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().ends_with(".json")
+    });
+    assert_eq!(left.count(), 0);
+}

@@ -1,0 +1,309 @@
+//! Spot checks from the client's question to the verdict: the log, the draw, own prompts, references and their bundle.
+
+use std::path::PathBuf;
+
+use muster_audit::replay;
+use muster_gateway::Settings as GatewaySettings;
+use muster_identity::Keypair;
+use muster_process::Tasks;
+use muster_process::operator_token::OperatorToken;
+use muster_protocol::wire::facilitator::ToFacilitator;
+use muster_protocol::{Digest, ImageId};
+use muster_session_pool::Service;
+use muster_validator_config::TrustedMinerConfig;
+use serde_json::{Value, json};
+
+use crate::support::fleet::Fleet;
+use crate::support::miner::Miner;
+use crate::support::model::{calibration, model, reference};
+use crate::support::{World, within};
+
+/// Own prompts of each bucket: more than a miner that always cheats needs to be convicted.
+const OWN_PROMPTS: u32 = 16;
+
+fn service() -> Service {
+    let entry = json!({
+        "model": "tiny", "image": ImageId(Digest::of(b"image")), "class": "always_on.test", "output_price": 7,
+        "input_tokens_per_s": 1_000, "output_tokens_per_s": 1, "listen": {"port": 8000},
+    });
+    serde_json::from_value(entry).unwrap()
+}
+
+/// A validator with one miner in its subnet and one of its own, and the address of its gateway.
+struct Audited {
+    world: World,
+    gateway: String,
+    folder: tempfile::TempDir,
+}
+
+impl Audited {
+    async fn start(miner: &Miner, trusted: &Miner, is_mortal: bool) -> Self {
+        muster_process::tls::install_provider();
+        let mut world = World::new(&[miner]).await;
+        let folder = tempfile::tempdir().unwrap();
+        let mut measured = calibration();
+        measured.engine = service().image.0;
+        let file = folder.path().join("calibration.json");
+        std::fs::write(&file, measured.to_text()).unwrap();
+        world.chain.own(1, Keypair::from_uri("//Owner").unwrap().hotkey());
+        world.config.gateway = GatewaySettings {
+            bind: Some(([127, 0, 0, 1], 0).into()),
+            keys: [("me".to_owned(), Digest::of(b"key"))].into(),
+            services: vec![service()],
+            max_sessions: 1,
+            ..GatewaySettings::default()
+        };
+        world.config.trusted_miner = TrustedMinerConfig {
+            hotkey: Some(trusted.key()),
+            address: Some(trusted.server.address),
+        };
+        world.config.audit.share_ppm = Some(1_000_000);
+        world.config.audit.own_prompts = OWN_PROMPTS;
+        world.config.audit.gather_answers = 1_000;
+        world.config.audit.calibrations = [("tiny".to_owned(), PathBuf::from(&file))].into();
+        if is_mortal {
+            world.start_mortal();
+        } else {
+            world.start();
+        }
+        world.facilitator.accept().await;
+        let ToFacilitator::MusterGateway(notice) = world.facilitator.receive().await else {
+            panic!("the gateway was to be announced first")
+        };
+        Self {
+            world,
+            gateway: notice.url.unwrap(),
+            folder,
+        }
+    }
+
+    async fn ask(&self) {
+        let request = reqwest::Client::new()
+            .post(format!("{}/v1/chat/completions", self.gateway))
+            .bearer_auth("key")
+            .body(r#"{"model":"tiny","messages":[{"role":"user","content":"well?"}]}"#);
+        let answer = within("an answer", request.send()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        // The body ends once the answer is stored.
+        answer.bytes().await.unwrap();
+    }
+
+    async fn bucket(&self, number: u64) -> Value {
+        self.world.get(&format!("/v0/audits/buckets/{number}")).await
+    }
+
+    /// Ends a bucket and waits for its header, its draw included.
+    async fn draw(&self, number: u64, answers: u64) -> Value {
+        self.world.chain.seal_to((number + 1) * 25);
+        let is_closed = |bucket: &Value| {
+            bucket["leaves"]
+                .as_array()
+                .is_some_and(|leaves| !leaves.is_empty())
+        };
+        let closed = self.until_bucket(number, is_closed).await;
+        assert_eq!(
+            closed["leaves"].as_array().unwrap().len() as u64,
+            answers,
+            "{closed}"
+        );
+        assert!(
+            closed["draw"].is_null(),
+            "the draw block does not exist: {closed}"
+        );
+        self.world.chain.seal_to((number + 1) * 25 + 12);
+        self.until_bucket(number, |bucket| !bucket["draw"].is_null())
+            .await
+    }
+
+    async fn until_bucket(&self, number: u64, is: impl Fn(&Value) -> bool) -> Value {
+        within("a bucket", async {
+            loop {
+                let bucket = self.bucket(number).await;
+                if is(&bucket) {
+                    return bucket;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+    }
+
+    /// Waits until so many answers of the model are proven.
+    async fn answered(&self, count: u64) {
+        within("answers", async {
+            loop {
+                let sessions = self.world.get("/v0/sessions").await;
+                let earned = sessions["earned"].as_array().cloned().unwrap_or_default();
+                if earned
+                    .iter()
+                    .map(|one| one["proven"].as_u64().unwrap())
+                    .sum::<u64>()
+                    >= count
+                {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    /// A user's answer and own prompts after the first bucket, all of them drawn.
+    async fn gather(&self) {
+        self.ask().await;
+        let first = self.draw(0, 1).await;
+        assert_eq!(first["leaves"][0]["drawn"], true, "all are drawn");
+        self.answered(1 + u64::from(OWN_PROMPTS)).await;
+        self.draw(1, OWN_PROMPTS.into()).await;
+    }
+
+    /// The audit of what has gathered.
+    async fn audit(&self) -> Value {
+        let run = self.world.ask(reqwest::Method::POST, "/v0/audits/runs");
+        let ended = within("the audit", run).await;
+        let [run] = ended["runs"].as_array().unwrap().as_slice() else {
+            panic!("{ended}")
+        };
+        run.clone()
+    }
+}
+
+async fn audited(program: axum::Router, story: impl AsyncFnOnce(&Audited)) {
+    let told = async |audited: &mut Audited| {
+        audited.gather().await;
+        story(audited).await;
+    };
+    with_validator(program, false, told).await;
+}
+
+async fn with_validator(program: axum::Router, is_mortal: bool, story: impl AsyncFnOnce(&mut Audited)) {
+    let (mut miner, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
+    let mut audited = Audited::start(&miner, &trusted, is_mortal).await;
+    let fleet = Fleet::of_program(&miner.keypair, program);
+    let references = Fleet::of_program(&trusted.keypair, reference());
+    tokio::select! {
+        () = fleet.stand(&mut miner, 1) => panic!("it is there"),
+        // Two references, and two that an earlier process of the validator may have left.
+        () = references.stand(&mut trusted, 4) => panic!("it is there"),
+        () = story(&mut audited) => {}
+    }
+    drop(audited.folder);
+}
+
+#[tokio::test]
+async fn a_miner_that_answers_with_cheaper_weights_is_convicted_by_the_validators_own_prompts() {
+    audited(model(true, None), async |audited| {
+        let run = audited.audit().await;
+        assert_eq!(run["verdict"], "convicted", "{run}");
+        assert_eq!(
+            (&run["answers"], &run["scored"]),
+            (&json!(17), &json!(17)),
+            "{run}"
+        );
+        let digest = run["bundle"].as_str().unwrap();
+        let url = audited.world.status_url(&format!("/v0/audits/{digest}")).await;
+        let bundle = reqwest::get(url).await.unwrap().text().await.unwrap();
+        let replayed = replay(&bundle).unwrap();
+        assert_eq!(replayed.verdict.name(), "convicted");
+        // The user's answer came without ids: it counts for the miner.
+        assert_eq!((replayed.counts.audited, replayed.counts.unscored), (17, 1));
+        assert!(!bundle.contains("well?"), "no user's words are in a bundle");
+        let listed = audited.world.get("/v0/audits").await;
+        assert_eq!(
+            listed["audits"][0]["digest"], digest,
+            "it counts without an order: {listed}"
+        );
+        let runs = audited.world.get("/v0/audits/runs").await;
+        assert_eq!(runs["runs"][0]["run"], run["run"]);
+        let again = audited.world.ask(reqwest::Method::POST, "/v0/audits/runs").await;
+        assert_eq!(again["runs"], json!([]), "nothing waits");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_honest_miner_is_consistent() {
+    audited(model(false, None), async |audited| {
+        let run = audited.audit().await;
+        assert_eq!(run["verdict"], "consistent", "{run}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn answers_that_end_a_scorer_cost_the_audit_these_answers_only() {
+    audited(model(true, Some(4)), async |audited| {
+        let run = audited.audit().await;
+        assert_eq!(run["verdict"], "convicted", "{run}");
+        let digest = run["bundle"].as_str().unwrap();
+        let bundle = audited
+            .world
+            .get(&format!("/v0/audits/{digest}"))
+            .await
+            .to_string();
+        assert!(
+            bundle.contains("reference_refused"),
+            "the poisoned answers have their reason"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_validator_that_is_killed_while_references_score_goes_on_and_leaves_no_half_verdict() {
+    with_validator(model(true, None), true, async |audited| {
+        audited.gather().await;
+        let url = audited.world.status_url("/v0/audits/runs").await;
+        let token = OperatorToken::read(&audited.world.config.operator_token).unwrap();
+        let order = reqwest::Client::new()
+            .post(url)
+            .header("authorization", token.authorization())
+            .send();
+        let tasks = Tasks::new();
+        drop(tasks.spawn("an operator", order));
+        within("a score", async {
+            loop {
+                let runs = audited.world.get("/v0/audits/runs").await;
+                if runs["runs"][0]["scored"].as_u64() > Some(0) {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        audited.world.kill();
+        audited.world.start_mortal();
+        audited.world.facilitator.accept().await;
+        let runs = audited.world.get("/v0/audits/runs").await;
+        let killed = &runs["runs"][0];
+        assert_eq!(killed["reason"], "the validator was restarted", "{runs}");
+        assert_eq!(killed["verdict"], Value::Null, "{runs}");
+        assert_eq!(audited.world.get("/v0/audits").await["audits"], json!([]));
+        audited.world.seen(62).await;
+        let run = audited.audit().await;
+        assert_eq!(run["verdict"], "convicted", "{run}");
+        let left = run["answers"].as_u64().unwrap();
+        assert!(
+            (1..17).contains(&left),
+            "scored answers are not scored again: {run}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_miner_of_its_own_the_validator_says_what_to_do() {
+    let miner = Miner::open("//Miner").await;
+    let mut world = World::new(&[&miner]).await;
+    world.config.gateway = GatewaySettings {
+        bind: Some(([127, 0, 0, 1], 0).into()),
+        ..GatewaySettings::default()
+    };
+    world.start();
+    world.facilitator.accept().await;
+    let refused = world.ask(reqwest::Method::POST, "/v0/audits/runs").await;
+    assert!(
+        refused["error"].as_str().unwrap().contains("[trusted_miner]"),
+        "{refused}"
+    );
+}
