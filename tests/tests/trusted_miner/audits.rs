@@ -2,15 +2,18 @@
 //! answers on the unregistered miner.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 use muster_protocol::ImageId;
 use muster_tests::{RunningSubnet, wait_for};
 use serde_json::{Value, json};
 
-use crate::trusted_subnet::{PATIENCE, TrustedSubnet, read_toml, view, write_toml};
+use crate::trusted_subnet::{TrustedSubnet, read_toml, view, write_toml};
 
 const MODEL: &str = "tiny-reference";
+/// Two buckets, a draw, and two references of an engine that was built without optimisation.
+const AUDIT_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The reference engine as `cargo xtask test` builds it.
 fn program() -> PathBuf {
@@ -60,15 +63,13 @@ fn write_calibration(path: &Path, image: ImageId) {
     std::fs::write(path, calibration.to_string()).unwrap();
 }
 
-/// Audits what has gathered, once something has.
+/// The first audit that the validator begins by itself, once it has a verdict.
 fn audited(this: &TrustedSubnet) -> Value {
-    let ended = wait_for("an audit with a verdict", PATIENCE, || {
-        let ran = this.subnet.muster(&["audit", "run", "--json"])?;
+    let ended = wait_for("an audit with a verdict", AUDIT_PATIENCE, || {
+        let ran = this.subnet.muster(&["audit", "ls", "--json"])?;
         let said: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
         let runs = said["runs"].as_array().cloned().unwrap_or_default();
-        // The own prompts are asked after the first bucket and stand in a later one.
-        let last = runs.into_iter().find(|run| run["answers"].as_u64() > Some(1));
-        Ok(last)
+        Ok(runs.into_iter().rfind(|run| !run["verdict"].is_null()))
     });
     ended.unwrap_or_else(|error| std::panic::panic_any(format!("{error}\n{}", this.logs())))
 }
@@ -92,7 +93,7 @@ fn the_reference_engine_is_audited_by_itself_and_found_consistent() {
     let path = this.path("config/validator.toml");
     let mut config = read_toml(&path);
     config["audit"] = json!({
-        "share_ppm": 1_000_000, "own_prompts": 4, "own_tokens": 24, "gather_answers": 1_000,
+        "share_ppm": 1_000_000, "own_prompts": 2, "own_tokens": 16, "gather_answers": 3,
         "calibrations": {MODEL: calibration},
     });
     write_toml(&path, &config);
@@ -117,9 +118,11 @@ fn the_reference_engine_is_audited_by_itself_and_found_consistent() {
     assert_eq!(explained.code, Some(0), "{explained:?}");
     let explained = view(&explained);
     assert_eq!(explained["verdict"], "consistent", "{explained}");
-    // Every own prompt was scored, and no token is off by the engine that wrote it.
     let counts = &explained["counts"];
-    assert!(counts["scored"].as_u64() >= Some(4), "{explained}");
+    assert!(
+        counts["scored"].as_u64() >= Some(2),
+        "the own prompts: {explained}"
+    );
     let listed = this.subnet.muster(&["audit", "show", bundle]).unwrap();
     assert!(listed.stdout.contains("consistent"), "{listed:?}");
 }

@@ -1,12 +1,6 @@
 //! The unregistered miner through real processes: it serves its one validator, runs the jobs that ask for it and the
 //! references of spot checks, and loses nothing when it is killed.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail as tests do"
-)]
-
 #[cfg(test)]
 mod audits;
 #[cfg(test)]

@@ -215,4 +215,20 @@ pub(super) const METRICS: &[MetricEntry] = &[
         &[],
         "Sessions that miners opened and whose seal or service did not answer.",
     ),
+    metric(
+        "muster_audit_answers_total",
+        Counter,
+        &[Validator],
+        &[one_of("of", &["logged", "drawn"])],
+        "Proven answers in buckets from which was drawn: all of them, and those that the draws chose.",
+    )
+    .needing("a draw"),
+    metric(
+        "muster_audit_verdicts_total",
+        Counter,
+        &[Validator],
+        &[bounded_by("verdict", "one of the seven verdicts of spot checks")],
+        "Verdicts of this validator's own audits.",
+    )
+    .needing("an audit with a verdict"),
 ];
