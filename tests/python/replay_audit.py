@@ -301,7 +301,7 @@ def check_canary(origin, h, p, seen):
 
 
 def check_log(bundle, buckets):
-    answers, places, prompts = [], set(), set()
+    answers, unlogged, places, prompts = [], 0, set(), set()
     for session in bundle["sessions"]:
         a = attestation(session["attestation"])
         model = a["model"] is None or a["model"] == raw(bundle["calibration"]["model"])
@@ -314,6 +314,7 @@ def check_log(bundle, buckets):
             require(fits and p["attestation"] == a["digest"], "a proof of another session, or a gap")
             previous = p["digest"]
             if given is None:
+                unlogged += p["client"] is not None
                 continue
             h = buckets.get(given["bucket"])
             require(h is not None and p["client"] is not None, "a bucket that is not there")
@@ -327,7 +328,7 @@ def check_log(bundle, buckets):
             require(a["miner"] in h["ppm"], "a bucket without the miner's share")
             drawn = le64(sha(b"muster/draw/1" + h["draw"] + p["digest"])) * 10**6 < h["ppm"][a["miner"]] << 64
             answers.append((place, given, p, canary or drawn))
-    return sorted(answers, key=lambda answer: answer[0])
+    return sorted(answers, key=lambda answer: answer[0]), unlogged
 
 
 def scores(given, p):
@@ -347,7 +348,7 @@ def replay(text, draws):
     first, second = bundle["references"]
     differ = (first["machine"], first["engine"]) != (second["machine"], second["engine"])
     require(differ and first["engine"] == bundle["calibration"]["engine"], "references that are one, or of another engine")
-    logged = check_log(bundle, check_buckets(bundle, draws))
+    logged, unlogged = check_log(bundle, check_buckets(bundle, draws))
     audited = [answer for answer in logged if answer[3]]
     clients, tested = {}, []
     for place, given, p, _ in audited:
@@ -377,7 +378,7 @@ def replay(text, draws):
         "bundle": "sha256:" + hashlib.sha256(text.encode()).hexdigest(), "verdict": verdict, "discriminates": discriminates,
         "quality_per_mille": quality, "level": str(calibration.level), "alternatives": calibration.tested,
         "counts": {
-            "logged": len(logged), "audited": len(audited), "beyond_client": len(audited) - len(tested), "scored": scored,
+            "logged": len(logged), "unlogged": unlogged, "audited": len(audited), "beyond_client": len(audited) - len(tested), "scored": scored,
             "unscored": len(tested) - scored,
         },
         "tests": {"all": everything, "public": public, "private": private},

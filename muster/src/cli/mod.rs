@@ -230,7 +230,7 @@ pub(crate) enum ValidatorCommand {
     Slash(Box<ValidatorOrder<SlashArguments>>),
     /// Let a verdict about streamed answers count in the scores: the validator replays its bundle of evidence.
     Adopt(Box<ValidatorOrder<AdoptArguments>>),
-    /// Open a session on the trusted miner ([trusted_miner]), look at it, and close it.
+    /// Open a session on the trusted miner, look at it, and close it.
     CheckTrustedMiner(Box<ValidatorOrder<CheckArguments>>),
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct World {
     pub(crate) seed: u64,
     /// Answers in each bucket.
     pub(crate) bucket_answers: usize,
+    /// Whether a health check and an answer whose client went away come before each answer.
+    pub(crate) has_others: bool,
     pub(crate) validator: Keypair,
     pub(crate) miner: Keypair,
     pub(crate) session_key: Keypair,
@@ -66,6 +68,7 @@ impl World {
             ppm: 1_000_000,
             seed,
             bucket_answers: 7,
+            has_others: false,
             validator: Keypair::from_seed([1; 32]),
             miner: Keypair::from_seed([2; 32]),
             session_key: Keypair::from_seed([3; 32]),
@@ -81,26 +84,32 @@ impl World {
         let canaries = canaries(given.len());
         let mut numbers = SeededNumbers::new("muster/test-world/1", &self.seed.to_be_bytes());
         let (mut previous, mut sent) = (Digest::of(&attestation.signed_bytes()), 0_u64);
-        let mut answers = Vec::new();
-        for (sequence, one) in given.iter().enumerate() {
+        let (mut answers, mut others) = (Vec::new(), Vec::new());
+        let mut next = 0;
+        for (place, one) in given.iter().enumerate() {
+            let clients = [None, Some(Digest::of(b"gone"))];
+            for client in clients.into_iter().filter(|_| self.has_others) {
+                let proof = ResponseProof {
+                    client,
+                    ..self.proof(&attestation, next, previous, one.client, b"", 1)
+                };
+                let envelope = Envelope::new(&proof, |bytes| self.session_key.sign(bytes));
+                previous = envelope.digest();
+                next += 1;
+                others.push(envelope.to_text());
+            }
             let (origin, request) = origin(one.prompt, &canaries, &mut sent);
             let tokens = self.tokens(one.cheats, &mut numbers);
-            let proof = self.proof(
-                &attestation,
-                sequence as u64,
-                previous,
-                one.client,
-                &request,
-                tokens.len(),
-            );
+            let proof = self.proof(&attestation, next, previous, one.client, &request, tokens.len());
             let envelope = Envelope::new(&proof, |bytes| self.session_key.sign(bytes));
             previous = envelope.digest();
+            next += 1;
             answers.push(AnswerEvidence {
                 proof: envelope.to_text(),
                 output_tokens: tokens.len() as u64,
                 earned: tokens.len() as u64 * 3,
-                bucket: 4_000 + (sequence / self.bucket_answers) as u64,
-                position: (sequence % self.bucket_answers) as u64,
+                bucket: 4_000 + (place / self.bucket_answers) as u64,
+                position: (place % self.bucket_answers) as u64,
                 path: Vec::new(),
                 origin,
                 outcome: Some(AuditOutcome::Scored(vec![Some(tokens.clone()), Some(tokens)])),
@@ -121,7 +130,7 @@ impl World {
             sessions: vec![SessionEvidence {
                 attestation: Envelope::new(&attestation, |bytes| self.miner.sign(bytes)).to_text(),
                 answers,
-                others: Vec::new(),
+                others,
             }],
         }
     }

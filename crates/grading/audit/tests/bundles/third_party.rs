@@ -32,6 +32,8 @@ fn bundles() -> Vec<AuditBundle> {
     drawn.ppm = 400_000;
     let mut level_one = World::new("block skipped", 3);
     level_one.calibration.machines = level_one.calibration.machines.split_off(4);
+    let mut with_others = int4(7);
+    with_others.has_others = true;
     let mut level_zero = int4(1);
     level_zero.calibration.machines.truncate(1);
     let mut surprise = int4(1);
@@ -58,6 +60,7 @@ fn bundles() -> Vec<AuditBundle> {
         int4(6).bundle(&discriminates),
         drawn.bundle(&given(60, Prompt::User, |client| client % 2 == 0)),
         level_one.bundle(&given(14, Prompt::Canary, |_| true)),
+        with_others.bundle(&given(12, Prompt::Canary, |_| true)),
         level_zero.bundle(&given(8, Prompt::Canary, |_| true)),
         surprise.bundle(&given(8, Prompt::Canary, |_| true)),
         unscored,
@@ -84,6 +87,11 @@ fn altered(bundle: &AuditBundle) -> Vec<AuditBundle> {
         change(&|bundle| bundle.sessions[0].answers[2].earned += 1),
         change(&|bundle| drop(bundle.sessions[0].answers.remove(2))),
         change(&|bundle| bundle.buckets[0].shares[0].ppm += 1),
+        change(&|bundle| {
+            let hidden = bundle.sessions[0].answers.remove(2).proof;
+            bundle.sessions[0].others.insert(0, hidden);
+            bundle.sessions[0].others.push("?".to_owned());
+        }),
         change(&|bundle| bundle.buckets.swap(0, 1)),
         change(&|bundle| bundle.miners.clear()),
     ]
