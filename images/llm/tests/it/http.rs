@@ -49,11 +49,10 @@ fn a_seed_names_its_answer_and_other_seeds_have_others() {
     assert_eq!(first["choices"][0]["finish_reason"], "length");
     assert_eq!(ids(&first), ids(&complete(&server, json!({}))));
     assert_ne!(ids(&first), ids(&complete(&server, json!({"seed": 8}))));
-    let none = json!({"seed": null});
-    assert_ne!(
-        ids(&complete(&server, none.clone())),
-        ids(&complete(&server, none))
-    );
+    // Without a seed each answer has its own; two of them may still be the same by chance.
+    let none = || ids(&complete(&server, json!({"seed": null})));
+    let answers: std::collections::BTreeSet<Vec<u64>> = (0..8).map(|_| none()).collect();
+    assert!(answers.len() > 1, "{answers:?}");
 }
 
 #[test]

@@ -88,9 +88,9 @@ fn altered(bundle: &AuditBundle) -> Vec<AuditBundle> {
         change(&|bundle| drop(bundle.sessions[0].answers.remove(2))),
         change(&|bundle| bundle.buckets[0].shares[0].ppm += 1),
         change(&|bundle| {
-            let hidden = bundle.sessions[0].answers.remove(2).proof;
-            bundle.sessions[0].others.insert(0, hidden);
-            bundle.sessions[0].others.push("?".to_owned());
+            // The same number in both lists.
+            let shown = bundle.sessions[0].answers[2].proof.clone();
+            bundle.sessions[0].others.push(shown);
         }),
         change(&|bundle| bundle.buckets.swap(0, 1)),
         change(&|bundle| bundle.miners.clear()),
