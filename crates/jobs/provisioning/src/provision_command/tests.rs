@@ -287,7 +287,8 @@ async fn a_release_is_tried_until_it_succeeds_however_long_the_network_is_away()
         running.is_finished()
     })
     .await;
-    running.await.unwrap().unwrap();
+    // The command that provisions may have been stopped before it ended: the machine goes in any case.
+    let _ = running.await.unwrap();
     assert_eq!((cloud.machines().len(), cloud.recorded()), (0, 0));
     assert_eq!(cloud.calls("provision"), 1);
 }
