@@ -224,6 +224,6 @@ async fn a_job_waits_for_a_trusted_miner_that_is_away_longer_than_any_number_of_
 
     let mut trusted = Miner::with_server("//Trusted", TestServer::open_at(address).await);
     let mut session = while_time_passes(&clock, "the miner to be asked", trusted.accept()).await;
-    let id = session.begin().await;
+    let id = while_time_passes(&clock, "the offer", session.begin()).await;
     complete(&mut world, &mut session, id).await;
 }

