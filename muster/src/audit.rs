@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use muster_operator_tools::{
-    ExplainAuditArguments, OperatorToolError, fetch_bundle, list_audits, run_audits, show_audit,
+    ExplainAuditArguments, OperatorToolError, fetch_bundle, list_audits, run_audits, self_test, show_audit,
 };
 use muster_score_tools::{audit, read, replay_bundle, run_curve, write};
 use muster_terminal::print;
@@ -32,6 +32,14 @@ pub(crate) async fn run(command: Audit) -> Result<ExitCode> {
         Audit::Show(args) => {
             let at = address(args.of.state, &args.of.dir)?;
             return told(show_audit(at, args.question, args.of.json).await);
+        }
+        Audit::SelfTest(args) if args.order.is_order() => {
+            let (at, token) = operator_of(&args.token_file, &args.of)?;
+            return told(self_test(at, Some(&token), args.order, args.of.json).await);
+        }
+        Audit::SelfTest(args) => {
+            let at = address(args.of.state, &args.of.dir)?;
+            return told(self_test(at, None, args.order, args.of.json).await);
         }
         Audit::Explain(args) => explain(args).await?,
         Audit::Score(args) => audit(&read(&args.file)?, args.digest.as_deref(), args.json)?,

@@ -68,7 +68,7 @@ async fn run_check(sources: &StatusSources, model: &str) -> Result<Value, String
         "miner": sealed.miner(), "job": sealed.job(), "session": sealed.id().to_string(),
         "address": sealed.address(), "up_s": up_s,
     });
-    match session.close().await {
+    match session.close().await.1 {
         None => Ok(found),
         Some(fault) => Err(format!(
             "the session served, but did not close correctly: {fault}"

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
 use muster_operator_tools::{
-    AdoptArguments, AuditOrderArguments, CheckArguments, ExplainAuditArguments, ShowAuditArguments,
-    SlashArguments,
+    AdoptArguments, AuditOrderArguments, CheckArguments, ExplainAuditArguments, SelfTestArguments,
+    ShowAuditArguments, SlashArguments,
 };
 use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
@@ -454,6 +454,8 @@ pub(crate) enum Audit {
     Ls(ListNewest),
     /// Show the audits from which a bundle came, or one audit.
     Show(ValidatorQuestion<ShowAuditArguments>),
+    /// List the tests of the spot checks with cheats that the validator plants itself, or order one.
+    SelfTest(Box<ValidatorOrder<SelfTestArguments>>),
     /// Fetch a bundle from a validator and name everything from which its verdict follows.
     Explain(ValidatorQuestion<ExplainAuditArguments>),
     /// Check a bundle of evidence about streamed answers and compute its verdict again, offline.

@@ -29,13 +29,13 @@ pub(crate) async fn open_audits(
     gateway: Option<&Gateway>,
     trusted: Option<TrustedSessions>,
 ) -> Result<Option<AuditRunner>, StoreError> {
-    let Some(log) = gateway.map(Gateway::answer_log) else {
+    let Some(gateway) = gateway else {
         return Ok(None);
     };
     let failing = Arc::clone(state);
     let deps = AuditDeps {
-        log,
-        backend: backend(state, gateway),
+        gateway: gateway.clone(),
+        backend: backend(state, Some(gateway)),
         trusted,
         store: Arc::clone(&state.store),
         keypair: state.keypair.clone(),

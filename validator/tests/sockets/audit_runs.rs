@@ -1,8 +1,10 @@
 //! Spot checks from the client's question to the verdict: the log, the draw, own prompts, references and their bundle.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use muster_audit::replay;
+use muster_audit_runner::PlantedCheat;
 use muster_gateway::Settings as GatewaySettings;
 use muster_identity::Keypair;
 use muster_process::Tasks;
@@ -12,12 +14,15 @@ use muster_protocol::{Digest, ImageId};
 use muster_session_pool::Service;
 use muster_validator_config::TrustedMinerConfig;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::support::fleet::Fleet;
 use crate::support::miner::Miner;
-use crate::support::model::{calibration, model, reference};
+use crate::support::model::{calibration, model, reference, whole_engine};
 use crate::support::{World, within};
 
+/// Longer than a self-test of 256 answers takes on a machine with other work.
+const TEST_PATIENCE: Duration = Duration::from_secs(90);
 /// Own prompts of each bucket: more than a miner that always cheats needs to be convicted.
 const OWN_PROMPTS: u32 = 16;
 
@@ -38,6 +43,15 @@ struct Audited {
 
 impl Audited {
     async fn start(miner: &Miner, trusted: &Miner, is_mortal: bool) -> Self {
+        Self::start_with(miner, trusted, is_mortal, |_| {}).await
+    }
+
+    async fn start_with(
+        miner: &Miner,
+        trusted: &Miner,
+        is_mortal: bool,
+        configure: impl FnOnce(&mut muster_validator::Config),
+    ) -> Self {
         muster_process::tls::install_provider();
         let mut world = World::new(&[miner]).await;
         let folder = tempfile::tempdir().unwrap();
@@ -61,6 +75,7 @@ impl Audited {
         world.config.audit.own_prompts = OWN_PROMPTS;
         world.config.audit.gather_answers = 1_000;
         world.config.audit.calibrations = [("tiny".to_owned(), PathBuf::from(&file))].into();
+        configure(&mut world.config);
         if is_mortal {
             world.start_mortal();
         } else {
@@ -289,6 +304,88 @@ async fn a_validator_that_is_killed_while_references_score_goes_on_and_leaves_no
         );
     })
     .await;
+}
+
+/// The argument with which the validator's own miner starts the cheaper engine of a self-test.
+const CHEAPER: &str = "--cheaper";
+
+/// The newest self-test once it is in this state.
+async fn until_tested(world: &World, state: &str) -> Value {
+    let listed = async {
+        loop {
+            let listed = world.get("/v0/audits/self-tests").await;
+            let newest = &listed["self_tests"][0];
+            if newest["state"] == state {
+                return newest.clone();
+            }
+            assert_eq!(newest["reason"], Value::Null, "{newest}");
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = tokio::time::timeout(TEST_PATIENCE, listed).await;
+    ended.expect("a self-test takes seconds")
+}
+
+/// A validator that tests its spot checks once: its own miner gives `share_ppm` millionths of the answers with the
+/// program `planted`. Returns the test once it has ended.
+async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
+    let (mut miner, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
+    let configure = |config: &mut muster_validator::Config| {
+        config.audit.own_prompts = 0;
+        let cheat = PlantedCheat {
+            args: vec![CHEAPER.to_owned()],
+            share_ppm,
+        };
+        config.audit.self_test.cheats = [("tiny".to_owned(), cheat)].into();
+    };
+    let audited = Audited::start_with(&miner, &trusted, false, configure).await;
+    let fleet = Fleet::of_program(&miner.keypair, model(false, None));
+    let planted = (CHEAPER, planted);
+    let own = Fleet::of_programs(&trusted.keypair, whole_engine(), planted);
+    let story = async {
+        audited.ask().await;
+        audited.draw(0, 1).await;
+        let asked = until_tested(&audited.world, "asked").await;
+        assert_eq!(asked["answers"], 256, "{asked}");
+        audited.draw(1, 256).await;
+        audited.world.chain.seal_to(63);
+        until_tested(&audited.world, "judged").await
+    };
+    // Each of these waits for a further connection until its time is over.
+    let standing = [
+        tokio::spawn(async move { fleet.stand(&mut miner, 1).await }),
+        tokio::spawn(async move { own.stand(&mut trusted, 2).await }),
+    ];
+    let test = story.await;
+    standing.iter().for_each(JoinHandle::abort);
+    let id = test["test"].as_str().unwrap();
+    let url = audited
+        .world
+        .status_url(&format!("/v0/audits/self-tests/{id}"))
+        .await;
+    let bundle = reqwest::get(url).await.unwrap().text().await.unwrap();
+    let replayed = replay(&bundle).unwrap();
+    assert_eq!(test["bundle"], replayed.bundle.to_string());
+    assert_eq!(test["verdict"], replayed.verdict.name());
+    let adopted = audited.world.get("/v0/audits").await;
+    assert_eq!(adopted["audits"], json!([]), "no score sees a self-test");
+    drop(audited.folder);
+    test
+}
+
+#[tokio::test]
+async fn the_validator_convicts_a_cheat_in_a_tenth_of_the_answers_that_it_has_planted_itself() {
+    let test = tested(100_000, model(true, None)).await;
+    assert_eq!(test["verdict"], "convicted", "{test}");
+    let cheated = test["cheated"].as_u64().unwrap();
+    assert!((8..60).contains(&cheated), "about a tenth of 256: {test}");
+}
+
+#[tokio::test]
+async fn a_self_test_whose_planted_engine_is_honest_fails() {
+    let test = tested(1_000_000, model(false, None)).await;
+    assert_eq!(test["verdict"], "consistent", "{test}");
+    assert_eq!(test["cheated"], 256, "{test}");
 }
 
 #[tokio::test]

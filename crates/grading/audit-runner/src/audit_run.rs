@@ -6,7 +6,7 @@ use std::sync::Arc;
 use muster_audit::{Calibration, OpenedCanary, ReferenceMachine, UnusableReason};
 use muster_gateway::store::LoggedAnswer;
 use muster_process::error::Causes;
-use muster_protocol::MinerKey;
+use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_response_proof::{Envelope, ResponseProof, SessionId};
 use muster_session_pool::Service;
 use muster_store::StoreError;
@@ -79,8 +79,30 @@ async fn end(state: &RunnerState, run: &mut AuditRun, reason: String) -> Result<
     state.store.update_run(run).await
 }
 
+/// The coldkey and the model that are judged, and the answers that are evidence.
+#[derive(Clone, Debug)]
+pub(crate) struct AuditScope {
+    pub(crate) coldkey: Hotkey,
+    pub(crate) model: String,
+    /// Answers that ended earlier are no part of the evidence.
+    pub(crate) since: Timestamp,
+    /// The owner of every miner.
+    pub(crate) owners: BTreeMap<MinerKey, Hotkey>,
+}
+
+/// The evidence about a subject.
+#[derive(Debug)]
+pub(crate) enum CollectedEvidence {
+    /// The text of the bundle.
+    Whole(String),
+    /// The stored log does not fit together.
+    Inconsistent,
+    /// The validator is stopping.
+    Stopped,
+}
+
 /// The references of one model, side by side.
-struct Bench {
+pub(crate) struct Bench {
     calibration: Calibration,
     services: [Service; 2],
     /// `None` once a reference is gone for good.
@@ -90,7 +112,11 @@ struct Bench {
 }
 
 impl Bench {
-    async fn open(state: &RunnerState, model: &str) -> Result<Self, String> {
+    /// Starts the references of a model.
+    ///
+    /// # Errors
+    /// The reason why there is no reference, in words.
+    pub(crate) async fn open(state: &RunnerState, model: &str) -> Result<Self, String> {
         let services = state.backend.services();
         let service = services
             .into_iter()
@@ -129,27 +155,23 @@ impl Bench {
     }
 
     async fn audit(&mut self, state: &RunnerState, run: &mut AuditRun) -> Result<(), StoreError> {
-        let since = state.clock.now().minus(state.settings.window());
-        let mut subject = AuditedSubject::read(state, run).await?;
-        let waiting = subject.waiting();
+        let scope = AuditScope {
+            coldkey: run.coldkey,
+            model: run.model.clone(),
+            since: state.clock.now().minus(state.settings.window()),
+            owners: state.owners(),
+        };
+        let subject = AuditedSubject::read(state, scope).await?;
         run.state = RunState::Scoring;
-        run.answers = u64::try_from(waiting.len()).unwrap_or(u64::MAX);
+        run.answers = u64::try_from(subject.waiting().len()).unwrap_or(u64::MAX);
         state.store.update_run(run).await?;
-        for answer in waiting {
-            if state.tasks.token().is_cancelled() {
-                // The sessions end with the validator, and its next process ends this audit.
-                return Ok(());
+        let bundle = match self.collect_evidence(state, subject, Some(run)).await? {
+            CollectedEvidence::Whole(bundle) => bundle,
+            CollectedEvidence::Inconsistent => {
+                return end(state, run, "the stored log does not fit together".to_owned()).await;
             }
-            let known = subject.outcomes.remove(&answer.id).unwrap_or_default();
-            self.score(state, &answer, &known).await?;
-            run.scored = run.scored.saturating_add(1);
-            state.store.update_run(run).await?;
-        }
-        subject.outcomes = state.store.outcomes(&run.model, since).await?;
-        let inputs = subject.into_inputs(state, run, &self.calibration, &self.machines);
-        let bundle = match inputs.as_ref().and_then(assemble) {
-            Some(bundle) => bundle.to_text(),
-            None => return end(state, run, "the stored log does not fit together".to_owned()).await,
+            // The sessions end with the validator, and its next process ends this audit.
+            CollectedEvidence::Stopped => return Ok(()),
         };
         match state.adopter.adopt(bundle).await {
             Ok(adopted) => {
@@ -172,6 +194,37 @@ impl Bench {
                 .await
             }
         }
+    }
+
+    /// Has every answer of a subject scored that waits for it, and assembles the bundle. The progress is stored with
+    /// `run`, if there is one.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub(crate) async fn collect_evidence(
+        &mut self,
+        state: &RunnerState,
+        mut subject: AuditedSubject,
+        mut run: Option<&mut AuditRun>,
+    ) -> Result<CollectedEvidence, StoreError> {
+        for answer in subject.waiting() {
+            if state.tasks.token().is_cancelled() {
+                return Ok(CollectedEvidence::Stopped);
+            }
+            let known = subject.outcomes.remove(&answer.id).unwrap_or_default();
+            self.score(state, &answer, &known).await?;
+            if let Some(run) = &mut run {
+                run.scored = run.scored.saturating_add(1);
+                state.store.update_run(run).await?;
+            }
+        }
+        let scope = &subject.scope;
+        subject.outcomes = state.store.outcomes(&scope.model, scope.since).await?;
+        let inputs = subject.into_inputs(state, &self.calibration, &self.machines);
+        let bundle = inputs.as_ref().and_then(assemble);
+        Ok(bundle.map_or(CollectedEvidence::Inconsistent, |bundle| {
+            CollectedEvidence::Whole(bundle.to_text())
+        }))
     }
 
     /// Has an answer scored by the references of which no finding is known. Every failure is the answer's outcome, and
@@ -276,7 +329,8 @@ fn proof_of(answer: &LoggedAnswer) -> Option<ResponseProof> {
 }
 
 /// All that is stored about one coldkey and one model.
-struct AuditedSubject {
+pub(crate) struct AuditedSubject {
+    scope: AuditScope,
     sessions: Vec<WholeSession>,
     buckets: BTreeMap<u64, DrawnBucket>,
     canaries: BTreeMap<String, OpenedCanary>,
@@ -284,12 +338,10 @@ struct AuditedSubject {
 }
 
 impl AuditedSubject {
-    async fn read(state: &RunnerState, run: &AuditRun) -> Result<Self, StoreError> {
-        let since = state.clock.now().minus(state.settings.window());
-        let owners = state.owners();
-        let is_own = |miner: &MinerKey| owners.get(miner) == Some(&run.coldkey);
-        let mut answers = state.log.store().answers_of_model(&run.model, since).await?;
-        answers.retain(|answer| is_own(&answer.miner));
+    pub(crate) async fn read(state: &RunnerState, scope: AuditScope) -> Result<Self, StoreError> {
+        let log = state.log.store();
+        let mut answers = log.answers_of_model(&scope.model, scope.since).await?;
+        answers.retain(|answer| scope.owners.get(&answer.miner) == Some(&scope.coldkey));
         let numbers: BTreeSet<u64> = answers.iter().map(|answer| answer.bucket.0).collect();
         let mut buckets = BTreeMap::new();
         for number in numbers {
@@ -308,15 +360,16 @@ impl AuditedSubject {
             sessions.extend(whole_session(answers, others, is_drawn));
         }
         Ok(Self {
-            canaries: open_canaries(state, &sessions, &buckets).await?,
-            outcomes: state.store.outcomes(&run.model, since).await?,
+            canaries: open_canaries(state, scope.since, &sessions, &buckets).await?,
+            outcomes: state.store.outcomes(&scope.model, scope.since).await?,
             sessions,
             buckets,
+            scope,
         })
     }
 
     /// The audited answers that a reference was not asked about, in the order of the log.
-    fn waiting(&self) -> Vec<LoggedAnswer> {
+    pub(crate) fn waiting(&self) -> Vec<LoggedAnswer> {
         let owed = |answer: &&LoggedAnswer| {
             let is_audited = answer.is_drawn || self.canaries.contains_key(&answer.id);
             let is_scored = self
@@ -334,14 +387,13 @@ impl AuditedSubject {
     fn into_inputs(
         self,
         state: &RunnerState,
-        run: &AuditRun,
         calibration: &Calibration,
         machines: &[ReferenceMachine],
     ) -> Option<EvidenceInputs> {
         Some(EvidenceInputs {
             auditor: state.auditor()?,
-            coldkey: run.coldkey,
-            model: run.model.clone(),
+            coldkey: self.scope.coldkey,
+            model: self.scope.model,
             calibration: calibration.clone(),
             references: machines.to_vec(),
             sessions: self.sessions,
@@ -374,10 +426,10 @@ async fn read_bucket(state: &RunnerState, number: u64) -> Result<Option<DrawnBuc
 /// Opens the places of own prompts whose answers stand in buckets that commit to the prompt's list.
 async fn open_canaries(
     state: &RunnerState,
+    since: Timestamp,
     sessions: &[WholeSession],
     buckets: &BTreeMap<u64, DrawnBucket>,
 ) -> Result<BTreeMap<String, OpenedCanary>, StoreError> {
-    let since = state.clock.now().minus(state.settings.window());
     let answered = state.store.answered_prompts(since).await?;
     let mut lists = BTreeMap::new();
     let mut opened = BTreeMap::new();

@@ -141,6 +141,11 @@ impl AuditCalls {
             .route("/v0/audits/{digest}", get(bundle))
             .route("/v0/audits/{digest}/report", get(report))
             .route("/v0/audits/runs", get(list_runs).post(run_now))
+            .route(
+                "/v0/audits/self-tests",
+                get(list_self_tests).post(order_self_test),
+            )
+            .route("/v0/audits/self-tests/{test}", get(self_test_bundle))
             .route("/v0/audits/buckets/{bucket}", get(read_bucket))
             .with_state(Arc::new(OpenCalls {
                 calls: self,
@@ -240,6 +245,51 @@ async fn run_now(
         CallRefusal(StatusCode::SERVICE_UNAVAILABLE, error.to_owned())
     })?;
     Ok(Json(json!({ "runs": ended? })))
+}
+
+/// The tests of the spot checks, newest first.
+async fn list_self_tests(
+    State(open): CallState,
+    Query(limit): Query<ListLimit>,
+) -> Result<Json<Value>, CallRefusal> {
+    let calls = &open.calls;
+    let tests = match &calls.runner {
+        Some(runner) => runner.store().list_self_tests(limit.get()).await?,
+        None => Vec::new(),
+    };
+    Ok(Json(json!({ "validator": calls.validator, "self_tests": tests })))
+}
+
+/// The text of the bundle of a test: the test's digest is that of the answer's bytes.
+async fn self_test_bundle(State(open): CallState, Path(test): Path<String>) -> Result<Response, CallRefusal> {
+    let text = match &open.calls.runner {
+        Some(runner) => runner.store().self_test_evidence(&test).await?,
+        None => None,
+    };
+    let text = text.ok_or_else(|| not_found("this validator has no bundle of such a self-test"))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// Orders a test of the spot checks with one model. Only the operator may.
+async fn order_self_test(
+    State(open): CallState,
+    Query(choice): Query<ModelChoice>,
+    headers: HeaderMap,
+) -> Result<(StatusCode, Json<Value>), CallRefusal> {
+    let calls = &open.calls;
+    calls.admit(&headers)?;
+    let refuse = |error: String| CallRefusal(StatusCode::CONFLICT, error);
+    let runner = calls.runner.as_ref().ok_or_else(|| {
+        refuse(
+            "this validator has no gateway, so it has no answers to audit: [gateway] bind opens one"
+                .to_owned(),
+        )
+    })?;
+    let model = choice
+        .model
+        .ok_or_else(|| CallRefusal(StatusCode::BAD_REQUEST, "name the model: ?model=NAME".to_owned()))?;
+    runner.order_self_test(&model).map_err(refuse)?;
+    Ok((StatusCode::ACCEPTED, Json(json!({ "model": model }))))
 }
 
 /// A closed bucket: its header, the shares and, once the draw block exists, the draw and the leaves.

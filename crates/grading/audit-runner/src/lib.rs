@@ -4,7 +4,7 @@
 //! A validator opens an [`AuditRunner`] beside its gateway. Reading order: `log_keeper` (buckets are closed and drawn
 //! from, block by block), `prompts` and `own_prompts` (the validator's own prompts), `gathering` (when a reference is
 //! started), `audit_run` (one audit), `reference` (a machine that scores), `score_request` (its requests),
-//! `evidence` (the bundle), `adoption` (the verdict counts), `calls` (the status page), [`store`], [`backend`] (the
+//! `evidence` (the bundle), `self_test` (a cheat that is planted), `adoption` (the verdict counts), `calls` (the status page), [`store`], [`backend`] (the
 //! validator's part).
 
 mod adoption;
@@ -19,6 +19,8 @@ mod prompts;
 mod reference;
 mod reports;
 mod score_request;
+mod self_test;
+mod self_test_store;
 mod settings;
 mod shares;
 pub mod store;
@@ -29,8 +31,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_gateway::AnswerLog;
 use muster_gateway::trusted_sessions::TrustedSessions;
+use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Hotkey, MinerKey, ValidatorKey};
@@ -41,7 +43,8 @@ use tokio::sync::{mpsc, oneshot};
 pub use adoption::consequences;
 pub use backend::AuditBackend;
 pub use calls::AuditCalls;
-pub use settings::{SecondEngine, Settings};
+pub use self_test_store::{SelfTest, SelfTestState};
+pub use settings::{PlantedCheat, SecondEngine, SelfTestSettings, Settings};
 pub use store::{AuditRun, AuditStore, RunState};
 
 use adoption::Adopter;
@@ -49,6 +52,7 @@ use evidence::AuditorFacts;
 use gathering::{Subject, next_due};
 use log_keeper::LogKeeper;
 use prompts::Prompts;
+use self_test::SelfTests;
 
 /// Orders of the operator that may wait for an audit to end.
 const MAX_WAITING_ORDERS: usize = 4;
@@ -60,8 +64,8 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(600);
 pub struct AuditDeps {
     /// The validator whose answers are checked.
     pub backend: Arc<dyn AuditBackend>,
-    /// The log of its gateway.
-    pub log: AnswerLog,
+    /// Its gateway, whose answers are checked.
+    pub gateway: Gateway,
     /// Sessions on the validator's own miner, on which references run; `None` if it has no such miner.
     pub trusted: Option<TrustedSessions>,
     /// The validator's store.
@@ -108,10 +112,12 @@ pub(crate) struct RunnerState {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<dyn AuditBackend>,
     pub(crate) adopter: Adopter,
+    pub(crate) gateway: Gateway,
     pub(crate) log: AnswerLog,
     pub(crate) trusted: Option<TrustedSessions>,
     pub(crate) store: AuditStore,
     pub(crate) prompts: Prompts,
+    pub(crate) self_tests: SelfTests,
     pub(crate) keypair: Keypair,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
@@ -161,8 +167,11 @@ impl AuditRunner {
     pub async fn open(settings: Settings, deps: AuditDeps) -> Result<Self, StoreError> {
         let store = AuditStore::new(deps.store.pool());
         store.end_orphans(deps.clock.now()).await?;
-        deps.log.store().release_unclosed().await?;
-        let last = deps.log.store().last_bucket().await?;
+        store.end_orphaned_self_tests(deps.clock.now()).await?;
+        self_test::measure_newest(&store).await?;
+        let log = deps.gateway.answer_log();
+        log.store().release_unclosed().await?;
+        let last = log.store().last_bucket().await?;
         let prompts = Prompts::restore(&store, last.as_ref().map(|bucket| bucket.canary_list)).await?;
         let state = Arc::new(RunnerState {
             settings,
@@ -172,10 +181,12 @@ impl AuditRunner {
                 clock: Arc::clone(&deps.clock),
             },
             backend: deps.backend,
-            log: deps.log,
+            gateway: deps.gateway,
+            log,
             trusted: deps.trusted,
             store,
             prompts,
+            self_tests: SelfTests::default(),
             keypair: deps.keypair,
             clock: deps.clock,
             tasks: deps.tasks,
@@ -206,6 +217,28 @@ impl AuditRunner {
         ended.await.map_err(|_| OrderRefusal::Stopping)
     }
 
+    /// Orders a test of the spot checks with this model. It begins once the next bucket is closed.
+    ///
+    /// # Errors
+    /// The configuration names no cheaper engine or no calibration of the model, or the validator has no miner of its
+    /// own: what to configure, in words.
+    pub fn order_self_test(&self, model: &str) -> Result<(), String> {
+        let settings = &self.state.settings;
+        if self.state.trusted.is_none() {
+            return Err("this validator has no miner of its own: [trusted_miner] names one".to_owned());
+        }
+        if !settings.calibrations.contains_key(model) {
+            return Err(format!("[audit.calibrations] has no calibration of {model}"));
+        }
+        if !settings.self_test.cheats.contains_key(model) {
+            return Err(format!(
+                "[audit.self_test.cheats] names no cheaper engine of {model}"
+            ));
+        }
+        self.state.self_tests.order(model.to_owned());
+        Ok(())
+    }
+
     /// The audits that were begun.
     pub fn store(&self) -> &AuditStore {
         &self.state.store
@@ -228,7 +261,7 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
     loop {
         block = state.backend.next_block(block).await;
         let advanced = match keeper.advance(block).await {
-            Ok(Some(_)) => prompts::ask_own(&state).await,
+            Ok(Some(_)) => after_closing(&state).await,
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
@@ -236,6 +269,12 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
             return state.fail(error);
         }
     }
+}
+
+/// Asks what is due right after a bucket was closed, when the list of own prompts may change.
+async fn after_closing(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+    self_test::begin_due(state).await?;
+    prompts::ask_own(state).await
 }
 
 /// Audits one model after the other: what the operator orders, and what is due at a block.
@@ -251,6 +290,9 @@ async fn run_audits(state: Arc<RunnerState>, mut orders: mpsc::Receiver<AuditOrd
             },
             next = state.backend.next_block(block) => {
                 block = next;
+                if let Err(error) = self_test::judge_drawn(&state, block).await {
+                    return state.fail(error);
+                }
                 if state.clock.now() < not_before {
                     continue;
                 }

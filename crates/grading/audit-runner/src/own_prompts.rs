@@ -5,7 +5,12 @@ use muster_audit::{Canary, CanaryList, SeededNumbers};
 use serde_json::json;
 
 /// Prompts for each model in one list. A list that is used up is followed by another one.
-const LIST_PROMPTS: usize = 256;
+pub(crate) const LIST_PROMPTS: Repeats = Repeats(256);
+
+/// The number of prompts for each model in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repeats(pub(crate) usize);
+
 /// The temperatures of own prompts, in turns: at lower ones a model has less to choose, as in most chats.
 const TEMPERATURES: [f64; 3] = [1.0, 0.7, 0.3];
 
@@ -60,10 +65,16 @@ pub(crate) fn built_in() -> Vec<String> {
 
 /// A list of prompts for these models, and each prompt's model. `seed` orders it: 32 bytes that nobody else knows,
 /// which give every prompt its salt, too.
-pub(crate) fn make_list(models: &[String], texts: &[String], tokens: u32, seed: &[u8; 32]) -> CanaryList {
+pub(crate) fn make_list(
+    models: &[String],
+    texts: &[String],
+    tokens: u32,
+    Repeats(rounds): Repeats,
+    seed: &[u8; 32],
+) -> CanaryList {
     let mut numbers = SeededNumbers::new("muster/own-prompts/1", seed);
     let mut canaries = Vec::new();
-    for round in 0..LIST_PROMPTS {
+    for round in 0..rounds {
         for model in models {
             let Some(text) = texts.get(numbers.below(texts.len())) else {
                 continue;
@@ -103,7 +114,7 @@ mod tests {
     fn a_list_is_a_function_of_its_seed_and_names_every_model_in_turn() {
         let models = ["a".to_owned(), "b".to_owned()];
         let texts = built_in();
-        let list = |seed| make_list(&models, &texts, 16, &[seed; 32]);
+        let list = |seed| make_list(&models, &texts, 16, LIST_PROMPTS, &[seed; 32]);
         assert_eq!(list(1), list(1));
         assert_ne!(list(1).root(), list(2).root());
         for position in 0..4 {
@@ -114,6 +125,6 @@ mod tests {
             assert_eq!(body["return_token_ids"], true);
         }
         assert_eq!(list(1).next(2 * 256), None);
-        assert_eq!(make_list(&models, &[], 16, &[1; 32]).next(0), None);
+        assert_eq!(make_list(&models, &[], 16, LIST_PROMPTS, &[1; 32]).next(0), None);
     }
 }

@@ -8,7 +8,7 @@ use muster_store::StoreError;
 use parking_lot::Mutex;
 
 use crate::RunnerState;
-use crate::own_prompts::{body_of, make_list};
+use crate::own_prompts::{LIST_PROMPTS, body_of, make_list};
 use crate::store::{AuditStore, PromptList};
 
 /// The list that is in use. Headers name its root, so it changes only right after a bucket was closed.
@@ -23,11 +23,12 @@ struct CurrentList {
 }
 
 /// A prompt that is asked now.
-struct NextPrompt {
-    root: Digest,
-    position: u64,
-    body: bytes::Bytes,
-    client: Digest,
+pub(crate) struct NextPrompt {
+    pub(crate) root: Digest,
+    pub(crate) position: u64,
+    pub(crate) body: bytes::Bytes,
+    /// The pseudonym under which it is asked; no other prompt has it.
+    pub(crate) client: Digest,
     model: String,
 }
 
@@ -58,7 +59,8 @@ impl Prompts {
         current.list.next(current.next).is_none()
     }
 
-    fn replace(&self, list: CanaryList) {
+    /// Begins another list. Only right after a bucket was closed.
+    pub(crate) fn replace(&self, list: CanaryList) {
         *self.0.lock() = CurrentList {
             root: list.root(),
             list,
@@ -68,22 +70,38 @@ impl Prompts {
 
     fn take_next(&self) -> Option<NextPrompt> {
         let mut current = self.0.lock();
-        let canary = current.list.next(current.next)?.clone();
-        let position = current.next;
+        let prompt = prompt_at(&current.list, current.root, current.next)?;
         current.next = current.next.saturating_add(1);
-        let asked: serde_json::Value = serde_json::from_slice(&canary.request).ok()?;
-        Some(NextPrompt {
-            root: current.root,
-            position,
-            body: body_of(&canary),
-            client: Digest::of(&[b"muster/own-client/1".as_slice(), &canary.salt].concat()),
-            model: asked.get("model")?.as_str()?.to_owned(),
-        })
+        Some(prompt)
     }
 }
 
-/// Asks the prompts that are due once a bucket is closed, each as a task of its own.
+/// All prompts of a list, in their order.
+pub(crate) fn all_of(list: &CanaryList) -> Vec<NextPrompt> {
+    let root = list.root();
+    (0_u64..)
+        .map_while(|position| prompt_at(list, root, position))
+        .collect()
+}
+
+fn prompt_at(list: &CanaryList, root: Digest, position: u64) -> Option<NextPrompt> {
+    let canary = list.next(position)?;
+    let asked: serde_json::Value = serde_json::from_slice(&canary.request).ok()?;
+    Some(NextPrompt {
+        root,
+        position,
+        body: body_of(canary),
+        client: Digest::of(&[b"muster/own-client/1".as_slice(), &canary.salt].concat()),
+        model: asked.get("model")?.as_str()?.to_owned(),
+    })
+}
+
+/// Asks the prompts that are due once a bucket is closed, each as a task of its own. While a self-test asks the prompts
+/// of its own list, no others are asked: the next header has to name that list.
 pub(crate) async fn ask_own(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+    if state.self_tests.is_asking() {
+        return Ok(());
+    }
     let served = state.backend.served_models().await;
     let audited = served
         .iter()
@@ -99,7 +117,7 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>) -> Result<(), StoreError> 
             return Ok(());
         }
         let texts = state.settings.own_texts();
-        let list = make_list(&audited, &texts, state.settings.own_tokens, &seed);
+        let list = make_list(&audited, &texts, state.settings.own_tokens, LIST_PROMPTS, &seed);
         state.store.insert_list(&list).await?;
         state.prompts.replace(list);
     }

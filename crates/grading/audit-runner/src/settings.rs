@@ -43,6 +43,8 @@ pub struct Settings {
     pub calibrations: BTreeMap<String, PathBuf>,
     /// A second engine build of each model, which confirms convictions. Without one, a second machine does.
     pub second_engines: BTreeMap<String, SecondEngine>,
+    /// The test of the spot checks with cheats that the validator plants itself.
+    pub self_test: SelfTestSettings,
 }
 
 /// Another build of a model's engine.
@@ -57,6 +59,58 @@ pub struct SecondEngine {
     /// The arguments of the image's entry point.
     #[serde(default)]
     pub args: Vec<String>,
+}
+
+/// The test of the spot checks themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SelfTestSettings {
+    /// Days between two tests of a model; with 0, only the operator's order begins one.
+    pub every_days: u64,
+    /// Prompts of a test.
+    pub answers: u32,
+    /// The cheaper engine of each model, by the model's name in the whitelist. A model without one is not tested.
+    pub cheats: BTreeMap<String, PlantedCheat>,
+}
+
+impl Default for SelfTestSettings {
+    fn default() -> Self {
+        Self {
+            every_days: 7,
+            answers: 256,
+            cheats: BTreeMap::new(),
+        }
+    }
+}
+
+/// A cheaper engine of a model, with which the validator's own miner answers a part of a test.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PlantedCheat {
+    /// The arguments of the whitelisted image's entry point with which the image runs the cheaper engine: the session
+    /// attests the image, as a cheating miner's does.
+    pub args: Vec<String>,
+    /// The share of answers that the cheaper engine gives, in millionths.
+    pub share_ppm: u32,
+}
+
+impl Default for PlantedCheat {
+    fn default() -> Self {
+        Self {
+            args: Vec::new(),
+            share_ppm: 100_000,
+        }
+    }
+}
+
+impl PlantedCheat {
+    /// The service of the cheaper engine under the name of the honest one.
+    pub(crate) fn service(&self, honest: &Service) -> Service {
+        Service {
+            args: self.args.clone(),
+            ..honest.clone()
+        }
+    }
 }
 
 impl Default for Settings {
@@ -76,6 +130,7 @@ impl Default for Settings {
             window_days: 7,
             calibrations: BTreeMap::new(),
             second_engines: BTreeMap::new(),
+            self_test: SelfTestSettings::default(),
         }
     }
 }
@@ -99,6 +154,15 @@ impl Settings {
         }
         if self.share_ppm.is_some_and(|ppm| ppm > MAX_SHARE_PPM) {
             problems.push(Problem::at(at("share_ppm"), "must be at most 1000000"));
+        }
+        if self.self_test.answers == 0 {
+            problems.push(Problem::at(at("self_test.answers"), "must be at least 1"));
+        }
+        for (model, cheat) in &self.self_test.cheats {
+            if !(1..=MAX_SHARE_PPM).contains(&cheat.share_ppm) {
+                let key = format!("{path}.self_test.cheats.{model}.share_ppm");
+                problems.push(Problem::at(key, "must be between 1 and 1000000"));
+            }
         }
         if self.gather_answers == 0 {
             problems.push(Problem::at(at("gather_answers"), "must be at least 1"));
@@ -200,6 +264,18 @@ mod tests {
             run_s: 10,
             calibrations: [("tiny".to_owned(), PathBuf::from("/nonexistent"))].into(),
             prompts: Some(PathBuf::from("/nonexistent")),
+            self_test: SelfTestSettings {
+                answers: 0,
+                cheats: [(
+                    "tiny".to_owned(),
+                    PlantedCheat {
+                        share_ppm: 0,
+                        ..PlantedCheat::default()
+                    },
+                )]
+                .into(),
+                ..SelfTestSettings::default()
+            },
             ..Settings::default()
         };
         let found: Vec<String> = broken.problems("audit").iter().map(ToString::to_string).collect();
@@ -210,9 +286,11 @@ mod tests {
             "start_s",
             "calibrations.tiny",
             "prompts",
+            "self_test.answers",
+            "self_test.cheats.tiny.share_ppm",
         ] {
             assert!(all.contains(&format!("audit.{key}")), "{key}: {all}");
         }
-        assert_eq!(found.len(), 5, "{all}");
+        assert_eq!(found.len(), 7, "{all}");
     }
 }

@@ -82,7 +82,7 @@ pub(crate) struct PromptList {
 /// Reads and writes the tables. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct AuditStore {
-    pool: AnyPool,
+    pub(crate) pool: AnyPool,
 }
 
 impl AuditStore {
@@ -382,7 +382,10 @@ fn canary_from(row: &AnyRow) -> Result<Canary> {
     Ok(Canary { salt: bytes, request })
 }
 
-fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(row: &'r AnyRow, name: &'static str) -> Result<T> {
+pub(crate) fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(
+    row: &'r AnyRow,
+    name: &'static str,
+) -> Result<T> {
     row.try_get(name)
         .map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
@@ -397,11 +400,11 @@ where
         .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
 }
 
-fn unsigned_column(row: &AnyRow, name: &'static str) -> Result<u64> {
+pub(crate) fn unsigned_column(row: &AnyRow, name: &'static str) -> Result<u64> {
     let number: i64 = read_column(row, name)?;
     Ok(u64::try_from(number).unwrap_or(0))
 }
 
-fn to_signed(number: u64) -> i64 {
+pub(crate) fn to_signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -113,6 +113,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "answer log",
             include_str!("../migrations/0027_answer_log.sql"),
         ),
+        (
+            32,
+            "self_tests",
+            include_str!("../migrations/0032_self_tests.sql"),
+        ),
     ])
 });
 

@@ -38,6 +38,7 @@ const ANSWER_TABLES: &[&str] = &[
     "canaries",
     "audit_runs",
     "audit_verdicts",
+    "self_tests",
 ];
 
 const NEWEST_REFUSALS: &str = "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1";
@@ -490,6 +491,13 @@ impl RetentionCutoffs {
                 "audit_runs",
                 "DELETE FROM audit_runs WHERE run_id IN \
                  (SELECT run_id FROM audit_runs WHERE ended_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            // The newest test of a model says when the next one is due.
+            rows(
+                "self_tests",
+                "DELETE FROM self_tests WHERE test_id IN (SELECT t.test_id FROM self_tests AS t WHERE t.began_at < $1 \
+                 AND EXISTS (SELECT 1 FROM self_tests AS n WHERE n.model = t.model AND n.began_at > t.began_at) LIMIT $2)",
                 [self.answers.micros()],
             ),
             // The newest verdict about a coldkey and a model counts, however old it is.

@@ -162,6 +162,10 @@ impl Gateway {
         self.state.scheduler.drain_session(job);
     }
 
+    pub(crate) fn state(&self) -> &GatewayState {
+        &self.state
+    }
+
     /// The log of its proven answers.
     pub fn answer_log(&self) -> AnswerLog {
         AnswerLog::new(self.state.store.clone(), Arc::clone(&self.state.words))

@@ -8,7 +8,7 @@
 //! events), `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`,
 //! `request`, `relay`, `settlement` and `reply` (one request), [`store`] (what is durable), [`AnswerLog`] (what may be
 //! audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`] and [`trusted_sessions`] serve every
-//! session that a validator orders, the gateway's or not.
+//! session that a validator orders, the gateway's or not; the answers of a [`logged_session`] stand in the log.
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
@@ -18,6 +18,7 @@ mod auth;
 pub mod backend;
 mod dispatcher;
 mod gateway;
+pub mod logged_session;
 pub mod own_jobs;
 pub mod proof_record;
 mod proof_view;

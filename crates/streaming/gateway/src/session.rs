@@ -89,7 +89,8 @@ async fn bring_up(
     }
 }
 
-async fn record_opening(state: &GatewayState, line: &SealedSession) -> Result<(), StoreError> {
+/// Stores a session before it answers anything.
+pub(crate) async fn record_opening(state: &GatewayState, line: &SealedSession) -> Result<(), StoreError> {
     let row = SessionRow {
         session: line.id(),
         job: line.job(),
@@ -141,7 +142,7 @@ async fn watch(
 
 /// Stores the proofs that the session gave of other exchanges than answers. Its numbers have no gaps, and an audit
 /// shows all of them.
-async fn keep_other_proofs(state: &GatewayState, line: &SealedSession) {
+pub(crate) async fn keep_other_proofs(state: &GatewayState, line: &SealedSession) {
     let others = line.take_other_proofs();
     if others.is_empty() {
         return;

@@ -54,8 +54,9 @@ pub struct TrustedSession {
 /// A job that ends when this is dropped.
 struct OpenJob {
     sessions: TrustedSessions,
-    /// `None` once its end is under way.
-    job: Option<JobId>,
+    job: JobId,
+    /// Whether the session has given its close statement.
+    is_closed: bool,
 }
 
 impl TrustedSessions {
@@ -91,7 +92,8 @@ impl TrustedSessions {
         // From here on the job ends with this future, too.
         let job = OpenJob {
             sessions: self.clone(),
-            job: Some(id),
+            job: id,
+            is_closed: false,
         };
         self.backend.start_job(order).await?;
         let (miner, ready) = match news.recv().await {
@@ -141,22 +143,20 @@ impl TrustedSession {
         }
     }
 
-    /// Closes the session and ends its job. Returns the fault of a session that did not close correctly.
-    pub async fn close(mut self) -> Option<String> {
+    /// Closes the session and has its job ended, which nobody waits for. Returns the close statement in text form, and
+    /// the fault of a session that did not close correctly.
+    pub async fn close(mut self) -> (Option<String>, Option<String>) {
         let (statement, fault) = self.session.close().await;
-        if let Some(job) = self.job.job.take() {
-            let backend = &self.job.sessions.backend;
-            backend.end_job(job, DONE, statement.is_some()).await;
-        }
-        fault
+        self.job.is_closed = statement.is_some();
+        (statement, fault)
     }
 }
 
 impl Drop for OpenJob {
     fn drop(&mut self) {
-        let Some(job) = self.job.take() else { return };
+        let (job, is_closed) = (self.job, self.is_closed);
         let backend = Arc::clone(&self.sessions.backend);
-        let ending = async move { backend.end_job(job, DONE, false).await };
+        let ending = async move { backend.end_job(job, DONE, is_closed).await };
         drop(self.sessions.tasks.spawn("end a session", ending));
     }
 }

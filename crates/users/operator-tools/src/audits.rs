@@ -12,7 +12,7 @@ use muster_terminal::print;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::calls::{OperatorToolError, OrderBody, call};
+use crate::calls::{OperatorToolError, OrderBody, call, escape};
 
 /// The time between two looks at an audit that is under way.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -225,18 +225,6 @@ fn print_runs(runs: &[ShownRun], is_json: bool) {
 fn read_runs(at: SocketAddr, body: Value) -> Result<Vec<ShownRun>, OperatorToolError> {
     let runs: Runs = serde_json::from_value(body).map_err(|_| OperatorToolError::OtherVersion(at))?;
     Ok(runs.runs)
-}
-
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -90,3 +90,16 @@ pub(crate) async fn call(
         said: said.unwrap_or("it cannot say").to_owned(),
     })
 }
+
+/// A text as a part of a query.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}

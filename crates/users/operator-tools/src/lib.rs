@@ -1,8 +1,8 @@
 //! The commands of a validator's operator: `muster validator collateral`, `muster validator slash`, `muster validator
-//! adopt`, `muster validator check-trusted-miner`, `muster audit run`, and the text of `muster route explain`.
+//! adopt`, `muster validator check-trusted-miner`, `muster audit run`, `muster audit self-test`, and the text of `muster route explain`.
 //!
 //! Each asks the running validator at the address of its status page. The validator's operator token admits a slash,
-//! an adoption, a check and an audit.
+//! an adoption, a check, an audit and a self-test.
 
 mod adopt;
 mod amount;
@@ -11,6 +11,7 @@ mod calls;
 mod check;
 mod listing;
 mod route_text;
+mod self_tests;
 mod slash;
 
 pub use adopt::{AdoptArguments, adopt_audit};
@@ -22,4 +23,5 @@ pub use calls::OperatorToolError;
 pub use check::{CheckArguments, check_trusted_miner};
 pub use listing::list_collateral;
 pub use route_text::describe_routes;
+pub use self_tests::{SelfTestArguments, self_test};
 pub use slash::{SlashArguments, slash_miner};

@@ -72,21 +72,28 @@ struct FleetState {
     endpoints: Mutex<BTreeMap<JobId, Endpoint>>,
     /// Whether the executors that leave the barrier have left.
     left: watch::Sender<bool>,
-    /// The program in every session, in place of a prover.
-    program: Option<Router>,
+    /// The programs in sessions that are started with this argument, in place of a prover; `None` stands for all other
+    /// sessions.
+    programs: Vec<(Option<&'static str>, Router)>,
 }
 
 impl Fleet {
     pub(crate) fn new(miner: &Keypair) -> Self {
-        Self::running(miner, None)
+        Self::running(miner, Vec::new())
     }
 
     /// Executors whose sessions all run this program.
     pub(crate) fn of_program(miner: &Keypair, program: Router) -> Self {
-        Self::running(miner, Some(program))
+        Self::running(miner, vec![(None, program)])
     }
 
-    fn running(miner: &Keypair, program: Option<Router>) -> Self {
+    /// Executors whose sessions run this program, and another one if they are started with that argument.
+    pub(crate) fn of_programs(miner: &Keypair, program: Router, other: (&'static str, Router)) -> Self {
+        let (argument, of_argument) = other;
+        Self::running(miner, vec![(Some(argument), of_argument), (None, program)])
+    }
+
+    fn running(miner: &Keypair, programs: Vec<(Option<&'static str>, Router)>) -> Self {
         Self(Arc::new(FleetState {
             miner: miner.clone(),
             tasks: Tasks::new(),
@@ -96,7 +103,7 @@ impl Fleet {
             leased: Mutex::default(),
             endpoints: Mutex::default(),
             left: watch::Sender::new(false),
-            program,
+            programs,
         }))
     }
 
@@ -169,7 +176,7 @@ impl Fleet {
                     let offer = offers.remove(&job.job_uuid).expect("an offered job");
                     let (fleet, mouth, validator) = (self.clone(), mouth.clone(), session.validator);
                     drop(self.0.tasks.spawn("executor", async move {
-                        fleet.lease(&offer, validator, &mouth).await;
+                        fleet.lease(&offer, &job.docker_run_cmd, validator, &mouth).await;
                     }));
                 }
                 Some(ToMiner::V0JobFinishedReceiptRequest(request)) => {
@@ -184,6 +191,7 @@ impl Fleet {
     async fn lease(
         &self,
         offer: &InitialJobRequest,
+        arguments: &[String],
         validator: ValidatorKey,
         mouth: &mpsc::UnboundedSender<FromMiner>,
     ) {
@@ -198,7 +206,7 @@ impl Fleet {
         let job = terms.job.unwrap();
         fleet_state.leased.lock().unwrap().insert(job, behaviour);
         let (seen, mut looked_at) = watch::channel(false);
-        let ready = self.open(offer, validator, job, behaviour, seen).await;
+        let ready = self.open(offer, arguments, validator, job, behaviour, seen).await;
         if behaviour == Behaviour::Last {
             let mut left = fleet_state.left.subscribe();
             left.wait_for(|left| *left).await.unwrap();
@@ -215,6 +223,7 @@ impl Fleet {
     async fn open(
         &self,
         offer: &InitialJobRequest,
+        arguments: &[String],
         validator: ValidatorKey,
         job: JobId,
         behaviour: Behaviour,
@@ -254,9 +263,13 @@ impl Fleet {
         let sealer = ProofSigner::new(key, envelope, Arc::clone(&fleet_state.clock)).unwrap();
         let limits = Limits::default();
         let prover = self.prover(job, behaviour, seen).await;
+        let mut programs = fleet_state.programs.iter();
+        let program = programs.find(|(argument, _)| {
+            argument.is_none_or(|argument| arguments.iter().any(|given| given == argument))
+        });
         // Terms with a grader mean a session that serves a model.
-        let (upstream, beside) = match (&fleet_state.program, &terms.grader) {
-            (Some(program), _) => (self.upstream(program.clone()).await, None),
+        let (upstream, beside) = match (program, &terms.grader) {
+            (Some((_, program)), _) => (self.upstream(program.clone()).await, None),
             (None, None) => (prover, None),
             (None, Some(_)) => (
                 self.engine().await,

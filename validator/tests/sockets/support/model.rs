@@ -47,6 +47,12 @@ fn ids(engine: u64, number: usize, tokens: usize) -> Vec<u64> {
 
 /// The program of a miner: it answers chats, honestly or with four-bit weights. Every `poison`-th answer ends a scorer.
 pub(crate) fn model(cheats: bool, poison: Option<usize>) -> Router {
+    Router::new()
+        .route("/health", get(|| ready("well")))
+        .merge(chats(cheats, poison))
+}
+
+fn chats(cheats: bool, poison: Option<usize>) -> Router {
     let engine = if cheats { CHEAPER } else { HONEST };
     let answers = Arc::new(answers(engine));
     let next = Arc::new(AtomicUsize::new(0));
@@ -64,9 +70,12 @@ pub(crate) fn model(cheats: bool, poison: Option<usize>) -> Router {
         let usage = json!({ "prompt_tokens": 2, "completion_tokens": tokens });
         ready(Json(json!({ "choices": [choice], "usage": usage })))
     };
-    Router::new()
-        .route("/health", get(|| ready("well")))
-        .route("/v1/chat/completions", post(chat))
+    Router::new().route("/v1/chat/completions", post(chat))
+}
+
+/// The whitelisted engine as a whole: it answers chats honestly, and scores.
+pub(crate) fn whole_engine() -> Router {
+    reference().merge(chats(false, None))
 }
 
 /// The program of a reference: it scores answers, and its own ones as its own choices.

@@ -231,4 +231,15 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "Verdicts of this validator's own audits.",
     )
     .needing("an audit with a verdict"),
+    metric(
+        "muster_audit_self_test_convicted",
+        Gauge,
+        &[Validator],
+        &[bounded_by(
+            "model",
+            "one of the models of `audit.self_test.cheats`",
+        )],
+        "1 if the last self-test of the spot checks convicted the cheat that was planted, 0 if it did not.",
+    )
+    .needing("a self-test with a verdict"),
 ];
