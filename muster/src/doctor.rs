@@ -21,7 +21,7 @@ use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::facilitator_access;
 use crate::failure::Result;
-use crate::up::state::Subnet;
+use muster_local_subnet::state::Subnet;
 
 /// The time limit of each check, since its user is in trouble already.
 const PATIENCE: Duration = Duration::from_secs(10);

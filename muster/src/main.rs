@@ -8,7 +8,6 @@ mod cli;
 mod doctor;
 mod drain;
 mod facilitator_access;
-mod failure;
 mod files;
 mod grade;
 mod job;
@@ -32,7 +31,7 @@ use std::sync::Arc;
 use clap::{CommandFactory as _, Parser as _};
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::ErrorCode;
-use muster_terminal::print;
+use muster_terminal::{failure, print};
 
 use crate::cli::{Cli, Command, Completions, Miner, MinerCommand};
 use crate::failure::{Failure, Result};

@@ -13,7 +13,7 @@ use muster_process::{SharedClock, Tasks};
 use crate::cli::{Top, Watched};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use crate::up::state::{Layout, Subnet};
+use muster_local_subnet::state::{Layout, Subnet};
 
 /// Runs `muster top` until its user, a signal or the end of the terminal ends it.
 pub(crate) async fn run(args: Top, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {

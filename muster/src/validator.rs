@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::cli::{OfValidator, Route, RouteExplain, ValidatorCommand};
 use crate::failure::{Failure, Result};
-use crate::up::state::{Layout, Subnet};
+use muster_local_subnet::state::{Layout, Subnet};
 
 /// A validator answers from its own store.
 const PATIENCE: Duration = Duration::from_secs(10);

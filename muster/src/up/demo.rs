@@ -11,6 +11,7 @@ use muster_grading::ObservationKind;
 use muster_grading::batch_plan::is_due;
 use muster_grading::judgement::Judgement;
 use muster_identity::Keypair;
+use muster_local_subnet::state::Subnet;
 use muster_process::clock::SharedClock;
 use muster_process::operator_token::OperatorToken;
 use muster_protocol::rest::{CreateJob, JobView};
@@ -22,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::plan::{self, DEMO_MODEL, Setup};
-use super::state::Subnet;
 use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
 use crate::{chat, grade, job, job_inputs, proof};

@@ -1,12 +1,7 @@
 //! `muster up`: the whole subnet on this machine, as child processes that are watched and stopped in order.
 
-mod cargo_build;
 mod demo;
 mod plan;
-mod ports;
-mod programs;
-pub(crate) mod state;
-mod supervise;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,16 +12,16 @@ use anyhow::Context as _;
 use muster_chain::ChainClient;
 use muster_executor::engine::ContainerEngine;
 use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
+use muster_local_subnet::ports::PortClaims;
+use muster_local_subnet::programs::{self, Programs};
+use muster_local_subnet::state::{Layout, Subnet};
+use muster_local_subnet::supervise::{Program, Supervisor};
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId, MinerKey};
 use muster_terminal::print;
 
 use self::demo::DemoSteps;
 use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
-use self::ports::PortClaims;
-use self::programs::Programs;
-use self::state::{Layout, Subnet};
-use self::supervise::{Program, Supervisor};
 use crate::cli::Up;
 use crate::failure::{Failure, Result};
 

@@ -8,12 +8,12 @@ use anyhow::Context as _;
 use muster_chain::Netuid;
 use muster_identity::Keypair;
 use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
+use muster_local_subnet::ports::{self, PortClaims};
+use muster_local_subnet::state::{FurtherMiner, FurtherValidator, Layout, Subnet};
 use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::ports::{self, PortClaims};
-use super::state::{FurtherMiner, FurtherValidator, Layout, Subnet};
 use crate::failure::{Failure, Result};
 
 /// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the

@@ -46,7 +46,7 @@ struct BuildDisplay {
 }
 
 /// A build into `target`, independent of the cargo that may have started this process.
-pub(super) fn cargo(checkout: &Path, target: &Path) -> Command {
+pub(crate) fn cargo(checkout: &Path, target: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(["build", "--target-dir"])
@@ -73,7 +73,7 @@ pub(super) fn cargo(checkout: &Path, target: &Path) -> Command {
 ///
 /// # Errors
 /// Cargo cannot be started, or the build fails; cargo's messages are printed then.
-pub(super) async fn finish(mut command: Command, name: &str, clock: &SharedClock) -> anyhow::Result<()> {
+pub(crate) async fn finish(mut command: Command, name: &str, clock: &SharedClock) -> anyhow::Result<()> {
     const MISSING: &str = "cannot run cargo; install Rust from the distribution or with rustup";
     let mut build = command.spawn().context(MISSING)?;
     let mut stderr = build.stderr.take();

@@ -12,32 +12,38 @@ use anyhow::Context as _;
 use nix::unistd::geteuid;
 
 /// The chain's JSON-RPC, as Substrate's nodes have it.
-pub(super) const CHAIN: u16 = 9944;
-pub(super) const FACILITATOR: u16 = 8090;
-pub(super) const VALIDATOR: u16 = 8091;
+pub const CHAIN: u16 = 9944;
+/// The facilitator's REST API.
+pub const FACILITATOR: u16 = 8090;
+/// The status page of the first validator.
+pub const VALIDATOR: u16 = 8091;
 /// Of the first miner.
-pub(super) const MINER: u16 = 8092;
-pub(super) const GATEWAY: u16 = 8093;
+pub const MINER: u16 = 8092;
+/// The gateway of the first validator.
+pub const GATEWAY: u16 = 8093;
 /// Of the first validator.
-pub(super) const METRICS: u16 = 8094;
+pub const METRICS: u16 = 8094;
 /// Of the facilitator's metrics; those of the miners and of the further validators follow.
-pub(super) const FURTHER_METRICS: u16 = 8030;
+pub const FURTHER_METRICS: u16 = 8030;
 /// Of the second miner; the others follow.
-pub(super) const FURTHER_MINERS: u16 = 8095;
+pub const FURTHER_MINERS: u16 = 8095;
 
 /// Of the first validator's pages; those of the others follow.
-pub(super) const PAGES: u16 = 8070;
+pub const PAGES: u16 = 8070;
 /// Of the second validator's status; the others follow.
-pub(super) const FURTHER_VALIDATORS: u16 = 8051;
+pub const FURTHER_VALIDATORS: u16 = 8051;
 
 /// Of the first validator's operator; those of the miners and of the further validators follow.
-pub(super) const OPERATORS: u16 = 8010;
+pub const OPERATORS: u16 = 8010;
+
+/// Of the validator's own miner, which is not registered.
+pub const TRUSTED_MINER: u16 = 8061;
 
 /// A taken port is passed over by this much, so that the ports of a second subnet end like those of the first.
 const STEP: u16 = 10;
 
 /// The ports that one subnet has chosen.
-pub(super) struct PortClaims {
+pub struct PortClaims {
     /// The folder of the locked files, one for each user of the machine.
     folder: PathBuf,
     locks: Vec<File>,
@@ -52,7 +58,7 @@ impl PortClaims {
     ///
     /// # Errors
     /// The folder of the locked files cannot be made.
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub fn new() -> anyhow::Result<Self> {
         let folder = std::env::temp_dir().join(format!("muster-ports-{}", geteuid()));
         DirBuilder::new()
             .recursive(true)
@@ -70,7 +76,7 @@ impl PortClaims {
     ///
     /// # Errors
     /// No port is free.
-    pub(super) fn claim(
+    pub fn claim(
         &mut self,
         name: &str,
         earlier: Option<SocketAddr>,
@@ -96,7 +102,7 @@ impl PortClaims {
     }
 
     /// The lines about ports that were taken.
-    pub(super) fn moved(&self) -> &[String] {
+    pub fn moved(&self) -> &[String] {
         &self.moved
     }
 

@@ -9,8 +9,8 @@ use anyhow::{Context as _, bail};
 use muster_process::SharedClock;
 use muster_protocol::ErrorCode;
 
-use super::cargo_build::{cargo, finish};
-use crate::failure::{Failure, Result};
+use crate::cargo_build::{cargo, finish};
+use muster_terminal::failure::{Failure, Result};
 
 const CHAIN: &str = "muster-devchain";
 const HELLO: &str = "hello";
@@ -24,31 +24,32 @@ const SWAPPING_ENGINE: &str = "swapping_engine";
 const TARGET_MARKS: [&str; 2] = ["CACHEDIR.TAG", ".rustc_info.json"];
 
 /// Paths of the programs.
-pub(crate) struct Programs {
-    pub(crate) chain: PathBuf,
-    pub(crate) hello: PathBuf,
-    pub(crate) grader: PathBuf,
+pub struct Programs {
+    pub chain: PathBuf,
+    pub hello: PathBuf,
+    pub grader: PathBuf,
     /// Only for the demonstration.
-    pub(crate) cheat: Option<CheatPrograms>,
+    pub cheat: Option<CheatPrograms>,
 }
 
 /// Paths of the programs with which an executor of the demonstration cheats.
-pub(crate) struct CheatPrograms {
+pub struct CheatPrograms {
     /// A grader that does an eighth of the work.
-    pub(crate) grader: PathBuf,
+    pub grader: PathBuf,
     /// A Docker engine that runs one image for another.
-    pub(crate) engine: PathBuf,
+    pub engine: PathBuf,
 }
 
 /// Finds or builds them.
-pub(crate) async fn find_or_build(demo: bool, clock: &SharedClock) -> Result<Programs> {
+pub async fn find_or_build(demo: bool, clock: &SharedClock) -> Result<Programs> {
     let found = async {
         let here = std::env::current_exe().context("cannot find out where muster lies")?;
         if let Some(installed) = find_beside(&here, demo) {
             return Ok(installed);
         }
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
+            .ancestors()
+            .nth(3)
             .context("no checkout")?;
         let target = target_folder(&here, checkout, demo)?;
         build(checkout, &target, demo, clock).await

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::print;
 use muster_protocol::ErrorCode;
-use muster_terminal::print;
 
 /// Why a command ended badly.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     code: Option<ErrorCode>,
     error: anyhow::Error,
     exit: u8,
@@ -21,14 +21,14 @@ impl fmt::Display for Failure {
 }
 
 /// The result of a command.
-pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
+pub type Result<T = ()> = std::result::Result<T, Failure>;
 
 /// The exit code of a usage error in `sysexits.h`: the configuration or the arguments are wrong.
 const EXIT_USAGE: u8 = 64;
 
 impl Failure {
     /// An error of a known kind.
-    pub(crate) fn new(code: ErrorCode, error: impl Into<anyhow::Error>) -> Self {
+    pub fn new(code: ErrorCode, error: impl Into<anyhow::Error>) -> Self {
         Self {
             code: Some(code),
             error: error.into(),
@@ -37,7 +37,7 @@ impl Failure {
     }
 
     /// An error of a library that may know its own code.
-    pub(crate) fn coded(code: Option<ErrorCode>, error: impl Into<anyhow::Error>) -> Self {
+    pub fn coded(code: Option<ErrorCode>, error: impl Into<anyhow::Error>) -> Self {
         Self {
             code,
             error: error.into(),
@@ -50,7 +50,7 @@ impl Failure {
     }
 
     /// Arguments that cannot be used.
-    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+    pub fn usage(message: impl fmt::Display) -> Self {
         Self {
             code: None,
             error: anyhow::anyhow!("{message}"),
@@ -59,7 +59,7 @@ impl Failure {
     }
 
     /// Prints it to stderr; the process ends with the code returned.
-    pub(crate) fn report(&self) -> ExitCode {
+    pub fn report(&self) -> ExitCode {
         let code = self.code.map(|code| format!(" {code}")).unwrap_or_default();
         print::problem(format_args!("error{code}: {:#}", self.error));
         if let Some(code) = self.code {

@@ -13,13 +13,13 @@ const LOG_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Paths inside the folder of a local subnet.
 #[derive(Debug, Clone)]
-pub(crate) struct Layout {
+pub struct Layout {
     root: PathBuf,
 }
 
 impl Layout {
     /// Makes the folders that are not there yet.
-    pub(crate) fn create(root: &Path) -> anyhow::Result<Self> {
+    pub fn create(root: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(root).with_context(|| format!("cannot make {}", root.display()))?;
         let root = root
             .canonicalize()
@@ -33,42 +33,42 @@ impl Layout {
     }
 
     /// Wallets of every role and of the user.
-    pub(crate) fn wallets(&self) -> PathBuf {
+    pub fn wallets(&self) -> PathBuf {
         self.root.join("wallets")
     }
 
     /// A role's configuration.
-    pub(crate) fn config(&self, role: &str) -> PathBuf {
+    pub fn config(&self, role: &str) -> PathBuf {
         self.root.join("config").join(format!("{role}.toml"))
     }
 
     /// The chain's genesis.
-    pub(crate) fn genesis(&self) -> PathBuf {
+    pub fn genesis(&self) -> PathBuf {
         self.root.join("config/genesis.json")
     }
 
     /// The path of a role's data.
-    pub(crate) fn data(&self, name: &str) -> PathBuf {
+    pub fn data(&self, name: &str) -> PathBuf {
         self.root.join("data").join(name)
     }
 
     /// The token of the validator's operator.
-    pub(crate) fn operator_token(&self) -> PathBuf {
+    pub fn operator_token(&self) -> PathBuf {
         self.data("validator.token")
     }
 
     /// The archive of an image of ours.
-    pub(crate) fn image(&self, name: &str) -> PathBuf {
+    pub fn image(&self, name: &str) -> PathBuf {
         self.root.join("images").join(format!("{name}.tar"))
     }
 
     /// The path of a role's log.
-    pub(crate) fn log(&self, role: &str) -> PathBuf {
+    pub fn log(&self, role: &str) -> PathBuf {
         self.root.join("logs").join(format!("{role}.log"))
     }
 
     /// Sets a role's log aside if it has grown large.
-    pub(crate) fn rotate_log(&self, role: &str) -> anyhow::Result<()> {
+    pub fn rotate_log(&self, role: &str) -> anyhow::Result<()> {
         let log = self.log(role);
         if std::fs::metadata(&log).is_ok_and(|meta| meta.len() > LOG_BYTES) {
             std::fs::rename(&log, log.with_extension("log.old")).context("cannot set a log aside")?;
@@ -77,91 +77,94 @@ impl Layout {
     }
 
     /// The process id of a role.
-    pub(crate) fn pid(&self, role: &str) -> PathBuf {
+    pub fn pid(&self, role: &str) -> PathBuf {
         self.root.join("run").join(format!("{role}.pid"))
     }
 
     /// The file by which the demonstration lets one executor cheat: the executor that can rename it does.
-    pub(crate) fn cheat_flag(&self) -> PathBuf {
+    pub fn cheat_flag(&self) -> PathBuf {
         self.root.join("run/cheat")
     }
 
     /// The socket of the Docker engine that lies to the cheating executor.
-    pub(crate) fn cheat_socket(&self) -> PathBuf {
+    pub fn cheat_socket(&self) -> PathBuf {
         self.root.join("run/cheat.sock")
     }
 
     /// The token of a miner's operator.
-    pub(crate) fn miner_token(&self, name: &str) -> PathBuf {
+    pub fn miner_token(&self, name: &str) -> PathBuf {
         self.data(&format!("{name}-operator.token"))
     }
 
     /// The file by which a role says that it is up.
-    pub(crate) fn ready(&self, role: &str) -> PathBuf {
+    pub fn ready(&self, role: &str) -> PathBuf {
         self.root.join("run").join(format!("{role}.ready"))
     }
 }
 
 /// The keys and addresses of the subnet. Users' commands read this file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Subnet {
+pub struct Subnet {
     /// The chain's JSON-RPC.
-    pub(crate) chain: SocketAddr,
+    pub chain: SocketAddr,
     /// The facilitator's REST API.
-    pub(crate) facilitator: SocketAddr,
+    pub facilitator: SocketAddr,
     /// The validator's read-only status.
-    pub(crate) validator_status: SocketAddr,
+    pub validator_status: SocketAddr,
     /// The validator's gateway for streaming sessions; none in the folder of an older version.
     #[serde(default)]
-    pub(crate) gateway: Option<SocketAddr>,
+    pub gateway: Option<SocketAddr>,
     /// Where the first validator serves its metrics; likewise.
     #[serde(default)]
-    pub(crate) metrics: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
     /// Where the other roles serve theirs, by their names.
     #[serde(default)]
-    pub(crate) further_metrics: BTreeMap<String, SocketAddr>,
+    pub further_metrics: BTreeMap<String, SocketAddr>,
     /// The first miner's port for validators and executors.
-    pub(crate) miner_address: SocketAddr,
+    pub miner_address: SocketAddr,
     /// The key of the validator.
-    pub(crate) validator: ValidatorKey,
+    pub validator: ValidatorKey,
     /// The key of the first miner.
-    pub(crate) miner: MinerKey,
+    pub miner: MinerKey,
     /// The miners after the first.
     #[serde(default)]
-    pub(crate) further_miners: Vec<FurtherMiner>,
+    pub further_miners: Vec<FurtherMiner>,
     /// Where the first validator serves its pages to others; none in the folder of an older version.
     #[serde(default)]
-    pub(crate) pages: Option<SocketAddr>,
+    pub pages: Option<SocketAddr>,
     /// The validators after the first.
     #[serde(default)]
-    pub(crate) further_validators: Vec<FurtherValidator>,
+    pub further_validators: Vec<FurtherValidator>,
     /// Where validators and miners serve their operators' pages, by their names.
     #[serde(default)]
-    pub(crate) operators: BTreeMap<String, SocketAddr>,
+    pub operators: BTreeMap<String, SocketAddr>,
     /// Wallets, the user's among them.
-    pub(crate) wallets: PathBuf,
+    pub wallets: PathBuf,
 }
 
 /// A validator after the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FurtherValidator {
-    pub(crate) key: ValidatorKey,
+pub struct FurtherValidator {
+    /// Its hotkey.
+    pub key: ValidatorKey,
     /// Its read-only status.
-    pub(crate) status: SocketAddr,
+    pub status: SocketAddr,
     /// Where it serves its pages to others.
-    pub(crate) pages: SocketAddr,
+    pub pages: SocketAddr,
 }
 
 /// A miner after the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FurtherMiner {
-    pub(crate) key: MinerKey,
-    pub(crate) address: SocketAddr,
+pub struct FurtherMiner {
+    /// Its hotkey.
+    pub key: MinerKey,
+    /// The address that it announces.
+    pub address: SocketAddr,
 }
 
 impl Subnet {
     /// Where a role serves its metrics.
-    pub(crate) fn metrics_of(&self, name: &str) -> Option<SocketAddr> {
+    pub fn metrics_of(&self, name: &str) -> Option<SocketAddr> {
         let own = self.metrics.filter(|_| name == "validator");
         own.or_else(|| self.further_metrics.get(name).copied())
     }
@@ -171,7 +174,7 @@ impl Subnet {
     }
 
     /// The key and the address of every miner.
-    pub(crate) fn miners(&self) -> Vec<(MinerKey, SocketAddr)> {
+    pub fn miners(&self) -> Vec<(MinerKey, SocketAddr)> {
         let further = self.further_miners.iter().map(|miner| (miner.key, miner.address));
         std::iter::once((self.miner, self.miner_address))
             .chain(further)
@@ -179,22 +182,22 @@ impl Subnet {
     }
 
     /// Where a validator or a miner serves its operator's pages.
-    pub(crate) fn operator_of(&self, name: &str) -> Option<SocketAddr> {
+    pub fn operator_of(&self, name: &str) -> Option<SocketAddr> {
         self.operators.get(name).copied()
     }
 
     /// URL of the facilitator.
-    pub(crate) fn facilitator_url(&self) -> String {
+    pub fn facilitator_url(&self) -> String {
         format!("http://{}", self.facilitator)
     }
 
     /// URL of the chain.
-    pub(crate) fn chain_url(&self) -> String {
+    pub fn chain_url(&self) -> String {
         format!("ws://{}", self.chain)
     }
 
     /// The file of the last `muster up` in that folder; `None` if there was none.
-    pub(crate) fn read(root: &Path) -> anyhow::Result<Option<Self>> {
+    pub fn read(root: &Path) -> anyhow::Result<Option<Self>> {
         let file = Self::file(root);
         match std::fs::read(&file) {
             Ok(text) => Ok(Some(
@@ -206,7 +209,7 @@ impl Subnet {
     }
 
     /// Writes it in one step.
-    pub(crate) fn write(&self, layout: &Layout) -> anyhow::Result<()> {
+    pub fn write(&self, layout: &Layout) -> anyhow::Result<()> {
         let temporary = layout.root.join("subnet.json.new");
         std::fs::write(&temporary, serde_json::to_string_pretty(self)?)?;
         std::fs::rename(&temporary, Self::file(&layout.root)).context("cannot write subnet.json")

@@ -16,8 +16,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::state::Layout;
-use crate::failure::Failure;
+use crate::state::Layout;
+use muster_terminal::failure::Failure;
 
 /// A process that lived shorter than this died of its start.
 const QUICK: Duration = Duration::from_secs(10);
@@ -30,17 +30,17 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// A program to run.
 #[derive(Debug, Clone)]
-pub(crate) struct Program {
+pub struct Program {
     /// The role's name: the prefix of its lines.
-    pub(crate) name: String,
+    pub name: String,
     /// The program and its arguments.
-    pub(crate) command: Vec<PathBuf>,
+    pub command: Vec<PathBuf>,
     /// Whether it can be started again. The local chain cannot: its blocks are gone with it.
-    pub(crate) restart: bool,
+    pub restart: bool,
 }
 
 /// Runs programs until it is told to stop.
-pub(crate) struct Supervisor {
+pub struct Supervisor {
     layout: Layout,
     tasks: Tasks,
     clock: SharedClock,
@@ -52,7 +52,7 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     /// Nothing runs yet.
-    pub(crate) fn new(layout: Layout, tasks: Tasks, clock: SharedClock, echo: bool) -> Self {
+    pub fn new(layout: Layout, tasks: Tasks, clock: SharedClock, echo: bool) -> Self {
         Self {
             layout,
             tasks,
@@ -64,7 +64,7 @@ impl Supervisor {
     }
 
     /// Starts a program and keeps it running.
-    pub(crate) fn start(&mut self, program: Program) {
+    pub fn start(&mut self, program: Program) {
         let stop = CancellationToken::new();
         let (done, ended) = tokio::sync::oneshot::channel();
         let keeper = Keeper {
@@ -87,7 +87,7 @@ impl Supervisor {
     }
 
     /// Waits until `there` finds what it looks for, a program gives up, or the time is over.
-    pub(crate) async fn wait_for<T>(
+    pub async fn wait_for<T>(
         &mut self,
         what: &str,
         patience: Duration,
@@ -103,7 +103,7 @@ impl Supervisor {
     }
 
     /// Waits until `done` says so, a program gives up, or the time is over.
-    pub(crate) async fn wait_until<F: Future<Output = bool>>(
+    pub async fn wait_until<F: Future<Output = bool>>(
         &mut self,
         what: &str,
         patience: Duration,
@@ -124,7 +124,7 @@ impl Supervisor {
     }
 
     /// Ends when a program gives up.
-    pub(crate) async fn failure(&mut self) -> Failure {
+    pub async fn failure(&mut self) -> Failure {
         match self.fatal.1.recv().await {
             Some(failure) => failure,
             // We hold a sender ourselves, so the channel never closes.
@@ -133,7 +133,7 @@ impl Supervisor {
     }
 
     /// Stops everything, last started first, and waits for each.
-    pub(crate) async fn stop(&mut self) {
+    pub async fn stop(&mut self) {
         while let Some((stop, ended)) = self.running.pop() {
             stop.cancel();
             let _ = ended.await;
