@@ -333,7 +333,7 @@ def weights(snapshot):
     keys = {conviction[name] for conviction in snapshot["convictions"] for name in ("coldkey", "hotkey")}
     convicted = lambda neuron: neuron["coldkey"] in keys or neuron["hotkey"] in keys
     points = cycle_points(snapshot, neurons, convicted)
-    if not points:
+    if not points and not any(map(convicted, snapshot["neurons"])):
         return []
     cycles = {cycle["cycle"]: cycle["rows"] for cycle in snapshot["history"]}
     rows = [row for cycle in sorted(cycles)[-(VESTING - 1):] for row in cycles[cycle]]

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
+use muster_local_subnet::programs::Demonstration;
 use muster_operator_tools::{
     AdoptArguments, AuditOrderArguments, CheckArguments, ExplainAuditArguments, SelfTestArguments,
     ShowAuditArguments, SlashArguments,
@@ -108,9 +109,10 @@ pub(crate) struct Up {
     /// Where wallets, stores, logs and configurations live.
     #[arg(long, default_value = ".muster")]
     pub(crate) dir: PathBuf,
-    /// Run the demo job, show its way, and stop: exit code 0 only if all of it happened.
-    #[arg(long)]
-    pub(crate) demo: bool,
+    /// Run a demonstration, show its steps, and stop: exit code 0 only if all of it happened. `audits` has two miners
+    /// and at most 250 ms between blocks.
+    #[arg(long, value_name = "WHAT", value_enum, num_args = 0..=1, default_missing_value = "subnet")]
+    pub(crate) demo: Option<Demonstration>,
     /// With --demo: one JSON object on stdout instead of text.
     #[arg(long, requires = "demo")]
     pub(crate) json: bool,

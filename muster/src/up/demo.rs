@@ -31,7 +31,7 @@ use crate::{chat, grade, job, job_inputs, proof};
 const LICENCES: &str = "/usr/share/common-licenses";
 const ARTIFACT: &str = "/artifacts/words.json";
 /// How long the demo job may take altogether; it takes seconds.
-const JOB_PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const JOB_PATIENCE: Duration = Duration::from_secs(120);
 /// The prompt of the demo model.
 const CHAT: &str = "every answer carries a signature";
 const CHAT_TOKENS: u32 = 10;
@@ -42,7 +42,7 @@ const EVERY_BLOCKS: u64 = 4;
 /// The wait for the drawn batch: the validator restarts, about four blocks pass, and the batch is run.
 const DRAW_PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks at the chain.
-const LOOK: Duration = Duration::from_millis(200);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 
 /// Everything that happened, for machines.
 #[derive(Debug, Serialize)]
@@ -82,7 +82,7 @@ struct CountedWord {
 
 /// The result of a batch.
 #[derive(Debug, Serialize)]
-struct BatchReport {
+pub(super) struct BatchReport {
     executors: usize,
     cheating: usize,
     proven: usize,
@@ -100,7 +100,7 @@ struct DrawnBatch {
 }
 
 #[derive(Debug, Serialize)]
-struct DemoStep {
+pub(super) struct DemoStep {
     name: String,
     seconds: f64,
 }
@@ -118,9 +118,9 @@ struct ChainWeight {
 /// Counts the steps and prints them as they happen.
 pub(crate) struct DemoSteps {
     begun: Timestamp,
-    clock: SharedClock,
+    pub(super) clock: SharedClock,
     quiet: bool,
-    steps: Vec<DemoStep>,
+    pub(super) steps: Vec<DemoStep>,
 }
 
 impl DemoSteps {
@@ -219,7 +219,7 @@ pub(crate) async fn run(
 
 /// Every executor is challenged at one instant, one of them cheating if there are two. The validator gets no hint;
 /// what it says is judged again here from its evidence.
-async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Result<BatchReport> {
+pub(super) async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bool) -> Result<BatchReport> {
     let cheating = cheating && setup.all_executors() > 1;
     if cheating {
         std::fs::write(setup.layout.cheat_flag(), "").context("cannot let an executor cheat")?;
@@ -320,7 +320,7 @@ async fn talk(client: &Client, clock: &SharedClock) -> Result<chat::ChatAnswer> 
 }
 
 /// This machine's licence texts; where it has none, our own.
-fn licence_texts() -> &'static Path {
+pub(super) fn licence_texts() -> &'static Path {
     let common = Path::new(LICENCES);
     if common.is_dir() {
         common
@@ -329,7 +329,7 @@ fn licence_texts() -> &'static Path {
     }
 }
 
-fn request(subnet: &Subnet, image: ImageId, folder: &Path) -> anyhow::Result<CreateJob> {
+pub(super) fn request(subnet: &Subnet, image: ImageId, folder: &Path) -> anyhow::Result<CreateJob> {
     let mut texts = job_inputs::folder(folder, "licences")?;
     texts.retain(|text| folder == Path::new(LICENCES) || text.path.contains("/LICENSE"));
     let volume = job_inputs::pack(&texts)?.context("there are no licence texts to count the words of")?;

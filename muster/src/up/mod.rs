@@ -1,6 +1,8 @@
 //! `muster up`: the whole subnet on this machine, as child processes that are watched and stopped in order.
 
+mod audits_plan;
 mod demo;
+mod demo_audits;
 mod plan;
 
 use std::net::SocketAddr;
@@ -12,14 +14,15 @@ use anyhow::Context as _;
 use muster_chain::ChainClient;
 use muster_executor::engine::ContainerEngine;
 use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
-use muster_local_subnet::ports::PortClaims;
-use muster_local_subnet::programs::{self, Programs};
+use muster_local_subnet::ports::{self, PortClaims};
+use muster_local_subnet::programs::{self, Demonstration, ModelPrograms, Programs};
 use muster_local_subnet::state::{Layout, Subnet};
 use muster_local_subnet::supervise::{Program, Supervisor};
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId, MinerKey};
 use muster_terminal::print;
 
+use self::audits_plan::AuditsPlan;
 use self::demo::DemoSteps;
 use self::plan::{DEMO_MODEL, Keys, NETUID, Setup};
 use crate::cli::Up;
@@ -31,12 +34,26 @@ const DEMO_IMAGE: &str = "muster/hello:latest";
 const GRADER_IMAGE: &str = "muster/grader:latest";
 /// That of the image which a cheating executor of the demonstration runs instead.
 const CHEATING_IMAGE: &str = "muster/cheating-grader:latest";
+/// The images of the model in the demonstration of spot checks: the whitelisted one, one with another arithmetic, which
+/// confirms convictions, and the cheating miner's.
+const MODEL_IMAGE: &str = "muster/tiny-model:latest";
+const SECOND_MODEL_IMAGE: &str = "muster/tiny-model-f16:latest";
+const CHEATING_MODEL_IMAGE: &str = "muster/cheating-tiny-model:latest";
+/// The milliseconds between blocks in that demonstration, at most: buckets of answers have 25 blocks.
+const AUDITS_BLOCK_MS: u64 = 250;
 /// How long a role may take to be ready. They need a second; a loaded machine needs more.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the subnet and keeps it until Ctrl-C, or runs the demo job and stops.
 pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
-    let mut diary = DemoSteps::new(clock.clone(), args.json || !args.demo);
+    let mut args = args;
+    let is_demo = args.demo.is_some();
+    if args.demo == Some(Demonstration::Audits) {
+        args.miners = 2;
+        args.executors = 1;
+        args.block_ms = args.block_ms.min(AUDITS_BLOCK_MS);
+    }
+    let mut diary = DemoSteps::new(clock.clone(), args.json || !is_demo);
     let engine = ContainerEngine::connect("")
         .await
         .map_err(|error| Failure::coded(error.code(), error))?;
@@ -56,6 +73,10 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
     for line in claims.moved() {
         print::problem(format_args!("{line}"));
     }
+    let audits = match &programs.model {
+        Some(model) => Some(plan_audits(&engine, &layout, model, &mut claims).await?),
+        None => None,
+    };
     let setup = Setup {
         layout: &layout,
         subnet: &subnet,
@@ -71,16 +92,17 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
             .as_deref()
             .map_or_else(|| Ok(Vec::new()), plan::services)?,
         grader,
-        may_cheat: args.demo,
+        may_cheat: args.demo == Some(Demonstration::Subnet),
+        audits,
     };
     write_everything(&setup, &keys, args.tempo)?;
 
-    let mut supervisor = Supervisor::new(layout.clone(), tasks, clock, !args.demo);
+    let mut supervisor = Supervisor::new(layout.clone(), tasks, clock, !is_demo);
     let ended = tokio::select! {
         ended = serve(&mut supervisor, &setup, &engine, &programs, diary, &keys, &args) => ended,
         signal = shutdown::wait_for_signal() => match signal {
             // To stop is how a subnet ends; a demo that is stopped has not shown what it was to show.
-            Ok(_) if !args.demo => Ok(ExitCode::SUCCESS),
+            Ok(_) if !is_demo => Ok(ExitCode::SUCCESS),
             Ok(signal) => Err(anyhow::anyhow!("stopped by {signal} before the demo was over").into()),
             Err(error) => Err(error.into()),
         },
@@ -107,7 +129,9 @@ async fn serve(
     let miners = (0..subnet.miners().len()).map(plan::miner_name);
     let roles = std::iter::once("facilitator".to_owned())
         .chain(miners)
+        .chain(setup.audits.is_some().then(|| audits_plan::TRUSTED.to_owned()))
         .chain((0..=subnet.further_validators.len()).map(plan::validator_name));
+    start_cheat(supervisor, setup, engine, programs).await?;
     for role in roles {
         supervisor.start(role_program(setup, &role));
         let file = setup.layout.ready(&role);
@@ -132,29 +156,83 @@ async fn serve(
     served.await?;
     diary.step("the validator is at its facilitator");
     subnet.write(setup.layout)?;
-    if args.demo {
-        if let Some(cheat) = &programs.cheat {
-            let image = load_image(engine, setup.layout, "cheating-grader", &cheat.grader).await?;
-            supervisor.start(lying_engine(setup, &cheat.engine, image));
-            let socket = setup.layout.cheat_socket();
-            let listening = || std::os::unix::net::UnixStream::connect(&socket).ok();
-            supervisor
-                .wait_for("the engine of the cheating executor", PATIENCE, listening)
-                .await?;
+    let report = match (args.demo, &setup.audits) {
+        (None, _) => {
+            welcome(subnet);
+            return Err(supervisor.failure().await);
         }
-        let report = tokio::select! {
-            report = demo::run(diary, setup, NETUID, keys.user.clone(), signer(subnet).await?) => report?,
+        (Some(_), Some(audits)) => tokio::select! {
+            report = demo_audits::run(diary, setup, audits, keys) => serde_json::to_string_pretty(&report?)?,
             failure = supervisor.failure() => return Err(failure),
-        };
-        if args.json {
-            print::line(format_args!("{}", serde_json::to_string_pretty(&report)?));
-        } else {
-            print::line(format_args!("all of it happened"));
-        }
-        return Ok(ExitCode::SUCCESS);
+        },
+        (Some(_), None) => tokio::select! {
+            report = demo::run(diary, setup, NETUID, keys.user.clone(), signer(subnet).await?) => {
+                serde_json::to_string_pretty(&report?)?
+            }
+            failure = supervisor.failure() => return Err(failure),
+        },
+    };
+    if args.json {
+        print::line(format_args!("{report}"));
+    } else {
+        print::line(format_args!("all of it happened"));
     }
-    welcome(subnet);
-    Err(supervisor.failure().await)
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the Docker engine of the executors that cheat, in a demonstration.
+async fn start_cheat(
+    supervisor: &mut Supervisor,
+    setup: &Setup<'_>,
+    engine: &ContainerEngine,
+    programs: &Programs,
+) -> Result {
+    let Some(cheat) = &programs.cheat else {
+        return Ok(());
+    };
+    let swapped = match &setup.audits {
+        Some(audits) => (audits.image, audits.cheating_image),
+        None => {
+            let image = load_image(engine, setup.layout, "cheating-grader", &cheat.grader).await?;
+            (setup.grader, image)
+        }
+    };
+    supervisor.start(lying_engine(setup, &cheat.engine, swapped));
+    let socket = setup.layout.cheat_socket();
+    let listening = || std::os::unix::net::UnixStream::connect(&socket).ok();
+    supervisor
+        .wait_for("the engine of the cheating executor", PATIENCE, listening)
+        .await?;
+    Ok(())
+}
+
+/// Loads both images of the model, and plans the miner of the validator's own.
+async fn plan_audits(
+    engine: &ContainerEngine,
+    layout: &Layout,
+    model: &ModelPrograms,
+    claims: &mut PortClaims,
+) -> Result<AuditsPlan> {
+    let cheat = ["--cheat", "int4"];
+    let honest = audits_plan::model_image(MODEL_IMAGE, &model.engine, model, &[])?;
+    let cheating = audits_plan::model_image(CHEATING_MODEL_IMAGE, &model.cheating_engine, model, &cheat)?;
+    let half_precision = ["--rounding", "f16"];
+    let second = audits_plan::model_image(SECOND_MODEL_IMAGE, &model.engine, model, &half_precision)?;
+    let (image, cheating_image, second_image) = (honest.id, cheating.id, second.id);
+    for archive in [honest, cheating, second] {
+        engine
+            .load(archive.bytes)
+            .await
+            .map_err(|error| Failure::coded(error.code(), error))?;
+    }
+    audits_plan::write_files(layout, model, image)?;
+    Ok(AuditsPlan {
+        trusted: plan::hotkey(layout, audits_plan::TRUSTED)?,
+        address: claims.claim(audits_plan::TRUSTED, None, ports::TRUSTED_MINER)?,
+        image,
+        cheating_image,
+        second_image,
+    })
 }
 
 /// Waits until the chain has the address of every miner: before that no validator can send it anything.
@@ -265,16 +343,16 @@ fn chain_program(setup: &Setup<'_>, chain: &std::path::Path) -> Program {
     }
 }
 
-/// The Docker engine of the cheating executor: it runs `image` for the grader's.
-fn lying_engine(setup: &Setup<'_>, engine: &std::path::Path, image: ImageId) -> Program {
+/// The Docker engine of the cheating executor: it runs the image `given` for the one that is asked for.
+fn lying_engine(setup: &Setup<'_>, engine: &std::path::Path, (asked, given): (ImageId, ImageId)) -> Program {
     let command = vec![
         engine.to_owned(),
         "--socket".into(),
         setup.layout.cheat_socket(),
         "--asked".into(),
-        setup.grader.0.hex().into(),
+        asked.0.hex().into(),
         "--given".into(),
-        image.0.hex().into(),
+        given.0.hex().into(),
     ];
     Program {
         name: "cheat".to_owned(),
@@ -285,7 +363,10 @@ fn lying_engine(setup: &Setup<'_>, engine: &std::path::Path, image: ImageId) -> 
 
 /// The process of a role; `name` is `miner-2` for the second miner.
 fn role_program(setup: &Setup<'_>, name: &str) -> Program {
-    let role = name.split('-').next().unwrap_or(name);
+    let role = match name {
+        audits_plan::TRUSTED => "miner",
+        _ => name.split('-').next().unwrap_or(name),
+    };
     let config = setup.layout.config(name);
     let mut command = vec![
         setup.muster.clone(),

@@ -14,6 +14,7 @@ use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 use url::Url;
 
+use super::audits_plan::{self, AuditsPlan};
 use crate::failure::{Failure, Result};
 
 /// Starts an executor of the demonstration. The executor that can rename the flag, the first argument, gets the
@@ -68,21 +69,28 @@ pub(crate) fn validator_name(index: usize) -> String {
     }
 }
 
+/// The hotkey of the wallet with this name, which is made if there is none.
+///
+/// # Errors
+/// The wallet cannot be read or made.
+pub(crate) fn hotkey(layout: &Layout, name: &str) -> Result<Keypair> {
+    let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
+    let path = WalletPath::new(layout.wallets(), name, HOTKEY);
+    if path.hotkey_file().map_err(unusable)?.exists() {
+        return wallet::load_hotkey(&path).map_err(unusable);
+    }
+    // These coldkeys own nothing of worth, and a local subnet needs them to register further keys.
+    wallet::create(&path, ColdkeyStorage::Unencrypted)
+        .map(|made| made.hotkey)
+        .map_err(unusable)
+}
+
 impl Keys {
     /// Loads the wallets of an earlier run, or makes them. There are at least one validator and one miner.
     pub(crate) fn load_or_create(layout: &Layout, validators: usize, miners: usize) -> Result<Self> {
         let unusable = |error| Failure::new(ErrorCode::WalletUnusable, error);
         let path = |name: &str| WalletPath::new(layout.wallets(), name, HOTKEY);
-        let key = |name: &str| {
-            let path = path(name);
-            if path.hotkey_file().map_err(unusable)?.exists() {
-                return wallet::load_hotkey(&path).map_err(unusable);
-            }
-            // These coldkeys own nothing of worth, and a local subnet needs them to register further keys.
-            wallet::create(&path, ColdkeyStorage::Unencrypted)
-                .map(|made| made.hotkey)
-                .map_err(unusable)
-        };
+        let key = |name: &str| hotkey(layout, name);
         let identity = |index| {
             let name = miner_name(index);
             let hotkey = key(&name)?;
@@ -244,6 +252,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) grader: ImageId,
     /// Whether an executor cheats once the flag of [`Layout::cheat_flag`] is there.
     pub(crate) may_cheat: bool,
+    /// The parts that the demonstration of spot checks adds.
+    pub(crate) audits: Option<AuditsPlan>,
 }
 
 /// The entries of a whitelist that a user wrote.
@@ -272,6 +282,9 @@ impl Setup<'_> {
         for (index, (_, address)) in self.subnet.miners().into_iter().enumerate() {
             all.push((miner_name(index), self.miner(&miner_name(index), address)));
         }
+        if let Some(audits) = &self.audits {
+            all.push((audits_plan::TRUSTED.to_owned(), audits.trusted_miner(self)));
+        }
         all
     }
 
@@ -281,11 +294,11 @@ impl Setup<'_> {
         self.executors.saturating_mul(miners)
     }
 
-    fn store(&self, role: &str) -> String {
+    pub(super) fn store(&self, role: &str) -> String {
         format!("sqlite:{}", self.layout.data(&format!("{role}.db")).display())
     }
 
-    fn wallet(&self, name: &str) -> Value {
+    pub(super) fn wallet(&self, name: &str) -> Value {
         json!({"root": self.layout.wallets(), "name": name, "hotkey": HOTKEY})
     }
 
@@ -307,7 +320,7 @@ impl Setup<'_> {
     /// users who have an API key only. A block draws a batch of grading once in `every_blocks` on average; never if
     /// that is 0.
     pub(crate) fn validator(&self, signer: Option<String>, every_blocks: u64) -> Value {
-        json!({
+        let mut config = json!({
             "facilitator": {"url": format!("ws://{}/ws/v0/", self.subnet.facilitator)},
             "wallet": self.wallet("validator"),
             "chain": {"url": self.subnet.chain_url(), "netuid": NETUID.0},
@@ -331,7 +344,13 @@ impl Setup<'_> {
                 "gather_s": 60,
                 "images": {"always_on.test": {"image": self.grader}},
             },
-        })
+        });
+        if let (Some(config), Some(audits)) = (config.as_object_mut(), &self.audits) {
+            for (section, value) in audits.sections(self.layout) {
+                config.insert(section.to_owned(), value);
+            }
+        }
+        config
     }
 
     /// The validators after the first, by their names. They serve no models, and draw no batches by themselves.
@@ -384,19 +403,31 @@ impl Setup<'_> {
             "input_tokens_per_s": 1_000,
             "output_tokens_per_s": 20,
         });
-        let services: Vec<Value> = std::iter::once(demo)
+        let first = self.audits.as_ref().map_or(demo, AuditsPlan::service);
+        let services: Vec<Value> = std::iter::once(first)
             .chain(self.services.iter().cloned())
             .collect();
+        // In a demonstration of spot checks every miner serves the model, and nothing else runs beside it.
+        let max_sessions = match &self.audits {
+            Some(_) => self.all_executors(),
+            None => self.all_executors().saturating_sub(1).max(1),
+        };
         let mut gateway = json!({
             "facilitators": Vec::from_iter(facilitator),
-            "max_sessions": self.all_executors().saturating_sub(1).max(1),
+            "max_sessions": max_sessions,
             "heartbeat_s": 2,
             "patience_s": 90,
             "start_s": 60,
             "services": services,
         });
-        if let (Some(gateway), Some(bind)) = (gateway.as_object_mut(), self.subnet.gateway) {
-            gateway.insert("bind".to_owned(), json!(bind));
+        if let Some(gateway) = gateway.as_object_mut() {
+            if let Some(bind) = self.subnet.gateway {
+                gateway.insert("bind".to_owned(), json!(bind));
+            }
+            if self.audits.is_some() {
+                // Two questions at once start the sessions of both miners.
+                gateway.insert("per_session".to_owned(), json!(1));
+            }
         }
         gateway
     }
@@ -426,13 +457,11 @@ impl Setup<'_> {
             executor.extend(["/bin/sh", "-c", MAYBE_CHEAT, "executor"].map(PathBuf::from));
             executor.extend([self.layout.cheat_flag(), engine.into()]);
         }
-        executor.extend([
-            self.muster.clone(),
-            "executor".into(),
-            "--config".into(),
-            self.layout.config("executor"),
-        ]);
-        executor.extend(self.trace_arguments().into_iter().map(PathBuf::from));
+        if self.audits.is_some() && name == audits_plan::CHEAT {
+            let engine = format!("DOCKER_HOST=unix://{}", self.layout.cheat_socket().display());
+            executor.extend(["/usr/bin/env".into(), PathBuf::from(engine)]);
+        }
+        executor.extend(self.executor_command());
         json!({
             "bind": address,
             "announce": address,
@@ -456,6 +485,18 @@ impl Setup<'_> {
                 "command": executor,
             },
         })
+    }
+
+    /// The command that starts an executor on this machine.
+    pub(super) fn executor_command(&self) -> Vec<PathBuf> {
+        let mut command = vec![
+            self.muster.clone(),
+            "executor".into(),
+            "--config".into(),
+            self.layout.config("executor"),
+        ];
+        command.extend(self.trace_arguments().into_iter().map(PathBuf::from));
+        command
     }
 
     fn executor(&self) -> Value {
@@ -532,6 +573,7 @@ mod tests {
             services: services(&file).unwrap(),
             grader: ImageId(Digest::of(b"grader")),
             may_cheat: true,
+            audits: None,
         };
         taken::<muster_facilitator::Config>("facilitator", &setup.facilitator());
         assert_eq!(setup.facilitator()["gateways"]["allow"], json!([LOCAL]));

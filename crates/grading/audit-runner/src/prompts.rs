@@ -1,6 +1,7 @@
 //! The validator's own prompts as they are asked: from one committed list, in order, each once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use muster_audit::CanaryList;
 use muster_protocol::Digest;
@@ -13,7 +14,11 @@ use crate::store::{AuditStore, PromptList};
 
 /// The list that is in use. Headers name its root, so it changes only right after a bucket was closed.
 #[derive(Debug)]
-pub(crate) struct Prompts(Mutex<CurrentList>);
+pub(crate) struct Prompts {
+    current: Mutex<CurrentList>,
+    /// Prompts that were sent and not answered yet.
+    open: AtomicUsize,
+}
 
 #[derive(Debug, Clone)]
 struct CurrentList {
@@ -42,26 +47,29 @@ impl Prompts {
                 next: 0,
             },
         };
-        Ok(Self(Mutex::new(CurrentList {
-            root: read.list.root(),
-            list: read.list,
-            next: read.next,
-        })))
+        Ok(Self {
+            current: Mutex::new(CurrentList {
+                root: read.list.root(),
+                list: read.list,
+                next: read.next,
+            }),
+            open: AtomicUsize::new(0),
+        })
     }
 
     /// The root of the list in use.
     pub(crate) fn root(&self) -> Digest {
-        self.0.lock().root
+        self.current.lock().root
     }
 
     fn is_used_up(&self) -> bool {
-        let current = self.0.lock();
+        let current = self.current.lock();
         current.list.next(current.next).is_none()
     }
 
     /// Begins another list. Only right after a bucket was closed.
     pub(crate) fn replace(&self, list: CanaryList) {
-        *self.0.lock() = CurrentList {
+        *self.current.lock() = CurrentList {
             root: list.root(),
             list,
             next: 0,
@@ -69,7 +77,7 @@ impl Prompts {
     }
 
     fn take_next(&self) -> Option<NextPrompt> {
-        let mut current = self.0.lock();
+        let mut current = self.current.lock();
         let prompt = prompt_at(&current.list, current.root, current.next)?;
         current.next = current.next.saturating_add(1);
         Some(prompt)
@@ -110,7 +118,13 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>) -> Result<(), StoreError> 
     if audited.is_empty() || state.settings.own_prompts == 0 {
         return Ok(());
     }
+    // Sessions that are slower than the prompts come get no more of them, and a list stays until its last answer: the
+    // header of that answer's bucket has to name it.
+    let open = state.prompts.open.load(Ordering::Acquire);
     if state.prompts.is_used_up() {
+        if open > 0 {
+            return Ok(());
+        }
         let mut seed = [0; 32];
         if getrandom::fill(&mut seed).is_err() {
             tracing::error!("the system gives no random bytes: no own prompts are asked");
@@ -124,7 +138,7 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>) -> Result<(), StoreError> 
     let asked = audited
         .len()
         .saturating_mul(usize::try_from(state.settings.own_prompts).unwrap_or(usize::MAX));
-    for _ in 0..asked {
+    for _ in open..asked {
         let Some(prompt) = state.prompts.take_next() else {
             break;
         };
@@ -133,9 +147,11 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>) -> Result<(), StoreError> 
             .note_sent(&prompt.root, prompt.position, state.clock.now())
             .await?;
         if served.contains(&prompt.model) {
+            state.prompts.open.fetch_add(1, Ordering::AcqRel);
             let asking = Arc::clone(state);
             drop(state.tasks.spawn("own prompt", async move {
                 ask(&asking, prompt).await;
+                asking.prompts.open.fetch_sub(1, Ordering::AcqRel);
             }));
         }
     }

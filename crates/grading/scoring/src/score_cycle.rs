@@ -225,7 +225,8 @@ impl<'a> Terms<'a> {
     }
 
     /// One row for every neuron that earned or is paid anything. In a cycle in which nobody earned anything, nobody is
-    /// paid: the weights on the chain stay as they are.
+    /// paid, and the weights on the chain stay as they are. A conviction does not wait for the next earnings: if a neuron
+    /// is convicted, the others are paid what is due to them.
     fn scores(&self, snapshot: &ScoringSnapshot) -> Vec<Score> {
         let mut micros = BTreeMap::<MinerKey, u64>::new();
         for (miner, worked) in self.work.by_class.values().flatten() {
@@ -237,7 +238,8 @@ impl<'a> Terms<'a> {
             let sum = credits.entry(miner).or_default();
             *sum = sum.saturating_add(agreed.credit());
         }
-        let earned = !self.points.is_empty();
+        let is_paid =
+            !self.points.is_empty() || snapshot.neurons.iter().any(|neuron| self.convicted.holds(neuron));
         let row = |neuron: &Neuron| {
             let miner = MinerKey(neuron.hotkey);
             let of = |amounts: &BTreeMap<MinerKey, u64>| amounts.get(&miner).copied().unwrap_or(0);
@@ -249,7 +251,7 @@ impl<'a> Terms<'a> {
                 micros: of(&micros),
                 credit: of(&credits),
                 points: of(&self.points),
-                vested: Some(if earned { of(&self.vested) } else { 0 }),
+                vested: Some(if is_paid { of(&self.vested) } else { 0 }),
             };
             let any = [score.micros, score.credit, score.points, score.paid_points()];
             any.iter().any(|amount| *amount > 0).then_some(score)

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use muster_process::SharedClock;
 use muster_protocol::ErrorCode;
 
@@ -20,16 +20,46 @@ const GRADER_PACKAGE: &str = "muster-image-grader";
 /// Example programs of the grader's package, for the demonstration only.
 const CHEATING_GRADER: &str = "cheating_grader";
 const SWAPPING_ENGINE: &str = "swapping_engine";
+/// The language model engine, and its example program that cheats.
+const ENGINE: &str = "muster-llm";
+const CHEATING_ENGINE: &str = "cheating_llm";
 /// The files by which cargo marks a target folder. It writes the first one only into a folder that it has made itself.
 const TARGET_MARKS: [&str; 2] = ["CACHEDIR.TAG", ".rustc_info.json"];
 
+/// A demonstration of `muster up`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Demonstration {
+    /// A job, a graded batch with a cheat, a chat, a weight on the chain.
+    Subnet,
+    /// A model that one miner serves honestly and the other one with cheaper weights, and the spot checks that find
+    /// the difference.
+    Audits,
+}
+
 /// Paths of the programs.
 pub struct Programs {
+    /// The local chain.
     pub chain: PathBuf,
+    /// The program of the demo image.
     pub hello: PathBuf,
+    /// The program of the grader's image.
     pub grader: PathBuf,
-    /// Only for the demonstration.
+    /// Only for a demonstration.
     pub cheat: Option<CheatPrograms>,
+    /// Only for the demonstration of spot checks.
+    pub model: Option<ModelPrograms>,
+}
+
+/// Paths of the language model engines for the demonstration of spot checks.
+pub struct ModelPrograms {
+    /// The engine.
+    pub engine: PathBuf,
+    /// The engine that answers with cheaper weights.
+    pub cheating_engine: PathBuf,
+    /// The folder of the model.
+    pub folder: PathBuf,
+    /// What honest machines and cheaper engines do with the model.
+    pub calibration: PathBuf,
 }
 
 /// Paths of the programs with which an executor of the demonstration cheats.
@@ -41,18 +71,24 @@ pub struct CheatPrograms {
 }
 
 /// Finds or builds them.
-pub async fn find_or_build(demo: bool, clock: &SharedClock) -> Result<Programs> {
+pub async fn find_or_build(demo: Option<Demonstration>, clock: &SharedClock) -> Result<Programs> {
     let found = async {
         let here = std::env::current_exe().context("cannot find out where muster lies")?;
-        if let Some(installed) = find_beside(&here, demo) {
+        // The model lies in the checkout.
+        let is_audits = demo == Some(Demonstration::Audits);
+        if !is_audits && let Some(installed) = find_beside(&here, demo.is_some()) {
             return Ok(installed);
         }
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(3)
             .context("no checkout")?;
-        let target = target_folder(&here, checkout, demo)?;
-        build(checkout, &target, demo, clock).await
+        let target = target_folder(&here, checkout, demo.is_some())?;
+        let mut programs = build(checkout, &target, demo.is_some(), clock).await?;
+        if is_audits {
+            programs.model = Some(build_model(checkout, &target, clock).await?);
+        }
+        Ok(programs)
     };
     found
         .await
@@ -78,6 +114,7 @@ fn find_beside(muster: &Path, demo: bool) -> Option<Programs> {
                 grader: beside(CHEATING_GRADER),
                 engine: beside(SWAPPING_ENGINE),
             }),
+            model: None,
         })
 }
 
@@ -134,6 +171,31 @@ async fn build(checkout: &Path, target: &Path, demo: bool, clock: &SharedClock) 
             grader: built.join("examples").join(CHEATING_GRADER),
             engine: built.join("examples").join(SWAPPING_ENGINE),
         }),
+        model: None,
+    })
+}
+
+async fn build_model(checkout: &Path, target: &Path, clock: &SharedClock) -> anyhow::Result<ModelPrograms> {
+    let folder = checkout.join("images/llm/model");
+    let calibration = checkout.join("tests/vectors/audit-calibration.json");
+    ensure!(
+        folder.is_dir() && calibration.is_file(),
+        "`muster up --demo audits` needs the model and the calibration of a checkout: {} has none",
+        checkout.display()
+    );
+    let llm_target = target.join("llm");
+    // The workspace names its machine, and links statically, by itself.
+    let mut engines = cargo(&checkout.join("images/llm"), &llm_target);
+    // Without optimisation an answer takes a hundred times as long.
+    engines.args(["--release", "--bin", ENGINE, "--example", CHEATING_ENGINE]);
+    finish(engines, "the language model engine", clock).await?;
+    let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let built = llm_target.join(machine).join("release");
+    Ok(ModelPrograms {
+        engine: built.join(ENGINE),
+        cheating_engine: built.join("examples").join(CHEATING_ENGINE),
+        folder,
+        calibration,
     })
 }
 

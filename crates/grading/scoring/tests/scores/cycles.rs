@@ -50,6 +50,25 @@ fn points_are_spread_and_a_conviction_takes_them() {
 }
 
 #[test]
+fn a_conviction_takes_its_weight_in_a_cycle_in_which_nobody_earned_anything() {
+    let mut snapshot = snapshot(&[(1, 101), (2, 102)], vec![]);
+    let rows = [snapshot.neurons[1], snapshot.neurons[2]].map(|neuron| PastPoints {
+        neuron,
+        points: POINTS,
+    });
+    snapshot.history = vec![PastCycle {
+        cycle: 1,
+        rows: rows.to_vec(),
+    }];
+    assert_eq!(score_cycle(&snapshot).1, [], "the weights stay as they are");
+    snapshot.convictions = vec![Conviction {
+        coldkey: hotkey(101),
+        hotkey: hotkey(1),
+    }];
+    assert_eq!(score_cycle(&snapshot).1, [(Uid(2), 65_535)]);
+}
+
+#[test]
 fn every_term_of_a_weight_is_named() {
     let mut half = paid(2, 1, "604800");
     half.receipt.time_took_us = 1_800_000_000;

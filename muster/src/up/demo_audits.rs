@@ -1,0 +1,379 @@
+//! The demonstration of spot checks: two miners serve one model, one of them with cheaper weights under the same name.
+//! The validator gathers proven answers, has machines provisioned, scores the answers there, convicts the cheat, and
+//! takes its weight.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use futures_util::future::try_join_all;
+use muster_chain::{ChainClient, Metagraph, Netuid, Uid};
+use muster_client::{Client, Credential};
+use muster_operator_tools::fetch_bundle;
+use muster_process::clock::SharedClock;
+use muster_protocol::{Digest, ErrorCode, JobStatus, MinerKey};
+use muster_score_tools::replay_bundle;
+use muster_terminal::job_text;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::audits_plan::{AuditsPlan, MODEL, fleet_folder};
+use super::demo::{DemoStep, DemoSteps, JOB_PATIENCE, LOOK, batch, licence_texts, request};
+use super::plan::{Keys, NETUID, Setup};
+use crate::chat::{ChatAnswer, Conversation};
+use crate::facilitator_access::client_failure;
+use crate::failure::{Failure, Result};
+use crate::proof;
+
+/// The user's questions, all at once: each miner answers some of them.
+const QUESTIONS: [&str; 4] = ["The tides", "A lighthouse", "Bread", "Old bridges"];
+const QUESTION_TOKENS: u32 = 24;
+/// How long verdicts may take: two buckets of the log, and two machines that score.
+const AUDIT_PATIENCE: Duration = Duration::from_secs(180);
+/// How long the machines may take to be gone after the verdicts.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(60);
+/// Epochs within which a weight has to change.
+const EPOCHS: u64 = 4;
+
+/// Everything that happened, for machines.
+#[derive(Debug, Serialize)]
+pub(super) struct AuditsReport {
+    /// The steps with their times, in seconds since the start.
+    steps: Vec<DemoStep>,
+    /// The user's answers with their proofs, checked.
+    chats: Vec<ChatAnswer>,
+    /// The verdict about each miner, computed again here from its bundle.
+    verdicts: BTreeMap<MinerKey, ReplayedVerdict>,
+    /// Machines that were provisioned, and those of them that were released.
+    provisioned: usize,
+    released: usize,
+    /// The weights on the chain before and after the verdicts, by miner.
+    weights: [BTreeMap<MinerKey, u16>; 2],
+}
+
+/// The verdict about a miner.
+#[derive(Clone, Debug, Serialize)]
+struct ReplayedVerdict {
+    /// The bundle from which it follows.
+    bundle: Digest,
+    /// The verdict by its name.
+    verdict: String,
+    /// The audited answers that were scored.
+    scored: u64,
+}
+
+/// An audit as the validator lists it.
+#[derive(Debug, Deserialize)]
+struct ListedRun {
+    coldkey: String,
+    bundle: Option<Digest>,
+    verdict: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ListedRuns {
+    runs: Vec<ListedRun>,
+}
+
+/// Runs the demonstration.
+pub(super) async fn run(
+    mut diary: DemoSteps,
+    setup: &Setup<'_>,
+    audits: &AuditsPlan,
+    keys: &Keys,
+) -> Result<AuditsReport> {
+    let subnet = setup.subnet;
+    let clock = diary.clock.clone();
+    let client = Client::connect(
+        &subnet.facilitator_url(),
+        Credential::hotkey(keys.user.clone()),
+        clock.clone(),
+    )
+    .await
+    .map_err(client_failure)?;
+    batch(&mut diary, setup, false).await?;
+    jobs(&mut diary, setup, &client).await?;
+    let miners: Vec<MinerKey> = subnet.miners().into_iter().map(|(miner, _)| miner).collect();
+    let [honest, cheat] = miners.as_slice() else {
+        return Err(anyhow!("the demonstration has two miners").into());
+    };
+    let (honest, cheat) = (*honest, *cheat);
+    let chain = Weights::connect(setup, &clock).await?;
+    let before = chain
+        .wait_until("both miners have a weight", |weights| {
+            [honest, cheat].iter().all(|miner| of(weights, miner) > 0)
+        })
+        .await?;
+    diary.step(format!(
+        "weights: {} of the honest miner, {} of the other one",
+        of(&before, &honest),
+        of(&before, &cheat)
+    ));
+    let chats = talk(&mut diary, &client, &clock).await?;
+    let verdicts = verdicts(&mut diary, setup, keys, [honest, cheat]).await?;
+    let named = |miner| {
+        verdicts
+            .get(miner)
+            .map_or("no verdict", |one| one.verdict.as_str())
+    };
+    let (of_honest, of_cheat) = (named(&honest), named(&cheat));
+    if of_cheat != "convicted" || of_honest != "consistent" {
+        return Err(anyhow!("the miner that cheats is {of_cheat}, the honest one {of_honest}").into());
+    }
+    let (provisioned, released) = machines(&mut diary, setup, audits).await?;
+    let after = chain
+        .wait_until("the weight of the miner that cheats falls", |weights| {
+            of(weights, &cheat) == 0 && of(weights, &honest) > 0
+        })
+        .await?;
+    diary.step(format!(
+        "weights: {} of the honest miner, {} of the convicted one",
+        of(&after, &honest),
+        of(&after, &cheat)
+    ));
+    Ok(AuditsReport {
+        steps: diary.steps,
+        chats,
+        verdicts,
+        provisioned,
+        released,
+        weights: [before, after],
+    })
+}
+
+/// A job on each miner, so that both have earned something.
+async fn jobs(diary: &mut DemoSteps, setup: &Setup<'_>, client: &Client) -> Result {
+    let wanted = setup.all_executors();
+    let deadline = diary.clock.now().plus(JOB_PATIENCE);
+    let running = (0..wanted).map(|_| async {
+        let request = request(setup.subnet, setup.image, licence_texts())?;
+        let created = client.create(&request).await.map_err(client_failure)?;
+        let job = client
+            .follow(created.uuid, deadline, |_| {})
+            .await
+            .map_err(client_failure)?;
+        if job.last_status() == JobStatus::Completed {
+            return Ok(());
+        }
+        let reason = job_text::failure(&job).unwrap_or_default();
+        Err(Failure::from(anyhow!("a job did not succeed: {reason}")))
+    });
+    try_join_all(running).await?;
+    diary.step(format!(
+        "{wanted} jobs at once, one on each miner: both completed"
+    ));
+    Ok(())
+}
+
+/// Questions of a user, each with the check of its answer's proof.
+async fn talk(diary: &mut DemoSteps, client: &Client, clock: &SharedClock) -> Result<Vec<ChatAnswer>> {
+    let conversation = Conversation {
+        client,
+        clock,
+        model: MODEL,
+        max_tokens: QUESTION_TOKENS,
+        quiet: true,
+    };
+    let asked = QUESTIONS.map(|text| {
+        let conversation = &conversation;
+        async move {
+            conversation
+                .ask(&[json!({ "role": "user", "content": text })])
+                .await
+        }
+    });
+    let answers = try_join_all(asked).await?;
+    if let Some(unproven) = answers.iter().find(|answer| answer.verdict != proof::PROVEN) {
+        return Err(anyhow!("an answer of {MODEL} is {}", unproven.verdict).into());
+    }
+    let mut by_miner: BTreeMap<MinerKey, usize> = BTreeMap::new();
+    for answer in &answers {
+        *by_miner.entry(answer.record.view.miner).or_default() += 1;
+    }
+    diary.step(format!(
+        "{} answers of {MODEL} from {} miners, all with valid proofs: the proof says who answered, not by which weights",
+        answers.len(),
+        by_miner.len()
+    ));
+    Ok(answers)
+}
+
+/// Waits until both miners have a verdict, and computes it again from the bundle.
+async fn verdicts(
+    diary: &mut DemoSteps,
+    setup: &Setup<'_>,
+    keys: &Keys,
+    [honest, cheat]: [MinerKey; 2],
+) -> Result<BTreeMap<MinerKey, ReplayedVerdict>> {
+    let at = setup.subnet.validator_status;
+    let clock = diary.clock.clone();
+    let coldkeys = BTreeMap::from([
+        (honest, keys.miner_coldkey.to_string()),
+        (
+            cheat,
+            keys.further_miners
+                .first()
+                .context("the demonstration has two miners")?
+                .coldkey
+                .to_string(),
+        ),
+    ]);
+    let deadline = clock.now().plus(AUDIT_PATIENCE);
+    let mut is_provisioned = false;
+    let mut last = ListedRuns { runs: Vec::new() };
+    // A miner may have had too few answers for a conviction at its first audit; the next one has more.
+    let runs = loop {
+        if !is_provisioned && !calls(setup, "provision")?.is_empty() {
+            is_provisioned = true;
+            diary.step("enough answers have gathered: machines are provisioned, which score them");
+        }
+        let of = |miner: &MinerKey, runs: &ListedRuns| {
+            let run = runs
+                .runs
+                .iter()
+                .find(|run| Some(&run.coldkey) == coldkeys.get(miner) && run.verdict.is_some())?;
+            Some((run.bundle?, run.verdict.clone()?))
+        };
+        let found = (of(&honest, &last), of(&cheat, &last));
+        if let (Some(honest), Some(cheat)) = found
+            && cheat.1 == "convicted"
+        {
+            break [honest.0, cheat.0];
+        }
+        if clock.now() >= deadline {
+            let error = anyhow!(
+                "within {} s the audits came to {last:?}",
+                AUDIT_PATIENCE.as_secs()
+            );
+            return Err(error.into());
+        }
+        clock.sleep(LOOK).await;
+        let asked = reqwest::get(format!("http://{at}/v0/audits/runs")).await?;
+        last = asked.json().await.context("the validator lists no audits")?;
+    };
+    let mut replayed = BTreeMap::new();
+    for (miner, bundle) in [honest, cheat].into_iter().zip(runs) {
+        let text = fetch_bundle(at, &bundle)
+            .await
+            .map_err(|error| anyhow!("{error}"))?;
+        let said = replay_bundle(&text, Some(&bundle.to_string()), true)?;
+        let said: Value = serde_json::from_str(&said).context("a replay is no JSON")?;
+        let verdict = said["verdict"].as_str().context("a replay without a verdict")?;
+        let verdict = ReplayedVerdict {
+            bundle,
+            verdict: verdict.to_owned(),
+            scored: said["counts"]["scored"].as_u64().unwrap_or_default(),
+        };
+        diary.step(format!(
+            "miner {miner} is {} by {} answers; computed again here from bundle {bundle}",
+            verdict.verdict, verdict.scored
+        ));
+        replayed.insert(miner, verdict);
+    }
+    Ok(replayed)
+}
+
+/// Waits until every machine that was provisioned is released. Returns both numbers.
+async fn machines(diary: &mut DemoSteps, setup: &Setup<'_>, audits: &AuditsPlan) -> Result<(usize, usize)> {
+    let clock = diary.clock.clone();
+    let deadline = clock.now().plus(RELEASE_PATIENCE);
+    loop {
+        let (provisioned, released) = (calls(setup, "provision")?, calls(setup, "released")?);
+        if !provisioned.is_empty() && provisioned.iter().all(|machine| released.contains(machine)) {
+            diary.step(format!(
+                "{} machines of the validator's own miner {} were provisioned, and all of them are released",
+                provisioned.len(),
+                audits.key()
+            ));
+            return Ok((provisioned.len(), released.len()));
+        }
+        if clock.now() >= deadline {
+            let error = anyhow!("of the machines {provisioned:?} only {released:?} were released");
+            return Err(error.into());
+        }
+        clock.sleep(LOOK).await;
+    }
+}
+
+/// The machines for which the fleet's script was called with this word.
+fn calls(setup: &Setup<'_>, word: &str) -> anyhow::Result<Vec<String>> {
+    let file = fleet_folder(setup.layout).join("calls");
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).context("cannot read which machines there were"),
+    };
+    let machines = text.lines().filter_map(|line| {
+        let (said, machine) = line.split_once(' ')?;
+        (said == word).then(|| machine.to_owned())
+    });
+    Ok(machines.collect())
+}
+
+fn of(weights: &BTreeMap<MinerKey, u16>, miner: &MinerKey) -> u16 {
+    weights.get(miner).copied().unwrap_or_default()
+}
+
+/// The validator's weights on the chain.
+struct Weights {
+    chain: Arc<ChainClient>,
+    metagraph: Metagraph,
+    netuid: Netuid,
+    validator: Uid,
+    clock: SharedClock,
+}
+
+impl Weights {
+    async fn connect(setup: &Setup<'_>, clock: &SharedClock) -> Result<Self> {
+        let chain = ChainClient::connect(&setup.subnet.chain_url())
+            .await
+            .map_err(unreachable)?;
+        let metagraph = chain.metagraph(NETUID).await.map_err(unreachable)?;
+        let validator = metagraph.find(&setup.subnet.validator.0);
+        let validator = validator.context("the validator has no uid in the subnet")?.uid;
+        Ok(Self {
+            chain,
+            metagraph,
+            netuid: NETUID,
+            validator,
+            clock: clock.clone(),
+        })
+    }
+
+    async fn read(&self) -> Result<BTreeMap<MinerKey, u16>> {
+        let weights = self.chain.weights_of(self.netuid, self.validator).await;
+        let weights: BTreeMap<u16, u16> = weights.map_err(unreachable)?.into_iter().collect();
+        let neurons = self.metagraph.neurons.iter();
+        let of_miners = neurons.filter_map(|neuron| {
+            let weight = weights.get(&neuron.uid.0)?;
+            Some((MinerKey(neuron.hotkey), *weight))
+        });
+        Ok(of_miners.collect())
+    }
+
+    /// Waits for weights of this kind, a few epochs at most.
+    async fn wait_until(
+        &self,
+        what: &str,
+        is: impl Fn(&BTreeMap<MinerKey, u16>) -> bool,
+    ) -> Result<BTreeMap<MinerKey, u16>> {
+        let begun = self.chain.head().await.map_err(unreachable)?.0;
+        let last = begun + EPOCHS * (u64::from(self.metagraph.tempo) + 1);
+        loop {
+            let weights = self.read().await?;
+            if is(&weights) {
+                return Ok(weights);
+            }
+            if self.chain.head().await.map_err(unreachable)?.0 > last {
+                let error = anyhow!("after {EPOCHS} epochs not yet: {what}; the weights are {weights:?}");
+                return Err(Failure::new(ErrorCode::WeightsNotSet, error));
+            }
+            self.clock.sleep(LOOK).await;
+        }
+    }
+}
+
+fn unreachable(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(ErrorCode::ChainUnreachable, error)
+}
