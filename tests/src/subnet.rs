@@ -174,6 +174,21 @@ impl RunningSubnet {
         Ok(kill(Pid::from_raw(self.pid(role)?), Signal::SIGKILL)?)
     }
 
+    /// Kills a role, and waits until its next process is up with the configuration that is there now.
+    ///
+    /// # Errors
+    /// It does not run, or does not come up again.
+    pub fn restart(&self, role: &str) -> Result<()> {
+        let before = self.pid(role)?;
+        let ready = self.folder.path().join("run").join(format!("{role}.ready"));
+        std::fs::remove_file(&ready)?;
+        self.kill(role)?;
+        wait_for(&format!("the next process of {role}"), START, || {
+            let is_new = self.pid(role).is_ok_and(|pid| pid != before);
+            Ok((is_new && ready.exists()).then_some(()))
+        })
+    }
+
     /// Kills `muster up` itself without warning.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! `muster up --demo`: one job through five real processes, and its weight on a real chain.
 
+use std::path::Path;
 use std::process::Command;
 
 use muster_tests::{muster, run};
@@ -93,10 +94,46 @@ fn the_demo_does_all_of_it() {
     assert_eq!(again.code, Some(0), "{}\n{}", again.stdout, again.stderr);
     assert!(again.stdout.ends_with("all of it happened\n"), "{}", again.stdout);
 
-    // Nothing is left behind.
-    let pids = std::fs::read_dir(folder.path().join("run")).unwrap();
+    nothing_is_left_behind(folder.path());
+}
+
+fn nothing_is_left_behind(folder: &Path) {
+    let pids = std::fs::read_dir(folder.join("run")).unwrap();
     assert!(
         pids.flatten()
             .all(|file| file.path().extension().is_none_or(|extension| extension != "pid"))
     );
+}
+
+#[test]
+fn the_demo_of_spot_checks_convicts_the_cheat_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(Command::new(muster().unwrap())
+        .args(["up", "--demo", "audits", "--json", "--dir"])
+        .arg(folder.path()))
+    .unwrap();
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
+
+    let verdicts = report["verdicts"].as_object().unwrap();
+    let (cheats, honest): (Vec<_>, Vec<_>) = verdicts
+        .iter()
+        .partition(|(_, verdict)| verdict["verdict"] == "convicted");
+    let ([(cheat, _)], [(honest, of_honest)]) = (cheats.as_slice(), honest.as_slice()) else {
+        panic!("{report}")
+    };
+    assert_eq!(of_honest["verdict"], "consistent", "{report}");
+    let weights = |place: usize, miner: &str| report["weights"][place][miner].as_u64().unwrap_or(0);
+    assert!(weights(0, cheat) > 0 && weights(0, honest) > 0, "{report}");
+    assert_eq!((weights(1, cheat), weights(1, honest)), (0, 65_535), "{report}");
+    let machines = |name: &str| report[name].as_u64().unwrap();
+    assert!(
+        machines("provisioned") >= 2,
+        "a reference, and one that confirms it"
+    );
+    assert_eq!(machines("provisioned"), machines("released"));
+    for chat in report["chats"].as_array().unwrap() {
+        assert_eq!(chat["verdict"], "proven", "{chat}");
+    }
+    nothing_is_left_behind(folder.path());
 }

@@ -137,7 +137,18 @@ fn devchain(run: &Run<'_>) -> anyhow::Result<Outcome> {
 }
 
 fn llm(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    run.check(run.workspace.llm_cargo().args(["build", "--all-targets"]))
+    let (mut tests, mut optimised) = (run.workspace.llm_cargo(), run.workspace.llm_cargo());
+    tests.args(["build", "--all-targets"]);
+    // The engines of `muster up --demo audits`, and of the tests that have miners cheat with them.
+    optimised.args([
+        "build",
+        "--release",
+        "--bin",
+        "muster-llm",
+        "--example",
+        "cheating_llm",
+    ]);
+    every(run, vec![tests, optimised])
 }
 
 /// Cargo for the CUDA prover with a libcuda to link with, or why there is none. Every step makes its own: a step may
