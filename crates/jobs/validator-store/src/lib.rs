@@ -113,6 +113,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "answer log",
             include_str!("../migrations/0027_answer_log.sql"),
         ),
+        (
+            31,
+            "cross checks",
+            include_str!("../migrations/0031_cross_checks.sql"),
+        ),
     ])
 });
 

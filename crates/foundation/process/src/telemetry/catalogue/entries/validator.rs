@@ -231,4 +231,12 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "Verdicts of this validator's own audits.",
     )
     .needing("an audit with a verdict"),
+    metric(
+        "muster_cross_checks_total",
+        Counter,
+        &[Validator],
+        &[one_of("verdict", &["agrees", "differs", "unproven"])],
+        "Users' jobs that ran again on the validator's own miner, by what that showed.",
+    )
+    .needing("a job that ran again"),
 ];
