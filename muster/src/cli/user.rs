@@ -614,8 +614,3 @@ pub(crate) struct Completions {
     #[arg(value_enum)]
     pub(crate) shell: Shell,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-}

