@@ -108,10 +108,8 @@ impl ModelService {
 
     /// The name under which gateways keep an account's answers: the pseudonym, told by this facilitator.
     pub(super) fn gateway_pseudonym(&self, account: &Account) -> Digest {
-        client_pseudonym(
-            self.gateway_client.key().as_bytes(),
-            self.pseudonym(account).as_bytes(),
-        )
+        let key = self.gateway_client.key();
+        client_pseudonym(key.as_bytes(), self.pseudonym(account).as_bytes())
     }
 }
 

@@ -113,8 +113,7 @@ pub(super) async fn cheat_report(
     }))
 }
 
-/// Returns what the job's validator found by running the job again on a miner of its own: because the job declares
-/// itself deterministic and was drawn, or because it was reported. Answers 404 until there is something to tell.
+/// Returns what the validator found by running a drawn or reported job again; 404 until it has told.
 #[utoipa::path(get, path = "/api/v1/jobs/{uuid}/check/", tag = "jobs", security(("bearer" = [])),
     params(("uuid" = String, Path, format = "uuid", description = "The job")),
     responses((status = 200, body = JobCheck), ApiRejection))]

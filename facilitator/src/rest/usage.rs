@@ -21,8 +21,7 @@ const USAGE_ROWS: i64 = 1_000;
 pub(super) struct UsageList {
     /// One entry a day and model, the newest days first.
     results: Vec<DayUsage>,
-    /// The answers that are refunded, because their miner was convicted of serving another model: one entry a day,
-    /// model and bundle of evidence, the newest days first. The results above count them, too.
+    /// The answers whose miner was convicted: one entry a day, model and bundle, the newest days first.
     refunded: Vec<RefundedUsage>,
 }
 

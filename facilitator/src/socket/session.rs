@@ -279,8 +279,8 @@ impl ValidatorSession {
             ToFacilitator::MusterCapacity(notice) => self.record_capacity(*notice).await,
             ToFacilitator::MusterMiner(notice) => self.record_miner(*notice).await,
             ToFacilitator::MusterGateway(notice) => self.record_gateway(*notice).await,
-            ToFacilitator::MusterJobCheck(notice) => self.record_check(*notice).await,
-            ToFacilitator::MusterRefund(notice) => self.record_refund(*notice).await,
+            ToFacilitator::MusterJobCheck(notice) => self.record_check(bound_check(*notice)).await,
+            ToFacilitator::MusterRefund(notice) => self.record_refund(bound_refund(*notice)).await,
             // ComputeHorde's facilitator gives no answer to machine specifications, and nothing here uses them yet.
             ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),
         }
@@ -373,9 +373,7 @@ impl ValidatorSession {
     async fn record_check(&mut self, check: JobCheck) -> Result<(), SessionEnd> {
         if self.still_holds_jobs().await? {
             let (store, now) = (&self.services.store, self.services.clock.now());
-            store
-                .record_check(self.validator(), &bound_check(check), now)
-                .await?;
+            store.record_check(self.validator(), &check, now).await?;
         }
         Ok(())
     }
@@ -384,9 +382,7 @@ impl ValidatorSession {
     async fn record_refund(&mut self, refund: RefundNotice) -> Result<(), SessionEnd> {
         if self.trust == Trust::Proven && self.still_holds_jobs().await? {
             let (store, now) = (&self.services.store, self.services.clock.now());
-            store
-                .record_refund(self.validator(), &bound_refund(refund), now)
-                .await?;
+            store.record_refund(self.validator(), &refund, now).await?;
         }
         Ok(())
     }

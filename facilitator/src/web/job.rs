@@ -29,7 +29,7 @@ async fn metrics_of(api: &SessionApi, id: JobId) -> Result<JobMetricsView, ApiFa
     api.get(&format!("/api/v1/jobs/{id}/metrics/")).await
 }
 
-/// What the validator found by running the job again; `None` if it has told nothing.
+/// The validator's finding by running the job again; `None` if it has told nothing.
 async fn check_of(api: &SessionApi, id: JobId) -> Result<Option<JobCheck>, ApiFailure> {
     match api.get(&format!("/api/v1/jobs/{id}/check/")).await {
         Ok(check) => Ok(Some(check)),

@@ -152,7 +152,7 @@ async fn a_report_shows_how_the_outputs_compare_with_those_of_the_trusted_miner(
     }
 }
 
-/// What the validator found by running the job again: the user reads it with the report, by itself and on the page.
+/// The validator's finding by running the job again: the user reads it with the report, by itself and on the page.
 #[tokio::test]
 async fn a_report_shows_what_running_the_job_again_showed() {
     for (details, state, reason) in [

@@ -22,7 +22,7 @@ pub struct BucketDraw([u8; 32]);
 pub struct DrawBlock {
     /// The hash of the chain's first block.
     pub genesis: Digest,
-    /// The subnet.
+    /// The number of the subnet.
     pub netuid: u16,
     /// The number of the block.
     pub number: u64,

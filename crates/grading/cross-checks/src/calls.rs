@@ -26,7 +26,7 @@ const MAX_LISTED: u32 = 1_000;
 struct CrossChecksView {
     /// The share of completed deterministic jobs that runs again, in millionths.
     share_ppm: u32,
-    /// What the drawn jobs of the last thirty days show of each coldkey.
+    /// The tests of the drawn jobs of the last thirty days, one of each coldkey.
     coldkeys: Vec<ColdkeyStanding>,
     /// The newest checks, newest first.
     checks: Vec<CheckView>,

@@ -354,13 +354,13 @@ impl CheckerState {
         Some((Digest::from_bytes(bytes), metagraph.netuid.0))
     }
 
-    /// What the drawn jobs of the last days show.
+    /// The tests of the drawn jobs of the last days.
     pub(crate) async fn standings(&self) -> Result<Vec<ColdkeyStanding>, StoreError> {
         standings_at(&self.store, self.now()).await
     }
 }
 
-/// What the drawn jobs of the days before `now` show.
+/// The tests of the drawn jobs of the days before `now`.
 async fn standings_at(store: &CheckStore, now: Timestamp) -> Result<Vec<ColdkeyStanding>, StoreError> {
     let since = now.minus(Duration::from_secs(WINDOW_DAYS * 86_400));
     Ok(standings(&store.evidence_since(since).await?))

@@ -2,9 +2,9 @@
 //! have. Pure.
 //!
 //! Each drawn job is a step of the e-process of [`muster_audit::EProcess`] with the likelihood of a miner that always
-//! differs against the highest rate of an honest one: 1/h for a difference, 0 for an agreement. For every honest rate of
-//! at most h the mean of this likelihood is at most 1, so a false alarm comes after [`ALARM`] counted jobs on average at
-//! the earliest.
+//! differs against the highest rate of an honest one: 1/h for a difference, 0 for an agreement. For every honest rate
+//! of at most h the mean of this likelihood is at most 1, so a false alarm comes after [`ALARM`] counted jobs on
+//! average at the earliest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,10 +40,10 @@ pub struct CheckedJob {
     pub at: Timestamp,
 }
 
-/// What the drawn jobs of a coldkey show.
+/// The test of the drawn jobs of a coldkey's miners.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ColdkeyStanding {
-    /// The coldkey.
+    /// The coldkey whose miners ran the jobs.
     pub coldkey: Hotkey,
     /// Drawn jobs with a verdict that count.
     pub counted: u64,

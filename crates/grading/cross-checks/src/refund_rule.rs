@@ -1,8 +1,8 @@
 //! The rule of refunds for streamed answers: which answers of a coldkey and model a conviction refunds. Pure.
 //!
 //! A conviction is about a run of answers, of which a small share was drawn: it refunds all answers since the last
-//! verdict that was consistent, of thirty days at most, not only those in the evidence. A later verdict about the coldkey and model that
-//! convicts no more lifts the refunds that are not settled elsewhere.
+//! verdict that was consistent, of thirty days at most, not only those in the evidence. A later verdict about the
+//! coldkey and model that convicts no more lifts the refunds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct RefundSpan {
     pub bundle: Digest,
     /// The hotkeys of the coldkey in the bundle.
     pub miners: Vec<MinerKey>,
-    /// The model.
+    /// The model by its name in the whitelist.
     pub model: String,
     /// Answers that ended after this time are refunded.
     pub after: Timestamp,

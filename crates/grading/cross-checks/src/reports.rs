@@ -63,7 +63,7 @@ async fn refuse(state: &CheckerState, job: JobId, reason: &str) -> Result<(), St
     state.store.put_refusal(job, reason, state.now()).await
 }
 
-/// What a report is about.
+/// The subject of a report.
 enum Subject {
     /// A job that may run again, or a session of the gateway, whose model is audited.
     Checkable(Box<NewCheck>),

@@ -21,7 +21,7 @@ pub enum RunEnd {
 }
 
 impl RunEnd {
-    /// What the end of a run's job means.
+    /// The meaning of the end of a run's job.
     pub fn of(outcome: &Outcome) -> Self {
         if outcome.is_cancellation() {
             return Self::TryLater("the validator was restarted".to_owned());
@@ -51,7 +51,7 @@ impl RunEnd {
     }
 }
 
-/// What follows from the runs so far.
+/// The step that follows from the runs so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckStep {
     /// The job is run once more.
@@ -63,7 +63,7 @@ pub enum CheckStep {
 /// The verdict about one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckVerdict {
-    /// What the runs showed; never [`CheckState::Pending`].
+    /// The finding of the runs; never [`CheckState::Pending`].
     pub state: CheckState,
     /// The reason in words, for the user.
     pub reason: String,

@@ -395,7 +395,7 @@ impl Client {
         self.get(&format!("/api/v1/jobs/{id}/metrics/")).await
     }
 
-    /// What the validator found by running a job again on its own miner.
+    /// The validator's finding by running a job again on its own miner.
     ///
     /// # Errors
     /// See [`ClientError`]; refused with 404 while it has told nothing.

@@ -1,4 +1,4 @@
-//! What validators tell, with texts and lists within their bounds. Pure.
+//! Validators' messages with texts and lists within their bounds. Pure.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub fn bound_capacity(mut notice: CapacityNotice) -> CapacityNotice {
     notice
 }
 
-/// What running a job again showed, with its outputs and texts within their bounds.
+/// The finding by running a job again, with its outputs and texts within their bounds.
 pub fn bound_check(mut check: JobCheck) -> JobCheck {
     check.outputs.truncate(MAX_CHECKED_OUTPUTS);
     check.reason = cut(&check.reason);

@@ -1,4 +1,4 @@
-//! What validators told of jobs that they ran again, and of answers that they refund.
+//! Validators' words about jobs that they ran again, and about answers that they refund.
 
 use muster_protocol::wire::checks::{JobCheck, RefundNotice};
 use muster_protocol::wire::encode;
@@ -60,7 +60,7 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// What the validator of a job found by running it again; `None` if it has told nothing.
+    /// The finding of a job's validator by running it again; `None` if it has told nothing.
     ///
     /// # Errors
     /// See [`StoreError`].

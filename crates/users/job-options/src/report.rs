@@ -13,7 +13,7 @@ pub struct ReportOptions {
     /// The same job, run with `--on-trusted-miner`.
     #[arg(long, value_name = "JOB")]
     pub trusted: JobId,
-    /// What is wrong with its result, in words.
+    /// The fault of its result, in words.
     #[arg(long, value_name = "TEXT")]
     pub details: Option<String>,
 }

@@ -15,7 +15,7 @@ struct ShownChecks {
     checks: Vec<ShownCheck>,
 }
 
-/// What the drawn jobs of a coldkey show.
+/// The test of the drawn jobs of a coldkey's miners.
 #[derive(Debug, Deserialize)]
 struct ShownColdkey {
     coldkey: String,

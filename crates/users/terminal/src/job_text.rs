@@ -35,7 +35,7 @@ pub fn output(upload: &FileUpload) -> (&str, &str) {
     }
 }
 
-/// What the validator found by running a job again, with each output that was compared.
+/// The validator's finding by running a job again, with each output that was compared.
 pub fn describe_check(check: &JobCheck) -> String {
     let why = match check.origin {
         CheckOrigin::Drawn => "drawn",

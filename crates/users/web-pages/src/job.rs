@@ -48,7 +48,7 @@ const TIMELINE: f64 = 1_000.0;
 /// The width of a step that took no time.
 const LEAST_BAR: f64 = 8.0;
 
-/// What is known of a job beside its view.
+/// The facts about a job beside its view.
 #[derive(Clone, Copy, Debug)]
 pub struct JobFindings<'a> {
     /// The metrics that its program reported.
@@ -57,7 +57,7 @@ pub struct JobFindings<'a> {
     pub receipts: &'a [CheckedReceipt],
     /// The stages of its way with their depths.
     pub way: &'a [(usize, StageTime)],
-    /// What its validator found by running it again, if it has told anything.
+    /// The finding of its validator by running it again, if it has told anything.
     pub check: Option<&'a JobCheck>,
 }
 

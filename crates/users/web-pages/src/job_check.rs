@@ -6,7 +6,7 @@ use muster_protocol::wire::checks::{CheckOrigin, CheckState, JobCheck};
 
 use crate::text::{plain, shorten, time};
 
-/// The section.
+/// The section with the state, the reason and the compared outputs.
 pub(crate) fn section(check: &JobCheck, now: Timestamp) -> Markup {
     html! {
         section aria-labelledby="check" {

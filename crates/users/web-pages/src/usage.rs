@@ -26,7 +26,7 @@ pub struct ModelDay {
 /// Answers of one model that are refunded, of one day.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct RefundedDay {
-    /// The answers.
+    /// The day, the model, and the numbers of answers and tokens.
     #[serde(flatten)]
     pub answers: ModelDay,
     /// The digest of the bundle of evidence that convicts their miner.
@@ -39,7 +39,7 @@ pub struct ModelUse {
     /// The use by day and model, the newest days first.
     #[serde(rename = "results")]
     pub days: Vec<ModelDay>,
-    /// What is refunded, the newest days first.
+    /// The refunded part of it, the newest days first.
     #[serde(default)]
     pub refunded: Vec<RefundedDay>,
 }

@@ -191,7 +191,7 @@ impl JobTerms {
     }
 
     /// The 32 bytes that are signed: SHA-256 of the domain and the layout. The domain is `muster/job-terms/1`,
-    /// `muster/job-terms/2` for terms with rules for metrics, and `muster/job-terms/3` for terms of a deterministic job.
+    /// `muster/job-terms/2` for terms with rules for metrics, and `muster/job-terms/3` for those of deterministic jobs.
     pub fn digest(&self, job: &[u8; 64]) -> [u8; 32] {
         let domain = match (self.deterministic, self.metrics.is_empty()) {
             (true, _) => TERMS_DOMAIN_3,

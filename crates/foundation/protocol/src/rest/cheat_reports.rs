@@ -23,7 +23,7 @@ pub struct CheatReportView {
     pub reported_at: Timestamp,
     /// The comparison of the outputs of both jobs.
     pub comparison: OutputComparison,
-    /// What the validator found by running the job again; null until it has told.
+    /// The validator's finding by running the job again; null until it has told.
     #[serde(default)]
     pub check: Option<JobCheck>,
 }

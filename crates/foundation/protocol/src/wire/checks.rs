@@ -1,4 +1,4 @@
-//! What a validator tells its facilitator of jobs that it ran again, and of answers that are refunded.
+//! A validator's messages to its facilitator about jobs that it ran again and about answers that are refunded.
 //!
 //! Neither message is answered. A validator sends both again after every greeting, as far as they are of the last
 //! seven days; the newest one about a job or an answer holds. Only facilitators with the feature `cross-checks` get
@@ -24,7 +24,7 @@ crate::macros::open_enum!(
 );
 
 crate::macros::open_enum!(
-    /// What running a job again showed.
+    /// The finding by running a job again.
     CheckState {
         /// It is not known yet.
         Pending = "pending",
@@ -64,7 +64,7 @@ pub struct JobCheck {
     /// Why it was run again: `drawn` or `reported`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub origin: CheckOrigin,
-    /// What that showed: `pending`, `agrees`, `differs` or `unproven`.
+    /// The finding: `pending`, `agrees`, `differs` or `unproven`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub state: CheckState,
     /// The reason in words; empty while it is pending.
