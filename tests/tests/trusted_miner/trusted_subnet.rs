@@ -61,14 +61,15 @@ impl TrustedSubnet {
         let before = ["/bin/sh", "-c", script, "executor", &engine].map(str::to_owned);
         config["executor"]["command"] = json!([before.to_vec(), self.executor_command()].concat());
         write_toml(&path, &config);
-        let before = self.subnet.pid("miner").unwrap();
+        // A miner serves validators once it has read the chain.
+        let starts = || {
+            let log = std::fs::read_to_string(self.path("logs/miner.log")).unwrap();
+            log.matches("the address is on the chain").count()
+        };
+        let before = starts();
         self.subnet.kill("miner").unwrap();
         wait_for("the miner's next process", PATIENCE, || {
-            Ok(self
-                .subnet
-                .pid("miner")
-                .is_ok_and(|pid| pid != before)
-                .then_some(()))
+            Ok((starts() > before).then_some(()))
         })
         .unwrap();
     }
