@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use muster_operator_tools::{
-    ExplainAuditArguments, OperatorToolError, fetch_bundle, list_audits, run_audits, self_test, show_audit,
+    ExplainAuditArguments, OperatorToolError, fetch_bundle, list_audits, list_cross_checks, run_audits,
+    self_test, show_audit,
 };
 use muster_score_tools::{audit, read, replay_bundle, run_curve, write};
 use muster_terminal::print;
@@ -28,6 +29,10 @@ pub(crate) async fn run(command: Audit) -> Result<ExitCode> {
         Audit::Ls(args) => {
             let at = address(args.of.state, &args.of.dir)?;
             return told(list_audits(at, args.limit, args.of.json).await);
+        }
+        Audit::Checks(args) => {
+            let at = address(args.of.state, &args.of.dir)?;
+            return told(list_cross_checks(at, args.limit, args.of.json).await);
         }
         Audit::Show(args) => {
             let at = address(args.of.state, &args.of.dir)?;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use muster_cross_checks::CrossChecks;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_facilitator_link::{Acknowledgement, FacilitatorLink, LinkBackend, StatusUpdate};
 use muster_gateway::Gateway;
 use muster_grading_runner::store::GradingStore;
 use muster_process::error::Causes;
 use muster_protocol::wire::WireError;
-use muster_protocol::wire::facilitator::{CheatReport, JobRequest};
+use muster_protocol::wire::facilitator::{CheatReport, JobRequest, ToFacilitator};
 use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice};
 use muster_store::StoreError;
@@ -29,6 +30,7 @@ pub(crate) struct FacilitatorBackend {
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) gateway: Option<Gateway>,
     pub(crate) grading: GradingStore,
+    pub(crate) checks: CrossChecks,
     /// The state of the connection, for the status page.
     pub(crate) link: Arc<watch::Sender<LinkState>>,
 }
@@ -77,7 +79,7 @@ impl LinkBackend for FacilitatorBackend {
     }
 
     fn keep_cheat_report<'a>(&'a self, report: &'a CheatReport) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.intake.keep_cheat_report(report))
+        Box::pin(self.checks.take_report(report))
     }
 
     fn next_updates(
@@ -112,6 +114,10 @@ impl LinkBackend for FacilitatorBackend {
                 Vec::new()
             })
         })
+    }
+
+    fn next_news(&self, after: i64) -> BoxFuture<'_, Result<Vec<(i64, ToFacilitator)>, StoreError>> {
+        Box::pin(self.checks.news_after(after))
     }
 
     fn note_connecting(&self) {

@@ -79,7 +79,7 @@ use facilitator::FacilitatorBackend;
 use intake::jobs::JobIntake;
 use intake::own_jobs::{OwnJobIntake, cancel_earlier_sessions};
 use intake::whitelist::{publish_whitelist, whitelist_frame};
-use intake::{audit_backend, census, gateway_backend, grading_backend};
+use intake::{audit_backend, census, check_backend, gateway_backend, grading_backend};
 pub use muster_subnet_view as chain;
 pub use muster_subnet_view::LinkState;
 pub use muster_validator_config as config;
@@ -312,6 +312,8 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     let gateway = gateway_backend::open_gateway(own_jobs.clone()).await?;
     let trusted = gateway_backend::trusted_sessions(&own_jobs);
     let audits = audit_backend::open_audits(state, gateway.as_ref(), trusted.clone()).await?;
+    let checks = check_backend::cross_checks(own_jobs.clone(), audits.clone());
+    state.spawn("cross-checks", checks.clone().run(state.tasks.token()));
     let grading = grading_backend::open_grading(own_jobs, gateway.clone()).await?;
     let gate = Arc::new(ScoringGate::default());
     let link = Arc::new(watch::Sender::new(LinkState::default()));
@@ -322,16 +324,15 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
         drivers: Arc::clone(&drivers),
         gateway: gateway.clone(),
         grading: grading.store().clone(),
+        checks: checks.clone(),
         link: Arc::clone(&link),
     };
     state.spawn(
         "facilitator link",
         facilitator::run_link(backend, Arc::clone(&live_output)),
     );
-    state.spawn(
-        "whitelist",
-        publish_whitelist(Arc::clone(state), Arc::clone(&drivers)),
-    );
+    let publishing = publish_whitelist(Arc::clone(state), Arc::clone(&drivers));
+    state.spawn("whitelist", publishing);
     state.spawn("collateral", follow_collateral(Arc::clone(state)));
     state.spawn("janitor", janitor::run(Arc::clone(state)));
     let weights = WeightSetter {
@@ -364,6 +365,7 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
         live_output,
         gateway,
         audits,
+        checks,
         grading,
         drivers,
         operator,

@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use muster_audit_runner::AuditRunner;
 use muster_collateral_view::{CollateralStatus, SlashRefusal, SlashRequest};
+use muster_cross_checks::CrossChecks;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
 use muster_gateway::trusted_sessions::TrustedSessions;
@@ -126,6 +127,7 @@ pub(crate) struct StatusSources {
     pub(crate) gateway: Option<Gateway>,
     /// The spot checks of the gateway's answers.
     pub(crate) audits: Option<AuditRunner>,
+    pub(crate) checks: CrossChecks,
     pub(crate) grading: GradingRunner,
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) operator: OperatorToken,
@@ -161,6 +163,7 @@ pub(crate) fn router(sources: StatusSources) -> Router {
         .route("/v0/capacity-statements/{digest}", get(capacity_statement))
         .route("/v0/subnet", get(subnet))
         .merge(audit_calls(&sources).routes())
+        .merge(muster_cross_checks::routes(sources.checks.clone()))
         .merge(trusted_miner::routes())
         .with_state(sources)
 }

@@ -82,6 +82,7 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(reports::feedback, reports::give_feedback))
         .routes(routes!(reports::report_cheat))
         .routes(routes!(reports::cheat_report))
+        .routes(routes!(reports::job_check))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::audit))

@@ -11,6 +11,7 @@ use muster_facilitator_core::account::Account;
 use muster_gateway_client::{ForwardError, ForwardReport, ForwardRequest, GatewayClient, bearer_token};
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, ValidatorKey};
+use muster_response_proof::client_pseudonym;
 use muster_store::StoreError;
 
 use super::admission::Admission;
@@ -103,6 +104,12 @@ impl ModelService {
         let mut named = self.client_secret.clone();
         named.extend_from_slice(account.to_string().as_bytes());
         Digest::of(&named)
+    }
+
+    /// The name under which gateways keep an account's answers: the pseudonym, told by this facilitator.
+    pub(super) fn gateway_pseudonym(&self, account: &Account) -> Digest {
+        let key = self.gateway_client.key();
+        client_pseudonym(key.as_bytes(), self.pseudonym(account).as_bytes())
     }
 }
 

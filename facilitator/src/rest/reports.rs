@@ -12,6 +12,7 @@ use muster_facilitator_core::signature::SignatureRejection;
 use muster_process::SharedClock;
 use muster_protocol::JobId;
 use muster_protocol::rest::{CheatReportView, Feedback, Message, ReportCheat};
+use muster_protocol::wire::checks::JobCheck;
 use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag};
 
 use super::admission::Caller;
@@ -108,7 +109,25 @@ pub(super) async fn cheat_report(
         details: stored.report.details,
         reported_at: stored.reported_at,
         comparison: compare_outputs(&reported, &trusted),
+        check: service.store.job_check(job_uuid).await?,
     }))
+}
+
+/// Returns what the validator found by running a drawn or reported job again; 404 until it has told.
+#[utoipa::path(get, path = "/api/v1/jobs/{uuid}/check/", tag = "jobs", security(("bearer" = [])),
+    params(("uuid" = String, Path, format = "uuid", description = "The job")),
+    responses((status = 200, body = JobCheck), ApiRejection))]
+pub(super) async fn job_check(
+    State(service): State<Arc<ReportService>>,
+    caller: Caller<ReadRight>,
+    uuid: Result<Path<String>, PathRejection>,
+) -> Result<Json<JobCheck>, ApiRejection> {
+    let uuid = parse_job_id(uuid)?;
+    validator_of_own_job(&service.store, &caller, uuid)
+        .await?
+        .ok_or_else(ApiRejection::not_found)?;
+    let check = service.store.job_check(uuid).await?;
+    check.map(Json).ok_or_else(ApiRejection::not_found)
 }
 
 /// Returns the user's feedback on the job's result.

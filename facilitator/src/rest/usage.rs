@@ -11,7 +11,7 @@ use super::admission::Caller;
 use super::model_service::ModelService;
 use super::rejection::ApiRejection;
 use super::rights::ReadRight;
-use muster_facilitator_store::DayUsage;
+use muster_facilitator_store::{DayUsage, RefundedUsage};
 
 /// The most rows of usage in an answer.
 const USAGE_ROWS: i64 = 1_000;
@@ -21,6 +21,8 @@ const USAGE_ROWS: i64 = 1_000;
 pub(super) struct UsageList {
     /// One entry a day and model, the newest days first.
     results: Vec<DayUsage>,
+    /// The answers whose miner was convicted: one entry a day, model and bundle, the newest days first.
+    refunded: Vec<RefundedUsage>,
 }
 
 /// Lists the tokens and requests that the account has used, by day and model.
@@ -30,10 +32,9 @@ pub(super) async fn usage(
     State(service): State<Arc<ModelService>>,
     caller: Caller<ReadRight>,
 ) -> Result<Json<UsageList>, ApiRejection> {
-    let results = service
-        .usage
-        .store
-        .list_usage(caller.account(), USAGE_ROWS)
-        .await?;
-    Ok(Json(UsageList { results }))
+    let (store, client) = (&service.usage.store, service.gateway_pseudonym(caller.account()));
+    Ok(Json(UsageList {
+        results: store.list_usage(caller.account(), USAGE_ROWS).await?,
+        refunded: store.list_refunds(&client, USAGE_ROWS).await?,
+    }))
 }

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use muster_facilitator_store::UpdateOutcome;
 
-const TAGS: [&str; 12] = [
+const TAGS: [&str; 14] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
@@ -25,6 +25,8 @@ const TAGS: [&str; 12] = [
     "MusterCapacity",
     "MusterMiner",
     "MusterGateway",
+    "MusterJobCheck",
+    "MusterRefund",
 ];
 
 /// The peer of a session: an authenticated validator.
@@ -146,6 +148,8 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)
+            | ToFacilitator::MusterJobCheck(_)
+            | ToFacilitator::MusterRefund(_)
             | ToFacilitator::MusterGateway(_),
         ) => return not_authenticated("send V0AuthenticationRequest first"),
         Err(malformed) => return GreetingVerdict::TryAgain(malformed.response()),
@@ -204,6 +208,8 @@ pub(super) fn judge_challenge_response(
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)
+            | ToFacilitator::MusterJobCheck(_)
+            | ToFacilitator::MusterRefund(_)
             | ToFacilitator::MusterGateway(_),
         ) => not_authenticated("answer MusterChallenge with MusterChallengeResponse first"),
         Err(malformed) => GreetingVerdict::TryAgain(malformed.response()),

@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_facilitator_core::bounds::{bound_capacity, bound_check, bound_refund};
 use muster_facilitator_core::connections::{Presence, Trust};
 use muster_facilitator_core::metric_labels::count_update;
 use muster_facilitator_core::traces::export_ended;
 use muster_http::rate_limit::RateLimiter;
 use muster_process::error::Causes;
+use muster_protocol::wire::checks::{JobCheck, RefundNotice};
 use muster_protocol::wire::facilitator::{FromFacilitator, JobStatusUpdate, Response, ToFacilitator};
 use muster_protocol::wire::machines::MinerNotice;
-use muster_protocol::wire::muster::{CapacityNotice, GatewayNotice, MAX_NEXT_PLACES};
+use muster_protocol::wire::muster::{CapacityNotice, GatewayNotice};
 use muster_protocol::{JobId, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use muster_websocket::{CloseCode, PeerSession, SessionError, SocketError};
@@ -40,9 +42,6 @@ const GATEWAYS_PER_MINUTE: u32 = 20;
 /// Heartbeats of one connection that reach the store a minute. Further ones only show that the validator is there.
 /// Validators send one in some seconds or in a minute.
 const HEARTBEATS_PER_MINUTE: u32 = 120;
-
-/// The most characters of a text in a capacity that are stored.
-const MAX_CAPACITY_TEXT: usize = 500;
 
 /// A session with an authenticated validator.
 pub(super) struct ValidatorSession {
@@ -280,6 +279,8 @@ impl ValidatorSession {
             ToFacilitator::MusterCapacity(notice) => self.record_capacity(*notice).await,
             ToFacilitator::MusterMiner(notice) => self.record_miner(*notice).await,
             ToFacilitator::MusterGateway(notice) => self.record_gateway(*notice).await,
+            ToFacilitator::MusterJobCheck(notice) => self.record_check(bound_check(*notice)).await,
+            ToFacilitator::MusterRefund(notice) => self.record_refund(bound_refund(*notice)).await,
             // ComputeHorde's facilitator gives no answer to machine specifications, and nothing here uses them yet.
             ToFacilitator::V0MachineSpecsUpdate(_) => Ok(()),
         }
@@ -351,7 +352,7 @@ impl ValidatorSession {
         self.capacity_at = Some(now);
         let store = &self.services.store;
         store
-            .record_capacity(self.validator(), &bounded(notice), now)
+            .record_capacity(self.validator(), &bound_capacity(notice), now)
             .await?;
         Ok(())
     }
@@ -368,6 +369,24 @@ impl ValidatorSession {
         Ok(())
     }
 
+    /// Records what running a job again showed. Only a connection that holds the validator's jobs may tell it.
+    async fn record_check(&mut self, check: JobCheck) -> Result<(), SessionEnd> {
+        if self.still_holds_jobs().await? {
+            let (store, now) = (&self.services.store, self.services.clock.now());
+            store.record_check(self.validator(), &check, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Records a refund. Only a proven connection that holds the validator's jobs may tell it.
+    async fn record_refund(&mut self, refund: RefundNotice) -> Result<(), SessionEnd> {
+        if self.trust == Trust::Proven && self.still_holds_jobs().await? {
+            let (store, now) = (&self.services.store, self.services.clock.now());
+            store.record_refund(self.validator(), &refund, now).await?;
+        }
+        Ok(())
+    }
+
     async fn respond(&self, response: Response) -> Result<(), SessionEnd> {
         Ok(self.session.send(&FromFacilitator::Response(response)).await?)
     }
@@ -375,18 +394,4 @@ impl ValidatorSession {
     pub(super) fn validator(&self) -> ValidatorKey {
         self.session.peer().0
     }
-}
-
-/// A capacity with each class once, and with texts and lists within their bounds.
-fn bounded(mut notice: CapacityNotice) -> CapacityNotice {
-    let mut seen = BTreeSet::new();
-    notice.classes.retain(|offer| seen.insert(offer.class));
-    for offer in &mut notice.classes {
-        offer.next.truncate(MAX_NEXT_PLACES);
-        offer.why = offer.why.chars().take(MAX_CAPACITY_TEXT).collect();
-        if let Some(hardware) = &mut offer.hardware {
-            *hardware = hardware.chars().take(MAX_CAPACITY_TEXT).collect();
-        }
-    }
-    notice
 }

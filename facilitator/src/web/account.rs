@@ -9,9 +9,8 @@ use muster_process::error::Causes;
 use muster_protocol::rest::{AccountView, ApiKey, CreateKey, JobPage, KeyList, SubnetCapacity};
 use muster_web_pages::keys::{KeysPage, SignedInBrowser};
 use muster_web_pages::overview::Overview;
-use muster_web_pages::usage::ModelDay;
+use muster_web_pages::usage::ModelUse;
 use muster_web_pages::{PagePart, keys as keys_page, overview as overview_page, usage as usage_page};
-use serde::Deserialize;
 
 use super::WebState;
 use super::api::{ApiFailure, SessionApi};
@@ -19,21 +18,6 @@ use super::form::SignedForm;
 use super::session::{SignedIn, as_part};
 
 const DAY_S: i64 = 86_400;
-
-/// `GET /api/v1/usage/` as pages read it.
-#[derive(Debug, Deserialize)]
-struct UsageAnswer {
-    results: Vec<UsageDay>,
-}
-
-#[derive(Debug, Deserialize)]
-struct UsageDay {
-    day: i64,
-    model: String,
-    requests: u64,
-    input_tokens: u64,
-    output_tokens: u64,
-}
 
 /// The newest jobs, the subnet's offers, and the account in numbers.
 pub(super) async fn overview(signed_in: SignedIn) -> Html<String> {
@@ -46,8 +30,8 @@ pub(super) async fn overview(signed_in: SignedIn) -> Html<String> {
         api.get::<SubnetCapacity>("/api/v1/subnet/"),
         usage_of(api),
     );
-    let tokens_today = usage.map(|days| {
-        let of_today = days.iter().filter(|entry| entry.day == today);
+    let tokens_today = usage.map(|usage| {
+        let of_today = usage.days.iter().filter(|entry| entry.day == today);
         of_today
             .map(|entry| entry.input_tokens.saturating_add(entry.output_tokens))
             .sum()
@@ -63,16 +47,8 @@ pub(super) async fn overview(signed_in: SignedIn) -> Html<String> {
     ))
 }
 
-async fn usage_of(api: &SessionApi) -> Result<Vec<ModelDay>, ApiFailure> {
-    let answer: UsageAnswer = api.get("/api/v1/usage/").await?;
-    let day = |entry: UsageDay| ModelDay {
-        day: entry.day,
-        model: entry.model,
-        requests: entry.requests,
-        input_tokens: entry.input_tokens,
-        output_tokens: entry.output_tokens,
-    };
-    Ok(answer.results.into_iter().map(day).collect())
+async fn usage_of(api: &SessionApi) -> Result<ModelUse, ApiFailure> {
+    api.get("/api/v1/usage/").await
 }
 
 /// The tokens by day and model.

@@ -6,11 +6,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_identity::verify_receipt;
+use muster_protocol::JobId;
 use muster_protocol::rest::{JobMetricsView, JobView};
-use muster_protocol::{JobId, Receipt, Timestamp};
+use muster_protocol::wire::checks::JobCheck;
 use muster_span_export::{order_stages, trace_of};
-use muster_web_pages::job::{self, CheckedReceipt};
+use muster_web_pages::job::{self, JobFindings, check_receipts};
 
 use super::WebState;
 use super::api::{ApiFailure, SessionApi, pass_headers};
@@ -27,6 +27,15 @@ pub(super) async fn job_of(api: &SessionApi, id: &str) -> Result<JobView, ApiFai
 
 async fn metrics_of(api: &SessionApi, id: JobId) -> Result<JobMetricsView, ApiFailure> {
     api.get(&format!("/api/v1/jobs/{id}/metrics/")).await
+}
+
+/// The validator's finding by running the job again; `None` if it has told nothing.
+async fn check_of(api: &SessionApi, id: JobId) -> Result<Option<JobCheck>, ApiFailure> {
+    match api.get(&format!("/api/v1/jobs/{id}/check/")).await {
+        Ok(check) => Ok(Some(check)),
+        Err(failure) if failure.status == StatusCode::NOT_FOUND => Ok(None),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// The API's path of a job, without the slash at its end. Any other text is answered like a job that does not exist.
@@ -47,33 +56,23 @@ pub(super) async fn show(
     match job_of(&signed_in.api, &id).await {
         Ok(view) => {
             let receipts = check_receipts(&view, state.service.clock.now());
-            let metrics = match metrics_of(&signed_in.api, view.uuid).await {
-                Ok(metrics) => metrics,
+            let (api, id) = (&signed_in.api, view.uuid);
+            let (metrics, check) = match tokio::try_join!(metrics_of(api, id), check_of(api, id)) {
+                Ok(found) => found,
                 Err(failure) => return signed_in.failure(&failure),
             };
             let way = order_stages(&trace_of(&view).stages);
-            let page = job::render(&signed_in.visitor(), &view, &metrics, &receipts, &way);
+            let found = JobFindings {
+                metrics: &metrics,
+                receipts: &receipts,
+                way: &way,
+                check: check.as_ref(),
+            };
+            let page = job::render(&signed_in.visitor(), &view, &found);
             Html(page).into_response()
         }
         Err(failure) => signed_in.failure(&failure),
     }
-}
-
-/// The receipts that came with the job's end, each with the check of both signatures.
-fn check_receipts(view: &JobView, now: Timestamp) -> Vec<CheckedReceipt> {
-    let last = view
-        .status_history
-        .last()
-        .and_then(|entry| entry.metadata.as_ref());
-    let extension = last.and_then(|metadata| metadata.muster.as_ref());
-    let receipts: &[Receipt] = extension
-        .map(|found| found.receipts.as_slice())
-        .unwrap_or_default();
-    let check = |receipt: &Receipt| CheckedReceipt {
-        is_valid: verify_receipt(receipt.clone(), now).is_ok(),
-        receipt: receipt.clone(),
-    };
-    receipts.iter().map(check).collect()
 }
 
 /// The job's events as they come.

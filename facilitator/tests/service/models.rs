@@ -8,11 +8,12 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
 use futures_util::{SinkExt as _, StreamExt as _};
 use muster_process::SystemClock;
-use muster_protocol::ValidatorKey;
+use muster_protocol::wire::checks::RefundNotice;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
-use muster_response_proof::{Envelope, GatewayToken};
+use muster_protocol::{Digest, Timestamp, ValidatorKey};
+use muster_response_proof::{Envelope, GatewayToken, client_pseudonym};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
@@ -155,6 +156,39 @@ async fn a_request_goes_to_the_gateway_that_was_announced_and_is_counted() {
         (counted == (&json!("org/tiny"), &json!(1), &json!(4), &json!(2))).then_some(())
     })
     .await;
+
+    // The gateway's validator refunds the answer, and takes the refund back. Another client's is not the user's.
+    let client = client_pseudonym(stated.facilitator.as_bytes(), stated.client.as_bytes());
+    let refunded = async || {
+        read_json(user.get("/api/v1/usage/").send().await.unwrap())
+            .await
+            .1["refunded"]
+            .clone()
+    };
+    assert_eq!(refunded().await, json!([]));
+    let refund = |client, bundle| {
+        ToFacilitator::MusterRefund(Box::new(RefundNotice {
+            response: "a1".to_owned(),
+            client,
+            model: "org/tiny".to_owned(),
+            answered_at: Timestamp::from_secs(86_400),
+            input_tokens: 4,
+            output_tokens: 2,
+            bundle,
+        }))
+    };
+    let bundle = Digest::of(b"bundle");
+    validator.say(&refund(client, Some(bundle))).await;
+    let entry = json!([{"day": 1, "model": "org/tiny", "requests": 1, "input_tokens": 4, "output_tokens": 2,
+        "bundle": bundle}]);
+    until(async || (refunded().await == entry).then_some(())).await;
+    let other = User::login(&facilitator, "Other").await;
+    let others = read_json(other.get("/api/v1/usage/").send().await.unwrap())
+        .await
+        .1;
+    assert_eq!(others["refunded"], json!([]));
+    validator.say(&refund(client, None)).await;
+    until(async || (refunded().await == json!([])).then_some(())).await;
 }
 
 #[tokio::test]

@@ -1,13 +1,15 @@
 //! Users' reports about results: feedback and cheat reports.
 
 use muster_identity::{sign_request, verify_cheat_report};
-use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, UserSignature};
+use muster_protocol::wire::checks::{CheckOrigin, CheckState, CheckedOutput, JobCheck};
+use muster_protocol::wire::facilitator::{MinerResponse, StatusMetadata, ToFacilitator, UserSignature};
 use muster_protocol::wire::signing::full_request_object_digest;
-use muster_protocol::{JobId, JobStatus};
+use muster_protocol::{Digest, JobId, JobStatus, Timestamp};
 use reqwest::Method;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use crate::facilitator::{Facilitator, validator_key};
+use crate::facilitator::{Facilitator, until, validator_key};
 use crate::user::{User, job_for, read_json, signature_headers};
 use crate::validator::Validator;
 
@@ -147,6 +149,81 @@ async fn a_report_shows_how_the_outputs_compare_with_those_of_the_trusted_miner(
         );
         let other = User::login(&stage.facilitator, "Other").await;
         assert_eq!(read_json(other.get(&path).send().await.unwrap()).await.0, 404);
+    }
+}
+
+/// The validator's finding by running the job again: the user reads it with the report, by itself and on the page.
+#[tokio::test]
+async fn a_report_shows_what_running_the_job_again_showed() {
+    for (details, state, reason) in [
+        (
+            Some(json!("the sum is wrong")),
+            CheckState::Differs,
+            "1 of 1 outputs differ",
+        ),
+        (
+            None,
+            CheckState::Unproven,
+            "its inputs cannot be fetched any more",
+        ),
+    ] {
+        let mut stage = Stage::set().await;
+        let mut report = json!({"job_uuid": stage.job, "trusted_job_uuid": stage.trusted});
+        if let Some(details) = &details {
+            report["details"] = details.clone();
+        }
+        let path = format!("/api/v1/jobs/{}/check/", stage.job);
+        let read = async |path: &str| read_json(stage.user.get(path).send().await.unwrap()).await;
+        assert_eq!(read(&path).await.0, 404, "nothing is told yet");
+        assert_eq!(stage.report(&report).await.0, 201);
+        stage.validator.cheated().await;
+        let of_report = format!("/api/v1/jobs/{}/cheat-report/", stage.job);
+        assert_eq!(read(&of_report).await.1["check"], Value::Null);
+        let check = |uuid, state, reason: &str| JobCheck {
+            uuid,
+            origin: CheckOrigin::Reported,
+            state,
+            reason: reason.to_owned(),
+            outputs: vec![CheckedOutput {
+                name: "stdout".to_owned(),
+                job: Some(Digest::of(b"41")),
+                trusted: Some(Digest::of(b"42")),
+            }],
+            at: Timestamp::from_secs(1_769_000_000),
+        };
+        // Another validator's word about the job is not taken, nor word about a job that nobody knows.
+        let mut other = Validator::connect(&stage.facilitator, "Other").await;
+        other
+            .say(&ToFacilitator::MusterJobCheck(Box::new(check(
+                stage.job,
+                CheckState::Agrees,
+                "",
+            ))))
+            .await;
+        for told in [
+            check(JobId::from_uuid(Uuid::from_u128(9)), state, reason),
+            check(stage.job, CheckState::Pending, ""),
+            check(stage.job, state, reason),
+        ] {
+            stage
+                .validator
+                .say(&ToFacilitator::MusterJobCheck(Box::new(told)))
+                .await;
+        }
+        let shown = until(async || {
+            let (status, shown) = read(&path).await;
+            (status == 200 && shown["state"] == state.as_str()).then_some(shown)
+        })
+        .await;
+        assert_eq!(
+            (&shown["reason"], &shown["origin"]),
+            (&json!(reason), &json!("reported")),
+            "{shown}"
+        );
+        assert_eq!(shown["outputs"][0]["trusted"], json!(Digest::of(b"42")));
+        assert_eq!(read(&of_report).await.1["check"], shown);
+        let stranger = User::login(&stage.facilitator, "Stranger").await;
+        assert_eq!(read_json(stranger.get(&path).send().await.unwrap()).await.0, 404);
     }
 }
 

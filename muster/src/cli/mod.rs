@@ -1,6 +1,5 @@
 //! The command line, as types: the roles and the operator's tools here, users' commands in [`user`].
 
-pub(crate) mod terms;
 pub(crate) mod user;
 
 use std::net::SocketAddr;
@@ -454,6 +453,8 @@ pub(crate) enum Audit {
     Run(Box<ValidatorOrder<AuditOrderArguments>>),
     /// List the audits of a validator, the newest first.
     Ls(ListNewest),
+    /// List the jobs that a validator ran again on its own miner, the newest first.
+    Checks(ListNewest),
     /// Show the audits from which a bundle came, or one audit.
     Show(ValidatorQuestion<ShowAuditArguments>),
     /// List the tests of the spot checks with cheats that the validator plants itself, or order one.

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use muster_job_options::{ReportOptions, TermsOptions, duration};
 use muster_protocol::job::MetricName;
 use muster_protocol::rest::KeyRight;
 use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
-
-use super::terms::TermsOptions;
 
 /// `muster job`.
 #[derive(Debug, Subcommand)]
@@ -26,6 +25,10 @@ pub(crate) enum Job {
     Logs(JobLogs),
     /// Draw the metrics that a job's program reported, while it runs and after.
     Curve(JobCurve),
+    /// Show what the validator found by running a job again on its own miner.
+    Check(JobShow),
+    /// Report a job as cheated: the validator runs it again, and `muster job check` shows what that finds.
+    Report(JobReport),
     /// Stop a job.
     Cancel(JobShow),
     /// Fetch a job's outputs from the file store, and its artifacts.
@@ -232,6 +235,15 @@ pub(crate) struct JobLogs {
     /// Print one JSON object per line: {"event": "status"|"log"|"progress"|"metrics", …}.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster job report`.
+#[derive(Debug, Args)]
+pub(crate) struct JobReport {
+    #[command(flatten)]
+    pub(crate) report: ReportOptions,
     #[command(flatten)]
     pub(crate) door: FacilitatorOptions,
 }
@@ -601,55 +613,4 @@ pub(crate) struct Completions {
     /// The shell to complete for.
     #[arg(value_enum)]
     pub(crate) shell: Shell,
-}
-
-/// `90`, `90s`, `15m`, `2h`, `1d`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let (digits, unit) = text
-        .find(|c: char| !c.is_ascii_digit())
-        .map_or((text, "s"), |at| text.split_at(at));
-    let scale = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return Err(format!("write 90, 90s, 15m, 2h or 1d instead of {text:?}")),
-    };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| format!("write 90, 90s, 15m, 2h or 1d instead of {text:?}"))?;
-    match number.checked_mul(scale) {
-        Some(secs) if secs > 0 => Ok(Duration::from_secs(secs)),
-        Some(_) | None => Err(format!("{text:?} is not a valid duration")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units_and_are_seconds_without() {
-        for (text, secs) in [
-            ("90", 90),
-            ("90s", 90),
-            ("15m", 900),
-            ("2h", 7_200),
-            ("1d", 86_400),
-        ] {
-            assert_eq!(duration(text), Ok(Duration::from_secs(secs)), "{text}");
-        }
-        for bad in [
-            "",
-            "m",
-            "1w",
-            "-1",
-            "0",
-            "1.5h",
-            "99999999999999999999",
-            "9999999999999999999d",
-        ] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
 }

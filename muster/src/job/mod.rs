@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::Job;
-use crate::cli::user::{JobGet, JobLogs, JobLs, JobShow, JobState, JobTraced};
+use crate::cli::user::{JobGet, JobLogs, JobLs, JobReport, JobShow, JobState, JobTraced};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 use crate::job_inputs;
@@ -52,9 +52,34 @@ pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
         Job::Show(args) => show(args, clock).await,
         Job::Logs(args) => logs(args, clock).await,
         Job::Curve(args) => curve::curve(args, clock).await,
+        Job::Check(args) => check(args, clock).await,
+        Job::Report(args) => report(args, clock).await,
         Job::Cancel(args) => cancel(args, clock).await,
         Job::Get(args) => get(args, clock).await,
     }
+}
+
+/// Shows what the validator found by running a job again.
+async fn check(args: JobShow, clock: SharedClock) -> Result<ExitCode> {
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let check = client.job_check(args.id).await.map_err(client_failure)?;
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&check)?,
+        false => job_text::describe_check(&check),
+    };
+    print::line(format_args!("{text}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reports a job as cheated.
+async fn report(args: JobReport, clock: SharedClock) -> Result<ExitCode> {
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let told = client
+        .report_cheat(&args.report.body())
+        .await
+        .map_err(client_failure)?;
+    print::line(format_args!("{}", told.message));
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn ls(args: JobLs, clock: SharedClock) -> Result<ExitCode> {

@@ -1,7 +1,8 @@
 //! Users' jobs and the validator's checks on the unregistered miner.
 
-use muster_tests::{RunningSubnet, wait_for};
+use muster_tests::{RunningSubnet, shell_image, wait_for};
 
+use crate::cheating_engine;
 use crate::trusted_subnet::{PATIENCE, TrustedSubnet, view};
 
 #[test]
@@ -83,4 +84,67 @@ fn a_killed_miner_leaves_no_provisioned_machine_and_its_job_goes_on() {
         name.to_string_lossy().ends_with(".json")
     });
     assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_miner_that_returns_a_wrong_output_of_a_deterministic_job_is_found_and_an_honest_one_agrees() {
+    let this = TrustedSubnet::start(RunningSubnet::start().unwrap());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let shell = runtime.block_on(shell_image("")).unwrap();
+    let args = ["--deterministic", "--json", shell, "--", "-c", "echo right"];
+    let honest = this.run_job(&args);
+    assert_eq!(honest["stdout"], "right\n");
+    let verdict = this.verdict_of(&honest);
+    assert_eq!(
+        (&verdict["state"], &verdict["origin"]),
+        (&"agrees".into(), &"drawn".into()),
+        "{verdict}"
+    );
+
+    // From here on the miner's engine runs another program than the one that it is given.
+    let socket = this.path("cheating.sock");
+    cheating_engine::serve(&socket, "echo right", "echo wrong");
+    this.replace_engine(&socket);
+    let cheated = this.run_job(&args);
+    assert_eq!(cheated["stdout"], "wrong\n", "{}", this.logs());
+    let verdict = this.verdict_of(&cheated);
+    assert_eq!(verdict["state"], "differs", "{verdict}\n{}", this.logs());
+    assert_eq!(verdict["outputs"][0]["name"], "stdout", "{verdict}");
+    assert_ne!(verdict["outputs"][0]["job"], verdict["outputs"][0]["trusted"]);
+    let shown = this
+        .subnet
+        .muster(&["job", "check", cheated["uuid"].as_str().unwrap()])
+        .unwrap();
+    assert!(shown.stdout.contains("differs stdout"), "{shown:?}");
+    let checks = this.subnet.validator_page("/v0/audits/cross-checks").unwrap();
+    let coldkeys = checks["coldkeys"].as_array().unwrap();
+    assert_eq!(
+        (coldkeys.len(), &coldkeys[0]["counted"], &coldkeys[0]["differing"]),
+        (1, &2.into(), &1.into()),
+        "{checks}"
+    );
+
+    // Of a job that declares nothing the user learns by a report, for which it runs on the validator's miner, too.
+    let plain = ["--json", shell, "--", "-c", "echo right"];
+    let reported = this.run_job(&plain);
+    let trusted = this.run_job(&[&["--on-trusted-miner"], plain.as_slice()].concat());
+    assert_eq!(
+        (&reported["stdout"], &trusted["stdout"]),
+        (&"wrong\n".into(), &"right\n".into())
+    );
+    let (job, compared) = (
+        reported["uuid"].as_str().unwrap(),
+        trusted["uuid"].as_str().unwrap(),
+    );
+    let told = this
+        .subnet
+        .muster(&["job", "report", job, "--trusted", compared, "--details", "no"])
+        .unwrap();
+    assert_eq!(told.code, Some(0), "{told:?}");
+    let verdict = this.verdict_of(&reported);
+    assert_eq!(
+        (&verdict["state"], &verdict["origin"]),
+        (&"differs".into(), &"reported".into()),
+        "{verdict}"
+    );
 }

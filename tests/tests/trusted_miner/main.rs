@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod audits;
 #[cfg(test)]
+mod cheating_engine;
+#[cfg(test)]
 mod engines;
 #[cfg(test)]
 mod jobs;

@@ -52,6 +52,42 @@ impl TrustedSubnet {
         self.subnet.folder().join(name)
     }
 
+    /// Lets the executors of the subnet's miner use another container engine, and restarts the miner.
+    pub(crate) fn replace_engine(&self, socket: &Path) {
+        let path = self.path("config/miner.toml");
+        let mut config = read_toml(&path);
+        let script = r#"DOCKER_HOST=$1; export DOCKER_HOST; shift; exec "$@""#;
+        let engine = format!("unix://{}", socket.display());
+        let before = ["/bin/sh", "-c", script, "executor", &engine].map(str::to_owned);
+        config["executor"]["command"] = json!([before.to_vec(), self.executor_command()].concat());
+        write_toml(&path, &config);
+        // A miner serves validators once it has read the chain.
+        let starts = || {
+            let log = std::fs::read_to_string(self.path("logs/miner.log")).unwrap();
+            log.matches("the address is on the chain").count()
+        };
+        let before = starts();
+        self.subnet.kill("miner").unwrap();
+        wait_for("the miner's next process", PATIENCE, || {
+            Ok((starts() > before).then_some(()))
+        })
+        .unwrap();
+    }
+
+    /// The verdict about a job that the validator runs again, as its user sees it.
+    pub(crate) fn verdict_of(&self, job: &Value) -> Value {
+        let id = job["uuid"].as_str().unwrap();
+        let found = wait_for("the verdict about a job that runs again", PATIENCE, || {
+            let shown = self.subnet.muster(&["job", "check", id, "--json"])?;
+            let check: Value = serde_json::from_str(&shown.stdout).unwrap_or_default();
+            let state = check["state"].as_str().unwrap_or("pending");
+            Ok((state != "pending").then_some(check))
+        });
+        found
+            .map_err(|error| format!("{error}\n{}", self.logs()))
+            .unwrap()
+    }
+
     /// The command that starts an executor on this machine.
     fn executor_command(&self) -> Vec<String> {
         let of_subnet = read_toml(&self.path("config/miner.toml"));
@@ -198,6 +234,7 @@ fi
         let path = self.path("config/validator.toml");
         let mut config = read_toml(&path);
         config["trusted_miner"] = json!({"hotkey": self.key.hotkey(), "address": self.address});
+        config["cross_checks"] = json!({"share_ppm": 1_000_000});
         write_toml(&path, &config);
         let before = self.subnet.pid("validator").unwrap();
         self.subnet.kill("validator").unwrap();

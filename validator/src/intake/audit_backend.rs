@@ -62,7 +62,7 @@ pub(crate) fn audit_calls(sources: &StatusSources) -> AuditCalls {
     }
 }
 
-fn backend(state: &Arc<ValidatorState>, gateway: Option<&Gateway>) -> Arc<dyn AuditBackend> {
+pub(super) fn backend(state: &Arc<ValidatorState>, gateway: Option<&Gateway>) -> Arc<dyn AuditBackend> {
     Arc::new(ValidatorAudits {
         state: Arc::clone(state),
         gateway: gateway.cloned(),

@@ -8,7 +8,7 @@ use muster_identity::{VerifyError, open_credentials, verify_job};
 use muster_job_queue::{QueueFull, WaitingJob};
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{CheatReport, JobRequest, RejectionDetails};
+use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
 use muster_protocol::{JobId, Timestamp};
@@ -248,13 +248,6 @@ impl JobIntake {
                 Ok(())
             }
         }
-    }
-
-    /// Keeps a user's report of cheating for people to judge.
-    pub(crate) async fn keep_cheat_report(&self, report: &CheatReport) -> Result<(), StoreError> {
-        tracing::info!(job = report.job_uuid, user = %report.signature.signatory, "a user reports cheating");
-        let now = self.state.clock.now();
-        self.state.store.keep_cheat_report(report, now).await
     }
 
     async fn refuse(&self, job: JobId, frame: &str, details: RejectionDetails) -> Result<(), StoreError> {

@@ -8,11 +8,13 @@
 //! | [`gateway_backend`] | opens the gateway, and is its view of the validator |
 //! | [`grading_backend`] | opens grading, and is its view of the validator |
 //! | [`audit_backend`] | opens the spot checks, and is their view of the validator |
+//! | [`check_backend`] | opens the cross-checks, and runs their jobs |
 //! | [`census`] | asks every miner which executors it has, and for its main hotkey |
 //! | [`whitelist`] | tells every miner which images sealed sessions may run |
 
 pub(crate) mod audit_backend;
 pub(crate) mod census;
+pub(crate) mod check_backend;
 pub(crate) mod gateway_backend;
 pub(crate) mod grading_backend;
 pub(crate) mod jobs;

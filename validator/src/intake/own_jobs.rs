@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use muster_gateway::backend::StreamingJobOrder;
+use muster_gateway::backend::{JobNews, StreamingJobOrder};
 use muster_gateway::session_job::{SessionJobParts, sign_session_job};
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_protocol::wire::encode;
+use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::miner::GraderTerms;
-use muster_protocol::{ExecutorClass, JobId};
+use muster_protocol::{ExecutorClass, JobId, MinerKey};
 use muster_store::StoreError;
+use tokio::sync::mpsc;
 
 use crate::driver::JobDrivers;
 use crate::state::ValidatorState;
@@ -36,8 +38,20 @@ impl OwnJobIntake {
         let state = &self.state;
         let now = state.clock.now();
         let request = sign_session_job(&order, job_parts(state, &order), now);
-        self.drivers
-            .register_own(order.job, order.miner, order.news.clone());
+        self.begin(request, order.miner, order.news).await
+    }
+
+    /// Stores and starts a signed job of the validator's own. Only `miner` may run it, if not `None`. The error is text
+    /// for the log.
+    pub(super) async fn begin(
+        &self,
+        request: JobRequest,
+        miner: Option<MinerKey>,
+        news: mpsc::Sender<JobNews>,
+    ) -> Result<(), String> {
+        let state = &self.state;
+        let now = state.clock.now();
+        self.drivers.register_own(request.uuid, miner, news);
         match state.store.admit_own(&request, &encode(&request), now).await {
             Ok(true) => {
                 self.drivers.start(request, now, None);

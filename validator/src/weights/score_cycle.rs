@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit_runner::consequences;
 use muster_chain::{BlockNumber, Epoch, Metagraph, Uid};
+use muster_cross_checks::quality_factors;
 use muster_protocol::{Hotkey, ValidatorKey};
 use muster_scoring::{
     DeferredWork, MainHotkey, Neuron, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT, Score, ScoredSpan,
@@ -132,6 +133,7 @@ impl WeightSetter {
         let burned = credit_burns(burned, &neurons, &paying);
         let main_hotkeys = self.main_hotkeys(chain, &neurons).await?;
         let (convictions, quality) = consequences(&store.counting_audits().await?);
+        let quality = quality_factors(store, quality, &neurons, self.state.clock.now()).await?;
         let config = &self.state.config.scoring;
         Ok(ScoringSnapshot {
             format: SNAPSHOT_FORMAT.to_owned(),

@@ -9,13 +9,16 @@ use muster_gateway::Settings as GatewaySettings;
 use muster_identity::Keypair;
 use muster_process::Tasks;
 use muster_process::operator_token::OperatorToken;
+use muster_protocol::wire::checks::CheckState;
+use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::{Digest, ImageId};
+use muster_protocol::{Digest, ImageId, JobId};
 use muster_session_pool::Service;
 use muster_validator_config::TrustedMinerConfig;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use crate::cross_checks::report;
 use crate::support::fleet::Fleet;
 use crate::support::miner::Miner;
 use crate::support::model::{calibration, model, reference, whole_engine};
@@ -232,6 +235,55 @@ async fn a_miner_that_answers_with_cheaper_weights_is_convicted_by_the_validator
         assert_eq!(runs["runs"][0]["run"], run["run"]);
         let again = audited.world.ask(reqwest::Method::POST, "/v0/audits/runs").await;
         assert_eq!(again["runs"], json!([]), "nothing waits");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_users_report_about_a_session_orders_an_audit_and_its_conviction_refunds_the_answers() {
+    with_validator(model(true, None), false, async |audited| {
+        audited.gather().await;
+        let sessions = audited.world.get("/v0/sessions").await;
+        let job: JobId = sessions["sessions"][0]["job"].as_str().unwrap().parse().unwrap();
+        audited
+            .world
+            .facilitator
+            .send(encode(&report("//User", job, None, 1)))
+            .await;
+        let verdict = audited.world.facilitator.verdict_of(job).await;
+        assert_eq!(verdict.state, CheckState::Differs, "{verdict:?}");
+        assert!(verdict.reason.contains("convicted"), "{verdict:?}");
+        // With the next block the answers of the whole run are refunded, the user's and those to own prompts.
+        audited.world.chain.seal_to(70);
+        let mut refunded = Vec::new();
+        while refunded.len() < 17 {
+            if let ToFacilitator::MusterRefund(refund) = audited.world.facilitator.receive().await {
+                refunded.push(*refund);
+            }
+        }
+        let audits = audited.world.get("/v0/audits").await;
+        let digest = audits["audits"][0]["digest"].as_str().unwrap();
+        assert!(
+            refunded
+                .iter()
+                .all(|one| one.bundle.unwrap().to_string() == digest && one.model == "tiny")
+        );
+        let checks = audited.world.get("/v0/audits/cross-checks").await;
+        assert!(
+            checks["refunded_answers"][digest].as_u64() >= Some(17),
+            "{checks}"
+        );
+        // A report after that finds no answer that waits.
+        let again = report("//User", job, Some(json!("again")), 2);
+        audited.world.facilitator.send(encode(&again)).await;
+        audited.world.seen(70).await;
+        assert_eq!(
+            audited.world.get("/v0/audits/runs").await["runs"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
     })
     .await;
 }

@@ -74,6 +74,8 @@ impl ObservedJob {
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobMetrics(_)
+            | ToFacilitator::MusterJobCheck(_)
+            | ToFacilitator::MusterRefund(_)
             | ToFacilitator::MusterGateway(_)) => panic!("not expected here: {other:?}"),
         }
     }

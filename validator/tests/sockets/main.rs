@@ -20,6 +20,8 @@ mod concurrent_jobs;
 #[cfg(test)]
 mod contradictions;
 #[cfg(test)]
+mod cross_checks;
+#[cfg(test)]
 mod facilitator_faults;
 #[cfg(test)]
 mod faults;

@@ -42,11 +42,14 @@ pub enum Feature {
     Metrics,
     /// `trace`: the context of a job's trace goes with the job, and the times of its stages come back with its end.
     Trace,
+    /// `cross-checks`: a job's terms may declare it deterministic, and the messages that tell what running it again
+    /// showed, and which answers are refunded.
+    CrossChecks,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -58,6 +61,7 @@ impl Feature {
         Self::Machines,
         Self::Metrics,
         Self::Trace,
+        Self::CrossChecks,
     ];
 
     /// The features that this program's roles carry out.
@@ -77,6 +81,7 @@ impl Feature {
             Self::Machines => "machines",
             Self::Metrics => "metrics",
             Self::Trace => "trace",
+            Self::CrossChecks => "cross-checks",
         }
     }
 
@@ -93,6 +98,7 @@ impl Feature {
             Self::Machines => 1 << 8,
             Self::Metrics => 1 << 9,
             Self::Trace => 1 << 10,
+            Self::CrossChecks => 1 << 11,
         }
     }
 
@@ -224,11 +230,17 @@ mod tests {
         let all: FeatureSet = Feature::ALL.into_iter().collect();
         assert_eq!(
             all.to_string(),
-            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, trace"
+            concat!(
+                "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
+                "trace, cross-checks"
+            )
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
-            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","metrics","trace"]"#
+            concat!(
+                r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
+                r#""metrics","trace","cross-checks"]"#
+            )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");

@@ -210,6 +210,19 @@ fn what_validators_and_facilitators_say_beyond_computehorde() {
             r#"{"id":"tiny","input_price":1,"output_price":2}]}"#
         )
         .to_owned(),
+        concat!(
+            r#"{"message_type":"MusterJobCheck","uuid":"11111111-2222-4333-8444-555555555555","origin":"drawn","#,
+            r#""state":"differs","reason":"1 of 1 outputs differs","outputs":[{"name":"/artifacts/a","job":null,"#,
+            r#""trusted":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}],"#,
+            r#""at":"2026-01-21T12:34:56Z"}"#
+        )
+        .to_owned(),
+        concat!(
+            r#"{"message_type":"MusterRefund","response":"chatcmpl-1","#,
+            r#""client":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","model":"tiny","#,
+            r#""answered_at":"2026-01-21T12:34:56Z","input_tokens":1,"output_tokens":2,"bundle":null}"#
+        )
+        .to_owned(),
     ] {
         assert_eq!(rewrite::<ToFacilitator>("ours", &frame), frame);
         let longer = frame.replacen('{', r#"{"x":1,"#, 1);

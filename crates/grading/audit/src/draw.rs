@@ -11,9 +11,37 @@ const DRAW_DOMAIN: &str = "muster/audit-draw/1";
 const NONCE_DOMAIN: &str = "muster/audit-nonce/1";
 const DRAWN_TAG: &str = "muster/draw/1";
 
-/// The draw from one bucket.
+const CHECK_DOMAIN: &str = "muster/cross-check-draw/1";
+
+/// The draw from one bucket of answers, or from the jobs that ended before one block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BucketDraw([u8; 32]);
+
+/// The block by whose hash jobs are drawn. It did not exist when they ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DrawBlock {
+    /// The hash of the chain's first block.
+    pub genesis: Digest,
+    /// The number of the subnet.
+    pub netuid: u16,
+    /// The number of the block.
+    pub number: u64,
+    /// The hash of the block.
+    pub hash: Digest,
+}
+
+impl DrawBlock {
+    /// genesis ‖ subnet (2) ‖ number (8) ‖ hash, integers big-endian.
+    fn message(&self) -> Vec<u8> {
+        [
+            self.genesis.as_bytes().as_slice(),
+            &self.netuid.to_be_bytes(),
+            &self.number.to_be_bytes(),
+            self.hash.as_bytes(),
+        ]
+        .concat()
+    }
+}
 
 impl std::fmt::Debug for BucketDraw {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -43,6 +71,26 @@ impl BucketDraw {
         let message = header.draw_message(block_hash);
         let input = VrfInput {
             domain: DRAW_DOMAIN,
+            message: &message,
+        };
+        proof.check(&validator.0, &input).map(Self)
+    }
+
+    /// The validator's draw from the jobs that are drawn by a block, and its proof.
+    pub fn prove_block(validator: &Keypair, block: &DrawBlock) -> (Self, ProvenOutput) {
+        let message = block.message();
+        let (output, proof) = validator.prove_output(&VrfInput {
+            domain: CHECK_DOMAIN,
+            message: &message,
+        });
+        (Self(output), proof)
+    }
+
+    /// Checks a revealed draw from jobs; `None` if it is another validator's, or of another block.
+    pub fn check_block(validator: &ValidatorKey, block: &DrawBlock, proof: &ProvenOutput) -> Option<Self> {
+        let message = block.message();
+        let input = VrfInput {
+            domain: CHECK_DOMAIN,
             message: &message,
         };
         proof.check(&validator.0, &input).map(Self)
@@ -108,4 +156,26 @@ fn nonce_message(genesis: &Digest, netuid: u16, first_hash: &Digest) -> Vec<u8> 
         first_hash.as_bytes(),
     ]
     .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_of_a_block_is_these_bytes() {
+        let block = DrawBlock {
+            genesis: Digest::of(b"genesis"),
+            netuid: 1,
+            number: 7,
+            hash: Digest::of(b"hash"),
+        };
+        let expected = concat!(
+            "aeebad4a796fcc2e15dc4c6061b45ed9b373f26adfc798ca7d2d8cc58182718e",
+            "0001",
+            "0000000000000007",
+            "d04b98f48e8f8bcc15c6ae5ac050801cd6dcfd428fb5f9e65c4e16e7807340fa"
+        );
+        assert_eq!(hex::encode(block.message()), expected);
+    }
 }

@@ -34,7 +34,7 @@ pub use calibration::{
 };
 pub use canaries::{Canary, CanaryList, OpenedCanary};
 pub use curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
-pub use draw::{BucketDraw, check_nonce_key, nonce_key};
+pub use draw::{BucketDraw, DrawBlock, check_nonce_key, nonce_key};
 pub use e_process::{ALARM, CONFIRMATION, EProcess, LEAST_LOG2, Restart, SHARES};
 pub use honest_bound::HonestBound;
 pub use likelihood::{CAP_LOG2, LikelihoodTable};

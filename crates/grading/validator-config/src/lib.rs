@@ -10,6 +10,7 @@ use std::time::Duration;
 use muster_audit_runner::Settings as AuditSettings;
 use muster_chain::Netuid;
 use muster_collateral_view::CollateralConfig;
+use muster_cross_checks::CrossCheckSettings;
 use muster_gateway::Settings as GatewaySettings;
 use muster_grading_runner::Settings as GradingSettings;
 use muster_http::addresses::AddressRules;
@@ -83,6 +84,8 @@ pub struct Config {
     pub gateway: GatewaySettings,
     /// Spot checks of the gateway's answers.
     pub audit: AuditSettings,
+    /// Deterministic jobs that run again on the trusted miner.
+    pub cross_checks: CrossCheckSettings,
     /// Batches of known-answer proofs.
     pub grading: GradingSettings,
     /// Time limits of jobs and connections.
@@ -289,6 +292,7 @@ impl Default for Config {
             scoring: ScoringConfig::default(),
             gateway: GatewaySettings::default(),
             audit: AuditSettings::default(),
+            cross_checks: CrossCheckSettings::default(),
             grading: GradingSettings::default(),
             timing: TimingConfig::default(),
             retention: ValidatorRetentionConfig::default(),
@@ -647,6 +651,7 @@ impl RoleConfig for Config {
         problems.extend(self.retention.problems("retention"));
         problems.extend(self.gateway.problems("gateway"));
         problems.extend(self.audit.problems("audit"));
+        problems.extend(self.cross_checks.problems("cross_checks"));
         problems.extend(self.grading.problems("grading"));
         problems.extend(self.scoring.problems());
         problems

@@ -3,7 +3,7 @@
 
 use futures_util::future::BoxFuture;
 use muster_protocol::wire::WireError;
-use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata};
+use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, ToFacilitator};
 use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice};
 use muster_protocol::{JobId, JobStatus};
@@ -77,6 +77,10 @@ pub trait LinkBackend: Send + Sync + 'static {
     /// The facts and claims about each miner now, as a facilitator with the feature `machines` is told of them. Called
     /// every few seconds.
     fn miner_notices(&self) -> BoxFuture<'_, Vec<MinerNotice>>;
+
+    /// The messages about jobs that ran again and about refunds behind this number, in their order, for a facilitator
+    /// with the feature `cross-checks`. Called every few seconds.
+    fn next_news(&self, after: i64) -> BoxFuture<'_, Result<Vec<(i64, ToFacilitator)>, StoreError>>;
 
     /// Notes that the facilitator is being dialled.
     fn note_connecting(&self);

@@ -24,6 +24,9 @@ use crate::{FacilitatorLink, LinkEnd, MAX_FRAME, describe_errors};
 /// would delay: an update whose answer is lost is sent again.
 const STORE_DELAY: Duration = Duration::from_millis(20);
 
+/// The pause between two looks for news of checks and refunds.
+const NEWS_EVERY: Duration = Duration::from_secs(3);
+
 pub(crate) struct LinkWriter<'a> {
     pub(crate) link: &'a FacilitatorLink,
     pub(crate) socket: &'a SocketWriter,
@@ -56,6 +59,8 @@ impl LinkWriter<'_> {
         let mut capacity = CapacityReports::new(clock.now());
         let tells_miners = is_muster && self.socket.features().has(Feature::Machines);
         let mut miners = MinerReports::new(clock.now());
+        let tells_checks = is_muster && self.socket.features().has(Feature::CrossChecks);
+        let (mut news_from, mut next_news) = (i64::MIN, clock.now());
         let mut writes = link.backend.outbox_writes();
         let (mut next_beat, mut answer_by, mut store_by) = (clock.now(), None, None);
         loop {
@@ -103,6 +108,13 @@ impl LinkWriter<'_> {
                         self.socket.send(encode(&notice)).await?;
                     }
                 }
+                () = clock.sleep_until(next_news), if tells_checks => {
+                    for (sequence, message) in link.backend.next_news(news_from).await? {
+                        self.socket.send(encode(&message)).await?;
+                        news_from = sequence;
+                    }
+                    next_news = clock.now().plus(NEWS_EVERY);
+                }
                 () = clock.sleep_until(next_beat) => {
                     self.socket.send(encode(&ToFacilitator::V0Heartbeat(Heartbeat {}))).await?;
                     next_beat = clock.now().plus(link.heartbeat);
@@ -138,6 +150,8 @@ impl LinkWriter<'_> {
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)
+            | ToFacilitator::MusterJobCheck(_)
+            | ToFacilitator::MusterRefund(_)
             | ToFacilitator::MusterGateway(_)) => message,
         };
         self.socket.send(encode(&message)).await?;

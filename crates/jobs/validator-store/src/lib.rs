@@ -114,6 +114,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             include_str!("../migrations/0027_answer_log.sql"),
         ),
         (
+            31,
+            "cross checks",
+            include_str!("../migrations/0031_cross_checks.sql"),
+        ),
+        (
             32,
             "self_tests",
             include_str!("../migrations/0032_self_tests.sql"),

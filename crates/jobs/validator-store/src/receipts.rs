@@ -19,8 +19,8 @@ const NO_BLOCK: i64 = -1;
 
 /// Sums up the answers of a job's sessions. Both tables have an index for it, since the sessions of months are kept.
 const SESSION_WORK: &str = "SELECT \
-    CAST(COALESCE(SUM(CASE WHEN r.verdict = 'proven' THEN r.input_tokens ELSE 0 END), 0) AS BIGINT) AS input, \
-    CAST(COALESCE(SUM(CASE WHEN r.verdict = 'proven' THEN r.output_tokens ELSE 0 END), 0) AS BIGINT) AS output, \
+    CAST(COALESCE(SUM(CASE WHEN r.verdict = 'proven' AND r.refunded IS NULL THEN r.input_tokens ELSE 0 END), 0) AS BIGINT) AS input, \
+    CAST(COALESCE(SUM(CASE WHEN r.verdict = 'proven' AND r.refunded IS NULL THEN r.output_tokens ELSE 0 END), 0) AS BIGINT) AS output, \
     CAST(COALESCE(SUM(CASE WHEN r.verdict <> 'proven' THEN 1 ELSE 0 END), 0) AS BIGINT) AS unproven, \
     MAX(s.fault) AS fault \
     FROM sessions s LEFT JOIN responses r ON r.session_id = s.session_id WHERE s.job_id = $1 AND s.miner = $2";
@@ -28,9 +28,9 @@ const SESSION_WORK: &str = "SELECT \
 /// The answers of a job's sealed sessions at one miner, by the gateway's own counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionWork {
-    /// Input tokens of the proven answers.
+    /// Input tokens of the proven answers that are not refunded.
     pub input_tokens: u64,
-    /// Output tokens of the proven answers.
+    /// Output tokens of the proven answers that are not refunded.
     pub output_tokens: u64,
     /// Number of answers without a proof, which pay nothing.
     pub unproven: u64,
@@ -125,8 +125,8 @@ impl Store {
         rows.iter().map(view).collect()
     }
 
-    /// The finished receipts that count in these blocks, both ends included: this validator's own, then those of
-    /// others.
+    /// The finished receipts that count in these blocks, both ends included: this validator's own without those of
+    /// refunded attempts, then those of others.
     ///
     /// # Errors
     /// The database fails.
@@ -159,7 +159,9 @@ impl Store {
     async fn own_finished_between(&self, first: BlockNumber, last: BlockNumber) -> Result<Vec<PaidReceipt>> {
         let rows = sqlx::query(
             "SELECT r.payload, a.class FROM receipts r LEFT JOIN attempts a ON a.attempt_id = r.attempt_id \
-             WHERE r.kind = $1 AND r.block >= $2 AND r.block <= $3 AND r.chain = $4 ORDER BY r.block, r.attempt_id",
+             WHERE r.kind = $1 AND r.block >= $2 AND r.block <= $3 AND r.chain = $4 \
+             AND NOT EXISTS (SELECT 1 FROM refunded_attempts f WHERE f.attempt_id = r.attempt_id) \
+             ORDER BY r.block, r.attempt_id",
         )
         .bind(ReceiptKind::Finished.as_str())
         .bind(to_signed(first.0))

@@ -26,7 +26,7 @@ use muster_openai::{OpenAiError, TokenBounds, TokenMeter, TokenUsage};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_process::own_address::is_own_address;
-use muster_protocol::{Digest, Timestamp, ValidatorKey};
+use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
 use muster_response_proof::headers::{
     AUDIT_CONSENT, CLIENT_NONCE, keep_proof_trailer, keep_response_headers,
 };
@@ -264,6 +264,11 @@ impl GatewayClient {
         };
         connections.insert(origin.clone(), pinned);
         Ok(http)
+    }
+
+    /// The key that signs the tokens.
+    pub fn key(&self) -> Hotkey {
+        self.keypair.hotkey()
     }
 
     fn token(&self, audience: ValidatorKey, client: Digest) -> HeaderValue {

@@ -9,7 +9,7 @@ use muster_http::rate_limit::CredentialPace;
 use muster_openai::OpenAiError;
 use muster_process::connections::AddressGroup;
 use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
-use muster_response_proof::{Envelope, GatewayToken};
+use muster_response_proof::{Envelope, GatewayToken, client_pseudonym};
 use parking_lot::Mutex;
 
 use crate::settings::Settings;
@@ -123,10 +123,7 @@ fn too_many_failures(retry_after: Duration) -> OpenAiError {
 }
 
 fn pseudonym(issuer: &[u8], name: &[u8]) -> ClientPseudonym {
-    let mut bytes = b"muster/gateway-client/1".to_vec();
-    bytes.extend_from_slice(Digest::of(issuer).as_bytes());
-    bytes.extend_from_slice(name);
-    ClientPseudonym(Digest::of(&bytes))
+    ClientPseudonym(client_pseudonym(issuer, name))
 }
 
 #[cfg(test)]

@@ -42,5 +42,5 @@ pub use nonce::{NonceInput, RequestNonce, answer_seed};
 pub use proof::{EngineFacts, ResponseProof, TokenFacts};
 pub use session_close::SessionClose;
 pub use stream_end::StreamEnd;
-pub use token::{GatewayToken, MAX_LIFETIME, TokenRejection};
+pub use token::{GatewayToken, MAX_LIFETIME, TokenRejection, client_pseudonym};
 pub use tree::{CHUNK, ChunkTree, OutputPrefix, hash_chunk, inclusion_path, root_by_path, root_of};

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use muster_identity::{Keypair, sign_job, sign_terms};
+use muster_identity::{Keypair, sign_job, sign_request, sign_terms};
 use muster_process::SharedClock;
 use muster_protocol::rest::{
     AccountDeleted, AccountView, AccountWebhookView, ApiKey, CreateFile, CreateJob, CreateKey, FilePage,
-    FileView, JobMetricsView, JobPage, JobView, KeyList, LoginNonce, LoginRequest, MinerView, SetWebhook,
-    SubnetCapacity, Token, WebLink, headers,
+    FileView, JobMetricsView, JobPage, JobView, KeyList, LoginNonce, LoginRequest, Message, MinerView,
+    ReportCheat, SetWebhook, SubnetCapacity, Token, WebLink, headers,
 };
+use muster_protocol::wire::checks::JobCheck;
 use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER, MinerKey};
 use parking_lot::Mutex;
 use reqwest::{Client as Http, Method, RequestBuilder, Response, StatusCode};
@@ -392,6 +393,39 @@ impl Client {
     pub async fn job_metrics(&self, id: JobId) -> ClientResult<JobMetricsView> {
         self.require(Feature::Metrics).await?;
         self.get(&format!("/api/v1/jobs/{id}/metrics/")).await
+    }
+
+    /// The validator's finding by running a job again on its own miner.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; refused with 404 while it has told nothing.
+    pub async fn job_check(&self, id: JobId) -> ClientResult<JobCheck> {
+        self.require(Feature::CrossChecks).await?;
+        self.get(&format!("/api/v1/jobs/{id}/check/")).await
+    }
+
+    /// Reports a job as cheated, signed by the hotkey where there is one.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; refused with 400 if the job was reported before.
+    pub async fn report_cheat(&self, report: &ReportCheat) -> ClientResult<Message> {
+        const PATH: &str = "/api/v1/cheated-job/";
+        let Credential::Hotkey(pair) = &self.credential else {
+            return self.post(PATH, report).await;
+        };
+        let timestamp_ns = self.clock.now().micros().saturating_mul(1_000);
+        let body = serde_json::to_value(report).unwrap_or_default();
+        let signed = sign_request(pair, &body, timestamp_ns);
+        let request = || {
+            self.ask(Method::POST, PATH)
+                .header(headers::SIGNATURE_TYPE, "bittensor")
+                .header(headers::SIGNATORY, signed.signatory.to_string())
+                .header(headers::TIMESTAMP_NS, timestamp_ns.to_string())
+                .header(headers::SIGNATURE, signed.signature.to_base64())
+                .header(headers::SIGNATURE_SCOPE, "FullRequest")
+                .json(&body)
+        };
+        self.send(request, false).await
     }
 
     /// Asks for a job to be stopped. It has ended when its status says so.

@@ -10,6 +10,7 @@
 
 pub mod access_policy;
 pub mod account;
+pub mod bounds;
 pub mod capacity;
 pub mod connections;
 pub mod event_slots;

@@ -6,6 +6,7 @@
 mod account_deletion;
 mod api_keys;
 mod audit;
+mod checks;
 mod jobs;
 mod live_output;
 mod miner_reports;
@@ -34,6 +35,7 @@ use uuid::Uuid;
 pub use account_deletion::{AccountDeletion, PendingDeletion, deletions_of};
 pub use api_keys::{KeyCreation, KeyOwner, NewKey};
 pub use audit::{Actor, AuditAction};
+pub use checks::RefundedUsage;
 pub use jobs::{
     CancellationOutcome, JobCreation, JobListing, JobSubmission, MAX_PAGE_BYTES, StoredJob, StoredJobPage,
     UpdateOutcome,
@@ -113,6 +115,11 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             24,
             "program reports",
             include_str!("../migrations/0024_program_reports.sql"),
+        ),
+        (
+            25,
+            "checks and refunds",
+            include_str!("../migrations/0025_checks_and_refunds.sql"),
         ),
     ])
 });

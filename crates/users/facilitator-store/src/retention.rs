@@ -43,6 +43,7 @@ pub(super) const JOB_PARTS: &[(&str, &str)] = &[
     ("metric_series", "job"),
     ("feedback", "job"),
     ("cheat_reports", "job"),
+    ("job_checks", "job"),
     ("webhook_messages", "job"),
     ("jobs", "uuid"),
 ];
@@ -221,6 +222,12 @@ impl RetentionCutoffs {
                 "model_usage",
                 "DELETE FROM model_usage WHERE (account, day, model) IN \
                  (SELECT account, day, model FROM model_usage WHERE day < $1 LIMIT $2)",
+                usage_day.min(today),
+            ),
+            of(
+                "refunds",
+                "DELETE FROM refunds WHERE (validator, response) IN \
+                 (SELECT validator, response FROM refunds WHERE day < $1 LIMIT $2)",
                 usage_day.min(today),
             ),
             of(

@@ -9,6 +9,7 @@ mod amount;
 mod audits;
 mod calls;
 mod check;
+mod cross_checks;
 mod listing;
 mod route_text;
 mod self_tests;
@@ -21,6 +22,7 @@ pub use audits::{
 };
 pub use calls::OperatorToolError;
 pub use check::{CheckArguments, check_trusted_miner};
+pub use cross_checks::list_cross_checks;
 pub use listing::list_collateral;
 pub use route_text::describe_routes;
 pub use self_tests::{SelfTestArguments, self_test};

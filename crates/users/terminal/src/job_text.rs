@@ -3,6 +3,7 @@
 use muster_protocol::job::Outcome;
 use muster_protocol::rest::{JobView, ProgressEvent, QueueEvent, QueuedJob, StatusEntry, WebhookDelivery};
 use muster_protocol::upload::FileUpload;
+use muster_protocol::wire::checks::{CheckOrigin, JobCheck};
 use muster_protocol::{Receipt, Timestamp};
 
 use crate::print;
@@ -32,6 +33,28 @@ pub fn output(upload: &FileUpload) -> (&str, &str) {
         FileUpload::SingleFilePost(post) => (&post.relative_path, &post.url),
         FileUpload::SingleFilePut(put) => (&put.relative_path, &put.url),
     }
+}
+
+/// The validator's finding by running a job again, with each output that was compared.
+pub fn describe_check(check: &JobCheck) -> String {
+    let why = match check.origin {
+        CheckOrigin::Drawn => "drawn",
+        CheckOrigin::Reported => "reported",
+        CheckOrigin::Unknown => "run again",
+    };
+    let mut text = format!("{} ({why})", check.state);
+    if !check.reason.is_empty() {
+        text = format!("{text}: {}", check.reason);
+    }
+    for output in &check.outputs {
+        let word = if output.job == output.trusted {
+            "same   "
+        } else {
+            "differs"
+        };
+        text = format!("{text}\n  {word} {}", output.name);
+    }
+    text
 }
 
 /// A job from beginning to end.

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
+use muster_identity::verify_receipt;
 use muster_protocol::job::Outcome;
 use muster_protocol::rest::{JobMetricsView, JobView, QueuedJob};
 use muster_protocol::volume::VolumePart;
+use muster_protocol::wire::checks::JobCheck;
 use muster_protocol::{Receipt, StageTime, Timestamp};
 
 use crate::frame::{Section, Visitor, page, token};
 use crate::jobs::took;
 use crate::status::{badge, failure_of, of_job, word_of};
 use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
-use crate::{job_curves, job_output, job_route, job_way};
+use crate::{job_check, job_curves, job_output, job_route, job_way};
 
 /// A receipt, with the result of checking both of its signatures.
 #[derive(Clone, Debug)]
@@ -23,21 +25,50 @@ pub struct CheckedReceipt {
     pub is_valid: bool,
 }
 
+/// The receipts that came with the job's end, each with the check of both signatures.
+pub fn check_receipts(view: &JobView, now: Timestamp) -> Vec<CheckedReceipt> {
+    let last = view
+        .status_history
+        .last()
+        .and_then(|entry| entry.metadata.as_ref());
+    let extension = last.and_then(|metadata| metadata.muster.as_ref());
+    let receipts: &[Receipt] = extension
+        .map(|found| found.receipts.as_slice())
+        .unwrap_or_default();
+    let check = |receipt: &Receipt| CheckedReceipt {
+        is_valid: verify_receipt(receipt.clone(), now).is_ok(),
+        receipt: receipt.clone(),
+    };
+    receipts.iter().map(check).collect()
+}
+
 /// The width of the drawing of the steps, in its own units.
 const TIMELINE: f64 = 1_000.0;
 
 /// The width of a step that took no time.
 const LEAST_BAR: f64 = 8.0;
 
-/// The page. The parts with `data-swap` are replaced by the script when the status changes. `way` has the stages of the
-/// job's way with their depths.
-pub fn render(
-    visitor: &Visitor<'_>,
-    view: &JobView,
-    metrics: &JobMetricsView,
-    receipts: &[CheckedReceipt],
-    way: &[(usize, StageTime)],
-) -> String {
+/// The facts about a job beside its view.
+#[derive(Clone, Copy, Debug)]
+pub struct JobFindings<'a> {
+    /// The metrics that its program reported.
+    pub metrics: &'a JobMetricsView,
+    /// The receipts that came with its end.
+    pub receipts: &'a [CheckedReceipt],
+    /// The stages of its way with their depths.
+    pub way: &'a [(usize, StageTime)],
+    /// The finding of its validator by running it again, if it has told anything.
+    pub check: Option<&'a JobCheck>,
+}
+
+/// The page. The parts with `data-swap` are replaced by the script when the status changes.
+pub fn render(visitor: &Visitor<'_>, view: &JobView, found: &JobFindings<'_>) -> String {
+    let JobFindings {
+        metrics,
+        receipts,
+        way,
+        check,
+    } = *found;
     let id = view.uuid.to_string();
     let open = !view.last_status().is_terminal();
     let body = html! {
@@ -50,6 +81,7 @@ pub fn render(
                 }
                 aside #side data-swap aria-label="Details of the job" {
                     (steps(view, visitor.now))
+                    @if let Some(check) = check { (job_check::section(check, visitor.now)) }
                     (job_route::section(view, receipts))
                     (job_way::section(way, receipts))
                     (outputs(view))

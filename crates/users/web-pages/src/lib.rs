@@ -9,6 +9,7 @@ pub mod chat;
 pub mod files;
 pub mod frame;
 pub mod job;
+mod job_check;
 mod job_curves;
 pub mod job_output;
 mod job_route;

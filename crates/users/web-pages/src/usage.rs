@@ -2,13 +2,14 @@
 
 use maud::{Markup, html};
 use muster_protocol::Timestamp;
+use serde::Deserialize;
 
 use crate::PagePart;
 use crate::frame::{Section, Visitor, page, part, scroll};
-use crate::text::{number, utc};
+use crate::text::{number, plain, shorten, utc};
 
 /// The use of one model on one day.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ModelDay {
     /// Days since 1970-01-01, UTC.
     pub day: i64,
@@ -22,6 +23,27 @@ pub struct ModelDay {
     pub output_tokens: u64,
 }
 
+/// Answers of one model that are refunded, of one day.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct RefundedDay {
+    /// The day, the model, and the numbers of answers and tokens.
+    #[serde(flatten)]
+    pub answers: ModelDay,
+    /// The digest of the bundle of evidence that convicts their miner.
+    pub bundle: String,
+}
+
+/// The use of models, and what of it is refunded: the answer of `GET /api/v1/usage/`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct ModelUse {
+    /// The use by day and model, the newest days first.
+    #[serde(rename = "results")]
+    pub days: Vec<ModelDay>,
+    /// The refunded part of it, the newest days first.
+    #[serde(default)]
+    pub refunded: Vec<RefundedDay>,
+}
+
 /// The days in the chart.
 const DAYS: i64 = 30;
 const DAY_S: i64 = 86_400;
@@ -29,10 +51,11 @@ const DAY_S: i64 = 86_400;
 const HEIGHT: u64 = 100;
 
 /// The page of the usage as HTML.
-pub fn render(visitor: &Visitor<'_>, days: &PagePart<Vec<ModelDay>>) -> String {
+pub fn render(visitor: &Visitor<'_>, usage: &PagePart<ModelUse>) -> String {
     let body = html! {
         h1 { "Usage" }
-        (part(days, |days| html! {
+        (part(usage, |ModelUse { days, refunded }| html! {
+            @if !refunded.is_empty() { (refunds(refunded)) }
             @if days.is_empty() {
                 p.empty { "No model has answered this account yet. " a href="/chat" { "Ask one" } "." }
             } @else {
@@ -42,6 +65,34 @@ pub fn render(visitor: &Visitor<'_>, days: &PagePart<Vec<ModelDay>>) -> String {
         }))
     };
     page("Usage", Section::Usage, visitor, &body)
+}
+
+/// The refunded answers: what they cost is not owed.
+fn refunds(refunded: &[RefundedDay]) -> Markup {
+    html! {
+        section aria-labelledby="refunds" {
+            h2 #refunds { "Refunded" }
+            p { "The miners of these answers were convicted of serving another model. The tables below still count them." }
+            (scroll("Refunded answers", &html! {
+                table {
+                    thead { tr {
+                        th scope="col" { "Day" } th scope="col" { "Model" } th.n scope="col" { "Answers" }
+                        th.n scope="col" { "Tokens" } th scope="col" { "Evidence" }
+                    } }
+                    tbody {
+                        @for RefundedDay { answers, bundle } in refunded {
+                            tr {
+                                td.day { (date(answers.day)) } td.mono { (plain(&answers.model)) }
+                                td.n { (number(answers.requests)) }
+                                td.n { (number(answers.input_tokens.saturating_add(answers.output_tokens))) }
+                                td.mono title=(bundle) { (shorten(bundle)) }
+                            }
+                        }
+                    }
+                }
+            }))
+        }
+    }
 }
 
 fn date(day: i64) -> String {

@@ -1,6 +1,7 @@
 //! A scripted facilitator.
 
 use muster_identity::{Keypair, sign_job, verify_challenge, verify_facilitator_auth};
+use muster_protocol::wire::checks::{CheckState, JobCheck};
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
 use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{
@@ -145,10 +146,45 @@ impl Facilitator {
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterMiner(_)
+                | ToFacilitator::MusterJobCheck(_)
+                | ToFacilitator::MusterRefund(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
                 | ToFacilitator::MusterChallengeResponse(_)) => panic!("live output was due, not {other:?}"),
+            }
+        }
+    }
+
+    /// The next word about a job that runs again; everything before it is dropped, and status updates are answered.
+    pub(crate) async fn check_of(&mut self, job: JobId) -> JobCheck {
+        loop {
+            match self.receive().await {
+                ToFacilitator::MusterJobCheck(notice) if notice.uuid == job => return *notice,
+                ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
+                ToFacilitator::MusterJobCheck(_)
+                | ToFacilitator::MusterRefund(_)
+                | ToFacilitator::MusterJobQueued(_)
+                | ToFacilitator::V0Heartbeat(_)
+                | ToFacilitator::MusterJobLog(_)
+                | ToFacilitator::MusterJobProgress(_)
+                | ToFacilitator::MusterJobMetrics(_)
+                | ToFacilitator::MusterCapacity(_)
+                | ToFacilitator::MusterMiner(_)
+                | ToFacilitator::MusterGateway(_) => {}
+                other @ (ToFacilitator::V0AuthenticationRequest(_)
+                | ToFacilitator::V0MachineSpecsUpdate(_)
+                | ToFacilitator::MusterChallengeResponse(_)) => panic!("a check was due, not {other:?}"),
+            }
+        }
+    }
+
+    /// The verdict about a job that runs again.
+    pub(crate) async fn verdict_of(&mut self, job: JobId) -> JobCheck {
+        loop {
+            let notice = self.check_of(job).await;
+            if notice.state != CheckState::Pending {
+                return notice;
             }
         }
     }
@@ -166,6 +202,8 @@ impl Facilitator {
                 | ToFacilitator::MusterJobMetrics(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterMiner(_)
+                | ToFacilitator::MusterJobCheck(_)
+                | ToFacilitator::MusterRefund(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
@@ -188,6 +226,8 @@ impl Facilitator {
                 | ToFacilitator::MusterJobMetrics(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterMiner(_)
+                | ToFacilitator::MusterJobCheck(_)
+                | ToFacilitator::MusterRefund(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
@@ -210,6 +250,8 @@ impl Facilitator {
                 | ToFacilitator::MusterJobMetrics(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
+                | ToFacilitator::MusterJobCheck(_)
+                | ToFacilitator::MusterRefund(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)
@@ -232,6 +274,8 @@ impl Facilitator {
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterMiner(_)
+                | ToFacilitator::MusterJobCheck(_)
+                | ToFacilitator::MusterRefund(_)
                 | ToFacilitator::MusterGateway(_) => {}
                 other @ (ToFacilitator::V0AuthenticationRequest(_)
                 | ToFacilitator::V0MachineSpecsUpdate(_)

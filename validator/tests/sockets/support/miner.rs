@@ -257,15 +257,20 @@ impl Session {
     }
 
     pub(crate) async fn finished(&mut self, job_uuid: AttemptId) {
+        self.finished_with(job_uuid, "hello\n", "aGk=").await;
+    }
+
+    /// Sends the result of an attempt: its standard output, and its one artifact in base64.
+    pub(crate) async fn finished_with(&mut self, job_uuid: AttemptId, stdout: &str, artifact: &str) {
         let specs = json!({ "specs": { "cpu": { "count": 8 } } });
         self.send(FromMiner::V0MachineSpecsRequest(MachineSpecs { job_uuid, specs }))
             .await;
         self.send(FromMiner::V0JobFinishedRequest(JobFinished {
             job_uuid,
-            docker_process_stdout: "hello\n".to_owned(),
+            docker_process_stdout: stdout.to_owned(),
             docker_process_stderr: String::new(),
             artifacts: Some(
-                [("/artifacts/a".to_owned(), "aGk=".to_owned())]
+                [("/artifacts/a".to_owned(), artifact.to_owned())]
                     .into_iter()
                     .collect(),
             ),

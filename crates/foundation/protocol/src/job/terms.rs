@@ -14,6 +14,9 @@ const TERMS_DOMAIN: &[u8] = b"muster/job-terms/1";
 /// The same for terms with rules for metrics, which earlier releases do not know.
 const TERMS_DOMAIN_2: &[u8] = b"muster/job-terms/2";
 
+/// The same for terms that declare the job deterministic.
+const TERMS_DOMAIN_3: &[u8] = b"muster/job-terms/3";
+
 /// Seconds for fetching the image of a job whose terms say nothing: half an hour, in which a line of 50 Mbit/s brings
 /// 11 GB.
 pub const DEFAULT_IMAGE_SECS: u64 = 1_800;
@@ -54,6 +57,10 @@ pub struct JobTerms {
     /// The rules that find metrics in the program's standard output, at most [`MAX_METRIC_RULES`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricRule>,
+    /// Whether the user declares that the job's outputs follow from its inputs alone, so that the validator may run it
+    /// again on its own miner and compare them. The miner that runs the job is not told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deterministic: bool,
 }
 
 /// The archive of a user's own image, as `docker save` writes it. The job names the image in it by its id.
@@ -142,10 +149,17 @@ impl JobTerms {
     ///
     /// Terms with rules for metrics have a zero byte behind the job's digest, and at the end the number of rules (1)
     /// and each of them: the length of its name (1), the name, the length of its pattern (2), the pattern.
+    ///
+    /// Terms of a deterministic job have two zero bytes behind the job's digest, and at the end the rules, also where
+    /// their number is 0.
     pub fn layout(&self, job: &[u8; 64]) -> Vec<u8> {
         let mut layout = Vec::with_capacity(128);
         layout.extend_from_slice(job);
-        if !self.metrics.is_empty() {
+        let is_later = !self.metrics.is_empty() || self.deterministic;
+        if is_later {
+            layout.push(0);
+        }
+        if self.deterministic {
             layout.push(0);
         }
         layout.push(self.priority.0);
@@ -162,7 +176,7 @@ impl JobTerms {
             layout.extend_from_slice(archive.sha256.as_bytes());
             layout.extend_from_slice(&archive.length.to_le_bytes());
         }
-        if !self.metrics.is_empty() {
+        if is_later {
             // Longer lists, names and patterns are over their limits.
             layout.push(u8::try_from(self.metrics.len()).unwrap_or(u8::MAX));
             for rule in &self.metrics {
@@ -176,12 +190,13 @@ impl JobTerms {
         layout
     }
 
-    /// The 32 bytes that are signed: SHA-256 of the domain and the layout. The domain is `muster/job-terms/1`, and
-    /// `muster/job-terms/2` for terms with rules for metrics.
+    /// The 32 bytes that are signed: SHA-256 of the domain and the layout. The domain is `muster/job-terms/1`,
+    /// `muster/job-terms/2` for terms with rules for metrics, and `muster/job-terms/3` for those of deterministic jobs.
     pub fn digest(&self, job: &[u8; 64]) -> [u8; 32] {
-        let domain = match self.metrics.is_empty() {
-            true => TERMS_DOMAIN,
-            false => TERMS_DOMAIN_2,
+        let domain = match (self.deterministic, self.metrics.is_empty()) {
+            (true, _) => TERMS_DOMAIN_3,
+            (false, true) => TERMS_DOMAIN,
+            (false, false) => TERMS_DOMAIN_2,
         };
         Sha256::new()
             .chain_update(domain)
@@ -258,6 +273,7 @@ mod tests {
                 length: 258,
             }),
             metrics: vec![],
+            deterministic: false,
         }
     }
 
@@ -297,6 +313,39 @@ mod tests {
         assert_eq!(over(vec![rule("a", "b"); 41]), ["metrics"]);
         assert_eq!(over(vec![rule("a", "")]), ["metrics"]);
         assert_eq!(over(vec![rule("a", &"b".repeat(501))]), ["metrics"]);
+    }
+
+    #[test]
+    fn a_deterministic_job_is_of_the_third_layout() {
+        let start = "07".repeat(64);
+        let plain = JobTerms {
+            deterministic: true,
+            ..JobTerms::default()
+        };
+        assert_eq!(
+            hex::encode(plain.layout(&[7; 64])),
+            format!("{start}00000500000000")
+        );
+        assert_eq!(
+            hex::encode(plain.digest(&[7; 64])),
+            "3eb9743e6e4d546b88074e862526c0078adf6275a32c050b633d0cd17d369b37"
+        );
+        let with_rule = JobTerms {
+            metrics: vec![rule("a", "b")],
+            ..plain.clone()
+        };
+        assert_eq!(
+            hex::encode(with_rule.layout(&[7; 64])),
+            format!("{start}000005000000010161010062")
+        );
+        assert_eq!(
+            serde_json::to_string(&plain).unwrap(),
+            r#"{"priority":5,"deterministic":true}"#
+        );
+        assert_eq!(
+            serde_json::from_str::<JobTerms>(r#"{"deterministic":true}"#).unwrap(),
+            plain
+        );
     }
 
     #[test]
@@ -404,13 +453,17 @@ mod tests {
         let seconds = || prop::option::of(prop_oneof![0..3_u64, any::<u64>()]);
         let rules = prop::collection::vec(("[a-c]{1,3}", ".{0,8}"), 0..4)
             .prop_map(|rules| rules.iter().map(|(name, pattern)| rule(name, pattern)).collect());
-        (seconds(), 1..=10_u8, seconds(), prop::option::of(archive), rules).prop_map(
-            |(image_time_limit, priority, queue_time_limit, image_archive, metrics)| JobTerms {
-                image_time_limit,
-                priority: priority.try_into().unwrap(),
-                queue_time_limit,
-                image_archive,
-                metrics,
+        let archive = prop::option::of(archive);
+        (seconds(), 1..=10_u8, seconds(), archive, rules, any::<bool>()).prop_map(
+            |(image_time_limit, priority, queue_time_limit, image_archive, metrics, deterministic)| {
+                JobTerms {
+                    image_time_limit,
+                    priority: priority.try_into().unwrap(),
+                    queue_time_limit,
+                    image_archive,
+                    metrics,
+                    deterministic,
+                }
             },
         )
     }

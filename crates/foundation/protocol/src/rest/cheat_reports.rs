@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::wire::checks::JobCheck;
 use crate::{Digest, JobId, Timestamp};
 
 /// `GET /api/v1/jobs/{uuid}/cheat-report/`: the report about a job, and what comparing the outputs shows now.
@@ -22,6 +23,9 @@ pub struct CheatReportView {
     pub reported_at: Timestamp,
     /// The comparison of the outputs of both jobs.
     pub comparison: OutputComparison,
+    /// The validator's finding by running the job again; null until it has told.
+    #[serde(default)]
+    pub check: Option<JobCheck>,
 }
 
 /// Whether two jobs have the same outputs.

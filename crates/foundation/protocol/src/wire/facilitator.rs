@@ -5,6 +5,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::checks::{JobCheck, RefundNotice};
 use super::machines::MinerNotice;
 use super::miner::StreamingDetails;
 use super::muster::{
@@ -50,6 +51,10 @@ pub enum ToFacilitator {
     MusterMiner(Box<MinerNotice>),
     /// Muster's own: the address and the models of the validator's gateway.
     MusterGateway(Box<GatewayNotice>),
+    /// Muster's own: what running a job again showed.
+    MusterJobCheck(Box<JobCheck>),
+    /// Muster's own: an answer that is refunded.
+    MusterRefund(Box<RefundNotice>),
 }
 
 /// A message from a facilitator to a validator.

@@ -351,10 +351,12 @@ impl JobExtension {
         let private = archive.is_some() || self.registry.is_some();
         let terms = self.terms.is_some() || self.registry.is_some();
         let metrics = self.terms.as_ref().is_some_and(|terms| !terms.metrics.is_empty());
+        let deterministic = self.terms.as_ref().is_some_and(|terms| terms.deterministic);
         let needed = [
             (terms, Feature::Terms),
             (private, Feature::PrivateImages),
             (metrics, Feature::Metrics),
+            (deterministic, Feature::CrossChecks),
         ];
         let needed = needed.into_iter().filter(|(needed, _)| *needed);
         needed.map(|(_, feature)| feature).collect()

@@ -242,4 +242,12 @@ pub(super) const METRICS: &[MetricEntry] = &[
         "1 if the last self-test of the spot checks convicted the cheat that was planted, 0 if it did not.",
     )
     .needing("a self-test with a verdict"),
+    metric(
+        "muster_cross_checks_total",
+        Counter,
+        &[Validator],
+        &[one_of("verdict", &["agrees", "differs", "unproven"])],
+        "Users' jobs that ran again on the validator's own miner, by what that showed.",
+    )
+    .needing("a job that ran again"),
 ];

@@ -6,24 +6,27 @@ use clap::Args;
 use muster_job_metrics::MetricRules;
 use muster_protocol::job::{ArchiveSource, JobTerms, MetricNameError, MetricRule, Priority};
 
-use super::user::duration;
+use crate::duration;
 
 /// Terms of a job, which ComputeHorde's fields cannot hold. A facilitator or validator that does not know terms refuses
 /// the job.
 #[derive(Debug, Args)]
-pub(crate) struct TermsOptions {
+pub struct TermsOptions {
     /// How long the executor may take to fetch the image; by default 30m.
     #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) image_time_limit: Option<Duration>,
+    pub image_time_limit: Option<Duration>,
     /// The job's place among your own waiting jobs: 1 (last) to 10 (first); by default 5.
     #[arg(long, value_name = "N")]
-    pub(crate) priority: Option<Priority>,
+    pub priority: Option<Priority>,
     /// How long the job may wait for an executor.
     #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) queue_time: Option<Duration>,
+    pub queue_time: Option<Duration>,
     /// A metric in the output: its name, and a regular expression whose first group is the number. Repeatable.
     #[arg(long = "metric", value_name = "NAME=REGEX", value_parser = metric_rule)]
-    pub(crate) metrics: Vec<MetricRule>,
+    pub metrics: Vec<MetricRule>,
+    /// The outputs follow from the inputs alone: the validator may run the job again on its own miner and compare.
+    #[arg(long)]
+    pub deterministic: bool,
 }
 
 /// Reads `NAME=REGEX`.
@@ -42,13 +45,14 @@ fn metric_rule(text: &str) -> Result<MetricRule, String> {
 impl TermsOptions {
     /// The terms; none where no option was given and the image lies in no archive, so that the job is one that every
     /// facilitator takes.
-    pub(crate) fn terms(&self, image_archive: Option<ArchiveSource>) -> Option<JobTerms> {
+    pub fn terms(&self, image_archive: Option<ArchiveSource>) -> Option<JobTerms> {
         let terms = JobTerms {
             image_time_limit: self.image_time_limit.map(|limit| limit.as_secs()),
             priority: self.priority.unwrap_or_default(),
             queue_time_limit: self.queue_time.map(|limit| limit.as_secs()),
             image_archive,
             metrics: self.metrics.clone(),
+            deterministic: self.deterministic,
         };
         (self.priority.is_some() || terms != JobTerms::default()).then_some(terms)
     }
@@ -82,6 +86,7 @@ mod tests {
             priority: None,
             queue_time: None,
             metrics: vec![],
+            deterministic: false,
         };
         assert_eq!(options.terms(None), None);
         options.priority = Some(Priority::default());

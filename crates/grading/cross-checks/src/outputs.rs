@@ -1,0 +1,166 @@
+//! The outputs of a job, by digest, and their comparison with those of another run. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_protocol::Digest;
+use muster_protocol::wire::checks::CheckedOutput;
+use muster_protocol::wire::facilitator::MinerResponse;
+use serde::{Deserialize, Serialize};
+
+/// The name of a program's standard output.
+const STDOUT: &str = "stdout";
+
+/// The outputs of one run of a job, by their SHA-256.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobOutputs {
+    /// The program's standard output.
+    pub stdout: Digest,
+    /// The artifacts, by their paths.
+    pub files: BTreeMap<String, Digest>,
+}
+
+impl JobOutputs {
+    /// The outputs in the result of a job that has completed.
+    pub fn of(response: &MinerResponse) -> Self {
+        let digest = |contents: &String| match STANDARD.decode(contents) {
+            Ok(bytes) => Digest::of(&bytes),
+            // No run on the validator's own miner gives such a text, so the file has to differ from every one there.
+            Err(_) => Digest::of(format!("muster/no-base64/1{contents}").as_bytes()),
+        };
+        let artifacts = response.artifacts.iter().flatten();
+        Self {
+            stdout: Digest::of(response.docker_process_stdout.as_bytes()),
+            files: artifacts
+                .map(|(path, contents)| (path.clone(), digest(contents)))
+                .collect(),
+        }
+    }
+
+    /// Compares these outputs of a user's job with those of another run. Standard output is compared only where
+    /// neither run has a file: programs print times there that a deterministic job need not repeat.
+    pub fn compare(&self, other: &Self) -> Comparison {
+        let paths: BTreeSet<&String> = self.files.keys().chain(other.files.keys()).collect();
+        let files = paths.into_iter().map(|path| CheckedOutput {
+            name: path.clone(),
+            job: self.files.get(path).copied(),
+            trusted: other.files.get(path).copied(),
+        });
+        let mut outputs: Vec<CheckedOutput> = files.collect();
+        if outputs.is_empty() {
+            outputs.push(CheckedOutput {
+                name: STDOUT.to_owned(),
+                job: Some(self.stdout),
+                trusted: Some(other.stdout),
+            });
+        }
+        outputs.sort_by_key(is_same);
+        Comparison { outputs }
+    }
+}
+
+fn is_same(output: &CheckedOutput) -> bool {
+    output.job == output.trusted
+}
+
+/// The outputs of two runs beside each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comparison {
+    outputs: Vec<CheckedOutput>,
+}
+
+impl Comparison {
+    /// Whether every output is the same.
+    pub fn agrees(&self) -> bool {
+        self.outputs.iter().all(is_same)
+    }
+
+    /// The number of outputs that differ, and of all that were compared.
+    pub fn counts(&self) -> (usize, usize) {
+        let differing = self.outputs.iter().filter(|output| !is_same(output));
+        (differing.count(), self.outputs.len())
+    }
+
+    /// The outputs, those that differ first.
+    pub fn into_outputs(self) -> Vec<CheckedOutput> {
+        self.outputs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn outputs(stdout: &str, files: &[(&str, &str)]) -> JobOutputs {
+        JobOutputs::of(&MinerResponse {
+            docker_process_stdout: stdout.to_owned(),
+            artifacts: Some(
+                files
+                    .iter()
+                    .map(|(path, text)| ((*path).to_owned(), STANDARD.encode(text)))
+                    .collect(),
+            ),
+            ..MinerResponse::default()
+        })
+    }
+
+    #[test]
+    fn files_are_compared_by_their_bytes_and_standard_output_only_where_there_is_none() {
+        let one = outputs("took 3 s", &[("/artifacts/a", "x"), ("/artifacts/b", "y")]);
+        assert_eq!(one.files["/artifacts/a"], Digest::of(b"x"));
+        assert!(
+            one.compare(&outputs(
+                "took 4 s",
+                &[("/artifacts/a", "x"), ("/artifacts/b", "y")]
+            ))
+            .agrees()
+        );
+        let differs = one.compare(&outputs(
+            "took 3 s",
+            &[("/artifacts/a", "x"), ("/artifacts/c", "y")],
+        ));
+        assert_eq!(differs.counts(), (2, 3));
+        let outputs_shown = differs.into_outputs();
+        let names: Vec<_> = outputs_shown.iter().map(|output| output.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["/artifacts/b", "/artifacts/c", "/artifacts/a"],
+            "those that differ first"
+        );
+        assert!(outputs("42", &[]).compare(&outputs("42", &[])).agrees());
+        let printed = outputs("41", &[]).compare(&outputs("42", &[]));
+        assert_eq!(printed.counts(), (1, 1));
+        assert!(
+            !outputs("42", &[])
+                .compare(&outputs("42", &[("/artifacts/a", "")]))
+                .agrees()
+        );
+        let broken = MinerResponse {
+            artifacts: Some([("a".to_owned(), "***".to_owned())].into_iter().collect()),
+            ..MinerResponse::default()
+        };
+        assert!(
+            !JobOutputs::of(&broken)
+                .compare(&outputs("", &[("a", "***")]))
+                .agrees()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_comparison_agrees_exactly_if_the_files_are_the_same(
+            one in prop::collection::btree_map("[a-c]", 0_u8..3, 1..4),
+            other in prop::collection::btree_map("[a-c]", 0_u8..3, 1..4),
+        ) {
+            let of = |files: &BTreeMap<String, u8>| JobOutputs {
+                stdout: Digest::of(b""),
+                files: files.iter().map(|(path, byte)| (path.clone(), Digest::of(&[*byte]))).collect(),
+            };
+            prop_assert_eq!(of(&one).compare(&of(&other)).agrees(), one == other);
+            prop_assert_eq!(of(&one).compare(&of(&other)).counts(), of(&other).compare(&of(&one)).counts());
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Brings the marks of refunded answers in line with the verdicts that count, and tells the facilitator of each change.
+
+use std::collections::BTreeMap;
+
+use muster_protocol::wire::checks::RefundNotice;
+use muster_protocol::wire::facilitator::ToFacilitator;
+use muster_protocol::{Digest, Timestamp};
+use muster_store::{During as _, begin};
+use muster_validator_store::Store;
+use sqlx::AnyPool;
+use sqlx::any::AnyRow;
+
+use crate::refund_rule::{RefundSpan, refund_spans};
+use crate::store::{Result, parse_column, parse_optional, put_news, read_column, unsigned_column};
+
+/// Verdicts that are read: more than a validator adopts while answers are kept.
+const MAX_AUDITS: u32 = 10_000;
+
+/// Answers that are marked in one step. The rest follows with the next block.
+const MAX_CHANGES: i64 = 1_000;
+
+/// Marks the answers that a conviction refunds, and takes the marks off those that none refunds any more.
+pub(crate) async fn reconcile_refunds(pool: &AnyPool, store: &Store, now: Timestamp) -> Result<()> {
+    let spans = refund_spans(&store.audits(MAX_AUDITS).await?);
+    lift(pool, &spans, now).await?;
+    for span in &spans {
+        mark(pool, span, now).await?;
+    }
+    Ok(())
+}
+
+/// Takes the marks off the answers whose bundle convicts no more.
+async fn lift(pool: &AnyPool, spans: &[RefundSpan], now: Timestamp) -> Result<()> {
+    let rows = sqlx::query("SELECT DISTINCT refunded FROM responses WHERE refunded IS NOT NULL")
+        .fetch_all(pool)
+        .await
+        .during("list refunds")?;
+    for row in &rows {
+        let bundle: Digest = parse_column(row, "refunded")?;
+        if spans.iter().any(|span| span.bundle == bundle) {
+            continue;
+        }
+        let marked = sqlx::query(
+            "SELECT response_id, client, model, ended_at, input_tokens, output_tokens FROM responses \
+             WHERE refunded = $1 ORDER BY response_id LIMIT $2",
+        )
+        .bind(bundle.to_string())
+        .bind(MAX_CHANGES)
+        .fetch_all(pool)
+        .await
+        .during("list the answers of a lifted conviction")?;
+        tracing::info!(%bundle, answers = marked.len(), "a conviction was lifted, and its refunds with it");
+        write_changes(pool, &marked, None, now).await?;
+    }
+    Ok(())
+}
+
+/// Marks the answers of a span. Own prompts have a client too, whom no facilitator knows.
+async fn mark(pool: &AnyPool, span: &RefundSpan, now: Timestamp) -> Result<()> {
+    for miner in &span.miners {
+        let rows = sqlx::query(
+            "SELECT r.response_id, r.client, r.model, r.ended_at, r.input_tokens, r.output_tokens FROM responses r \
+             JOIN sessions s ON s.session_id = r.session_id WHERE s.miner = $1 AND r.model = $2 \
+             AND r.ended_at > $3 AND r.ended_at <= $4 AND r.refunded IS NULL ORDER BY r.response_id LIMIT $5",
+        )
+        .bind(miner.to_string())
+        .bind(span.model.clone())
+        .bind(span.after.micros())
+        .bind(span.until.micros())
+        .bind(MAX_CHANGES)
+        .fetch_all(pool)
+        .await
+        .during("list the answers of a convicted miner")?;
+        if !rows.is_empty() {
+            let answers = rows.len();
+            tracing::info!(%miner, model = span.model, answers, bundle = %span.bundle, "answers are refunded");
+        }
+        write_changes(pool, &rows, Some(span.bundle), now).await?;
+    }
+    Ok(())
+}
+
+async fn write_changes(
+    pool: &AnyPool,
+    rows: &[AnyRow],
+    bundle: Option<Digest>,
+    now: Timestamp,
+) -> Result<()> {
+    const OPERATION: &str = "mark refunded answers";
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let notices = rows
+        .iter()
+        .map(|row| notice(row, bundle))
+        .collect::<Result<Vec<_>>>()?;
+    let mut tx = begin(pool).await?;
+    for notice in notices {
+        sqlx::query("UPDATE responses SET refunded = $1 WHERE response_id = $2")
+            .bind(bundle.map(|digest| digest.to_string()))
+            .bind(notice.response.clone())
+            .execute(&mut *tx)
+            .await
+            .during(OPERATION)?;
+        let subject = format!("answer {}", notice.response);
+        put_news(
+            &mut tx,
+            &subject,
+            &ToFacilitator::MusterRefund(Box::new(notice)),
+            now,
+        )
+        .await?;
+    }
+    tx.commit().await.during(OPERATION)
+}
+
+fn notice(row: &AnyRow, bundle: Option<Digest>) -> Result<RefundNotice> {
+    Ok(RefundNotice {
+        response: read_column(row, "response_id")?,
+        client: parse_column(row, "client")?,
+        model: read_column(row, "model")?,
+        answered_at: read_column(row, "ended_at").map(Timestamp::from_micros)?,
+        input_tokens: unsigned_column(row, "input_tokens")?,
+        output_tokens: unsigned_column(row, "output_tokens")?,
+        bundle,
+    })
+}
+
+/// The number of refunded answers by the bundle that convicts.
+pub(crate) async fn count_refunds(pool: &AnyPool) -> Result<BTreeMap<String, u64>> {
+    let rows = sqlx::query(
+        "SELECT refunded, COUNT(*) AS many FROM responses WHERE refunded IS NOT NULL GROUP BY refunded",
+    )
+    .fetch_all(pool)
+    .await
+    .during("count refunds")?;
+    let mut counts = BTreeMap::new();
+    for row in &rows {
+        if let Some(bundle) = parse_optional::<Digest>(row, "refunded")? {
+            counts.insert(bundle.to_string(), unsigned_column(row, "many")?);
+        }
+    }
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_chain::BlockNumber;
+    use muster_identity::Keypair;
+    use muster_job_messages::outgoing::{AttemptPay, sign_finished_receipt};
+    use muster_protocol::wire::checks::{CheckOrigin, CheckState};
+    use muster_protocol::{AttemptId, Hotkey, JobId, MinerKey};
+    use muster_store::testing::stores;
+    use muster_validator_store::{AdoptedAudit, MIGRATIONS};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::store::{CheckStore, DueCheck};
+    use crate::verdict::CheckVerdict;
+
+    fn key(seed: u8) -> Hotkey {
+        Hotkey::from_bytes([seed; 32])
+    }
+
+    fn audit(verdict: &str, at: i64) -> AdoptedAudit {
+        AdoptedAudit {
+            digest: Digest::of(verdict.as_bytes()),
+            coldkey: key(1),
+            miners: vec![MinerKey(key(2))],
+            model: "tiny".to_owned(),
+            verdict: verdict.to_owned(),
+            quality_per_mille: 0,
+            adopted_at: Timestamp::from_secs(at),
+        }
+    }
+
+    async fn put_answer(pool: &AnyPool, id: &str, miner: u8, ended: i64) {
+        let session = format!("session {miner}");
+        sqlx::query(
+            "INSERT INTO sessions (session_id, job_id, miner, model, address, attestation, opened_at) \
+             VALUES ($1, $1, $2, 'tiny', '', '', 1) ON CONFLICT DO NOTHING",
+        )
+        .bind(session.clone())
+        .bind(key(miner).to_string())
+        .execute(pool)
+        .await
+        .unwrap();
+        sqlx::query(
+            "INSERT INTO responses (response_id, session_id, client, model, asked_at, ended_at, status, how_ended, \
+             verdict, bytes, input_tokens, output_tokens, earned) \
+             VALUES ($1, $2, $3, 'tiny', 1, $4, 200, 'complete', 'proven', 1, 3, 4, 5)",
+        )
+        .bind(id.to_owned())
+        .bind(session)
+        .bind(Digest::of(id.as_bytes()).to_string())
+        .bind(Timestamp::from_secs(ended).micros())
+        .execute(pool)
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_conviction_marks_the_answers_since_the_last_consistent_verdict_until_it_is_lifted() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = Store::with_pool(test.pool.clone()).await.unwrap();
+            let (pool, at) = (&test.pool, Timestamp::from_secs);
+            for (id, miner, ended) in [
+                ("before", 2, 5),
+                ("within", 2, 15),
+                ("after", 2, 25),
+                ("another's", 3, 15),
+            ] {
+                put_answer(pool, id, miner, ended).await;
+            }
+            store.put_audit(&audit("consistent", 10), "{}").await.unwrap();
+            store.put_audit(&audit("convicted", 20), "{}").await.unwrap();
+            reconcile_refunds(pool, &store, at(21)).await.unwrap();
+            let news = async || {
+                let news = CheckStore::new(pool.clone())
+                    .news_after(0, at(0), 100)
+                    .await
+                    .unwrap();
+                let refund = |(_, message)| {
+                    let ToFacilitator::MusterRefund(refund) = message else {
+                        panic!("a refund was due, not {message:?}")
+                    };
+                    (refund.response, refund.bundle)
+                };
+                news.into_iter().map(refund).collect::<Vec<_>>()
+            };
+            let bundle = audit("convicted", 20).digest;
+            assert_eq!(
+                news().await,
+                [("within".to_owned(), Some(bundle))],
+                "{}",
+                test.engine
+            );
+            let counted = count_refunds(pool).await.unwrap();
+            assert_eq!(counted, [(bundle.to_string(), 1)].into());
+            reconcile_refunds(pool, &store, at(22)).await.unwrap();
+            assert_eq!(news().await.len(), 1, "nothing is told twice");
+            store.put_audit(&audit("suspect", 30), "{}").await.unwrap();
+            reconcile_refunds(pool, &store, at(31)).await.unwrap();
+            assert_eq!(
+                news().await,
+                [("within".to_owned(), None)],
+                "the newest word stands alone"
+            );
+            assert_eq!(count_refunds(pool).await.unwrap(), [].into());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_receipt_of_a_wrong_result_is_scored_no_more() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            let store = Store::with_pool(test.pool.clone()).await.unwrap();
+            let at = Timestamp::from_secs;
+            store.note_chain("0x00", BlockNumber(1), at(1)).await.unwrap();
+            let (job, other) = (
+                JobId::from_uuid(Uuid::from_u128(1)),
+                JobId::from_uuid(Uuid::from_u128(2)),
+            );
+            for id in [job, other] {
+                let (pair, pay) = (Keypair::from_seed([1; 32]), AttemptPay::default());
+                let (attempt, miner) = (AttemptId::first_of(id), MinerKey(key(2)));
+                let receipt = sign_finished_receipt(&pair, attempt, miner, pay, at(2), at(3));
+                store.keep_receipt(&receipt, Some(BlockNumber(5))).await.unwrap();
+            }
+            let scored = async || {
+                let paid = store
+                    .finished_between(BlockNumber(1), BlockNumber(9))
+                    .await
+                    .unwrap();
+                paid.iter().map(|paid| paid.receipt.job_uuid).collect::<Vec<_>>()
+            };
+            assert_eq!(scored().await.len(), 2, "{}", test.engine);
+            let check = |job, attempt| DueCheck {
+                job,
+                origin: CheckOrigin::Reported,
+                coldkey: None,
+                attempt: Some(attempt),
+                model: None,
+                outputs: None,
+                runs: Vec::new(),
+                tries: 0,
+                created_at: at(4),
+            };
+            let verdict = |state| CheckVerdict {
+                state,
+                ..CheckVerdict::unproven("")
+            };
+            let checks = CheckStore::new(test.pool.clone());
+            for (job, state) in [(job, CheckState::Differs), (other, CheckState::Agrees)] {
+                let check = check(job, AttemptId::first_of(job));
+                checks.put_verdict(&check, &verdict(state), at(4)).await.unwrap();
+            }
+            assert_eq!(scored().await, [AttemptId::first_of(other)]);
+        }
+    }
+}

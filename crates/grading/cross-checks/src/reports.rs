@@ -1,0 +1,176 @@
+//! Users' reports of cheating: each leads to one run of the job, or to one audit, within a bound for each account.
+
+use std::time::Duration;
+
+use muster_audit_runner::AuditRun;
+use muster_identity::verify_cheat_report;
+use muster_protocol::JobId;
+use muster_protocol::wire::checks::{CheckOrigin, CheckState};
+use muster_protocol::wire::facilitator::CheatReport;
+use muster_store::StoreError;
+
+use crate::checker::{CheckerState, CrossChecks, may_be_reported};
+use crate::store::NewCheck;
+use crate::verdict::CheckVerdict;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+impl CrossChecks {
+    /// Keeps a user's report, and takes it up. It leads to one run of the job on the validator's own miner, or, if the
+    /// job is a session of the gateway, to an audit of the model's answers. A repeated report changes nothing.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn take_report(&self, report: &CheatReport) -> Result<(), StoreError> {
+        let state = &*self.state;
+        let user = report.signature.signatory;
+        tracing::info!(job = report.job_uuid, %user, "a user reports cheating");
+        state.deps.store.keep_cheat_report(report, state.now()).await?;
+        let Ok(job) = report.job_uuid.parse::<JobId>() else {
+            return Ok(());
+        };
+        if verify_cheat_report(report).is_err() {
+            tracing::warn!(%job, "a report of cheating has a false signature and is only kept");
+            return Ok(());
+        }
+        let check = match find_subject(state, job, report).await? {
+            Subject::Checkable(check) => *check,
+            Subject::Foreign => {
+                tracing::warn!(%job, "a report of cheating is signed by another key than the job and is only kept");
+                return Ok(());
+            }
+            Subject::Nothing(reason) => return refuse(state, job, reason).await,
+        };
+        let now = state.now();
+        let most = state.settings.reports_per_day;
+        if state.store.count_reports(&check.account, now.minus(DAY)).await? >= u64::from(most) {
+            let reason =
+                format!("the account has reported {most} jobs within a day, and no more are run again");
+            return refuse(state, job, &reason).await;
+        }
+        if state.store.insert(&check, now).await? {
+            state.store.put_pending(job, CheckOrigin::Reported, now).await?;
+            state.due.notify_one();
+        }
+        Ok(())
+    }
+}
+
+/// Tells the user why a report leads to nothing. Nothing else is stored, so that a later report may be taken, and a job
+/// that waits for its draw still does.
+async fn refuse(state: &CheckerState, job: JobId, reason: &str) -> Result<(), StoreError> {
+    tracing::info!(%job, reason, "a reported job is not run again");
+    state.store.put_refusal(job, reason, state.now()).await
+}
+
+/// The subject of a report.
+enum Subject {
+    /// A job that may run again, or a session of the gateway, whose model is audited.
+    Checkable(Box<NewCheck>),
+    /// Another key signed the job than the report.
+    Foreign,
+    /// Nothing that can be checked, for this reason.
+    Nothing(&'static str),
+}
+
+async fn find_subject(state: &CheckerState, job: JobId, report: &CheatReport) -> Result<Subject, StoreError> {
+    let check = |account: String| NewCheck {
+        job,
+        origin: CheckOrigin::Reported,
+        account,
+        ended: None,
+        coldkey: None,
+        model: None,
+        draw_block: None,
+    };
+    if let Some((miner, model)) = state.store.session_of(job).await? {
+        return Ok(Subject::Checkable(Box::new(NewCheck {
+            coldkey: state.owner_of(miner),
+            model: Some(model),
+            ..check(report.signature.signatory.to_string())
+        })));
+    }
+    let Some(ended) = state.store.ended_job(job).await? else {
+        return Ok(Subject::Nothing(
+            "the validator knows no completed job with this id",
+        ));
+    };
+    // The one key that signed the job, the user's or the facilitator's, must have signed the report.
+    if ended.request.signature.signatory != report.signature.signatory {
+        return Ok(Subject::Foreign);
+    }
+    if let Err(reason) = may_be_reported(&ended) {
+        return Ok(Subject::Nothing(reason));
+    }
+    Ok(Subject::Checkable(Box::new(NewCheck {
+        coldkey: state.owner_of(ended.miner),
+        ended: Some(ended.clone()),
+        ..check(ended.request.account())
+    })))
+}
+
+/// The verdict for the user who reported a session, from the audit of its miner's coldkey.
+pub(crate) fn verdict_of_audit(run: Option<&AuditRun>) -> CheckVerdict {
+    let Some(run) = run else {
+        return CheckVerdict::unproven(
+            "no answer of this miner waits for its audit: those of the last minutes are drawn later, and most are not \
+             drawn at all",
+        );
+    };
+    let scored = run.scored;
+    let verdict = |state, words: String| CheckVerdict {
+        state,
+        reason: words,
+        outputs: Vec::new(),
+    };
+    match run.verdict.as_deref() {
+        Some("consistent") => verdict(
+            CheckState::Agrees,
+            format!("an audit of the miner's answers found nothing ({scored} scored)"),
+        ),
+        Some(name @ ("convicted" | "suspect")) => verdict(
+            CheckState::Differs,
+            format!("an audit of the miner's answers ends with the verdict {name} ({scored} scored)"),
+        ),
+        Some(name) => CheckVerdict::unproven(format!(
+            "an audit of the miner's answers ends with the verdict {name}"
+        )),
+        None => {
+            let why = run.reason.as_deref().unwrap_or("it ended without a verdict");
+            CheckVerdict::unproven(format!("an audit of the miner's answers has no verdict: {why}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_audit_runner::RunState;
+    use muster_protocol::{Hotkey, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn an_audit_is_told_as_the_result_of_a_report() {
+        let run = |verdict: Option<&str>, reason: Option<&str>| AuditRun {
+            run: "1".to_owned(),
+            coldkey: Hotkey::from_bytes([1; 32]),
+            model: "tiny".to_owned(),
+            state: RunState::Judged,
+            answers: 3,
+            scored: 3,
+            began_at: Timestamp::from_secs(1),
+            ended_at: None,
+            bundle: None,
+            verdict: verdict.map(str::to_owned),
+            reason: reason.map(str::to_owned),
+        };
+        let state = |verdict| verdict_of_audit(Some(&run(verdict, None))).state;
+        assert_eq!(state(Some("consistent")), CheckState::Agrees);
+        assert_eq!(state(Some("convicted")), CheckState::Differs);
+        assert_eq!(state(Some("suspect")), CheckState::Differs);
+        assert_eq!(state(Some("weak")), CheckState::Unproven);
+        assert_eq!(verdict_of_audit(None).state, CheckState::Unproven);
+        let ended = verdict_of_audit(Some(&run(None, Some("no reference"))));
+        assert!(ended.reason.contains("no reference"), "{ended:?}");
+    }
+}

@@ -1,0 +1,63 @@
+//! Options of a job on the command line, which `muster job` takes: its terms, its times, and reports about it.
+
+mod report;
+mod terms;
+
+use std::time::Duration;
+
+pub use report::ReportOptions;
+pub use terms::TermsOptions;
+
+/// Reads `90`, `90s`, `15m`, `2h`, `1d`.
+///
+/// # Errors
+/// The text is no time, or none at all.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (digits, unit) = text
+        .find(|c: char| !c.is_ascii_digit())
+        .map_or((text, "s"), |at| text.split_at(at));
+    let scale = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(format!("write 90, 90s, 15m, 2h or 1d instead of {text:?}")),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("write 90, 90s, 15m, 2h or 1d instead of {text:?}"))?;
+    match number.checked_mul(scale) {
+        Some(secs) if secs > 0 => Ok(Duration::from_secs(secs)),
+        Some(_) | None => Err(format!("{text:?} is not a valid duration")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_and_are_seconds_without() {
+        for (text, secs) in [
+            ("90", 90),
+            ("90s", 90),
+            ("15m", 900),
+            ("2h", 7_200),
+            ("1d", 86_400),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(secs)), "{text}");
+        }
+        for bad in [
+            "",
+            "m",
+            "1w",
+            "-1",
+            "0",
+            "1.5h",
+            "99999999999999999999",
+            "9999999999999999999d",
+        ] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+}
