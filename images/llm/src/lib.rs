@@ -2,12 +2,14 @@
 //! check, and scores a given answer in one pass.
 //!
 //! `model` reads files, `backend` multiplies, `sampler` chooses (in integers, over `noise`), `engine` makes rounds over
-//! many texts, `text` turns tokens into words, `api` speaks OpenAI's HTTP.
+//! many texts, `text` turns tokens into words, `api` speaks OpenAI's HTTP, `program` has the
+//! arguments.
 
 pub mod api;
 pub mod backend;
 pub mod engine;
 pub mod model;
 pub mod noise;
+pub mod program;
 pub mod sampler;
 pub mod text;

@@ -1,18 +1,7 @@
 //! `muster-llm`: serves one model over OpenAI's HTTP.
 
-use std::io::IsTerminal as _;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context as _, bail};
-use clap::{Args, Parser, Subcommand};
-use muster_image_llm::api::{Address, Service, router, serve, unix_seconds};
-#[cfg(feature = "torch")]
-use muster_image_llm::backend::Torch;
-use muster_image_llm::backend::{Backend, Cache, Candle, Rounding};
-use muster_image_llm::engine::{Engine, Limits};
-use muster_image_llm::model::{Loaded, Storage, load, model_id};
-use muster_image_llm::text::{Template, Tokenizer};
+use clap::{Parser, Subcommand};
+use muster_image_llm::program::{self, ModelArguments, ServeArguments};
 
 /// The reference engine for language models of the Llama architecture.
 #[derive(Parser)]
@@ -25,265 +14,21 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serve a model.
-    Serve(Serve),
+    Serve(ServeArguments),
     /// Print a model's id.
-    Id(Model),
-}
-
-#[derive(Args)]
-struct Model {
-    /// A folder with config.json and *.safetensors, or a .gguf file with tokenizer.json beside it.
-    #[arg(long, env = "MUSTER_LLM_MODEL", default_value = "/model")]
-    model: PathBuf,
-    /// Hold the weights as as-given, f16, bf16, q8_0 or q4_0.
-    #[arg(long, default_value = "as-given", value_parser = storage)]
-    weights: Storage,
-    /// Keep keys and values as f32 or int8.
-    #[arg(long, default_value = "f32", value_parser = cache)]
-    cache: Cache,
-    /// Round what goes through products to f32, f16 or bf16; candle only.
-    #[arg(long, default_value = "f32", value_parser = rounding)]
-    rounding: Rounding,
-}
-
-#[derive(Args)]
-struct Serve {
-    #[command(flatten)]
-    model: Model,
-    /// The model's name for clients; the folder's name by default.
-    #[arg(long)]
-    name: Option<String>,
-    /// Listen on this Unix socket.
-    #[arg(long, env = "MUSTER_LLM_SOCKET", conflicts_with = "port")]
-    socket: Option<PathBuf>,
-    /// Listen on this port.
-    #[arg(long, default_value_t = 8000)]
-    port: u16,
-    /// The tensor library: candle, or in a build with libtorch also torch (the processor) and torch-cuda.
-    #[arg(long, default_value = "candle", value_parser = library)]
-    backend: Library,
-    /// Refuse to serve any model but the one with this id, as `muster-llm id` prints it.
-    #[arg(long, env = "MUSTER_LLM_EXPECT")]
-    expect: Option<String>,
-    /// Threads that multiply; as many as there are processors unless given.
-    #[arg(long)]
-    threads: Option<usize>,
-    /// Texts that are worked on at once.
-    #[arg(long, default_value_t = 32)]
-    streams: usize,
-    /// Finished texts that are kept as prefixes.
-    #[arg(long, default_value_t = 32)]
-    kept: usize,
-    /// Requests that may wait.
-    #[arg(long, default_value_t = 256)]
-    waiting: usize,
-    /// Connections at once.
-    #[arg(long, default_value_t = 1024)]
-    connections: usize,
-    /// A shorter context than the model's.
-    #[arg(long)]
-    context: Option<usize>,
-}
-
-/// A tensor library.
-#[derive(Clone, Copy)]
-enum Library {
-    Candle,
-    #[cfg(feature = "torch")]
-    Torch,
-    #[cfg(feature = "torch")]
-    TorchCuda,
-}
-
-fn library(name: &str) -> Result<Library, String> {
-    match name {
-        "candle" => Ok(Library::Candle),
-        #[cfg(feature = "torch")]
-        "torch" => Ok(Library::Torch),
-        #[cfg(feature = "torch")]
-        "torch-cuda" => Ok(Library::TorchCuda),
-        #[cfg(not(feature = "torch"))]
-        "torch" | "torch-cuda" => Err("this program was built without libtorch (feature torch)".to_owned()),
-        _ => Err("it is candle, torch or torch-cuda".to_owned()),
-    }
-}
-
-fn storage(name: &str) -> Result<Storage, String> {
-    Storage::named(name).ok_or_else(|| "it is as-given, f16, bf16, q8_0 or q4_0".to_owned())
-}
-
-fn cache(name: &str) -> Result<Cache, String> {
-    match name {
-        "f32" => Ok(Cache::F32),
-        "int8" => Ok(Cache::Int8),
-        _ => Err("it is f32 or int8".to_owned()),
-    }
-}
-
-fn rounding(name: &str) -> Result<Rounding, String> {
-    match name {
-        "f32" => Ok(Rounding::F32),
-        "f16" => Ok(Rounding::F16),
-        "bf16" => Ok(Rounding::Bf16),
-        _ => Err("it is f32, f16 or bf16".to_owned()),
-    }
+    Id(ModelArguments),
 }
 
 fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    program::write_logs();
     match Cli::parse().command {
-        Command::Serve(arguments) => start(&arguments),
+        Command::Serve(arguments) => program::serve_model(&arguments),
         Command::Id(model) => print_id(&model),
     }
 }
 
-/// The text files beside the weights.
-struct Texts {
-    tokenizer: Tokenizer,
-    template: Template,
-    id: String,
-}
-
-fn read(model: &Model) -> anyhow::Result<(Loaded, Texts)> {
-    let loaded = load(&model.model, model.weights)?;
-    let folder = if model.model.is_file() {
-        model.model.parent().unwrap_or(Path::new("."))
-    } else {
-        &model.model
-    };
-    let tokenizer = Tokenizer::load(&folder.join("tokenizer.json"), loaded.shape.vocabulary)?;
-    let template = Template::load(&folder.join("tokenizer_config.json"))?;
-    let id = hex::encode(model_id(
-        &loaded.digest,
-        model.weights,
-        tokenizer.digest(),
-        template.digest(),
-    ));
-    let texts = Texts {
-        tokenizer,
-        template,
-        id,
-    };
-    Ok((loaded, texts))
-}
-
 #[expect(clippy::print_stdout, reason = "it is what was asked for")]
-fn print_id(model: &Model) -> anyhow::Result<()> {
-    println!("{}", read(model)?.1.id);
+fn print_id(model: &ModelArguments) -> anyhow::Result<()> {
+    println!("{}", program::read_model(model)?.id);
     Ok(())
-}
-
-/// The tensor library asks the environment, and nobody else, how many threads it may have: where that says something
-/// else, the program begins again with the environment that it wants.
-fn keep_to(threads: usize) -> anyhow::Result<()> {
-    const NAMES: [&str; 2] = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
-    let wanted = threads.max(1).to_string();
-    if NAMES
-        .iter()
-        .all(|name| std::env::var(name).is_ok_and(|found| found == wanted))
-    {
-        return Ok(());
-    }
-    let failed = std::process::Command::new(std::env::current_exe()?)
-        .args(std::env::args_os().skip(1))
-        .envs(NAMES.map(|name| (name, &wanted)))
-        .exec();
-    Err(failed).context("cannot begin again with as many threads as --threads says")
-}
-
-fn start(arguments: &Serve) -> anyhow::Result<()> {
-    if let Some(threads) = arguments.threads {
-        keep_to(threads)?;
-    }
-    let (mut loaded, texts) = read(&arguments.model)?;
-    if let Some(expected) = &arguments.expect
-        && !expected.eq_ignore_ascii_case(&texts.id)
-    {
-        bail!(
-            "this is model {}, not {expected}: other weights, another --weights, another tokenizer or template",
-            texts.id
-        );
-    }
-    if let Some(context) = arguments.context {
-        if context > loaded.shape.context || context < 2 {
-            bail!("--context is 2 to the model's {}", loaded.shape.context);
-        }
-        loaded.shape.context = context;
-    }
-    #[cfg(feature = "torch")]
-    if let Some(threads) = arguments.threads {
-        tch::set_num_threads(i32::try_from(threads)?);
-    }
-    let name = match (&arguments.name, arguments.model.model.file_stem()) {
-        (Some(name), _) => name.clone(),
-        (None, Some(stem)) => stem.to_string_lossy().into_owned(),
-        (None, None) => "model".to_owned(),
-    };
-    let shape = loaded.shape.clone();
-    tracing::info!(model = %texts.id, name, layers = shape.layers, context = shape.context, "model read");
-    let limits = Limits {
-        streams: arguments.streams.max(1),
-        waiting: arguments.waiting.max(1),
-        ..Limits::default()
-    };
-    let backend = backend(arguments, loaded, limits.streams + arguments.kept)?;
-    let service = Service {
-        engine: Engine::start(backend, limits)?,
-        shape,
-        tokenizer: texts.tokenizer,
-        template: texts.template,
-        name,
-        id: texts.id,
-        started: unix_seconds(),
-    };
-    let address = match &arguments.socket {
-        Some(path) => Address::Socket(path.clone()),
-        None => Address::Port(arguments.port),
-    };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let stop = stopped()?;
-        tracing::info!(?address, "listening");
-        serve(&address, arguments.connections.max(1), router(service), stop)
-            .await
-            .with_context(|| format!("cannot listen on {address:?}"))
-    })
-}
-
-fn backend(arguments: &Serve, loaded: Loaded, slots: usize) -> anyhow::Result<Box<dyn Backend>> {
-    let Loaded { shape, weights, .. } = loaded;
-    let Model { cache, rounding, .. } = arguments.model;
-    Ok(match arguments.backend {
-        Library::Candle => Box::new(Candle::new(shape, weights, cache, slots)?.rounding(rounding)),
-        #[cfg(feature = "torch")]
-        Library::Torch | Library::TorchCuda if rounding != Rounding::F32 => {
-            bail!("only the backend candle rounds")
-        }
-        #[cfg(feature = "torch")]
-        Library::Torch => Box::new(Torch::new(shape, weights, cache, slots)?),
-        #[cfg(feature = "torch")]
-        Library::TorchCuda => Box::new(Torch::cuda(shape, weights, cache, slots)?),
-    })
-}
-
-/// Resolves when the process is asked to end.
-fn stopped() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }

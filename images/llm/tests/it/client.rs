@@ -21,23 +21,38 @@ impl Server {
     pub(crate) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
         let folder = crate::support::folder()?;
         let path = folder.path().to_owned();
-        Self::serve(&path, path.join("s"), arguments, folder)
+        Self::serve(
+            env!("CARGO_BIN_EXE_muster-llm"),
+            &path,
+            path.join("s"),
+            arguments,
+            folder,
+        )
+    }
+
+    /// Serves the same model with the cheating engine of the examples, which cargo builds with the tests.
+    pub(crate) fn cheating(arguments: &[&str]) -> anyhow::Result<Self> {
+        let folder = crate::support::folder()?;
+        let path = folder.path().to_owned();
+        let program = Path::new(env!("CARGO_BIN_EXE_muster-llm")).with_file_name("examples/cheating_llm");
+        Self::serve(&program, &path, path.join("s"), arguments, folder)
     }
 
     /// Serves the model at `path`.
     pub(crate) fn of(path: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("s");
-        Self::serve(path, socket, arguments, folder)
+        Self::serve(env!("CARGO_BIN_EXE_muster-llm"), path, socket, arguments, folder)
     }
 
     fn serve(
+        program: impl AsRef<std::ffi::OsStr>,
         model: &Path,
         socket: PathBuf,
         arguments: &[&str],
         folder: tempfile::TempDir,
     ) -> anyhow::Result<Self> {
-        let child = Command::new(env!("CARGO_BIN_EXE_muster-llm"))
+        let child = Command::new(program)
             .args(["serve", "--name", "test", "--model"])
             .arg(model)
             .arg("--socket")

@@ -9,6 +9,7 @@
 )]
 
 mod backend;
+mod cheats;
 mod client;
 mod files;
 mod http;
