@@ -188,7 +188,7 @@ def table(bound, alternative):
         cheat = [(2 * count + 1) * BILLION // (2 * tokens + 9) for count in row]
         pools = []
         for pool in zip(cheat, honest, [1] * 9):
-            while pools and (pools[-1][0] * pool[1] > pool[0] * pools[-1][1] or pool[1] == 0 or pools[-1][1] == 0):
+            while pools and (pools[-1][0] * pool[1] > pool[0] * pools[-1][1] or pools[-1][1] == 0):
                 pool = tuple(map(sum, zip(pools.pop(), pool)))
             pools.append(pool)
         logs.append([lg(a) - lg(b) - 2 for a, b, bins in pools for _ in range(bins)])

@@ -19,6 +19,7 @@ use muster_image_llm::backend::{Backend, Cache, Candle, Job, Torch, Want};
 use muster_image_llm::engine::{Engine, Event, Generate, Limits, Margin, Score};
 use muster_image_llm::model::{Loaded, Storage, load};
 use muster_image_llm::noise::{ONE, Seed};
+use muster_image_llm::replay::Chooser;
 use muster_image_llm::sampler::{Parameters, Slack};
 use muster_image_llm::text::Tokenizer;
 
@@ -240,7 +241,7 @@ fn what_one_library_answers_the_other_scores_as_honest() {
                     tokens,
                     prompt: prompt.len(),
                     parameters: parameters.clone(),
-                    seed: Some(seed),
+                    chooser: Some(Chooser::Muster(seed)),
                     slack: Slack::default(),
                     likely: 0,
                 })

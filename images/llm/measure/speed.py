@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tokens a second against llama.cpp: same weights, same threads, in turns, in one run.
 
-    python3 speed.py MUSTER_LLM MODEL [THREADS]      prints a table
+    python3 speed.py MUSTER_LLM MODEL [THREADS [ROUNDS]]      prints a table
 
-MODEL is a folder with safetensors. Both engines are processes of their own and are asked over HTTP; llama.cpp's is the server of the
+With ROUNDS, scoring alone is measured, in so many rounds and without llama.cpp. MODEL is a folder with safetensors. Both engines are processes of their own and are asked over HTTP; llama.cpp's is the server of the
 wheel `xllamacpp`. What counts is the processor time of the engine's process between question and answer, so other work on the
 machine disturbs little; wall time stands beside it. Prompts are random tokens, so no prefix is at hand.
 """
@@ -93,6 +93,8 @@ def row(kind, what, unit, mine, peers, size, target, mend=lambda ratio: ratio):
 def main():
     binary, model = sys.argv[1], pathlib.Path(sys.argv[2])
     threads = sys.argv[3] if len(sys.argv) > 3 else "1"
+    alone = len(sys.argv) > 4
+    rounds = int(sys.argv[4]) if alone else ROUNDS
     here = pathlib.Path(__file__).parent
     random.seed(1)
     print("| weights | what | ours, processor | peer, processor | ours, wall | peer, wall | ratio | target |")
@@ -103,17 +105,18 @@ def main():
             subprocess.run([sys.executable, here.parent / "tests/python/to_gguf.py", model, file, kind], check=True)
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 (file.parent / name).write_bytes((model / name).read_bytes())
-            engine, peer = ours(binary, file, threads), theirs(file, threads)
+            engine = ours(binary, file, threads)
+            peer = engine if alone else theirs(file, threads)
             try:
-                for what, prompt, count, work in (("prefill of 400", PREFILL, 1, PREFILL), ("decode of 400", 4, DECODE, DECODE)):
+                for what, prompt, count, work in () if alone else (("prefill of 400", PREFILL, 1, PREFILL), ("decode of 400", 4, DECODE, DECODE)):
                     a, b = [], []
                     for turn in range(ROUNDS + 1):
                         text = fresh(prompt)
                         for one, runs in ((engine, a), (peer, b)) if turn % 2 else ((peer, b), (engine, a)):
                             runs.append(one.timed(ask(text, count)))
                     row(kind, what, ("tokens/s", 0), a[1:], b[1:], lambda seconds, work=work: work / seconds, "≥ 0.5")
-                made, judged = [], []
-                for seed in range(ROUNDS + 1):
+                made, judged, off = [], [], 0
+                for seed in range(rounds + 1):
                     prompt = fresh(8)
                     body = {"prompt": prompt, "max_tokens": DECODE, "seed": seed, "return_token_ids": True, "logit_bias": {"0": -100}}
                     made.append(engine.timed(lambda client: client.post("/v1/completions", json=body).raise_for_status().json()))
@@ -122,8 +125,10 @@ def main():
                     judged.append(engine.timed(lambda client: client.post("/v1/score", json=body).raise_for_status().json()))
                     cached = judged[-1][2]["usage"]["prompt_tokens_details"]["cached_tokens"]
                     assert cached <= len(prompt), cached
+                    off += sum(token["margin"] != 0 for token in judged[-1][2]["tokens"])
                 row(kind, "scoring 400 over generating them", ("s", 4), judged[1:], made[1:], lambda seconds: seconds, "≤ 0.1",
                     lambda ratio: 1 / ratio)
+                print(f"{kind}: {off} of {DECODE * (rounds + 1)} tokens of its own answers are off", file=sys.stderr, flush=True)
             finally:
                 for one in (engine, peer):
                     one.process.kill()

@@ -46,11 +46,26 @@ impl Seed {
 /// Blocks of random words, of two each, that are made side by side where all are wanted.
 const BLOCKS: usize = 64;
 
+/// The source of the noise at one position of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noise {
+    /// Ours: the seed of the answer, and the number of its tokens so far.
+    Muster(Seed, u32),
+    /// vLLM's: the seed of the request, and the position of the last token of the text so far, the prompt's included.
+    Vllm(i64, u64),
+}
+
 /// The noise at one position: a random word for every token.
 pub struct Position {
-    key: [u32; 2],
-    counter: [u32; 3],
+    words: Words,
     made: Made,
+}
+
+/// The key and the counters from which the words of a position follow.
+#[derive(Clone, Copy)]
+enum Words {
+    Muster { key: [u32; 2], counter: [u32; 3] },
+    Vllm { key: u32 },
 }
 
 /// The last block of noise: its number, and its words.
@@ -63,34 +78,55 @@ impl Position {
     /// `position` counts the tokens of the answer from 0. For whoever wants the words of a few tokens.
     #[must_use]
     pub fn new(seed: &Seed, position: u32) -> Self {
-        let [a, b, c, d, ..] = words(&seed.0);
+        Self::at(&Noise::Muster(*seed, position))
+    }
+
+    /// The same words, for whoever wants those of nearly all tokens in order.
+    #[must_use]
+    pub fn of_all(seed: &Seed, position: u32) -> Self {
+        Self::all_at(&Noise::Muster(*seed, position))
+    }
+
+    /// The words of a few tokens.
+    #[must_use]
+    pub fn at(noise: &Noise) -> Self {
+        let words = match noise {
+            Noise::Muster(seed, position) => {
+                let [a, b, c, d, ..] = words(&seed.0);
+                Words::Muster {
+                    key: [a, b],
+                    counter: [*position, c, d],
+                }
+            }
+            Noise::Vllm(seed, position) => Words::Vllm {
+                key: vllm_key(*seed, *position),
+            },
+        };
         Self {
-            key: [a, b],
-            counter: [position, c, d],
+            words,
             made: Made::One(None),
         }
     }
 
     /// The same words, for whoever wants those of nearly all tokens in order.
     #[must_use]
-    pub fn of_all(seed: &Seed, position: u32) -> Self {
+    pub fn all_at(noise: &Noise) -> Self {
         Self {
             made: Made::Stretch(None, Box::new([0; 2 * BLOCKS])),
-            ..Self::new(seed, position)
+            ..Self::at(noise)
         }
     }
 
     /// 64 random bits of a token. Neighbours are made together, so ask in order.
     pub fn word(&mut self, token: u32) -> u64 {
-        let [position, c, d] = self.counter;
+        let words = self.words;
         match &mut self.made {
             Made::One(last) => {
                 let index = token >> 1;
                 let [even, odd] = match last {
                     Some((at, pair)) if *at == index => *pair,
                     Some(_) | None => {
-                        let [[w], [x], [y], [z]] = philox([[index], [position], [c], [d]], self.key);
-                        let pair = [joined(w, x), joined(y, z)];
+                        let pair = words.pair(index);
                         *last = Some((index, pair));
                         pair
                     }
@@ -100,21 +136,102 @@ impl Position {
             Made::Stretch(last, made) => {
                 let (stretch, place) = (token / (2 * BLOCKS) as u32, token as usize % (2 * BLOCKS));
                 if *last != Some(stretch) {
-                    let first = stretch * BLOCKS as u32;
-                    let indices = std::array::from_fn(|i| first + i as u32);
-                    let [w, x, y, z] =
-                        philox([indices, [position; BLOCKS], [c; BLOCKS], [d; BLOCKS]], self.key);
-                    let pairs = made.as_chunks_mut::<2>().0.iter_mut();
-                    for ((pair, (w, x)), (y, z)) in pairs.zip(w.into_iter().zip(x)).zip(y.into_iter().zip(z))
-                    {
-                        *pair = [joined(w, x), joined(y, z)];
-                    }
+                    words.fill(stretch, made);
                     *last = Some(stretch);
                 }
                 made.get(place).copied().unwrap_or_default()
             }
         }
     }
+}
+
+/// The tokens whose words are made side by side.
+pub(crate) const STRETCH: usize = 2 * BLOCKS;
+
+/// Fills `made` with the words of the tokens `number·STRETCH` and on.
+pub(crate) fn fill_stretch(noise: &Noise, number: u32, made: &mut [u64; STRETCH]) {
+    Position::at(noise).words.fill(number, made);
+}
+
+impl Words {
+    /// The words of tokens `2·index` and `2·index + 1`.
+    fn pair(self, index: u32) -> [u64; 2] {
+        match self {
+            Self::Muster {
+                key,
+                counter: [position, c, d],
+            } => {
+                let [[w], [x], [y], [z]] = philox([[index], [position], [c], [d]], key);
+                [joined(w, x), joined(y, z)]
+            }
+            Self::Vllm { key } => {
+                let token = index << 1;
+                let [made, ..] = philox([[token, token | 1], [0; 2], [0; 2], [0; 2]], [key, 0]);
+                made.map(vllm_word)
+            }
+        }
+    }
+
+    /// The words of all tokens of a stretch.
+    fn fill(self, stretch: u32, made: &mut [u64; 2 * BLOCKS]) {
+        match self {
+            Self::Muster {
+                key,
+                counter: [position, c, d],
+            } => {
+                let first = stretch * BLOCKS as u32;
+                let indices = std::array::from_fn(|i| first + i as u32);
+                let [w, x, y, z] = philox([indices, [position; BLOCKS], [c; BLOCKS], [d; BLOCKS]], key);
+                let pairs = made.as_chunks_mut::<2>().0.iter_mut();
+                for ((pair, (w, x)), (y, z)) in pairs.zip(w.into_iter().zip(x)).zip(y.into_iter().zip(z)) {
+                    *pair = [joined(w, x), joined(y, z)];
+                }
+            }
+            Self::Vllm { key } => {
+                let first = stretch * 2 * BLOCKS as u32;
+                let tokens = std::array::from_fn(|i| first + i as u32);
+                let zeros = [0; 2 * BLOCKS];
+                let [random, ..] = philox([tokens, zeros, zeros, zeros], [key, 0]);
+                *made = random.map(vllm_word);
+            }
+        }
+    }
+}
+
+/// The key of all tokens' noise at a position: Triton's `randint` of a 64-bit seed at a 64-bit offset.
+fn vllm_key(seed: i64, position: u64) -> u32 {
+    let (seed, high) = (seed.cast_unsigned(), (position >> 32) as u32);
+    let [[random], ..] = philox(
+        [[position as u32], [high], [0], [0]],
+        [seed as u32, (seed >> 32) as u32],
+    );
+    random
+}
+
+/// The word whose [`gumbel`] is vLLM's noise. Triton's `rand` makes u = k·2⁻³¹ of 32 random bits, k the smaller of them
+/// and their complement; vLLM takes at least one for k, and the noise −ln(−ln(1 − u)).
+fn vllm_word(random: u32) -> u64 {
+    let k = u64::from(random.min(!random)).max(1);
+    ((1 << 31) - k) << 33
+}
+
+/// Whether vLLM's noise has the numbers that Triton gave, so that a replay may be believed.
+pub(crate) fn vllm_self_test() -> bool {
+    // Seed, position, token, and the word that follows from Triton's number (tests/python/triton_noise.py).
+    const KNOWN: [(i64, u64, u32, u64); 8] = [
+        (0, 0, 5, 0xEE11_F900_0000_0000),
+        (1, 0, 5, 0xF13F_1256_0000_0000),
+        (1, 1, 5, 0x28FF_1B82_0000_0000),
+        (7, 300, 5, 0xD5B7_C2BE_0000_0000),
+        (-1, 12, 5, 0xD2C2_8116_0000_0000),
+        (i64::MAX, 99_999, 5, 0xB7AF_F1DC_0000_0000),
+        (i64::MIN, 5, 5, 0x9602_FA8E_0000_0000),
+        (123_456_789_012_345, 8_589_934_599, 5, 0x3F2F_07EA_0000_0000),
+    ];
+    KNOWN.iter().all(|(seed, position, token, word)| {
+        let noise = Noise::Vllm(*seed, *position);
+        Position::at(&noise).word(*token) == *word && Position::all_at(&noise).word(*token) == *word
+    })
 }
 
 fn joined(low: u32, high: u32) -> u64 {
@@ -308,6 +425,11 @@ mod tests {
         for token in (0..1_000).chain([5, 4_000, 4_001, u32::MAX]) {
             assert_eq!(one.word(token), all.word(token), "{token}");
         }
+        let noise = Noise::Vllm(-3, 1 << 40);
+        let (mut one, mut all) = (Position::at(&noise), Position::all_at(&noise));
+        for token in (0..1_000).chain([5, 4_000, 4_001, u32::MAX]) {
+            assert_eq!(one.word(token), all.word(token), "{token}");
+        }
     }
 
     #[test]
@@ -330,6 +452,26 @@ mod tests {
             (variance - std::f64::consts::PI.powi(2) / 6.0).abs() < 0.03,
             "{variance}"
         );
+    }
+
+    #[test]
+    fn the_noise_of_vllm_is_its_formula() {
+        for random in [
+            0,
+            1,
+            2,
+            77_777,
+            1 << 30,
+            i32::MAX as u32,
+            1 << 31,
+            u32::MAX - 9,
+            u32::MAX,
+        ] {
+            let k = f64::from(random.min(!random)).max(1.0);
+            let exact = -(-(-k / f64::from(1_u32 << 31)).ln_1p()).ln();
+            let noise = gumbel(vllm_word(random)) as f64 / ONE as f64;
+            assert!((noise - exact).abs() < 2e-7, "{random}: {noise}, {exact}");
+        }
     }
 
     #[test]

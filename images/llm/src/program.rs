@@ -14,6 +14,7 @@ use crate::backend::Torch;
 use crate::backend::{Backend, Cache, Candle, Rounding};
 use crate::engine::{Engine, Limits};
 use crate::model::{Loaded, Storage, load, model_id};
+use crate::replay;
 use crate::text::{Template, Tokenizer};
 
 /// A model and the way in which it is held.
@@ -212,6 +213,7 @@ pub fn serve_model(arguments: &ServeArguments) -> anyhow::Result<()> {
 /// # Errors
 /// The model is another one than expected, or the tensor library does not take it.
 pub fn make_service(arguments: &ServeArguments, model: ReadModel) -> anyhow::Result<Service> {
+    replay::self_test()?;
     let ReadModel {
         mut loaded,
         tokenizer,

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::noise::{ONE, Position, Seed, gumbel, gumbel_at_most, weight};
+use crate::noise::{Noise, ONE, Position, STRETCH, Seed, fill_stretch, gumbel, gumbel_at_most, weight};
 
 /// Logits beyond this are taken to it; further apart nothing is ever chosen.
 const FARTHEST: f64 = 16_384.0;
@@ -86,9 +86,8 @@ enum Edge {
 /// One position of one answer.
 pub struct Draw<'a> {
     parameters: &'a Parameters,
-    seed: Seed,
-    position: u32,
-    /// Logits in Q24 after penalties and bias, with their tokens; a masked token is absent.
+    noise: Noise,
+    /// Logits in Q24 after penalties and bias, with their tokens in rising order; a masked token is absent.
     live: Vec<(i64, u32)>,
 }
 
@@ -101,6 +100,17 @@ impl<'a> Draw<'a> {
         parameters: &'a Parameters,
         seed: Seed,
         position: u32,
+    ) -> Self {
+        Self::with_noise(logits, counts, parameters, Noise::Muster(seed, position))
+    }
+
+    /// The same under any noise.
+    #[must_use]
+    pub fn with_noise(
+        logits: &[f32],
+        counts: &BTreeMap<u32, u32>,
+        parameters: &'a Parameters,
+        noise: Noise,
     ) -> Self {
         let masked = |logit: f32| logit.is_nan() || logit == f32::NEG_INFINITY;
         let plain = |logit: f32| q24(f64::from(logit).clamp(-FARTHEST, FARTHEST));
@@ -124,8 +134,7 @@ impl<'a> Draw<'a> {
         }
         Self {
             parameters,
-            seed,
-            position,
+            noise,
             live,
         }
     }
@@ -153,12 +162,17 @@ impl<'a> Draw<'a> {
         Some((best - self.noised(x, token)).clamp(0, slack.clip))
     }
 
+    /// The logits, in rising order of their tokens.
+    pub(crate) fn live(&self) -> &[(i64, u32)] {
+        &self.live
+    }
+
     fn noised(&self, x: i64, token: u32) -> i64 {
         let t = self.parameters.temperature;
         if t == 0 {
             return x;
         }
-        let word = Position::new(&self.seed, self.position).word(token);
+        let word = Position::at(&self.noise).word(token);
         x + ((t * gumbel(word)) >> 24)
     }
 
@@ -179,21 +193,40 @@ impl<'a> Draw<'a> {
                 Cow::Owned(tokens)
             }
         };
-        let mut position = if self.cuts() {
-            Position::new(&self.seed, self.position)
-        } else {
-            Position::of_all(&self.seed, self.position)
-        };
         let mut best: Option<(i64, u32)> = None;
-        for (x, token) in tokens.iter().copied() {
-            let word = position.word(token);
+        let mut try_token = |x: i64, token: u32, word: u64| {
             // Most tokens cannot win whatever the logarithm's digits are. Rounding down keeps the order of the two.
             if best.is_some_and(|(score, _)| x + ((t * gumbel_at_most(word)) >> 24) < score) {
-                continue;
+                return;
             }
             let score = x + ((t * gumbel(word)) >> 24);
             if best.is_none_or(|(other, _)| score > other) {
                 best = Some((score, token));
+            }
+        };
+        if self.cuts() {
+            let mut position = Position::at(&self.noise);
+            for (x, token) in tokens.iter().copied() {
+                try_token(x, token, position.word(token));
+            }
+            return best;
+        }
+        // All tokens: a stretch's words are made and looked at together.
+        let mut words = [0; STRETCH];
+        for tokens in tokens.chunk_by(|(_, a), (_, b)| a / STRETCH as u32 == b / STRETCH as u32) {
+            let Some((_, first)) = tokens.first() else {
+                continue;
+            };
+            fill_stretch(&self.noise, first / STRETCH as u32, &mut words);
+            if tokens.len() == STRETCH {
+                for ((x, token), word) in tokens.iter().zip(&words) {
+                    try_token(*x, *token, *word);
+                }
+                continue;
+            }
+            for (x, token) in tokens {
+                let word = words.get(*token as usize % STRETCH).copied().unwrap_or_default();
+                try_token(*x, *token, word);
             }
         }
         best

@@ -7,6 +7,7 @@ mod calibration;
 mod canaries;
 mod checked_log;
 mod curve;
+mod detection;
 mod draw;
 mod e_process;
 pub mod fixed_point;
@@ -34,6 +35,7 @@ pub use calibration::{
 };
 pub use canaries::{Canary, CanaryList, OpenedCanary};
 pub use curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
+pub use detection::{Detection, DetectionSettings, MedianRange, detect};
 pub use draw::{BucketDraw, DrawBlock, check_nonce_key, nonce_key};
 pub use e_process::{ALARM, CONFIRMATION, EProcess, LEAST_LOG2, Restart, SHARES};
 pub use honest_bound::HonestBound;

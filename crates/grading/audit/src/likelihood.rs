@@ -64,13 +64,14 @@ struct Pool {
 }
 
 impl Pool {
-    /// Whether the ratio of this pool is above that of `next`, or cannot be formed.
+    /// Whether the ratio of this pool is above that of `next`. A pool without mass under the bound has a ratio above
+    /// all others.
     fn exceeds(&self, next: &Self) -> bool {
         let (left, right) = (
             u128::from(self.cheat) * u128::from(next.honest),
             u128::from(next.cheat) * u128::from(self.honest),
         );
-        left > right || next.honest == 0 || self.honest == 0
+        left > right || self.honest == 0
     }
 }
 
@@ -137,6 +138,16 @@ mod tests {
         let capped = table.of_answer(&row([0, 0, 0, 0, 0, 0, 0, 90, 0]));
         assert_eq!(capped, exp2(CAP_LOG2));
         assert_eq!(capped / ONE, 2_980, "e⁸ = 2980.96");
+    }
+
+    #[test]
+    fn where_no_honest_token_is_off_a_token_that_is_off_speaks_against_the_miner() {
+        // The bound then allows tokens that are off at any distance, so all distances say the same.
+        let bound = HonestBound::of(&[row([4_000, 0, 0, 0, 0, 0, 0, 0, 0])]);
+        let table = LikelihoodTable::new(&bound, &row([870, 50, 40, 20, 10, 5, 4, 1, 0]));
+        let logs = table.logs(2);
+        assert!(logs[0] < 0 && logs[1] > 6 << 32, "{logs:?}");
+        assert!(logs[1..].iter().all(|log| *log == logs[1]), "{logs:?}");
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a failure of its test")]
 
-use muster_audit::{Calibration, CurvePoint, CurveSettings, accuse_honest, draw_curve};
+use muster_audit::{
+    Calibration, CalibrationLevel, CurvePoint, CurveSettings, DetectionSettings, accuse_honest, detect,
+    draw_curve,
+};
 
 fn calibration() -> Calibration {
     Calibration::parse(include_str!("../../../../tests/vectors/audit-calibration.json")).unwrap()
@@ -56,4 +59,50 @@ fn a_simulation_is_the_same_for_the_same_seed() {
     assert_eq!(draw_curve(&calibration(), &settings), first);
     let other = CurveSettings { seed: 2, ..settings };
     assert_ne!(draw_curve(&calibration(), &other), first);
+}
+
+#[test]
+fn no_honest_machine_is_accused_by_the_replay_of_another_engine_or_without_a_seed() {
+    for text in [
+        include_str!("../../../../tests/vectors/audit-engines.json"),
+        include_str!("../../../../tests/vectors/audit-engines-llama-cpp.json"),
+        include_str!("../../../../tests/vectors/audit-engines-surprise.json"),
+    ] {
+        let calibration = Calibration::parse(text).unwrap();
+        assert_eq!(
+            calibration.level(&calibration.tested_alternatives()),
+            CalibrationLevel::Two
+        );
+        for days in accuse_honest(&calibration, 10_000, 50, 1) {
+            assert_eq!(days.accused, 0, "{days:?}");
+        }
+    }
+}
+
+#[test]
+fn every_gross_cheat_is_convicted_within_a_day_at_every_entropy() {
+    let calibration =
+        Calibration::parse(include_str!("../../../../tests/vectors/audit-engines.json")).unwrap();
+    let settings = DetectionSettings {
+        resamples: 1,
+        trials: 40,
+        most_answers: 300,
+        ..DetectionSettings::default()
+    };
+    for found in detect(&calibration, &settings) {
+        let gross =
+            ["block skipped", "smaller model", "fine-tune", "wrong sampler"].contains(&found.engine.as_str());
+        if gross {
+            assert!(
+                found.conviction.median.is_some_and(|answers| answers <= 50),
+                "{found:?}"
+            );
+        }
+        if ["bf16 weights", "KV int8", "int8"].contains(&found.engine.as_str()) {
+            assert_eq!(
+                found.convicted, 0,
+                "nearer than honest machines are to one another: {found:?}"
+            );
+        }
+    }
 }

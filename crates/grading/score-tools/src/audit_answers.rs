@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use comfy_table::Table;
 use muster_audit::{
-    BILLION, Calibration, CellCounts, CurvePoint, CurveSettings, ENTROPY_BINS, ENTROPY_EDGES, HonestDays,
-    RateInterval, ReplayedBundle, TestOutcome, accuse_honest, draw_curve, replay,
+    BILLION, Calibration, CellCounts, CurvePoint, CurveSettings, Detection, DetectionSettings, ENTROPY_BINS,
+    ENTROPY_EDGES, HonestDays, MedianRange, RateInterval, ReplayedBundle, TestOutcome, accuse_honest, detect,
+    draw_curve, replay,
 };
 use serde_json::json;
 
@@ -14,6 +15,10 @@ use crate::{AuditCurve, Result, check_digest, lay_out, read};
 /// The meaning of an interval, beside every table of rates.
 const INTERVAL_WORDS: &str = "In 95 of 100 measurements such an interval holds the rate, if tokens err \
                               independently of one another. It says nothing about rarer errors.";
+
+/// The meaning of the ranges beside medians.
+const MEDIAN_WORDS: &str = "Medians over miners, and in brackets the range of 95 of 100 medians if the measured answers \
+                            are drawn again.";
 
 /// The verdict of a bundle's text, computed again.
 ///
@@ -115,11 +120,19 @@ pub fn run_curve(args: &AuditCurve) -> Result<String> {
     let level = calibration.level(&tested);
     let points = draw_curve(&calibration, &settings);
     let honest = accuse_honest(&calibration, args.miner_days, args.answers_a_day, args.seed);
+    let detections = detect(
+        &calibration,
+        &DetectionSettings {
+            most_answers: args.most_answers,
+            seed: args.seed,
+            ..DetectionSettings::default()
+        },
+    );
     let rates = engine_rates(&calibration);
     if args.json {
         let exceeded = calibration.exceeded_premises();
         let body = json!({
-            "level": level, "exceeded": exceeded, "cheats": points, "honest": honest,
+            "level": level, "exceeded": exceeded, "cheats": points, "honest": honest, "detections": detections,
             "off_rates": rates.iter().map(|(name, rates)| json!({ "engine": name, "rates": rates })).collect::<Vec<_>>(),
         });
         return Ok(format!("{body:#}\n"));
@@ -137,8 +150,10 @@ pub fn run_curve(args: &AuditCurve) -> Result<String> {
     }
     let _ = write!(
         text,
-        "\nAudited answers until the alarm:\n{}\n\nHonest miners:\n{}\n\nTokens off by entropy:\n{}\n{INTERVAL_WORDS}\n",
+        "\nAudited answers until the alarm:\n{}\n\nAlarm and conviction of miners that always cheat, by entropy:\n{}\n\
+         {MEDIAN_WORDS}\n\nHonest miners:\n{}\n\nTokens off by entropy:\n{}\n{INTERVAL_WORDS}\n",
         curve_table(&points),
+        detection_table(&detections),
         honest_table(&honest),
         rate_table(rates),
     );
@@ -174,6 +189,59 @@ fn curve_table(points: &[CurvePoint]) -> Table {
         ]
     });
     lay_out(header, rows)
+}
+
+fn detection_table(detections: &[Detection]) -> Table {
+    let header = [
+        "engine",
+        "nats",
+        "tokens off",
+        "alarm, answers",
+        "conviction, answers",
+        "conviction, tokens",
+        "",
+    ];
+    let rows = detections.iter().map(|found| {
+        [
+            found.engine.clone(),
+            entropy_words(found.entropy),
+            interval(&found.off),
+            range_words(found.alarm, 1),
+            range_words(found.conviction, 1),
+            range_words(found.conviction, found.tokens_an_answer),
+            String::new(),
+        ]
+    });
+    lay_out(header, rows)
+}
+
+/// Such as `0.5 to 1.5`; `all` for no bin.
+fn entropy_words(entropy: Option<usize>) -> String {
+    let nats = |edge: &u32| format!("{}.{}", edge / 1_000, edge % 1_000 / 100);
+    let Some(bin) = entropy else {
+        return "all".to_owned();
+    };
+    let low = bin
+        .checked_sub(1)
+        .and_then(|below| ENTROPY_EDGES.get(below))
+        .map(nats);
+    match (low, ENTROPY_EDGES.get(bin).map(nats)) {
+        (None, None) => "all".to_owned(),
+        (None, Some(high)) => format!("below {high}"),
+        (Some(low), Some(high)) => format!("{low} to {high}"),
+        (Some(low), None) => format!("{low} and more"),
+    }
+}
+
+/// Such as `7 (6 to 9)`, each number times `factor`; `-` for one that was not reached.
+fn range_words(range: MedianRange, factor: u32) -> String {
+    let number = |number: Option<u32>| {
+        number.map_or("-".to_owned(), |number| number.saturating_mul(factor).to_string())
+    };
+    match (range.low, range.median, range.high) {
+        (None, None, None) => "-".to_owned(),
+        (low, median, high) => format!("{} ({} to {})", number(median), number(low), number(high)),
+    }
 }
 
 fn honest_table(days: &[HonestDays]) -> Table {
@@ -249,6 +317,15 @@ mod tests {
             shown.contains("1.5 to 3.0") && shown.contains("10.00 %"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn entropies_and_ranges_are_words() {
+        let words: Vec<String> = [None, Some(0), Some(1), Some(3)].map(entropy_words).into();
+        assert_eq!(words, ["all", "below 0.5", "0.5 to 1.5", "3.0 and more"]);
+        let range = |low, median, high| MedianRange { low, median, high };
+        assert_eq!(range_words(range(Some(6), Some(7), None), 128), "896 (768 to -)");
+        assert_eq!(range_words(range(None, None, None), 128), "-");
     }
 
     #[test]

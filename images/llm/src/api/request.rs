@@ -368,6 +368,22 @@ pub(super) fn seed_of(common: &Common) -> Result<Option<Seed>, ApiError> {
     }
 }
 
+/// The number that an engine with a sampler of its own was seeded with.
+pub(super) fn number_of(common: &Common) -> Result<Option<i64>, ApiError> {
+    match &common.muster_seed {
+        Some(_) => Err(ApiError::param(
+            "muster_seed",
+            "this sampler is seeded by a number in seed",
+        )),
+        None => Ok(common.seed),
+    }
+}
+
+/// Whether penalties or a bias change with the tokens that were chosen.
+pub(super) fn has_penalties(parameters: &Parameters) -> bool {
+    parameters.presence_penalty != 0 || parameters.frequency_penalty != 0
+}
+
 fn fresh_seed() -> Result<Seed, ApiError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| {

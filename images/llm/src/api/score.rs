@@ -4,11 +4,13 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::request::{Common, checked_prompt, model_of, parameters, seed_of};
+use super::request::{Common, checked_prompt, has_penalties, model_of, number_of, parameters, seed_of};
 use super::{ApiError, Service};
 use crate::engine::{Margin, Score, Scored};
+use crate::llama_cpp::Uniforms;
 use crate::noise::ONE;
-use crate::sampler::{Slack, q24};
+use crate::replay::Chooser;
+use crate::sampler::{Parameters, Slack, q24};
 
 const MOST_LIKELY: usize = 20;
 
@@ -21,6 +23,8 @@ struct Request {
     /// Which of a request's answers it was.
     #[serde(default)]
     choice: u32,
+    /// The sampler that chose: muster (the default), llama.cpp or vllm.
+    sampler: Option<String>,
     top_likely: Option<usize>,
     slack: Option<Given>,
     #[serde(flatten)]
@@ -44,6 +48,8 @@ pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiE
             format!("at most {MOST_LIKELY} likely tokens are reported"),
         ));
     }
+    let parameters = parameters(service, &request.common)?;
+    let chooser = chooser(&request, &parameters)?;
     let answer = request.token_ids;
     if answer.is_empty() || answer.iter().any(|id| *id as usize >= service.shape.vocabulary) {
         return Err(ApiError::param(
@@ -57,8 +63,8 @@ pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiE
     let scored = Score {
         tokens,
         prompt,
-        parameters: parameters(service, &request.common)?,
-        seed: seed_of(&request.common)?.map(|seed| seed.choice(request.choice)),
+        parameters,
+        chooser,
         slack: slack(request.slack)?,
         likely,
     };
@@ -78,6 +84,38 @@ pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiE
         },
     }))
     .into_response())
+}
+
+/// The sampler of an answer; none where no seed is named.
+fn chooser(request: &Request, parameters: &Parameters) -> Result<Option<Chooser>, ApiError> {
+    let other = match request.sampler.as_deref() {
+        None | Some("muster") => {
+            return Ok(seed_of(&request.common)?.map(|seed| Chooser::Muster(seed.choice(request.choice))));
+        }
+        Some(other) => other,
+    };
+    if request.choice != 0 {
+        return Err(ApiError::param(
+            "choice",
+            "only our own sampler has a seed for each answer",
+        ));
+    }
+    match (other, number_of(&request.common)?) {
+        ("vllm" | "llama.cpp", None) => Ok(None),
+        ("vllm", Some(number)) => Ok(Some(Chooser::Vllm(number))),
+        ("llama.cpp", Some(_)) if has_penalties(parameters) => Err(ApiError::param(
+            "sampler",
+            "llama.cpp's penalties look at the prompt, too, and are not replayed",
+        )),
+        ("llama.cpp", Some(number)) => {
+            let seed = u32::try_from(number)
+                .map_err(|_| ApiError::param("seed", "llama.cpp's seeds are numbers of 32 bits"))?;
+            // One more than there are tokens, for the end.
+            let uniforms = Uniforms::new(seed, request.token_ids.len() + 1);
+            Ok(Some(Chooser::LlamaCpp(uniforms)))
+        }
+        (_, _) => Err(ApiError::param("sampler", "it is muster, llama.cpp or vllm")),
+    }
 }
 
 fn slack(given: Option<Given>) -> Result<Slack, ApiError> {

@@ -1,9 +1,9 @@
 //! Products by candle, on the processor.
 //!
-//! Many rows go through candle's matrix product. A few rows, as when texts go on by one token each, are bound by
+//! Many rows go through candle's matrix product in f32; quantised weights are unpacked for it. A few rows, as when texts go on by one token each, are bound by
 //! reading the weights: they are read once, as they are held, in loops of our own.
 
-use candle_core::quantized::QMatMul;
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module as _, Storage, Tensor};
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
@@ -351,11 +351,19 @@ fn multiply(products: &[Product], x: Vec<f32>, rows: usize) -> Result<Vec<f32>, 
             .map(|product| product.with_few(&x, rows, columns))
             .collect::<Result<Vec<_>, _>>()?
     } else {
+        let mut x = x;
+        let unpacked = rows >= MANY && products.iter().all(Product::unpacks);
+        if unpacked {
+            kernels::round_to_q8_0(&mut x);
+        }
         let x = Tensor::from_vec(x, (rows, columns), &Device::Cpu)?;
-        products
-            .iter()
-            .map(|product| product.with_many(&x, columns))
-            .collect::<Result<Vec<_>, _>>()?
+        let product = |product: &Product| {
+            if unpacked && let Product::Blocks(QMatMul::QTensor(blocks)) = product {
+                return unpacked_product(blocks, &x);
+            }
+            product.with_many(&x, columns)
+        };
+        products.iter().map(product).collect::<Result<Vec<_>, _>>()?
     };
     if let [only] = parts.as_mut_slice() {
         return Ok(std::mem::take(only));
@@ -370,7 +378,41 @@ fn multiply(products: &[Product], x: Vec<f32>, rows: usize) -> Result<Vec<f32>, 
     Ok(out)
 }
 
+/// The product with quantised weights for many rows: the weights are unpacked once, and rows that are rounded already
+/// are multiplied in f32. The sums are those of the blocks' own product but for the rounding of sums in f32: scales
+/// times whole numbers of eight bits are exact.
+fn unpacked_product(blocks: &QTensor, x: &Tensor) -> Result<Vec<f32>, BackendError> {
+    let weights = blocks.dequantize(&Device::Cpu)?;
+    Ok(x.matmul(&weights.t()?)?.flatten_all()?.to_vec1()?)
+}
+
+/// Whether candle multiplies q8_0 of these outputs and inputs by the processor's products of 8-bit numbers. Its inputs
+/// are then rounded in blocks of 256.
+fn is_tiled(dims: &[usize]) -> bool {
+    let [rows, columns] = dims else {
+        return false;
+    };
+    #[cfg(target_arch = "x86_64")]
+    let has_products = (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni"))
+        || is_x86_feature_detected!("avxvnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has_products = false;
+    has_products && rows.is_multiple_of(16) && columns.is_multiple_of(256)
+}
+
 impl Product {
+    /// Whether many rows are multiplied with its unpacked weights: its own product rounds inputs to q8_0, for few rows
+    /// as for many. Elsewhere candle has products of its own for many rows, which are faster, or round otherwise.
+    fn unpacks(&self) -> bool {
+        let Self::Blocks(QMatMul::QTensor(blocks)) = self else {
+            return false;
+        };
+        let dtype = blocks.dtype();
+        let fits = matches!(dtype, GgmlDType::Q4_0 | GgmlDType::Q5_0)
+            || (dtype == GgmlDType::Q8_0 && !is_tiled(blocks.shape().dims()));
+        fits && cfg!(target_arch = "x86_64")
+    }
+
     fn with_many(&self, x: &Tensor, columns: usize) -> Result<Vec<f32>, BackendError> {
         let widened = |values: Vec<f32>| {
             let rows = values.len().checked_div(columns).unwrap_or(0);
@@ -489,6 +531,34 @@ mod tests {
                 }
                 assert!(all.next().is_none());
             }
+        }
+    }
+
+    #[test]
+    fn quantised_products_are_the_same_for_few_rows_and_many() {
+        let (rows, columns) = (40, 96);
+        let values = Tensor::from_vec(numbers(rows * columns), (rows, columns), &Device::Cpu).unwrap();
+        for kind in [GgmlDType::Q4_0, GgmlDType::Q5_0, GgmlDType::Q8_0, GgmlDType::Q4_1] {
+            let blocks = QTensor::quantize(&values, kind).unwrap();
+            let products = products(vec![Matrix::Blocks(blocks.into())]).unwrap();
+            assert_eq!(
+                products[0].unpacks(),
+                kind != GgmlDType::Q4_1 && cfg!(target_arch = "x86_64")
+            );
+            let x: Vec<f32> = (0..20 * columns).map(|n| (n as f32 * 0.37).sin() * 3.0).collect();
+            let many = multiply(&products, x.clone(), 20).unwrap();
+            let few: Vec<f32> = x
+                .chunks(columns)
+                .flat_map(|x| multiply(&products, x.to_vec(), 1).unwrap())
+                .collect();
+            let spread = few.iter().fold(0.0_f32, |most, v| most.max(v.abs()));
+            assert!(spread > 1.0);
+            let off = many
+                .iter()
+                .zip(&few)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f32::max);
+            assert!(off < spread * 2e-6, "{kind:?}: {off} of {spread}");
         }
     }
 

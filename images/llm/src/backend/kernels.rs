@@ -13,6 +13,9 @@ use crate::model::Shape;
 const LANES: usize = 32;
 const REGISTER: usize = 8;
 
+/// Numbers of a quantised block that share a scale.
+const BLOCK: usize = 32;
+
 /// Fewer rows than this are done one by one.
 const MANY: usize = 8;
 
@@ -317,6 +320,18 @@ pub(super) fn round(row: &mut [f32], rounding: Rounding) {
     }
 }
 
+/// Rounds rows to blocks of eight bits (q8_0), as a product with quantised weights rounds its input: what comes out is
+/// what such a product multiplies with. The length is a whole number of blocks.
+pub(super) fn round_to_q8_0(x: &mut [f32]) {
+    for block in x.as_chunks_mut::<BLOCK>().0 {
+        let scale = block.iter().fold(0.0_f32, |most, v| most.max(v.abs())) / 127.0;
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        // The scale is held in half precision; the numbers are divided by the exact one.
+        let held = f16::from_f32(scale).to_f32();
+        block.iter_mut().for_each(|v| *v = (*v * inverse).round() * held);
+    }
+}
+
 pub(super) fn add(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }
@@ -356,6 +371,8 @@ pub(super) fn dot<W: Number>(a: &[W], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::quantized::{GgmlDType, QTensor};
+
     use super::*;
     use crate::model::Rope;
 
@@ -430,6 +447,21 @@ mod tests {
         round_to_int8(&mut row, 4);
         assert_ne!(row, before);
         assert!(row.iter().zip(before).all(|(a, b)| (a - b).abs() <= 0.5 / 127.0));
+    }
+
+    #[test]
+    fn blocks_of_eight_bits_are_those_of_the_tensor_library() {
+        let mut row: Vec<f32> = (0..20_000_u32)
+            .map(|n| (n.wrapping_mul(2_654_435_761) >> 8) as f32 / 65_536.0 - 100.0)
+            .chain([0.0; 32])
+            .chain((0..32).map(|n| n as f32 * 127.0 / 62.0))
+            .collect();
+        row.truncate(row.len() / BLOCK * BLOCK);
+        let tensor = Tensor::from_slice(&row, row.len(), &Device::Cpu).unwrap();
+        let theirs = QTensor::quantize(&tensor, GgmlDType::Q8_0).unwrap();
+        let theirs: Vec<f32> = theirs.dequantize(&Device::Cpu).unwrap().to_vec1().unwrap();
+        round_to_q8_0(&mut row);
+        assert_eq!(row, theirs);
     }
 
     #[test]

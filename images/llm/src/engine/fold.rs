@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::{Margin, Score, Scored};
 use crate::backend::exp;
-use crate::sampler::Draw;
 
 /// A likely token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,17 +99,18 @@ pub(super) fn score(
     position: u32,
 ) -> Vec<Scored> {
     let row = Row::new(logits);
-    let draw = request
-        .seed
-        .map(|seed| Draw::new(logits, counts, &request.parameters, seed, position));
+    let replay = request
+        .chooser
+        .as_ref()
+        .map(|chooser| chooser.at(logits, counts, &request.parameters, request.prompt, position));
     let (entropy, likely) = (row.entropy, row.likely(request.likely));
     let one = |id: &u32| Scored {
         id: *id,
         logprob: row.logprob(*id),
         entropy,
-        margin: match &draw {
+        margin: match &replay {
             None => Margin::Unknown,
-            Some(draw) => draw
+            Some(replay) => replay
                 .margin(*id, request.slack)
                 .map_or(Margin::Impossible, Margin::Known),
         },

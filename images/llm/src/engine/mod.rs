@@ -17,6 +17,7 @@ pub use fold::Likely;
 
 use crate::backend::Backend;
 use crate::noise::Seed;
+use crate::replay::Chooser;
 use crate::sampler::{Parameters, Slack};
 
 /// Events that wait for a reader before its text is left out of rounds.
@@ -67,8 +68,8 @@ pub struct Score {
     pub prompt: usize,
     /// How the answer's tokens were chosen, as they say.
     pub parameters: Parameters,
-    /// The seed of this choice; none: no margins.
-    pub seed: Option<Seed>,
+    /// The sampler and the seed of this choice; none: no margins.
+    pub chooser: Option<Chooser>,
     /// How far off a replay may be.
     pub slack: Slack,
     /// How many likely tokens are reported beside each.

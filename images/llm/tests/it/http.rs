@@ -494,3 +494,55 @@ fn connections_beyond_the_limit_wait() {
     drop((first, second));
     assert_eq!(read(third).unwrap().0, 200);
 }
+
+#[test]
+fn a_score_names_the_sampler_that_chose() {
+    let server = server();
+    let answer = complete(&server, json!({"max_tokens": 40}));
+    let choice = &answer["choices"][0];
+    let asked = |changes: Value| {
+        let mut body = json!({
+            "prompt_token_ids": choice["prompt_token_ids"], "token_ids": choice["token_ids"], "seed": 7,
+        });
+        body.as_object_mut()
+            .unwrap()
+            .extend(changes.as_object().unwrap().clone());
+        body
+    };
+    let off = |changes: Value| {
+        let (status, scores) = server.post("/v1/score", &asked(changes)).unwrap();
+        assert_eq!(status, 200, "{scores}");
+        let tokens = scores["tokens"].as_array().unwrap();
+        tokens
+            .iter()
+            .filter(|token| token["margin"] != json!(0.0))
+            .count()
+    };
+    assert_eq!(off(json!({})), 0);
+    assert_eq!(off(json!({"sampler": "muster"})), 0);
+    // The same number, drawn by other engines, would have chosen other tokens.
+    assert!(off(json!({"sampler": "vllm"})) > 10);
+    assert!(off(json!({"sampler": "llama.cpp"})) > 10);
+    assert_eq!(
+        off(json!({"sampler": "llama.cpp", "temperature": 0})),
+        off(json!({"temperature": 0}))
+    );
+    let (_, unseeded) = server
+        .post("/v1/score", &asked(json!({"sampler": "llama.cpp", "seed": null})))
+        .unwrap();
+    assert!(
+        unseeded["tokens"][0].get("margin").is_none(),
+        "without a seed there is no margin"
+    );
+    for refused in [
+        json!({"sampler": "other"}),
+        json!({"sampler": "other", "seed": null}),
+        json!({"sampler": "llama.cpp", "seed": -1}),
+        json!({"sampler": "llama.cpp", "frequency_penalty": 0.5}),
+        json!({"sampler": "vllm", "choice": 1}),
+        json!({"sampler": "vllm", "muster_seed": "ab".repeat(32), "seed": null}),
+    ] {
+        let (status, _) = error(&server, "/v1/score", &asked(refused.clone()));
+        assert_eq!(status, 400, "{refused}");
+    }
+}

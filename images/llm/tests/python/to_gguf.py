@@ -1,4 +1,4 @@
-"""A folder with safetensors to a GGUF of the llama architecture: to_gguf.py MODEL OUT f32|f16|q8_0|q4_0"""
+"""A folder with safetensors to a GGUF of the llama architecture: to_gguf.py MODEL OUT f32|f16|bf16|q8_0|q4_0"""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ model, out, kind = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 config = json.loads((model / "config.json").read_text())
 tensors = safetensors.numpy.load_file(str(model / "model.safetensors"))
 heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-types = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.F16,
+types = {"f32": gguf.GGMLQuantizationType.F32, "f16": gguf.GGMLQuantizationType.F16, "bf16": gguf.GGMLQuantizationType.BF16,
          "q8_0": gguf.GGMLQuantizationType.Q8_0, "q4_0": gguf.GGMLQuantizationType.Q4_0}
 
 writer = gguf.GGUFWriter(out, "llama")
