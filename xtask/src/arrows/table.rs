@@ -175,6 +175,8 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-validator-config", "muster-audit-runner", "a section of the file is the runner's"),
     arrow("muster-audit-runner", "muster-audit", "the runner does what a judgement needs"),
     arrow("muster-audit-runner", "muster-scoring", "a conviction takes the pay that is still being vested"),
+    arrow("muster-audit-runner", "muster-verdict-exchange", "an adopted bundle is about a subject that the exchange checks, and the status page shows both"),
+    arrow("muster-verdict-exchange", "muster-audit", "others' bundles are replayed and compared"),
     arrow("muster-grading-runner", "muster-grading", "the runner carries out what a batch decides"),
     arrow("muster-grading-runner", "muster-hardware-proof", "the runner holds the verifier's conversations"),
 ];

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_audit::{Calibration, OpenedCanary, ReferenceMachine, UnusableReason};
-use muster_gateway::store::LoggedAnswer;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_audit::{Calibration, OpenedCanary, OpenedWords, ReferenceMachine, UnusableReason};
+use muster_gateway::store::{AnswerWords, LoggedAnswer, WordConsent};
 use muster_process::error::Causes;
 use muster_protocol::MinerKey;
 use muster_response_proof::{Envelope, ResponseProof, SessionId};
 use muster_session_pool::Service;
 use muster_store::StoreError;
+use muster_validator_store::AuditOrigin;
 use uuid::Uuid;
 
 use crate::RunnerState;
@@ -20,7 +23,7 @@ use crate::evidence::{
 use crate::gathering::Subject;
 use crate::log_keeper::leaf_hashes;
 use crate::reference::Reference;
-use crate::score_request::score_request;
+use crate::score_request::{AnswerIds, ids_of, score_request};
 use crate::store::{AuditRun, RunState};
 
 /// How often a reference that has died is started again in one audit.
@@ -55,6 +58,8 @@ pub(crate) async fn audit_model(
     for run in &runs {
         state.store.insert_run(run).await?;
     }
+    // One bench at a time: the own miner may have room for one only.
+    let _machines = state.machines.lock().await;
     let mut bench = match Bench::open(state, model).await {
         Ok(bench) => bench,
         Err(reason) => {
@@ -141,17 +146,19 @@ impl Bench {
                 return Ok(());
             }
             let known = subject.outcomes.remove(&answer.id).unwrap_or_default();
-            self.score(state, &answer, &known).await?;
+            let is_own = subject.canaries.contains_key(&answer.id);
+            self.score(state, &answer, is_own, &known).await?;
             run.scored = run.scored.saturating_add(1);
             state.store.update_run(run).await?;
         }
         subject.outcomes = state.store.outcomes(&run.model, since).await?;
+        subject.words = state.store.opened_words(&run.model, since).await?;
         let inputs = subject.into_inputs(state, run, &self.calibration, &self.machines);
         let bundle = match inputs.as_ref().and_then(assemble) {
             Some(bundle) => bundle.to_text(),
             None => return end(state, run, "the stored log does not fit together".to_owned()).await,
         };
-        match state.adopter.adopt(bundle).await {
+        match state.adopter.adopt(bundle, AuditOrigin::Own).await {
             Ok(adopted) => {
                 let verdict = adopted.verdict;
                 metrics::counter!("muster_audit_verdicts_total", "verdict" => verdict.clone()).increment(1);
@@ -180,13 +187,22 @@ impl Bench {
         &mut self,
         state: &RunnerState,
         answer: &LoggedAnswer,
+        is_own: bool,
         known: &BothOutcomes,
     ) -> Result<(), StoreError> {
         let body = match state.log.store().find_words(&answer.id).await? {
             None => Err(UnusableReason::NotAudited),
-            Some(words) => match proof_of(answer) {
-                Some(proof) => score_request(&answer.model, &proof, &words),
-                None => Err(UnusableReason::TruncatedBody),
+            Some(words) => match readable(answer, &words) {
+                Ok((proof, ids)) => {
+                    if let Some(opened) = publishable(answer, is_own, &proof, &words, &ids) {
+                        state
+                            .store
+                            .put_words(&answer.id, &opened, state.clock.now())
+                            .await?;
+                    }
+                    score_request(&answer.model, &proof, &words.request, &ids)
+                }
+                Err(reason) => Err(reason),
             },
         };
         let mut both = 0;
@@ -268,6 +284,38 @@ enum Restart {
     Failed,
 }
 
+/// An answer's proof and the ids of its tokens.
+fn readable(
+    answer: &LoggedAnswer,
+    words: &AnswerWords,
+) -> Result<(ResponseProof, AnswerIds), UnusableReason> {
+    let proof = proof_of(answer).ok_or(UnusableReason::TruncatedBody)?;
+    let ids = ids_of(&proof, words)?;
+    Ok((proof, ids))
+}
+
+/// The words of an answer that a bundle may open: those to own prompts and of consenting clients, if the session
+/// signed their ids.
+fn publishable(
+    answer: &LoggedAnswer,
+    is_own: bool,
+    proof: &ResponseProof,
+    words: &AnswerWords,
+    ids: &AnswerIds,
+) -> Option<OpenedWords> {
+    proof.tokens?;
+    let request = match (is_own, answer.consent) {
+        (true, _) => None,
+        (false, WordConsent::Publish) => Some(STANDARD.encode(&words.request)),
+        (false, WordConsent::Private | WordConsent::Declined) => return None,
+    };
+    Some(OpenedWords {
+        prompt: ids.prompt.clone(),
+        output: ids.output.clone(),
+        request,
+    })
+}
+
 fn proof_of(answer: &LoggedAnswer) -> Option<ResponseProof> {
     Envelope::<ResponseProof>::from_text(&answer.proof)
         .ok()?
@@ -281,6 +329,7 @@ struct AuditedSubject {
     buckets: BTreeMap<u64, DrawnBucket>,
     canaries: BTreeMap<String, OpenedCanary>,
     outcomes: BTreeMap<String, BothOutcomes>,
+    words: BTreeMap<String, OpenedWords>,
 }
 
 impl AuditedSubject {
@@ -310,6 +359,7 @@ impl AuditedSubject {
         Ok(Self {
             canaries: open_canaries(state, &sessions, &buckets).await?,
             outcomes: state.store.outcomes(&run.model, since).await?,
+            words: BTreeMap::new(),
             sessions,
             buckets,
         })
@@ -348,6 +398,7 @@ impl AuditedSubject {
             buckets: self.buckets,
             canaries: self.canaries,
             outcomes: self.outcomes,
+            words: self.words,
         })
     }
 }

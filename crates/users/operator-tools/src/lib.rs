@@ -12,6 +12,7 @@ mod check;
 mod listing;
 mod route_text;
 mod slash;
+mod verdicts;
 
 pub use adopt::{AdoptArguments, adopt_audit};
 pub use audits::{
