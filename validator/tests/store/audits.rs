@@ -149,7 +149,8 @@ async fn an_offer_is_adopted_whole_and_a_newer_one_of_its_author_supersedes_it()
             .unwrap();
         assert_eq!(store.open_offers().await.unwrap(), [other]);
         assert_eq!(store.counting_audits().await.unwrap(), [verdict]);
-        assert_eq!(store.endorsements_of(new.digest).await.unwrap(), [signed.clone()]);
+        let about_it = store.endorsements_of(new.digest).await.unwrap();
+        assert_eq!(about_it, std::slice::from_ref(&signed));
         assert_eq!(
             store.offer_body(new.digest).await.unwrap(),
             None,

@@ -203,7 +203,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn bytes_of_a_stranger_are_refused(at in 0usize..160_000, byte in 0x20u8..0x7f) {
             let mut bytes = BUNDLE.as_bytes().to_vec();
