@@ -101,7 +101,8 @@ def proof(text):
     r.maybe(lambda: r.take(32)), r.maybe(lambda: r.take(32)), r.text(), r.text(), r.take(2), r.maybe(r.text)
     found |= {"scheme": r.number(1), "input": r.take(32)}
     r.take(32), r.take(8), r.take(32), r.take(8), r.maybe(lambda: r.take(8)), r.take(8)
-    r.number(1) and (r.take(68), found.update(tokens=r.number(4)))
+    if r.number(1):
+        found |= {"prompt_ids": r.take(32), "prompt_tokens": r.number(4), "output_ids": r.take(32), "tokens": r.number(4)}
     return found
 
 
@@ -300,6 +301,25 @@ def check_canary(origin, h, p, seen):
     return True
 
 
+def ids_digest(ids):
+    return sha(b"".join(struct.pack(">I", one) for one in ids))
+
+
+def check_words(given, p):
+    words = given.get("words")
+    if words is None:
+        return
+    require("output_ids" in p and len(words["output"]) <= 131_072, "words without ids in the proof")
+    for name, digest, count in ("prompt", "prompt_ids", "prompt_tokens"), ("output", "output_ids", "tokens"):
+        require(len(words[name]) == p[count] and ids_digest(words[name]) == p[digest], "words of another answer")
+    if isinstance(given["origin"], dict):
+        require(words.get("request") is None, "a request that the opened prompt has")
+        return
+    require(p["scheme"] == 0, "this program knows the hash scheme raw-http only")
+    require(given["origin"] == "consenting" and words.get("request") is not None, "the words of a user")
+    require(sha(base64.b64decode(words["request"], validate=True)) == p["input"], "another request")
+
+
 def check_log(bundle, buckets):
     answers, unlogged, places, prompts = [], 0, set(), set()
     for session in bundle["sessions"]:
@@ -326,6 +346,7 @@ def check_log(bundle, buckets):
             places.add(place)
             canary = check_canary(given["origin"], h, p, prompts)
             require(a["miner"] in h["ppm"], "a bucket without the miner's share")
+            check_words(given, p)
             drawn = le64(sha(b"muster/draw/1" + h["draw"] + p["digest"])) * 10**6 < h["ppm"][a["miner"]] << 64
             answers.append((place, given, p, canary or drawn))
     return sorted(answers, key=lambda answer: answer[0]), unlogged
@@ -343,7 +364,10 @@ def scores(given, p):
 
 def replay(text, draws):
     bundle = json.loads(text)
-    require(bundle["format"] == "muster/audit-bundle/1", "another format")
+    answers = [answer for session in bundle["sessions"] for answer in session["answers"]]
+    has_words = any(answer.get("words") is not None for answer in answers)
+    wordless = bundle["format"] == "muster/audit-bundle/1" and not has_words
+    require(wordless or bundle["format"] == "muster/audit-bundle/2", "another format")
     require(bundle["calibration"]["format"] == "muster/audit-calibration/1", "another format of the calibration")
     first, second = bundle["references"]
     differ = (first["machine"], first["engine"]) != (second["machine"], second["engine"])

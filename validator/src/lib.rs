@@ -53,6 +53,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_audit_runner::AuditRunner;
 use muster_chain::ChainError;
 use muster_collateral::CollateralError;
 pub use muster_collateral_view::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
@@ -294,6 +295,29 @@ fn start_observers(
     });
 }
 
+/// Begins to gather others' receipts, statements and bundles of audit evidence, if the configuration says so.
+fn start_gathering(
+    state: &Arc<ValidatorState>,
+    drivers: &Arc<JobDrivers>,
+    gate: Arc<ScoringGate>,
+    audits: Option<AuditRunner>,
+) {
+    if !state.config.receipts.gather {
+        return;
+    }
+    let peers = Arc::new(PeerValidators::new(Arc::clone(state), Arc::clone(&gate)));
+    if let Some(exchange) = audit_backend::verdict_exchange(state, audits, Arc::clone(&peers)) {
+        state.spawn("verdict exchange", exchange.run());
+    }
+    let gatherer = ReceiptGatherer {
+        state: Arc::clone(state),
+        drivers: Arc::clone(drivers),
+        gate,
+        peers,
+    };
+    state.spawn("receipts", gatherer.run());
+}
+
 /// Starts every part and serves the status page until the validator stops.
 async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), Error> {
     let Listeners {
@@ -343,15 +367,7 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     state.spawn("weights", weights.run());
     let census = census::follow_cycles(Arc::clone(state), Arc::clone(&drivers), Arc::clone(&gate));
     state.spawn("census", census);
-    if state.config.receipts.gather {
-        let gatherer = ReceiptGatherer {
-            state: Arc::clone(state),
-            drivers: Arc::clone(&drivers),
-            gate: Arc::clone(&gate),
-            peers: PeerValidators::new(Arc::clone(state), gate),
-        };
-        state.spawn("receipts", gatherer.run());
-    }
+    start_gathering(state, &drivers, gate, audits.clone());
     if let Some(pages) = pages {
         state.spawn("pages", pages_door::serve(Arc::clone(state), pages));
     }

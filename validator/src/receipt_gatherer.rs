@@ -49,7 +49,7 @@ pub(crate) struct ReceiptGatherer {
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) gate: Arc<ScoringGate>,
     /// The other validators.
-    pub(crate) peers: PeerValidators,
+    pub(crate) peers: Arc<PeerValidators>,
 }
 
 impl ReceiptGatherer {

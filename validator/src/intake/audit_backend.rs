@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use futures_util::future::BoxFuture;
-use muster_audit_runner::{AuditBackend, AuditCalls, AuditDeps, AuditRunner};
+use muster_audit_runner::{AuditBackend, AuditCalls, AuditDeps, AuditRunner, RunnerExchange};
 use muster_chain::{BlockNumber, Metagraph};
 use muster_gateway::Gateway;
 use muster_gateway::trusted_sessions::TrustedSessions;
@@ -13,7 +13,9 @@ use muster_process::error::Causes;
 use muster_protocol::Digest;
 use muster_session_pool::Service;
 use muster_store::StoreError;
+use muster_verdict_exchange::{AdoptionRule, ExchangeDeps, VerdictExchange};
 
+use crate::peers::PeerValidators;
 use crate::state::ValidatorState;
 use crate::status::StatusSources;
 
@@ -66,6 +68,28 @@ pub(super) fn backend(state: &Arc<ValidatorState>, gateway: Option<&Gateway>) ->
     Arc::new(ValidatorAudits {
         state: Arc::clone(state),
         gateway: gateway.cloned(),
+    })
+}
+
+/// The exchange of verdicts with these validators; `None` if it cannot ask them.
+pub(crate) fn verdict_exchange(
+    state: &Arc<ValidatorState>,
+    audits: Option<AuditRunner>,
+    peers: Arc<PeerValidators>,
+) -> Option<VerdictExchange> {
+    VerdictExchange::new(ExchangeDeps {
+        backend: Arc::new(RunnerExchange {
+            backend: backend(state, None),
+            runner: audits,
+            peers: Box::new(move || peers.addresses()),
+        }),
+        store: Arc::clone(&state.store),
+        keypair: state.keypair.clone(),
+        clock: Arc::clone(&state.clock),
+        tasks: state.tasks.clone(),
+        rule: AdoptionRule {
+            requires_self_test: state.config.audit.require_self_test,
+        },
     })
 }
 

@@ -1,6 +1,6 @@
 //! The door at which this validator serves its receipts, its statements of capacity with their evidence, the statements
-//! that it has read of others, and its scoring snapshots. It is public: all of it is signed or content-addressed, and
-//! meant to be checked by others.
+//! that it has read of others, its scoring snapshots, and its bundles of audit evidence. It is public: all of it is
+//! signed or content-addressed, and meant to be checked by others.
 
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use muster_process::error::Causes;
 use muster_protocol::Digest;
 use muster_protocol::receipt::parse_page_name;
 use muster_store::StoreError;
+use muster_verdict_exchange::{ExchangePages, page_routes};
 use tokio::net::TcpListener;
 
 use crate::state::ValidatorState;
@@ -29,7 +30,12 @@ const MAX_LINES: u32 = 4_000;
 pub(crate) async fn serve(state: Arc<ValidatorState>, listener: TcpListener) -> Result<(), StoreError> {
     let (tasks, clock) = (state.tasks.clone(), Arc::clone(&state.clock));
     let settings = state.config.http.clone();
+    let audits = ExchangePages {
+        validator: state.key(),
+        store: Arc::clone(&state.store),
+    };
     let router = Router::new()
+        .merge(page_routes(audits))
         .route("/receipts/{page}", get(receipts))
         .route("/capacity/{cycle}", get(statement))
         .route("/capacity-evidence/{digest}", get(evidence))

@@ -29,7 +29,7 @@ const TEST_PATIENCE: Duration = Duration::from_secs(90);
 /// Own prompts of each bucket: more than a miner that always cheats needs to be convicted.
 const OWN_PROMPTS: u32 = 16;
 
-fn service() -> Service {
+pub(crate) fn service() -> Service {
     let entry = json!({
         "model": "tiny", "image": ImageId(Digest::of(b"image")), "class": "always_on.test", "output_price": 7,
         "input_tokens_per_s": 1_000, "output_tokens_per_s": 1, "listen": {"port": 8000},
@@ -38,25 +38,30 @@ fn service() -> Service {
 }
 
 /// A validator with one miner in its subnet and one of its own, and the address of its gateway.
-struct Audited {
-    world: World,
+pub(crate) struct Audited {
+    pub(crate) world: World,
     gateway: String,
     folder: tempfile::TempDir,
 }
 
 impl Audited {
     async fn start(miner: &Miner, trusted: &Miner, is_mortal: bool) -> Self {
-        Self::start_with(miner, trusted, is_mortal, |_| {}).await
+        Self::start_in(World::new(&[miner]).await, trusted, is_mortal).await
     }
 
+    /// A validator in a world whose first miner serves the model.
+    pub(crate) async fn start_in(world: World, trusted: &Miner, is_mortal: bool) -> Self {
+        Self::start_with(world, trusted, is_mortal, |_| {}).await
+    }
+
+    /// The same, with a change of its configuration.
     async fn start_with(
-        miner: &Miner,
+        mut world: World,
         trusted: &Miner,
         is_mortal: bool,
         configure: impl FnOnce(&mut muster_validator::Config),
     ) -> Self {
         muster_process::tls::install_provider();
-        let mut world = World::new(&[miner]).await;
         let folder = tempfile::tempdir().unwrap();
         let mut measured = calibration();
         measured.engine = service().image.0;
@@ -167,7 +172,7 @@ impl Audited {
     }
 
     /// A user's answer and own prompts after the first bucket, all of them drawn.
-    async fn gather(&self) {
+    pub(crate) async fn gather(&self) {
         self.ask().await;
         let first = self.draw(0, 1).await;
         assert_eq!(first["leaves"][0]["drawn"], true, "all are drawn");
@@ -176,7 +181,7 @@ impl Audited {
     }
 
     /// The audit of what has gathered.
-    async fn audit(&self) -> Value {
+    pub(crate) async fn audit(&self) -> Value {
         let run = self.world.ask(reqwest::Method::POST, "/v0/audits/runs");
         let ended = within("the audit", run).await;
         let [run] = ended["runs"].as_array().unwrap().as_slice() else {
@@ -390,7 +395,7 @@ async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
         };
         config.audit.self_test.cheats = [("tiny".to_owned(), cheat)].into();
     };
-    let audited = Audited::start_with(&miner, &trusted, false, configure).await;
+    let audited = Audited::start_with(World::new(&[&miner]).await, &trusted, false, configure).await;
     let fleet = Fleet::of_program(&miner.keypair, model(false, None));
     let planted = (CHEAPER, planted);
     let own = Fleet::of_programs(&trusted.keypair, whole_engine(), planted);

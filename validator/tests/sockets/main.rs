@@ -52,4 +52,6 @@ mod support;
 #[cfg(test)]
 mod trusted_miner;
 #[cfg(test)]
+mod verdict_exchange;
+#[cfg(test)]
 mod weights;

@@ -1,9 +1,14 @@
 //! Adopted verdicts about streamed answers.
 
 use muster_chain::BlockNumber;
-use muster_protocol::{Digest, Hotkey, MinerKey};
-use muster_validator::store::AdoptedAudit;
+use muster_protocol::{Digest, Hotkey, MinerKey, ValidatorKey};
+use muster_validator::store::retention::ValidatorRetentionConfig;
+use muster_validator::store::{
+    AdoptedAudit, AuditOffer, AuditOrigin, OfferState, OfferedVerdict, Store, StoredEndorsement,
+    StoredSelfTest,
+};
 
+use super::retention::sweep_with;
 use super::{NOW, each};
 
 fn audit(name: &str, coldkey: u8, model: &str, quality_per_mille: u16, at: i64) -> AdoptedAudit {
@@ -20,6 +25,9 @@ fn audit(name: &str, coldkey: u8, model: &str, quality_per_mille: u16, at: i64) 
         .to_owned(),
         quality_per_mille,
         adopted_at: NOW(at),
+        origin: AuditOrigin::Own,
+        author: Some(ValidatorKey(Hotkey::from_bytes([1; 32]))),
+        through_bucket: u64::try_from(at).unwrap(),
     }
 }
 
@@ -54,5 +62,170 @@ async fn the_newest_verdict_about_a_coldkey_and_a_model_counts_on_its_chain() {
         assert_eq!(store.audit_bundle(Digest::of(b"none")).await.unwrap(), None);
         store.note_chain("0xb", BlockNumber(1), NOW(4)).await.unwrap();
         assert_eq!(store.counting_audits().await.unwrap(), [], "another chain");
+    }
+}
+
+#[tokio::test]
+async fn an_authors_verdict_is_lifted_by_its_own_later_one_and_by_the_operators_only() {
+    for (_test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let by = |name: &str, author: u8, origin, quality, at| AdoptedAudit {
+            author: Some(ValidatorKey(Hotkey::from_bytes([author; 32]))),
+            origin,
+            ..audit(name, 1, "tiny", quality, at)
+        };
+        let convicted = by("convicted", 1, AuditOrigin::Rescored, 0, 1);
+        let own = by("own", 2, AuditOrigin::Own, 1_000, 2);
+        for one in [&convicted, &own] {
+            store.put_audit(one, "{}").await.unwrap();
+        }
+        let counting = store.counting_audits().await.unwrap();
+        assert_eq!(
+            counting,
+            [convicted.clone(), own.clone()],
+            "another validator's view"
+        );
+        let appeal = by("appeal", 1, AuditOrigin::Rescored, 1_000, 3);
+        store.put_audit(&appeal, "{}").await.unwrap();
+        assert_eq!(store.counting_audits().await.unwrap(), [appeal, own]);
+        let operators = by("operator's", 3, AuditOrigin::Operator, 0, 4);
+        store.put_audit(&operators, "{}").await.unwrap();
+        assert_eq!(store.counting_audits().await.unwrap(), [operators]);
+    }
+}
+
+fn offer(name: &str, author: u8, through_bucket: u64, at: i64) -> AuditOffer {
+    AuditOffer {
+        digest: Digest::of(name.as_bytes()),
+        author: ValidatorKey(Hotkey::from_bytes([author; 32])),
+        says: Some(OfferedVerdict {
+            coldkey: Hotkey::from_bytes([7; 32]),
+            miners: vec![MinerKey(Hotkey::from_bytes([8; 32]))],
+            model: "tiny".to_owned(),
+            verdict: "convicted".to_owned(),
+            quality_per_mille: 0,
+            through_bucket,
+        }),
+        bytes: 2,
+        state: OfferState::Offered,
+        reason: None,
+        seen_at: NOW(at),
+        seen_block: 3,
+        decided_at: None,
+    }
+}
+
+#[tokio::test]
+async fn an_offer_is_adopted_whole_and_a_newer_one_of_its_author_supersedes_it() {
+    for (_test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let (old, new, other) = (
+            offer("old", 1, 4, 1),
+            offer("new", 1, 5, 2),
+            offer("other", 2, 1, 2),
+        );
+        for one in [&old, &new, &other] {
+            store.put_offer(one, Some("{}")).await.unwrap();
+        }
+        assert_eq!(store.open_offers().await.unwrap(), [new.clone(), other.clone()]);
+        assert_eq!(store.offer_body(old.digest).await.unwrap(), None);
+        let tally = store.tally_author(new.author, NOW(2)).await.unwrap();
+        assert_eq!((tally.known.len(), tally.lately, tally.stored_bytes), (2, 1, 2));
+        let mut decided = new.clone();
+        (decided.state, decided.decided_at) = (OfferState::Adopted, Some(NOW(3)));
+        let verdict = AdoptedAudit {
+            digest: new.digest,
+            ..audit("new", 7, "tiny", 0, 3)
+        };
+        let signed = StoredEndorsement {
+            digest: new.digest,
+            validator: other.author,
+            statement: "signed".to_owned(),
+            seen_at: NOW(3),
+        };
+        store
+            .adopt_offer(&decided, &verdict, "{}", Some(&signed))
+            .await
+            .unwrap();
+        assert_eq!(store.open_offers().await.unwrap(), [other]);
+        assert_eq!(store.counting_audits().await.unwrap(), [verdict]);
+        let about_it = store.endorsements_of(new.digest).await.unwrap();
+        assert_eq!(about_it, std::slice::from_ref(&signed));
+        assert_eq!(
+            store.offer_body(new.digest).await.unwrap(),
+            None,
+            "it lies with the verdict"
+        );
+        let stray = StoredEndorsement {
+            digest: Digest::of(b"unknown"),
+            ..signed.clone()
+        };
+        assert!(!store.put_endorsement(&stray).await.unwrap());
+        assert!(store.put_endorsement(&signed).await.unwrap());
+        assert_eq!(store.endorsements(9).await.unwrap(), [signed]);
+    }
+}
+
+async fn count(store: &Store, table: &'static str) -> i64 {
+    let statement = sqlx::AssertSqlSafe(format!("SELECT COUNT(*) AS rows_left FROM {table}"));
+    let (count,): (i64,) = sqlx::query_as(statement).fetch_one(&store.pool()).await.unwrap();
+    count
+}
+
+#[tokio::test]
+async fn old_offers_statements_and_words_go_and_what_still_counts_stays() {
+    const DAY: i64 = 86_400;
+    let today = 100 * DAY;
+    for (test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let words = |name: &str, at: i64| {
+            let statement =
+                "INSERT INTO answer_ids (response_id, prompt, output, kept_at) VALUES ($1, '[]', '[]', $2)";
+            sqlx::query(statement)
+                .bind(name.to_owned())
+                .bind(NOW(at).micros())
+        };
+        for (name, at) in [("old", 1), ("new", today - DAY)] {
+            store.put_offer(&offer(name, 1, 4, at), Some("{}")).await.unwrap();
+            let signed = StoredEndorsement {
+                digest: Digest::of(name.as_bytes()),
+                validator: ValidatorKey(Hotkey::from_bytes([2; 32])),
+                statement: "signed".to_owned(),
+                seen_at: NOW(at),
+            };
+            store.put_endorsement(&signed).await.unwrap();
+            words(name, at).execute(&store.pool()).await.unwrap();
+        }
+        // A bundle that counts keeps what was signed about it; a validator keeps its newest self-test.
+        let counting = audit("counts", 1, "tiny", 0, 1);
+        store.put_audit(&counting, "{}").await.unwrap();
+        let about_it = StoredEndorsement {
+            digest: counting.digest,
+            validator: ValidatorKey(Hotkey::from_bytes([2; 32])),
+            statement: "signed".to_owned(),
+            seen_at: NOW(1),
+        };
+        store.put_endorsement(&about_it).await.unwrap();
+        for (validator, tested) in [(1, 1), (1, 2), (2, 1)] {
+            let tested_itself = StoredSelfTest {
+                validator: ValidatorKey(Hotkey::from_bytes([validator; 32])),
+                tested_at: NOW(tested),
+                statement: "signed".to_owned(),
+                seen_at: NOW(tested),
+            };
+            store.put_self_test(&tested_itself).await.unwrap();
+        }
+        sweep_with(&store, &ValidatorRetentionConfig::default(), today).await;
+        let left = [
+            count(&store, "audit_offers").await,
+            count(&store, "audit_endorsements").await,
+            count(&store, "audit_self_tests").await,
+            count(&store, "answer_ids").await,
+            count(&store, "audit_verdicts").await,
+        ];
+        assert_eq!(left, [1, 2, 2, 1, 1], "{}", test.engine);
+        let newest = store.newest_self_tests().await.unwrap();
+        let newest: Vec<_> = newest.iter().map(|test| test.tested_at).collect();
+        assert_eq!(newest, [NOW(2), NOW(1)]);
     }
 }

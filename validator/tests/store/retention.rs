@@ -28,7 +28,7 @@ pub(super) fn bounds() -> RetentionBounds {
     }
 }
 
-async fn sweep_with(store: &Store, config: &ValidatorRetentionConfig, secs: i64) -> Deleted {
+pub(super) async fn sweep_with(store: &Store, config: &ValidatorRetentionConfig, secs: i64) -> Deleted {
     let due = store
         .due_deletions(config, bounds(), NOW(secs), &[])
         .await

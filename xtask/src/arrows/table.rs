@@ -180,6 +180,8 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-cross-checks", "muster-scoring", "an alarm is a factor of the miners' quality"),
     arrow("muster-audit-runner", "muster-audit", "the runner does what a judgement needs"),
     arrow("muster-audit-runner", "muster-scoring", "a conviction takes the pay that is still being vested"),
+    arrow("muster-audit-runner", "muster-verdict-exchange", "an adopted bundle is about a subject that the exchange checks, and the status page shows both"),
+    arrow("muster-verdict-exchange", "muster-audit", "others' bundles are replayed and compared"),
     arrow("muster-grading-runner", "muster-grading", "the runner carries out what a batch decides"),
     arrow("muster-grading-runner", "muster-hardware-proof", "the runner holds the verifier's conversations"),
 ];

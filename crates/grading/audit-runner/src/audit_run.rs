@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_audit::{Calibration, OpenedCanary, ReferenceMachine, UnusableReason};
-use muster_gateway::store::LoggedAnswer;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use muster_audit::{Calibration, OpenedCanary, OpenedWords, ReferenceMachine, UnusableReason};
+use muster_gateway::store::{AnswerWords, LoggedAnswer, WordConsent};
 use muster_process::error::Causes;
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_response_proof::{Envelope, ResponseProof, SessionId};
 use muster_session_pool::Service;
 use muster_store::StoreError;
+use muster_validator_store::AuditOrigin;
 use uuid::Uuid;
 
 use crate::RunnerState;
@@ -20,7 +23,7 @@ use crate::evidence::{
 use crate::gathering::Subject;
 use crate::log_keeper::leaf_hashes;
 use crate::reference::Reference;
-use crate::score_request::score_request;
+use crate::score_request::{AnswerIds, ids_of, score_request};
 use crate::store::{AuditRun, RunState};
 
 /// How often a reference that has died is started again in one audit.
@@ -55,6 +58,8 @@ pub(crate) async fn audit_model(
     for run in &runs {
         state.store.insert_run(run).await?;
     }
+    // One bench at a time: the own miner may have room for one only.
+    let _machines = state.machines.lock().await;
     let mut bench = match Bench::open(state, model).await {
         Ok(bench) => bench,
         Err(reason) => {
@@ -173,7 +178,7 @@ impl Bench {
             // The sessions end with the validator, and its next process ends this audit.
             CollectedEvidence::Stopped => return Ok(()),
         };
-        match state.adopter.adopt(bundle).await {
+        match state.adopter.adopt(bundle, AuditOrigin::Own).await {
             Ok(adopted) => {
                 let verdict = adopted.verdict;
                 metrics::counter!("muster_audit_verdicts_total", "verdict" => verdict.clone()).increment(1);
@@ -212,7 +217,8 @@ impl Bench {
                 return Ok(CollectedEvidence::Stopped);
             }
             let known = subject.outcomes.remove(&answer.id).unwrap_or_default();
-            self.score(state, &answer, &known).await?;
+            let is_own = subject.canaries.contains_key(&answer.id);
+            self.score(state, &answer, is_own, &known).await?;
             if let Some(run) = &mut run {
                 run.scored = run.scored.saturating_add(1);
                 state.store.update_run(run).await?;
@@ -220,6 +226,7 @@ impl Bench {
         }
         let scope = &subject.scope;
         subject.outcomes = state.store.outcomes(&scope.model, scope.since).await?;
+        subject.words = state.store.opened_words(&scope.model, scope.since).await?;
         let inputs = subject.into_inputs(state, &self.calibration, &self.machines);
         let bundle = inputs.as_ref().and_then(assemble);
         Ok(bundle.map_or(CollectedEvidence::Inconsistent, |bundle| {
@@ -233,13 +240,22 @@ impl Bench {
         &mut self,
         state: &RunnerState,
         answer: &LoggedAnswer,
+        is_own: bool,
         known: &BothOutcomes,
     ) -> Result<(), StoreError> {
         let body = match state.log.store().find_words(&answer.id).await? {
             None => Err(UnusableReason::NotAudited),
-            Some(words) => match proof_of(answer) {
-                Some(proof) => score_request(&answer.model, &proof, &words),
-                None => Err(UnusableReason::TruncatedBody),
+            Some(words) => match readable(answer, &words) {
+                Ok((proof, ids)) => {
+                    if let Some(opened) = publishable(answer, is_own, &proof, &words, &ids) {
+                        state
+                            .store
+                            .put_words(&answer.id, &opened, state.clock.now())
+                            .await?;
+                    }
+                    score_request(&answer.model, &proof, &words.request, &ids)
+                }
+                Err(reason) => Err(reason),
             },
         };
         let mut both = 0;
@@ -321,6 +337,38 @@ enum Restart {
     Failed,
 }
 
+/// An answer's proof and the ids of its tokens.
+fn readable(
+    answer: &LoggedAnswer,
+    words: &AnswerWords,
+) -> Result<(ResponseProof, AnswerIds), UnusableReason> {
+    let proof = proof_of(answer).ok_or(UnusableReason::TruncatedBody)?;
+    let ids = ids_of(&proof, words)?;
+    Ok((proof, ids))
+}
+
+/// The words of an answer that a bundle may open: those to own prompts and of consenting clients, if the session
+/// signed their ids.
+fn publishable(
+    answer: &LoggedAnswer,
+    is_own: bool,
+    proof: &ResponseProof,
+    words: &AnswerWords,
+    ids: &AnswerIds,
+) -> Option<OpenedWords> {
+    proof.tokens?;
+    let request = match (is_own, answer.consent) {
+        (true, _) => None,
+        (false, WordConsent::Publish) => Some(STANDARD.encode(&words.request)),
+        (false, WordConsent::Private | WordConsent::Declined) => return None,
+    };
+    Some(OpenedWords {
+        prompt: ids.prompt.clone(),
+        output: ids.output.clone(),
+        request,
+    })
+}
+
 fn proof_of(answer: &LoggedAnswer) -> Option<ResponseProof> {
     Envelope::<ResponseProof>::from_text(&answer.proof)
         .ok()?
@@ -335,6 +383,7 @@ pub(crate) struct AuditedSubject {
     buckets: BTreeMap<u64, DrawnBucket>,
     canaries: BTreeMap<String, OpenedCanary>,
     outcomes: BTreeMap<String, BothOutcomes>,
+    words: BTreeMap<String, OpenedWords>,
 }
 
 impl AuditedSubject {
@@ -362,6 +411,7 @@ impl AuditedSubject {
         Ok(Self {
             canaries: open_canaries(state, scope.since, &sessions, &buckets).await?,
             outcomes: state.store.outcomes(&scope.model, scope.since).await?,
+            words: BTreeMap::new(),
             sessions,
             buckets,
             scope,
@@ -400,6 +450,7 @@ impl AuditedSubject {
             buckets: self.buckets,
             canaries: self.canaries,
             outcomes: self.outcomes,
+            words: self.words,
         })
     }
 }

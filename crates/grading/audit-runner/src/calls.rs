@@ -16,7 +16,8 @@ use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
-use muster_validator_store::Store;
+use muster_validator_store::{AuditOrigin, Store};
+use muster_verdict_exchange::view_exchange;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -111,10 +112,7 @@ impl From<AdoptionRefusal> for CallRefusal {
         let status = match refusal {
             AdoptionRefusal::Store(error) => return error.into(),
             AdoptionRefusal::NoChain | AdoptionRefusal::Ended => StatusCode::SERVICE_UNAVAILABLE,
-            AdoptionRefusal::Bundle(_)
-            | AdoptionRefusal::OtherSubnet
-            | AdoptionRefusal::NotRegistered
-            | AdoptionRefusal::OtherOwner { .. } => StatusCode::CONFLICT,
+            AdoptionRefusal::Bundle(_) | AdoptionRefusal::Subject(_) => StatusCode::CONFLICT,
         };
         Self(status, Causes(&refusal).to_string())
     }
@@ -138,6 +136,7 @@ impl AuditCalls {
             .layer(DefaultBodyLimit::max(MAX_BUNDLE_BYTES));
         Router::new()
             .route("/v0/audits", verdicts)
+            .route("/v0/audits/endorsements", get(list_endorsements))
             .route("/v0/audits/{digest}", get(bundle))
             .route("/v0/audits/{digest}/report", get(report))
             .route("/v0/audits/runs", get(list_runs).post(run_now))
@@ -165,18 +164,36 @@ impl AuditCalls {
     }
 }
 
-/// The verdicts that count or did, newest first.
+/// The verdicts that count or did, newest first; others' bundles with their states; and validators' self-tests.
 async fn list(State(open): CallState, Query(limit): Query<ListLimit>) -> Result<Json<Value>, CallRefusal> {
     let calls = &open.calls;
     let audits = calls.store.audits(limit.get()).await?;
-    Ok(Json(json!({ "validator": calls.validator, "audits": audits })))
+    let others = view_exchange(&calls.store, limit.get(), calls.clock.now()).await?;
+    Ok(Json(json!({
+        "validator": calls.validator, "audits": audits, "offers": others.offers, "self_tests": others.self_tests,
+    })))
 }
 
-/// The text of an adopted bundle: the digest is that of the answer's bytes.
+/// The signed statements of validators that scored pairs of a bundle again and adopted it, newest first.
+async fn list_endorsements(
+    State(open): CallState,
+    Query(limit): Query<ListLimit>,
+) -> Result<Json<Value>, CallRefusal> {
+    let calls = &open.calls;
+    let endorsements = calls.store.endorsements(limit.get()).await?;
+    Ok(Json(
+        json!({ "validator": calls.validator, "endorsements": endorsements }),
+    ))
+}
+
+/// The text of a bundle that was adopted, or waits for its adoption: the digest is that of the answer's bytes.
 async fn bundle(State(open): CallState, Path(digest): Path<Digest>) -> Result<Response, CallRefusal> {
     let calls = &open.calls;
-    let text = calls.store.audit_bundle(digest).await?;
-    let text = text.ok_or_else(|| not_found("this validator has adopted no bundle with that digest"))?;
+    let text = match calls.store.audit_bundle(digest).await? {
+        Some(text) => Some(text),
+        None => calls.store.offer_body(digest).await?,
+    };
+    let text = text.ok_or_else(|| not_found("this validator has no bundle with that digest"))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
@@ -199,7 +216,7 @@ async fn adopt(State(open): CallState, headers: HeaderMap, text: String) -> Resu
         store: Arc::clone(&calls.store),
         clock: Arc::clone(&calls.clock),
     };
-    let adopted = adopter.adopt(text).await?;
+    let adopted = adopter.adopt(text, AuditOrigin::Operator).await?;
     tracing::warn!(
         bundle = %adopted.digest, coldkey = %adopted.coldkey, model = adopted.model, verdict = adopted.verdict,
         "the operator adopted a verdict"

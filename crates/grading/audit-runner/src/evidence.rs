@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, Calibration, OpenedCanary,
-    Origin, ReferenceMachine, SessionEvidence, TokenScore, UnusableReason,
+    OpenedWords, Origin, ReferenceMachine, SessionEvidence, TokenScore, UnusableReason,
 };
 use muster_gateway::store::{LoggedAnswer, StoredBucket, WordConsent};
 use muster_identity::ProvenOutput;
@@ -60,6 +60,8 @@ pub(crate) struct EvidenceInputs {
     pub(crate) canaries: BTreeMap<String, OpenedCanary>,
     /// The results by the ids of answers.
     pub(crate) outcomes: BTreeMap<String, BothOutcomes>,
+    /// The words of audited answers that may be published, by the ids of the answers.
+    pub(crate) words: BTreeMap<String, OpenedWords>,
 }
 
 /// A session as a bundle shows it: all of its proofs from the first one on.
@@ -151,7 +153,9 @@ fn evidence_of(inputs: &EvidenceInputs, answer: &LoggedAnswer) -> Option<AnswerE
         (None, WordConsent::Private | WordConsent::Declined) => Origin::User,
     };
     let is_audited = answer.is_drawn || canary.is_some();
+    let words = inputs.words.get(&answer.id).filter(|_| is_audited);
     Some(AnswerEvidence {
+        words: words.and_then(|words| open_words(&origin, words)),
         proof: answer.proof.clone(),
         output_tokens: answer.output_tokens,
         earned: answer.earned,
@@ -161,6 +165,19 @@ fn evidence_of(inputs: &EvidenceInputs, answer: &LoggedAnswer) -> Option<AnswerE
         origin,
         outcome: is_audited.then(|| outcome_of(inputs.outcomes.get(&answer.id))),
     })
+}
+
+/// The words that a bundle opens of an answer of this origin: the request of an own prompt is opened with its place,
+/// that of a consenting client is not opened otherwise, and a user's words are nobody's.
+fn open_words(origin: &Origin, words: &OpenedWords) -> Option<OpenedWords> {
+    match origin {
+        Origin::User => None,
+        Origin::Consenting => words.request.is_some().then(|| words.clone()),
+        Origin::Canary(_) => Some(OpenedWords {
+            request: None,
+            ..words.clone()
+        }),
+    }
 }
 
 /// The outcome that a bundle states: the scores of both references where one scored, otherwise the first's reason.
@@ -187,6 +204,8 @@ fn outcome_of(both: Option<&BothOutcomes>) -> AuditOutcome {
 
 #[cfg(test)]
 mod tests {
+    use muster_audit::{Canary, CanaryList};
+
     use super::*;
     use crate::testing::answer;
 
@@ -217,6 +236,27 @@ mod tests {
         );
         assert_eq!(shown(&[(1, 4)], &[]), None, "the first proof is missing");
         assert_eq!(shown(&[], &[0, 1]), None, "nothing was answered");
+    }
+
+    #[test]
+    fn the_words_of_users_are_opened_to_nobody() {
+        let words = |request: Option<&str>| OpenedWords {
+            prompt: vec![5],
+            output: vec![7],
+            request: request.map(str::to_owned),
+        };
+        let opened = CanaryList::new(vec![Canary {
+            salt: [1; 32],
+            request: b"{}".to_vec(),
+        }]);
+        let canary = Origin::Canary(opened.open(0).unwrap());
+        assert_eq!(open_words(&Origin::User, &words(Some("e30="))), None);
+        assert_eq!(open_words(&Origin::Consenting, &words(None)), None);
+        assert_eq!(
+            open_words(&Origin::Consenting, &words(Some("e30="))),
+            Some(words(Some("e30=")))
+        );
+        assert_eq!(open_words(&canary, &words(Some("e30="))), Some(words(None)));
     }
 
     #[test]

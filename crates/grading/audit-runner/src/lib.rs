@@ -3,21 +3,23 @@
 //!
 //! A validator opens an [`AuditRunner`] beside its gateway. Reading order: `log_keeper` (buckets are closed and drawn
 //! from, block by block), `prompts` and `own_prompts` (the validator's own prompts), `gathering` (when a reference is
-//! started), `audit_run` (one audit), `reference` (a machine that scores), `score_request` (its requests),
-//! `evidence` (the bundle), `self_test` (a cheat that is planted), `adoption` (the verdict counts), `calls` (the status page), [`store`], [`backend`] (the
-//! validator's part).
+//! started), `audit_run` (one audit), `self_test` (a cheat that is planted), `rescoring` and `exchange_backend` (others'
+//! bundles), `reference` (a machine that scores), `score_request` (its requests), `evidence` (the bundle), `adoption`
+//! (the verdict counts), `calls` (the status page), [`store`], [`backend`] (the validator's part).
 
 mod adoption;
 mod audit_run;
 pub mod backend;
 mod calls;
 mod evidence;
+mod exchange_backend;
 mod gathering;
 mod log_keeper;
 mod own_prompts;
 mod prompts;
 mod reference;
 mod reports;
+mod rescoring;
 mod score_request;
 mod self_test;
 mod self_test_store;
@@ -31,6 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_audit::{Calibration, RescorablePair, TokenScore};
 use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
@@ -43,6 +46,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use adoption::consequences;
 pub use backend::AuditBackend;
 pub use calls::AuditCalls;
+pub use exchange_backend::RunnerExchange;
 pub use self_test_store::{SelfTest, SelfTestState};
 pub use settings::{PlantedCheat, SecondEngine, SelfTestSettings, Settings};
 pub use store::{AuditRun, AuditStore, RunState};
@@ -121,6 +125,8 @@ pub(crate) struct RunnerState {
     pub(crate) keypair: Keypair,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
+    /// Held while references run.
+    pub(crate) machines: tokio::sync::Mutex<()>,
     on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
@@ -190,6 +196,7 @@ impl AuditRunner {
             keypair: deps.keypair,
             clock: deps.clock,
             tasks: deps.tasks,
+            machines: tokio::sync::Mutex::default(),
             on_store_failure: deps.on_store_failure,
         });
         let (orders, waiting) = mpsc::channel(MAX_WAITING_ORDERS);
@@ -237,6 +244,30 @@ impl AuditRunner {
         }
         self.state.self_tests.order(model.to_owned());
         Ok(())
+    }
+
+    /// Has a reference score answers of another validator's bundle again: the scores in the order of the pairs, `None`
+    /// for one that it did not score.
+    ///
+    /// # Errors
+    /// The reason why there is no reference, in words.
+    pub async fn rescore(
+        &self,
+        model: &str,
+        pairs: &[RescorablePair],
+    ) -> Result<Vec<Option<Vec<TokenScore>>>, String> {
+        rescoring::rescore(&self.state, model, pairs).await
+    }
+
+    /// The calibration of a model by the configuration; `None` if it has none, or one of another engine than the
+    /// whitelisted one.
+    pub fn calibration(&self, model: &str) -> Option<Calibration> {
+        let calibration = self.state.settings.calibration(model)?;
+        let services = self.state.backend.services();
+        let is_listed = services
+            .iter()
+            .any(|service| service.model == model && service.image.0 == calibration.engine);
+        is_listed.then_some(calibration)
     }
 
     /// The audits that were begun.

@@ -23,15 +23,11 @@ const SAMPLING: [&str; 8] = [
     "seed",
 ];
 
-/// The body of a request to a reference's `POST /v1/score` about one answer.
+/// The ids of an answer's tokens, which have to be those that the session signed, if it signed any.
 ///
 /// # Errors
 /// The reason why nobody can score the answer.
-pub(crate) fn score_request(
-    model: &str,
-    proof: &ResponseProof,
-    words: &AnswerWords,
-) -> Result<Vec<u8>, UnusableReason> {
+pub(crate) fn ids_of(proof: &ResponseProof, words: &AnswerWords) -> Result<AnswerIds, UnusableReason> {
     let ids = answer_ids(words)?;
     if let Some(facts) = &proof.tokens {
         // The ids that were stored are those that the session signed, or the body is not what was sent.
@@ -40,8 +36,21 @@ pub(crate) fn score_request(
             return Err(UnusableReason::OtherTokenizer);
         }
     }
+    Ok(ids)
+}
+
+/// The body of a request to a reference's `POST /v1/score` about one answer to this request.
+///
+/// # Errors
+/// The reason why nobody can score the answer.
+pub(crate) fn score_request(
+    model: &str,
+    proof: &ResponseProof,
+    request: &[u8],
+    ids: &AnswerIds,
+) -> Result<Vec<u8>, UnusableReason> {
     let asked: Map<String, Value> =
-        serde_json::from_slice(&words.request).map_err(|_| UnusableReason::TruncatedBody)?;
+        serde_json::from_slice(request).map_err(|_| UnusableReason::TruncatedBody)?;
     if asked.get("n").is_some_and(|choices| *choices != json!(1)) {
         return Err(UnusableReason::NoTokenIds);
     }
@@ -92,9 +101,10 @@ pub(crate) fn read_scores(reply: &[u8]) -> Result<Vec<TokenScore>, UnusableReaso
 }
 
 /// The ids of an answer's tokens and of its prompt.
-struct AnswerIds {
-    prompt: Vec<u32>,
-    output: Vec<u32>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AnswerIds {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) output: Vec<u32>,
 }
 
 #[derive(Deserialize)]
@@ -167,7 +177,9 @@ mod tests {
     );
 
     fn asked(request: &str, response: &str) -> Result<Value, UnusableReason> {
-        let body = score_request("tiny", &proof(0), &words(request, response))?;
+        let words = words(request, response);
+        let ids = ids_of(&proof(0), &words)?;
+        let body = score_request("tiny", &proof(0), &words.request, &ids)?;
         Ok(serde_json::from_slice(&body).unwrap())
     }
 
@@ -209,7 +221,7 @@ mod tests {
             output: Digest::of(b"other"),
             output_count: 3,
         });
-        let refused = score_request("tiny", &signed, &words("{}", STREAM));
+        let refused = ids_of(&signed, &words("{}", STREAM));
         assert_eq!(refused.unwrap_err(), UnusableReason::OtherTokenizer);
     }
 
@@ -242,7 +254,9 @@ mod tests {
             reply in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let words = AnswerWords { request, response, content_type: None };
-            let _ = score_request("tiny", &proof(0), &words);
+            let _ = ids_of(&proof(0), &words);
+            let ids = AnswerIds { prompt: vec![1], output: vec![2] };
+            let _ = score_request("tiny", &proof(0), &words.request, &ids);
             let _ = read_scores(&reply);
         }
     }

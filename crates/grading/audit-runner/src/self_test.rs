@@ -15,9 +15,10 @@ use muster_gateway::Gateway;
 use muster_gateway::logged_session::{LoggedSession, LoggedSessionError};
 use muster_gateway::trusted_sessions::SessionTimes;
 use muster_process::error::Causes;
-use muster_protocol::{Hotkey, MinerKey, Timestamp};
+use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
+use muster_verdict_exchange::{RecordError, SelfTestOutcome, record_self_test};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -310,6 +311,7 @@ pub(crate) async fn judge_drawn(state: &Arc<RunnerState>, block: u64) -> Result<
 async fn judge(state: &Arc<RunnerState>, mut test: SelfTest, miner: MinerKey) -> Result<(), StoreError> {
     test.state = SelfTestState::Scoring;
     state.store.update_self_test(&test, None).await?;
+    let _machines = state.machines.lock().await;
     let mut bench = match Bench::open(state, &test.model).await {
         Ok(bench) => bench,
         Err(reason) => return end(state, &mut test, reason).await,
@@ -366,11 +368,50 @@ async fn judge(state: &Arc<RunnerState>, mut test: SelfTest, miner: MinerKey) ->
             "the spot checks did not convict a cheat that was planted: their verdicts cannot be relied on"
         );
     }
+    let now = state.clock.now();
+    publish(state, &test.model, replayed.verdict, replayed.bundle, now).await?;
     test.state = SelfTestState::Judged;
-    test.ended_at = Some(state.clock.now());
+    test.ended_at = Some(now);
     test.verdict = Some(verdict.to_owned());
     test.bundle = Some(replayed.bundle);
     state.store.update_self_test(&test, Some(&text)).await
+}
+
+/// Signs the result for other validators, which adopt nothing of a validator whose spot checks find no planted cheat.
+async fn publish(
+    state: &RunnerState,
+    model: &str,
+    verdict: Verdict,
+    bundle: Digest,
+    tested_at: Timestamp,
+) -> Result<(), StoreError> {
+    let Some(auditor) = state.auditor() else {
+        return Ok(());
+    };
+    let share = state
+        .settings
+        .self_test
+        .cheats
+        .get(model)
+        .map(|cheat| cheat.share_ppm);
+    let outcome = SelfTestOutcome {
+        kind: format!(
+            "a cheaper engine in {} ppm of the answers",
+            share.unwrap_or_default()
+        ),
+        tested_at,
+        verdict,
+        bundle,
+    };
+    let store = &state.adopter.store;
+    match record_self_test(store, &state.keypair, auditor.netuid, outcome, &state.clock).await {
+        Ok(_) => Ok(()),
+        Err(RecordError::Store(error)) => Err(error),
+        Err(error @ (RecordError::Kind | RecordError::NoChain)) => {
+            tracing::warn!(error = %Causes(&error), "the result of a self-test is not published");
+            Ok(())
+        }
+    }
 }
 
 /// States the results of the newest tests, as a restarted validator knows them.

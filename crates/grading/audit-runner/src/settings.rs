@@ -39,6 +39,9 @@ pub struct Settings {
     pub score_s: u64,
     /// Days of answers that one verdict rests on.
     pub window_days: u64,
+    /// Whether another validator's verdicts are adopted only if it shows a test of its own pipeline that convicted a
+    /// planted cheat within fourteen days.
+    pub require_self_test: bool,
     /// The calibration of each model, by the model's name in the whitelist. A model without one is not audited.
     pub calibrations: BTreeMap<String, PathBuf>,
     /// A second engine build of each model, which confirms convictions. Without one, a second machine does.
@@ -128,6 +131,7 @@ impl Default for Settings {
             run_s: 3_600,
             score_s: 120,
             window_days: 7,
+            require_self_test: true,
             calibrations: BTreeMap::new(),
             second_engines: BTreeMap::new(),
             self_test: SelfTestSettings::default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_audit::{Canary, CanaryList};
+use muster_audit::{Canary, CanaryList, OpenedWords};
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
 use muster_store::{During as _, StoreError, begin};
 use serde::Serialize;
@@ -281,6 +281,49 @@ impl AuditStore {
         Ok(all)
     }
 
+    /// Stores the words of an answer that may be published.
+    pub(crate) async fn put_words(&self, answer: &str, words: &OpenedWords, now: Timestamp) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO answer_ids (response_id, prompt, output, request, kept_at) VALUES ($1, $2, $3, $4, $5) \
+             ON CONFLICT (response_id) DO NOTHING",
+        )
+        .bind(answer.to_owned())
+        .bind(id_list(&words.prompt))
+        .bind(id_list(&words.output))
+        .bind(words.request.clone())
+        .bind(now.micros())
+        .execute(&self.pool)
+        .await
+        .during("store the words of an answer")?;
+        Ok(())
+    }
+
+    /// The words of a model's answers since a time that may be published, by the ids of the answers.
+    pub(crate) async fn opened_words(
+        &self,
+        model: &str,
+        since: Timestamp,
+    ) -> Result<BTreeMap<String, OpenedWords>> {
+        let rows = sqlx::query(
+            "SELECT a.response_id, a.prompt, a.output, a.request FROM answer_ids a \
+             JOIN responses r ON r.response_id = a.response_id WHERE r.model = $1 AND r.ended_at >= $2",
+        )
+        .bind(model.to_owned())
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .during("read the words of answers")?;
+        let read = |row: &AnyRow| {
+            let words = OpenedWords {
+                prompt: id_column(row, "prompt")?,
+                output: id_column(row, "output")?,
+                request: read_column(row, "request")?,
+            };
+            Ok((read_column(row, "response_id")?, words))
+        };
+        rows.iter().map(read).collect()
+    }
+
     /// Stores an audit that begins.
     pub(crate) async fn insert_run(&self, run: &AuditRun) -> Result<()> {
         sqlx::query(
@@ -380,6 +423,17 @@ fn canary_from(row: &AnyRow) -> Result<Canary> {
         .decode(request)
         .map_err(|error| StoreError::corrupt("request", error.to_string()))?;
     Ok(Canary { salt: bytes, request })
+}
+
+/// A JSON list of ids.
+fn id_list(ids: &[u32]) -> String {
+    // A list of numbers always has a JSON form.
+    serde_json::to_string(ids).unwrap_or_default()
+}
+
+fn id_column(row: &AnyRow, name: &'static str) -> Result<Vec<u32>> {
+    let text: String = read_column(row, name)?;
+    serde_json::from_str(&text).map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
 
 pub(crate) fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(

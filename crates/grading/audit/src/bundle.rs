@@ -10,7 +10,9 @@ use crate::canaries::OpenedCanary;
 use crate::margin_cells::TokenScore;
 
 /// The format and version of a bundle. It changes with every change of the rules or their constants.
-pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/1";
+pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/2";
+/// The format before this one, whose bundles open no words. They are replayed by the same rules.
+pub(crate) const BUNDLE_FORMAT_WITHOUT_WORDS: &str = "muster/audit-bundle/1";
 /// The largest text of a bundle that is read, in bytes.
 pub const MAX_BUNDLE_BYTES: usize = 64 * 1024 * 1024;
 
@@ -112,6 +114,22 @@ pub struct AnswerEvidence {
     /// The result of its audit; `None` if it was not drawn.
     #[serde(default)]
     pub outcome: Option<AuditOutcome>,
+    /// The words by which others score it again; only of answers that may be published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub words: Option<OpenedWords>,
+}
+
+/// The words of an answer that may be published, as ids of tokens. The session's proof names the digests of both lists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenedWords {
+    /// The ids of the prompt's tokens.
+    pub prompt: Vec<u32>,
+    /// The ids of the answer's tokens.
+    pub output: Vec<u32>,
+    /// The body of a consenting client's request, base64: it has the parameters of the sampler. The validator's own
+    /// prompt is opened with its place in the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<String>,
 }
 
 /// The origin of a prompt.

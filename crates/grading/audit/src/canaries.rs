@@ -74,6 +74,11 @@ impl CanaryList {
 }
 
 impl OpenedCanary {
+    /// The body of the request, whether or not the prompt stands in any list; `None` if it is not base64.
+    pub(crate) fn request(&self) -> Option<Vec<u8>> {
+        STANDARD.decode(&self.request).ok()
+    }
+
     /// The request, if the prompt stands at its place in the list with this root.
     pub fn check(&self, root: &Digest) -> Option<Vec<u8>> {
         let mut salt = [0; 32];

@@ -18,6 +18,8 @@ use crate::replay_error::ReplayError;
 pub(crate) struct CheckedAnswer<'a> {
     pub(crate) evidence: &'a AnswerEvidence,
     pub(crate) proof: ResponseProof,
+    /// The digest of the proof's signed bytes.
+    pub(crate) digest: Digest,
     pub(crate) stratum: Digest,
     /// Whether the draw or the committed list makes it one to audit.
     pub(crate) is_audited: bool,
@@ -245,6 +247,7 @@ impl AttestedSession {
         Ok(CheckedAnswer {
             evidence,
             proof,
+            digest,
             stratum,
             is_audited: is_canary || bucket.draw.draws(&digest, *ppm),
         })

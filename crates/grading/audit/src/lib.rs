@@ -14,6 +14,7 @@ pub mod fixed_point;
 mod honest_bound;
 mod likelihood;
 mod margin_cells;
+mod opened_words;
 pub mod premise;
 mod replay;
 mod replay_error;
@@ -27,7 +28,7 @@ pub use audit_report::{AuditReport, report_bundle};
 pub use audit_share::{AuditedMiner, DETECTION_ANSWERS, GAIN_PER_MILLE, unvested_answers};
 pub use bundle::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, MAX_BUNDLE_BYTES, OpenedShare,
-    Origin, ReferenceMachine, SessionEvidence, UnusableReason,
+    OpenedWords, Origin, ReferenceMachine, SessionEvidence, UnusableReason,
 };
 pub use calibration::{
     Alternative, CALIBRATION_FORMAT, Calibration, CalibrationError, CalibrationLevel, ExceededPremise,
@@ -43,7 +44,8 @@ pub use likelihood::{CAP_LOG2, LikelihoodTable};
 pub use margin_cells::{
     CellCounts, ENTROPY_BINS, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, MAX_TOKENS, Margin, TokenScore,
 };
-pub use replay::{AnswerTally, ReplayedBundle, replay, replay_with_bundle};
+pub use opened_words::{RescorablePair, digest_of_ids};
+pub use replay::{AnswerTally, ReplayedBundle, judge_by, replay, replay_with_bundle, rescorable_pairs};
 pub use replay_error::ReplayError;
 pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};
 pub use seeded_numbers::SeededNumbers;

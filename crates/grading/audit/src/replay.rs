@@ -6,12 +6,16 @@ use muster_protocol::{Digest, Hotkey};
 use muster_response_proof::{DAY_BUCKETS, ResponseProof};
 use serde::Serialize;
 
-use crate::bundle::{AuditBundle, AuditOutcome, BUNDLE_FORMAT, MAX_BUNDLE_BYTES, Origin};
-use crate::calibration::{CALIBRATION_FORMAT, CalibrationLevel, ExceededPremise};
+use crate::bundle::{
+    AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_WITHOUT_WORDS, MAX_BUNDLE_BYTES, Origin,
+};
+use crate::calibration::{CALIBRATION_FORMAT, Calibration, CalibrationLevel, ExceededPremise};
 use crate::checked_log::{CheckedAnswer, CheckedLog, check_log};
 use crate::draw::BucketDraw;
+use crate::fixed_point::ONE;
 use crate::likelihood::LikelihoodTable;
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
+use crate::opened_words::{RescorablePair, check_words};
 use crate::replay_error::ReplayError;
 use crate::verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, Verdict};
 use crate::wealth::WealthCurve;
@@ -85,6 +89,43 @@ pub fn replay_with_bundle(text: &str) -> Result<(ReplayedBundle, AuditBundle), R
     replay_with_wealth(text).map(|(replayed, bundle, _)| (replayed, bundle))
 }
 
+/// Judges a bundle that was read before by another calibration than its own: a validator follows no verdict that its
+/// own calibration does not give.
+///
+/// # Errors
+/// As those of [`replay`], and if the calibration is of another engine or model.
+pub fn judge_by(bundle: &AuditBundle, calibration: &Calibration) -> Result<ReplayedBundle, ReplayError> {
+    let text = bundle.to_text();
+    let other = AuditBundle {
+        calibration: calibration.clone(),
+        ..bundle.clone()
+    };
+    check_formats(&other)?;
+    judge(&other, AuditBundle::digest_of(&text)).map(|(replayed, _)| replayed)
+}
+
+/// The answers of a bundle that are tested, were scored by the first reference, and can be scored again from their
+/// opened words, in the order of the log.
+///
+/// # Errors
+/// As those of [`replay`].
+pub fn rescorable_pairs(bundle: &AuditBundle) -> Result<Vec<RescorablePair>, ReplayError> {
+    check_formats(bundle)?;
+    let log = check_log(bundle)?;
+    for answer in &log.answers {
+        check_words(answer)?;
+    }
+    let audited: Vec<&CheckedAnswer<'_>> = log.answers.iter().filter(|answer| answer.is_audited).collect();
+    let tested = one_client_bounded(&audited);
+    let judged = JudgedAnswers::new(bundle, &tested)?;
+    let pairs = tested.iter().zip(&judged.answers).filter_map(|(answer, judged)| {
+        let likelihoods = judged.convicting.first.as_ref()?;
+        let speaks_against = likelihoods.iter().any(|likelihood| *likelihood > ONE);
+        RescorablePair::of(answer, speaks_against)
+    });
+    Ok(pairs.collect())
+}
+
 /// Replays the text of a bundle, and returns the bundle and the wealth of each test, too.
 ///
 /// # Errors
@@ -103,6 +144,9 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
         unlogged,
         draws,
     } = check_log(bundle)?;
+    for answer in &answers {
+        check_words(answer)?;
+    }
     let audited: Vec<&CheckedAnswer<'_>> = answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
     let judged = JudgedAnswers::new(bundle, &tested)?;
@@ -140,7 +184,17 @@ fn read(text: &str) -> Result<AuditBundle, ReplayError> {
         return Err(ReplayError::TooLong);
     }
     let bundle: AuditBundle = serde_json::from_str(text)?;
-    if bundle.format != BUNDLE_FORMAT || bundle.calibration.format != CALIBRATION_FORMAT {
+    check_formats(&bundle)?;
+    Ok(bundle)
+}
+
+fn check_formats(bundle: &AuditBundle) -> Result<(), ReplayError> {
+    let is_known = match bundle.format.as_str() {
+        BUNDLE_FORMAT => true,
+        BUNDLE_FORMAT_WITHOUT_WORDS => !has_words(bundle),
+        _ => false,
+    };
+    if !is_known || bundle.calibration.format != CALIBRATION_FORMAT {
         return Err(ReplayError::Format);
     }
     match bundle.references.as_slice() {
@@ -148,10 +202,15 @@ fn read(text: &str) -> Result<AuditBundle, ReplayError> {
             if first.engine == bundle.calibration.engine
                 && (first.machine != second.machine || first.engine != second.engine) =>
         {
-            Ok(bundle)
+            Ok(())
         }
         _ => Err(ReplayError::References),
     }
+}
+
+fn has_words(bundle: &AuditBundle) -> bool {
+    let mut answers = bundle.sessions.iter().flat_map(|session| &session.answers);
+    answers.any(|answer| answer.words.is_some())
 }
 
 /// The first answers of each client and day.

@@ -67,6 +67,16 @@ pub enum ReplayError {
         /// The number of the answer.
         sequence: u64,
     },
+    /// Opened words are not those that the session's proof names, or may not be published.
+    #[error(
+        "the words of answer {sequence} of session {session} are not those of its proof, or are a user's"
+    )]
+    Words {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number of the answer.
+        sequence: u64,
+    },
     /// Scores are there for another number of tokens than the proof states, or for too many.
     #[error("answer {sequence} of session {session} has another number of tokens than its proof states")]
     TokenCount {

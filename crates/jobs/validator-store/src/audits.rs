@@ -1,12 +1,50 @@
-//! The verdicts about miners' streamed answers that the operator has adopted.
+//! The verdicts about miners' streamed answers that count in this validator's scores, or did.
 
-use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
+use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use super::{
-    Result, Store, column, parse_column, parse_json, query_error, text_of, time_column, to_unsigned,
+    Draft, Result, Store, column, corrupt, parse_column, parse_json, query_error, text_of, time_column,
+    to_signed, to_unsigned,
 };
+
+/// How a verdict came to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuditOrigin {
+    /// This validator audited the answers.
+    Own,
+    /// The operator adopted the bundle.
+    Operator,
+    /// References of this validator scored pairs of another validator's bundle again, and agreed.
+    Rescored,
+    /// Two further validators signed that they did so.
+    Endorsed,
+    /// It was adopted by a release that did not note how.
+    Earlier,
+}
+
+impl AuditOrigin {
+    const ALL: [Self; 5] = [
+        Self::Own,
+        Self::Operator,
+        Self::Rescored,
+        Self::Endorsed,
+        Self::Earlier,
+    ];
+
+    /// The name in the database and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Operator => "operator",
+            Self::Rescored => "rescored",
+            Self::Endorsed => "endorsed",
+            Self::Earlier => "earlier",
+        }
+    }
+}
 
 /// An adopted verdict about one coldkey and one model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -23,8 +61,41 @@ pub struct AdoptedAudit {
     pub verdict: String,
     /// The factor of the miners' quality in scores, in thousandths; 0 takes what is not paid yet, too.
     pub quality_per_mille: u16,
-    /// When the operator adopted it.
+    /// When it was adopted.
     pub adopted_at: Timestamp,
+    /// How it came to count.
+    pub origin: AuditOrigin,
+    /// The validator that made the bundle; `None` for [`AuditOrigin::Earlier`].
+    pub author: Option<ValidatorKey>,
+    /// The last bucket whose answers are judged.
+    pub through_bucket: u64,
+}
+
+impl Draft<'_> {
+    /// Adds a verdict with its bundle. One that is there already becomes the newest.
+    pub(super) fn add_audit(&mut self, audit: &AdoptedAudit, bundle: &str) {
+        let author = audit.author.map(|author| author.to_string());
+        self.script.add(
+            "INSERT INTO audit_verdicts (genesis, digest, coldkey, miners, model, verdict, quality, body, \
+             adopted_at, origin, author, through_bucket) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (genesis, digest) \
+             DO UPDATE SET adopted_at = excluded.adopted_at, origin = excluded.origin",
+            [
+                self.chain.genesis.clone().into(),
+                audit.digest.to_string().into(),
+                audit.coldkey.to_string().into(),
+                text_of(&audit.miners).into(),
+                audit.model.clone().into(),
+                audit.verdict.clone().into(),
+                i64::from(audit.quality_per_mille).into(),
+                bundle.to_owned().into(),
+                audit.adopted_at.micros().into(),
+                audit.origin.name().into(),
+                author.unwrap_or_default().into(),
+                to_signed(audit.through_bucket).into(),
+            ],
+        );
+    }
 }
 
 impl Store {
@@ -33,27 +104,8 @@ impl Store {
     /// # Errors
     /// The database fails.
     pub async fn put_audit(&self, audit: &AdoptedAudit, bundle: &str) -> Result<()> {
-        let miners = text_of(&audit.miners);
-        self.write("write an adopted verdict", |draft| {
-            draft.script.add(
-                "INSERT INTO audit_verdicts \
-                 (genesis, digest, coldkey, miners, model, verdict, quality, body, adopted_at) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-                 ON CONFLICT (genesis, digest) DO UPDATE SET adopted_at = excluded.adopted_at",
-                [
-                    draft.chain.genesis.clone().into(),
-                    audit.digest.to_string().into(),
-                    audit.coldkey.to_string().into(),
-                    miners.into(),
-                    audit.model.clone().into(),
-                    audit.verdict.clone().into(),
-                    i64::from(audit.quality_per_mille).into(),
-                    bundle.to_owned().into(),
-                    audit.adopted_at.micros().into(),
-                ],
-            );
-        })
-        .await
+        self.write("write an adopted verdict", |draft| draft.add_audit(audit, bundle))
+            .await
     }
 
     /// The newest verdicts on this chain, newest first, at most `limit`.
@@ -62,8 +114,8 @@ impl Store {
     /// The database fails.
     pub async fn audits(&self, limit: u32) -> Result<Vec<AdoptedAudit>> {
         let rows = sqlx::query(
-            "SELECT digest, coldkey, miners, model, verdict, quality, adopted_at FROM audit_verdicts \
-             WHERE genesis = $1 ORDER BY adopted_at DESC, digest LIMIT $2",
+            "SELECT digest, coldkey, miners, model, verdict, quality, adopted_at, origin, author, through_bucket \
+             FROM audit_verdicts WHERE genesis = $1 ORDER BY adopted_at DESC, digest LIMIT $2",
         )
         .bind(self.chain().genesis)
         .bind(i64::from(limit))
@@ -73,23 +125,50 @@ impl Store {
         rows.iter().map(audit_from).collect()
     }
 
-    /// The newest verdict about each coldkey and model on this chain: the ones that count.
+    /// The verdicts that count on this chain: of each author the newest about a coldkey and a model, unless the
+    /// operator adopted another one later. A verdict of an unknown author counts until there is a newer one.
     ///
     /// # Errors
     /// The database fails.
     pub async fn counting_audits(&self) -> Result<Vec<AdoptedAudit>> {
         let rows = sqlx::query(
-            "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at \
-             FROM audit_verdicts AS a WHERE a.genesis = $1 AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
+            "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
+             a.through_bucket FROM audit_verdicts AS a WHERE a.genesis = $1 AND NOT EXISTS \
+             (SELECT 1 FROM audit_verdicts AS b \
              WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model \
-             AND (b.adopted_at > a.adopted_at OR (b.adopted_at = a.adopted_at AND b.digest > a.digest))) \
-             ORDER BY a.coldkey, a.model",
+             AND (b.author = a.author OR a.author = '' OR b.origin = 'operator') AND (b.adopted_at > a.adopted_at OR (b.adopted_at = a.adopted_at AND b.digest > a.digest))) \
+             ORDER BY a.coldkey, a.model, a.author",
         )
         .bind(self.chain().genesis)
         .fetch_all(&self.pool)
         .await
         .map_err(query_error("read the verdicts that count"))?;
         rows.iter().map(audit_from).collect()
+    }
+
+    /// The newest verdict that a validator made about each coldkey and model, with the length of its bundle in bytes,
+    /// at most `limit`.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn shown_audits(&self, author: ValidatorKey, limit: u32) -> Result<Vec<(AdoptedAudit, u64)>> {
+        let rows = sqlx::query(
+            "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
+             a.through_bucket, CAST(LENGTH(a.body) AS BIGINT) AS length FROM audit_verdicts AS a \
+             WHERE a.genesis = $1 AND a.author = $2 AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
+             WHERE b.genesis = a.genesis AND b.author = a.author AND b.coldkey = a.coldkey AND b.model = a.model \
+             AND (b.through_bucket > a.through_bucket OR (b.through_bucket = a.through_bucket \
+             AND (b.adopted_at > a.adopted_at OR (b.adopted_at = a.adopted_at AND b.digest > a.digest))))) \
+             ORDER BY a.adopted_at DESC, a.digest LIMIT $3",
+        )
+        .bind(self.chain().genesis)
+        .bind(author.to_string())
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(query_error("list the verdicts of a validator"))?;
+        let read = |row: &AnyRow| Ok((audit_from(row)?, to_unsigned(column(row, "length")?)));
+        rows.iter().map(read).collect()
     }
 
     /// The text of an adopted bundle; `None` if none has this digest.
@@ -108,6 +187,8 @@ impl Store {
 }
 
 fn audit_from(row: &AnyRow) -> Result<AdoptedAudit> {
+    let (origin, author): (String, String) = (column(row, "origin")?, column(row, "author")?);
+    let origin = AuditOrigin::ALL.into_iter().find(|one| one.name() == origin);
     Ok(AdoptedAudit {
         digest: parse_column(row, "digest")?,
         coldkey: parse_column(row, "coldkey")?,
@@ -116,5 +197,11 @@ fn audit_from(row: &AnyRow) -> Result<AdoptedAudit> {
         verdict: column(row, "verdict")?,
         quality_per_mille: u16::try_from(to_unsigned(column(row, "quality")?)).unwrap_or(u16::MAX),
         adopted_at: time_column(row, "adopted_at")?,
+        origin: origin.ok_or_else(|| corrupt("origin", &"no origin of a verdict"))?,
+        author: match author.as_str() {
+            "" => None,
+            author => Some(author.parse().map_err(|error| corrupt("author", &error))?),
+        },
+        through_bucket: to_unsigned(column(row, "through_bucket")?),
     })
 }

@@ -24,6 +24,7 @@ pub mod retention;
 mod sightings;
 mod snapshots;
 mod statements;
+mod verdict_exchange;
 
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicI64;
@@ -43,7 +44,7 @@ use tokio::sync::watch;
 pub use attempts::{
     AttemptChange, AttemptGroup, EndedWork, NewAttempt, OfferCount, RouteView, StoredAttempt,
 };
-pub use audits::AdoptedAudit;
+pub use audits::{AdoptedAudit, AuditOrigin};
 pub use burns::BurnedTransfer;
 pub use collateral::{BookedTransfers, SlashState, StoredBalance, StoredBook, StoredSlash};
 pub use cycles::{CycleState, StoredCycle};
@@ -60,6 +61,9 @@ pub use receipt_lines::ReceiptPage;
 pub use receipts::{ReceiptView, SessionWork};
 pub use sightings::{Contradiction, SeenStatement};
 pub use statements::StoredStatement;
+pub use verdict_exchange::{
+    AuditOffer, AuthorTally, OfferState, OfferedVerdict, StoredEndorsement, StoredSelfTest,
+};
 
 /// The schema, from the files in `migrations`.
 pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -112,6 +116,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             27,
             "answer log",
             include_str!("../migrations/0027_answer_log.sql"),
+        ),
+        (
+            29,
+            "verdict exchange",
+            include_str!("../migrations/0029_verdict_exchange.sql"),
         ),
         (
             31,

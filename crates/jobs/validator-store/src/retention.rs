@@ -39,6 +39,10 @@ const ANSWER_TABLES: &[&str] = &[
     "audit_runs",
     "audit_verdicts",
     "self_tests",
+    "audit_offers",
+    "audit_endorsements",
+    "audit_self_tests",
+    "answer_ids",
 ];
 
 const NEWEST_REFUSALS: &str = "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1";
@@ -379,6 +383,7 @@ impl RetentionCutoffs {
     /// The deletions of everything before these bounds: receipts before what they rest on, parts before wholes.
     pub fn deletions(&self) -> Vec<Deletion> {
         let mut all = self.scored_rows();
+        all.extend(self.audit_rows());
         all.extend(self.streamed_rows());
         all.extend(self.job_rows());
         all.extend(self.other_rows());
@@ -488,28 +493,6 @@ impl RetentionCutoffs {
                 [self.answers.micros()],
             ),
             rows(
-                "audit_runs",
-                "DELETE FROM audit_runs WHERE run_id IN \
-                 (SELECT run_id FROM audit_runs WHERE ended_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
-            // The newest test of a model says when the next one is due.
-            rows(
-                "self_tests",
-                "DELETE FROM self_tests WHERE test_id IN (SELECT t.test_id FROM self_tests AS t WHERE t.began_at < $1 \
-                 AND EXISTS (SELECT 1 FROM self_tests AS n WHERE n.model = t.model AND n.began_at > t.began_at) LIMIT $2)",
-                [self.answers.micros()],
-            ),
-            // The newest verdict about a coldkey and a model counts, however old it is.
-            rows(
-                "audit_verdicts",
-                "DELETE FROM audit_verdicts WHERE (genesis, digest) IN (SELECT a.genesis, a.digest \
-                 FROM audit_verdicts AS a WHERE a.adopted_at < $1 AND EXISTS (SELECT 1 FROM audit_verdicts AS n \
-                 WHERE n.genesis = a.genesis AND n.coldkey = a.coldkey AND n.model = a.model \
-                 AND n.adopted_at > a.adopted_at) LIMIT $2)",
-                [self.answers.micros()],
-            ),
-            rows(
                 "responses",
                 "DELETE FROM responses WHERE response_id IN (SELECT r.response_id FROM responses AS r \
                  JOIN sessions AS s ON s.session_id = r.session_id WHERE r.ended_at < $1 AND s.closed_at IS NOT NULL \
@@ -526,6 +509,65 @@ impl RetentionCutoffs {
                  AND NOT EXISTS (SELECT 1 FROM other_proofs AS o WHERE o.session_id = s.session_id) \
                  AND NOT EXISTS (SELECT 1 FROM attempts AS a JOIN receipts AS f ON f.attempt_id = a.attempt_id \
                  WHERE a.job_id = s.job_id) ORDER BY s.closed_at LIMIT $2)",
+                [self.answers.micros()],
+            ),
+        ]
+    }
+
+    /// Audits, verdicts, and all that validators exchange about them.
+    fn audit_rows(&self) -> Vec<Deletion> {
+        vec![
+            rows(
+                "audit_runs",
+                "DELETE FROM audit_runs WHERE run_id IN \
+                 (SELECT run_id FROM audit_runs WHERE ended_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            // The newest test of a model says when the next one is due.
+            rows(
+                "self_tests",
+                "DELETE FROM self_tests WHERE test_id IN (SELECT t.test_id FROM self_tests AS t WHERE t.began_at < $1 \
+                 AND EXISTS (SELECT 1 FROM self_tests AS n WHERE n.model = t.model AND n.began_at > t.began_at) LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            // The newest verdict of an author about a coldkey and a model counts, however old it is.
+            rows(
+                "audit_verdicts",
+                "DELETE FROM audit_verdicts WHERE (genesis, digest) IN (SELECT a.genesis, a.digest \
+                 FROM audit_verdicts AS a WHERE a.adopted_at < $1 AND EXISTS (SELECT 1 FROM audit_verdicts AS n \
+                 WHERE n.genesis = a.genesis AND n.coldkey = a.coldkey AND n.model = a.model \
+                 AND (n.author = a.author OR a.author = '' OR n.origin = 'operator') \
+                 AND n.adopted_at > a.adopted_at) LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "audit_offers",
+                "DELETE FROM audit_offers WHERE (genesis, author, digest) IN \
+                 (SELECT genesis, author, digest FROM audit_offers WHERE seen_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            // A statement is shown for as long as its bundle counts here.
+            rows(
+                "audit_endorsements",
+                "DELETE FROM audit_endorsements WHERE (genesis, digest, validator) IN \
+                 (SELECT e.genesis, e.digest, e.validator FROM audit_endorsements AS e WHERE e.seen_at < $1 \
+                 AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS a WHERE a.genesis = e.genesis \
+                 AND a.digest = e.digest) LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            // The newest test of a validator is shown, however old it is.
+            rows(
+                "audit_self_tests",
+                "DELETE FROM audit_self_tests WHERE (genesis, validator, tested_at) IN \
+                 (SELECT t.genesis, t.validator, t.tested_at FROM audit_self_tests AS t WHERE t.seen_at < $1 \
+                 AND EXISTS (SELECT 1 FROM audit_self_tests AS n WHERE n.genesis = t.genesis \
+                 AND n.validator = t.validator AND n.tested_at > t.tested_at) LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "answer_ids",
+                "DELETE FROM answer_ids WHERE response_id IN \
+                 (SELECT response_id FROM answer_ids WHERE kept_at < $1 LIMIT $2)",
                 [self.answers.micros()],
             ),
         ]

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::calls::{OperatorToolError, OrderBody, call, escape};
+use crate::verdicts::ShownVerdicts;
 
 /// The time between two looks at an audit that is under way.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -149,16 +150,24 @@ async fn follow_audits(
     }
 }
 
-/// Prints the validator's newest audits.
+/// Prints the validator's newest audits, the newest bundles of all validators with their states, and the self-tests.
 ///
 /// # Errors
 /// No validator answers.
 pub async fn list_audits(at: SocketAddr, limit: u32, is_json: bool) -> Result<(), OperatorToolError> {
-    print_runs(&read_newest(at, limit).await?, is_json);
+    let runs = read_newest(at, limit).await?;
+    let verdicts = read_verdicts(at, limit).await?;
+    if is_json {
+        print_all(&runs, &verdicts);
+        return Ok(());
+    }
+    print_runs(&runs, false);
+    verdicts.print();
     Ok(())
 }
 
-/// Prints one audit, or those from which a bundle came.
+/// Prints one audit, or everything about a bundle: the audits from which it came, its state, and its author's
+/// self-test.
 ///
 /// # Errors
 /// No validator answers, or it knows no such audit.
@@ -173,14 +182,35 @@ pub async fn show_audit(
         run.run.starts_with(&wanted.audit) || bundle.as_deref() == Some(wanted.audit.as_str())
     };
     runs.retain(is_meant);
-    if runs.is_empty() {
+    let verdicts = read_verdicts(at, SEARCHED).await?.about(&wanted.audit);
+    if runs.is_empty() && verdicts == ShownVerdicts::default() {
         return Err(OperatorToolError::Usage(format!(
             "no audit {} is among the newest {SEARCHED}: `muster audit ls` lists them",
             wanted.audit
         )));
     }
-    print_runs(&runs, is_json);
+    if is_json {
+        print_all(&runs, &verdicts);
+        return Ok(());
+    }
+    if !runs.is_empty() {
+        print_runs(&runs, false);
+    }
+    verdicts.print_details();
     Ok(())
+}
+
+/// The newest bundles of all validators.
+async fn read_verdicts(at: SocketAddr, limit: u32) -> Result<ShownVerdicts, OperatorToolError> {
+    let body = call(at, &format!("/v0/audits?limit={limit}"), None).await?;
+    serde_json::from_value(body).map_err(|_| OperatorToolError::OtherVersion(at))
+}
+
+fn print_all(runs: &[ShownRun], verdicts: &ShownVerdicts) {
+    let all = json!({
+        "runs": runs, "audits": verdicts.audits, "offers": verdicts.offers, "self_tests": verdicts.self_tests,
+    });
+    print::line(format_args!("{all:#}"));
 }
 
 /// The validator's newest audits.

@@ -14,6 +14,7 @@ mod listing;
 mod route_text;
 mod self_tests;
 mod slash;
+mod verdicts;
 
 pub use adopt::{AdoptArguments, adopt_audit};
 pub use audits::{

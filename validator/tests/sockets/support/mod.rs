@@ -63,6 +63,12 @@ impl World {
         Self::with_clock(miners, Arc::new(SystemClock::new()), TestClock::default()).await
     }
 
+    /// The world of a validator with this key, with these miners in real time.
+    pub(crate) async fn of(validator: &str, miners: &[&Miner]) -> Self {
+        let clock = Arc::new(SystemClock::new());
+        Self::with_key(validator, miners, clock, TestClock::default()).await
+    }
+
     /// A world with these miners on a clock that the test moves.
     pub(crate) async fn timed(miners: &[&Miner]) -> Self {
         Self::timed_of("//Validator", miners).await

@@ -11,6 +11,7 @@ use axum::{Json, Router};
 use futures_util::future::ready;
 use muster_audit::{Calibration, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 /// The first token of an answer of an honest engine, of a cheaper one, of a reference, and of one that ends its scorer.
 const HONEST: u64 = 1;
@@ -80,24 +81,67 @@ pub(crate) fn whole_engine() -> Router {
 
 /// The program of a reference: it scores answers, and its own ones as its own choices.
 pub(crate) fn reference() -> Router {
+    reference_with(|_, _, tokens| tokens)
+}
+
+/// The program of a reference that accuses honest engines: by it, every fourth token of their answers is off.
+pub(crate) fn lying_reference() -> Router {
+    reference_with(|engine, place, token| match (engine, place % 4) {
+        (HONEST, 0) => json!({ "margin": 0.6, "entropy": token["entropy"] }),
+        _ => token,
+    })
+}
+
+/// A reference whose first score does not come before `gate` opens; `asked` tells that it was asked for.
+pub(crate) fn halting_reference(asked: watch::Sender<bool>, gate: watch::Receiver<bool>) -> Router {
     let measured = Arc::new([answers(HONEST), answers(CHEAPER)]);
-    let score = move |body: Bytes| ready(scored(&measured, &body));
-    let write = || {
-        let choice =
-            json!({ "text": "words", "prompt_token_ids": [5], "token_ids": [OWN, 0, 9, 9, 9, 9, 9, 9] });
-        ready(Json(json!({ "choices": [choice] })))
+    let score = move |body: Bytes| {
+        let (measured, asked, mut gate) = (Arc::clone(&measured), asked.clone(), gate.clone());
+        async move {
+            let own = is_own(&body);
+            if !own {
+                asked.send_replace(true);
+                let _ = gate.wait_for(|open| *open).await;
+            }
+            scored(&measured, &body, &|_, _, token| token)
+        }
     };
     Router::new()
         .route("/health", get(|| ready("well")))
-        .route("/v1/completions", post(write))
+        .route("/v1/completions", post(write_own))
         .route("/v1/score", post(score))
 }
 
-fn scored(measured: &[Vec<CellCounts>; 2], body: &Bytes) -> Response {
+fn is_own(body: &Bytes) -> bool {
+    let asked: Value = serde_json::from_slice(body).unwrap();
+    asked["token_ids"][0] == OWN
+}
+
+fn write_own() -> impl Future<Output = Json<Value>> {
+    let choice = json!({ "text": "words", "prompt_token_ids": [5], "token_ids": [OWN, 0, 9, 9, 9, 9, 9, 9] });
+    ready(Json(json!({ "choices": [choice] })))
+}
+
+/// A reference that states each token as `tell` does, which is given the answer's engine and the token's place.
+fn reference_with(tell: fn(u64, usize, Value) -> Value) -> Router {
+    let measured = Arc::new([answers(HONEST), answers(CHEAPER)]);
+    let score = move |body: Bytes| ready(scored(&measured, &body, &tell));
+    Router::new()
+        .route("/health", get(|| ready("well")))
+        .route("/v1/completions", post(write_own))
+        .route("/v1/score", post(score))
+}
+
+fn scored(
+    measured: &[Vec<CellCounts>; 2],
+    body: &Bytes,
+    tell: &dyn Fn(u64, usize, Value) -> Value,
+) -> Response {
     let asked: Value = serde_json::from_slice(body).unwrap();
     let ids = asked["token_ids"].as_array().unwrap();
     let number = usize::try_from(ids[1].as_u64().unwrap()).unwrap();
-    let tokens: Vec<Value> = match ids[0].as_u64().unwrap() {
+    let engine = ids[0].as_u64().unwrap();
+    let tokens: Vec<Value> = match engine {
         HONEST => tokens_of(&measured[0][number]),
         CHEAPER => tokens_of(&measured[1][number]),
         OWN => vec![json!({ "margin": 0.0, "entropy": 1.0 }); ids.len()],
@@ -109,6 +153,8 @@ fn scored(measured: &[Vec<CellCounts>; 2], body: &Bytes) -> Response {
                 .into_response();
         }
     };
+    let tokens = tokens.into_iter().enumerate();
+    let tokens: Vec<Value> = tokens.map(|(place, token)| tell(engine, place, token)).collect();
     Json(json!({ "tokens": tokens })).into_response()
 }
 

@@ -137,8 +137,8 @@ async fn upgrade(
     if let Some(name) = path.strip_prefix("/receipts/") {
         return page(&server, name, &request);
     }
-    // A validator's statements are pages under their whole paths.
-    if path.starts_with("/capacity") {
+    // A validator's statements and bundles are pages under their whole paths.
+    if path.starts_with("/capacity") || path.starts_with("/audits") {
         return page(&server, &path, &request);
     }
     let sockets = server.sockets.clone();

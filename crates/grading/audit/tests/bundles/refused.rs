@@ -1,6 +1,8 @@
 //! A bundle in which anything was altered has no verdict, and says why.
 
-use muster_audit::{AuditBundle, AuditOutcome, Origin, ReplayError, replay};
+use muster_audit::{
+    AuditBundle, AuditOutcome, Calibration, Origin, ReplayError, judge_by, replay, rescorable_pairs,
+};
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey};
 use muster_response_proof::{BucketHeader, Envelope};
@@ -123,4 +125,50 @@ fn scores_are_of_the_tokens_that_the_proof_states() {
         }
     };
     assert_refused!(third, ReplayError::References);
+}
+
+#[test]
+fn words_are_those_of_the_proof_and_of_answers_that_may_be_published() {
+    let mut world = World::new("int4", 1);
+    world.opens_words = true;
+    let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
+    let pairs = rescorable_pairs(&bundle).unwrap();
+    assert_eq!(pairs.len(), 12);
+    assert!(pairs.iter().filter(|pair| pair.speaks_against).count() >= 4);
+    let alter = |alter: &dyn Fn(&mut AuditBundle)| {
+        let mut changed = bundle.clone();
+        alter(&mut changed);
+        replay(&changed.to_text()).unwrap_err()
+    };
+    let other = alter(&|bundle| bundle.sessions[0].answers[3].words.as_mut().unwrap().output[0] = 9);
+    assert!(
+        matches!(other, ReplayError::Words { sequence: 3, .. }),
+        "{other:?}"
+    );
+    let users = alter(&|bundle| bundle.sessions[0].answers[3].origin = Origin::User);
+    assert!(
+        matches!(users, ReplayError::Words { sequence: 3, .. }),
+        "{users:?}"
+    );
+    let earlier = alter(&|bundle| bundle.format = "muster/audit-bundle/1".to_owned());
+    assert!(matches!(earlier, ReplayError::Format), "{earlier:?}");
+    // A bundle of the earlier format still has its verdict, and nothing that can be scored again.
+    let mut earlier = world.bundle(&given(12, Prompt::User, |_| true));
+    earlier.format = "muster/audit-bundle/1".to_owned();
+    assert!(replay(&earlier.to_text()).is_ok());
+    assert_eq!(rescorable_pairs(&earlier).unwrap(), []);
+}
+
+#[test]
+fn another_calibration_gives_its_own_verdict() {
+    let world = World::new("int4", 1);
+    let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
+    let by = |calibration: &Calibration| judge_by(&bundle, calibration).unwrap().verdict.name();
+    assert_eq!(by(&bundle.calibration), "convicted");
+    let mut none = bundle.calibration.clone();
+    none.machines.truncate(1);
+    assert_eq!(by(&none), "unproven(no calibration)");
+    let mut other = bundle.calibration.clone();
+    other.engine = Digest::of(b"another");
+    assert!(judge_by(&bundle, &other).is_err());
 }

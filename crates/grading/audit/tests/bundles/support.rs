@@ -1,9 +1,11 @@
 //! A small world that makes bundles: a validator that logs and draws, and miners whose answers are measured ones.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use muster_audit::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketDraw, BucketEvidence, Calibration,
-    Canary, CanaryList, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, Margin, OpenedShare, Origin,
-    ReferenceMachine, SeededNumbers, SessionEvidence, TokenScore,
+    Canary, CanaryList, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, Margin, OpenedShare,
+    OpenedWords, Origin, ReferenceMachine, SeededNumbers, SessionEvidence, TokenScore, digest_of_ids,
 };
 use muster_identity::Keypair;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
@@ -12,6 +14,14 @@ use muster_response_proof::{
     ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts, hash_chunk, inclusion_path, root_of,
 };
 use uuid::Uuid;
+
+/// The ids of every prompt's tokens.
+const PROMPT_IDS: [u32; 3] = [5, 6, 7];
+
+/// The ids of an answer's tokens.
+fn output_ids(sequence: u64, tokens: usize) -> Vec<u32> {
+    vec![u32::try_from(sequence).unwrap(); tokens]
+}
 
 pub(crate) const START: i64 = 1_769_000_000;
 
@@ -52,6 +62,8 @@ pub(crate) struct World {
     pub(crate) bucket_answers: usize,
     /// Whether a health check and an answer whose client went away come before each answer.
     pub(crate) has_others: bool,
+    /// Whether the words of answers that may be published are in the bundle.
+    pub(crate) opens_words: bool,
     pub(crate) validator: Keypair,
     pub(crate) miner: Keypair,
     pub(crate) session_key: Keypair,
@@ -69,6 +81,7 @@ impl World {
             seed,
             bucket_answers: 7,
             has_others: false,
+            opens_words: false,
             validator: Keypair::from_seed([1; 32]),
             miner: Keypair::from_seed([2; 32]),
             session_key: Keypair::from_seed([3; 32]),
@@ -111,6 +124,7 @@ impl World {
                 bucket: 4_000 + (place / self.bucket_answers) as u64,
                 position: (place % self.bucket_answers) as u64,
                 path: Vec::new(),
+                words: self.words(one.prompt, &request, next - 1, tokens.len()),
                 origin,
                 outcome: Some(AuditOutcome::Scored(vec![Some(tokens.clone()), Some(tokens)])),
             });
@@ -133,6 +147,19 @@ impl World {
                 others,
             }],
         }
+    }
+
+    fn words(&self, prompt: Prompt, request: &[u8], sequence: u64, tokens: usize) -> Option<OpenedWords> {
+        let request = match prompt {
+            Prompt::User => return None,
+            Prompt::Consenting => Some(STANDARD.encode(request)),
+            Prompt::Canary => None,
+        };
+        self.opens_words.then(|| OpenedWords {
+            prompt: PROMPT_IDS.into(),
+            output: output_ids(sequence, tokens),
+            request,
+        })
     }
 
     fn reference(&self, machine: &str) -> ReferenceMachine {
@@ -198,9 +225,9 @@ impl World {
             first_byte: None,
             to: Timestamp::from_secs(START + 2),
             tokens: Some(TokenFacts {
-                prompt: Digest::of(b"prompt"),
+                prompt: digest_of_ids(&PROMPT_IDS),
                 prompt_count: 3,
-                output: Digest::of(b"tokens"),
+                output: digest_of_ids(&output_ids(sequence, tokens)),
                 output_count: u32::try_from(tokens).unwrap(),
             }),
             engine: None,

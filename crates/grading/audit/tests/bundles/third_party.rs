@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use muster_audit::{AuditBundle, AuditOutcome, Statistic, UnusableReason, replay};
+use muster_audit::{AuditBundle, AuditOutcome, OpenedWords, Origin, Statistic, UnusableReason, replay};
 use serde_json::{Value, json};
 
 use crate::support::{Given, Prompt, World, given};
@@ -34,6 +34,8 @@ fn bundles() -> Vec<AuditBundle> {
     level_one.calibration.machines = level_one.calibration.machines.split_off(4);
     let mut with_others = int4(7);
     with_others.has_others = true;
+    let mut with_words = int4(8);
+    with_words.opens_words = true;
     let mut level_zero = int4(1);
     level_zero.calibration.machines.truncate(1);
     let mut surprise = int4(1);
@@ -64,6 +66,7 @@ fn bundles() -> Vec<AuditBundle> {
         level_zero.bundle(&given(8, Prompt::Canary, |_| true)),
         surprise.bundle(&given(8, Prompt::Canary, |_| true)),
         unscored,
+        with_words.bundle(&mixed(8)),
     ]
 }
 
@@ -97,6 +100,37 @@ fn altered(bundle: &AuditBundle) -> Vec<AuditBundle> {
     ]
 }
 
+/// A bundle with opened words of which one fact was changed.
+fn altered_words(bundle: &AuditBundle) -> Vec<AuditBundle> {
+    let place = |is: fn(&Origin) -> bool| {
+        let mut answers = bundle.sessions[0].answers.iter();
+        answers.position(|answer| is(&answer.origin)).unwrap()
+    };
+    let user = place(|origin| *origin == Origin::User);
+    let consenting = place(|origin| *origin == Origin::Consenting);
+    let canary = place(|origin| matches!(origin, Origin::Canary(_)));
+    let change = |at: usize, alter: &dyn Fn(&mut Option<OpenedWords>)| {
+        let mut changed = bundle.clone();
+        alter(&mut changed.sessions[0].answers[at].words);
+        changed
+    };
+    let shown = bundle.sessions[0].answers[canary].words.clone();
+    let request = |words: &mut Option<OpenedWords>, request: Option<&str>| {
+        words.as_mut().unwrap().request = request.map(str::to_owned);
+    };
+    let mut earlier = bundle.clone();
+    earlier.format = "muster/audit-bundle/1".to_owned();
+    vec![
+        change(canary, &|words| words.as_mut().unwrap().output[0] += 1),
+        change(canary, &|words| words.as_mut().unwrap().prompt.truncate(2)),
+        change(canary, &|words| request(words, Some("e30="))),
+        change(consenting, &|words| request(words, None)),
+        change(consenting, &|words| request(words, Some("e30="))),
+        change(user, &|words| *words = shown.clone()),
+        earlier,
+    ]
+}
+
 #[test]
 fn a_program_of_another_language_comes_to_the_same_verdicts() {
     let folder = std::env::temp_dir().join(format!("muster-audit-bundles-{}", std::process::id()));
@@ -106,10 +140,13 @@ fn a_program_of_another_language_comes_to_the_same_verdicts() {
     let replayed: Vec<Value> = texts.iter().map(|text| json!(replay(text).unwrap())).collect();
     let mut draws: Vec<Value> = replayed.iter().map(|one| one["draws"].clone()).collect();
     let mut expected: Vec<Value> = replayed.into_iter().map(shared_part).collect();
-    for bundle in altered(&bundles[0]) {
+    for bundle in [altered(&bundles[0]), altered_words(bundles.last().unwrap())].concat() {
         texts.push(bundle.to_text());
         assert!(replay(texts.last().unwrap()).is_err());
-        draws.push(draws[0].clone());
+        let is_first =
+            bundle.validator == bundles[0].validator && bundle.buckets.len() == bundles[0].buckets.len();
+        let of = if is_first { 0 } else { bundles.len() - 1 };
+        draws.push(draws[of].clone());
         expected.push(json!("refused"));
     }
     let write = |name: String, text: &str| -> PathBuf {

@@ -1,0 +1,526 @@
+//! When another validator's verdict is adopted. Pure: all that is asked of a chain, a store or a reference comes in.
+
+use std::collections::BTreeSet;
+
+use muster_audit::{Verdict, WHOLE_QUALITY};
+use muster_chain::Metagraph;
+use muster_protocol::{Digest, Hotkey, ValidatorKey};
+use muster_validator_store::{AdoptedAudit, AuditOrigin, OfferedVerdict};
+
+use crate::agreement::Agreement;
+use crate::self_test::SelfTestStanding;
+use crate::statements::AuditEndorsement;
+
+/// Further validators whose statements suffice.
+pub const LEAST_ENDORSERS: usize = 2;
+/// Cycles within which a bundle is adopted, or shown as one that was not.
+const CYCLES_IN_TIME: u64 = 2;
+
+/// The parts of the rule that an operator chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdoptionRule {
+    /// Whether the author has to show a self-test that convicts.
+    pub requires_self_test: bool,
+}
+
+/// The change that a verdict would make in this validator's scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerdictEffect {
+    /// Nothing: no miner's quality would differ, or newer evidence of the same author counts.
+    Nothing,
+    /// It convicts the miners of the coldkey.
+    Convicts,
+    /// It halves the quality of miners, by users' answers that nobody else may score.
+    Halves,
+    /// It lifts an earlier verdict of the same author.
+    Lifts,
+}
+
+/// How far this validator's own reference is with a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rescoring {
+    /// The block whose hash draws the pairs does not exist yet.
+    NotDrawn,
+    /// Pairs can be scored again.
+    Due,
+    /// Pairs cannot be scored again, for this reason.
+    Unavailable(String),
+    /// The own reference scored so many pairs again.
+    Scored(Agreement),
+    /// The own calibration gives another verdict.
+    OtherVerdict(Verdict),
+}
+
+/// Everything that the decision about one bundle rests on. The bundle replays, and is about this subnet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferFacts {
+    /// The change that the verdict would make.
+    pub effect: VerdictEffect,
+    /// The worth of the author's newest self-test.
+    pub self_test: SelfTestStanding,
+    /// How far the own reference is.
+    pub rescoring: Rescoring,
+    /// Further validators that signed: see [`count_endorsers`].
+    pub endorsers: usize,
+    /// The newest block.
+    pub block: u64,
+    /// The block at which the bundle is no longer adopted: see [`deadline_of`].
+    pub deadline: u64,
+}
+
+/// The next step with a bundle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It waits, for this reason.
+    Wait(WaitReason),
+    /// The own reference scores drawn pairs again.
+    Rescore,
+    /// The verdict counts from now on.
+    Adopt(AuditOrigin),
+    /// It never will.
+    Refuse(String),
+    /// It was not adopted in time.
+    Expire(WaitReason),
+    /// It changes nothing.
+    SetAside,
+}
+
+/// The reason why a bundle waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitReason {
+    /// Its author shows no self-test that counts.
+    SelfTest(SelfTestStanding),
+    /// The block that draws its pairs.
+    Draw,
+    /// Further validators' statements, since its words are not open to anybody, or the reason says why there is no
+    /// reference.
+    Endorsers {
+        /// The statements that there are.
+        found: usize,
+        /// Why the own reference does not score it.
+        why: String,
+    },
+}
+
+impl std::fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::SelfTest(SelfTestStanding::Missing) => f.write_str("its author shows no self-test"),
+            Self::SelfTest(SelfTestStanding::OutOfDate) => {
+                f.write_str("the newest self-test of its author is older than 14 days")
+            }
+            Self::SelfTest(SelfTestStanding::NotConvicted) => {
+                f.write_str("its author's pipeline does not convict the cheat that it planted itself")
+            }
+            Self::SelfTest(SelfTestStanding::Convicted) => f.write_str("the self-test of its author counts"),
+            Self::Draw => f.write_str("the block that draws its pairs does not exist yet"),
+            Self::Endorsers { found, why } => {
+                write!(f, "{found} of {LEAST_ENDORSERS} further validators signed; {why}")
+            }
+        }
+    }
+}
+
+impl AdoptionRule {
+    /// Decides about a bundle.
+    pub fn decide(&self, facts: &OfferFacts) -> Decision {
+        if facts.effect == VerdictEffect::Nothing {
+            return Decision::SetAside;
+        }
+        match &facts.rescoring {
+            Rescoring::Scored(agreement) if !agreement.is_within() => {
+                return Decision::Refuse(format!("the own reference differs: {agreement}"));
+            }
+            Rescoring::OtherVerdict(verdict) => {
+                return Decision::Refuse(format!(
+                    "by this validator's calibration the verdict is {verdict}"
+                ));
+            }
+            Rescoring::Scored(_) | Rescoring::NotDrawn | Rescoring::Due | Rescoring::Unavailable(_) => {}
+        }
+        if self.requires_self_test && facts.self_test != SelfTestStanding::Convicted {
+            return facts.wait(WaitReason::SelfTest(facts.self_test));
+        }
+        if matches!(facts.rescoring, Rescoring::Scored(_)) && facts.effect != VerdictEffect::Halves {
+            return Decision::Adopt(AuditOrigin::Rescored);
+        }
+        if facts.endorsers >= LEAST_ENDORSERS {
+            return Decision::Adopt(AuditOrigin::Endorsed);
+        }
+        let endorsers = |why: &str| WaitReason::Endorsers {
+            found: facts.endorsers,
+            why: why.to_owned(),
+        };
+        match (&facts.rescoring, facts.effect) {
+            (_, VerdictEffect::Halves) => facts.wait(endorsers("users' answers cannot be scored again")),
+            (Rescoring::Due, _) if facts.block < facts.deadline => Decision::Rescore,
+            (Rescoring::Due, _) => facts.wait(endorsers("its time is over")),
+            (Rescoring::NotDrawn, _) => facts.wait(WaitReason::Draw),
+            (Rescoring::Unavailable(why), _) => facts.wait(endorsers(why)),
+            // Both were decided above.
+            (Rescoring::Scored(_) | Rescoring::OtherVerdict(_), _) => {
+                facts.wait(endorsers("the own reference has scored it"))
+            }
+        }
+    }
+}
+
+impl OfferFacts {
+    fn wait(&self, reason: WaitReason) -> Decision {
+        if self.block >= self.deadline {
+            Decision::Expire(reason)
+        } else {
+            Decision::Wait(reason)
+        }
+    }
+}
+
+/// The block at which a bundle that was read at `seen` is no longer adopted: two cycles later. A cycle has one block
+/// more than the subnet's tempo.
+pub fn deadline_of(seen: u64, tempo: u16) -> u64 {
+    let cycle = u64::from(tempo) + 1;
+    seen.saturating_add(CYCLES_IN_TIME * cycle)
+}
+
+/// The change that a verdict of this author would make, given the verdicts that count. Only its own author's later
+/// evidence lifts a verdict: a miner may serve one validator honestly and another one not.
+pub fn effect_of(says: &OfferedVerdict, author: ValidatorKey, counting: &[AdoptedAudit]) -> VerdictEffect {
+    let earlier = counting.iter().find(|audit| {
+        audit.author == Some(author) && audit.coldkey == says.coldkey && audit.model == says.model
+    });
+    let is_newer = earlier.is_none_or(|earlier| says.through_bucket > earlier.through_bucket);
+    let counts_already = earlier.is_some_and(|earlier| earlier.quality_per_mille == says.quality_per_mille);
+    if !is_newer || counts_already {
+        return VerdictEffect::Nothing;
+    }
+    match says.quality_per_mille {
+        0 => VerdictEffect::Convicts,
+        WHOLE_QUALITY.. => {
+            let lifts = earlier.is_some_and(|earlier| earlier.quality_per_mille < WHOLE_QUALITY)
+                && says.verdict == Verdict::Consistent.name();
+            if lifts {
+                VerdictEffect::Lifts
+            } else {
+                VerdictEffect::Nothing
+            }
+        }
+        1.. => VerdictEffect::Halves,
+    }
+}
+
+/// The validators whose statements about a bundle count: they state this verdict, have a permit and stake, are neither
+/// the author nor this validator, and no two of them, and none of them and the author, belong to one coldkey.
+pub fn count_endorsers(
+    statements: &[AuditEndorsement],
+    bundle: Digest,
+    verdict: &str,
+    (author, me): (ValidatorKey, ValidatorKey),
+    metagraph: &Metagraph,
+) -> BTreeSet<ValidatorKey> {
+    let owner_of = |key: ValidatorKey| metagraph.find(&key.0).map(|neuron| neuron.coldkey);
+    let mut owners: BTreeSet<Hotkey> = [author, me].into_iter().filter_map(owner_of).collect();
+    let mut counted = BTreeSet::new();
+    for statement in statements {
+        let validator = statement.validator;
+        let Some(neuron) = metagraph.find(&validator.0) else {
+            continue;
+        };
+        let says_so = statement.bundle == bundle && statement.verdict.name() == verdict;
+        let may = neuron.permit && neuron.stake > 0 && validator != author && validator != me;
+        if says_so && may && owners.insert(neuron.coldkey) {
+            counted.insert(validator);
+        }
+    }
+    counted
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_chain::{BlockNumber, Netuid, Neuron, Uid};
+    use muster_protocol::{MinerKey, Timestamp};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RULE: AdoptionRule = AdoptionRule {
+        requires_self_test: true,
+    };
+
+    fn agreement(differing: u64) -> Rescoring {
+        Rescoring::Scored(Agreement {
+            pairs: 3,
+            tokens: 300,
+            differing,
+            allowed: 5,
+        })
+    }
+
+    fn facts(rescoring: Rescoring, endorsers: usize) -> OfferFacts {
+        OfferFacts {
+            effect: VerdictEffect::Convicts,
+            self_test: SelfTestStanding::Convicted,
+            rescoring,
+            endorsers,
+            block: 10,
+            deadline: 20,
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_adopted_after_rescoring_or_with_two_statements() {
+        let decide = |rescoring, endorsers| RULE.decide(&facts(rescoring, endorsers));
+        assert_eq!(decide(Rescoring::Due, 0), Decision::Rescore);
+        assert_eq!(decide(agreement(5), 0), Decision::Adopt(AuditOrigin::Rescored));
+        assert!(
+            matches!(decide(agreement(6), 5), Decision::Refuse(_)),
+            "statements do not help"
+        );
+        let without = || Rescoring::Unavailable("no reference".to_owned());
+        assert_eq!(decide(without(), 2), Decision::Adopt(AuditOrigin::Endorsed));
+        assert!(matches!(
+            decide(without(), 1),
+            Decision::Wait(WaitReason::Endorsers { found: 1, .. })
+        ));
+        let other = Rescoring::OtherVerdict(Verdict::Suspect);
+        assert!(matches!(decide(other, 2), Decision::Refuse(_)));
+    }
+
+    #[test]
+    fn what_is_not_adopted_within_two_cycles_is_shown_as_such() {
+        assert_eq!(deadline_of(100, 359), 820);
+        let mut late = facts(Rescoring::Due, 0);
+        late.block = 20;
+        assert!(matches!(RULE.decide(&late), Decision::Expire(_)));
+        late.rescoring = agreement(0);
+        assert_eq!(
+            RULE.decide(&late),
+            Decision::Adopt(AuditOrigin::Rescored),
+            "it was begun in time"
+        );
+    }
+
+    #[test]
+    fn a_pipeline_that_does_not_convict_its_own_cheat_is_not_adopted_from() {
+        let standings = [
+            SelfTestStanding::Missing,
+            SelfTestStanding::OutOfDate,
+            SelfTestStanding::NotConvicted,
+        ];
+        for self_test in standings {
+            let given = OfferFacts {
+                self_test,
+                ..facts(Rescoring::Due, 5)
+            };
+            let waits = Decision::Wait(WaitReason::SelfTest(self_test));
+            assert_eq!(RULE.decide(&given), waits, "and no reference is started");
+            let lax = AdoptionRule {
+                requires_self_test: false,
+            };
+            assert_eq!(lax.decide(&given), Decision::Adopt(AuditOrigin::Endorsed));
+        }
+    }
+
+    #[test]
+    fn discrimination_is_told_by_users_answers_and_needs_further_validators() {
+        let halves = |rescoring, endorsers| OfferFacts {
+            effect: VerdictEffect::Halves,
+            ..facts(rescoring, endorsers)
+        };
+        assert!(matches!(
+            RULE.decide(&halves(Rescoring::Due, 1)),
+            Decision::Wait(_)
+        ));
+        assert_eq!(
+            RULE.decide(&halves(Rescoring::Due, 2)),
+            Decision::Adopt(AuditOrigin::Endorsed)
+        );
+    }
+
+    fn validator(seed: u8) -> ValidatorKey {
+        ValidatorKey(Hotkey::from_bytes([seed; 32]))
+    }
+
+    fn says(quality_per_mille: u16, through_bucket: u64) -> OfferedVerdict {
+        OfferedVerdict {
+            coldkey: Hotkey::from_bytes([9; 32]),
+            miners: vec![MinerKey(Hotkey::from_bytes([8; 32]))],
+            model: "tiny".to_owned(),
+            verdict: if quality_per_mille == 0 {
+                "convicted"
+            } else {
+                "consistent"
+            }
+            .to_owned(),
+            quality_per_mille,
+            through_bucket,
+        }
+    }
+
+    fn counting(author: u8, said: &OfferedVerdict) -> AdoptedAudit {
+        AdoptedAudit {
+            digest: Digest::of(b"bundle"),
+            coldkey: said.coldkey,
+            miners: said.miners.clone(),
+            model: said.model.clone(),
+            verdict: said.verdict.clone(),
+            quality_per_mille: said.quality_per_mille,
+            adopted_at: Timestamp::from_secs(1),
+            origin: AuditOrigin::Rescored,
+            author: Some(validator(author)),
+            through_bucket: said.through_bucket,
+        }
+    }
+
+    #[test]
+    fn an_appeal_is_of_the_convicting_author_and_rests_on_later_answers() {
+        let convicted = [counting(1, &says(0, 5))];
+        let effect = |said: &OfferedVerdict, author| effect_of(said, validator(author), &convicted);
+        assert_eq!(effect(&says(1_000, 6), 1), VerdictEffect::Lifts);
+        assert_eq!(
+            effect(&says(1_000, 5), 1),
+            VerdictEffect::Nothing,
+            "no later answers"
+        );
+        assert_eq!(
+            effect(&says(1_000, 6), 2),
+            VerdictEffect::Nothing,
+            "another validator's view"
+        );
+        assert_eq!(
+            effect(&says(0, 6), 1),
+            VerdictEffect::Nothing,
+            "it counts already"
+        );
+        assert_eq!(effect(&says(0, 1), 2), VerdictEffect::Convicts, "another author");
+        assert_eq!(effect_of(&says(0, 1), validator(1), &[]), VerdictEffect::Convicts);
+        assert_eq!(effect_of(&says(500, 1), validator(1), &[]), VerdictEffect::Halves);
+        assert_eq!(
+            effect_of(&says(1_000, 1), validator(1), &[]),
+            VerdictEffect::Nothing
+        );
+        let weak = OfferedVerdict {
+            verdict: "weak".to_owned(),
+            ..says(1_000, 6)
+        };
+        assert_eq!(
+            effect(&weak, 1),
+            VerdictEffect::Nothing,
+            "only consistent answers lift"
+        );
+    }
+
+    fn metagraph(neurons: &[(u8, u8, bool, u64)]) -> Metagraph {
+        let neuron = |(uid, (key, owner, permit, stake)): (u16, &(u8, u8, bool, u64))| Neuron {
+            uid: Uid(uid),
+            hotkey: validator(*key).0,
+            coldkey: Hotkey::from_bytes([*owner; 32]),
+            axon: None,
+            stake: *stake,
+            permit: *permit,
+            active: true,
+            registered: BlockNumber(0),
+            last_update: BlockNumber(0),
+            incentive: 0,
+        };
+        Metagraph {
+            block: BlockNumber(1),
+            netuid: Netuid(1),
+            tempo: 10,
+            last_epoch: BlockNumber(0),
+            neurons: (0..).zip(neurons).map(neuron).collect(),
+        }
+    }
+
+    #[test]
+    fn only_distinct_staked_validators_other_than_the_author_endorse() {
+        let subnet = metagraph(&[
+            (1, 101, true, 9),
+            (2, 102, true, 9),
+            (3, 103, true, 9),
+            (4, 103, true, 9),
+            (5, 105, false, 9),
+            (6, 106, true, 0),
+            (7, 101, true, 9),
+        ]);
+        let bundle = Digest::of(b"bundle");
+        let statement = |by: u8| AuditEndorsement {
+            genesis: Digest::of(b"genesis"),
+            netuid: 1,
+            bundle,
+            validator: validator(by),
+            verdict: Verdict::Convicted,
+            block: 4,
+        };
+        let counted = |statements: &[AuditEndorsement], verdict: &str| {
+            let keys = (validator(1), validator(2));
+            count_endorsers(statements, bundle, verdict, keys, &subnet)
+        };
+        let all: Vec<_> = (1..9).map(statement).collect();
+        assert_eq!(counted(&all, "convicted"), [validator(3)].into());
+        assert_eq!(counted(&all, "consistent"), BTreeSet::new());
+        let other = AuditEndorsement {
+            bundle: Digest::of(b"other"),
+            ..statement(3)
+        };
+        assert_eq!(counted(&[other], "convicted"), BTreeSet::new());
+    }
+
+    fn rescoring() -> impl Strategy<Value = Rescoring> {
+        prop_oneof![
+            Just(Rescoring::NotDrawn),
+            Just(Rescoring::Due),
+            Just(Rescoring::Unavailable("why".to_owned())),
+            (0u64..9).prop_map(agreement),
+            Just(Rescoring::OtherVerdict(Verdict::Consistent)),
+        ]
+    }
+
+    fn effect() -> impl Strategy<Value = VerdictEffect> {
+        prop_oneof![
+            Just(VerdictEffect::Nothing),
+            Just(VerdictEffect::Convicts),
+            Just(VerdictEffect::Halves),
+            Just(VerdictEffect::Lifts),
+        ]
+    }
+
+    fn standing() -> impl Strategy<Value = SelfTestStanding> {
+        prop_oneof![
+            Just(SelfTestStanding::Missing),
+            Just(SelfTestStanding::OutOfDate),
+            Just(SelfTestStanding::NotConvicted),
+            Just(SelfTestStanding::Convicted),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_adopted_without_a_reference_or_two_validators(
+            effect in effect(), self_test in standing(), rescoring in rescoring(), endorsers in 0usize..4,
+            block in 0u64..30, requires_self_test: bool,
+        ) {
+            let facts = OfferFacts { effect, self_test, rescoring, endorsers, block, deadline: 20 };
+            let rule = AdoptionRule { requires_self_test };
+            match rule.decide(&facts) {
+                Decision::Adopt(origin) => {
+                    let agreed = matches!(&facts.rescoring, Rescoring::Scored(agreement) if agreement.is_within());
+                    prop_assert!(agreed || endorsers >= LEAST_ENDORSERS);
+                    prop_assert_eq!(origin == AuditOrigin::Rescored, agreed && effect != VerdictEffect::Halves);
+                    prop_assert!(!requires_self_test || self_test == SelfTestStanding::Convicted);
+                    prop_assert!(effect != VerdictEffect::Nothing);
+                    let differs = matches!(&facts.rescoring, Rescoring::OtherVerdict(_)) || (
+                        matches!(facts.rescoring, Rescoring::Scored(_)) && !agreed);
+                    prop_assert!(!differs, "the own reference goes before others' statements");
+                }
+                Decision::Rescore => {
+                    prop_assert_eq!(&facts.rescoring, &Rescoring::Due);
+                    prop_assert!(block < 20 && effect != VerdictEffect::Halves);
+                }
+                Decision::Wait(_) => prop_assert!(block < 20),
+                Decision::Expire(_) => prop_assert!(block >= 20),
+                Decision::Refuse(_) => {}
+                Decision::SetAside => prop_assert_eq!(effect, VerdictEffect::Nothing),
+            }
+        }
+    }
+}

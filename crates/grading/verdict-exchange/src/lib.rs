@@ -1,0 +1,38 @@
+//! Verdicts travel between validators.
+//!
+//! A conviction that less than half of the stake applies changes nothing of a miner's pay. A validator therefore shows
+//! its bundles of evidence on its pages, reads those of the others, and adopts a verdict once its evidence replays and
+//! either its own reference has scored drawn pairs again, or two further validators signed that theirs did.
+//! `docs/audit-bundle.md` describes the signed statements, `docs/adr/0085` the reasons.
+//!
+//! Reading order: [`statements`], `shown_list` (the page of a validator), `offer` (a bundle that was read),
+//! `agreement` and `rescore_draw` (scoring again), `adoption_rule` (all decisions), `exchange` (the only part that
+//! waits for anything), `pages` and `listing` (what is shown), `self_test`.
+
+mod adoption_rule;
+mod agreement;
+mod exchange;
+mod listing;
+mod offer;
+mod pages;
+mod rescore_draw;
+mod self_test;
+mod shown_list;
+pub mod statements;
+mod subject;
+
+pub use adoption_rule::{
+    AdoptionRule, Decision, LEAST_ENDORSERS, OfferFacts, Rescoring, VerdictEffect, WaitReason,
+    count_endorsers, deadline_of, effect_of,
+};
+pub use agreement::{Agreement, compare_scores};
+pub use exchange::{ExchangeBackend, ExchangeDeps, VerdictExchange};
+pub use listing::{ExchangeView, OfferView, SelfTestView, view_exchange};
+pub use offer::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};
+pub use pages::{ExchangePages, page_routes};
+pub use rescore_draw::{LEAST_RESCORED, MOST_RESCORED, RescoreDraw};
+pub use self_test::{
+    RecordError, SELF_TEST_VALID_DAYS, SelfTestOutcome, SelfTestStanding, record_self_test, standing_of,
+};
+pub use shown_list::{MAX_LIST_BYTES, ShownBundle, ShownList, plan_fetches};
+pub use subject::{SubjectError, check_subject};
