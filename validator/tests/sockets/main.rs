@@ -5,6 +5,7 @@
 mod accounts;
 #[cfg(test)]
 mod audit_runs;
+mod audit_witness;
 #[cfg(test)]
 mod audits;
 #[cfg(test)]

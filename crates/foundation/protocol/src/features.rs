@@ -42,11 +42,14 @@ pub enum Feature {
     Metrics,
     /// `trace`: the context of a job's trace goes with the job, and the times of its stages come back with its end.
     Trace,
+    /// `audits`: the messages by which a validator shows miners its spot checks, and by which executors tell their
+    /// miners what they have signed.
+    Audits,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -58,6 +61,7 @@ impl Feature {
         Self::Machines,
         Self::Metrics,
         Self::Trace,
+        Self::Audits,
     ];
 
     /// The features that this program's roles carry out.
@@ -77,6 +81,7 @@ impl Feature {
             Self::Machines => "machines",
             Self::Metrics => "metrics",
             Self::Trace => "trace",
+            Self::Audits => "audits",
         }
     }
 
@@ -93,6 +98,7 @@ impl Feature {
             Self::Machines => 1 << 8,
             Self::Metrics => 1 << 9,
             Self::Trace => 1 << 10,
+            Self::Audits => 1 << 11,
         }
     }
 
@@ -224,11 +230,11 @@ mod tests {
         let all: FeatureSet = Feature::ALL.into_iter().collect();
         assert_eq!(
             all.to_string(),
-            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, trace"
+            "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, trace, audits"
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
-            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","metrics","trace"]"#
+            r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","metrics","trace","audits"]"#
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);
         assert_eq!(FeatureSet::NONE.to_string(), "");

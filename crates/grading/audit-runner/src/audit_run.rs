@@ -153,6 +153,11 @@ impl Bench {
         };
         match state.adopter.adopt(bundle).await {
             Ok(adopted) => {
+                let judged = inputs.iter().flat_map(|inputs| &inputs.sessions);
+                let ids = judged
+                    .flat_map(|session| &session.answers)
+                    .map(|answer| &answer.id);
+                state.store.reveal_scores(ids, state.clock.now()).await?;
                 let verdict = adopted.verdict;
                 metrics::counter!("muster_audit_verdicts_total", "verdict" => verdict.clone()).increment(1);
                 tracing::info!(coldkey = %run.coldkey, model = run.model, verdict, bundle = %adopted.digest, "an audit has its verdict");
@@ -285,7 +290,7 @@ struct AuditedSubject {
 
 impl AuditedSubject {
     async fn read(state: &RunnerState, run: &AuditRun) -> Result<Self, StoreError> {
-        let since = state.clock.now().minus(state.settings.window());
+        let since = state.judged_since(&run.subject()).await?;
         let owners = state.owners();
         let is_own = |miner: &MinerKey| owners.get(miner) == Some(&run.coldkey);
         let mut answers = state.log.store().answers_of_model(&run.model, since).await?;

@@ -63,7 +63,9 @@ impl LogKeeper {
         if answers.is_empty() {
             return Ok(());
         }
-        let shares = shares_of(&answers, &state.owners(), &self.daily().await?, &state.settings);
+        let watched = state.watched().await?;
+        let daily = self.daily().await?;
+        let shares = shares_of(&answers, &state.owners(), &daily, &watched, &state.settings);
         let canary_list = state.prompts.root();
         let previous = match state.log.store().last_bucket().await? {
             Some(last) => Envelope::<BucketHeader>::from_text(&last.header)

@@ -1,5 +1,6 @@
 //! The validator's own prompts as they are asked: from one committed list, in order, each once.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use muster_audit::CanaryList;
@@ -23,11 +24,11 @@ struct CurrentList {
 }
 
 /// A prompt that is asked now.
-struct NextPrompt {
-    root: Digest,
-    position: u64,
-    body: bytes::Bytes,
-    client: Digest,
+pub(crate) struct NextPrompt {
+    pub(crate) root: Digest,
+    pub(crate) position: u64,
+    pub(crate) body: bytes::Bytes,
+    pub(crate) client: Digest,
     model: String,
 }
 
@@ -56,6 +57,32 @@ impl Prompts {
     fn is_used_up(&self) -> bool {
         let current = self.0.lock();
         current.list.next(current.next).is_none()
+    }
+
+    /// Whether the rest of the list has a prompt for each of these models.
+    fn has_all(&self, models: &[String]) -> bool {
+        let rest = Self(Mutex::new(self.0.lock().clone()));
+        let mut missing: Vec<&String> = models.iter().collect();
+        while !missing.is_empty() {
+            let Some(prompt) = rest.take_next() else {
+                return false;
+            };
+            missing.retain(|model| **model != prompt.model);
+        }
+        true
+    }
+
+    /// The next prompts for a model, at most so many. Prompts for other models that come before them are left out.
+    pub(crate) fn take_of(&self, model: &str, most: usize) -> Vec<NextPrompt> {
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            match self.take_next() {
+                Some(prompt) if prompt.model == model => taken.push(prompt),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        taken
     }
 
     fn replace(&self, list: CanaryList) {
@@ -89,17 +116,20 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>) -> Result<(), StoreError> 
         .iter()
         .filter(|model| state.settings.calibrations.contains_key(*model));
     let audited: Vec<String> = audited.cloned().collect();
-    if audited.is_empty() || state.settings.own_prompts == 0 {
+    let appealed = state.appealed_models().await?;
+    let models: BTreeSet<String> = audited.iter().chain(&appealed).cloned().collect();
+    if models.is_empty() || (state.settings.own_prompts == 0 && appealed.is_empty()) {
         return Ok(());
     }
-    if state.prompts.is_used_up() {
+    if state.prompts.is_used_up() || !state.prompts.has_all(&appealed) {
         let mut seed = [0; 32];
         if getrandom::fill(&mut seed).is_err() {
             tracing::error!("the system gives no random bytes: no own prompts are asked");
             return Ok(());
         }
         let texts = state.settings.own_texts();
-        let list = make_list(&audited, &texts, state.settings.own_tokens, &seed);
+        let models: Vec<String> = models.into_iter().collect();
+        let list = make_list(&models, &texts, state.settings.own_tokens, &seed);
         state.store.insert_list(&list).await?;
         state.prompts.replace(list);
     }

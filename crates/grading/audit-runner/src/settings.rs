@@ -39,6 +39,8 @@ pub struct Settings {
     pub score_s: u64,
     /// Days of answers that one verdict rests on.
     pub window_days: u64,
+    /// Fresh answers that an appeal is judged by.
+    pub appeal_answers: u64,
     /// The calibration of each model, by the model's name in the whitelist. A model without one is not audited.
     pub calibrations: BTreeMap<String, PathBuf>,
     /// A second engine build of each model, which confirms convictions. Without one, a second machine does.
@@ -74,6 +76,7 @@ impl Default for Settings {
             run_s: 3_600,
             score_s: 120,
             window_days: 7,
+            appeal_answers: 100,
             calibrations: BTreeMap::new(),
             second_engines: BTreeMap::new(),
         }
@@ -92,6 +95,7 @@ impl Settings {
             ("run_s", self.run_s),
             ("score_s", self.score_s),
             ("window_days", self.window_days),
+            ("appeal_answers", self.appeal_answers),
         ] {
             if number == 0 {
                 problems.push(Problem::at(at(key), "must be at least 1"));

@@ -113,6 +113,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "answer log",
             include_str!("../migrations/0027_answer_log.sql"),
         ),
+        (
+            30,
+            "audit notices",
+            include_str!("../migrations/0030_audit_notices.sql"),
+        ),
     ])
 });
 

@@ -38,6 +38,8 @@ const ANSWER_TABLES: &[&str] = &[
     "canaries",
     "audit_runs",
     "audit_verdicts",
+    "audit_notices",
+    "audit_appeals",
 ];
 
 const NEWEST_REFUSALS: &str = "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1";
@@ -490,6 +492,18 @@ impl RetentionCutoffs {
                 "audit_runs",
                 "DELETE FROM audit_runs WHERE run_id IN \
                  (SELECT run_id FROM audit_runs WHERE ended_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "audit_notices",
+                "DELETE FROM audit_notices WHERE (miner, kind, about) IN \
+                 (SELECT miner, kind, about FROM audit_notices WHERE made_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "audit_appeals",
+                "DELETE FROM audit_appeals WHERE (bundle, received_at) IN \
+                 (SELECT bundle, received_at FROM audit_appeals WHERE received_at < $1 AND ended_at IS NOT NULL LIMIT $2)",
                 [self.answers.micros()],
             ),
             // The newest verdict about a coldkey and a model counts, however old it is.

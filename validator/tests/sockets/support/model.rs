@@ -2,7 +2,7 @@
 //! it, and a reference scores it as that engine's answers were scored.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 use axum::response::{IntoResponse as _, Response};
@@ -71,8 +71,14 @@ pub(crate) fn model(cheats: bool, poison: Option<usize>) -> Router {
 
 /// The program of a reference: it scores answers, and its own ones as its own choices.
 pub(crate) fn reference() -> Router {
+    reference_with(&Arc::default())
+}
+
+/// A reference that is miscalibrated while the flag is set: it scores honest answers as those of four-bit weights.
+pub(crate) fn reference_with(is_wrong: &Arc<AtomicBool>) -> Router {
     let measured = Arc::new([answers(HONEST), answers(CHEAPER)]);
-    let score = move |body: Bytes| ready(scored(&measured, &body));
+    let is_wrong = Arc::clone(is_wrong);
+    let score = move |body: Bytes| ready(scored(&measured, &body, is_wrong.load(Ordering::SeqCst)));
     let write = || {
         let choice =
             json!({ "text": "words", "prompt_token_ids": [5], "token_ids": [OWN, 0, 9, 9, 9, 9, 9, 9] });
@@ -84,11 +90,15 @@ pub(crate) fn reference() -> Router {
         .route("/v1/score", post(score))
 }
 
-fn scored(measured: &[Vec<CellCounts>; 2], body: &Bytes) -> Response {
+fn scored(measured: &[Vec<CellCounts>; 2], body: &Bytes, is_wrong: bool) -> Response {
     let asked: Value = serde_json::from_slice(body).unwrap();
     let ids = asked["token_ids"].as_array().unwrap();
     let number = usize::try_from(ids[1].as_u64().unwrap()).unwrap();
     let tokens: Vec<Value> = match ids[0].as_u64().unwrap() {
+        HONEST if is_wrong => {
+            let cheap = &measured[1];
+            resized(tokens_of(&cheap[number % cheap.len()]), ids.len())
+        }
         HONEST => tokens_of(&measured[0][number]),
         CHEAPER => tokens_of(&measured[1][number]),
         OWN => vec![json!({ "margin": 0.0, "entropy": 1.0 }); ids.len()],
@@ -101,6 +111,11 @@ fn scored(measured: &[Vec<CellCounts>; 2], body: &Bytes) -> Response {
         }
     };
     Json(json!({ "tokens": tokens })).into_response()
+}
+
+/// As many of these tokens, from the beginning again if they are too few.
+fn resized(tokens: Vec<Value>, count: usize) -> Vec<Value> {
+    tokens.into_iter().cycle().take(count).collect()
 }
 
 /// Tokens that fall into these cells, in nats.

@@ -126,6 +126,21 @@ impl SchedulerHandle {
 }
 
 impl StreamRequest {
+    /// A request that this session serves, which stands in no pool. Reports about it reach nobody.
+    pub(crate) fn of_session(session: SessionNumber, line: Arc<SealedSession>) -> Self {
+        let (scheduler, _) = SchedulerHandle::new();
+        let (assign, assignments) = mpsc::unbounded_channel();
+        // The receiver is here.
+        let _ = assign.send(SessionAssignment::Assigned(session, line));
+        Self {
+            scheduler,
+            pool: usize::MAX,
+            number: RequestNumber(0),
+            assignments,
+            is_finished: false,
+        }
+    }
+
     /// The next answer of the scheduler. There may be several, since a session that dies is replaced by another.
     pub(crate) async fn next_assignment(&mut self) -> SessionAssignment {
         self.assignments.recv().await.unwrap_or_else(|| {
