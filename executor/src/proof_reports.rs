@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_process::SharedClock;
-use muster_protocol::wire::audits::{MAX_SESSION_PROOFS, SessionProofs, SignedProof};
+use muster_protocol::wire::audits::{SessionProofs, SignedProof};
 use muster_protocol::wire::miner::FromMiner;
+use muster_response_proof::audit_limits::MAX_SESSION_PROOFS;
 use muster_response_proof::{Envelope, ResponseProof, StreamEnd};
 use muster_sealing_proxy::ProofSigner;
 use tokio::time::timeout;

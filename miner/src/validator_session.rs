@@ -182,7 +182,7 @@ struct Reader<'a> {
     connection: ConnectionId,
     validator: ValidatorKey,
     sender: Sender<ValidatorPeer>,
-    /// What the validator says about spot checks; `None` if this miner compares nothing.
+    /// Hears the validator's notices about spot checks; `None` if this miner compares nothing.
     audits: Option<Mutex<WitnessConversation>>,
     context: &'a MinerState,
 }

@@ -14,7 +14,6 @@ mod grade;
 mod job;
 mod job_inputs;
 mod login;
-mod miner_audits;
 mod miner_view;
 mod proof;
 mod roles;

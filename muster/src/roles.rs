@@ -18,7 +18,6 @@ use url::Url;
 use crate::cli::{Executor, ExecutorCommand, LogForm, Miner, MinerCommand, Role};
 use crate::drain;
 use crate::failure::{Failure, Result};
-use crate::miner_audits;
 
 /// How long a role may take to end its connections and writes after it was told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -57,11 +56,10 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     if let Some(MinerCommand::Drain(asked)) = command {
         return drain::miner(asked, &clock).await;
     }
-    if let Some(MinerCommand::Audits(asked)) = command {
-        return miner_audits::list(asked).await;
-    }
-    if let Some(MinerCommand::Appeal(asked)) = command {
-        return miner_audits::appeal(asked, &clock).await;
+    if let Some(MinerCommand::Evidence(asked)) = command {
+        let config = configure::<muster_miner::Config>(asked.config(), false)?.unwrap_or_default();
+        print::raw(&asked.answer(&config.store, &config.wallet, clock.now()).await?);
+        return Ok(ExitCode::SUCCESS);
     }
     let Some(config) = configure::<muster_miner::Config>(role.config.as_deref(), role.print_config)? else {
         return Ok(ExitCode::SUCCESS);

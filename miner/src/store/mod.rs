@@ -81,7 +81,7 @@ impl Store {
         Self(StoreBackend::Engine(pool, writer))
     }
 
-    /// What the miner keeps of validators' spot checks; `None` for a store in memory.
+    /// The tables of validators' spot checks; `None` for a store in memory.
     pub fn witness(&self) -> Option<WitnessStore> {
         match &self.0 {
             StoreBackend::Engine(pool, _) => Some(WitnessStore::new(pool.clone())),

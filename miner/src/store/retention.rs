@@ -1,5 +1,5 @@
-//! Which receipts and which parts of validators' logs the miner may forget, and when. Leases go with the memory of the lease table, greetings when they
-//! expire.
+//! Which receipts and which parts of validators' logs the miner may forget, and when. Leases go with the memory of the
+//! lease table, greetings when they expire.
 
 use std::time::Duration;
 

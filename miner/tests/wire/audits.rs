@@ -171,7 +171,6 @@ async fn an_answer_that_no_header_has_is_found_by_what_the_executor_told_and_a_f
             .any(|one| one.kind == "broken_chain" && one.about == "bucket 5"),
         "{found:?}"
     );
-    miner.stop().await;
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use muster_operator_tools::{
 };
 use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
-use muster_score_tools::{AuditCurve, AuditReplay, AuditScore, MinerAppeal, MinerAudits, Score, Simulate};
+use muster_score_tools::{AuditCurve, AuditReplay, AuditScore, MinerEvidence, Score, Simulate};
 use url::Url;
 
 pub(crate) use user::{
@@ -271,10 +271,8 @@ pub(crate) enum MinerCommand {
     Drain(Drain),
     /// Show a miner's machines: what validators proved, and what the miner only claims.
     Show(Box<MinerShow>),
-    /// Show what validators say about this miner's streamed answers, and what is wrong with it.
-    Audits(MinerAudits),
-    /// Appeal against a verdict about this miner's streamed answers: the validator judges fresh ones.
-    Appeal(MinerAppeal),
+    #[command(flatten)]
+    Evidence(MinerEvidence),
 }
 
 /// `muster top`.

@@ -1,4 +1,4 @@
-//! What an audited miner sees: headers, outcomes, verdicts with their evidence, and its appeals. The witness is the
+//! The view of an audited miner: headers, outcomes, verdicts with their evidence, and its appeals. The witness is the
 //! miner's own code with a store of its own; the validator is real.
 
 use std::sync::Arc;
@@ -213,7 +213,11 @@ async fn an_honest_miner_that_a_miscalibrated_reference_convicted_is_lifted_by_i
         .await;
         assert_eq!(lifted.opinion, "agrees");
         let again = audited.audit_again().await;
-        assert_eq!(again, json!([]), "what was judged wrongly is not judged again");
+        assert_eq!(
+            again,
+            json!([]),
+            "the answers before the appeal are not judged again"
+        );
     })
     .await;
 }

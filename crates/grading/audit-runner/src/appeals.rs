@@ -60,7 +60,7 @@ pub struct StoredAppeal {
 pub(crate) enum AppealEnd {
     /// The fresh answers do not speak against the miner: the newest verdict counts, so the accusation is lifted.
     Lifted,
-    /// They do.
+    /// The fresh answers speak against the miner, too.
     Upheld,
     /// Too few fresh answers came in time, or they say nothing.
     Expired,
@@ -158,7 +158,7 @@ pub(crate) fn bundle_of(text: &str) -> Option<Digest> {
 fn read_signed(text: &str) -> std::result::Result<AuditAppeal, AppealRefusal> {
     let envelope = Envelope::<AuditAppeal>::from_text(text).map_err(|_| AppealRefusal::Unreadable)?;
     let appeal = envelope.statement().map_err(|_| AppealRefusal::Unreadable)?;
-    if appeal.reason.as_str().len() > muster_protocol::wire::audits::MAX_APPEAL_REASON {
+    if appeal.reason.as_str().len() > muster_response_proof::audit_limits::MAX_APPEAL_REASON {
         return Err(AppealRefusal::Unreadable);
     }
     if !verify(&appeal.miner.0, envelope.signed_bytes(), envelope.signature()) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use muster_audit::{Calibration, OpenedCanary, ReferenceMachine, UnusableReason};
 use muster_gateway::store::LoggedAnswer;
@@ -158,6 +159,7 @@ impl Bench {
                     .flat_map(|session| &session.answers)
                     .map(|answer| &answer.id);
                 state.store.reveal_scores(ids, state.clock.now()).await?;
+                state.outcomes_due.store(true, Ordering::SeqCst);
                 let verdict = adopted.verdict;
                 metrics::counter!("muster_audit_verdicts_total", "verdict" => verdict.clone()).increment(1);
                 tracing::info!(coldkey = %run.coldkey, model = run.model, verdict, bundle = %adopted.digest, "an audit has its verdict");

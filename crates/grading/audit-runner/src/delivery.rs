@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
 use muster_miner_link::MinerConversation;
 use muster_protocol::wire::audits::{
-    AppealAnswer, AuditMessage, AuditNotice, AuditReply, BundlePart, MAX_BETWEEN, MAX_PART_BYTES,
-    VerdictNotice,
+    AppealAnswer, AuditMessage, AuditNotice, AuditReply, BundlePart, VerdictNotice,
 };
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::{Digest, Feature, MinerKey, Timestamp};
 use muster_response_proof::BucketNumber;
+use muster_response_proof::audit_limits::{MAX_BETWEEN, MAX_PART_BYTES};
 use muster_store::StoreError;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use crate::RunnerState;
 use crate::notice_store::NoticeSubject;
@@ -28,7 +29,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(60);
 /// How long one conversation may take.
 const WHOLE_LIMIT: Duration = Duration::from_secs(300);
 /// Miners that are talked to at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 64;
 /// Answers of a miner within one conversation.
 const MAX_REPLIES: usize = 4_096;
 /// Verdicts among which those to be told are looked for.
@@ -44,6 +45,8 @@ const ASK_APPEALS: Duration = Duration::from_secs(3_600);
 pub(crate) struct DeliveryPauses {
     failed: BTreeMap<MinerKey, (u32, Timestamp)>,
     asked: BTreeMap<MinerKey, Timestamp>,
+    /// The miners that are talked to now.
+    talking: BTreeSet<MinerKey>,
 }
 
 impl DeliveryPauses {
@@ -58,7 +61,13 @@ impl DeliveryPauses {
             .is_none_or(|asked| now.since(*asked) >= ASK_APPEALS)
     }
 
-    fn note(&mut self, miner: MinerKey, has_failed: bool, now: Timestamp) {
+    /// Begins a conversation with a miner, unless there is one or it is too early.
+    fn begin(&mut self, miner: MinerKey, now: Timestamp) -> bool {
+        self.may_try(&miner, now) && self.talking.insert(miner)
+    }
+
+    fn end(&mut self, miner: MinerKey, has_failed: bool, now: Timestamp) {
+        self.talking.remove(&miner);
         if !has_failed {
             self.failed.remove(&miner);
             self.asked.insert(miner, now);
@@ -73,76 +82,83 @@ impl DeliveryPauses {
     }
 }
 
+/// The conversations of a validator, which do not wait for one another.
+#[derive(Clone)]
+struct Conversations {
+    pauses: Arc<Mutex<DeliveryPauses>>,
+    places: Arc<Semaphore>,
+}
+
 /// Follows the chain's blocks and tells miners what is due at each.
 pub(crate) async fn deliver_notices(state: Arc<RunnerState>) {
     let mut block = 0;
-    let mut pauses = DeliveryPauses::default();
+    let conversations = Conversations {
+        pauses: Arc::default(),
+        places: Arc::new(Semaphore::new(AT_ONCE)),
+    };
     loop {
         block = state.backend.next_block(block).await;
-        if let Err(error) = deliver_due(&state, &mut pauses).await {
+        if let Err(error) = deliver_due(&state, &conversations).await {
             return state.fail(error);
         }
     }
 }
 
-async fn deliver_due(state: &Arc<RunnerState>, pauses: &mut DeliveryPauses) -> Result<(), StoreError> {
+/// Begins a conversation with every miner that is owed something and is not talked to.
+async fn deliver_due(state: &Arc<RunnerState>, conversations: &Conversations) -> Result<(), StoreError> {
     let now = state.clock.now();
-    state.store.make_notices(now).await?;
+    state.store.make_header_notices(now).await?;
+    if state.outcomes_due.swap(false, Ordering::SeqCst) {
+        state.store.make_outcome_notices(now).await?;
+    }
     let accused = tell_verdicts(state, now).await?;
     let mut due = state.store.due_notices(now).await?;
     for miner in accused {
-        if pauses.is_asked_again(&miner, now) {
+        if conversations.pauses.lock().is_asked_again(&miner, now) {
             due.entry(miner).or_default();
         }
     }
     let addresses = addresses(state);
-    let mut talks: Vec<BoxFuture<'_, (MinerKey, TalkEnd)>> = Vec::new();
     for (miner, subjects) in due {
-        if pauses.may_try(&miner, now)
-            && let Some(address) = addresses.get(&miner)
-        {
-            talks.push(Box::pin(bounded_talk(state, miner, *address, subjects)));
-        }
-    }
-    let ended: Vec<(MinerKey, TalkEnd)> = futures_util::stream::iter(talks)
-        .buffer_unordered(AT_ONCE)
-        .collect()
-        .await;
-    for (miner, talked) in ended {
-        let reason = match talked {
-            Ok(()) => None,
-            Err(TalkFailure::Store(error)) => return Err(error),
-            Err(TalkFailure::Miner(reason)) => Some(reason),
+        let Some(address) = addresses.get(&miner).copied() else {
+            continue;
         };
-        if let Some(reason) = &reason {
-            tracing::debug!(%miner, reason, "a miner cannot be told of spot checks");
+        if conversations.pauses.lock().begin(miner, now) {
+            let (talking, conversations) = (Arc::clone(state), conversations.clone());
+            drop(state.tasks.spawn("audit conversation", async move {
+                conversations.run(&talking, miner, address, subjects).await;
+            }));
         }
-        pauses.note(miner, reason.is_some(), now);
     }
     Ok(())
 }
 
-/// The end of a conversation.
-type TalkEnd = Result<(), TalkFailure>;
-
-/// A conversation that ends in time, and with the validator.
-async fn bounded_talk(
-    state: &RunnerState,
-    miner: MinerKey,
-    address: SocketAddr,
-    subjects: Vec<NoticeSubject>,
-) -> (MinerKey, TalkEnd) {
-    let talking = tokio::time::timeout(WHOLE_LIMIT, talk(state, miner, address, subjects));
-    let talked = match state.tasks.token().run_until_cancelled(talking).await {
-        Some(Ok(talked)) => talked,
-        Some(Err(_)) => {
-            let reason = format!("it took longer than {} s", WHOLE_LIMIT.as_secs());
-            Err(TalkFailure::Miner(reason))
+impl Conversations {
+    async fn run(
+        &self,
+        state: &RunnerState,
+        miner: MinerKey,
+        address: SocketAddr,
+        subjects: Vec<NoticeSubject>,
+    ) {
+        // The semaphore is never closed.
+        let Ok(_place) = self.places.acquire().await else {
+            return;
+        };
+        let talking = tokio::time::timeout(WHOLE_LIMIT, talk(state, miner, address, subjects));
+        let reason = match state.tasks.token().run_until_cancelled(talking).await {
+            // The validator stops.
+            None => return,
+            Some(Ok(Ok(()))) => None,
+            Some(Ok(Err(TalkFailure::Store(error)))) => return state.fail(error),
+            Some(Ok(Err(TalkFailure::Miner(reason)))) => Some(reason),
+            Some(Err(_)) => Some(format!("it took longer than {} s", WHOLE_LIMIT.as_secs())),
+        };
+        if let Some(reason) = &reason {
+            tracing::debug!(%miner, reason, "a miner cannot be told of spot checks");
         }
-        // The validator stops.
-        None => Ok(()),
-    };
-    (miner, talked)
+        self.pauses.lock().end(miner, reason.is_some(), state.clock.now());
+    }
 }
 
 /// Where each miner is dialled.
@@ -318,7 +334,7 @@ impl Talk<'_> {
     }
 }
 
-/// What is to be said about a subject; nothing if it is gone.
+/// The notices about a subject; none if it is gone.
 async fn notices_of(
     state: &RunnerState,
     miner: &MinerKey,
@@ -339,8 +355,13 @@ async fn notices_of(
                 None => Vec::new(),
             };
             let answers = log.answers_of_bucket(bucket).await?;
-            let notices = header_notices(&closed, &answers, miner, between)
-                .ok_or_else(|| StoreError::corrupt("proof", "no signed proof".to_owned()))?;
+            let miner = *miner;
+            // The paths of many leaves take seconds.
+            let making =
+                tokio::task::spawn_blocking(move || header_notices(&closed, &answers, &miner, between));
+            let made = making.await;
+            let made = made.map_err(|error| StoreError::corrupt("leaves", error.to_string()))?;
+            let notices = made.ok_or_else(|| StoreError::corrupt("proof", "no signed proof".to_owned()))?;
             Ok(notices
                 .into_iter()
                 .map(|notice| AuditNotice::Header(Box::new(notice)))
@@ -423,7 +444,9 @@ mod tests {
         assert!(pauses.may_try(&miner, now));
         let mut waited = Vec::new();
         for _ in 0..8 {
-            pauses.note(miner, true, now);
+            assert!(pauses.begin(miner, now));
+            assert!(!pauses.begin(miner, now), "it is talked to");
+            pauses.end(miner, true, now);
             let mut pause = 0_u64;
             while !pauses.may_try(&miner, now.plus(Duration::from_secs(pause))) {
                 pause += 60;
@@ -433,7 +456,7 @@ mod tests {
         }
         assert_eq!(waited, [1, 2, 4, 8, 16, 32, 60, 60], "minutes");
         assert!(pauses.is_asked_again(&miner, now));
-        pauses.note(miner, false, now);
+        pauses.end(miner, false, now);
         assert!(pauses.may_try(&miner, now));
         assert!(!pauses.is_asked_again(&miner, now.plus(Duration::from_secs(3_599))));
         assert!(pauses.is_asked_again(&miner, now.plus(Duration::from_secs(3_600))));

@@ -32,6 +32,7 @@ mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use muster_gateway::AnswerLog;
@@ -123,6 +124,9 @@ pub(crate) struct RunnerState {
     pub(crate) keypair: Keypair,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
+    /// Whether outcomes may have come that miners are not told: set when a bucket is closed or drawn from, and when an
+    /// audit has its verdict.
+    pub(crate) outcomes_due: AtomicBool,
     /// Held while an appeal is heard.
     pub(crate) hearing: tokio::sync::Mutex<()>,
     /// The bundles whose appeals have a session for fresh answers now.
@@ -213,6 +217,7 @@ impl AuditRunner {
             keypair: deps.keypair,
             clock: deps.clock,
             tasks: deps.tasks,
+            outcomes_due: AtomicBool::new(true),
             hearing: tokio::sync::Mutex::default(),
             asking: parking_lot::Mutex::default(),
             on_store_failure: deps.on_store_failure,
@@ -292,6 +297,7 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
 
 /// Asks the prompts that are due once a bucket is closed.
 async fn ask_after_closing(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+    state.outcomes_due.store(true, Ordering::SeqCst);
     prompts::ask_own(state).await?;
     fresh_answers::ask_fresh(state).await
 }

@@ -1,5 +1,5 @@
-//! The outbox of notices to miners, and which scores they may see. What a notice says follows from the other tables, so
-//! only its subject is stored, and an outbox that lost rows is made again.
+//! The outbox of notices to miners, and the scores that they may see. The content of a notice follows from the other
+//! tables, so only its subject is stored, and an outbox that lost rows is made again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,30 +61,36 @@ impl NoticeSubject {
 }
 
 impl AuditStore {
-    /// Puts into the outbox what is due: headers of buckets that were closed within a day, and the outcomes of buckets
-    /// whose drawn answers of a miner all have an outcome that the miner may see, or had seven days for it.
-    pub(crate) async fn make_notices(&self, now: Timestamp) -> Result<()> {
+    /// Puts the headers of buckets that were closed within a day into the outbox of their miners. All notices of a
+    /// bucket are made together.
+    pub(crate) async fn make_header_notices(&self, now: Timestamp) -> Result<()> {
         sqlx::query(
             "INSERT INTO audit_notices (miner, kind, about, made_at) \
              SELECT DISTINCT s.miner, 'header', CAST(b.bucket AS TEXT), b.closed_at FROM answer_buckets b \
              JOIN responses r ON r.bucket = b.bucket JOIN sessions s ON s.session_id = r.session_id \
              WHERE b.closed_at >= $1 AND NOT EXISTS (SELECT 1 FROM audit_notices n \
-             WHERE n.miner = s.miner AND n.kind = 'header' AND n.about = CAST(b.bucket AS TEXT)) \
-             ON CONFLICT DO NOTHING",
+             WHERE n.kind = 'header' AND n.about = CAST(b.bucket AS TEXT)) ON CONFLICT DO NOTHING",
         )
         .bind(now.minus(HEADERS_OFFERED).micros())
         .execute(&self.pool)
         .await
         .during("make notices of headers")?;
+        Ok(())
+    }
+
+    /// Puts outcomes into the outbox of those miners whose drawn answers of a bucket all have an outcome that the miner
+    /// may see, or had seven days for it.
+    pub(crate) async fn make_outcome_notices(&self, now: Timestamp) -> Result<()> {
         sqlx::query(
             "INSERT INTO audit_notices (miner, kind, about, made_at) \
-             SELECT DISTINCT s.miner, 'outcomes', CAST(b.bucket AS TEXT), CAST($1 AS BIGINT) FROM answer_buckets b \
-             JOIN responses r ON r.bucket = b.bucket JOIN sessions s ON s.session_id = r.session_id \
-             WHERE b.draw IS NOT NULL AND b.closed_at >= $2 AND NOT EXISTS (SELECT 1 FROM audit_notices n \
-             WHERE n.miner = s.miner AND n.kind = 'outcomes' AND n.about = CAST(b.bucket AS TEXT)) \
+             SELECT h.miner, 'outcomes', h.about, CAST($1 AS BIGINT) FROM audit_notices h \
+             JOIN answer_buckets b ON CAST(b.bucket AS TEXT) = h.about \
+             WHERE h.kind = 'header' AND h.made_at >= $2 AND b.draw IS NOT NULL \
+             AND NOT EXISTS (SELECT 1 FROM audit_notices n \
+             WHERE n.miner = h.miner AND n.kind = 'outcomes' AND n.about = h.about) \
              AND (b.drawn_at < $3 OR NOT EXISTS (SELECT 1 FROM responses d \
              JOIN sessions o ON o.session_id = d.session_id WHERE d.bucket = b.bucket AND d.drawn = 1 \
-             AND o.miner = s.miner AND NOT EXISTS (SELECT 1 FROM answer_scores a \
+             AND o.miner = h.miner AND NOT EXISTS (SELECT 1 FROM answer_scores a \
              WHERE a.response_id = d.response_id AND a.revealed_at IS NOT NULL))) ON CONFLICT DO NOTHING",
         )
         .bind(now.micros())

@@ -1,5 +1,5 @@
-//! What miners are told of the log: the header of a bucket with their own leaves, later what was drawn and what became
-//! of it. Pure.
+//! The notices to miners about the log: the header of a bucket with their own leaves, later the draw and the outcomes
+//! of their drawn answers. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,10 @@ use muster_audit::{Margin, TokenScore};
 use muster_gateway::store::{LoggedAnswer, StoredBucket};
 use muster_identity::ProvenOutput;
 use muster_protocol::wire::audits::{
-    HeaderNotice, LeafNotice, LeafOutcome, MAX_NOTICE_LEAVES, OutcomeNotice, OutcomesNotice, ShareNotice,
+    HeaderNotice, LeafNotice, LeafOutcome, OutcomeNotice, OutcomesNotice, ShareNotice,
 };
 use muster_protocol::{Digest, MinerKey};
+use muster_response_proof::audit_limits::MAX_NOTICE_LEAVES;
 use muster_response_proof::inclusion_path;
 
 use crate::evidence::{BothOutcomes, ReferenceOutcome};

@@ -1,8 +1,8 @@
 //! A miner's appeals.
 
 use muster_identity::Keypair;
-use muster_protocol::wire::audits::MAX_APPEAL_REASON;
 use muster_protocol::{Digest, MinerKey, Timestamp, ValidatorKey};
+use muster_response_proof::audit_limits::MAX_APPEAL_REASON;
 use muster_response_proof::{AuditAppeal, Envelope, Text};
 use muster_store::StoreError;
 

@@ -38,7 +38,7 @@ impl BundleOpinion {
 /// A bundle as the miner has read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBundle {
-    /// The opinion.
+    /// The result of the replay beside the validator's word.
     pub opinion: BundleOpinion,
     /// The chain and the subnet that the bundle is about, if it could be replayed.
     pub subnet: Option<(Digest, u16)>,

@@ -3,7 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::Digest;
-use muster_protocol::wire::audits::{BundlePart, MAX_PART_BYTES, VerdictNotice};
+use muster_protocol::wire::audits::{BundlePart, VerdictNotice};
+use muster_response_proof::audit_limits::MAX_PART_BYTES;
 
 /// The longest bundle that a miner fetches, in bytes.
 pub const MAX_FETCHED: u64 = 16 * 1024 * 1024;
@@ -16,7 +17,7 @@ pub struct BundleFetch {
     text: Vec<u8>,
 }
 
-/// What follows a part.
+/// The step after a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchStep {
     /// The part that begins at this place is needed next.

@@ -1,4 +1,4 @@
-//! What a miner has found wrong with a validator's spot checks.
+//! The findings of a miner about a validator's spot checks.
 
 use muster_response_proof::SessionId;
 
@@ -24,7 +24,7 @@ pub enum FindingKind {
     RepeatedLeaf,
     /// One of the miner's answers stands in no header.
     Withheld,
-    /// What the validator shows as its draw is not its draw from that bucket.
+    /// The draw that the validator shows is not its draw from that bucket.
     FalseDraw,
     /// An answer is shown as drawn that the draw does not choose.
     WrongDraw,
@@ -39,7 +39,7 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    /// All kinds.
+    /// Every kind, in the order of a bucket's life.
     pub const ALL: [Self; 14] = [
         Self::ForgedHeader,
         Self::TwoHeaders,
@@ -86,7 +86,7 @@ impl FindingKind {
 /// Something that a miner has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The kind.
+    /// The kind, by which lists are sorted.
     pub kind: FindingKind,
     /// The subject, which tells two findings of one kind apart: a bucket, an answer, a bundle.
     pub about: String,

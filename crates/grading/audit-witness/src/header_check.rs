@@ -1,8 +1,9 @@
 //! Checks a header and the leaves that a validator shows with it. Pure.
 
 use muster_identity::verify;
-use muster_protocol::wire::audits::{HeaderNotice, LeafNotice, MAX_BETWEEN, MAX_NOTICE_LEAVES};
+use muster_protocol::wire::audits::{HeaderNotice, LeafNotice};
 use muster_protocol::{Digest, ValidatorKey};
+use muster_response_proof::audit_limits::{MAX_BETWEEN, MAX_NOTICE_LEAVES};
 use muster_response_proof::{AnswerLeaf, BUCKET_BLOCKS, BucketHeader, Envelope, SessionId, root_by_path};
 use uuid::Uuid;
 
@@ -20,7 +21,7 @@ pub struct KnownHeader {
     pub digest: Digest,
 }
 
-/// What the miner knows when a header comes.
+/// The miner's knowledge when a header comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderContext {
     /// The validator that the connection is of.
@@ -53,13 +54,13 @@ pub struct CheckedLeaf {
 /// A header that its validator has signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedHeader {
-    /// The header.
+    /// The statement that the validator has signed.
     pub header: BucketHeader,
     /// The digest of its signed bytes.
     pub digest: Digest,
     /// The leaves that stand in its tree.
     pub leaves: Vec<CheckedLeaf>,
-    /// What is wrong all the same.
+    /// The faults of a header that is signed all the same.
     pub findings: Vec<Finding>,
 }
 
@@ -242,4 +243,186 @@ pub fn compare_leaf(
         leaf.position
     );
     Some(Finding::new(FindingKind::RepeatedLeaf, about, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_identity::Keypair;
+    use muster_response_proof::{BucketNumber, inclusion_path, root_of};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn validator() -> Keypair {
+        Keypair::from_uri("//Validator").unwrap()
+    }
+
+    fn leaf(sequence: u64) -> AnswerLeaf {
+        AnswerLeaf {
+            session: SessionId(Uuid::from_u128(1)),
+            sequence,
+            proof: Digest::of(&sequence.to_be_bytes()),
+            output_tokens: 1,
+            earned: 2,
+            stratum: Digest::of(b"client"),
+        }
+    }
+
+    /// A header of a bucket with so many leaves, as its validator shows it, and its digest.
+    fn header(bucket: u64, leaves: u64, previous: Digest) -> (HeaderNotice, Digest) {
+        let hashes: Vec<Digest> = (0..leaves).map(|number| leaf(number).hash()).collect();
+        let stated = BucketHeader {
+            genesis: Digest::of(b"genesis"),
+            netuid: 1,
+            validator: ValidatorKey(validator().hotkey()),
+            bucket: BucketNumber(bucket),
+            answers: leaves,
+            root: root_of(hashes.clone()),
+            previous,
+            shares: 0,
+            share_root: Digest::of(b""),
+            canaries: Digest::of(b""),
+        };
+        let envelope = Envelope::new(&stated, |bytes| validator().sign(bytes));
+        let shown = (0..leaves).map(|number| {
+            let leaf = leaf(number);
+            LeafNotice {
+                session: leaf.session.to_string(),
+                sequence: number,
+                proof: leaf.proof,
+                output_tokens: leaf.output_tokens,
+                earned: leaf.earned,
+                stratum: leaf.stratum,
+                model: "tiny".to_owned(),
+                position: number,
+                path: inclusion_path(&hashes, usize::try_from(number).unwrap()).unwrap(),
+            }
+        });
+        let notice = HeaderNotice {
+            header: envelope.to_text(),
+            between: vec![],
+            own: leaves,
+            leaves: shown.collect(),
+        };
+        (notice, envelope.digest())
+    }
+
+    fn context() -> HeaderContext {
+        HeaderContext {
+            validator: ValidatorKey(validator().hotkey()),
+            last: None,
+            same: None,
+            head: None,
+            up_since: None,
+        }
+    }
+
+    fn kinds(checked: &CheckedHeader) -> Vec<FindingKind> {
+        checked.findings.iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn a_header_follows_the_last_one_directly_or_through_those_between() {
+        let (first, first_digest) = header(3, 1, Digest::of(b""));
+        let (second, second_digest) = header(5, 1, first_digest);
+        let (mut third, _) = header(9, 1, second_digest);
+        let known = |bucket, digest| HeaderContext {
+            last: Some(KnownHeader { bucket, digest }),
+            ..context()
+        };
+        let found =
+            |notice: &HeaderNotice, known: &HeaderContext| kinds(&check_header(notice, known).unwrap());
+        assert_eq!(found(&first, &context()), []);
+        assert_eq!(found(&second, &known(3, first_digest)), []);
+        assert_eq!(found(&third, &known(3, first_digest)), [FindingKind::BrokenChain]);
+        third.between = vec![second.header.clone()];
+        assert_eq!(found(&third, &known(3, first_digest)), []);
+        // A bucket that is shown after a later one.
+        assert_eq!(
+            found(&first, &known(5, second_digest)),
+            [FindingKind::BrokenChain]
+        );
+        // Another header of the same bucket.
+        let (other, _) = header(5, 2, first_digest);
+        let same = HeaderContext {
+            same: Some(KnownHeader {
+                bucket: 5,
+                digest: second_digest,
+            }),
+            ..context()
+        };
+        assert_eq!(
+            check_header(&other, &same).unwrap_err().kind,
+            FindingKind::TwoHeaders
+        );
+        assert_eq!(found(&second, &same), [], "once more");
+    }
+
+    #[test]
+    fn a_header_after_its_draw_block_is_late_only_for_a_miner_that_was_there() {
+        let (notice, _) = header(3, 1, Digest::of(b""));
+        let found = |head, up_since| {
+            let known = HeaderContext {
+                head,
+                up_since,
+                ..context()
+            };
+            kinds(&check_header(&notice, &known).unwrap())
+        };
+        // Bucket 3 has the blocks 75 to 99, and is drawn from by block 112.
+        assert_eq!(found(Some(111), Some(10)), []);
+        assert_eq!(found(Some(112), Some(10)), [FindingKind::LateHeader]);
+        assert_eq!(found(Some(112), Some(80)), [], "it began too late to know");
+        assert_eq!(found(None, None), []);
+    }
+
+    #[test]
+    fn a_leaf_of_another_proof_or_at_two_places_is_a_finding() {
+        let (notice, _) = header(3, 2, Digest::of(b""));
+        let checked = check_header(&notice, &context()).unwrap();
+        let one = &checked.leaves[0];
+        let kind = |own, at| compare_leaf(one, 3, own, at).map(|finding| finding.kind);
+        assert_eq!(kind(None, None), None, "the executor did not tell");
+        assert_eq!(kind(Some(one.proof), Some((3, one.position))), None);
+        assert_eq!(
+            kind(Some(Digest::of(b"other")), None),
+            Some(FindingKind::ForeignLeaf)
+        );
+        assert_eq!(
+            kind(Some(one.proof), Some((2, 9))),
+            Some(FindingKind::RepeatedLeaf)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_changed_byte_of_a_header_is_taken(at in any::<prop::sample::Index>(), change in 1u8..=255) {
+            let (mut notice, _) = header(3, 2, Digest::of(b""));
+            let envelope = Envelope::<BucketHeader>::from_text(&notice.header).unwrap();
+            let mut bytes = envelope.to_bytes();
+            let place = at.index(bytes.len());
+            bytes[place] ^= change;
+            notice.header = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes);
+            let refused = check_header(&notice, &context());
+            prop_assert_eq!(refused.map_err(|finding| finding.kind).err(), Some(FindingKind::ForgedHeader));
+        }
+
+        #[test]
+        fn every_true_leaf_is_taken_and_no_changed_one(leaves in 1u64..9, at in any::<prop::sample::Index>(), field in 0u8..4) {
+            let (mut notice, _) = header(3, leaves, Digest::of(b""));
+            let checked = check_header(&notice, &context()).unwrap();
+            prop_assert_eq!((checked.leaves.len() as u64, checked.findings.len()), (leaves, 0));
+            let place = at.index(notice.leaves.len());
+            let leaf = &mut notice.leaves[place];
+            match field {
+                0 => leaf.sequence += 1,
+                1 => leaf.proof = Digest::of(b"another"),
+                2 => leaf.earned += 1,
+                _ => leaf.stratum = Digest::of(b"somebody"),
+            }
+            let checked = check_header(&notice, &context()).unwrap();
+            prop_assert_eq!(kinds(&checked), [FindingKind::FalseLeaf]);
+            prop_assert_eq!(checked.leaves.len() as u64, leaves - 1);
+        }
+    }
 }

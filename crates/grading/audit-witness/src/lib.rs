@@ -1,8 +1,8 @@
 //! A miner's side of spot checks.
 //!
-//! A validator shows each miner the headers of its log with the miner's own leaves, later what was drawn and what became
-//! of it, and the verdicts that it scores with. A [`Witness`] hears these notices, compares them with what the miner's
-//! executors have signed, replays bundles, and keeps what is wrong as [`Finding`]s.
+//! A validator shows each miner the headers of its log with the miner's own leaves, later the draw and the outcomes of
+//! drawn answers, and the verdicts that it scores with. A [`Witness`] hears these notices, compares them with the
+//! proofs of the miner's executors, replays bundles, and keeps faults as [`Finding`]s.
 //!
 //! Reading order: [`header_check`], [`omissions`], [`outcome_check`], [`evidence`] and [`fetch`] decide, purely;
 //! [`store`] keeps; [`Witness`] talks; [`appeal()`] signs.

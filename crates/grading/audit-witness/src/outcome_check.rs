@@ -30,8 +30,35 @@ pub struct KnownLeaf {
 pub struct CheckedOutcomes {
     /// The outcomes by the places of their answers.
     pub outcomes: BTreeMap<u64, LeafOutcome>,
-    /// What is wrong.
+    /// The faults of the list.
     pub findings: Vec<Finding>,
+}
+
+/// A finding about a draw of which nothing is taken.
+fn false_draw(bucket: u64, words: &str) -> Finding {
+    Finding::new(FindingKind::FalseDraw, about_bucket(bucket), words)
+}
+
+/// The miner's shares by model, each of which the header commits to.
+fn checked_shares<'a>(
+    notice: &'a OutcomesNotice,
+    header: &BucketHeader,
+    me: MinerKey,
+) -> Result<BTreeMap<&'a str, u32>, Finding> {
+    let refuse = |words: &str| false_draw(header.bucket.0, words);
+    let mut shares = BTreeMap::new();
+    for share in &notice.shares {
+        let leaf = AuditShare {
+            miner: me,
+            model: Text::new(share.model.as_str()).map_err(|_| refuse("the name of a model is too long"))?,
+            ppm: share.ppm,
+        };
+        if root_by_path(leaf.hash(), share.position, header.shares, &share.path) != Some(header.share_root) {
+            return Err(refuse("a share is not the one that the header commits to"));
+        }
+        shares.insert(share.model.as_str(), share.ppm);
+    }
+    Ok(shares)
 }
 
 /// Checks the draw, the shares and the list of drawn answers against the header and the leaves that the miner has. An
@@ -46,25 +73,14 @@ pub fn check_outcomes(
     leaves: &[KnownLeaf],
 ) -> Result<CheckedOutcomes, Finding> {
     let bucket = header.bucket.0;
-    let refuse = |words: &str| Finding::new(FindingKind::FalseDraw, about_bucket(bucket), words);
+    let refuse = |words: &str| false_draw(bucket, words);
     let proven: ProvenOutput = notice
         .draw
         .parse()
         .map_err(|_| refuse("the draw cannot be read"))?;
     let draw = BucketDraw::check(&header.validator, header, &notice.block_hash, &proven)
         .ok_or_else(|| refuse("it is not the validator's draw from this bucket by this block"))?;
-    let mut shares = BTreeMap::new();
-    for share in &notice.shares {
-        let leaf = AuditShare {
-            miner: me,
-            model: Text::new(share.model.as_str()).map_err(|_| refuse("the name of a model is too long"))?,
-            ppm: share.ppm,
-        };
-        if root_by_path(leaf.hash(), share.position, header.shares, &share.path) != Some(header.share_root) {
-            return Err(refuse("a share is not the one that the header commits to"));
-        }
-        shares.insert(share.model.as_str(), share.ppm);
-    }
+    let shares = checked_shares(notice, header, me)?;
     let shown: BTreeMap<u64, &LeafOutcome> = notice
         .outcomes
         .iter()

@@ -1,4 +1,4 @@
-//! What a miner keeps of validators' spot checks. The tables are the miner's; the migrations lie with it.
+//! The tables of validators' spot checks. They are the miner's; the migrations lie with it.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ pub struct ListedFinding {
     pub validator: ValidatorKey,
     /// The kind by its name.
     pub kind: String,
-    /// The subject.
+    /// The bucket, answer or bundle that it is about.
     pub about: String,
     /// The finding in words.
     pub words: String,
@@ -86,7 +86,7 @@ pub struct ListedFinding {
 /// The numbers of one validator's log, as this miner has seen it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LogCount {
-    /// The validator.
+    /// The validator that keeps the log.
     pub validator: ValidatorKey,
     /// Headers with answers of this miner.
     pub headers: u64,
@@ -106,14 +106,17 @@ impl WitnessStore {
         Self { pool }
     }
 
-    /// Keeps what an executor tells of its session. What is known already stays.
+    /// Keeps the proofs that an executor tells of its session. Those that are known already stay.
     ///
     /// # Errors
     /// The database fails.
     pub async fn put_proofs(&self, told: &SessionProofs) -> Result<()> {
         const OPERATION: &str = "keep the proofs of a session";
         let mut tx = begin(&self.pool).await?;
-        for (sequence, proof) in (told.first..).zip(&told.proofs) {
+        for (place, proof) in told.proofs.iter().enumerate() {
+            let sequence = told
+                .first
+                .saturating_add(u64::try_from(place).unwrap_or(u64::MAX));
             sqlx::query(
                 "INSERT INTO session_proofs (session, sequence, validator, digest, is_answer, ended_at) \
                  VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (session, sequence) DO NOTHING",

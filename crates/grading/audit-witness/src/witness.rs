@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use muster_process::SharedClock;
 use muster_protocol::wire::audits::{
-    AuditMessage, AuditNotice, AuditReply, HeaderNotice, MAX_SESSION_PROOFS, OutcomesNotice, SessionProofs,
-    VerdictNotice,
+    AuditMessage, AuditNotice, AuditReply, HeaderNotice, OutcomesNotice, SessionProofs, VerdictNotice,
 };
 use muster_protocol::{MinerKey, ValidatorKey};
+use muster_response_proof::audit_limits::MAX_SESSION_PROOFS;
 use muster_response_proof::{BucketHeader, Envelope};
 use muster_store::StoreError;
 use uuid::Uuid;
@@ -52,7 +52,7 @@ impl Witness {
         }
     }
 
-    /// What is kept.
+    /// The tables of this witness.
     pub fn store(&self) -> &WitnessStore {
         &self.store
     }

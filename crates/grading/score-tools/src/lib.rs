@@ -2,7 +2,7 @@
 //!
 //! [`explain_miner`] names the terms of a miner's weight, [`audit`] computes the weights of a snapshot again, and
 //! [`run_simulation`] lets strategies play. [`replay_bundle`] and [`run_curve`] do the sums of spot checks.
-//! [`MinerAudits`] and [`MinerAppeal`] are the commands of a miner's operator.
+//! [`MinerEvidence`] has the commands of a miner's operator.
 //! [`find_snapshot`] and [`check_snapshot`] read a validator's answers.
 
 mod arguments;
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{Cell, CellAlignment, Table};
 use muster_audit::{CalibrationError, ReplayError};
+use muster_identity::wallet::WalletError;
 use muster_protocol::{MinerKey, canonical};
 use muster_scoring::{ScoringSnapshot, SnapshotError, explain, score_cycle};
 use muster_simulation::{
@@ -25,7 +26,7 @@ use serde_json::{Value, json};
 
 pub use arguments::{AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, Simulate};
 pub use audit_answers::{replay_bundle, run_curve};
-pub use miner_audits::{MinerAppeal, MinerAudits};
+pub use miner_audits::{MinerAppeal, MinerAudits, MinerEvidence};
 
 /// A command about scores that failed.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +71,9 @@ pub enum ScoreToolError {
     /// There is no appeal; the reason in words.
     #[error("{0}")]
     Appeal(String),
+    /// The miner's wallet cannot be used.
+    #[error("cannot use the miner's wallet")]
+    Wallet(#[from] WalletError),
     /// The miner's store fails.
     #[error("the miner's store does not answer")]
     Store(#[from] StoreError),

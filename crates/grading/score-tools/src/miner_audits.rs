@@ -2,16 +2,26 @@
 //! miner's own replay agrees, and what to do about it.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use muster_audit_witness::store::{ListedFinding, LogCount, ToldVerdict};
 use muster_audit_witness::{AppealError, WitnessStore, appeal, is_accusation};
 use muster_identity::Keypair;
+use muster_identity::wallet::{WalletPath, load_hotkey};
 use muster_protocol::{Digest, Timestamp};
 use serde_json::json;
 
 use crate::{Result, ScoreToolError, replay_bundle, write};
+
+/// The commands of a miner's operator about spot checks of its answers. The store of the miner on this machine answers.
+#[derive(Debug, Subcommand)]
+pub enum MinerEvidence {
+    /// Show what validators say about this miner's streamed answers, and what is wrong with it.
+    Audits(MinerAudits),
+    /// Appeal against a verdict about this miner's streamed answers: the validator judges fresh ones.
+    Appeal(MinerAppeal),
+}
 
 /// `muster miner audits`.
 #[derive(Debug, Args)]
@@ -20,7 +30,7 @@ pub struct MinerAudits {
     command: Option<MinerAuditsCommand>,
     /// The miner's configuration, TOML. Without it, every default.
     #[arg(long, global = true)]
-    pub config: Option<PathBuf>,
+    config: Option<PathBuf>,
     /// Print it as JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -40,7 +50,7 @@ enum MinerAuditsCommand {
     Save {
         /// The digest of the bundle.
         bundle: Digest,
-        /// The file.
+        /// The path of the file that is written.
         file: PathBuf,
     },
 }
@@ -55,15 +65,42 @@ pub struct MinerAppeal {
     reason: String,
     /// The miner's configuration, TOML. Without it, every default.
     #[arg(long)]
-    pub config: Option<PathBuf>,
+    config: Option<PathBuf>,
+}
+
+impl MinerEvidence {
+    /// The miner's configuration that the command names.
+    pub fn config(&self) -> Option<&Path> {
+        match self {
+            Self::Audits(asked) => asked.config.as_deref(),
+            Self::Appeal(asked) => asked.config.as_deref(),
+        }
+    }
+
+    /// The answer of the miner's store at `url` as text. An appeal is signed by the hotkey of `wallet` and stored; the
+    /// running miner sends it.
+    ///
+    /// # Errors
+    /// The store or the wallet cannot be used, the bundle is not kept, a file cannot be written, or there is nothing to
+    /// appeal against.
+    pub async fn answer(&self, url: &str, wallet: &WalletPath, now: Timestamp) -> Result<String> {
+        let pool = muster_store::open(url).await?;
+        let store = WitnessStore::new(pool.clone());
+        let answer = match self {
+            Self::Audits(asked) => asked.run(&store).await,
+            Self::Appeal(asked) => match load_hotkey(wallet) {
+                Ok(key) => asked.run(&store, &key, now).await,
+                Err(error) => Err(error.into()),
+            },
+        };
+        // SQLite folds its journal into the one file of the store.
+        pool.close().await;
+        answer
+    }
 }
 
 impl MinerAudits {
-    /// What the miner's store knows, as text.
-    ///
-    /// # Errors
-    /// The store fails, the bundle is not kept, or the file cannot be written.
-    pub async fn run(&self, store: &WitnessStore) -> Result<String> {
+    async fn run(&self, store: &WitnessStore) -> Result<String> {
         match &self.command {
             None | Some(MinerAuditsCommand::Ls) => self.list(store).await,
             Some(MinerAuditsCommand::Show { bundle }) => {
@@ -98,11 +135,7 @@ async fn bundle_of(store: &WitnessStore, bundle: Digest) -> Result<String> {
 }
 
 impl MinerAppeal {
-    /// Signs the appeal and stores it; the running miner sends it. Returns what follows, as text.
-    ///
-    /// # Errors
-    /// There is nothing to appeal against, or the store fails.
-    pub async fn run(&self, store: &WitnessStore, key: &Keypair, now: Timestamp) -> Result<String> {
+    async fn run(&self, store: &WitnessStore, key: &Keypair, now: Timestamp) -> Result<String> {
         let appeals = appeal(store, key, self.bundle, &self.reason, now).await?;
         let mut text = String::new();
         for (validator, signed) in appeals {
@@ -161,7 +194,7 @@ fn describe(logs: &[LogCount], verdicts: &[ToldVerdict], findings: &[ListedFindi
     text
 }
 
-/// What an operator does about an accusation.
+/// The advice to an operator about an accusation.
 fn advice(verdict: &ToldVerdict) -> String {
     let appeal = format!("`muster miner appeal {}`", verdict.bundle);
     match verdict.opinion.as_str() {

@@ -8,6 +8,7 @@ CREATE TABLE audit_notices (
     PRIMARY KEY (miner, kind, about)
 );
 CREATE INDEX audit_notices_made ON audit_notices (made_at);
+CREATE INDEX audit_notices_about ON audit_notices (kind, about);
 
 -- When a score was shown to the miner that it is about: once the verdict that rests on it is stored.
 ALTER TABLE answer_scores ADD COLUMN revealed_at BIGINT;

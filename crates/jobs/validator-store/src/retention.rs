@@ -381,6 +381,7 @@ impl RetentionCutoffs {
     pub fn deletions(&self) -> Vec<Deletion> {
         let mut all = self.scored_rows();
         all.extend(self.streamed_rows());
+        all.extend(self.notice_rows());
         all.extend(self.job_rows());
         all.extend(self.other_rows());
         all.extend(self.epoch_rows());
@@ -494,18 +495,6 @@ impl RetentionCutoffs {
                  (SELECT run_id FROM audit_runs WHERE ended_at < $1 LIMIT $2)",
                 [self.answers.micros()],
             ),
-            rows(
-                "audit_notices",
-                "DELETE FROM audit_notices WHERE (miner, kind, about) IN \
-                 (SELECT miner, kind, about FROM audit_notices WHERE made_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
-            rows(
-                "audit_appeals",
-                "DELETE FROM audit_appeals WHERE (bundle, received_at) IN \
-                 (SELECT bundle, received_at FROM audit_appeals WHERE received_at < $1 AND ended_at IS NOT NULL LIMIT $2)",
-                [self.answers.micros()],
-            ),
             // The newest verdict about a coldkey and a model counts, however old it is.
             rows(
                 "audit_verdicts",
@@ -532,6 +521,24 @@ impl RetentionCutoffs {
                  AND NOT EXISTS (SELECT 1 FROM other_proofs AS o WHERE o.session_id = s.session_id) \
                  AND NOT EXISTS (SELECT 1 FROM attempts AS a JOIN receipts AS f ON f.attempt_id = a.attempt_id \
                  WHERE a.job_id = s.job_id) ORDER BY s.closed_at LIMIT $2)",
+                [self.answers.micros()],
+            ),
+        ]
+    }
+
+    /// Notices to miners and their appeals stay as long as the answers that they are about.
+    fn notice_rows(&self) -> Vec<Deletion> {
+        vec![
+            rows(
+                "audit_notices",
+                "DELETE FROM audit_notices WHERE (miner, kind, about) IN \
+                 (SELECT miner, kind, about FROM audit_notices WHERE made_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "audit_appeals",
+                "DELETE FROM audit_appeals WHERE (bundle, received_at) IN \
+                 (SELECT bundle, received_at FROM audit_appeals WHERE received_at < $1 AND ended_at IS NOT NULL LIMIT $2)",
                 [self.answers.micros()],
             ),
         ]

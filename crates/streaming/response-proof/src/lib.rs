@@ -13,6 +13,7 @@
 mod answer_log;
 mod attestation;
 mod audit_appeal;
+pub mod audit_limits;
 pub mod body_digest;
 mod check;
 mod codec;

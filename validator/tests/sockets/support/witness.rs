@@ -74,7 +74,7 @@ impl TestWitness {
     }
 }
 
-/// What an executor tells of a session.
+/// The proofs of a session, as its executor tells them.
 pub(crate) fn session_proofs(signer: &ProofSigner) -> SessionProofs {
     let session = signer.session();
     let signed = |text: &str| {

@@ -10,21 +10,12 @@ use crate::ids::AttemptId;
 use crate::keys::ValidatorKey;
 use crate::time::Timestamp;
 
-/// The most leaves of one [`HeaderNotice`]; a bucket with more of a miner's answers is told in parts.
-pub const MAX_NOTICE_LEAVES: usize = 512;
-/// The most headers between two that a miner gets which [`HeaderNotice::between`] has: a day of buckets.
-pub const MAX_BETWEEN: usize = 288;
-/// The longest [`BundlePart::data`], in bytes before base64.
-pub const MAX_PART_BYTES: usize = 512 * 1024;
-/// The longest reason of an appeal, in bytes.
-pub const MAX_APPEAL_REASON: usize = 1_000;
-
 /// `MusterAudit`, validator to miner: one notice about spot checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditMessage {
     /// The number of the notice on its connection; the miner's answer repeats it.
     pub number: u64,
-    /// The notice.
+    /// The notice itself.
     pub notice: AuditNotice,
 }
 
@@ -34,7 +25,7 @@ pub struct AuditMessage {
 pub enum AuditNotice {
     /// A bucket with answers of the miner is closed.
     Header(Box<HeaderNotice>),
-    /// What became of the miner's drawn answers of a bucket.
+    /// The outcomes of the miner's drawn answers of a bucket.
     Outcomes(Box<OutcomesNotice>),
     /// A verdict about the miner's coldkey counts for this validator, or did until a newer one.
     Verdict(Box<VerdictNotice>),
@@ -84,7 +75,7 @@ pub struct LeafNotice {
     pub path: Vec<Digest>,
 }
 
-/// What was drawn from a bucket, and what became of the miner's drawn answers.
+/// The draw from a bucket, and the outcomes of the miner's drawn answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutcomesNotice {
     /// The number of the bucket.
@@ -112,12 +103,12 @@ pub struct ShareNotice {
     pub path: Vec<Digest>,
 }
 
-/// What became of one drawn answer.
+/// The outcome of one drawn answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutcomeNotice {
     /// The place of the answer among the leaves of its bucket.
     pub position: u64,
-    /// The outcome.
+    /// Its scores in numbers, or why there are none.
     pub outcome: LeafOutcome,
 }
 
@@ -212,12 +203,9 @@ pub struct SessionProofs {
     pub validator: ValidatorKey,
     /// The number of the first proof.
     pub first: u64,
-    /// The proofs, numbered without gaps, at most [`MAX_SESSION_PROOFS`].
+    /// The proofs, numbered without gaps, at most 512.
     pub proofs: Vec<SignedProof>,
 }
-
-/// The most proofs of one [`SessionProofs`].
-pub const MAX_SESSION_PROOFS: usize = 512;
 
 /// A proof that a session has signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -251,7 +251,8 @@ impl GatewayStore {
         row.as_ref().map(bucket_from).transpose()
     }
 
-    /// The signed headers of the buckets after `after` and before `before`, the newest `limit` of them, in rising order.
+    /// The signed headers of the buckets after `after` and before `before`, the newest `limit` of them, in rising
+    /// order.
     ///
     /// # Errors
     /// The database fails.
