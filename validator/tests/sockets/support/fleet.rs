@@ -148,7 +148,7 @@ impl Fleet {
     /// Answers every connection of the validator until the test ends.
     pub(crate) async fn stand(&self, miner: &mut Miner, executors: u32) {
         loop {
-            let session = miner.accept_with(executors).await;
+            let session = miner.accept_whenever(executors).await;
             let fleet = self.clone();
             drop(
                 self.0
