@@ -59,6 +59,9 @@ pub(crate) struct StreamRequest {
     pool: usize,
     number: RequestNumber,
     assignments: mpsc::UnboundedReceiver<SessionAssignment>,
+    /// Keeps the channel of assignments open for a request that stands in no pool: a closed one means that the gateway
+    /// is stopping.
+    _assign: Option<mpsc::UnboundedSender<SessionAssignment>>,
     is_finished: bool,
 }
 
@@ -91,6 +94,7 @@ impl SchedulerHandle {
             pool,
             number,
             assignments,
+            _assign: None,
             is_finished: false,
         }
     }
@@ -137,6 +141,7 @@ impl StreamRequest {
             pool: usize::MAX,
             number: RequestNumber(0),
             assignments,
+            _assign: Some(assign),
             is_finished: false,
         }
     }
