@@ -5,6 +5,7 @@
 mod accounts;
 #[cfg(test)]
 mod audit_runs;
+#[cfg(test)]
 mod audit_witness;
 #[cfg(test)]
 mod audits;
