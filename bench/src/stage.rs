@@ -138,7 +138,8 @@ impl DecliningMiner {
                 | ToMiner::MusterWhitelist(_)
                 | ToMiner::MusterFetchImage(_)
                 | ToMiner::MusterLeaseHeld(_)
-                | ToMiner::MusterEndStored(_) => continue,
+                | ToMiner::MusterEndStored(_)
+                | ToMiner::MusterAudit(_) => continue,
             };
             socket.send(encode(&answer)).await?;
         }

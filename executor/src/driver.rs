@@ -197,7 +197,8 @@ impl Driver {
             | ToMiner::MusterWhitelist(_)
             | ToMiner::MusterFetchImage(_)
             | ToMiner::MusterLeaseHeld(_)
-            | ToMiner::MusterEndStored(_) => {
+            | ToMiner::MusterEndStored(_)
+            | ToMiner::MusterAudit(_) => {
                 tracing::warn!("ignored a message that is not for this attempt");
                 None
             }

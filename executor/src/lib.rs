@@ -29,6 +29,7 @@ mod metrics;
 mod miner_link;
 pub mod output_capture;
 pub mod persistent;
+mod proof_reports;
 mod retry;
 mod session;
 mod steps;

@@ -350,7 +350,9 @@ impl MinerLink {
 /// Sends a message, unless the miner does not know it.
 async fn send_known(sender: &Sender<Miner>, message: &FromMiner) -> Result<(), SocketError> {
     let is_metrics = matches!(message, FromMiner::MusterJobMetrics(_));
-    if is_metrics && !sender.features().has(Feature::Metrics) {
+    let is_proofs = matches!(message, FromMiner::MusterSessionProofs(_));
+    let features = sender.features();
+    if (is_metrics && !features.has(Feature::Metrics)) || (is_proofs && !features.has(Feature::Audits)) {
         return Ok(());
     }
     sender.send(message).await

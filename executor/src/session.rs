@@ -34,6 +34,7 @@ use crate::config::StreamingSettings;
 use crate::engine::{ContainerEngine, RunningContainer};
 use crate::images::engine_failed;
 use crate::miner_link::MinerOutlet;
+use crate::proof_reports::ProofReports;
 use muster_attempt_state::{AttemptFailure, CLOSE_LIMIT};
 
 /// The port and the path at which ComputeHorde's streaming jobs answer their health check.
@@ -337,26 +338,30 @@ async fn attest(
 }
 
 /// Serves a session until `end` or `called_off` is cancelled, its client closes it, or it had no request for too
-/// long. Returns the signed close.
+/// long. A Muster miner is told what the session signs. Returns the signed close.
 pub(crate) async fn serve(
     open: OpenSession,
     end: CancellationToken,
     called_off: CancellationToken,
+    miner: Option<MinerOutlet>,
     clock: SharedClock,
 ) -> String {
     let sealer = Arc::clone(open.endpoint.proxy().signer());
+    let mut reports = ProofReports::new(Arc::clone(&sealer), miner);
     tokio::select! {
         () = end.cancelled() => {}
         () = called_off.cancelled() => {}
         () = sealer.wait_closing() => {}
         () = wait_until_idle(&sealer, open.idle, &clock) => tracing::info!("the session had no request for too long"),
         () = remove_idle_grader(open.co_grader.as_ref()) => {}
+        () = reports.run(&clock) => {}
     }
     open.endpoint.close(GRACE).await;
     if let Some(grader) = &open.co_grader {
         grader.close().await;
     }
     let close = sealer.close();
+    reports.finish().await;
     tracing::info!(responses = sealer.signed(), "the session is closed");
     close.to_text()
 }

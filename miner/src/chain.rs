@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_audit_witness::Witness;
 use muster_chain::{ChainClient, ChainError, ChainTimeouts, Metagraph, Netuid};
 use muster_identity::Keypair;
 use muster_process::backoff::random_jitter;
@@ -45,6 +46,8 @@ pub struct ChainFollower {
     pub inbox: Inbox,
     /// The source of time for waits between tries.
     pub clock: SharedClock,
+    /// Is told the newest block; `None` if this miner compares nothing.
+    pub(crate) witness: Option<Witness>,
     /// Reads what validators state about this miner, for the board of its operator; `None` if nobody looks at it.
     pub(crate) grades: Option<(GradeReader, Arc<OperatorBoard>)>,
 }
@@ -96,6 +99,9 @@ impl ChainFollower {
     }
 
     fn take(&self, metagraph: &Metagraph) {
+        if let Some(witness) = &self.witness {
+            witness.see_block(metagraph.block.0);
+        }
         if metagraph.find(&self.key.hotkey()).is_none() {
             tracing::warn!(miner = %MinerKey(self.key.hotkey()), netuid = %self.netuid, "this miner is not registered");
         }

@@ -253,6 +253,10 @@ impl Reader<'_> {
             note_metrics(&self.executor_ip, metrics);
             return Ok(());
         }
+        if let FromMiner::MusterSessionProofs(told) = &message {
+            self.context.note_proofs(told).await;
+            return Ok(());
+        }
         match read_report(message, self.attempt, &self.executor_ip, self.context) {
             Ok(report) => {
                 let event = Event::Said {
@@ -318,6 +322,8 @@ pub(crate) fn read_report(
         FromMiner::MusterReceiptCountersigned(_) => return Err("MusterReceiptCountersigned"),
         FromMiner::MusterExecutorMetrics(_) => return Err("MusterExecutorMetrics about an attempt"),
         FromMiner::MusterMachines(_) => return Err("MusterMachines"),
+        FromMiner::MusterSessionProofs(_) => return Err("MusterSessionProofs of a session without a lease"),
+        FromMiner::MusterAuditReply(_) => return Err("MusterAuditReply"),
         FromMiner::MusterExecutorHello(_) => return Err("a second MusterExecutorHello"),
         FromMiner::MusterEnrolExecutor(_) => return Err("MusterEnrolExecutor in a lease"),
         FromMiner::MusterReattach(_) => return Err("MusterReattach on a connection that serves the lease"),

@@ -146,7 +146,8 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
                 | ToMiner::MusterWhitelist(_)
                 | ToMiner::MusterFetchImage(_)
                 | ToMiner::MusterLeaseHeld(_)
-                | ToMiner::MusterEndStored(_),
+                | ToMiner::MusterEndStored(_)
+                | ToMiner::MusterAudit(_),
             ) => return Err(NoSession::Refused(GreetingRejection::NotGreeted(validator))),
             Err(error) => complain(greeting, &error.reason)
                 .await

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use muster_audit_witness::Witness;
 use muster_enrollment::{ExecutorRegistry, RegistryError};
 use muster_http::addresses::{AddressRules, RuleError};
 use muster_identity::Keypair;
@@ -47,7 +48,7 @@ use muster_process::listen::{BindError, bind, local_address};
 use muster_process::operator_token::{OperatorToken, OperatorTokenError};
 use muster_process::ready::{ReadyError, announce};
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::ErrorCode;
+use muster_protocol::{ErrorCode, MinerKey};
 use muster_receipts::{FetchError, Fetcher};
 use muster_stated_grades::GradeReader;
 use muster_store::StoreError;
@@ -195,6 +196,10 @@ pub async fn run_with(
         config.blacklist.iter().copied(),
     );
     let gauge = Arc::new(LeaseGauge::default());
+    let me = MinerKey(key.hotkey());
+    let witness = store
+        .witness()
+        .map(|kept| Witness::new(kept, me, Arc::clone(&clock)));
     let context = Arc::new(MinerState {
         main_hotkey: config.main_hotkey.unwrap_or(key.hotkey()),
         key,
@@ -211,6 +216,7 @@ pub async fn run_with(
         seats: SessionLimiter::default(),
         strangers: ConnectionCounts::new(UNAUTHENTICATED),
         gauge: Arc::clone(&gauge),
+        witness,
         board: Arc::clone(&board),
         next: AtomicU64::new(0),
     });
@@ -357,6 +363,7 @@ fn follow_chain(
         served: context.served.clone(),
         inbox: context.inbox.clone(),
         clock: Arc::clone(&context.clock),
+        witness: context.witness.clone(),
         grades,
     };
     tasks.spawn("chain", follower.run(tasks.token()));

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use muster_audit_witness::Witness;
 use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_process::connections::ConnectionCounts;
+use muster_process::error::Causes;
+use muster_protocol::wire::audits::SessionProofs;
 use muster_protocol::{Hotkey, MinerKey, ValidatorKey};
 use muster_websocket::Limits;
 use parking_lot::Mutex;
@@ -98,6 +101,8 @@ pub struct MinerState {
     pub strangers: ConnectionCounts,
     /// The open leases.
     pub gauge: Arc<LeaseGauge>,
+    /// Compares validators' spot checks with what this miner knows; `None` for a store in memory.
+    pub witness: Option<Witness>,
     /// The board that the operator is shown.
     pub board: Arc<OperatorBoard>,
     /// The next connection's number.
@@ -108,6 +113,15 @@ impl MinerState {
     /// This miner's key in its role.
     pub fn me(&self) -> MinerKey {
         MinerKey(self.key.hotkey())
+    }
+
+    /// Keeps what an executor tells of the proofs that its session has signed. Without it less is compared.
+    pub(crate) async fn note_proofs(&self, told: &SessionProofs) {
+        if let Some(witness) = &self.witness
+            && let Err(error) = witness.note_proofs(told).await
+        {
+            tracing::warn!(error = %Causes(&error), "the proofs of a session are not kept");
+        }
     }
 
     /// A number that no other connection of this process has.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_audit_witness::WitnessConversation;
 use muster_identity::{FrameSignature, Keypair, countersign, open_credentials, verify_frame, verify_offered};
 use muster_process::error::Causes;
 use muster_protocol::receipt::OfferedReceipt;
+use muster_protocol::wire::audits::AuditMessage;
 use muster_protocol::wire::machines::MachinesNotice;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobRequest, MainHotkey, ToMiner};
 use muster_protocol::wire::muster::ReceiptCountersigned;
@@ -16,6 +18,7 @@ use muster_protocol::{
 };
 use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::{CloseCode, Greeting, Peer, SessionError, Socket, SocketError};
+use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use crate::admission::OfferFlaw;
@@ -91,6 +94,10 @@ pub async fn serve(socket: Socket, claimed: String, context: Arc<MinerState>) {
         connection,
         validator,
         sender: sender.clone(),
+        audits: context
+            .witness
+            .as_ref()
+            .map(|witness| Mutex::new(witness.converse(validator))),
         context: &context,
     };
     tokio::select! {
@@ -175,6 +182,8 @@ struct Reader<'a> {
     connection: ConnectionId,
     validator: ValidatorKey,
     sender: Sender<ValidatorPeer>,
+    /// Hears the validator's notices about spot checks; `None` if this miner compares nothing.
+    audits: Option<Mutex<WitnessConversation>>,
     context: &'a MinerState,
 }
 
@@ -246,6 +255,7 @@ impl Reader<'_> {
             ToMiner::MusterLeaseHeld(_) | ToMiner::MusterEndStored(_) => {
                 self.say(malformed("leases are held by miners")).await
             }
+            ToMiner::MusterAudit(message) => self.hear_audit(*message).await,
             ToMiner::MusterWhitelist(notice) => {
                 self.post(Event::Listed {
                     connection: self.connection,
@@ -261,6 +271,30 @@ impl Reader<'_> {
                 })
                 .await;
                 Ok(())
+            }
+        }
+    }
+
+    /// Hears a notice about spot checks. One that cannot be stored is complained about, and comes again.
+    async fn hear_audit(&self, message: AuditMessage) -> Result<(), SocketError> {
+        let Some(audits) = &self.audits else {
+            return self
+                .say(error_frame(
+                    "this miner keeps no notices about spot checks".to_owned(),
+                ))
+                .await;
+        };
+        match audits.lock().await.hear(message).await {
+            Ok(replies) => {
+                for reply in replies {
+                    self.say(encode(&FromMiner::MusterAuditReply(reply))).await?;
+                }
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(validator = %self.validator, error = %Causes(&error), "a notice about spot checks is not kept");
+                self.say(error_frame("the notice cannot be stored now".to_owned()))
+                    .await
             }
         }
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use muster_client::ClientError;
 use muster_process::SharedClock;
-use muster_terminal::{job_text, miner_text, print};
+use muster_terminal::{miner_text, print};
 
 use crate::cli::MinerShow;
 use crate::facilitator_access::{self, client_failure};
@@ -31,14 +31,6 @@ pub(crate) async fn show(args: MinerShow, clock: SharedClock) -> Result<ExitCode
         print::line(format_args!("{}", serde_json::to_string_pretty(&view)?));
         return Ok(ExitCode::SUCCESS);
     }
-    print::line(format_args!("miner    {}", view.miner));
-    let now = clock.now();
-    for report in &view.results {
-        let age = job_text::age(report.told_at, now);
-        print::line(format_args!("validator {}, told {age} ago", report.validator));
-        for line in miner_text::describe(report) {
-            print::line(format_args!("{line}"));
-        }
-    }
+    print::raw(&miner_text::describe_miner(&view, clock.now()));
     Ok(ExitCode::SUCCESS)
 }

@@ -56,6 +56,11 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     if let Some(MinerCommand::Drain(asked)) = command {
         return drain::miner(asked, &clock).await;
     }
+    if let Some(MinerCommand::Evidence(asked)) = command {
+        let config = configure::<muster_miner::Config>(asked.config(), false)?.unwrap_or_default();
+        print::raw(&asked.answer(&config.store, &config.wallet, clock.now()).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let Some(config) = configure::<muster_miner::Config>(role.config.as_deref(), role.print_config)? else {
         return Ok(ExitCode::SUCCESS);
     };

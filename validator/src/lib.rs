@@ -220,6 +220,7 @@ pub async fn run_on(
         rules,
         allowance,
         proven: Mutex::default(),
+        barred: Mutex::default(),
         stakes: Mutex::default(),
         fatal: Mutex::default(),
     });

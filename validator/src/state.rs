@@ -5,7 +5,7 @@
 //! [`JobDrivers`](crate::driver::JobDrivers), the order of scoring and gathering with
 //! [`ScoringGate`](crate::weights::ScoringGate).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use muster_collateral_view::CollateralView;
@@ -13,9 +13,9 @@ use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::ValidatorKey;
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::{MinerKey, ValidatorKey};
 use muster_scoring::{AllowanceBook, GradedExecutors};
 use muster_session_pool::Service;
 use muster_store::StoreError;
@@ -45,6 +45,8 @@ pub(crate) struct ValidatorState {
     /// The stakes in rao by which the present cycle is scored: those of permitted validators, the lower one of two
     /// epochs. Empty before they were looked up.
     pub(crate) stakes: Mutex<BTreeMap<ValidatorKey, u64>>,
+    /// The miners that get no sessions for clients, by model: spot checks accuse them.
+    pub(crate) barred: Mutex<BTreeMap<String, BTreeSet<MinerKey>>>,
     /// The first error after which the validator cannot go on.
     pub(crate) fatal: Mutex<Option<Error>>,
 }

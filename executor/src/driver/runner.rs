@@ -382,7 +382,8 @@ impl StepRunner {
     /// Serves a session until it is over.
     pub(super) fn serve(&self, open: OpenSession) {
         let (end, called_off) = (self.end_session.clone(), self.context.called_off.clone());
-        let serving = session::serve(open, end, called_off, Arc::clone(self.context.clock()));
+        let (miner, clock) = (self.muster.clone(), Arc::clone(self.context.clock()));
+        let serving = session::serve(open, end, called_off, miner, clock);
         self.begin(async move { StepResult::SessionClosed(serving.await) });
     }
 

@@ -308,6 +308,7 @@ impl MinerConnection {
                 None
             }
             ToMiner::ValidatorAuthForMiner(_)
+            | ToMiner::MusterAudit(_)
             | ToMiner::V0MainHotkeyMessage(_)
             | ToMiner::V0JobAcceptedReceiptRequest(_)
             | ToMiner::V0JobFinishedReceiptRequest(_)

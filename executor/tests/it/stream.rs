@@ -93,7 +93,12 @@ async fn next(wire: &mut Wire, kind: &str) -> Value {
         if found == kind {
             return message;
         }
-        let live = ["MusterJobLog", "MusterJobProgress", "V0MachineSpecsRequest"];
+        let live = [
+            "MusterJobLog",
+            "MusterJobProgress",
+            "V0MachineSpecsRequest",
+            "MusterSessionProofs",
+        ];
         assert!(live.contains(&found), "{message:#} where {kind} should come");
     }
 }

@@ -320,6 +320,10 @@ impl ExecutorSession<'_> {
             open.cleared.cancel();
             return Ok(());
         }
+        if let FromMiner::MusterSessionProofs(told) = &message {
+            context.note_proofs(told).await;
+            return Ok(());
+        }
         let report = read_report(message, attempt, &self.ip, context)
             .map_err(|kind| format!("{kind} is not an executor's to send"))?;
         let report = Box::new(report);

@@ -8,6 +8,7 @@ mod soak;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use muster_audit_witness::WitnessStore;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp};
@@ -34,6 +35,7 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "held leases",
             include_str!("../../migrations/0002_held_leases.sql"),
         ),
+        (3, "audits", include_str!("../../migrations/0003_audits.sql")),
     ])
 });
 
@@ -77,6 +79,14 @@ impl Store {
     pub fn on(pool: AnyPool) -> Self {
         let writer = Writer::new(&pool);
         Self(StoreBackend::Engine(pool, writer))
+    }
+
+    /// The tables of validators' spot checks; `None` for a store in memory.
+    pub fn witness(&self) -> Option<WitnessStore> {
+        match &self.0 {
+            StoreBackend::Engine(pool, _) => Some(WitnessStore::new(pool.clone())),
+            StoreBackend::Memory(_) => None,
+        }
     }
 
     /// The rules by which receipts go, and the writer for the janitor; `None` for a store in memory.

@@ -1,8 +1,9 @@
-//! Which receipts of the miner may go, and when. Leases go with the memory of the lease table, greetings when they
-//! expire.
+//! Which receipts and which parts of validators' logs the miner may forget, and when. Leases go with the memory of the
+//! lease table, greetings when they expire.
 
 use std::time::Duration;
 
+use muster_audit_witness::store::KEPT;
 use muster_protocol::Timestamp;
 use muster_protocol::receipt::{SERVED_SECS, page_of};
 use muster_store::StoreError;
@@ -39,7 +40,31 @@ impl RetentionRules for MinerRetention {
                         ORDER BY page, seq LIMIT $2)";
         let greetings = "DELETE FROM greetings WHERE signature IN \
                          (SELECT signature FROM greetings WHERE expires <= $1 LIMIT $2)";
+        let audits = now.minus(KEPT).micros();
         Ok(vec![
+            Deletion::Rows {
+                table: "audit_leaves",
+                statement: "DELETE FROM audit_leaves WHERE (validator, bucket, position) IN \
+                            (SELECT l.validator, l.bucket, l.position FROM audit_leaves l JOIN audit_headers h \
+                            ON h.validator = l.validator AND h.bucket = l.bucket WHERE h.received_at < $1 LIMIT $2)",
+                values: vec![audits.into()],
+            },
+            // The newest header of a validator is the one that the next one names.
+            Deletion::Rows {
+                table: "audit_headers",
+                statement: "DELETE FROM audit_headers WHERE (validator, bucket) IN \
+                            (SELECT h.validator, h.bucket FROM audit_headers h WHERE h.received_at < $1 \
+                            AND EXISTS (SELECT 1 FROM audit_headers n WHERE n.validator = h.validator AND n.bucket > h.bucket) \
+                            AND NOT EXISTS (SELECT 1 FROM audit_leaves l WHERE l.validator = h.validator AND l.bucket = h.bucket) \
+                            LIMIT $2)",
+                values: vec![audits.into()],
+            },
+            Deletion::Rows {
+                table: "session_proofs",
+                statement: "DELETE FROM session_proofs WHERE (session, sequence) IN \
+                            (SELECT session, sequence FROM session_proofs WHERE ended_at < $1 LIMIT $2)",
+                values: vec![audits.into()],
+            },
             Deletion::Rows {
                 table: "receipts",
                 statement: receipts,

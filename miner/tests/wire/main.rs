@@ -3,6 +3,8 @@
 //! The modules are marked as tests so that lints which spare tests spare their helpers too.
 
 #[cfg(test)]
+mod audits;
+#[cfg(test)]
 mod chain;
 #[cfg(test)]
 #[path = "../../../crates/foundation/chain/tests/support/mod.rs"]

@@ -14,7 +14,7 @@ use muster_operator_tools::{
 };
 use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
-use muster_score_tools::{AuditCurve, AuditReplay, AuditScore, Score, Simulate};
+use muster_score_tools::{AuditCurve, AuditReplay, AuditScore, MinerEvidence, Score, Simulate};
 use url::Url;
 
 pub(crate) use user::{
@@ -272,6 +272,8 @@ pub(crate) enum MinerCommand {
     Drain(Drain),
     /// Show a miner's machines: what validators proved, and what the miner only claims.
     Show(Box<MinerShow>),
+    #[command(flatten)]
+    Evidence(MinerEvidence),
 }
 
 /// `muster top`.

@@ -290,7 +290,8 @@ impl World {
                 | ToMiner::MusterSessionSealed(_)
                 | ToMiner::MusterWhitelist(_)
                 | ToMiner::MusterFetchImage(_)
-                | ToMiner::MusterEndStored(_),
+                | ToMiner::MusterEndStored(_)
+                | ToMiner::MusterAudit(_),
                 _,
             ) => {}
         }

@@ -312,6 +312,7 @@ impl World {
             | ToMiner::MusterFetchImage(_)
             | ToMiner::MusterLeaseHeld(_)
             | ToMiner::MusterEndStored(_)
+            | ToMiner::MusterAudit(_)
             | ToMiner::MusterWhitelist(_) => return,
         };
         self.feed(index, event);
@@ -345,6 +346,8 @@ impl World {
             | FromMiner::MusterJobMetrics(_)
             | FromMiner::MusterExecutorMetrics(_)
             | FromMiner::MusterMachines(_)
+            | FromMiner::MusterSessionProofs(_)
+            | FromMiner::MusterAuditReply(_)
             | FromMiner::MusterExecutorHello(_)
             | FromMiner::MusterEnrolExecutor(_)
             | FromMiner::MusterSealSession(_)

@@ -236,9 +236,15 @@ fn avoided_owners(earlier: &[StoredAttempt], metagraph: &Metagraph) -> BTreeSet<
 fn requirements(
     state: &ValidatorState,
     request: &JobRequest,
-    tried: BTreeSet<MinerKey>,
+    mut tried: BTreeSet<MinerKey>,
     avoided_owners: BTreeSet<Hotkey>,
 ) -> JobRequirements {
+    // Spot checks accuse some miners: they get no sessions for clients.
+    if let Some(service) = state.gateway_service(request)
+        && let Some(barred) = state.barred.lock().get(&service.model)
+    {
+        tried.extend(barred);
+    }
     JobRequirements {
         avoided_owners,
         reserved_us: reserved_us(state, request),

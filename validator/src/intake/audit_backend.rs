@@ -1,6 +1,7 @@
 //! Spot checks as part of the validator: they are opened here beside the gateway whose answers they check, and their
 //! references run as jobs of the validator's own.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -8,9 +9,10 @@ use futures_util::future::BoxFuture;
 use muster_audit_runner::{AuditBackend, AuditCalls, AuditDeps, AuditRunner, RunnerExchange};
 use muster_chain::{BlockNumber, Metagraph};
 use muster_gateway::Gateway;
+use muster_gateway::fresh_session::{FreshQuestion, OnAnswer};
 use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_process::error::Causes;
-use muster_protocol::Digest;
+use muster_protocol::{Digest, MinerKey};
 use muster_session_pool::Service;
 use muster_store::StoreError;
 use muster_verdict_exchange::{AdoptionRule, ExchangeDeps, VerdictExchange};
@@ -132,6 +134,23 @@ impl AuditBackend for ValidatorAudits {
             models.sort_unstable();
             models.dedup();
             models
+        })
+    }
+
+    fn bar_sessions(&self, barred: BTreeMap<String, BTreeSet<MinerKey>>) {
+        *self.state.barred.lock() = barred;
+    }
+
+    fn ask_miner<'a>(
+        &'a self,
+        miner: MinerKey,
+        model: &'a str,
+        questions: Vec<FreshQuestion>,
+        answered: OnAnswer<'a>,
+    ) -> BoxFuture<'a, Result<usize, String>> {
+        Box::pin(async move {
+            let gateway = self.gateway.as_ref().ok_or("the validator has no gateway")?;
+            gateway.ask_miner(miner, model, questions, answered).await
         })
     }
 

@@ -1,6 +1,7 @@
 //! Spot checks from the client's question to the verdict: the log, the draw, own prompts, references and their bundle.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_audit::replay;
@@ -22,12 +23,13 @@ use crate::cross_checks::report;
 use crate::support::fleet::Fleet;
 use crate::support::miner::Miner;
 use crate::support::model::{calibration, model, reference, whole_engine};
+use crate::support::witness::TestWitness;
 use crate::support::{World, within};
 
 /// Longer than a self-test of 256 answers takes on a machine with other work.
 const TEST_PATIENCE: Duration = Duration::from_secs(90);
 /// Own prompts of each bucket: more than a miner that always cheats needs to be convicted.
-const OWN_PROMPTS: u32 = 16;
+pub(crate) const OWN_PROMPTS: u32 = 16;
 
 pub(crate) fn service() -> Service {
     let entry = json!({
@@ -82,6 +84,7 @@ impl Audited {
         world.config.audit.share_ppm = Some(1_000_000);
         world.config.audit.own_prompts = OWN_PROMPTS;
         world.config.audit.gather_answers = 1_000;
+        world.config.audit.appeal_answers = 16;
         world.config.audit.calibrations = [("tiny".to_owned(), PathBuf::from(&file))].into();
         configure(&mut world.config);
         if is_mortal {
@@ -100,7 +103,7 @@ impl Audited {
         }
     }
 
-    async fn ask(&self) {
+    pub(crate) async fn ask(&self) {
         let request = reqwest::Client::new()
             .post(format!("{}/v1/chat/completions", self.gateway))
             .bearer_auth("key")
@@ -111,12 +114,12 @@ impl Audited {
         answer.bytes().await.unwrap();
     }
 
-    async fn bucket(&self, number: u64) -> Value {
+    pub(crate) async fn bucket(&self, number: u64) -> Value {
         self.world.get(&format!("/v0/audits/buckets/{number}")).await
     }
 
     /// Ends a bucket and waits for its header, its draw included.
-    async fn draw(&self, number: u64, answers: u64) -> Value {
+    pub(crate) async fn draw(&self, number: u64, answers: u64) -> Value {
         self.world.chain.seal_to((number + 1) * 25);
         let is_closed = |bucket: &Value| {
             bucket["leaves"]
@@ -138,7 +141,7 @@ impl Audited {
             .await
     }
 
-    async fn until_bucket(&self, number: u64, is: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until_bucket(&self, number: u64, is: impl Fn(&Value) -> bool) -> Value {
         within("a bucket", async {
             loop {
                 let bucket = self.bucket(number).await;
@@ -152,7 +155,7 @@ impl Audited {
     }
 
     /// Waits until so many answers of the model are proven.
-    async fn answered(&self, count: u64) {
+    pub(crate) async fn answered(&self, count: u64) {
         within("answers", async {
             loop {
                 let sessions = self.world.get("/v0/sessions").await;
@@ -191,6 +194,14 @@ impl Audited {
     }
 }
 
+impl Audited {
+    /// The audits of what has gathered now.
+    pub(crate) async fn audit_again(&self) -> Value {
+        let ended = self.world.ask(reqwest::Method::POST, "/v0/audits/runs").await;
+        ended["runs"].clone()
+    }
+}
+
 async fn audited(program: axum::Router, story: impl AsyncFnOnce(&Audited)) {
     let told = async |audited: &mut Audited| {
         audited.gather().await;
@@ -200,12 +211,26 @@ async fn audited(program: axum::Router, story: impl AsyncFnOnce(&Audited)) {
 }
 
 async fn with_validator(program: axum::Router, is_mortal: bool, story: impl AsyncFnOnce(&mut Audited)) {
+    with_fleets((program, reference()), None, is_mortal, story).await;
+}
+
+/// A validator whose miner runs the first program and whose references run the second one.
+pub(crate) async fn with_fleets(
+    (program, reference): (axum::Router, axum::Router),
+    witness: Option<Arc<TestWitness>>,
+    is_mortal: bool,
+    story: impl AsyncFnOnce(&mut Audited),
+) {
     let (mut miner, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
     let mut audited = Audited::start(&miner, &trusted, is_mortal).await;
     let fleet = Fleet::of_program(&miner.keypair, program);
-    let references = Fleet::of_program(&trusted.keypair, reference());
+    if let Some(witness) = witness {
+        fleet.set_witness(witness);
+    }
+    let references = Fleet::of_program(&trusted.keypair, reference);
     tokio::select! {
-        () = fleet.stand(&mut miner, 1) => panic!("it is there"),
+        // One executor more than the gateway has sessions.
+        () = fleet.stand(&mut miner, 2) => panic!("it is there"),
         // Two references, and two that an earlier process of the validator may have left.
         () = references.stand(&mut trusted, 4) => panic!("it is there"),
         () = story(&mut audited) => {}

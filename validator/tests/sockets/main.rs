@@ -6,6 +6,8 @@ mod accounts;
 #[cfg(test)]
 mod audit_runs;
 #[cfg(test)]
+mod audit_witness;
+#[cfg(test)]
 mod audits;
 #[cfg(test)]
 mod burns;

@@ -163,6 +163,8 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-stated-grades", "muster-scoring", "rows and probes are those of the scoring rules"),
     arrow("muster-stated-grades", "muster-status-views", "grades are told in the form of a miner's status"),
     arrow("muster-score-tools", "muster-audit", "bundles of evidence are replayed"),
+    arrow("muster-score-tools", "muster-audit-witness", "a miner's operator is shown what its witness keeps"),
+    arrow("muster-audit-witness", "muster-audit", "a miner draws and replays by the rules of the validator"),
     arrow("muster-score-tools", "muster-scoring", "snapshots are explained and scored again"),
     arrow("muster-score-tools", "muster-simulation", "the simulation is a command"),
     arrow("muster-simulation", "muster-scoring", "strategies are paid by the real scoring code"),

@@ -45,11 +45,14 @@ pub enum Feature {
     /// `cross-checks`: a job's terms may declare it deterministic, and the messages that tell what running it again
     /// showed, and which answers are refunded.
     CrossChecks,
+    /// `audits`: the messages by which a validator shows miners its spot checks, and by which executors tell their
+    /// miners what they have signed.
+    Audits,
 }
 
 impl Feature {
     /// Every feature, in the order in which a set is written.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Terms,
         Self::Fetching,
         Self::PrivateImages,
@@ -62,6 +65,7 @@ impl Feature {
         Self::Metrics,
         Self::Trace,
         Self::CrossChecks,
+        Self::Audits,
     ];
 
     /// The features that this program's roles carry out.
@@ -82,6 +86,7 @@ impl Feature {
             Self::Metrics => "metrics",
             Self::Trace => "trace",
             Self::CrossChecks => "cross-checks",
+            Self::Audits => "audits",
         }
     }
 
@@ -99,6 +104,7 @@ impl Feature {
             Self::Metrics => 1 << 9,
             Self::Trace => 1 << 10,
             Self::CrossChecks => 1 << 11,
+            Self::Audits => 1 << 12,
         }
     }
 
@@ -232,14 +238,14 @@ mod tests {
             all.to_string(),
             concat!(
                 "terms, fetching, private-images, queue, capacity, reattach, results, webhooks, machines, metrics, ",
-                "trace, cross-checks"
+                "trace, cross-checks, audits"
             )
         );
         assert_eq!(
             serde_json::to_string(&all).unwrap(),
             concat!(
                 r#"["terms","fetching","private-images","queue","capacity","reattach","results","webhooks","machines","#,
-                r#""metrics","trace","cross-checks"]"#
+                r#""metrics","trace","cross-checks","audits"]"#
             )
         );
         assert_eq!(FeatureSet::parse(all.to_string().as_bytes()), all);

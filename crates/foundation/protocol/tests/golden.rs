@@ -326,6 +326,46 @@ fn what_an_executor_says_beyond_computehorde() {
 }
 
 #[test]
+fn what_is_said_about_spot_checks() {
+    let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let audit = |notice: &str| format!(r#"{{"message_type":"MusterAudit","number":7,"notice":{notice}}}"#);
+    let leaf = format!(
+        r#"{{"session":"11111111-2222-4333-8444-555555555555","sequence":4,"proof":"{digest}","output_tokens":3,"earned":5,"stratum":"{digest}","model":"tiny","position":2,"path":["{digest}"]}}"#
+    );
+    for frame in [
+        audit(&format!(
+            r#"{{"header":{{"header":"bXVzdGVy","own":1,"leaves":[{leaf}]}}}}"#
+        )),
+        audit(r#"{"header":{"header":"bXVzdGVy","between":["bXVz"],"own":0,"leaves":[]}}"#),
+        audit(&format!(
+            r#"{{"outcomes":{{"bucket":9,"block_hash":"{digest}","draw":"00","shares":[{{"model":"tiny","ppm":5,"position":0,"path":[]}}],"outcomes":[{{"position":2,"outcome":{{"scored":{{"tokens":8,"off":1}}}}}},{{"position":3,"outcome":{{"unusable":"no_token_ids"}}}},{{"position":4,"outcome":"no_outcome"}}]}}}}"#
+        )),
+        audit(&format!(
+            r#"{{"verdict":{{"bundle":"{digest}","bytes":12,"verdict":"suspect","model":"tiny","quality_per_mille":500,"since":"2026-01-21T12:34:56Z"}}}}"#
+        )),
+        audit(&format!(
+            r#"{{"bundle_part":{{"bundle":"{digest}","offset":3,"data":"aGk="}}}}"#
+        )),
+        audit(&format!(
+            r#"{{"appeal_answer":{{"bundle":"{digest}","is_open":false,"words":"no"}}}}"#
+        )),
+        audit(r#""done""#),
+    ] {
+        assert_eq!(rewrite::<ToMiner>("ours", &frame), frame);
+    }
+    for frame in [
+        r#"{"message_type":"MusterAuditReply","taken":{"number":7}}"#.to_owned(),
+        format!(r#"{{"message_type":"MusterAuditReply","fetch":{{"bundle":"{digest}","offset":3}}}}"#),
+        r#"{"message_type":"MusterAuditReply","appeal":{"appeal":"bXVzdGVy"}}"#.to_owned(),
+        format!(
+            r#"{{"message_type":"MusterSessionProofs","job_uuid":"11111111-2222-4333-8444-555555555555","session":"s","validator":"5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY","first":2,"proofs":[{{"digest":"{digest}","is_answer":true,"at":"2026-01-21T12:34:56Z"}}]}}"#
+        ),
+    ] {
+        assert_eq!(rewrite::<FromMiner>("ours", &frame), frame);
+    }
+}
+
+#[test]
 fn the_signed_digest_of_a_users_job_keeps_the_order_of_its_keys() {
     let wire = wire();
     let FromFacilitator::Job(job) = decode(wire["V2JobRequest__raw"].as_str().unwrap()).unwrap() else {

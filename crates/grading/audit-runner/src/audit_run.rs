@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -98,8 +99,8 @@ pub(crate) struct AuditScope {
 /// The evidence about a subject.
 #[derive(Debug)]
 pub(crate) enum CollectedEvidence {
-    /// The text of the bundle.
-    Whole(String),
+    /// The text of the bundle, and the ids of the answers that it shows.
+    Whole { bundle: String, answers: Vec<String> },
     /// The stored log does not fit together.
     Inconsistent,
     /// The validator is stopping.
@@ -163,15 +164,15 @@ impl Bench {
         let scope = AuditScope {
             coldkey: run.coldkey,
             model: run.model.clone(),
-            since: state.clock.now().minus(state.settings.window()),
+            since: state.judged_since(&run.subject()).await?,
             owners: state.owners(),
         };
         let subject = AuditedSubject::read(state, scope).await?;
         run.state = RunState::Scoring;
         run.answers = u64::try_from(subject.waiting().len()).unwrap_or(u64::MAX);
         state.store.update_run(run).await?;
-        let bundle = match self.collect_evidence(state, subject, Some(run)).await? {
-            CollectedEvidence::Whole(bundle) => bundle,
+        let (bundle, answers) = match self.collect_evidence(state, subject, Some(run)).await? {
+            CollectedEvidence::Whole { bundle, answers } => (bundle, answers),
             CollectedEvidence::Inconsistent => {
                 return end(state, run, "the stored log does not fit together".to_owned()).await;
             }
@@ -180,6 +181,11 @@ impl Bench {
         };
         match state.adopter.adopt(bundle, AuditOrigin::Own).await {
             Ok(adopted) => {
+                state
+                    .store
+                    .reveal_scores(answers.iter(), state.clock.now())
+                    .await?;
+                state.outcomes_due.store(true, Ordering::SeqCst);
                 let verdict = adopted.verdict;
                 metrics::counter!("muster_audit_verdicts_total", "verdict" => verdict.clone()).increment(1);
                 tracing::info!(coldkey = %run.coldkey, model = run.model, verdict, bundle = %adopted.digest, "an audit has its verdict");
@@ -228,10 +234,17 @@ impl Bench {
         subject.outcomes = state.store.outcomes(&scope.model, scope.since).await?;
         subject.words = state.store.opened_words(&scope.model, scope.since).await?;
         let inputs = subject.into_inputs(state, &self.calibration, &self.machines);
-        let bundle = inputs.as_ref().and_then(assemble);
-        Ok(bundle.map_or(CollectedEvidence::Inconsistent, |bundle| {
-            CollectedEvidence::Whole(bundle.to_text())
-        }))
+        let Some(inputs) = inputs else {
+            return Ok(CollectedEvidence::Inconsistent);
+        };
+        let Some(bundle) = assemble(&inputs) else {
+            return Ok(CollectedEvidence::Inconsistent);
+        };
+        let judged = inputs.sessions.iter().flat_map(|session| &session.answers);
+        Ok(CollectedEvidence::Whole {
+            bundle: bundle.to_text(),
+            answers: judged.map(|answer| answer.id.clone()).collect(),
+        })
     }
 
     /// Has an answer scored by the references of which no finding is known. Every failure is the answer's outcome, and

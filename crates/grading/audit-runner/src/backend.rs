@@ -1,11 +1,13 @@
 //! The services that spot checks need from the validator.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use muster_chain::Metagraph;
-use muster_protocol::Digest;
+use muster_gateway::fresh_session::{FreshQuestion, OnAnswer};
+use muster_protocol::{Digest, MinerKey};
 use muster_session_pool::Service;
 
 /// The validator, as spot checks use it.
@@ -24,6 +26,20 @@ pub trait AuditBackend: Send + Sync + 'static {
 
     /// The models that have a session now.
     fn served_models(&self) -> BoxFuture<'_, Vec<String>>;
+
+    /// The miners that get no sessions for clients from now on, by model.
+    fn bar_sessions(&self, barred: BTreeMap<String, BTreeSet<MinerKey>>);
+
+    /// Opens a session of a model with a miner, asks the questions in it, and closes it. `answered` gets the place of
+    /// each question with the id of its answer once that is stored. Returns how many were answered; the error is text
+    /// for the log.
+    fn ask_miner<'a>(
+        &'a self,
+        miner: MinerKey,
+        model: &'a str,
+        questions: Vec<FreshQuestion>,
+        answered: OnAnswer<'a>,
+    ) -> BoxFuture<'a, Result<usize, String>>;
 
     /// Asks a chat completion through the gateway as a client with this pseudonym would. Returns the answer's id once
     /// the answer is stored; the error is text for the log.

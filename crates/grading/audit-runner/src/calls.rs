@@ -1,18 +1,21 @@
 //! The calls of the validator's status page about audits: verdicts that count, audits that were begun, and the log that
 //! they draw from. Everybody may read; what changes something needs the operator's token.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use muster_audit::MAX_BUNDLE_BYTES;
 use muster_gateway::store::{LoggedAnswer, StoredBucket};
 use muster_process::error::Causes;
 use muster_process::operator_token::OperatorToken;
 use muster_process::{SharedClock, Tasks};
+use muster_protocol::wire::audits::LeafOutcome;
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
@@ -22,10 +25,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::adoption::{Adopter, AdoptionRefusal};
+use crate::appeals::{AppealRefusal, bundle_of};
 use crate::backend::AuditBackend;
+use crate::evidence::BothOutcomes;
+use crate::notices::leaf_outcome;
 use crate::reports::{AuditReports, NoReport};
 use crate::{AuditRunner, OrderRefusal};
 
+/// The longest text of a signed appeal, in bytes.
+const MAX_APPEAL_BYTES: usize = 8 * 1024;
+/// How far back appeals are listed.
+const APPEALS_LISTED: Duration = Duration::from_secs(30 * 86_400);
 /// Entries of a list if the request names no `limit`, and at most.
 const DEFAULT_LISTED: u32 = 100;
 const MAX_LISTED: u32 = 1_000;
@@ -86,6 +96,8 @@ struct LeafView {
     output_tokens: u64,
     earned: u64,
     drawn: bool,
+    /// Null before it is revealed, and for an answer that was not drawn.
+    outcome: Option<LeafOutcome>,
 }
 
 /// A call that is not carried out: the status and the reason in words.
@@ -118,6 +130,25 @@ impl From<AdoptionRefusal> for CallRefusal {
     }
 }
 
+impl From<AppealRefusal> for CallRefusal {
+    fn from(refusal: AppealRefusal) -> Self {
+        let status = match refusal {
+            AppealRefusal::Store(error) => return error.into(),
+            AppealRefusal::Unreadable => StatusCode::BAD_REQUEST,
+            AppealRefusal::Unsigned => StatusCode::UNAUTHORIZED,
+            AppealRefusal::NoChain | AppealRefusal::NoAudits => StatusCode::SERVICE_UNAVAILABLE,
+            AppealRefusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            AppealRefusal::OtherSubnet
+            | AppealRefusal::NotCounting
+            | AppealRefusal::NoAccusation
+            | AppealRefusal::OtherMiner
+            | AppealRefusal::OutOfTime
+            | AppealRefusal::Open(_) => StatusCode::CONFLICT,
+        };
+        Self(status, refusal.to_string())
+    }
+}
+
 impl From<OrderRefusal> for CallRefusal {
     fn from(refusal: OrderRefusal) -> Self {
         Self(StatusCode::SERVICE_UNAVAILABLE, refusal.to_string())
@@ -134,11 +165,14 @@ impl AuditCalls {
         let verdicts = get(list)
             .post(adopt)
             .layer(DefaultBodyLimit::max(MAX_BUNDLE_BYTES));
+        let appeals = post(hear).layer(DefaultBodyLimit::max(MAX_APPEAL_BYTES));
         Router::new()
             .route("/v0/audits", verdicts)
             .route("/v0/audits/endorsements", get(list_endorsements))
             .route("/v0/audits/{digest}", get(bundle))
             .route("/v0/audits/{digest}/report", get(report))
+            .route("/v0/audits/{digest}/appeals", appeals)
+            .route("/v0/audits/appeals", get(list_appeals))
             .route("/v0/audits/runs", get(list_runs).post(run_now))
             .route(
                 "/v0/audits/self-tests",
@@ -318,10 +352,44 @@ async fn read_bucket(State(open): CallState, Path(bucket): Path<u64>) -> Result<
     let closed = log.store().find_bucket(bucket).await?;
     let closed = closed.ok_or_else(|| not_found("this validator has closed no bucket of that number"))?;
     let answers = log.store().answers_of_bucket(bucket).await?;
-    Ok(Json(view(&closed, &answers)))
+    let is_due = runner.is_reveal_due(&closed);
+    let found = runner.store().revealed_outcomes(bucket.0, is_due).await?;
+    Ok(Json(view(&closed, &answers, &found, is_due)))
 }
 
-fn view(closed: &StoredBucket, answers: &[LoggedAnswer]) -> Value {
+/// Hears a miner's appeal against a verdict. The signature admits it: no token is needed.
+async fn hear(
+    State(open): CallState,
+    Path(digest): Path<Digest>,
+    text: String,
+) -> Result<Response, CallRefusal> {
+    let runner = open.calls.runner.as_ref();
+    let runner = runner.ok_or_else(|| not_found("this validator has no gateway, so it audits no answers"))?;
+    if bundle_of(&text).is_some_and(|bundle| bundle != digest) {
+        let error = "the appeal is about another bundle than the path names";
+        return Err(CallRefusal(StatusCode::CONFLICT, error.to_owned()));
+    }
+    let appeal = runner.hear_appeal(&text).await?;
+    Ok((StatusCode::ACCEPTED, Json(appeal)).into_response())
+}
+
+/// The appeals of the last days and those that are open, newest first.
+async fn list_appeals(State(open): CallState) -> Result<Json<Value>, CallRefusal> {
+    let calls = &open.calls;
+    let since = calls.clock.now().minus(APPEALS_LISTED);
+    let appeals = match &calls.runner {
+        Some(runner) => runner.store().appeals(since).await?,
+        None => Vec::new(),
+    };
+    Ok(Json(json!({ "validator": calls.validator, "appeals": appeals })))
+}
+
+fn view(
+    closed: &StoredBucket,
+    answers: &[LoggedAnswer],
+    found: &BTreeMap<String, BothOutcomes>,
+    is_due: bool,
+) -> Value {
     let leaf = |answer: &LoggedAnswer| LeafView {
         hash: answer.leaf().map(|leaf| leaf.hash()),
         session: answer.session.to_string(),
@@ -329,6 +397,8 @@ fn view(closed: &StoredBucket, answers: &[LoggedAnswer]) -> Value {
         output_tokens: answer.output_tokens,
         earned: answer.earned,
         drawn: answer.is_drawn,
+        outcome: (answer.is_drawn && (is_due || found.contains_key(&answer.id)))
+            .then(|| leaf_outcome(found.get(&answer.id))),
     };
     let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
     json!({

@@ -5,16 +5,22 @@
 //! from, block by block), `prompts` and `own_prompts` (the validator's own prompts), `gathering` (when a reference is
 //! started), `audit_run` (one audit), `self_test` (a cheat that is planted), `rescoring` and `exchange_backend` (others'
 //! bundles), `reference` (a machine that scores), `score_request` (its requests), `evidence` (the bundle), `adoption`
-//! (the verdict counts), `calls` (the status page), [`store`], [`backend`] (the validator's part).
+//! (the verdict counts), `notices` and `delivery` (what miners are told), `appeals` and `fresh_answers`, `calls` (the
+//! status page), [`store`] and `notice_store`, [`backend`] (the validator's part).
 
 mod adoption;
+mod appeals;
 mod audit_run;
 pub mod backend;
 mod calls;
+mod delivery;
 mod evidence;
 mod exchange_backend;
+mod fresh_answers;
 mod gathering;
 mod log_keeper;
+mod notice_store;
+mod notices;
 mod own_prompts;
 mod prompts;
 mod reference;
@@ -29,21 +35,24 @@ pub mod store;
 #[cfg(test)]
 mod testing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use muster_audit::{Calibration, RescorablePair, TokenScore};
+use muster_gateway::store::StoredBucket;
 use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::{Digest, Hotkey, MinerKey, ValidatorKey};
+use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_store::StoreError;
 use muster_validator_store::Store;
 use tokio::sync::{mpsc, oneshot};
 
 pub use adoption::consequences;
+pub use appeals::StoredAppeal;
 pub use backend::AuditBackend;
 pub use calls::AuditCalls;
 pub use exchange_backend::RunnerExchange;
@@ -52,6 +61,7 @@ pub use settings::{PlantedCheat, SecondEngine, SelfTestSettings, Settings};
 pub use store::{AuditRun, AuditStore, RunState};
 
 use adoption::Adopter;
+use appeals::AppealRefusal;
 use evidence::AuditorFacts;
 use gathering::{Subject, next_due};
 use log_keeper::LogKeeper;
@@ -127,6 +137,13 @@ pub(crate) struct RunnerState {
     pub(crate) tasks: Tasks,
     /// Held while references run.
     pub(crate) machines: tokio::sync::Mutex<()>,
+    /// Whether outcomes may have come that miners are not told: set when a bucket is closed or drawn from, and when an
+    /// audit has its verdict.
+    pub(crate) outcomes_due: AtomicBool,
+    /// Held while an appeal is heard.
+    pub(crate) hearing: tokio::sync::Mutex<()>,
+    /// The bundles whose appeals have a session for fresh answers now.
+    pub(crate) asking: parking_lot::Mutex<BTreeSet<Digest>>,
     on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
@@ -151,6 +168,28 @@ impl RunnerState {
         neurons
             .map(|neuron| (MinerKey(neuron.hotkey), neuron.coldkey))
             .collect()
+    }
+
+    /// The coldkeys and models whose answers are all audited now.
+    pub(crate) async fn watched(&self) -> Result<BTreeSet<Subject>, StoreError> {
+        let now = self.clock.now();
+        let counting = self.adopter.store.counting_audits().await?;
+        Ok(appeals::watched(&counting, &self.store.appeals(now).await?, now))
+    }
+
+    /// The models of open appeals.
+    pub(crate) async fn appealed_models(&self) -> Result<Vec<String>, StoreError> {
+        let appeals = self.store.appeals(self.clock.now()).await?;
+        let open = appeals.into_iter().filter(StoredAppeal::is_open);
+        let models: BTreeSet<String> = open.map(|appeal| appeal.model).collect();
+        Ok(models.into_iter().collect())
+    }
+
+    /// Since when the answers of a subject are judged.
+    pub(crate) async fn judged_since(&self, subject: &Subject) -> Result<Timestamp, StoreError> {
+        let window = self.clock.now().minus(self.settings.window());
+        let appeals = self.store.appeals(window).await?;
+        Ok(appeals::judged_since(subject, &appeals, window))
     }
 
     /// Reports that the store has failed.
@@ -197,12 +236,17 @@ impl AuditRunner {
             clock: deps.clock,
             tasks: deps.tasks,
             machines: tokio::sync::Mutex::default(),
+            outcomes_due: AtomicBool::new(true),
+            hearing: tokio::sync::Mutex::default(),
+            asking: parking_lot::Mutex::default(),
             on_store_failure: deps.on_store_failure,
         });
         let (orders, waiting) = mpsc::channel(MAX_WAITING_ORDERS);
         let keeper = LogKeeper::new(Arc::clone(&state), last.map(|bucket| bucket.bucket));
         let keeping = keep_log(Arc::clone(&state), keeper);
         drop(state.tasks.spawn("answer log", keeping));
+        let telling = delivery::deliver_notices(Arc::clone(&state));
+        drop(state.tasks.spawn("audit notices", telling));
         let auditing = run_audits(Arc::clone(&state), waiting);
         drop(state.tasks.spawn("audits", auditing));
         Ok(Self { state, orders })
@@ -280,6 +324,16 @@ impl AuditRunner {
         &self.state.log
     }
 
+    /// Whether the draw of a bucket is so old that every outcome is shown.
+    pub(crate) fn is_reveal_due(&self, closed: &StoredBucket) -> bool {
+        delivery::is_reveal_due(&self.state, closed)
+    }
+
+    /// Hears a miner's signed appeal.
+    pub(crate) async fn hear_appeal(&self, text: &str) -> Result<StoredAppeal, AppealRefusal> {
+        appeals::hear_appeal(&self.state, text).await
+    }
+
     /// Whether there is a miner on which references can run.
     pub fn has_references(&self) -> bool {
         self.state.trusted.is_some()
@@ -296,6 +350,10 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
+        let advanced = match advanced {
+            Ok(()) => bar_sessions(&state).await,
+            Err(error) => Err(error),
+        };
         if let Err(error) = advanced {
             return state.fail(error);
         }
@@ -304,8 +362,18 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
 
 /// Asks what is due right after a bucket was closed, when the list of own prompts may change.
 async fn after_closing(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+    state.outcomes_due.store(true, Ordering::SeqCst);
     self_test::begin_due(state).await?;
-    prompts::ask_own(state).await
+    prompts::ask_own(state).await?;
+    fresh_answers::ask_fresh(state).await
+}
+
+/// Names the miners that get no sessions for clients now.
+async fn bar_sessions(state: &RunnerState) -> Result<(), StoreError> {
+    let counting = state.adopter.store.counting_audits().await?;
+    let barred = appeals::barred(&counting, &state.owners(), state.clock.now());
+    state.backend.bar_sessions(barred);
+    Ok(())
 }
 
 /// Audits one model after the other: what the operator orders, and what is due at a block.
@@ -363,6 +431,10 @@ async fn audit_due(state: &Arc<RunnerState>) -> Result<Vec<AuditRun>, StoreError
     if state.trusted.is_none() {
         return Ok(Vec::new());
     }
+    let appealed = fresh_answers::audit_appeals(state).await?;
+    if !appealed.is_empty() {
+        return Ok(appealed);
+    }
     let gathered = gathered(state).await?;
     let calibrated = gathered
         .into_iter()
@@ -376,5 +448,23 @@ async fn audit_due(state: &Arc<RunnerState>) -> Result<Vec<AuditRun>, StoreError
 
 async fn gathered(state: &RunnerState) -> Result<BTreeMap<Subject, gathering::Gathered>, StoreError> {
     let since = state.clock.now().minus(state.settings.window());
-    state.store.gathered(since, &state.owners()).await
+    let owners = state.owners();
+    let mut gathered = state.store.gathered(since, since, &owners).await?;
+    for appeal in state.store.appeals(since).await? {
+        let subject = appeal.subject();
+        // Its fresh answers are judged by themselves, once they are enough.
+        if appeal.is_open() {
+            gathered.remove(&subject);
+            continue;
+        }
+        let judged_since = state.judged_since(&subject).await?;
+        if judged_since > since && gathered.contains_key(&subject) {
+            let mut fresh = state.store.gathered(since, judged_since, &owners).await?;
+            match fresh.remove(&subject) {
+                Some(fresh) => gathered.insert(subject, fresh),
+                None => gathered.remove(&subject),
+            };
+        }
+    }
+    Ok(gathered)
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use muster_audit::BucketDraw;
@@ -63,7 +64,9 @@ impl LogKeeper {
         if answers.is_empty() {
             return Ok(());
         }
-        let shares = shares_of(&answers, &state.owners(), &self.daily().await?, &state.settings);
+        let watched = state.watched().await?;
+        let daily = self.daily().await?;
+        let shares = shares_of(&answers, &state.owners(), &daily, &watched, &state.settings);
         let canary_list = state.prompts.root();
         let previous = match state.log.store().last_bucket().await? {
             Some(last) => Envelope::<BucketHeader>::from_text(&last.header)
@@ -130,6 +133,7 @@ impl LogKeeper {
         let own = state.store.answered_prompts(bucket.closed_at.minus(DAY)).await?;
         let kept: BTreeSet<String> = own.into_keys().collect();
         state.log.draw(bucket.bucket, &stored, &drawn, &kept).await?;
+        state.outcomes_due.store(true, Ordering::SeqCst);
         metrics::counter!("muster_audit_answers_total", "of" => "logged").increment(bucket.answers);
         metrics::counter!("muster_audit_answers_total", "of" => "drawn")
             .increment(u64::try_from(drawn.len()).unwrap_or(u64::MAX));

@@ -1,5 +1,6 @@
 //! The validator's own prompts as they are asked: from one committed list, in order, each once.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -67,6 +68,35 @@ impl Prompts {
         current.list.next(current.next).is_none()
     }
 
+    /// Whether the rest of the list has a prompt for each of these models.
+    fn has_all(&self, models: &[String]) -> bool {
+        let rest = Self {
+            current: Mutex::new(self.current.lock().clone()),
+            open: AtomicUsize::new(0),
+        };
+        let mut missing: Vec<&String> = models.iter().collect();
+        while !missing.is_empty() {
+            let Some(prompt) = rest.take_next() else {
+                return false;
+            };
+            missing.retain(|model| **model != prompt.model);
+        }
+        true
+    }
+
+    /// The next prompts for a model, at most so many. Prompts for other models that come before them are left out.
+    pub(crate) fn take_of(&self, model: &str, most: usize) -> Vec<NextPrompt> {
+        let mut taken = Vec::new();
+        while taken.len() < most {
+            match self.take_next() {
+                Some(prompt) if prompt.model == model => taken.push(prompt),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        taken
+    }
+
     /// Begins another list. Only right after a bucket was closed.
     pub(crate) fn replace(&self, list: CanaryList) {
         *self.current.lock() = CurrentList {
@@ -115,13 +145,15 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>) -> Result<(), StoreError> 
         .iter()
         .filter(|model| state.settings.calibrations.contains_key(*model));
     let audited: Vec<String> = audited.cloned().collect();
-    if audited.is_empty() || state.settings.own_prompts == 0 {
+    let appealed = state.appealed_models().await?;
+    let models: BTreeSet<String> = audited.iter().chain(&appealed).cloned().collect();
+    if models.is_empty() || (state.settings.own_prompts == 0 && appealed.is_empty()) {
         return Ok(());
     }
     // Sessions that are slower than the prompts come get no more of them, and a list stays until its last answer: the
     // header of that answer's bucket has to name it.
     let open = state.prompts.open.load(Ordering::Acquire);
-    if state.prompts.is_used_up() {
+    if state.prompts.is_used_up() || !state.prompts.has_all(&appealed) {
         if open > 0 {
             return Ok(());
         }
@@ -131,7 +163,8 @@ pub(crate) async fn ask_own(state: &Arc<RunnerState>) -> Result<(), StoreError> 
             return Ok(());
         }
         let texts = state.settings.own_texts();
-        let list = make_list(&audited, &texts, state.settings.own_tokens, LIST_PROMPTS, &seed);
+        let models: Vec<String> = models.into_iter().collect();
+        let list = make_list(&models, &texts, state.settings.own_tokens, LIST_PROMPTS, &seed);
         state.store.insert_list(&list).await?;
         state.prompts.replace(list);
     }

@@ -326,7 +326,7 @@ async fn judge(state: &Arc<RunnerState>, mut test: SelfTest, miner: MinerKey) ->
     let subject = AuditedSubject::read(state, scope).await?;
     let evidence = bench.collect_evidence(state, subject, None).await?;
     let text = match evidence {
-        CollectedEvidence::Whole(text) => text,
+        CollectedEvidence::Whole { bundle, answers: _ } => bundle,
         CollectedEvidence::Inconsistent => {
             return end(
                 state,

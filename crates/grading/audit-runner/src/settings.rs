@@ -42,6 +42,8 @@ pub struct Settings {
     /// Whether another validator's verdicts are adopted only if it shows a test of its own pipeline that convicted a
     /// planted cheat within fourteen days.
     pub require_self_test: bool,
+    /// Fresh answers that an appeal is judged by.
+    pub appeal_answers: u64,
     /// The calibration of each model, by the model's name in the whitelist. A model without one is not audited.
     pub calibrations: BTreeMap<String, PathBuf>,
     /// A second engine build of each model, which confirms convictions. Without one, a second machine does.
@@ -132,6 +134,7 @@ impl Default for Settings {
             score_s: 120,
             window_days: 7,
             require_self_test: true,
+            appeal_answers: 100,
             calibrations: BTreeMap::new(),
             second_engines: BTreeMap::new(),
             self_test: SelfTestSettings::default(),
@@ -151,6 +154,7 @@ impl Settings {
             ("run_s", self.run_s),
             ("score_s", self.score_s),
             ("window_days", self.window_days),
+            ("appeal_answers", self.appeal_answers),
         ] {
             if number == 0 {
                 problems.push(Problem::at(at(key), "must be at least 1"));

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_audit::{AuditedMiner, OpenedShare, unvested_answers};
 use muster_gateway::store::LoggedAnswer;
 use muster_protocol::{Digest, Hotkey, MinerKey};
-use muster_response_proof::{AuditShare, Text, inclusion_path, root_of};
+use muster_response_proof::{AuditShare, MAX_SHARE_PPM, Text, inclusion_path, root_of};
 use muster_scoring::VESTING_CYCLES;
 use serde::{Deserialize, Serialize};
 
+use crate::gathering::Subject;
 use crate::settings::Settings;
 
 /// A share as it is stored with its bucket.
@@ -26,11 +27,12 @@ pub(crate) struct StoredShare {
 pub(crate) type DailyAnswers = BTreeMap<(Hotkey, String), u64>;
 
 /// The shares of the miners and models of these answers, in rising order. A miner whose owner is not known is judged
-/// alone.
+/// alone. All answers of the `watched` are audited.
 pub(crate) fn shares_of(
     answers: &[LoggedAnswer],
     owners: &BTreeMap<MinerKey, Hotkey>,
     daily: &DailyAnswers,
+    watched: &BTreeSet<Subject>,
     settings: &Settings,
 ) -> Vec<StoredShare> {
     let served: BTreeSet<(MinerKey, &str)> = answers
@@ -40,6 +42,10 @@ pub(crate) fn shares_of(
     let share = |(miner, model): (MinerKey, &str)| {
         let owner = owners.get(&miner).copied().unwrap_or(miner.0);
         let answers_a_day = daily.get(&(owner, model.to_owned())).copied().unwrap_or(0);
+        let is_watched = watched.contains(&Subject {
+            coldkey: owner,
+            model: model.to_owned(),
+        });
         let by_policy = AuditedMiner {
             answers_a_day,
             // The pay that is still being vested is what a conviction takes.
@@ -50,7 +56,11 @@ pub(crate) fn shares_of(
         StoredShare {
             miner,
             model: model.to_owned(),
-            ppm: settings.share_ppm.unwrap_or_else(|| by_policy.share_ppm()),
+            ppm: if is_watched {
+                MAX_SHARE_PPM
+            } else {
+                settings.share_ppm.unwrap_or_else(|| by_policy.share_ppm())
+            },
         }
     };
     served.into_iter().map(share).collect()
@@ -116,10 +126,11 @@ mod tests {
         let answers = [answer(1, 0), answer(2, 0), answer(1, 1)];
         let owners = BTreeMap::from([(MinerKey(key(1)), key(9)), (MinerKey(key(2)), key(9))]);
         let daily = DailyAnswers::from([((key(9), "tiny".to_owned()), 5_000)]);
-        let shares = shares_of(&answers, &owners, &daily, &Settings::default());
+        let none = BTreeSet::new();
+        let shares = shares_of(&answers, &owners, &daily, &none, &Settings::default());
         let ppm: Vec<u32> = shares.iter().map(|share| share.ppm).collect();
         assert_eq!(ppm, [14_737, 14_737], "that of 5,000 answers a day");
-        let alone = shares_of(&answers, &BTreeMap::new(), &daily, &Settings::default());
+        let alone = shares_of(&answers, &BTreeMap::new(), &daily, &none, &Settings::default());
         assert!(
             alone.iter().all(|share| share.ppm == 1_000_000),
             "nothing is known of it"
@@ -128,8 +139,17 @@ mod tests {
             share_ppm: Some(7),
             ..Settings::default()
         };
-        let shares = shares_of(&answers, &owners, &daily, &ordered);
+        let shares = shares_of(&answers, &owners, &daily, &none, &ordered);
         assert_eq!(share_ppm(&shares, &MinerKey(key(2)), "tiny"), 7);
+        let subject = |model: &str| Subject {
+            coldkey: key(9),
+            model: model.to_owned(),
+        };
+        let watched = |model| BTreeSet::from([subject(model)]);
+        let shares = |model| shares_of(&answers, &owners, &daily, &watched(model), &ordered);
+        assert_eq!(share_ppm(&shares("tiny"), &MinerKey(key(2)), "tiny"), 1_000_000);
+        assert_eq!(share_ppm(&shares("other"), &MinerKey(key(2)), "tiny"), 7);
+        let shares = shares("other");
         assert_eq!(share_ppm(&shares, &MinerKey(key(3)), "tiny"), 0);
     }
 
@@ -140,6 +160,7 @@ mod tests {
             &answers,
             &BTreeMap::new(),
             &DailyAnswers::new(),
+            &BTreeSet::new(),
             &Settings::default(),
         );
         let opened = open_shares(&shares, &BTreeSet::from([MinerKey(key(2))]), "tiny").unwrap();

@@ -15,7 +15,7 @@ use sqlx::{Any, AnyPool, Decode, Row as _, Type};
 use crate::evidence::{BothOutcomes, ReferenceOutcome};
 use crate::gathering::{Gathered, Subject};
 
-type Result<T> = std::result::Result<T, StoreError>;
+pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
 /// An audit that was begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -42,6 +42,16 @@ pub struct AuditRun {
     pub verdict: Option<String>,
     /// Why there is no verdict.
     pub reason: Option<String>,
+}
+
+impl AuditRun {
+    /// The coldkey and the model that are judged.
+    pub(crate) fn subject(&self) -> Subject {
+        Subject {
+            coldkey: self.coldkey,
+            model: self.model.clone(),
+        }
+    }
 }
 
 /// The state of an audit.
@@ -190,11 +200,13 @@ impl AuditStore {
             .collect()
     }
 
-    /// The answers that wait for a reference, by coldkey and model. Miners without a known owner wait until they have
+    /// The answers that wait for a reference, by coldkey and model, of sessions that were opened at `opened_since` or
+    /// later. Miners without a known owner wait until they have
     /// one.
     pub(crate) async fn gathered(
         &self,
         since: Timestamp,
+        opened_since: Timestamp,
         owners: &BTreeMap<MinerKey, Hotkey>,
     ) -> Result<BTreeMap<Subject, Gathered>> {
         // From drawn buckets, drawn or own, and without a finding of the first reference.
@@ -202,11 +214,13 @@ impl AuditStore {
             "SELECT s.miner, r.model, COUNT(*) AS many, MIN(r.ended_at) AS oldest \
              FROM responses r JOIN sessions s ON s.session_id = r.session_id \
              JOIN answer_buckets b ON b.bucket = r.bucket WHERE b.draw IS NOT NULL AND r.ended_at >= $1 \
+             AND s.opened_at >= $2 \
              AND (r.drawn = 1 OR EXISTS (SELECT 1 FROM canaries c WHERE c.response_id = r.response_id)) \
              AND NOT EXISTS (SELECT 1 FROM answer_scores a WHERE a.response_id = r.response_id AND a.reference = 0) \
              GROUP BY s.miner, r.model",
         )
         .bind(since.micros())
+        .bind(opened_since.micros())
         .fetch_all(&self.pool)
         .await
         .during("count the answers that wait for a reference")?;
@@ -444,7 +458,7 @@ pub(crate) fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(
         .map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
 
-fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
+pub(crate) fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,

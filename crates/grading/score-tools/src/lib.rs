@@ -2,10 +2,12 @@
 //!
 //! [`explain_miner`] names the terms of a miner's weight, [`audit`] computes the weights of a snapshot again, and
 //! [`run_simulation`] lets strategies play. [`replay_bundle`] and [`run_curve`] do the sums of spot checks.
+//! [`MinerEvidence`] has the commands of a miner's operator.
 //! [`find_snapshot`] and [`check_snapshot`] read a validator's answers.
 
 mod arguments;
 mod audit_answers;
+mod miner_audits;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,15 +15,18 @@ use std::path::{Path, PathBuf};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{Cell, CellAlignment, Table};
 use muster_audit::{CalibrationError, ReplayError};
+use muster_identity::wallet::WalletError;
 use muster_protocol::{MinerKey, canonical};
 use muster_scoring::{ScoringSnapshot, SnapshotError, explain, score_cycle};
 use muster_simulation::{
     Settings, StrategyOutcome, ValidatorOutcome, draw, known_strategies, simulate, simulate_validators,
 };
+use muster_store::StoreError;
 use serde_json::{Value, json};
 
 pub use arguments::{AuditCurve, AuditReplay, AuditScore, Score, ScoreExplain, Simulate};
 pub use audit_answers::{replay_bundle, run_curve};
+pub use miner_audits::{MinerAppeal, MinerAudits, MinerEvidence};
 
 /// A command about scores that failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +65,18 @@ pub enum ScoreToolError {
     /// The cycle has no snapshot.
     #[error("the cycle was scored by a release that stored no snapshots")]
     NoSnapshot,
+    /// The miner keeps no such bundle.
+    #[error("this miner keeps no bundle with that digest: `muster miner audits` lists what it knows")]
+    NoBundle,
+    /// There is no appeal; the reason in words.
+    #[error("{0}")]
+    Appeal(String),
+    /// The miner's wallet cannot be used.
+    #[error("cannot use the miner's wallet")]
+    Wallet(#[from] WalletError),
+    /// The miner's store fails.
+    #[error("the miner's store does not answer")]
+    Store(#[from] StoreError),
     /// A text has another digest than the one that was asked for.
     #[error("it has the digest {found}, not {expected}")]
     OtherDigest {

@@ -73,6 +73,8 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
         | FromMiner::MusterExecutorHello(_)
         | FromMiner::MusterEnrolExecutor(_)
         | FromMiner::MusterSealSession(_)
+        | FromMiner::MusterSessionProofs(_)
+        | FromMiner::MusterAuditReply(_)
         | FromMiner::MusterSessionClosed(_)
         | FromMiner::MusterReattach(_)
         | FromMiner::MusterLeaseOver(_) => return MessageMeaning::Ignored,

@@ -261,7 +261,8 @@ impl OutgoingMessages<'_> {
             | ToMiner::MusterWhitelist(_)
             | ToMiner::MusterFetchImage(_)
             | ToMiner::MusterLeaseHeld(_)
-            | ToMiner::MusterEndStored(_) => encode(message),
+            | ToMiner::MusterEndStored(_)
+            | ToMiner::MusterAudit(_) => encode(message),
         }
     }
 }

@@ -16,9 +16,11 @@
 //! first messages after the greeting find their attempt. A message about no registered attempt becomes an
 //! [`UnmatchedMessage`].
 //!
-//! [`ask_miner`] asks a miner for its executors and its main hotkey on a connection of its own.
+//! [`ask_miner`] asks a miner for its executors and its main hotkey on a connection of its own; a [`MinerConversation`]
+//! is such a connection for other messages about no attempt.
 
 mod attempt_channel;
+mod conversation;
 mod questions;
 mod session_state;
 mod session_task;
@@ -37,6 +39,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 pub use attempt_channel::{ChannelEvent, MinerChannel};
+pub use conversation::MinerConversation;
 pub use questions::{MinerAnswers, ask_miner};
 use session_state::MinerSession;
 

@@ -123,6 +123,11 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             include_str!("../migrations/0029_verdict_exchange.sql"),
         ),
         (
+            30,
+            "audit notices",
+            include_str!("../migrations/0030_audit_notices.sql"),
+        ),
+        (
             31,
             "cross checks",
             include_str!("../migrations/0031_cross_checks.sql"),

@@ -43,6 +43,8 @@ const ANSWER_TABLES: &[&str] = &[
     "audit_endorsements",
     "audit_self_tests",
     "answer_ids",
+    "audit_notices",
+    "audit_appeals",
 ];
 
 const NEWEST_REFUSALS: &str = "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1";
@@ -385,6 +387,7 @@ impl RetentionCutoffs {
         let mut all = self.scored_rows();
         all.extend(self.audit_rows());
         all.extend(self.streamed_rows());
+        all.extend(self.notice_rows());
         all.extend(self.job_rows());
         all.extend(self.other_rows());
         all.extend(self.epoch_rows());
@@ -568,6 +571,24 @@ impl RetentionCutoffs {
                 "answer_ids",
                 "DELETE FROM answer_ids WHERE response_id IN \
                  (SELECT response_id FROM answer_ids WHERE kept_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+        ]
+    }
+
+    /// Notices to miners and their appeals stay as long as the answers that they are about.
+    fn notice_rows(&self) -> Vec<Deletion> {
+        vec![
+            rows(
+                "audit_notices",
+                "DELETE FROM audit_notices WHERE (miner, kind, about) IN \
+                 (SELECT miner, kind, about FROM audit_notices WHERE made_at < $1 LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "audit_appeals",
+                "DELETE FROM audit_appeals WHERE (bundle, received_at) IN \
+                 (SELECT bundle, received_at FROM audit_appeals WHERE received_at < $1 AND ended_at IS NOT NULL LIMIT $2)",
                 [self.answers.micros()],
             ),
         ]

@@ -11,7 +11,7 @@ use muster_openai::OpenAiError;
 use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
-use muster_protocol::{Digest, JobId};
+use muster_protocol::{Digest, JobId, MinerKey};
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
 use sqlx::AnyPool;
@@ -21,6 +21,7 @@ use crate::answer_log::AnswerLog;
 use crate::answer_parts::AnswerPart;
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
+use crate::fresh_session::{self, FreshQuestion, OnAnswer};
 use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
@@ -192,6 +193,21 @@ impl Gateway {
             }
         }
         refused.map_or_else(|| Ok(asked.nonce.hex()), Err)
+    }
+
+    /// Asks a miner questions of the validator's own in a session that is opened for them and closed afterwards.
+    /// `answered` is called for each answer once it is stored. Returns how many were answered.
+    ///
+    /// # Errors
+    /// The model is not whitelisted, or the session does not come up; the reason in words.
+    pub async fn ask_miner(
+        &self,
+        miner: MinerKey,
+        model: &str,
+        questions: Vec<FreshQuestion>,
+        answered: OnAnswer<'_>,
+    ) -> Result<usize, String> {
+        fresh_session::ask_all(&self.state, miner, model, questions, answered).await
     }
 
     /// Its sessions, answers and earnings.

@@ -7,8 +7,9 @@
 //! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
 //! events), `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`,
 //! `request`, `relay`, `settlement` and `reply` (one request), [`store`] (what is durable), [`AnswerLog`] (what may be
-//! audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`] and [`trusted_sessions`] serve every
-//! session that a validator orders, the gateway's or not; the answers of a [`logged_session`] stand in the log.
+//! audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`], [`fresh_session`] and
+//! [`trusted_sessions`] serve every session that a validator orders, the gateway's or not; the answers of a
+//! [`logged_session`] stand in the log.
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
@@ -17,6 +18,7 @@ mod answer_parts;
 mod auth;
 pub mod backend;
 mod dispatcher;
+pub mod fresh_session;
 mod gateway;
 pub mod logged_session;
 pub mod own_jobs;

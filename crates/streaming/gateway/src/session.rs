@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_process::certificate;
+use muster_protocol::MinerKey;
 use muster_store::StoreError;
 
 use muster_session_pool::Event;
@@ -31,7 +32,7 @@ async fn live(state: &GatewayState, start: &SessionStart) -> Event {
     let (sender, mut news) = mpsc::channel(NEWS_CAPACITY);
     let limit = Duration::from_secs(state.settings.start_s);
     let started = tokio::select! {
-        started = bring_up(state, start, sender, &mut news) => started,
+        started = bring_up(state, start, None, sender, &mut news) => started,
         () = state.clock.sleep(limit) => Err(format!("it did not come up within {} s", limit.as_secs())),
     };
     let line = match started {
@@ -49,9 +50,11 @@ async fn live(state: &GatewayState, start: &SessionStart) -> Event {
     watch(state, start, &line, &mut news).await
 }
 
-async fn bring_up(
+/// Orders the job of a session, from `miner` if it names one, and opens the session once the miner attests it.
+pub(crate) async fn bring_up(
     state: &GatewayState,
     start: &SessionStart,
+    miner: Option<MinerKey>,
     sender: mpsc::Sender<JobNews>,
     news: &mut mpsc::Receiver<JobNews>,
 ) -> Result<SealedSession, String> {
@@ -64,7 +67,7 @@ async fn bring_up(
         certificate: made.pem,
         lifetime,
         start_limit: Duration::from_secs(state.settings.start_s),
-        miner: None,
+        miner,
         news: sender,
     };
     state.backend.start_job(order).await?;

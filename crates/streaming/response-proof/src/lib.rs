@@ -12,6 +12,8 @@
 
 mod answer_log;
 mod attestation;
+mod audit_appeal;
+pub mod audit_limits;
 pub mod body_digest;
 mod check;
 mod codec;
@@ -32,6 +34,7 @@ pub use answer_log::{
     AnswerLeaf, AuditShare, BUCKET_BLOCKS, BucketHeader, BucketNumber, DAY_BUCKETS, MAX_SHARE_PPM,
 };
 pub use attestation::{Attestation, Price, SessionId};
+pub use audit_appeal::AuditAppeal;
 pub use body_digest::{BodyDigest, BodyHasher};
 pub use check::{ClockTolerance, Forgery, ObservedExchange, ProofLedger};
 pub use codec::{LayoutError, MAX_TEXT, Text, TextError};

@@ -1,9 +1,25 @@
 //! A miner's machines as text for people: as validators proved them and as the miner claims them.
 
-use muster_protocol::rest::MinerReport;
+use muster_protocol::Timestamp;
+use muster_protocol::rest::{MinerReport, MinerView};
 use muster_protocol::wire::machines::{ClaimedSpecs, MachineLoad, plain};
 
+use crate::job_text::age;
 use crate::print;
+
+/// A miner as each validator reports it, with a line feed after each line.
+pub fn describe_miner(view: &MinerView, now: Timestamp) -> String {
+    let mut text = format!("miner    {}\n", view.miner);
+    for report in &view.results {
+        let age = age(report.told_at, now);
+        text.push_str(&format!("validator {}, told {age} ago\n", report.validator));
+        for line in describe(report) {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+    text
+}
 
 /// The lines about one validator's report: what is proven, and then what is only claimed.
 pub fn describe(report: &MinerReport) -> Vec<String> {

@@ -18,6 +18,7 @@ use muster_hardware_proof::prover::cheat::Smaller;
 use muster_hardware_proof::prover::{CpuProver, NoObserver, Prover, perform_task};
 use muster_identity::{Keypair, sign_streaming_ready};
 use muster_process::{SharedClock, SystemClock, Tasks, certificate};
+use muster_protocol::wire::audits::SessionProofs;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, StreamingJobReady, ToMiner};
 use muster_protocol::{AttemptId, JobId, MinerKey, Receipt, ReceiptPayload, ValidatorKey};
 use muster_response_proof::{Attestation, Envelope, HashScheme, Price, SessionId, Text};
@@ -29,6 +30,7 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use super::miner::{Miner, Session};
+use super::witness::{TestWitness, session_proofs};
 
 const CAPS: ProverLimits = ProverLimits {
     log2_n: 10,
@@ -75,6 +77,8 @@ struct FleetState {
     /// The programs in sessions that are started with this argument, in place of a prover; `None` stands for all other
     /// sessions.
     programs: Vec<(Option<&'static str>, Router)>,
+    /// Hears what the validator says about spot checks.
+    witness: Mutex<Option<Arc<TestWitness>>>,
 }
 
 impl Fleet {
@@ -104,7 +108,20 @@ impl Fleet {
             endpoints: Mutex::default(),
             left: watch::Sender::new(false),
             programs,
+            witness: Mutex::default(),
         }))
+    }
+
+    /// Lets this witness hear what the validator says about spot checks.
+    pub(crate) fn set_witness(&self, witness: Arc<TestWitness>) {
+        *self.0.witness.lock().unwrap() = Some(witness);
+    }
+
+    /// The proofs that the executors have signed, as executors tell them.
+    fn signed_proofs(&self) -> Vec<SessionProofs> {
+        let endpoints = self.0.endpoints.lock().unwrap();
+        let signers = endpoints.values().map(|endpoint| endpoint.proxy().signer());
+        signers.map(|signer| session_proofs(signer)).collect()
     }
 
     /// Sets the behaviour of the executors that are leased next, one after the other; those after them are honest.
@@ -138,7 +155,7 @@ impl Fleet {
     /// Answers every connection of the validator until the test ends.
     pub(crate) async fn stand(&self, miner: &mut Miner, executors: u32) {
         loop {
-            let session = miner.accept_with(executors).await;
+            let session = miner.accept_whenever(executors).await;
             let fleet = self.clone();
             drop(
                 self.0
@@ -151,6 +168,10 @@ impl Fleet {
     async fn serve(self, mut session: Session) {
         let (mouth, mut said) = mpsc::unbounded_channel();
         let mut offers = BTreeMap::<AttemptId, InitialJobRequest>::new();
+        let witness = self.0.witness.lock().unwrap().clone();
+        let mut audits = witness
+            .as_ref()
+            .map(|witness| witness.converse(session.validator));
         loop {
             let message = tokio::select! {
                 heard = session.listen() => heard,
@@ -182,6 +203,14 @@ impl Fleet {
                 Some(ToMiner::V0JobFinishedReceiptRequest(request)) => {
                     let payload = ReceiptPayload::Finished(request.payload);
                     session.countersign(payload, request.signature).await;
+                }
+                Some(ToMiner::MusterAudit(message)) => {
+                    let (Some(witness), Some(audits)) = (&witness, &mut audits) else {
+                        continue;
+                    };
+                    for reply in witness.hear(audits, *message, self.signed_proofs()).await {
+                        session.send(FromMiner::MusterAuditReply(reply)).await;
+                    }
                 }
                 Some(_) => {}
             }

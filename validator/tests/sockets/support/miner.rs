@@ -85,8 +85,23 @@ impl Miner {
 
     /// Accepts a connection, checks the greeting and announces so many executors.
     pub(crate) async fn accept_with(&mut self, executors: u32) -> Session {
+        let first = self.server.next().await;
+        self.accept_from(first, executors).await
+    }
+
+    /// The same, however long it takes until a connection comes.
+    pub(crate) async fn accept_whenever(&mut self, executors: u32) -> Session {
+        let first = self.server.next_ever().await;
+        self.accept_from(first, executors).await
+    }
+
+    async fn accept_from(&mut self, first: (String, Socket), executors: u32) -> Session {
+        let mut next = Some(first);
         let (mut session, validator, auth) = loop {
-            let (path, socket) = self.server.next().await;
+            let (path, socket) = match next.take() {
+                Some(first) => first,
+                None => self.server.next().await,
+            };
             let validator: ValidatorKey = path
                 .strip_prefix("/v0.1/validator_interface/")
                 .unwrap()

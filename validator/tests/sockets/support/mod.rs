@@ -9,6 +9,7 @@ pub(crate) mod fleet;
 pub(crate) mod miner;
 pub(crate) mod model;
 pub(crate) mod server;
+pub(crate) mod witness;
 
 use std::future::Future;
 use std::net::SocketAddr;

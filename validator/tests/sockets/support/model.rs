@@ -2,7 +2,7 @@
 //! it, and a reference scores it as that engine's answers were scored.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 use axum::response::{IntoResponse as _, Response};
@@ -112,6 +112,26 @@ pub(crate) fn halting_reference(asked: watch::Sender<bool>, gate: watch::Receive
         .route("/v1/score", post(score))
 }
 
+/// A reference that is miscalibrated while the flag is set: it scores honest answers as those of four-bit weights.
+pub(crate) fn misjudging_reference(is_wrong: &Arc<AtomicBool>) -> Router {
+    let measured = Arc::new([answers(HONEST), answers(CHEAPER)]);
+    let is_wrong = Arc::clone(is_wrong);
+    let score = move |body: Bytes| {
+        let asked: Value = serde_json::from_slice(&body).unwrap();
+        let ids = asked["token_ids"].as_array().unwrap();
+        if ids[0] != HONEST || !is_wrong.load(Ordering::SeqCst) {
+            return ready(scored(&measured, &body, &|_, _, token| token));
+        }
+        let (cheap, number) = (&measured[1], usize::try_from(ids[1].as_u64().unwrap()).unwrap());
+        let tokens = resized(tokens_of(&cheap[number % cheap.len()]), ids.len());
+        ready(Json(json!({ "tokens": tokens })).into_response())
+    };
+    Router::new()
+        .route("/health", get(|| ready("well")))
+        .route("/v1/completions", post(write_own))
+        .route("/v1/score", post(score))
+}
+
 fn is_own(body: &Bytes) -> bool {
     let asked: Value = serde_json::from_slice(body).unwrap();
     asked["token_ids"][0] == OWN
@@ -156,6 +176,11 @@ fn scored(
     let tokens = tokens.into_iter().enumerate();
     let tokens: Vec<Value> = tokens.map(|(place, token)| tell(engine, place, token)).collect();
     Json(json!({ "tokens": tokens })).into_response()
+}
+
+/// As many of these tokens, from the beginning again if they are too few.
+fn resized(tokens: Vec<Value>, count: usize) -> Vec<Value> {
+    tokens.into_iter().cycle().take(count).collect()
 }
 
 /// Tokens that fall into these cells, in nats.

@@ -111,6 +111,11 @@ impl TestServer {
             .expect("the server is open")
     }
 
+    /// The next connection however long it takes.
+    pub(crate) async fn next_ever(&mut self) -> (String, Socket) {
+        self.sockets.recv().await.expect("the server is open")
+    }
+
     /// The connections that the test has not taken yet.
     pub(crate) fn waiting(&self) -> usize {
         self.sockets.len()

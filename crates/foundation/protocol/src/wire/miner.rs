@@ -4,6 +4,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::audits::{AuditMessage, AuditReply, SessionProofs};
 use super::executor::{
     EndStored, EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, ExecutorUp, FetchImage,
     JobLog, JobMetrics, JobProgress, LeaseHeld, LeaseOver, Reattach, SealSession, SessionClosed,
@@ -54,6 +55,8 @@ pub enum ToMiner {
     MusterLeaseHeld(LeaseHeld),
     /// Muster's own, miner to executor: the miner has stored the end of the attempt.
     MusterEndStored(EndStored),
+    /// Muster's own, validator to miner: a notice about spot checks.
+    MusterAudit(Box<AuditMessage>),
 }
 
 /// A message from a miner to a validator, or from an executor to its miner.
@@ -118,6 +121,10 @@ pub enum FromMiner {
     MusterSessionClosed(SessionClosed),
     /// Muster's own, executor to miner: the executor comes back to its lease.
     MusterReattach(Reattach),
+    /// Muster's own, executor to miner: the proofs that a session has signed.
+    MusterSessionProofs(Box<SessionProofs>),
+    /// Muster's own, miner to validator: the answer to a notice about spot checks.
+    MusterAuditReply(AuditReply),
 }
 
 /// Proof that the connecting party holds the validator's hotkey.
@@ -527,7 +534,8 @@ impl FromMiner {
             | Self::MusterExecutorMetrics(_)
             | Self::MusterMachines(_)
             | Self::MusterExecutorHello(_)
-            | Self::MusterEnrolExecutor(_) => None,
+            | Self::MusterEnrolExecutor(_)
+            | Self::MusterAuditReply(_) => None,
             Self::GenericError(m) => m.job_uuid,
             Self::V0AcceptJobRequest(m)
             | Self::V0VolumesReadyRequest(m)
@@ -550,6 +558,7 @@ impl FromMiner {
             Self::MusterSealSession(m) => Some(m.job_uuid),
             Self::MusterSessionClosed(m) => Some(m.job_uuid),
             Self::MusterReattach(m) => Some(m.job_uuid),
+            Self::MusterSessionProofs(m) => Some(m.job_uuid),
         }
     }
 }

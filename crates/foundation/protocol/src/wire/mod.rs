@@ -4,6 +4,7 @@
 //! field `message_type` names its kind. The names of Muster's own messages begin with `Muster`; they are sent to Muster
 //! peers only.
 
+pub mod audits;
 pub mod checks;
 pub mod executor;
 pub mod facilitator;

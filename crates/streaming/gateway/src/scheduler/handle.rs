@@ -59,6 +59,9 @@ pub(crate) struct StreamRequest {
     pool: usize,
     number: RequestNumber,
     assignments: mpsc::UnboundedReceiver<SessionAssignment>,
+    /// Keeps the channel of assignments open for a request that stands in no pool: a closed one means that the gateway
+    /// is stopping.
+    _assign: Option<mpsc::UnboundedSender<SessionAssignment>>,
     is_finished: bool,
 }
 
@@ -91,6 +94,7 @@ impl SchedulerHandle {
             pool,
             number,
             assignments,
+            _assign: None,
             is_finished: false,
         }
     }
@@ -126,6 +130,22 @@ impl SchedulerHandle {
 }
 
 impl StreamRequest {
+    /// A request that this session serves, which stands in no pool. Reports about it reach nobody.
+    pub(crate) fn of_session(session: SessionNumber, line: Arc<SealedSession>) -> Self {
+        let (scheduler, _) = SchedulerHandle::new();
+        let (assign, assignments) = mpsc::unbounded_channel();
+        // The receiver is here.
+        let _ = assign.send(SessionAssignment::Assigned(session, line));
+        Self {
+            scheduler,
+            pool: usize::MAX,
+            number: RequestNumber(0),
+            assignments,
+            _assign: Some(assign),
+            is_finished: false,
+        }
+    }
+
     /// The next answer of the scheduler. There may be several, since a session that dies is replaced by another.
     pub(crate) async fn next_assignment(&mut self) -> SessionAssignment {
         self.assignments.recv().await.unwrap_or_else(|| {

@@ -251,6 +251,29 @@ impl GatewayStore {
         row.as_ref().map(bucket_from).transpose()
     }
 
+    /// The signed headers of the buckets after `after` and before `before`, the newest `limit` of them, in rising
+    /// order.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn headers_between(
+        &self,
+        after: BucketNumber,
+        before: BucketNumber,
+        limit: u32,
+    ) -> Result<Vec<String>> {
+        let rows = sqlx::query(
+            "SELECT header FROM answer_buckets WHERE bucket > $1 AND bucket < $2 ORDER BY bucket DESC LIMIT $3",
+        )
+        .bind(to_signed(after.0))
+        .bind(to_signed(before.0))
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .during("read headers")?;
+        rows.iter().rev().map(|row| read_column(row, "header")).collect()
+    }
+
     /// The answers of a bucket, in their order.
     ///
     /// # Errors

@@ -56,7 +56,8 @@ impl Session {
             | ToMiner::MusterExecutorEnrolled(_)
             | ToMiner::MusterSessionSealed(_)
             | ToMiner::MusterLeaseHeld(_)
-            | ToMiner::MusterEndStored(_)) => panic!("not expected here: {other:?}"),
+            | ToMiner::MusterEndStored(_)
+            | ToMiner::MusterAudit(_)) => panic!("not expected here: {other:?}"),
         }
     }
 

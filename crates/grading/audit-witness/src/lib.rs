@@ -1,0 +1,23 @@
+//! A miner's side of spot checks.
+//!
+//! A validator shows each miner the headers of its log with the miner's own leaves, later the draw and the outcomes of
+//! drawn answers, and the verdicts that it scores with. A [`Witness`] hears these notices, compares them with the
+//! proofs of the miner's executors, replays bundles, and keeps faults as [`Finding`]s.
+//!
+//! Reading order: [`header_check`], [`omissions`], [`outcome_check`], [`evidence`] and [`fetch`] decide, purely;
+//! [`store`] keeps; [`Witness`] talks; [`appeal()`] signs.
+
+mod appeal;
+pub mod evidence;
+pub mod fetch;
+mod finding;
+pub mod header_check;
+pub mod omissions;
+pub mod outcome_check;
+pub mod store;
+mod witness;
+
+pub use appeal::{AppealError, appeal, is_accusation};
+pub use finding::{Finding, FindingKind};
+pub use store::WitnessStore;
+pub use witness::{Witness, WitnessConversation};
