@@ -13,5 +13,6 @@ mod client;
 mod files;
 mod http;
 mod others;
+mod retrace;
 mod support;
 mod vectors;
