@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_audit::{Calibration, OpenedCanary, ReferenceMachine, UnusableReason};
+use muster_audit::{Calibration, OpenedCanary, ReferenceMachine, RevealedNonceKey, UnusableReason};
 use muster_gateway::store::LoggedAnswer;
 use muster_process::error::Causes;
 use muster_protocol::MinerKey;
@@ -12,16 +12,17 @@ use muster_session_pool::Service;
 use muster_store::StoreError;
 use uuid::Uuid;
 
-use crate::RunnerState;
 use crate::adoption::AdoptionRefusal;
 use crate::evidence::{
-    BothOutcomes, DrawnBucket, EvidenceInputs, ReferenceOutcome, WholeSession, assemble, whole_session,
+    BothOutcomes, DrawnBucket, EvidenceInputs, ReferenceOutcome, WholeSession, assemble, nonce_periods,
+    whole_session,
 };
 use crate::gathering::Subject;
 use crate::log_keeper::leaf_hashes;
 use crate::reference::Reference;
-use crate::score_request::score_request;
+use crate::score_request::{ScoreRequest, check_text_scores, score_request};
 use crate::store::{AuditRun, RunState};
+use crate::{HiddenKey, RunnerState};
 
 /// How often a reference that has died is started again in one audit.
 const MAX_RESTARTS: usize = 2;
@@ -146,7 +147,8 @@ impl Bench {
             state.store.update_run(run).await?;
         }
         subject.outcomes = state.store.outcomes(&run.model, since).await?;
-        let inputs = subject.into_inputs(state, run, &self.calibration, &self.machines);
+        let nonce_keys = subject.reveal_nonce_keys(state).await?;
+        let inputs = subject.into_inputs(state, run, &self.calibration, &self.machines, nonce_keys);
         let bundle = match inputs.as_ref().and_then(assemble) {
             Some(bundle) => bundle.to_text(),
             None => return end(state, run, "the stored log does not fit together".to_owned()).await,
@@ -194,7 +196,7 @@ impl Bench {
             let outcome = match &body {
                 _ if finding.is_some() => finding.clone(),
                 Err(reason) => Some(ReferenceOutcome::Unusable(*reason)),
-                Ok(body) => self.score_by(state, place, body.clone()).await,
+                Ok(asked) => self.score_by(state, place, asked).await,
             };
             if let Some(outcome) = outcome {
                 both += 1;
@@ -215,10 +217,15 @@ impl Bench {
         &mut self,
         state: &RunnerState,
         place: usize,
-        body: Vec<u8>,
+        asked: &ScoreRequest,
     ) -> Option<ReferenceOutcome> {
         let reference = self.references.get(place)?.as_ref()?;
-        let reason = match reference.score(state, body).await {
+        let scored = reference.score(state, asked.body.clone()).await;
+        let scored = match asked.is_text {
+            true => scored.and_then(check_text_scores),
+            false => scored,
+        };
+        let reason = match scored {
             Ok(tokens) => return Some(ReferenceOutcome::Scored(tokens)),
             Err(reason) => reason,
         };
@@ -337,6 +344,7 @@ impl AuditedSubject {
         run: &AuditRun,
         calibration: &Calibration,
         machines: &[ReferenceMachine],
+        nonce_keys: Vec<RevealedNonceKey>,
     ) -> Option<EvidenceInputs> {
         Some(EvidenceInputs {
             auditor: state.auditor()?,
@@ -347,8 +355,27 @@ impl AuditedSubject {
             sessions: self.sessions,
             buckets: self.buckets,
             canaries: self.canaries,
+            nonce_keys,
             outcomes: self.outcomes,
         })
+    }
+
+    /// The keys of the audited answers' nonces, as far as they are public. Answers of the last two hours are shown
+    /// without.
+    async fn reveal_nonce_keys(&self, state: &RunnerState) -> Result<Vec<RevealedNonceKey>, StoreError> {
+        let answers = self.sessions.iter().flat_map(|session| &session.answers);
+        let audited = answers.filter(|answer| answer.is_drawn || self.canaries.contains_key(&answer.id));
+        let mut keys = Vec::new();
+        for period in nonce_periods(audited) {
+            match state.reveal_nonce_key(period).await {
+                Ok(told) => keys.push(told.revealed),
+                Err(HiddenKey::Store(error)) => return Err(error),
+                Err(hidden @ (HiddenKey::NotYet(_) | HiddenKey::NotUsed | HiddenKey::NoChain)) => {
+                    tracing::info!(period = period.0, %hidden, "a bundle lacks a key of nonces");
+                }
+            }
+        }
+        Ok(keys)
     }
 }
 

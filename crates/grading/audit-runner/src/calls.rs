@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use muster_audit::MAX_BUNDLE_BYTES;
+use muster_audit::{MAX_BUNDLE_BYTES, NoncePeriod};
 use muster_gateway::store::{LoggedAnswer, StoredBucket};
 use muster_process::error::Causes;
 use muster_process::operator_token::OperatorToken;
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::adoption::{Adopter, AdoptionRefusal};
 use crate::backend::AuditBackend;
 use crate::reports::{AuditReports, NoReport};
-use crate::{AuditRunner, OrderRefusal};
+use crate::{AuditRunner, HiddenKey, OrderRefusal};
 
 /// Entries of a list if the request names no `limit`, and at most.
 const DEFAULT_LISTED: u32 = 100;
@@ -126,6 +126,17 @@ impl From<OrderRefusal> for CallRefusal {
     }
 }
 
+impl From<HiddenKey> for CallRefusal {
+    fn from(hidden: HiddenKey) -> Self {
+        let status = match hidden {
+            HiddenKey::NotYet(_) | HiddenKey::NotUsed => StatusCode::NOT_FOUND,
+            HiddenKey::NoChain => StatusCode::SERVICE_UNAVAILABLE,
+            HiddenKey::Store(error) => return error.into(),
+        };
+        Self(status, hidden.to_string())
+    }
+}
+
 fn not_found(error: &str) -> CallRefusal {
     CallRefusal(StatusCode::NOT_FOUND, error.to_owned())
 }
@@ -142,6 +153,7 @@ impl AuditCalls {
             .route("/v0/audits/{digest}/report", get(report))
             .route("/v0/audits/runs", get(list_runs).post(run_now))
             .route("/v0/audits/buckets/{bucket}", get(read_bucket))
+            .route("/v0/audits/nonce-keys/{period}", get(read_nonce_key))
             .with_state(Arc::new(OpenCalls {
                 calls: self,
                 reports: AuditReports::default(),
@@ -252,6 +264,24 @@ async fn read_bucket(State(open): CallState, Path(bucket): Path<u64>) -> Result<
     let closed = closed.ok_or_else(|| not_found("this validator has closed no bucket of that number"))?;
     let answers = log.store().answers_of_bucket(bucket).await?;
     Ok(Json(view(&closed, &answers)))
+}
+
+/// The key of a period's nonces, once no nonce is made by it any more.
+async fn read_nonce_key(State(open): CallState, Path(period): Path<u64>) -> Result<Json<Value>, CallRefusal> {
+    let runner = open.calls.runner.as_ref();
+    let runner = runner.ok_or_else(|| not_found("this validator has no gateway, so it makes no nonces"))?;
+    let period = NoncePeriod(period);
+    let told = runner.state.reveal_nonce_key(period).await?;
+    Ok(Json(json!({
+        "validator": open.calls.validator,
+        "genesis": told.auditor.genesis,
+        "netuid": told.auditor.netuid,
+        "period": period.0,
+        "first_block": period.first_block(),
+        "block_hash": told.revealed.block_hash,
+        "proof": told.revealed.proof,
+        "key": hex::encode(told.key),
+    })))
 }
 
 fn view(closed: &StoredBucket, answers: &[LoggedAnswer]) -> Value {

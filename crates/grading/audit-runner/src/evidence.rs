@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
-    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, Calibration, OpenedCanary,
-    Origin, ReferenceMachine, SessionEvidence, TokenScore, UnusableReason,
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_2, BucketEvidence, Calibration,
+    NoncePeriod, OpenedCanary, Origin, ReferenceMachine, RevealedNonceKey, SessionEvidence, TokenScore,
+    UnusableReason,
 };
 use muster_gateway::store::{LoggedAnswer, StoredBucket, WordConsent};
 use muster_identity::ProvenOutput;
@@ -58,6 +59,8 @@ pub(crate) struct EvidenceInputs {
     pub(crate) buckets: BTreeMap<u64, DrawnBucket>,
     /// The opened places of own prompts, by the ids of their answers.
     pub(crate) canaries: BTreeMap<String, OpenedCanary>,
+    /// The keys of nonces that are public, by rising period.
+    pub(crate) nonce_keys: Vec<RevealedNonceKey>,
     /// The results by the ids of answers.
     pub(crate) outcomes: BTreeMap<String, BothOutcomes>,
 }
@@ -95,6 +98,16 @@ pub(crate) fn whole_session(
     (!whole.answers.is_empty()).then_some(whole)
 }
 
+/// The periods whose keys give the nonces of the audited answers: an answer began in the period of its bucket or in the
+/// one before.
+pub(crate) fn nonce_periods<'a>(audited: impl Iterator<Item = &'a LoggedAnswer>) -> BTreeSet<NoncePeriod> {
+    audited
+        .map(|answer| NoncePeriod::of_bucket(answer.bucket))
+        .flat_map(|ended| [Some(ended), ended.previous()])
+        .flatten()
+        .collect()
+}
+
 /// The bundle; `None` if what is stored does not fit together.
 pub(crate) fn assemble(inputs: &EvidenceInputs) -> Option<AuditBundle> {
     let answers = || inputs.sessions.iter().flat_map(|session| &session.answers);
@@ -128,7 +141,10 @@ pub(crate) fn assemble(inputs: &EvidenceInputs) -> Option<AuditBundle> {
         })
         .collect();
     Some(AuditBundle {
-        format: BUNDLE_FORMAT.to_owned(),
+        format: match inputs.nonce_keys.is_empty() {
+            true => BUNDLE_FORMAT.to_owned(),
+            false => BUNDLE_FORMAT_2.to_owned(),
+        },
         genesis: inputs.auditor.genesis,
         netuid: inputs.auditor.netuid,
         validator: inputs.auditor.validator,
@@ -139,6 +155,7 @@ pub(crate) fn assemble(inputs: &EvidenceInputs) -> Option<AuditBundle> {
         references: inputs.references.clone(),
         buckets: buckets?,
         sessions: sessions?,
+        nonce_keys: inputs.nonce_keys.clone(),
     })
 }
 
@@ -217,6 +234,23 @@ mod tests {
         );
         assert_eq!(shown(&[(1, 4)], &[]), None, "the first proof is missing");
         assert_eq!(shown(&[], &[0, 1]), None, "nothing was answered");
+    }
+
+    #[test]
+    fn the_keys_of_an_answers_own_period_and_of_the_one_before_are_shown() {
+        let ended_in = |bucket| {
+            let mut one = answer(1, 0);
+            one.bucket.0 = bucket;
+            one
+        };
+        let periods = |buckets: &[u64]| {
+            let answers: Vec<LoggedAnswer> = buckets.iter().map(|bucket| ended_in(*bucket)).collect();
+            let periods = nonce_periods(answers.iter());
+            periods.into_iter().map(|period| period.0).collect::<Vec<u64>>()
+        };
+        assert_eq!(periods(&[0, 11]), [0]);
+        assert_eq!(periods(&[12, 40, 41]), [0, 1, 2, 3]);
+        assert_eq!(periods(&[]), [0_u64; 0]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Prompts {
             root: current.root,
             position,
             body: body_of(&canary),
-            client: Digest::of(&[b"muster/own-client/1".as_slice(), &canary.salt].concat()),
+            client: canary.client(),
             model: asked.get("model")?.as_str()?.to_owned(),
         })
     }

@@ -13,6 +13,7 @@ pub mod fixed_point;
 mod honest_bound;
 mod likelihood;
 mod margin_cells;
+mod nonce_keys;
 pub mod premise;
 mod replay;
 mod replay_error;
@@ -25,8 +26,8 @@ mod wilson;
 pub use audit_report::{AuditReport, report_bundle};
 pub use audit_share::{AuditedMiner, DETECTION_ANSWERS, GAIN_PER_MILLE, unvested_answers};
 pub use bundle::{
-    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, MAX_BUNDLE_BYTES, OpenedShare,
-    Origin, ReferenceMachine, SessionEvidence, UnusableReason,
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_2, BucketEvidence,
+    MAX_BUNDLE_BYTES, OpenedShare, Origin, ReferenceMachine, SessionEvidence, UnusableReason,
 };
 pub use calibration::{
     Alternative, CALIBRATION_FORMAT, Calibration, CalibrationError, CalibrationLevel, ExceededPremise,
@@ -34,14 +35,17 @@ pub use calibration::{
 };
 pub use canaries::{Canary, CanaryList, OpenedCanary};
 pub use curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
-pub use draw::{BucketDraw, check_nonce_key, nonce_key};
+pub use draw::BucketDraw;
 pub use e_process::{ALARM, CONFIRMATION, EProcess, LEAST_LOG2, Restart, SHARES};
 pub use honest_bound::HonestBound;
 pub use likelihood::{CAP_LOG2, LikelihoodTable};
 pub use margin_cells::{
     CellCounts, ENTROPY_BINS, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, MAX_TOKENS, Margin, TokenScore,
 };
-pub use replay::{AnswerTally, ReplayedBundle, replay, replay_with_bundle};
+pub use nonce_keys::{
+    MAX_ORDINALS, NoncePeriod, RevealedNonceKey, check_nonce_key, is_derived_nonce, nonce_key,
+};
+pub use replay::{AnswerTally, NonceTally, ReplayedBundle, replay, replay_with_bundle};
 pub use replay_error::ReplayError;
 pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};
 pub use seeded_numbers::SeededNumbers;

@@ -6,9 +6,9 @@
 //!
 //! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
 //! events), `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`,
-//! `request`, `relay`, `settlement` and `reply` (one request), [`store`] (what is durable), [`AnswerLog`] (what may be
-//! audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`] and [`trusted_sessions`] serve every
-//! session that a validator orders, the gateway's or not.
+//! `request`, `nonces`, `relay`, `token_counters`, `settlement` and `reply` (one request), [`store`] (what is durable),
+//! [`AnswerLog`] (what may be audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`] and
+//! [`trusted_sessions`] serve every session that a validator orders, the gateway's or not.
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
@@ -18,6 +18,7 @@ mod auth;
 pub mod backend;
 mod dispatcher;
 mod gateway;
+mod nonces;
 pub mod own_jobs;
 pub mod proof_record;
 mod proof_view;
@@ -32,6 +33,7 @@ mod settlement;
 mod state;
 pub mod store;
 mod submission;
+mod token_counters;
 mod transcript;
 pub mod trusted_sessions;
 mod waiting_response;

@@ -86,7 +86,11 @@ pub(crate) fn reference() -> Router {
 
 fn scored(measured: &[Vec<CellCounts>; 2], body: &Bytes) -> Response {
     let asked: Value = serde_json::from_slice(body).unwrap();
-    let ids = asked["token_ids"].as_array().unwrap();
+    let Some(ids) = asked["token_ids"].as_array() else {
+        // The text of a scripted answer has no tokens.
+        let error = json!({ "error": { "message": "it does not tell a token of the vocabulary" } });
+        return (axum::http::StatusCode::BAD_REQUEST, Json(error)).into_response();
+    };
     let number = usize::try_from(ids[1].as_u64().unwrap()).unwrap();
     let tokens: Vec<Value> = match ids[0].as_u64().unwrap() {
         HONEST => tokens_of(&measured[0][number]),

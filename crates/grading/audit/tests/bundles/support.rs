@@ -1,15 +1,19 @@
 //! A small world that makes bundles: a validator that logs and draws, and miners whose answers are measured ones.
 
+use std::collections::BTreeMap;
+
 use muster_audit::{
-    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketDraw, BucketEvidence, Calibration,
-    Canary, CanaryList, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, Margin, OpenedShare, Origin,
-    ReferenceMachine, SeededNumbers, SessionEvidence, TokenScore,
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_2, BucketDraw, BucketEvidence,
+    Calibration, Canary, CanaryList, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, Margin,
+    NoncePeriod, OpenedShare, Origin, ReferenceMachine, RevealedNonceKey, SeededNumbers, SessionEvidence,
+    TokenScore,
 };
 use muster_identity::Keypair;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{
-    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, HashScheme, Price,
-    ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts, hash_chunk, inclusion_path, root_of,
+    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, HashScheme, NonceInput, Price,
+    RequestNonce, ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts, hash_chunk,
+    inclusion_path, root_of,
 };
 use uuid::Uuid;
 
@@ -52,6 +56,8 @@ pub(crate) struct World {
     pub(crate) bucket_answers: usize,
     /// Whether a health check and an answer whose client went away come before each answer.
     pub(crate) has_others: bool,
+    /// Whether nonces follow from keys that the bundle shows.
+    pub(crate) has_nonce_keys: bool,
     pub(crate) validator: Keypair,
     pub(crate) miner: Keypair,
     pub(crate) session_key: Keypair,
@@ -69,6 +75,7 @@ impl World {
             seed,
             bucket_answers: 7,
             has_others: false,
+            has_nonce_keys: false,
             validator: Keypair::from_seed([1; 32]),
             miner: Keypair::from_seed([2; 32]),
             session_key: Keypair::from_seed([3; 32]),
@@ -85,6 +92,7 @@ impl World {
         let mut numbers = SeededNumbers::new("muster/test-world/1", &self.seed.to_be_bytes());
         let (mut previous, mut sent) = (Digest::of(&attestation.signed_bytes()), 0_u64);
         let (mut answers, mut others) = (Vec::new(), Vec::new());
+        let mut equal = BTreeMap::new();
         let mut next = 0;
         for (place, one) in given.iter().enumerate() {
             let clients = [None, Some(Digest::of(b"gone"))];
@@ -100,7 +108,14 @@ impl World {
             }
             let (origin, request) = origin(one.prompt, &canaries, &mut sent);
             let tokens = self.tokens(one.cheats, &mut numbers);
-            let proof = self.proof(&attestation, next, previous, one.client, &request, tokens.len());
+            let mut proof = self.proof(&attestation, next, previous, one.client, &request, tokens.len());
+            let bucket = 4_000 + (place / self.bucket_answers) as u64;
+            if self.has_nonce_keys {
+                if let Origin::Canary(opened) = &origin {
+                    proof.client = opened.client();
+                }
+                self.derive_nonce(&mut proof, bucket, &mut equal);
+            }
             let envelope = Envelope::new(&proof, |bytes| self.session_key.sign(bytes));
             previous = envelope.digest();
             next += 1;
@@ -108,7 +123,7 @@ impl World {
                 proof: envelope.to_text(),
                 output_tokens: tokens.len() as u64,
                 earned: tokens.len() as u64 * 3,
-                bucket: 4_000 + (place / self.bucket_answers) as u64,
+                bucket,
                 position: (place % self.bucket_answers) as u64,
                 path: Vec::new(),
                 origin,
@@ -116,8 +131,16 @@ impl World {
             });
         }
         let buckets = self.log(&mut answers, &canaries.root());
+        let (mut format, mut nonce_keys) = (BUNDLE_FORMAT, Vec::new());
+        if self.has_nonce_keys {
+            let last =
+                NoncePeriod::of_bucket(BucketNumber(4_000 + (given.len() / self.bucket_answers) as u64));
+            format = BUNDLE_FORMAT_2;
+            nonce_keys.extend((332..=last.0).map(|period| self.nonce_key(NoncePeriod(period)).1));
+        }
         AuditBundle {
-            format: BUNDLE_FORMAT.to_owned(),
+            format: format.to_owned(),
+            nonce_keys,
             genesis: self.genesis,
             netuid: self.netuid,
             validator: ValidatorKey(self.validator.hotkey()),
@@ -133,6 +156,27 @@ impl World {
                 others,
             }],
         }
+    }
+
+    pub(crate) fn nonce_key(&self, period: NoncePeriod) -> ([u8; 32], RevealedNonceKey) {
+        let hash = Digest::of(&period.first_block().to_be_bytes());
+        RevealedNonceKey::prove(&self.validator, &self.genesis, self.netuid, period, hash)
+    }
+
+    /// Gives a proof the nonce of its bucket's period, or of the one before if its number is odd.
+    fn derive_nonce(&self, proof: &mut ResponseProof, bucket: u64, equal: &mut BTreeMap<[Digest; 2], u64>) {
+        let period = NoncePeriod(NoncePeriod::of_bucket(BucketNumber(bucket)).0 - proof.sequence % 2);
+        let client = proof.client.unwrap();
+        let ordinal = equal.entry([client, proof.input]).or_default();
+        let input = NonceInput {
+            attestation: &proof.attestation,
+            client: &client,
+            client_nonce: None,
+            request: &proof.input,
+            ordinal: *ordinal,
+        };
+        *ordinal += 1;
+        proof.gateway_nonce = Some(RequestNonce::derive(&self.nonce_key(period).0, &input));
     }
 
     fn reference(&self, machine: &str) -> ReferenceMachine {
