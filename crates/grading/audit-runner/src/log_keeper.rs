@@ -27,7 +27,7 @@ pub(crate) struct LogKeeper {
     nonces_of: Option<NoncePeriod>,
 }
 
-/// What happens to the key of the gateway's nonces at a block.
+/// The change of the key of the gateway's nonces at a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyChange {
     /// The key in use is that of the block's period.

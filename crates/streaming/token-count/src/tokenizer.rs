@@ -24,7 +24,7 @@ pub enum TokenizerError {
     /// The file has another digest than the whitelist names.
     #[error("the tokenizer {path} has the digest {found}, and the whitelist names another one")]
     OtherFile {
-        /// The file.
+        /// The path that the whitelist names.
         path: PathBuf,
         /// The digest of its bytes.
         found: Digest,
@@ -32,7 +32,7 @@ pub enum TokenizerError {
     /// The file is no tokenizer.
     #[error("{path} is no tokenizer: {reason}")]
     Format {
-        /// The file.
+        /// The path that the whitelist names.
         path: PathBuf,
         /// The reader's words.
         reason: String,
