@@ -5,11 +5,13 @@
 
 Signatures and the proofs of draws are sr25519's, which Python's library has not: this program checks the digests, places, draws
 and sums. It takes the 32 bytes of each draw from FILE (a JSON list with a list of hex texts for each bundle; `muster audit replay
---json` prints them as "draws"), and does not check who signed.
+--json` prints them as "draws"), and does not check who signed. Where a bundle shows keys of nonces, their 32 bytes follow those of
+the draws ("nonce_keys").
 """
 
 import base64
 import hashlib
+import hmac
 import json
 import math
 import struct
@@ -98,7 +100,8 @@ def proof(text):
     found = {"digest": r.digest, "session": r.take(16), "sequence": r.number(8), "previous": r.take(32)}
     r.take(32)
     found |= {"audience": r.take(32), "client": r.maybe(lambda: r.take(32)), "attestation": r.take(32)}
-    r.maybe(lambda: r.take(32)), r.maybe(lambda: r.take(32)), r.text(), r.text(), r.take(2), r.maybe(r.text)
+    found |= {"client_nonce": r.maybe(lambda: r.take(32)), "nonce": r.maybe(lambda: r.take(32))}
+    r.text(), r.text(), r.take(2), r.maybe(r.text)
     found |= {"scheme": r.number(1), "input": r.take(32)}
     r.take(32), r.take(8), r.take(32), r.take(8), r.maybe(lambda: r.take(8)), r.take(8)
     if r.number(1):
@@ -320,15 +323,40 @@ def check_words(given, p):
     require(sha(base64.b64decode(words["request"], validate=True)) == p["input"], "another request")
 
 
-def check_log(bundle, buckets):
+def equal_facts(p):
+    return p["client"], p["client_nonce"], p["input"]
+
+
+def is_derived(p, nonce_key, ordinals):
+    """Whether the key gives the proof's nonce for one of so many ordinals."""
+    maybe = b"\0" if p["client_nonce"] is None else b"\1" + p["client_nonce"]
+    facts = b"muster/gateway-nonce/1" + p["attestation"] + p["client"] + maybe + p["input"]
+    return any(hmac.digest(nonce_key, facts + struct.pack(">Q", ordinal), "sha256") == p["nonce"] for ordinal in range(ordinals))
+
+
+def nonce_state(given, p, keys, equal):
+    ended = given["bucket"] // 12
+    of_time = [keys.get(period) for period in (ended, ended - 1) if period >= 0]
+    own, ordinals = True, min(equal, 64)
+    if isinstance(given["origin"], dict):
+        client = sha(b"muster/own-client/1" + bytes.fromhex(given["origin"]["canary"]["salt"]))
+        own, ordinals = p["client"] == client and p["client_nonce"] is None, 1
+    if own and any(nonce_key is not None and is_derived(p, nonce_key, ordinals) for nonce_key in of_time):
+        return "derived"
+    return "unchecked" if None in of_time else "foreign"
+
+
+def check_log(bundle, buckets, keys):
     answers, unlogged, places, prompts = [], 0, set(), set()
     for session in bundle["sessions"]:
         a = attestation(session["attestation"])
         model = a["model"] is None or a["model"] == raw(bundle["calibration"]["model"])
         ours = a["miner"] in map(key, bundle["miners"]) and a["audience"] == key(bundle["validator"])
         require(ours and model and a["image"] == raw(bundle["calibration"]["engine"]), "an attestation of another miner, model or engine")
-        previous = a["digest"]
+        previous, equal = a["digest"], {}
         numbered = [(proof(given["proof"]), given) for given in session["answers"]] + [(proof(text), None) for text in session.get("others", [])]
+        for p, _ in numbered:
+            equal[equal_facts(p)] = equal.get(equal_facts(p), 0) + 1
         for sequence, (p, given) in enumerate(sorted(numbered, key=lambda one: one[0]["sequence"])):
             fits = p["session"] == a["session"] and p["sequence"] == sequence and p["previous"] == previous and p["audience"] == a["audience"]
             require(fits and p["attestation"] == a["digest"], "a proof of another session, or a gap")
@@ -348,38 +376,45 @@ def check_log(bundle, buckets):
             require(a["miner"] in h["ppm"], "a bucket without the miner's share")
             check_words(given, p)
             drawn = le64(sha(b"muster/draw/1" + h["draw"] + p["digest"])) * 10**6 < h["ppm"][a["miner"]] << 64
-            answers.append((place, given, p, canary or drawn))
+            nonce = nonce_state(given, p, keys, equal[equal_facts(p)])
+            answers.append((place, given, p, canary or drawn, nonce))
     return sorted(answers, key=lambda answer: answer[0]), unlogged
 
 
-def scores(given, p):
+def scores(given, p, nonce):
     outcome = given.get("outcome")
     by_reference = (outcome or {}).get("scored", [])
     require(len(by_reference) <= 2, "more scores than references")
     by_reference = by_reference + [None] * (2 - len(by_reference))
     for tokens in by_reference:
         require(tokens is None or (0 < len(tokens) <= 131_072 and len(tokens) == p.get("tokens", len(tokens))), "another number of tokens")
-    return [None if tokens is None else cells_of(tokens) for tokens in by_reference]
+    return [None if tokens is None or nonce == "foreign" else cells_of(tokens) for tokens in by_reference]
 
 
 def replay(text, draws):
     bundle = json.loads(text)
     answers = [answer for session in bundle["sessions"] for answer in session["answers"]]
     has_words = any(answer.get("words") is not None for answer in answers)
-    wordless = bundle["format"] == "muster/audit-bundle/1" and not has_words
-    require(wordless or bundle["format"] == "muster/audit-bundle/2", "another format")
+    shown = bundle.get("nonce_keys", [])
+    plain = bundle["format"] == "muster/audit-bundle/1" and not has_words and not shown
+    require(plain or bundle["format"] == "muster/audit-bundle/2", "another format")
     require(bundle["calibration"]["format"] == "muster/audit-calibration/1", "another format of the calibration")
     first, second = bundle["references"]
     differ = (first["machine"], first["engine"]) != (second["machine"], second["engine"])
     require(differ and first["engine"] == bundle["calibration"]["engine"], "references that are one, or of another engine")
-    logged, unlogged = check_log(bundle, check_buckets(bundle, draws))
+    draws, nonce_keys = draws[: len(bundle["buckets"])], draws[len(bundle["buckets"]) :]
+    periods = [one["period"] for one in shown]
+    require(len(nonce_keys) == len(shown) and periods == sorted(set(periods)), "a key for each period, in rising order")
+    keys = dict(zip(periods, map(bytes.fromhex, nonce_keys)))
+    logged, unlogged = check_log(bundle, check_buckets(bundle, draws), keys)
     audited = [answer for answer in logged if answer[3]]
-    clients, tested = {}, []
-    for place, given, p, _ in audited:
+    clients, tested, nonces = {}, [], {"derived": 0, "foreign": 0, "unchecked": 0}
+    for place, given, p, _, nonce in audited:
         stratum = p["client"], place[0] // 288
         clients[stratum] = clients.get(stratum, 0) + 1
         if clients[stratum] <= 4:
-            tested.append((given["origin"] == "user", scores(given, p)))
+            tested.append((given["origin"] == "user", scores(given, p, nonce)))
+            nonces[nonce] += 1
     calibration = Calibration(bundle["calibration"])
     everything = test([cells for _, cells in tested], calibration.plain)
     public = test([cells for private, cells in tested if not private], calibration.convicting)
@@ -398,7 +433,7 @@ def replay(text, draws):
     else:
         verdict = "convicted" if confirmed(public) else "suspect"
     quality = 0 if verdict == "convicted" else 500 if verdict == "suspect" and discriminates else 1000
-    return {
+    return ({"nonces": nonces} if shown else {}) | {
         "bundle": "sha256:" + hashlib.sha256(text.encode()).hexdigest(), "verdict": verdict, "discriminates": discriminates,
         "quality_per_mille": quality, "level": str(calibration.level), "alternatives": calibration.tested,
         "counts": {

@@ -147,7 +147,7 @@ impl Error {
             Self::Bind(error) => error.code(),
             Self::Gateway(GatewayError::Bind(error)) => error.code(),
             Self::Gateway(GatewayError::Store(error)) => error.code(),
-            Self::Gateway(GatewayError::Address(_))
+            Self::Gateway(GatewayError::Address(_) | GatewayError::Tokenizer(_))
             | Self::Collateral(_)
             | Self::OperatorToken(_)
             | Self::DialRules(_)

@@ -16,6 +16,9 @@ const SKEW: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct AnswerProof {
     id: String,
+    /// The nonce of the request; without it the id is the nonce, as in earlier releases.
+    #[serde(default)]
+    nonce: Option<String>,
     verdict: String,
     model: String,
     miner: MinerKey,
@@ -71,7 +74,7 @@ fn check_statements(found: &AnswerProof, id: &str) -> Result<(ResponseProof, Att
     let envelope = Envelope::<ResponseProof>::from_text(text).map_err(in_words)?;
     let proof = envelope.statement().map_err(in_words)?;
     let nonce = proof.gateway_nonce.map(|nonce| nonce.hex());
-    if found.id != id || nonce.as_deref() != Some(id) {
+    if found.id != id || nonce.as_ref() != Some(found.nonce.as_ref().unwrap_or(&found.id)) {
         return Err("The proof is of another answer.".to_owned());
     }
     // The proof is judged alone. Only the validator can see whether an earlier proof of the session is missing.

@@ -110,7 +110,7 @@ impl AuditBackend for ValidatorAudits {
             match self.state.subnet.chain().block_hash(BlockNumber(block)).await {
                 Ok(hash) => hash.map(Digest::from_bytes),
                 Err(error) => {
-                    tracing::warn!(block, error = %Causes(&error), "a draw waits for the hash of its block");
+                    tracing::warn!(block, error = %Causes(&error), "the log of answers waits for the hash of a block");
                     None
                 }
             }

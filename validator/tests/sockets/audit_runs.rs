@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_audit::replay;
+use muster_audit::{RevealedNonceKey, replay};
 use muster_audit_runner::PlantedCheat;
 use muster_gateway::Settings as GatewaySettings;
 use muster_identity::Keypair;
@@ -13,7 +13,7 @@ use muster_process::operator_token::OperatorToken;
 use muster_protocol::wire::checks::CheckState;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::ToFacilitator;
-use muster_protocol::{Digest, ImageId, JobId};
+use muster_protocol::{Digest, ImageId, JobId, ValidatorKey};
 use muster_session_pool::Service;
 use muster_validator_config::TrustedMinerConfig;
 use serde_json::{Value, json};
@@ -183,6 +183,13 @@ impl Audited {
         self.draw(1, OWN_PROMPTS.into()).await;
     }
 
+    /// The bundle of an audit, byte for byte.
+    async fn bundle(&self, run: &Value) -> String {
+        let path = format!("/v0/audits/{}", run["bundle"].as_str().unwrap());
+        let url = self.world.status_url(&path).await;
+        reqwest::get(url).await.unwrap().text().await.unwrap()
+    }
+
     /// The audit of what has gathered.
     pub(crate) async fn audit(&self) -> Value {
         let run = self.world.ask(reqwest::Method::POST, "/v0/audits/runs");
@@ -314,6 +321,43 @@ async fn a_users_report_about_a_session_orders_an_audit_and_its_conviction_refun
                 .len(),
             1
         );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nonces_follow_from_a_key_that_is_told_once_it_is_not_used_any_more() {
+    audited(model(true, None), async |audited| {
+        let url = audited.world.status_url("/v0/audits/nonce-keys/0").await;
+        let early = reqwest::get(&url).await.unwrap();
+        assert_eq!(early.status(), 404);
+        let said = early.json::<Value>().await.unwrap().to_string();
+        assert!(said.contains("from block 600 on"), "{said}");
+        audited.world.chain.seal_to(600);
+        audited.world.seen(600).await;
+        let told = within("the key", async {
+            loop {
+                let told: Value = reqwest::get(&url).await.unwrap().json().await.unwrap();
+                if told["key"].is_string() {
+                    return told;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let revealed: RevealedNonceKey = serde_json::from_value(told.clone()).unwrap();
+        let read = |name: &str| -> Digest { serde_json::from_value(told[name].clone()).unwrap() };
+        let validator: ValidatorKey = serde_json::from_value(told["validator"].clone()).unwrap();
+        let netuid = u16::try_from(told["netuid"].as_u64().unwrap()).unwrap();
+        let key = revealed.check(&validator, &read("genesis"), netuid).unwrap();
+        assert_eq!(told["key"], hex::encode(key), "{told}");
+        let run = audited.audit().await;
+        assert_eq!(run["verdict"], "convicted", "{run}");
+        let bundle = audited.bundle(&run).await;
+        let nonces = replay(&bundle).unwrap().nonces.unwrap();
+        // The user may have asked before the validator had its first block, and an own prompt never is.
+        assert!(nonces.derived >= 16 && nonces.foreign <= 1, "{nonces:?}");
+        assert!(bundle.contains(r#""format":"muster/audit-bundle/2""#));
     })
     .await;
 }

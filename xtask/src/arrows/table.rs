@@ -154,6 +154,8 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-gateway", "muster-gateway-client", "keys, bodies and errors are read and answered alike at both ends"),
     arrow("muster-gateway", "muster-response-proof", "the gateway checks and keeps response proofs"),
     arrow("muster-gateway", "muster-openai", "the gateway counts tokens and refuses in OpenAI's words"),
+    arrow("muster-token-count", "muster-openai", "counts have the form in which OpenAI's usage is read"),
+    arrow("muster-gateway", "muster-token-count", "the gateway counts tokens by the tokenizer that the whitelist names"),
     arrow("muster-gateway", "muster-session-pool", "the gateway carries out what the pool decides"),
     arrow("muster-gateway", "muster-sealed-client", "the gateway sends its clients' requests to sealed sessions"),
     arrow("muster-grading", "muster-hardware-proof", "a batch is made of hardware proofs"),

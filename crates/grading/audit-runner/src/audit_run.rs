@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_audit::{Calibration, OpenedCanary, OpenedWords, ReferenceMachine, UnusableReason};
+use muster_audit::{
+    Calibration, OpenedCanary, OpenedWords, ReferenceMachine, RevealedNonceKey, UnusableReason,
+};
 use muster_gateway::store::{AnswerWords, LoggedAnswer, WordConsent};
 use muster_process::error::Causes;
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
@@ -16,16 +18,19 @@ use muster_store::StoreError;
 use muster_validator_store::AuditOrigin;
 use uuid::Uuid;
 
-use crate::RunnerState;
 use crate::adoption::AdoptionRefusal;
 use crate::evidence::{
-    BothOutcomes, DrawnBucket, EvidenceInputs, ReferenceOutcome, WholeSession, assemble, whole_session,
+    BothOutcomes, DrawnBucket, EvidenceInputs, ReferenceOutcome, WholeSession, assemble, nonce_periods,
+    whole_session,
 };
 use crate::gathering::Subject;
 use crate::log_keeper::leaf_hashes;
 use crate::reference::Reference;
-use crate::score_request::{AnswerIds, ids_of, score_request};
+use crate::score_request::{
+    AnswerIds, ScoreRequest, check_text_scores, check_whole, ids_of, score_request, text_request,
+};
 use crate::store::{AuditRun, RunState};
+use crate::{HiddenKey, RunnerState};
 
 /// How often a reference that has died is started again in one audit.
 const MAX_RESTARTS: usize = 2;
@@ -233,7 +238,8 @@ impl Bench {
         let scope = &subject.scope;
         subject.outcomes = state.store.outcomes(&scope.model, scope.since).await?;
         subject.words = state.store.opened_words(&scope.model, scope.since).await?;
-        let inputs = subject.into_inputs(state, &self.calibration, &self.machines);
+        let nonce_keys = subject.reveal_nonce_keys(state).await?;
+        let inputs = subject.into_inputs(state, &self.calibration, &self.machines, nonce_keys);
         let Some(inputs) = inputs else {
             return Ok(CollectedEvidence::Inconsistent);
         };
@@ -256,10 +262,12 @@ impl Bench {
         is_own: bool,
         known: &BothOutcomes,
     ) -> Result<(), StoreError> {
-        let body = match state.log.store().find_words(&answer.id).await? {
+        let asked = match state.log.store().find_words(&answer.id).await? {
             None => Err(UnusableReason::NotAudited),
             Some(words) => match readable(answer, &words) {
-                Ok((proof, ids)) => {
+                Err(reason) => Err(reason),
+                Ok((proof, None)) => text_request(&answer.model, &proof, &words),
+                Ok((proof, Some(ids))) => {
                     if let Some(opened) = publishable(answer, is_own, &proof, &words, &ids) {
                         state
                             .store
@@ -268,15 +276,14 @@ impl Bench {
                     }
                     score_request(&answer.model, &proof, &words.request, &ids)
                 }
-                Err(reason) => Err(reason),
             },
         };
         let mut both = 0;
         for (place, finding) in known.iter().enumerate() {
-            let outcome = match &body {
+            let outcome = match &asked {
                 _ if finding.is_some() => finding.clone(),
                 Err(reason) => Some(ReferenceOutcome::Unusable(*reason)),
-                Ok(body) => self.score_by(state, place, body.clone()).await,
+                Ok(asked) => self.score_by(state, place, asked).await,
             };
             if let Some(outcome) = outcome {
                 both += 1;
@@ -297,10 +304,15 @@ impl Bench {
         &mut self,
         state: &RunnerState,
         place: usize,
-        body: Vec<u8>,
+        asked: &ScoreRequest,
     ) -> Option<ReferenceOutcome> {
         let reference = self.references.get(place)?.as_ref()?;
-        let reason = match reference.score(state, body).await {
+        let scored = reference.score(state, asked.body.clone()).await;
+        let scored = match asked.is_text {
+            true => scored.and_then(check_text_scores),
+            false => scored,
+        };
+        let reason = match scored {
             Ok(tokens) => return Some(ReferenceOutcome::Scored(tokens)),
             Err(reason) => reason,
         };
@@ -350,14 +362,19 @@ enum Restart {
     Failed,
 }
 
-/// An answer's proof and the ids of its tokens.
+/// An answer's proof and the ids of its tokens, if the response states them.
 fn readable(
     answer: &LoggedAnswer,
     words: &AnswerWords,
-) -> Result<(ResponseProof, AnswerIds), UnusableReason> {
+) -> Result<(ResponseProof, Option<AnswerIds>), UnusableReason> {
     let proof = proof_of(answer).ok_or(UnusableReason::TruncatedBody)?;
-    let ids = ids_of(&proof, words)?;
-    Ok((proof, ids))
+    check_whole(&proof, words)?;
+    match ids_of(&proof, words) {
+        Ok(ids) => Ok((proof, Some(ids))),
+        // The session signed ids that the stored body does not have.
+        Err(reason) if proof.tokens.is_some() => Err(reason),
+        Err(_) => Ok((proof, None)),
+    }
 }
 
 /// The words of an answer that a bundle may open: those to own prompts and of consenting clients, if the session
@@ -452,6 +469,7 @@ impl AuditedSubject {
         state: &RunnerState,
         calibration: &Calibration,
         machines: &[ReferenceMachine],
+        nonce_keys: Vec<RevealedNonceKey>,
     ) -> Option<EvidenceInputs> {
         Some(EvidenceInputs {
             auditor: state.auditor()?,
@@ -462,9 +480,28 @@ impl AuditedSubject {
             sessions: self.sessions,
             buckets: self.buckets,
             canaries: self.canaries,
+            nonce_keys,
             outcomes: self.outcomes,
             words: self.words,
         })
+    }
+
+    /// The keys of the audited answers' nonces, as far as they are public. Answers of the last two hours are shown
+    /// without.
+    async fn reveal_nonce_keys(&self, state: &RunnerState) -> Result<Vec<RevealedNonceKey>, StoreError> {
+        let answers = self.sessions.iter().flat_map(|session| &session.answers);
+        let audited = answers.filter(|answer| answer.is_drawn || self.canaries.contains_key(&answer.id));
+        let mut keys = Vec::new();
+        for period in nonce_periods(audited) {
+            match state.reveal_nonce_key(period).await {
+                Ok(told) => keys.push(told.revealed),
+                Err(HiddenKey::Store(error)) => return Err(error),
+                Err(hidden @ (HiddenKey::NotYet(_) | HiddenKey::NotUsed | HiddenKey::NoChain)) => {
+                    tracing::info!(period = period.0, %hidden, "a bundle lacks a key of nonces");
+                }
+            }
+        }
+        Ok(keys)
     }
 }
 

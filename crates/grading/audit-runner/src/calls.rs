@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use muster_audit::MAX_BUNDLE_BYTES;
+use muster_audit::{MAX_BUNDLE_BYTES, NoncePeriod};
 use muster_gateway::store::{LoggedAnswer, StoredBucket};
 use muster_process::error::Causes;
 use muster_process::operator_token::OperatorToken;
@@ -30,7 +30,7 @@ use crate::backend::AuditBackend;
 use crate::evidence::BothOutcomes;
 use crate::notices::leaf_outcome;
 use crate::reports::{AuditReports, NoReport};
-use crate::{AuditRunner, OrderRefusal};
+use crate::{AuditRunner, HiddenKey, OrderRefusal};
 
 /// The longest text of a signed appeal, in bytes.
 const MAX_APPEAL_BYTES: usize = 8 * 1024;
@@ -155,6 +155,17 @@ impl From<OrderRefusal> for CallRefusal {
     }
 }
 
+impl From<HiddenKey> for CallRefusal {
+    fn from(hidden: HiddenKey) -> Self {
+        let status = match hidden {
+            HiddenKey::NotYet(_) | HiddenKey::NotUsed => StatusCode::NOT_FOUND,
+            HiddenKey::NoChain => StatusCode::SERVICE_UNAVAILABLE,
+            HiddenKey::Store(error) => return error.into(),
+        };
+        Self(status, hidden.to_string())
+    }
+}
+
 fn not_found(error: &str) -> CallRefusal {
     CallRefusal(StatusCode::NOT_FOUND, error.to_owned())
 }
@@ -180,6 +191,7 @@ impl AuditCalls {
             )
             .route("/v0/audits/self-tests/{test}", get(self_test_bundle))
             .route("/v0/audits/buckets/{bucket}", get(read_bucket))
+            .route("/v0/audits/nonce-keys/{period}", get(read_nonce_key))
             .with_state(Arc::new(OpenCalls {
                 calls: self,
                 reports: AuditReports::default(),
@@ -355,6 +367,24 @@ async fn read_bucket(State(open): CallState, Path(bucket): Path<u64>) -> Result<
     let is_due = runner.is_reveal_due(&closed);
     let found = runner.store().revealed_outcomes(bucket.0, is_due).await?;
     Ok(Json(view(&closed, &answers, &found, is_due)))
+}
+
+/// The key of a period's nonces, once no nonce is made by it any more.
+async fn read_nonce_key(State(open): CallState, Path(period): Path<u64>) -> Result<Json<Value>, CallRefusal> {
+    let runner = open.calls.runner.as_ref();
+    let runner = runner.ok_or_else(|| not_found("this validator has no gateway, so it makes no nonces"))?;
+    let period = NoncePeriod(period);
+    let told = runner.state.reveal_nonce_key(period).await?;
+    Ok(Json(json!({
+        "validator": open.calls.validator,
+        "genesis": told.auditor.genesis,
+        "netuid": told.auditor.netuid,
+        "period": period.0,
+        "first_block": period.first_block(),
+        "block_hash": told.revealed.block_hash,
+        "proof": told.revealed.proof,
+        "key": hex::encode(told.key),
+    })))
 }
 
 /// Hears a miner's appeal against a verdict. The signature admits it: no token is needed.

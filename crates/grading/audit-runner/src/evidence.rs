@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
-    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, Calibration, OpenedCanary,
-    OpenedWords, Origin, ReferenceMachine, SessionEvidence, TokenScore, UnusableReason,
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, Calibration, NoncePeriod,
+    OpenedCanary, OpenedWords, Origin, ReferenceMachine, RevealedNonceKey, SessionEvidence, TokenScore,
+    UnusableReason,
 };
 use muster_gateway::store::{LoggedAnswer, StoredBucket, WordConsent};
 use muster_identity::ProvenOutput;
@@ -58,6 +59,8 @@ pub(crate) struct EvidenceInputs {
     pub(crate) buckets: BTreeMap<u64, DrawnBucket>,
     /// The opened places of own prompts, by the ids of their answers.
     pub(crate) canaries: BTreeMap<String, OpenedCanary>,
+    /// The keys of nonces that are public, by rising period.
+    pub(crate) nonce_keys: Vec<RevealedNonceKey>,
     /// The results by the ids of answers.
     pub(crate) outcomes: BTreeMap<String, BothOutcomes>,
     /// The words of audited answers that may be published, by the ids of the answers.
@@ -95,6 +98,16 @@ pub(crate) fn whole_session(
         }
     }
     (!whole.answers.is_empty()).then_some(whole)
+}
+
+/// The periods whose keys give the nonces of the audited answers: an answer began in the period of its bucket or in the
+/// one before.
+pub(crate) fn nonce_periods<'a>(audited: impl Iterator<Item = &'a LoggedAnswer>) -> BTreeSet<NoncePeriod> {
+    audited
+        .map(|answer| NoncePeriod::of_bucket(answer.bucket))
+        .flat_map(|ended| [Some(ended), ended.previous()])
+        .flatten()
+        .collect()
 }
 
 /// The bundle; `None` if what is stored does not fit together.
@@ -141,6 +154,7 @@ pub(crate) fn assemble(inputs: &EvidenceInputs) -> Option<AuditBundle> {
         references: inputs.references.clone(),
         buckets: buckets?,
         sessions: sessions?,
+        nonce_keys: inputs.nonce_keys.clone(),
     })
 }
 
@@ -257,6 +271,23 @@ mod tests {
             Some(words(Some("e30=")))
         );
         assert_eq!(open_words(&canary, &words(Some("e30="))), Some(words(None)));
+    }
+
+    #[test]
+    fn the_keys_of_an_answers_own_period_and_of_the_one_before_are_shown() {
+        let ended_in = |bucket| {
+            let mut one = answer(1, 0);
+            one.bucket.0 = bucket;
+            one
+        };
+        let periods = |buckets: &[u64]| {
+            let answers: Vec<LoggedAnswer> = buckets.iter().map(|bucket| ended_in(*bucket)).collect();
+            let periods = nonce_periods(answers.iter());
+            periods.into_iter().map(|period| period.0).collect::<Vec<u64>>()
+        };
+        assert_eq!(periods(&[0, 11]), [0]);
+        assert_eq!(periods(&[12, 40, 41]), [0, 1, 2, 3]);
+        assert_eq!(periods(&[]), [0_u64; 0]);
     }
 
     #[test]

@@ -37,10 +37,10 @@ mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use muster_audit::{Calibration, RescorablePair, TokenScore};
+use muster_audit::{Calibration, NoncePeriod, RescorablePair, RevealedNonceKey, TokenScore};
 use muster_gateway::store::StoredBucket;
 use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_gateway::{AnswerLog, Gateway};
@@ -121,6 +121,31 @@ pub enum OrderRefusal {
     Stopping,
 }
 
+/// A key of nonces with all that is needed to check it.
+#[derive(Clone, Copy)]
+pub(crate) struct RevealedKey {
+    pub(crate) key: [u8; 32],
+    pub(crate) revealed: RevealedNonceKey,
+    pub(crate) auditor: AuditorFacts,
+}
+
+/// Why a key of nonces is not told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HiddenKey {
+    /// Nonces may still be made by it.
+    #[error("the key of these nonces is told from block {0} on")]
+    NotYet(u64),
+    /// The validator made no nonces by this key, or has forgotten it.
+    #[error("this validator made no nonces in that period, or it is too long ago")]
+    NotUsed,
+    /// The chain has not answered yet.
+    #[error("the chain has not answered yet")]
+    NoChain,
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// The state that the tasks of a runner share.
 pub(crate) struct RunnerState {
     pub(crate) settings: Settings,
@@ -144,6 +169,8 @@ pub(crate) struct RunnerState {
     pub(crate) hearing: tokio::sync::Mutex<()>,
     /// The bundles whose appeals have a session for fresh answers now.
     pub(crate) asking: parking_lot::Mutex<BTreeSet<Digest>>,
+    /// The newest block that the log's keeper has seen; 0 before the first.
+    pub(crate) seen_block: AtomicU64,
     on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
@@ -190,6 +217,23 @@ impl RunnerState {
         let window = self.clock.now().minus(self.settings.window());
         let appeals = self.store.appeals(window).await?;
         Ok(appeals::judged_since(subject, &appeals, window))
+    }
+
+    /// The key of a period's nonces, which everybody may know.
+    pub(crate) async fn reveal_nonce_key(&self, period: NoncePeriod) -> Result<RevealedKey, HiddenKey> {
+        let auditor = self.auditor().ok_or(HiddenKey::NoChain)?;
+        if self.seen_block.load(Ordering::Acquire) < period.reveal_block() {
+            return Err(HiddenKey::NotYet(period.reveal_block()));
+        }
+        let hash = self.store.nonce_period(period).await?;
+        let hash = hash.ok_or(HiddenKey::NotUsed)?;
+        let (key, revealed) =
+            RevealedNonceKey::prove(&self.keypair, &auditor.genesis, auditor.netuid, period, hash);
+        Ok(RevealedKey {
+            key,
+            revealed,
+            auditor,
+        })
     }
 
     /// Reports that the store has failed.
@@ -239,6 +283,7 @@ impl AuditRunner {
             outcomes_due: AtomicBool::new(true),
             hearing: tokio::sync::Mutex::default(),
             asking: parking_lot::Mutex::default(),
+            seen_block: AtomicU64::new(0),
             on_store_failure: deps.on_store_failure,
         });
         let (orders, waiting) = mpsc::channel(MAX_WAITING_ORDERS);

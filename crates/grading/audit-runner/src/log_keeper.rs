@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use muster_audit::BucketDraw;
+use muster_audit::{BucketDraw, NoncePeriod, RevealedNonceKey};
 use muster_gateway::store::{LoggedAnswer, StoredBucket, StoredDraw};
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of};
@@ -23,6 +23,33 @@ pub(crate) struct LogKeeper {
     state: Arc<RunnerState>,
     /// The last bucket that was looked at: closed, or without answers.
     looked_at: Option<BucketNumber>,
+    /// The period whose key the gateway's nonces are made by.
+    nonces_of: Option<NoncePeriod>,
+}
+
+/// The change of the key of the gateway's nonces at a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyChange {
+    /// The key in use is that of the block's period.
+    Keep,
+    /// The key of this period is wanted. `in_use` says whether the one in use may go on until it is there.
+    Renew { period: NoncePeriod, in_use: bool },
+}
+
+/// The change of key at a block. The key of the period before may be in use for as long as it is not public.
+pub(crate) fn key_change(block: u64, nonces_of: Option<NoncePeriod>) -> KeyChange {
+    let period = NoncePeriod::of_block(block);
+    match nonces_of {
+        Some(in_use) if in_use >= period => KeyChange::Keep,
+        Some(in_use) => KeyChange::Renew {
+            period,
+            in_use: block < in_use.reveal_block(),
+        },
+        None => KeyChange::Renew {
+            period,
+            in_use: false,
+        },
+    }
 }
 
 /// The bucket that may be closed at a block: the one that has just ended, as long as its draw block does not exist.
@@ -37,6 +64,7 @@ impl LogKeeper {
         Self {
             state,
             looked_at: last_closed,
+            nonces_of: None,
         }
     }
 
@@ -45,6 +73,8 @@ impl LogKeeper {
         let Some(auditor) = self.state.auditor() else {
             return Ok(None);
         };
+        self.renew_nonce_key(auditor, block).await?;
+        self.state.seen_block.store(block, Ordering::Release);
         let closable = closable_bucket(block, self.looked_at);
         if let Some(bucket) = closable {
             self.close(auditor, bucket).await?;
@@ -56,6 +86,34 @@ impl LogKeeper {
             }
         }
         Ok(closable)
+    }
+
+    /// Gives the gateway the key of its nonces, as soon as the first block of a period is final.
+    async fn renew_nonce_key(&mut self, auditor: AuditorFacts, block: u64) -> Result<(), StoreError> {
+        let state = &self.state;
+        let (period, in_use) = match key_change(block, self.nonces_of) {
+            KeyChange::Keep => return Ok(()),
+            KeyChange::Renew { period, in_use } => (period, in_use),
+        };
+        let stored = state.store.nonce_period(period).await?;
+        let hash = match stored {
+            Some(hash) => Some(hash),
+            None => state.backend.block_hash(period.first_block()).await,
+        };
+        if let Some(hash) = hash {
+            // Before the first nonce, so that every key that was used can be revealed.
+            let now = state.clock.now();
+            state.store.put_nonce_period(period, &hash, now).await?;
+            let (key, _) =
+                RevealedNonceKey::prove(&state.keypair, &auditor.genesis, auditor.netuid, period, hash);
+            state.log.use_nonce_key(Some(key));
+            self.nonces_of = Some(period);
+        } else if !in_use {
+            // The key in use is public by now, so nonces by it could be foreseen.
+            state.log.use_nonce_key(None);
+            self.nonces_of = None;
+        }
+        Ok(())
     }
 
     async fn close(&self, auditor: AuditorFacts, bucket: BucketNumber) -> Result<(), StoreError> {
@@ -192,6 +250,25 @@ pub(crate) fn leaf_hashes(answers: &[LoggedAnswer]) -> Option<Vec<Digest>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_key_of_nonces_changes_with_the_period_and_is_not_used_once_it_is_public() {
+        let change = |block, in_use: Option<u64>| key_change(block, in_use.map(NoncePeriod));
+        let renew = |period, in_use| KeyChange::Renew {
+            period: NoncePeriod(period),
+            in_use,
+        };
+        assert_eq!(change(5, None), renew(0, false), "the first key");
+        assert_eq!(change(299, Some(0)), KeyChange::Keep);
+        assert_eq!(change(300, Some(0)), renew(1, true));
+        assert_eq!(change(599, Some(0)), renew(1, true), "its block is not known yet");
+        assert_eq!(change(600, Some(0)), renew(2, false), "the key is public");
+        assert_eq!(
+            change(299, Some(1)),
+            KeyChange::Keep,
+            "an older block of another node"
+        );
+    }
 
     #[test]
     fn a_bucket_is_closed_between_its_end_and_its_draw_block_and_once() {

@@ -129,7 +129,7 @@ fn prompt_at(list: &CanaryList, root: Digest, position: u64) -> Option<NextPromp
         root,
         position,
         body: body_of(canary),
-        client: Digest::of(&[b"muster/own-client/1".as_slice(), &canary.salt].concat()),
+        client: canary.client(),
         model: asked.get("model")?.as_str()?.to_owned(),
     })
 }

@@ -38,9 +38,8 @@ async fn score_pair(
         prompt: pair.prompt.clone(),
         output: pair.output.clone(),
     };
-    let body = score_request(model, &pair.proof, &pair.request, &ids);
-    let scored = match body {
-        Ok(body) => reference.score(state, body).await,
+    let scored = match score_request(model, &pair.proof, &pair.request, &ids) {
+        Ok(asked) => reference.score(state, asked.body).await,
         Err(reason) => Err(reason),
     };
     match scored {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_audit::{Canary, CanaryList, OpenedWords};
+use muster_audit::{Canary, CanaryList, NoncePeriod, OpenedWords};
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
 use muster_store::{During as _, StoreError, begin};
 use serde::Serialize;
@@ -180,6 +180,36 @@ impl AuditStore {
                 Ok((read_column(row, "response_id")?, place))
             })
             .collect()
+    }
+
+    /// Keeps the hash of a period's first block. A period that is known keeps its hash.
+    pub(crate) async fn put_nonce_period(
+        &self,
+        period: NoncePeriod,
+        block_hash: &Digest,
+        now: Timestamp,
+    ) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO nonce_periods (period, block_hash, began_at) VALUES ($1, $2, $3) \
+             ON CONFLICT (period) DO NOTHING",
+        )
+        .bind(to_signed(period.0))
+        .bind(block_hash.to_string())
+        .bind(now.micros())
+        .execute(&self.pool)
+        .await
+        .during("keep the first block of a period of nonces")?;
+        Ok(())
+    }
+
+    /// The hash of a period's first block; `None` if no nonce of the period was made by its key.
+    pub(crate) async fn nonce_period(&self, period: NoncePeriod) -> Result<Option<Digest>> {
+        let row = sqlx::query("SELECT block_hash FROM nonce_periods WHERE period = $1")
+            .bind(to_signed(period.0))
+            .fetch_optional(&self.pool)
+            .await
+            .during("read the first block of a period of nonces")?;
+        row.map(|row| parse_column(&row, "block_hash")).transpose()
     }
 
     /// The proven answers of each miner and model since a time.

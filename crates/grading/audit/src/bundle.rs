@@ -8,18 +8,20 @@ use serde::{Deserialize, Serialize};
 use crate::calibration::Calibration;
 use crate::canaries::OpenedCanary;
 use crate::margin_cells::TokenScore;
+use crate::nonce_keys::RevealedNonceKey;
 
 /// The format and version of a bundle. It changes with every change of the rules or their constants.
 pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/2";
-/// The format before this one, whose bundles open no words. They are replayed by the same rules.
-pub(crate) const BUNDLE_FORMAT_WITHOUT_WORDS: &str = "muster/audit-bundle/1";
+/// The format before this one, whose bundles open no words and show no keys of nonces. They are replayed by the same
+/// rules.
+pub(crate) const BUNDLE_FORMAT_1: &str = "muster/audit-bundle/1";
 /// The largest text of a bundle that is read, in bytes.
 pub const MAX_BUNDLE_BYTES: usize = 64 * 1024 * 1024;
 
 /// The evidence about the answers that the miners of one coldkey gave for one model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditBundle {
-    /// The format and version: [`BUNDLE_FORMAT`].
+    /// The format and version, [`BUNDLE_FORMAT`].
     pub format: String,
     /// The chain's genesis hash.
     pub genesis: Digest,
@@ -41,6 +43,9 @@ pub struct AuditBundle {
     pub buckets: Vec<BucketEvidence>,
     /// The sessions that answered, each with all its answers from the first one on.
     pub sessions: Vec<SessionEvidence>,
+    /// The keys of nonces that are revealed already, by rising period.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nonce_keys: Vec<RevealedNonceKey>,
 }
 
 /// A machine that scored answers.

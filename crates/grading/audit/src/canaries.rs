@@ -10,6 +10,8 @@ use muster_protocol::Digest;
 use muster_response_proof::{hash_chunk, inclusion_path, root_by_path, root_of};
 use serde::{Deserialize, Serialize};
 
+const OWN_CLIENT_TAG: &[u8] = b"muster/own-client/1";
+
 /// One prompt of the list: the body of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Canary {
@@ -23,6 +25,15 @@ impl Canary {
     fn hash(&self) -> Digest {
         hash_chunk(&[self.salt.as_slice(), &self.request].concat())
     }
+
+    /// The pseudonym under which the prompt is asked. It follows from the salt, so it cannot be chosen for a nonce.
+    pub fn client(&self) -> Digest {
+        own_client(&self.salt)
+    }
+}
+
+fn own_client(salt: &[u8; 32]) -> Digest {
+    Digest::of(&[OWN_CLIENT_TAG, salt.as_slice()].concat())
 }
 
 /// A list of prompts of which the bucket headers name the root.
@@ -79,14 +90,21 @@ impl OpenedCanary {
         STANDARD.decode(&self.request).ok()
     }
 
-    /// The request, if the prompt stands at its place in the list with this root.
-    pub fn check(&self, root: &Digest) -> Option<Vec<u8>> {
+    /// The pseudonym under which the prompt has to be asked; `None` if the salt cannot be decoded.
+    pub fn client(&self) -> Option<Digest> {
+        let mut salt = [0; 32];
+        hex::decode_to_slice(&self.salt, &mut salt).ok()?;
+        Some(own_client(&salt))
+    }
+
+    /// The prompt, if it stands at its place in the list with this root.
+    pub fn check(&self, root: &Digest) -> Option<Canary> {
         let mut salt = [0; 32];
         hex::decode_to_slice(&self.salt, &mut salt).ok()?;
         let request = STANDARD.decode(&self.request).ok()?;
         let canary = Canary { salt, request };
         let found = root_by_path(canary.hash(), self.position, self.length, &self.path)?;
-        (found == *root).then_some(canary.request)
+        (found == *root).then_some(canary)
     }
 }
 
@@ -107,8 +125,8 @@ mod tests {
         let (list, root) = (list(), list().root());
         for position in 0..5 {
             let opened = list.open(position).unwrap();
-            let request = opened.check(&root).unwrap();
-            assert_eq!(request, list.next(position).unwrap().request);
+            let found = opened.check(&root);
+            assert_eq!(found.as_ref(), list.next(position));
             let moved = OpenedCanary {
                 position: (position + 1) % 5,
                 ..opened.clone()

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_identity::verify;
 use muster_protocol::{Digest, Hotkey, MinerKey};
 use muster_response_proof::{
-    AnswerLeaf, Attestation, AuditShare, BucketHeader, Envelope, ResponseProof, Sealable, Text, body_digest,
-    root_by_path,
+    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, ResponseProof, Sealable, Text,
+    body_digest, root_by_path,
 };
 
 use crate::bundle::{AnswerEvidence, AuditBundle, BucketEvidence, Origin, SessionEvidence};
 use crate::draw::BucketDraw;
+use crate::nonce_keys::{NoncePeriod, is_derived_nonce};
 use crate::replay_error::ReplayError;
 
 /// An answer whose signatures and place in the log were checked.
@@ -23,6 +24,18 @@ pub(crate) struct CheckedAnswer<'a> {
     pub(crate) stratum: Digest,
     /// Whether the draw or the committed list makes it one to audit.
     pub(crate) is_audited: bool,
+    pub(crate) nonce: NonceState,
+}
+
+/// Whether the rule of nonces gave an answer its nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NonceState {
+    /// A revealed key gives it.
+    Derived,
+    /// No key of its time gives it: the validator may have chosen it. The answer counts for the miner.
+    Foreign,
+    /// The bundle does not show all keys of its time.
+    Unchecked,
 }
 
 /// A bucket whose header and draw were checked.
@@ -38,19 +51,26 @@ pub(crate) struct CheckedLog<'a> {
     /// Answers to clients that are not in the log.
     pub(crate) unlogged: usize,
     pub(crate) draws: Vec<BucketDraw>,
+    /// The keys of nonces, by rising period.
+    pub(crate) nonce_keys: Vec<[u8; 32]>,
 }
 
 /// Checks everything that was signed.
 pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayError> {
     let buckets = check_buckets(bundle)?;
+    let keys = check_nonce_keys(bundle)?;
     let (mut answers, mut unlogged, mut seen) = (Vec::new(), 0, SeenPlaces::default());
     for (place, session) in bundle.sessions.iter().enumerate() {
         let attested = check_attestation(bundle, place, &session.attestation)?;
-        for numbered in attested.check_numbers(session)? {
+        let numbered = attested.check_numbers(session)?;
+        let equal = EqualRequests::of(&numbered);
+        for numbered in numbered {
             match numbered.evidence {
                 Some(evidence) => {
                     let NumberedProof { proof, digest, .. } = numbered;
-                    answers.push(attested.check_answer(&buckets, &mut seen, evidence, proof, digest)?);
+                    let mut answer = attested.check_answer(&buckets, &mut seen, evidence, proof, digest)?;
+                    answer.nonce = check_nonce(&keys, &equal, &answer);
+                    answers.push(answer);
                 }
                 None => unlogged += usize::from(numbered.proof.client.is_some()),
             }
@@ -62,7 +82,78 @@ pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayEr
         answers,
         unlogged,
         draws,
+        nonce_keys: keys.into_values().collect(),
     })
+}
+
+/// The keys of nonces by their periods.
+fn check_nonce_keys(bundle: &AuditBundle) -> Result<BTreeMap<u64, [u8; 32]>, ReplayError> {
+    let mut keys: BTreeMap<u64, [u8; 32]> = BTreeMap::new();
+    for revealed in &bundle.nonce_keys {
+        let period = revealed.period;
+        let follows = keys.last_key_value().is_none_or(|(last, _)| *last < period);
+        let key = revealed.check(&bundle.validator, &bundle.genesis, bundle.netuid);
+        let key = key.filter(|_| follows).ok_or(ReplayError::NonceKey { period })?;
+        keys.insert(period, key);
+    }
+    Ok(keys)
+}
+
+/// The numbers of a session's proofs that are of the same client, client's nonce and request.
+struct EqualRequests(BTreeMap<RequestFacts, u64>);
+
+type RequestFacts = (Option<Digest>, Option<[u8; 32]>, Digest);
+
+fn request_facts(proof: &ResponseProof) -> RequestFacts {
+    let client_nonce = proof.client_nonce.map(|nonce| *nonce.as_bytes());
+    (proof.client, client_nonce, proof.input)
+}
+
+impl EqualRequests {
+    fn of(numbered: &[NumberedProof<'_>]) -> Self {
+        let mut counts = BTreeMap::new();
+        for one in numbered {
+            *counts.entry(request_facts(&one.proof)).or_default() += 1;
+        }
+        Self(counts)
+    }
+
+    fn count(&self, proof: &ResponseProof) -> u64 {
+        self.0.get(&request_facts(proof)).copied().unwrap_or_default()
+    }
+}
+
+/// Whether a key of the answer's time gives its nonce. An answer began in the period of its bucket or in the one
+/// before it.
+fn check_nonce(
+    keys: &BTreeMap<u64, [u8; 32]>,
+    equal: &EqualRequests,
+    answer: &CheckedAnswer<'_>,
+) -> NonceState {
+    let ended = NoncePeriod::of_bucket(BucketNumber(answer.evidence.bucket));
+    let periods = [Some(ended), ended.previous()];
+    let of_time: Vec<Option<&[u8; 32]>> = periods
+        .iter()
+        .flatten()
+        .map(|period| keys.get(&period.0))
+        .collect();
+    let proof = &answer.proof;
+    let (is_own, equal_requests) = match &answer.evidence.origin {
+        // Own prompts are asked once, under a pseudonym and without a nonce that the validator could choose.
+        Origin::Canary(opened) => {
+            let is_own = opened.client().is_some_and(|client| proof.client == Some(client));
+            (is_own && proof.client_nonce.is_none(), 1)
+        }
+        Origin::User | Origin::Consenting => (true, equal.count(proof)),
+    };
+    let gives = |key: &&[u8; 32]| is_derived_nonce(proof, key, equal_requests);
+    if is_own && of_time.iter().copied().flatten().any(|key| gives(&key)) {
+        NonceState::Derived
+    } else if of_time.iter().all(Option::is_some) {
+        NonceState::Foreign
+    } else {
+        NonceState::Unchecked
+    }
 }
 
 /// A proof at its place among all proofs of its session.
@@ -250,6 +341,7 @@ impl AttestedSession {
             digest,
             stratum,
             is_audited: is_canary || bucket.draw.draws(&digest, *ppm),
+            nonce: NonceState::Unchecked,
         })
     }
 }
@@ -285,9 +377,9 @@ fn check_canary(
         Origin::User | Origin::Consenting => Some(false),
         Origin::Canary(opened) => {
             let root = bucket.header.canaries;
-            let request = opened.check(&root)?;
+            let canary = opened.check(&root)?;
             let is_fresh = seen.canaries.insert((root, opened.position));
-            let digest = body_digest::digest_input(proof.scheme, &request);
+            let digest = body_digest::digest_input(proof.scheme, &canary.request);
             (is_fresh && digest == proof.input).then_some(true)
         }
     }

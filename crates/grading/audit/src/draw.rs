@@ -8,7 +8,6 @@ use sha2::{Digest as _, Sha256};
 use crate::seeded_numbers::first_number;
 
 const DRAW_DOMAIN: &str = "muster/audit-draw/1";
-const NONCE_DOMAIN: &str = "muster/audit-nonce/1";
 const DRAWN_TAG: &str = "muster/draw/1";
 
 const CHECK_DOMAIN: &str = "muster/cross-check-draw/1";
@@ -116,46 +115,6 @@ impl BucketDraw {
     pub fn hex(&self) -> String {
         hex::encode(self.0)
     }
-}
-
-/// The key of an epoch's nonces, and the proof with which the validator reveals it an epoch later. `first_hash` is the
-/// hash of the epoch's first block.
-pub fn nonce_key(
-    validator: &Keypair,
-    genesis: &Digest,
-    netuid: u16,
-    first_hash: &Digest,
-) -> ([u8; 32], ProvenOutput) {
-    let message = nonce_message(genesis, netuid, first_hash);
-    validator.prove_output(&VrfInput {
-        domain: NONCE_DOMAIN,
-        message: &message,
-    })
-}
-
-/// Checks a revealed key of nonces; `None` if it is not the validator's for this epoch.
-pub fn check_nonce_key(
-    validator: &ValidatorKey,
-    genesis: &Digest,
-    netuid: u16,
-    first_hash: &Digest,
-    proof: &ProvenOutput,
-) -> Option<[u8; 32]> {
-    let message = nonce_message(genesis, netuid, first_hash);
-    let input = VrfInput {
-        domain: NONCE_DOMAIN,
-        message: &message,
-    };
-    proof.check(&validator.0, &input)
-}
-
-fn nonce_message(genesis: &Digest, netuid: u16, first_hash: &Digest) -> Vec<u8> {
-    [
-        genesis.as_bytes().as_slice(),
-        &netuid.to_be_bytes(),
-        first_hash.as_bytes(),
-    ]
-    .concat()
 }
 
 #[cfg(test)]

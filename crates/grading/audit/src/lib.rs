@@ -14,6 +14,7 @@ pub mod fixed_point;
 mod honest_bound;
 mod likelihood;
 mod margin_cells;
+mod nonce_keys;
 mod opened_words;
 pub mod premise;
 mod replay;
@@ -37,15 +38,20 @@ pub use calibration::{
 pub use canaries::{Canary, CanaryList, OpenedCanary};
 pub use curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
 pub use detection::{Detection, DetectionSettings, MedianRange, detect};
-pub use draw::{BucketDraw, DrawBlock, check_nonce_key, nonce_key};
+pub use draw::{BucketDraw, DrawBlock};
 pub use e_process::{ALARM, CONFIRMATION, EProcess, LEAST_LOG2, Restart, SHARES};
 pub use honest_bound::HonestBound;
 pub use likelihood::{CAP_LOG2, LikelihoodTable};
 pub use margin_cells::{
     CellCounts, ENTROPY_BINS, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, MAX_TOKENS, Margin, TokenScore,
 };
+pub use nonce_keys::{
+    MAX_ORDINALS, NoncePeriod, RevealedNonceKey, check_nonce_key, is_derived_nonce, nonce_key,
+};
 pub use opened_words::{RescorablePair, digest_of_ids};
-pub use replay::{AnswerTally, ReplayedBundle, judge_by, replay, replay_with_bundle, rescorable_pairs};
+pub use replay::{
+    AnswerTally, NonceTally, ReplayedBundle, judge_by, replay, replay_with_bundle, rescorable_pairs,
+};
 pub use replay_error::ReplayError;
 pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};
 pub use seeded_numbers::SeededNumbers;

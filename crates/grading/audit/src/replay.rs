@@ -6,11 +6,9 @@ use muster_protocol::{Digest, Hotkey};
 use muster_response_proof::{DAY_BUCKETS, ResponseProof};
 use serde::Serialize;
 
-use crate::bundle::{
-    AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_WITHOUT_WORDS, MAX_BUNDLE_BYTES, Origin,
-};
+use crate::bundle::{AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_1, MAX_BUNDLE_BYTES, Origin};
 use crate::calibration::{CALIBRATION_FORMAT, Calibration, CalibrationLevel, ExceededPremise};
-use crate::checked_log::{CheckedAnswer, CheckedLog, check_log};
+use crate::checked_log::{CheckedAnswer, CheckedLog, NonceState, check_log};
 use crate::draw::BucketDraw;
 use crate::fixed_point::ONE;
 use crate::likelihood::LikelihoodTable;
@@ -54,6 +52,37 @@ pub struct ReplayedBundle {
     pub off_rates: Vec<RateInterval>,
     /// The draws from the buckets, 64 hex digits each.
     pub draws: Vec<String>,
+    /// The nonces of the tested answers; `None` if the bundle shows no key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonces: Option<NonceTally>,
+    /// The keys of nonces, 64 hex digits each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nonce_keys: Vec<String>,
+}
+
+/// The numbers of tested answers by their nonces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NonceTally {
+    /// A revealed key gives the nonce.
+    pub derived: usize,
+    /// No key of the answer's time gives the nonce. The answer's scores do not count.
+    pub foreign: usize,
+    /// The bundle does not show all keys of the answer's time.
+    pub unchecked: usize,
+}
+
+impl NonceTally {
+    fn of(tested: &[&CheckedAnswer<'_>]) -> Self {
+        let mut tally = Self::default();
+        for answer in tested {
+            match answer.nonce {
+                NonceState::Derived => tally.derived += 1,
+                NonceState::Foreign => tally.foreign += 1,
+                NonceState::Unchecked => tally.unchecked += 1,
+            }
+        }
+        tally
+    }
 }
 
 /// The numbers of answers in a bundle.
@@ -143,6 +172,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
         answers,
         unlogged,
         draws,
+        nonce_keys,
     } = check_log(bundle)?;
     for answer in &answers {
         check_words(answer)?;
@@ -175,6 +205,8 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
         tests,
         off_rates: judged.off_rates(),
         draws: draws.iter().map(BucketDraw::hex).collect(),
+        nonces: (!nonce_keys.is_empty()).then(|| NonceTally::of(&tested)),
+        nonce_keys: nonce_keys.iter().map(hex::encode).collect(),
     };
     Ok((replayed, wealth))
 }
@@ -191,7 +223,7 @@ fn read(text: &str) -> Result<AuditBundle, ReplayError> {
 fn check_formats(bundle: &AuditBundle) -> Result<(), ReplayError> {
     let is_known = match bundle.format.as_str() {
         BUNDLE_FORMAT => true,
-        BUNDLE_FORMAT_WITHOUT_WORDS => !has_words(bundle),
+        BUNDLE_FORMAT_1 => !has_words(bundle) && bundle.nonce_keys.is_empty(),
         _ => false,
     };
     if !is_known || bundle.calibration.format != CALIBRATION_FORMAT {
@@ -338,6 +370,15 @@ const fn publicity(origin: &Origin) -> Publicity {
 
 /// The counts of an answer by the first and by the second reference.
 fn scores(answer: &CheckedAnswer<'_>) -> Result<[Option<CellCounts>; 2], ReplayError> {
+    let cells = stated_scores(answer)?;
+    match answer.nonce {
+        NonceState::Derived | NonceState::Unchecked => Ok(cells),
+        // The validator may have searched for a seed on which honest rounding shows.
+        NonceState::Foreign => Ok([None, None]),
+    }
+}
+
+fn stated_scores(answer: &CheckedAnswer<'_>) -> Result<[Option<CellCounts>; 2], ReplayError> {
     match &answer.evidence.outcome {
         None => Ok([None, None]),
         // All reasons count alike: an answer that nobody scored counts for the miner.

@@ -77,6 +77,12 @@ pub enum ReplayError {
         /// The number of the answer.
         sequence: u64,
     },
+    /// A key of nonces is not the validator's for its block, or stands out of order.
+    #[error("the key of nonces of period {period} is not the validator's for its block, or out of order")]
+    NonceKey {
+        /// The number of the period.
+        period: u64,
+    },
     /// Scores are there for another number of tokens than the proof states, or for too many.
     #[error("answer {sequence} of session {session} has another number of tokens than its proof states")]
     TokenCount {

@@ -163,6 +163,7 @@ impl Settings {
             // Grading answers no user: its sessions are paid by their time.
             input_tokens_per_s: 0,
             output_tokens_per_s: 0,
+            tokenizer: None,
         })
     }
 

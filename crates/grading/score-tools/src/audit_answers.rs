@@ -50,6 +50,14 @@ fn describe(replayed: &ReplayedBundle) -> String {
         "{} answers in the log, {} audited, {} of them beyond four of a client and day, {} scored, {} not scored",
         counts.logged, counts.audited, counts.beyond_client, counts.scored, counts.unscored
     );
+    let _ = match &replayed.nonces {
+        None => writeln!(text, "nonces: the bundle shows no key, so they are not checked"),
+        Some(nonces) => writeln!(
+            text,
+            "nonces: {} follow from the revealed keys, {} do not and are not tested, {} have no key yet",
+            nonces.derived, nonces.foreign, nonces.unchecked
+        ),
+    };
     let _ = writeln!(text, "tested against: {}", list(&replayed.alternatives));
     for exceeded in &replayed.exceeded {
         let _ = writeln!(

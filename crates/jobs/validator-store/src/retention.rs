@@ -37,6 +37,7 @@ const ANSWER_TABLES: &[&str] = &[
     "other_proofs",
     "canaries",
     "audit_runs",
+    "nonce_periods",
     "audit_verdicts",
     "self_tests",
     "audit_offers",
@@ -493,6 +494,12 @@ impl RetentionCutoffs {
                 "answer_buckets",
                 "DELETE FROM answer_buckets WHERE bucket IN (SELECT b.bucket FROM answer_buckets AS b \
                  WHERE b.closed_at < $1 AND EXISTS (SELECT 1 FROM answer_buckets AS n WHERE n.bucket > b.bucket) LIMIT $2)",
+                [self.answers.micros()],
+            ),
+            rows(
+                "nonce_periods",
+                "DELETE FROM nonce_periods WHERE period IN \
+                 (SELECT period FROM nonce_periods WHERE began_at < $1 LIMIT $2)",
                 [self.answers.micros()],
             ),
             rows(

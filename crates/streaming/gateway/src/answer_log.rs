@@ -10,6 +10,7 @@ use std::sync::Arc;
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
 
+use crate::nonces::NonceMaker;
 use crate::store::{GatewayStore, LoggedAnswer, StoredBucket, StoredDraw};
 use crate::word_keys::WordKeys;
 
@@ -18,11 +19,17 @@ use crate::word_keys::WordKeys;
 pub struct AnswerLog {
     store: GatewayStore,
     words: Arc<WordKeys>,
+    nonces: Arc<NonceMaker>,
 }
 
 impl AnswerLog {
-    pub(crate) const fn new(store: GatewayStore, words: Arc<WordKeys>) -> Self {
-        Self { store, words }
+    pub(crate) const fn new(store: GatewayStore, words: Arc<WordKeys>, nonces: Arc<NonceMaker>) -> Self {
+        Self { store, words, nonces }
+    }
+
+    /// Makes the nonces of all later requests by this key of the validator's; random ones without a key.
+    pub fn use_nonce_key(&self, key: Option<[u8; 32]>) {
+        self.nonces.use_key(key);
     }
 
     /// The tables behind the log.

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use muster_openai::{BodyKind, OpenAiError};
-use muster_response_proof::RequestNonce;
 
 /// The header with the id under which a client finds the proof of its answer later.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -25,8 +24,30 @@ pub(crate) fn is_event_stream(content_type: Option<&str>) -> bool {
     BodyKind::of(content_type) == BodyKind::Events
 }
 
-/// The value of [`REQUEST_ID`].
-pub(crate) fn request_id(nonce: &RequestNonce) -> HeaderValue {
-    // Hex digits are always a valid header value.
-    HeaderValue::from_str(&nonce.hex()).unwrap_or_else(|_| HeaderValue::from_static(""))
+/// The id of one answer and of its proof: 32 random bytes. It is told to the client before any session has the request,
+/// so it is not the nonce that the session signs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AnswerId([u8; 32]);
+
+impl AnswerId {
+    /// Draws an id.
+    ///
+    /// # Errors
+    /// The operating system has no randomness.
+    pub(crate) fn draw() -> Result<Self, getrandom::Error> {
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes)?;
+        Ok(Self(bytes))
+    }
+
+    /// The 64 hex digits by which the answer is found.
+    pub(crate) fn hex(&self) -> String {
+        hex::encode(self.0)
+    }
+
+    /// The value of [`REQUEST_ID`].
+    pub(crate) fn header(&self) -> HeaderValue {
+        // Hex digits are always a valid header value.
+        HeaderValue::from_str(&self.hex()).unwrap_or_else(|_| HeaderValue::from_static(""))
+    }
 }

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use muster_protocol::{Digest, JobId, MinerKey};
-use muster_sealed_client::{SealedSession, draw_nonce};
+use muster_sealed_client::SealedSession;
 use muster_session_pool::{CloseReason, SessionNumber};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::answer_parts::AnswerPart;
+use crate::answer_parts::{AnswerId, AnswerPart};
 use crate::request::RelayedRequest;
 use crate::scheduler::{SessionEnd, SessionStart, StreamRequest};
 use crate::session;
@@ -109,28 +109,45 @@ async fn ask_one(
     question: FreshQuestion,
     answered: OnAnswer<'_>,
 ) -> bool {
-    let Ok(nonce) = draw_nonce() else { return false };
+    match ask_session(state, line, question).await {
+        Ok(id) => {
+            answered(place, id).await;
+            true
+        }
+        Err(error) => {
+            tracing::info!(session = %line.id(), error, "a fresh question was not answered");
+            false
+        }
+    }
+}
+
+/// Asks one session, in the way of every client's question. Returns the answer's id once the answer is stored.
+///
+/// # Errors
+/// The session did not answer; the reason in words.
+pub(crate) async fn ask_session(
+    state: &Arc<GatewayState>,
+    line: &Arc<SealedSession>,
+    question: FreshQuestion,
+) -> Result<String, String> {
+    let id = AnswerId::draw().map_err(|error| error.to_string())?;
     let request = RelayedRequest {
         path: "/v1/chat/completions",
         body: question.body,
         client: question.client,
         client_nonce: None,
-        nonce,
+        id,
         consent: WordConsent::Publish,
     };
     let (sender, mut parts) = mpsc::channel(PART_CAPACITY);
     let stream = StreamRequest::of_session(NUMBER, Arc::clone(line));
     let relaying = session_relay::run(Arc::clone(state), stream, request, sender);
-    drop(state.tasks.spawn("fresh question", relaying));
-    let mut is_answered = true;
+    drop(state.tasks.spawn("own question", relaying));
+    let mut refused = None;
     while let Some(part) = parts.recv().await {
         if let AnswerPart::Refused(error) = part {
-            tracing::info!(session = %line.id(), %error, "a fresh question was not answered");
-            is_answered = false;
+            refused = Some(error.to_string());
         }
     }
-    if is_answered {
-        answered(place, nonce.hex()).await;
-    }
-    is_answered
+    refused.map_or_else(|| Ok(id.hex()), Err)
 }

@@ -14,6 +14,7 @@ use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
 use muster_protocol::{Digest, JobId, MinerKey};
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
+use muster_token_count::TokenizerError;
 use sqlx::AnyPool;
 use tokio::sync::Semaphore;
 
@@ -27,6 +28,7 @@ use crate::settings::Settings;
 use crate::state::GatewayState;
 use crate::store::{GatewayStore, WordConsent};
 use crate::submission::{Question, submit};
+use crate::token_counters::TokenCounters;
 use crate::{dispatcher, routes};
 use muster_sealed_client::SealedSession;
 
@@ -42,6 +44,9 @@ pub enum GatewayError {
     /// The database failed.
     #[error("the gateway cannot use its store")]
     Store(#[from] StoreError),
+    /// A model's tokenizer cannot be used.
+    #[error("the gateway cannot count tokens by a model's tokenizer")]
+    Tokenizer(#[from] TokenizerError),
 }
 
 /// The services of its process that a gateway uses.
@@ -71,7 +76,7 @@ impl Gateway {
     /// Opens at this address and begins to keep sessions.
     ///
     /// # Errors
-    /// The address cannot be bound, or the store fails.
+    /// The address cannot be bound, a model's tokenizer cannot be used, or the store fails.
     pub async fn open(bind: SocketAddr, settings: Settings, deps: GatewayDeps) -> Result<Self, GatewayError> {
         let listener = listen::bind(bind).await?;
         let address = listener.local_addr().map_err(GatewayError::Address)?;
@@ -90,6 +95,7 @@ impl Gateway {
         }
         // The check of the configuration has found no defects in the services.
         let whitelist = Whitelist::new(settings.services.clone()).unwrap_or_default();
+        let counters = TokenCounters::open(whitelist.services())?;
         let (handle, commands) = SchedulerHandle::new();
         let scheduler = SessionScheduler::new(whitelist.services(), settings.limits());
         let state = Arc::new(GatewayState {
@@ -98,6 +104,8 @@ impl Gateway {
             backend: deps.backend,
             store,
             words: Arc::default(),
+            nonces: Arc::default(),
+            counters,
             scheduler: handle,
             clock: deps.clock,
             permits: Arc::new(Semaphore::new(settings.requests)),
@@ -163,13 +171,18 @@ impl Gateway {
         self.state.scheduler.drain_session(job);
     }
 
-    pub(crate) fn state(&self) -> &GatewayState {
+    pub(crate) const fn state(&self) -> &Arc<GatewayState> {
         &self.state
     }
 
     /// The log of its proven answers.
     pub fn answer_log(&self) -> AnswerLog {
-        AnswerLog::new(self.state.store.clone(), Arc::clone(&self.state.words))
+        let state = &self.state;
+        AnswerLog::new(
+            state.store.clone(),
+            Arc::clone(&state.words),
+            Arc::clone(&state.nonces),
+        )
     }
 
     /// Asks a session for a chat completion on the validator's own behalf, under this pseudonym: the request takes the
@@ -192,7 +205,7 @@ impl Gateway {
                 refused = Some(error);
             }
         }
-        refused.map_or_else(|| Ok(asked.nonce.hex()), Err)
+        refused.map_or_else(|| Ok(asked.id.hex()), Err)
     }
 
     /// Asks a miner questions of the validator's own in a session that is opened for them and closed afterwards.

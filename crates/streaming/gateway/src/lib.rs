@@ -6,10 +6,10 @@
 //!
 //! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
 //! events), `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`,
-//! `request`, `relay`, `settlement` and `reply` (one request), [`store`] (what is durable), [`AnswerLog`] (what may be
-//! audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`], [`fresh_session`] and
-//! [`trusted_sessions`] serve every session that a validator orders, the gateway's or not; the answers of a
-//! [`logged_session`] stand in the log.
+//! `request`, `nonces`, `relay`, `token_counters`, `settlement` and `reply` (one request), [`store`] (what is durable),
+//! [`AnswerLog`] (what may be audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`],
+//! [`fresh_session`] and [`trusted_sessions`] serve every session that a validator orders, the gateway's or not; the
+//! answers of a [`logged_session`] stand in the log.
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
@@ -21,6 +21,7 @@ mod dispatcher;
 pub mod fresh_session;
 mod gateway;
 pub mod logged_session;
+mod nonces;
 pub mod own_jobs;
 pub mod proof_record;
 mod proof_view;
@@ -35,6 +36,7 @@ mod settlement;
 mod state;
 pub mod store;
 mod submission;
+mod token_counters;
 mod transcript;
 pub mod trusted_sessions;
 mod waiting_response;

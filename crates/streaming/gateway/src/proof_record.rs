@@ -86,7 +86,8 @@ impl ProofRecord {
         let text = text.ok_or_else(|| InvalidRecord::NoProof(self.view.verdict.clone()))?;
         let envelope = Envelope::<ResponseProof>::from_text(text)?;
         let proof = envelope.statement()?;
-        if proof.gateway_nonce.map(|nonce| nonce.hex()).as_deref() != Some(&self.view.id) {
+        let nonce = self.view.nonce.as_ref().unwrap_or(&self.view.id);
+        if proof.gateway_nonce.map(|nonce| nonce.hex()).as_ref() != Some(nonce) {
             return Err(InvalidRecord::Mismatch("answer"));
         }
         // The proof is judged alone. Only the validator can see whether an earlier proof of the session is missing.
@@ -244,7 +245,8 @@ mod tests {
         let sealed = Envelope::new(&proof, |bytes| keys.session.sign(bytes)).to_text();
         ProofRecord {
             view: ProofView {
-                id: RequestNonce::from_bytes([7; 32]).hex(),
+                id: "ab".repeat(32),
+                nonce: Some(RequestNonce::from_bytes([7; 32]).hex()),
                 verdict: "proven".to_owned(),
                 model: "m".to_owned(),
                 miner: attestation.miner,
@@ -281,6 +283,12 @@ mod tests {
                 .unwrap()
                 .has_transcript
         );
+    }
+
+    #[tokio::test]
+    async fn a_record_of_an_earlier_release_has_its_nonce_as_its_id() {
+        let old = |r: &mut ProofRecord| r.view.id = r.view.nonce.take().unwrap();
+        assert!(check(old).await.unwrap().has_transcript);
     }
 
     #[tokio::test]
@@ -327,7 +335,11 @@ mod tests {
                 Box::new(move |r| r.view.validator = ValidatorKey(other(8))),
                 "another validator",
             ),
-            (Box::new(|r| r.view.id = "00".repeat(32)), "another answer"),
+            (
+                Box::new(|r| r.view.nonce = Some("00".repeat(32))),
+                "another answer",
+            ),
+            (Box::new(|r| r.view.nonce = None), "another answer"),
             (Box::new(|r| r.view.proof = None), "without a proof"),
             (
                 Box::new(|r| r.view.attestation = "AAAA".to_owned()),

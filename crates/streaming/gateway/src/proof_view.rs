@@ -7,8 +7,12 @@ use serde::{Deserialize, Serialize};
 /// One answer with its proof and the attestation of its session: all that a third party needs to check it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProofView {
-    /// The answer's id: the nonce that the gateway drew for it, 64 hex digits.
+    /// The answer's id, 64 hex digits.
     pub id: String,
+    /// The nonce that the gateway gave the session with the request, 64 hex digits. Gateways of earlier releases do not
+    /// state it: there the id is the nonce.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<String>,
     /// `proven`, or why the answer is not proven.
     pub verdict: String,
     /// The model that answered.

@@ -9,6 +9,7 @@ use muster_response_proof::headers::{AUDIT_CONSENT, CLIENT_NONCE};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::answer_parts::AnswerId;
 use crate::store::WordConsent;
 
 /// A client's request, as it is sent to a session.
@@ -18,8 +19,8 @@ pub(crate) struct RelayedRequest {
     pub(crate) body: Bytes,
     pub(crate) client: Digest,
     pub(crate) client_nonce: Option<RequestNonce>,
-    /// Drawn by the gateway; also the id of the answer's proof.
-    pub(crate) nonce: RequestNonce,
+    /// The id of the answer and of its proof.
+    pub(crate) id: AnswerId,
     /// The client's consent about its words.
     pub(crate) consent: WordConsent,
 }

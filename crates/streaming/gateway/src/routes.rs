@@ -16,10 +16,10 @@ use muster_http::server::ClientAddress;
 use muster_openai::OpenAiError;
 use muster_process::connections::{AddressGroup, ConnectionPermit};
 use muster_protocol::Digest;
+use muster_response_proof::{Envelope, ResponseProof};
 use muster_session_pool::Service;
 use serde_json::{Value, json};
 
-use crate::answer_parts::request_id;
 use crate::auth::ClientPseudonym;
 use crate::proof_view::ProofView;
 use crate::request::{read_client_nonce, read_consent};
@@ -141,7 +141,7 @@ async fn try_ask(
     };
     let asked = submit(state, question)?;
     let heartbeat = Duration::from_secs(state.settings.heartbeat_s);
-    Ok(reply(asked.parts, asked.streams, heartbeat, request_id(&asked.nonce)).await)
+    Ok(reply(asked.parts, asked.streams, heartbeat, asked.id.header()).await)
 }
 
 async fn models(State(state): State<Arc<GatewayState>>, _: AdmittedClient) -> Response {
@@ -172,6 +172,12 @@ fn describe(state: &GatewayState, service: &Service) -> Value {
     })
 }
 
+/// The nonce that a session signed; `None` if its statement cannot be decoded.
+fn signed_nonce(proof: &str) -> Option<String> {
+    let envelope = Envelope::<ResponseProof>::from_text(proof).ok()?;
+    Some(envelope.statement().ok()?.gateway_nonce?.hex())
+}
+
 async fn proof(
     State(state): State<Arc<GatewayState>>,
     AdmittedClient(client): AdmittedClient,
@@ -181,6 +187,7 @@ async fn proof(
         // A proof is visible to the client that asked only.
         Ok(Some((response, session))) if response.client == client => Json(ProofView {
             id: response.id,
+            nonce: response.proof.as_deref().and_then(signed_nonce),
             verdict: response.verdict,
             model: response.model,
             miner: session.miner,

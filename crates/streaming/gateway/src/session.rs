@@ -118,7 +118,7 @@ async fn watch(
     news: &mut mpsc::Receiver<JobNews>,
 ) -> Event {
     let interval = Duration::from_secs(state.settings.health_s);
-    let mut proven = line.next_number();
+    let mut healthy = line.healthy_answers();
     loop {
         keep_other_proofs(state, line).await;
         tokio::select! {
@@ -130,10 +130,10 @@ async fn watch(
                 None | Some(JobNews::Ended { .. } | JobNews::Ready { .. }) => return Event::Died(start.session),
             },
             () = state.clock.sleep(interval) => {
-                // An answer that was proven since the last look shows the session's health, too.
-                let before = std::mem::replace(&mut proven, line.next_number());
-                let health = if before < proven { Ok(()) } else { line.check_health().await };
-                proven = line.next_number();
+                // An answer that was proven since the last look shows the session's health, too, unless it is an error
+                // of the engine's.
+                let before = std::mem::replace(&mut healthy, line.healthy_answers());
+                let health = if before < healthy { Ok(()) } else { line.check_health().await };
                 if let Err(reason) = &health {
                     tracing::warn!(session = %line.id(), reason, "a session failed a health check");
                 }
@@ -171,6 +171,7 @@ pub(crate) async fn close(state: &GatewayState, end: SessionEnd) {
             () = state.tasks.token().cancelled_owned() => {}
         }
         let (statement, fault) = line.close().await;
+        state.nonces.forget(line.id());
         keep_other_proofs(state, &line).await;
         is_closed = statement.is_some();
         if let Some(fault) = &fault {

@@ -22,7 +22,7 @@ use muster_session_pool::SessionNumber;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use crate::answer_parts::{AnswerPart, REQUEST_ID, is_event_stream, request_id};
+use crate::answer_parts::{AnswerPart, REQUEST_ID, is_event_stream};
 use crate::request::RelayedRequest;
 use crate::scheduler::{SessionAssignment, StreamRequest};
 use crate::settlement::{AnswerObservation, ObservedEnd};
@@ -148,7 +148,11 @@ impl Attempt<'_> {
         let Some(head) = self.read_head(head) else {
             return AttemptOutcome::Failed;
         };
-        let mut observation = AnswerObservation::new(self.request, head.content_type.as_deref());
+        let mut observation = AnswerObservation::new(
+            self.request,
+            head.content_type.as_deref(),
+            self.state.counters.knows(&self.line.service().model),
+        );
         let first = match self.first_frame(&mut body).await {
             Ok(first) => first,
             Err(outcome) => return outcome,
@@ -183,13 +187,20 @@ impl Attempt<'_> {
 
     /// Sends the request and waits for the answer's head.
     async fn ask(&mut self) -> Result<SealedResponse, AttemptOutcome> {
+        let nonce = match self.state.nonces.make(self.line, self.request) {
+            Ok(nonce) => nonce,
+            Err(error) => {
+                tracing::error!(%error, "the system gives no randomness for a nonce");
+                return Err(AttemptOutcome::Failed);
+            }
+        };
         let question = SealedRequest {
             method: Method::POST,
             path: self.request.path.to_owned(),
             body: self.request.body.clone(),
             client: Some(self.request.client),
             client_nonce: self.request.client_nonce,
-            gateway_nonce: self.request.nonce,
+            gateway_nonce: nonce,
         };
         let answer = tokio::select! {
             biased;
@@ -219,7 +230,7 @@ impl Attempt<'_> {
             .and_then(|kind| kind.to_str().ok())
             .map(str::to_owned);
         keep_response_headers(&mut head.headers);
-        head.headers.insert(REQUEST_ID, request_id(&self.request.nonce));
+        head.headers.insert(REQUEST_ID, self.request.id.header());
         Some(AnswerHead {
             status: head.status,
             headers: head.headers,

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use http::StatusCode;
-use muster_openai::{TokenBounds, TokenMeter};
+use muster_openai::{TokenBounds, TokenMeter, TokenUsage};
 use muster_protocol::Timestamp;
 use muster_response_proof::StreamEnd;
 use muster_sealed_client::{ProofError, ReceivedResponse, SentRequest};
+use muster_token_count::MAX_TEXT;
 use tokio::sync::oneshot;
 
 use crate::request::RelayedRequest;
@@ -36,9 +37,14 @@ pub(crate) struct ObservedEnd {
 }
 
 impl AnswerObservation {
-    pub(crate) fn new(request: &RelayedRequest, content_type: Option<&str>) -> Self {
+    /// `counts_tokens` says whether the texts of the answer are to be counted by the model's tokenizer.
+    pub(crate) fn new(request: &RelayedRequest, content_type: Option<&str>, counts_tokens: bool) -> Self {
+        let meter = TokenMeter::new(content_type, TokenBounds::of(&request.body));
         Self {
-            meter: TokenMeter::new(content_type, TokenBounds::of(&request.body)),
+            meter: match counts_tokens {
+                true => meter.keeping_texts(MAX_TEXT),
+                false => meter,
+            },
             body: (request.consent != WordConsent::Declined).then(Vec::new),
             first_byte_at: None,
         }
@@ -68,14 +74,14 @@ impl AnswerObservation {
     ) {
         let judged = JudgedAnswer::judge(line, asked, seen, observed.end).await;
         let is_proven = judged.sequence.is_some();
-        let usage = self.meter.usage();
-        let earned = if is_proven && observed.status.is_success() {
-            line.service().cost(usage)
-        } else {
-            0
-        };
+        let is_paid = is_proven && observed.status.is_success();
+        if is_proven && !observed.status.is_server_error() {
+            line.note_healthy_answer();
+        }
+        let usage = self.count(state, line, request, is_paid).await;
+        let earned = if is_paid { line.service().cost(usage) } else { 0 };
         let row = ResponseRow {
-            id: request.nonce.hex(),
+            id: request.id.hex(),
             session: line.id(),
             client: request.client,
             model: line.service().model.clone(),
@@ -104,6 +110,28 @@ impl AnswerObservation {
             .await
         {
             state.fail(error);
+        }
+    }
+}
+
+impl AnswerObservation {
+    /// The tokens of the answer: counted if it is paid for and the model's tokenizer is at hand, bounded otherwise.
+    async fn count(
+        &mut self,
+        state: &GatewayState,
+        line: &SealedSession,
+        request: &RelayedRequest,
+        is_paid: bool,
+    ) -> TokenUsage {
+        let texts = self.meter.texts().filter(|_| is_paid);
+        let model = &line.service().model;
+        let counted = match texts {
+            Some(texts) => state.counters.count(model, request.body.clone(), texts).await,
+            None => None,
+        };
+        match counted {
+            Some(counted) => self.meter.usage_by_count(counted),
+            None => self.meter.usage(),
         }
     }
 }

@@ -9,9 +9,11 @@ use tokio::sync::Semaphore;
 
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
+use crate::nonces::NonceMaker;
 use crate::scheduler::SchedulerHandle;
 use crate::settings::Settings;
 use crate::store::GatewayStore;
+use crate::token_counters::TokenCounters;
 use crate::word_keys::WordKeys;
 
 pub(crate) struct GatewayState {
@@ -21,6 +23,8 @@ pub(crate) struct GatewayState {
     pub(crate) backend: Arc<dyn ValidatorBackend>,
     pub(crate) store: GatewayStore,
     pub(crate) words: Arc<WordKeys>,
+    pub(crate) nonces: Arc<NonceMaker>,
+    pub(crate) counters: TokenCounters,
     pub(crate) scheduler: SchedulerHandle,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,

@@ -7,10 +7,9 @@ use bytes::Bytes;
 use muster_openai::OpenAiError;
 use muster_protocol::Digest;
 use muster_response_proof::RequestNonce;
-use muster_sealed_client::draw_nonce;
 use tokio::sync::mpsc;
 
-use crate::answer_parts::AnswerPart;
+use crate::answer_parts::{AnswerId, AnswerPart};
 use crate::request::{RelayedRequest, read_parameters};
 use crate::session_relay;
 use crate::state::GatewayState;
@@ -37,8 +36,8 @@ pub(crate) struct Submitted {
     pub(crate) parts: mpsc::Receiver<AnswerPart>,
     /// Whether the client wants an event stream.
     pub(crate) streams: bool,
-    /// The gateway's nonce, which is the id of the answer.
-    pub(crate) nonce: RequestNonce,
+    /// The id of the answer.
+    pub(crate) id: AnswerId,
 }
 
 /// Queues a question for a session of its model, and relays the answer.
@@ -58,14 +57,14 @@ pub(crate) fn submit(state: &Arc<GatewayState>, question: Question) -> Result<Su
         .iter()
         .position(|service| service.model == model)
         .ok_or_else(|| OpenAiError::UnknownModel(shorten(&model)))?;
-    let nonce = draw_nonce().map_err(|error| OpenAiError::Internal(error.to_string()))?;
+    let id = AnswerId::draw().map_err(|error| OpenAiError::Internal(error.to_string()))?;
     let stream = state.scheduler.enqueue(pool, question.client);
     let request = RelayedRequest {
         path: question.path,
         body: question.body,
         client: question.client,
         client_nonce: question.client_nonce,
-        nonce,
+        id,
         consent: question.consent,
     };
     let (sender, parts) = mpsc::channel(PART_CAPACITY);
@@ -74,11 +73,7 @@ pub(crate) fn submit(state: &Arc<GatewayState>, question: Question) -> Result<Su
         relaying.await;
         drop(permit);
     }));
-    Ok(Submitted {
-        parts,
-        streams,
-        nonce,
-    })
+    Ok(Submitted { parts, streams, id })
 }
 
 /// The beginning of a text that an error repeats.

@@ -4,6 +4,8 @@
 //! request and of the response's text can be, three bytes to a token, and never for a longer response than the request
 //! allows. So text that its reader does not see, such as the reasoning of a model, is paid up to the request's limit.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::stream::{BodyKind, JsonReader};
@@ -69,9 +71,20 @@ pub struct TokenMeter {
     count: TokenCount,
 }
 
+/// The texts of a response's choices, of which the model's tokenizer may count the tokens.
+#[derive(Debug)]
+struct KeptTexts {
+    /// The most bytes of all texts together.
+    max: usize,
+    bytes: usize,
+    choices: BTreeMap<u32, String>,
+}
+
 #[derive(Debug)]
 struct TokenCount {
     bounds: TokenBounds,
+    /// `None` if nobody counts the texts, or they are too long.
+    texts: Option<KeptTexts>,
     /// Pieces of text in the response. Engines send one token in each event.
     pieces: u64,
     /// Bytes of text in the response.
@@ -95,6 +108,8 @@ struct ResponseUsage {
 
 #[derive(Deserialize)]
 struct Choice {
+    #[serde(default)]
+    index: u32,
     #[serde(default)]
     text: Option<String>,
     #[serde(default)]
@@ -128,6 +143,7 @@ impl TokenMeter {
             reader: JsonReader::new(BodyKind::of(content_type), MAX_JSON),
             count: TokenCount {
                 bounds,
+                texts: None,
                 pieces: 0,
                 text_bytes: 0,
                 reported: None,
@@ -135,6 +151,25 @@ impl TokenMeter {
                 saw_error: false,
             },
         }
+    }
+
+    /// Keeps the texts of the response for [`Self::texts`], up to this many bytes.
+    #[must_use]
+    pub fn keeping_texts(mut self, max: usize) -> Self {
+        self.count.texts = Some(KeptTexts {
+            max,
+            bytes: 0,
+            choices: BTreeMap::new(),
+        });
+        self
+    }
+
+    /// The text of each choice, reasoning and calls of tools included, in the order of the choices. `None` if they were
+    /// not kept, or are too long.
+    pub fn texts(&mut self) -> Option<Vec<String>> {
+        self.end();
+        let texts = self.count.texts.take()?;
+        Some(texts.choices.into_values().collect())
     }
 
     /// Takes the next bytes of the body, which may end anywhere.
@@ -157,10 +192,26 @@ impl TokenMeter {
 
     /// The tokens that have passed until now. At the end of the response they are what is paid for and charged.
     pub fn usage(&mut self) -> TokenUsage {
+        self.end();
+        self.count.usage()
+    }
+
+    /// The tokens of a response whose texts the model's tokenizer has counted: the lower of the engine's report and of
+    /// the count, and never more output than the request allows.
+    pub fn usage_by_count(&mut self, counted: TokenUsage) -> TokenUsage {
+        self.end();
+        let reported = self.count.reported.unwrap_or(counted);
+        let most = self.count.bounds.output.unwrap_or(u64::MAX);
+        TokenUsage {
+            input: reported.input.min(counted.input),
+            output: reported.output.min(counted.output).min(most),
+        }
+    }
+
+    fn end(&mut self) {
         if let Some(reader) = &mut self.reader {
             reader.end(|json| self.count.read(json));
         }
-        self.count.usage()
     }
 }
 
@@ -188,6 +239,7 @@ impl TokenCount {
             if bytes > 0 {
                 self.pieces = self.pieces.saturating_add(1);
                 self.text_bytes = self.text_bytes.saturating_add(bytes);
+                self.texts = self.texts.take().and_then(|texts| texts.with(choice));
             }
         }
         if let Some(usage) = read.usage {
@@ -196,6 +248,26 @@ impl TokenCount {
                 output: usage.completion_tokens,
             });
         }
+    }
+}
+
+impl KeptTexts {
+    /// Adds the text of a choice; `None` once the texts are too long.
+    fn with(mut self, choice: &Choice) -> Option<Self> {
+        let text = self.choices.entry(choice.index).or_default();
+        let before = text.len();
+        let messages = choice.delta.iter().chain(&choice.message);
+        let parts = messages.flat_map(|message| [&message.reasoning_content, &message.content]);
+        for part in std::iter::once(&choice.text).chain(parts).flatten() {
+            text.push_str(part);
+        }
+        for message in choice.delta.iter().chain(&choice.message) {
+            if let Some(calls) = &message.tool_calls {
+                text.push_str(&calls.to_string());
+            }
+        }
+        self.bytes = self.bytes.saturating_add(text.len().saturating_sub(before));
+        (self.bytes <= self.max).then_some(self)
     }
 }
 
@@ -256,6 +328,46 @@ mod tests {
         assert_eq!(measured(&body, EVENTS), TokenUsage { input: 14, output: 3 });
         let silent = stream(&["abcdef", "ghi"], None);
         assert_eq!(measured(&silent, EVENTS), TokenUsage { input: 14, output: 2 });
+    }
+
+    #[test]
+    fn texts_are_kept_by_choice_up_to_a_length() {
+        let body = concat!(
+            "data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"c\"}},{\"delta\":{\"content\":\"a\"}}]}\n\n",
+            "data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"b\"}}],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":9}}\n\n",
+        );
+        let kept = |max| {
+            let mut meter = TokenMeter::new(EVENTS, UNLIMITED).keeping_texts(max);
+            meter.update(body.as_bytes());
+            meter.texts()
+        };
+        assert_eq!(kept(3), Some(vec!["ab".to_owned(), "c".to_owned()]));
+        assert_eq!(kept(2), None, "too long");
+        let mut meter = TokenMeter::new(EVENTS, UNLIMITED);
+        meter.update(body.as_bytes());
+        assert_eq!(meter.texts(), None, "nobody counts");
+    }
+
+    #[test]
+    fn the_lower_of_report_and_count_pays() {
+        let by_count = |usage, input, output| {
+            let bounds = TokenBounds {
+                input: 1,
+                output: Some(6),
+            };
+            let mut meter = TokenMeter::new(EVENTS, bounds);
+            meter.update(stream(&["abcdef"], usage).as_bytes());
+            let paid = meter.usage_by_count(TokenUsage { input, output });
+            (paid.input, paid.output)
+        };
+        assert_eq!(by_count(Some((7, 3)), 9, 4), (7, 3), "the report");
+        assert_eq!(by_count(Some((7_000, 3_000)), 9, 4), (9, 4), "the count");
+        assert_eq!(
+            by_count(Some((7_000, 3_000)), 9, 40),
+            (9, 6),
+            "the request's limit"
+        );
+        assert_eq!(by_count(None, 9, 4), (9, 4), "no report");
     }
 
     #[test]

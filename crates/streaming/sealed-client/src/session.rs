@@ -4,7 +4,7 @@ mod proofs;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -88,6 +88,8 @@ pub struct SealedSession {
     proofs: Mutex<SessionProofs>,
     /// Responses that are being passed on.
     under_way: TaskTracker,
+    /// Answers that were proven and show that the service is healthy.
+    healthy_answers: AtomicU64,
     /// Whether this side has ended the session, so that a failure to answer is not the session's fault.
     is_ending: AtomicBool,
 }
@@ -184,6 +186,7 @@ impl SealedSession {
                 others: Vec::new(),
             }),
             under_way: TaskTracker::new(),
+            healthy_answers: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
         };
         // A failing service and a wrong clock show here, before the session serves a client.
@@ -234,6 +237,16 @@ impl SealedSession {
     /// The attempt that runs the job.
     pub fn attempt(&self) -> AttemptId {
         self.proofs().ledger.attestation().attempt
+    }
+
+    /// Notes an answer that was proven and shows that the service is healthy: its status is no server error.
+    pub fn note_healthy_answer(&self) {
+        self.healthy_answers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The number of answers that have shown that the service is healthy.
+    pub fn healthy_answers(&self) -> u64 {
+        self.healthy_answers.load(Ordering::Acquire)
     }
 
     /// Notes that this side ends the session, for no fault of the session's.

@@ -14,4 +14,4 @@ pub mod whitelist;
 
 pub use attestation::{AttestationMismatch, OrderedSession};
 pub use pool::{CloseReason, Effect, Event, Limits, RequestNumber, SessionNumber, SessionPool};
-pub use whitelist::{Service, Whitelist};
+pub use whitelist::{Service, TokenizerFile, Whitelist};

@@ -1,5 +1,7 @@
 //! The whitelist of services: which image serves which model, where it listens, and what it costs.
 
+use std::path::PathBuf;
+
 use indexmap::IndexMap;
 use muster_openai::TokenUsage;
 use muster_protocol::wire::miner::SealTerms;
@@ -40,6 +42,16 @@ pub enum EngineKind {
     Other,
 }
 
+/// The file of a model's tokenizer on the gateway's machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizerFile {
+    /// The path of the model's `tokenizer.json`.
+    pub path: PathBuf,
+    /// SHA-256 of the file: `sha256:` and 64 hex digits.
+    pub sha256: Digest,
+}
+
 /// One entry of the whitelist: an image that serves a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,6 +66,9 @@ pub struct Service {
     /// Digest of weights, dtype, tokenizer and template, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<Digest>,
+    /// The model's tokenizer, by which the gateway counts tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<TokenizerFile>,
     /// The program inside the image.
     #[serde(default)]
     pub engine: EngineKind,

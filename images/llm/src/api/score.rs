@@ -1,14 +1,20 @@
-//! `POST /v1/score`: the probabilities and margins of an answer that is there already.
+//! `POST /v1/score`: the probabilities and margins of an answer that is there already, as the ids of its tokens, or as
+//! its text beside the request that it answers.
+
+mod retrace;
 
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::request::{Common, checked_prompt, has_penalties, model_of, number_of, parameters, seed_of};
+use self::retrace::{Retraced, TextAnswer};
+use super::request::{
+    Common, Plan, chat, checked_prompt, completion, has_penalties, model_of, number_of, parameters, seed_of,
+};
 use super::{ApiError, Service};
 use crate::engine::{Margin, Score, Scored};
 use crate::llama_cpp::Uniforms;
-use crate::noise::ONE;
+use crate::noise::{ONE, Seed};
 use crate::replay::Chooser;
 use crate::sampler::{Parameters, Slack, q24};
 
@@ -38,7 +44,25 @@ struct Given {
     clip: f64,
 }
 
+/// An answer of which the text is known.
+#[derive(Deserialize)]
+struct TextRequest {
+    /// The request that it answers: a chat completion's if it has messages, a completion's otherwise.
+    request: Map<String, Value>,
+    /// The text of its one answer.
+    text: String,
+    /// Why the answer ended, as the engine said: `stop`, `length`, or something else.
+    #[serde(default)]
+    finish_reason: Option<String>,
+    /// The seed of a request that names none.
+    #[serde(default)]
+    muster_seed: Option<String>,
+}
+
 pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiError> {
+    if let Ok(asked) = serde_json::from_slice::<TextRequest>(body) {
+        return run_text(service, asked).await;
+    }
     let request: Request = serde_json::from_slice(body).map_err(|error| ApiError::json(&error))?;
     model_of(service, &request.common)?;
     let likely = request.top_likely.unwrap_or(0);
@@ -68,13 +92,86 @@ pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiE
         slack: slack(request.slack)?,
         likely,
     };
+    Ok(axum::Json(report(service, scored).await?).into_response())
+}
+
+/// Scores an answer as far as its text tells its tokens.
+async fn run_text(service: &Service, asked: TextRequest) -> Result<Response, ApiError> {
+    let (plan, seed) = plan_of(service, &asked)?;
+    let ([prompt], 1) = (plan.prompts.as_slice(), plan.choices) else {
+        return Err(ApiError::param("request", "an answer is scored alone"));
+    };
+    let room = service.shape.context.saturating_sub(prompt.len());
+    let answer = TextAnswer {
+        prompt,
+        parameters: &plan.parameters,
+        seed,
+        text: &asked.text,
+        max_tokens: plan.max_tokens.unwrap_or(room).clamp(1, room.max(1)),
+        is_open: !plan.stops.0.is_empty(),
+        is_ended: asked.finish_reason.as_deref() == Some("stop") && plan.stops.0.is_empty(),
+    };
+    let Retraced { ids, is_whole } = answer.retrace(service).await?;
+    if ids.is_empty() {
+        return Err(ApiError::param(
+            "text",
+            "it does not tell a token of the vocabulary that was chosen",
+        ));
+    }
+    let mut tokens = prompt.clone();
+    tokens.extend(ids);
+    let scored = Score {
+        tokens,
+        prompt: prompt.len(),
+        parameters: plan.parameters.clone(),
+        seed: Some(seed),
+        slack: Slack::default(),
+        likely: 0,
+    };
+    let mut body = report(service, scored).await?;
+    if let Some(object) = body.as_object_mut() {
+        object.insert("retraced".to_owned(), json!({ "whole": is_whole }));
+    }
+    Ok(axum::Json(body).into_response())
+}
+
+/// The request as the engine that answered it read it, and the seed of its answer.
+fn plan_of(service: &Service, asked: &TextRequest) -> Result<(Plan, Seed), ApiError> {
+    let names = |name: &str| asked.request.get(name).is_some_and(|value| !value.is_null());
+    let given = match &asked.muster_seed {
+        None => None,
+        Some(text) => {
+            let mut bytes = [0; 32];
+            hex::decode_to_slice(text, &mut bytes)
+                .map_err(|_| ApiError::param("muster_seed", "it is 64 hexadecimal digits"))?;
+            Some(Seed(bytes))
+        }
+    };
+    if given.is_none() && !names("seed") && !names("muster_seed") {
+        return Err(ApiError::param(
+            "muster_seed",
+            "the tokens of a text follow from its seed, and there is none",
+        ));
+    }
+    let body = serde_json::to_vec(&asked.request).map_err(|error| ApiError::json(&error))?;
+    let plan = match names("messages") {
+        true => chat(service, &body, given)?,
+        false => completion(service, &body, given)?,
+    };
+    let seed = plan.seed.choice(0);
+    Ok((plan, seed))
+}
+
+/// Scores a text and reports it.
+async fn report(service: &Service, scored: Score) -> Result<Value, ApiError> {
+    let prompt = scored.prompt;
     let answer = scored.tokens.len() - prompt;
     let scores = service
         .engine
         .score(scored)?
         .await
         .map_err(|_| ApiError::failed())?;
-    Ok(axum::Json(json!({
+    Ok(json!({
         "object": "score", "model": service.name, "digest": service.id,
         "tokens": scores.tokens.iter().map(document).collect::<Vec<_>>(),
         "ends": scores.ends.iter().map(document).collect::<Vec<_>>(),
@@ -83,7 +180,6 @@ pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiE
             "prompt_tokens_details": {"cached_tokens": scores.cached},
         },
     }))
-    .into_response())
 }
 
 /// The sampler of an answer; none where no seed is named.

@@ -14,5 +14,6 @@ mod client;
 mod files;
 mod http;
 mod others;
+mod retrace;
 mod support;
 mod vectors;

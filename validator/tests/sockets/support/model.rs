@@ -158,7 +158,11 @@ fn scored(
     tell: &dyn Fn(u64, usize, Value) -> Value,
 ) -> Response {
     let asked: Value = serde_json::from_slice(body).unwrap();
-    let ids = asked["token_ids"].as_array().unwrap();
+    let Some(ids) = asked["token_ids"].as_array() else {
+        // The text of a scripted answer has no tokens.
+        let error = json!({ "error": { "message": "it does not tell a token of the vocabulary" } });
+        return (axum::http::StatusCode::BAD_REQUEST, Json(error)).into_response();
+    };
     let number = usize::try_from(ids[1].as_u64().unwrap()).unwrap();
     let engine = ids[0].as_u64().unwrap();
     let tokens: Vec<Value> = match engine {

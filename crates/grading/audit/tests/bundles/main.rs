@@ -6,6 +6,7 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod nonces;
 mod refused;
 mod support;
 mod third_party;

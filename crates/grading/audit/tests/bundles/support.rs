@@ -1,17 +1,21 @@
 //! A small world that makes bundles: a validator that logs and draws, and miners whose answers are measured ones.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_audit::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketDraw, BucketEvidence, Calibration,
-    Canary, CanaryList, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, Margin, OpenedShare,
-    OpenedWords, Origin, ReferenceMachine, SeededNumbers, SessionEvidence, TokenScore, digest_of_ids,
+    Canary, CanaryList, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod,
+    OpenedShare, OpenedWords, Origin, ReferenceMachine, RevealedNonceKey, SeededNumbers, SessionEvidence,
+    TokenScore, digest_of_ids,
 };
 use muster_identity::Keypair;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{
-    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, HashScheme, Price,
-    ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts, hash_chunk, inclusion_path, root_of,
+    AnswerLeaf, Attestation, AuditShare, BucketHeader, BucketNumber, Envelope, HashScheme, NonceInput, Price,
+    RequestNonce, ResponseProof, Sealable, SessionId, StreamEnd, Text, TokenFacts, hash_chunk,
+    inclusion_path, root_of,
 };
 use uuid::Uuid;
 
@@ -64,6 +68,8 @@ pub(crate) struct World {
     pub(crate) has_others: bool,
     /// Whether the words of answers that may be published are in the bundle.
     pub(crate) opens_words: bool,
+    /// Whether nonces follow from keys that the bundle shows.
+    pub(crate) has_nonce_keys: bool,
     pub(crate) validator: Keypair,
     pub(crate) miner: Keypair,
     pub(crate) session_key: Keypair,
@@ -82,6 +88,7 @@ impl World {
             bucket_answers: 7,
             has_others: false,
             opens_words: false,
+            has_nonce_keys: false,
             validator: Keypair::from_seed([1; 32]),
             miner: Keypair::from_seed([2; 32]),
             session_key: Keypair::from_seed([3; 32]),
@@ -98,6 +105,7 @@ impl World {
         let mut numbers = SeededNumbers::new("muster/test-world/1", &self.seed.to_be_bytes());
         let (mut previous, mut sent) = (Digest::of(&attestation.signed_bytes()), 0_u64);
         let (mut answers, mut others) = (Vec::new(), Vec::new());
+        let mut equal = BTreeMap::new();
         let mut next = 0;
         for (place, one) in given.iter().enumerate() {
             let clients = [None, Some(Digest::of(b"gone"))];
@@ -113,7 +121,14 @@ impl World {
             }
             let (origin, request) = origin(one.prompt, &canaries, &mut sent);
             let tokens = self.tokens(one.cheats, &mut numbers);
-            let proof = self.proof(&attestation, next, previous, one.client, &request, tokens.len());
+            let mut proof = self.proof(&attestation, next, previous, one.client, &request, tokens.len());
+            let bucket = 4_000 + (place / self.bucket_answers) as u64;
+            if self.has_nonce_keys {
+                if let Origin::Canary(opened) = &origin {
+                    proof.client = opened.client();
+                }
+                self.derive_nonce(&mut proof, bucket, &mut equal);
+            }
             let envelope = Envelope::new(&proof, |bytes| self.session_key.sign(bytes));
             previous = envelope.digest();
             next += 1;
@@ -121,7 +136,7 @@ impl World {
                 proof: envelope.to_text(),
                 output_tokens: tokens.len() as u64,
                 earned: tokens.len() as u64 * 3,
-                bucket: 4_000 + (place / self.bucket_answers) as u64,
+                bucket,
                 position: (place % self.bucket_answers) as u64,
                 path: Vec::new(),
                 words: self.words(one.prompt, &request, next - 1, tokens.len()),
@@ -130,8 +145,15 @@ impl World {
             });
         }
         let buckets = self.log(&mut answers, &canaries.root());
+        let mut nonce_keys = Vec::new();
+        if self.has_nonce_keys {
+            let last =
+                NoncePeriod::of_bucket(BucketNumber(4_000 + (given.len() / self.bucket_answers) as u64));
+            nonce_keys.extend((332..=last.0).map(|period| self.nonce_key(NoncePeriod(period)).1));
+        }
         AuditBundle {
             format: BUNDLE_FORMAT.to_owned(),
+            nonce_keys,
             genesis: self.genesis,
             netuid: self.netuid,
             validator: ValidatorKey(self.validator.hotkey()),
@@ -160,6 +182,27 @@ impl World {
             output: output_ids(sequence, tokens),
             request,
         })
+    }
+
+    pub(crate) fn nonce_key(&self, period: NoncePeriod) -> ([u8; 32], RevealedNonceKey) {
+        let hash = Digest::of(&period.first_block().to_be_bytes());
+        RevealedNonceKey::prove(&self.validator, &self.genesis, self.netuid, period, hash)
+    }
+
+    /// Gives a proof the nonce of its bucket's period, or of the one before if its number is odd.
+    fn derive_nonce(&self, proof: &mut ResponseProof, bucket: u64, equal: &mut BTreeMap<[Digest; 2], u64>) {
+        let period = NoncePeriod(NoncePeriod::of_bucket(BucketNumber(bucket)).0 - proof.sequence % 2);
+        let client = proof.client.unwrap();
+        let ordinal = equal.entry([client, proof.input]).or_default();
+        let input = NonceInput {
+            attestation: &proof.attestation,
+            client: &client,
+            client_nonce: None,
+            request: &proof.input,
+            ordinal: *ordinal,
+        };
+        *ordinal += 1;
+        proof.gateway_nonce = Some(RequestNonce::derive(&self.nonce_key(period).0, &input));
     }
 
     fn reference(&self, machine: &str) -> ReferenceMachine {

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use muster_audit::{AuditBundle, AuditOutcome, OpenedWords, Origin, Statistic, UnusableReason, replay};
+use muster_audit::{
+    AuditBundle, AuditOutcome, NoncePeriod, OpenedWords, Origin, RevealedNonceKey, Statistic, UnusableReason,
+    replay,
+};
 use serde_json::{Value, json};
 
 use crate::support::{Given, Prompt, World, given};
@@ -53,7 +56,22 @@ fn bundles() -> Vec<AuditBundle> {
         given(12, Prompt::Canary, |_| false),
     ]
     .concat();
+    let mut with_keys = int4(1);
+    with_keys.has_nonce_keys = true;
+    let mut foreign = with_keys.bundle(&given(12, Prompt::Canary, |_| true));
+    // With the key of a later block the nonces do not follow.
+    let period = foreign.nonce_keys[1].period;
+    foreign.nonce_keys[1] = RevealedNonceKey {
+        period,
+        ..with_keys.nonce_key(NoncePeriod(900)).1
+    };
+    let mut unchecked = with_keys.bundle(&given(12, Prompt::User, |client| client % 2 == 0));
+    unchecked.nonce_keys.pop();
     vec![
+        with_keys.bundle(&given(12, Prompt::Canary, |_| true)),
+        with_keys.bundle(&mixed(4)),
+        foreign,
+        unchecked,
         int4(1).bundle(&given(12, Prompt::Canary, |_| true)),
         int4(2).bundle(&given(30, Prompt::Canary, |_| false)),
         int4(3).bundle(&given(12, Prompt::User, |_| true)),
@@ -76,7 +94,14 @@ fn shared_part(mut replayed: Value) -> Value {
     for ours_alone in ["coldkey", "model", "exceeded", "off_rates", "draws"] {
         fields.remove(ours_alone).unwrap();
     }
+    fields.remove("nonce_keys");
     replayed
+}
+
+/// The outputs that the other program cannot compute: of the draws, then of the keys of nonces.
+fn outputs(replayed: &Value) -> Value {
+    let listed = |name: &str| replayed[name].as_array().cloned().unwrap_or_default();
+    json!([listed("draws"), listed("nonce_keys")].concat())
 }
 
 /// The bundle with one fact changed after everything was signed.
@@ -138,7 +163,7 @@ fn a_program_of_another_language_comes_to_the_same_verdicts() {
     let bundles = bundles();
     let mut texts: Vec<String> = bundles.iter().map(AuditBundle::to_text).collect();
     let replayed: Vec<Value> = texts.iter().map(|text| json!(replay(text).unwrap())).collect();
-    let mut draws: Vec<Value> = replayed.iter().map(|one| one["draws"].clone()).collect();
+    let mut draws: Vec<Value> = replayed.iter().map(outputs).collect();
     let mut expected: Vec<Value> = replayed.into_iter().map(shared_part).collect();
     for bundle in [altered(&bundles[0]), altered_words(bundles.last().unwrap())].concat() {
         texts.push(bundle.to_text());

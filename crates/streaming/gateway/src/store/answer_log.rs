@@ -56,7 +56,7 @@ impl WordConsent {
 /// A proven answer at its place in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedAnswer {
-    /// The id of the answer: the gateway's nonce in hex.
+    /// The id of the answer, 64 hex digits.
     pub id: String,
     /// The session that answered.
     pub session: SessionId,

@@ -41,7 +41,7 @@ pub struct SessionRow {
 /// A row of the table `responses`: one answer, as the gateway observed it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ResponseRow {
-    /// The id: the nonce that the gateway drew for the request, 64 hex digits.
+    /// The id of the answer, 64 hex digits.
     pub id: String,
     /// The session that answered.
     #[serde(serialize_with = "as_text")]

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::Router;
 use axum::body::Body;
@@ -28,6 +28,8 @@ pub(crate) struct Pace {
     /// Words of a stream that it may send.
     pub(crate) words: watch::Sender<usize>,
     pub(crate) asked: AtomicUsize,
+    /// Whether every request is answered by an error of the server's.
+    pub(crate) is_broken: AtomicBool,
 }
 
 impl Engine {
@@ -37,9 +39,10 @@ impl Engine {
         let pace = Arc::new(Pace {
             words: watch::Sender::new(usize::MAX),
             asked: AtomicUsize::new(0),
+            is_broken: AtomicBool::new(false),
         });
         let router = Router::new()
-            .route("/health", get(async || "ok"))
+            .route("/health", get(health))
             .route("/v1/chat/completions", post(chat))
             .route("/v1/embeddings", post(embeddings))
             .with_state(Arc::clone(&pace));
@@ -64,11 +67,24 @@ const HOSTILE: [(&str, &str); 4] = [
     ("strict-transport-security", "max-age=31536000"),
 ];
 
+async fn health(State(pace): State<Arc<Pace>>) -> Response {
+    if pace.is_broken.load(Ordering::SeqCst) {
+        return axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    "ok".into_response()
+}
+
 async fn chat(State(pace): State<Arc<Pace>>, body: Bytes) -> Response {
     pace.asked.fetch_add(1, Ordering::SeqCst);
+    if pace.is_broken.load(Ordering::SeqCst) {
+        return axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
     let asked: serde_json::Value = serde_json::from_slice(&body).unwrap();
     let words = usize::try_from(asked["max_tokens"].as_u64().unwrap()).unwrap();
-    let usage = serde_json::json!({"prompt_tokens": 5, "completion_tokens": words});
+    let claimed = asked["user"]
+        .as_str()
+        .and_then(|claim| claim.parse::<usize>().ok());
+    let usage = serde_json::json!({"prompt_tokens": claimed.unwrap_or(5), "completion_tokens": claimed.unwrap_or(words)});
     if asked["stream"] != true {
         let text = "word ".repeat(words);
         let token =

@@ -10,6 +10,8 @@ mod engine;
 #[cfg(test)]
 mod hidden_proofs;
 #[cfg(test)]
+mod nonces;
+#[cfg(test)]
 mod official;
 #[cfg(test)]
 mod rig;
@@ -21,3 +23,5 @@ mod sessions;
 mod store;
 #[cfg(test)]
 mod subnet;
+#[cfg(test)]
+mod token_counts;

@@ -312,3 +312,18 @@ async fn who_cannot_seal_or_proves_something_else_serves_nobody_and_the_client_h
     });
     futures_util::future::join_all(tried).await;
 }
+
+#[tokio::test]
+async fn answers_with_an_error_of_the_server_are_no_checks_of_health() {
+    let world = World::new(|_| ()).await;
+    world.chat(1, true).send().await.unwrap().bytes().await.unwrap();
+    world.pace().is_broken.store(true, Ordering::SeqCst);
+    // Proven errors come all the time, and the session is given up all the same.
+    until("the end of the session", || async {
+        let answer = world.chat(1, true).send().await.unwrap();
+        assert!(answer.status().is_server_error(), "{}", answer.status());
+        let ended = world.subnet.ended.lock().unwrap().len();
+        (ended > 0).then_some(())
+    })
+    .await;
+}

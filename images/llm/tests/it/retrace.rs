@@ -1,0 +1,201 @@
+//! Answers of which only the text is known, written and scored by the real model.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::client::Server;
+
+const ANSWERS: u64 = 24;
+const PROMPTS: [&str; 4] = [
+    "The history of the",
+    "When the rain had stopped, she",
+    "fn main() {",
+    "In the year of the flood there were",
+];
+
+fn engine(arguments: &[&str]) -> Server {
+    Server::of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("model"), arguments).unwrap()
+}
+
+fn request(number: u64) -> Value {
+    json!({
+        "model": "test", "prompt": PROMPTS[(number % 4) as usize], "max_tokens": 64,
+        "temperature": if number.is_multiple_of(2) { 1.0 } else { 0.3 },
+    })
+}
+
+/// An answer: the request without a seed, the seed, the choice, and the ids that were sampled.
+struct Answer {
+    request: Value,
+    seed: String,
+    choice: Value,
+    ids: Vec<u64>,
+}
+
+fn answer(server: &Server, path: &str, request: &Value, number: u64) -> Answer {
+    let seed = format!("{number:064x}");
+    let mut body = request.clone();
+    body["muster_seed"] = json!(seed);
+    body["return_token_ids"] = json!(true);
+    let (status, answered) = server.post(path, &body).unwrap();
+    assert_eq!(status, 200, "{answered}");
+    let choice = answered["choices"][0].clone();
+    let ids = choice["token_ids"].as_array().unwrap();
+    Answer {
+        request: request.clone(),
+        seed,
+        ids: ids.iter().map(|id| id.as_u64().unwrap()).collect(),
+        choice,
+    }
+}
+
+/// The scored tokens of the answer's text, and whether they are all of them.
+fn retraced(reference: &Server, answer: &Answer) -> (Vec<Value>, bool) {
+    let text = answer.choice["text"].as_str();
+    let text = text.or(answer.choice["message"]["content"].as_str()).unwrap();
+    let body = json!({
+        "model": "test", "request": answer.request, "text": text, "muster_seed": answer.seed,
+        "finish_reason": answer.choice["finish_reason"],
+    });
+    let (status, scores) = reference.post("/v1/score", &body).unwrap();
+    if status == 400 && scores["error"]["param"] == "text" {
+        return (Vec::new(), false);
+    }
+    assert_eq!(status, 200, "{scores}");
+    let tokens = scores["tokens"].as_array().unwrap().clone();
+    (tokens, scores["retraced"]["whole"] == true)
+}
+
+fn ids(tokens: &[Value]) -> Vec<u64> {
+    tokens
+        .iter()
+        .map(|token| token["token_id"].as_u64().unwrap())
+        .collect()
+}
+
+fn margin(token: &Value) -> f64 {
+    token["margin"].as_f64().unwrap_or(99.0)
+}
+
+#[test]
+fn a_text_gives_the_ids_that_were_sampled_where_its_own_tokenization_does_not() {
+    let reference = engine(&[]);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/tokenizer.json");
+    let tokenizer = tokenizers::Tokenizer::from_file(file).unwrap();
+    let mut alike = 0;
+    for number in 0..ANSWERS {
+        let answer = answer(&reference, "/v1/completions", &request(number), number);
+        let (tokens, is_whole) = retraced(&reference, &answer);
+        assert_eq!(ids(&tokens), answer.ids[..tokens.len()], "answer {number}");
+        let text = answer.choice["text"].as_str().unwrap();
+        if !text.contains('\u{FFFD}') {
+            assert!(
+                is_whole && tokens.len() == answer.ids.len(),
+                "answer {number}: {text}"
+            );
+        }
+        assert!(tokens.iter().all(|token| margin(token) == 0.0), "answer {number}");
+        let encoded = tokenizer.encode(text, false).unwrap();
+        let encoded: Vec<u64> = encoded.get_ids().iter().map(|id| u64::from(*id)).collect();
+        alike += u64::from(encoded == answer.ids);
+    }
+    println!("{alike} of {ANSWERS} texts are tokenized again as they were sampled");
+    assert!(alike < ANSWERS, "the texts are ambiguous");
+}
+
+#[test]
+fn chats_ends_and_stop_sequences_are_told_as_far_as_they_are_known() {
+    let reference = engine(&[]);
+    let chat = json!({
+        "model": "test", "max_tokens": 24, "temperature": 0.8,
+        "messages": [{"role": "system", "content": "short"}, {"role": "user", "content": [{"type": "text", "text": "hello"}]}],
+    });
+    let chatted = answer(&reference, "/v1/chat/completions", &chat, 5);
+    let (tokens, _) = retraced(&reference, &chatted);
+    assert!(tokens.len() > 4, "{}", chatted.choice);
+    assert_eq!(ids(&tokens), chatted.ids[..tokens.len()]);
+    // The model's own end is a token, too.
+    let end = json!({"model": "test", "prompt": "a", "max_tokens": 9, "logit_bias": {"0": 100}});
+    let ended = answer(&reference, "/v1/completions", &end, 6);
+    assert_eq!(ended.choice["finish_reason"], "stop");
+    let (tokens, is_whole) = retraced(&reference, &ended);
+    assert_eq!((ids(&tokens), is_whole), (ended.ids, true));
+    // A stop sequence cuts the last token's text, so the last tokens stay unknown.
+    let stop = json!({"model": "test", "prompt": "The", "max_tokens": 64, "stop": ["e "]});
+    for number in 0..8 {
+        let stopped = answer(&reference, "/v1/completions", &stop, number);
+        let (tokens, is_whole) = retraced(&reference, &stopped);
+        assert_eq!(ids(&tokens), stopped.ids[..tokens.len()]);
+        assert!(!is_whole, "{}", stopped.choice);
+    }
+}
+
+#[test]
+fn a_cheaper_engine_shows_and_honest_rounding_does_not() {
+    let reference = engine(&[]);
+    let mut off = Vec::new();
+    for arguments in [
+        ["--weights", "q4_0"].as_slice(),
+        &["--weights", "bf16", "--rounding", "bf16"],
+        &["--weights", "f16", "--rounding", "f16"],
+    ] {
+        let served = engine(arguments);
+        let (mut scored, mut sampled, mut largest) = (0, 0, Vec::new());
+        for number in 0..ANSWERS {
+            let answer = answer(&served, "/v1/completions", &request(number), number);
+            let (tokens, _) = retraced(&reference, &answer);
+            scored += tokens.len();
+            sampled += answer.ids.len();
+            // All but the last are the engine's own, and of the last nothing larger than the engine's margin is told.
+            let chosen = tokens.len().saturating_sub(1);
+            assert_eq!(ids(&tokens)[..chosen], answer.ids[..chosen]);
+            assert!(tokens[..chosen].iter().all(|token| margin(token) == 0.0));
+            largest.push(tokens.last().map_or(0.0, margin));
+        }
+        let above = largest.iter().filter(|margin| **margin > 0.05).count();
+        println!(
+            "{arguments:?}: {scored} of {sampled} tokens scored, {above} of {ANSWERS} answers off by 0.05 nats"
+        );
+        off.push((above, largest.into_iter().fold(0.0, f64::max)));
+    }
+    assert!(off[0].0 > 12, "{off:?}");
+    assert!(off[1].1 < 0.3 && off[2].1 < 0.3, "{off:?}");
+}
+
+#[test]
+fn a_text_without_a_seed_of_several_answers_or_of_another_tokenizer_is_refused() {
+    let reference = engine(&[]);
+    let asked = |request: Value, text: &str, seed: Option<String>| {
+        let body = json!({"request": request, "text": text, "muster_seed": seed});
+        let (status, answer) = reference.post("/v1/score", &body).unwrap();
+        (
+            status,
+            answer["error"]["param"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    let seed = || Some("07".repeat(32));
+    let prompt = || json!({"prompt": "a", "max_tokens": 3});
+    assert_eq!(asked(prompt(), "text", None), (400, "muster_seed".to_owned()));
+    assert_eq!(
+        asked(prompt(), "text", Some("07".to_owned())),
+        (400, "muster_seed".to_owned())
+    );
+    assert_eq!(
+        asked(json!({"prompt": "a", "n": 2}), "text", seed()),
+        (400, "request".to_owned())
+    );
+    assert_eq!(asked(prompt(), "\u{FFFD}", seed()), (400, "text".to_owned()));
+    assert_eq!(asked(prompt(), "", seed()), (400, "text".to_owned()));
+    assert_eq!(
+        asked(json!({"messages": []}), "text", seed()),
+        (400, "messages".to_owned())
+    );
+    let long = json!({"prompt": "word ".repeat(40_000)});
+    let body = json!({"request": long, "text": "text", "muster_seed": seed()});
+    let (status, answer) = reference.post("/v1/score", &body).unwrap();
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (400, &json!("context_length_exceeded"))
+    );
+}
