@@ -21,7 +21,7 @@ use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::facilitator_access;
 use crate::failure::Result;
-use muster_local_subnet::state::Subnet;
+use muster_local_subnet::state::LocalSubnet;
 
 /// The time limit of each check, since its user is in trouble already.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ pub(crate) async fn run(args: Doctor, clock: SharedClock) -> Result<ExitCode> {
 }
 
 async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<MachineFacts> {
-    let subnet = Subnet::read(&args.door.dir)?;
+    let subnet = LocalSubnet::read(&args.door.dir)?;
     let target = facilitator_access::resolve(&args.door);
     let (url, login) = match &target {
         Ok(target) => {
@@ -94,7 +94,7 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
     let chain = args
         .chain
         .clone()
-        .or_else(|| subnet.as_ref().map(Subnet::chain_url));
+        .or_else(|| subnet.as_ref().map(LocalSubnet::chain_url));
     let (engine, (facilitator, ahead_s), chain, synchronised, gpu) = tokio::join!(
         engine(),
         facilitator(url, clock),

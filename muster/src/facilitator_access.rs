@@ -11,7 +11,7 @@ use muster_protocol::{ErrorCode, ValidatorKey};
 use crate::cli::user::{FacilitatorOptions, WalletName};
 use crate::failure::{Failure, Result};
 use crate::saved_login::SavedLogin;
-use muster_local_subnet::state::Subnet;
+use muster_local_subnet::state::LocalSubnet;
 
 /// Everything that a user's command may know.
 pub(crate) struct FacilitatorAccess {
@@ -27,12 +27,12 @@ pub(crate) struct FacilitatorAccess {
 
 /// Puts the options together.
 pub(crate) fn resolve(options: &FacilitatorOptions) -> Result<FacilitatorAccess> {
-    let subnet = Subnet::read(&options.dir)?;
+    let subnet = LocalSubnet::read(&options.dir)?;
     let remembered = SavedLogin::read()?;
     let facilitator = options
         .facilitator
         .clone()
-        .or_else(|| subnet.as_ref().map(Subnet::facilitator_url))
+        .or_else(|| subnet.as_ref().map(LocalSubnet::facilitator_url))
         .or_else(|| remembered.as_ref().map(|known| known.facilitator.clone()))
         .ok_or_else(|| {
             not_logged_in(format_args!(
@@ -88,7 +88,7 @@ fn not_logged_in(message: impl std::fmt::Display) -> Failure {
 
 fn credential(
     options: &FacilitatorOptions,
-    subnet: Option<&Subnet>,
+    subnet: Option<&LocalSubnet>,
     remembered: Option<&SavedLogin>,
 ) -> Result<(Credential, Option<WalletPath>)> {
     let signing = |path: WalletPath| {
@@ -123,7 +123,7 @@ fn credential(
     ))
 }
 
-fn wallet_path(name: &WalletName, subnet: Option<&Subnet>) -> WalletPath {
+fn wallet_path(name: &WalletName, subnet: Option<&LocalSubnet>) -> WalletPath {
     let official = WalletPath::default();
     let local = subnet.filter(|_| name.wallets.is_none());
     let named: Option<PathBuf> = name

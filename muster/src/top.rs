@@ -13,7 +13,7 @@ use muster_process::{SharedClock, Tasks};
 use crate::cli::{Top, Watched};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
-use muster_local_subnet::state::{Layout, Subnet};
+use muster_local_subnet::state::{Layout, LocalSubnet};
 
 /// Runs `muster top` until its user, a signal or the end of the terminal ends it.
 pub(crate) async fn run(args: Top, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
@@ -31,7 +31,7 @@ pub(crate) async fn run(args: Top, tasks: Tasks, clock: SharedClock) -> Result<E
 
 /// The source that the options name: the local subnet's, if they name no address.
 async fn open(args: Top, clock: &SharedClock) -> Result<StatusSource> {
-    let subnet = Subnet::read(&args.door.dir)?;
+    let subnet = LocalSubnet::read(&args.door.dir)?;
     match args.watched {
         Watched::Validator => {
             let local = subnet.as_ref().map(|subnet| subnet.validator_status);

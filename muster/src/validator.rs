@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::cli::{OfValidator, Route, RouteExplain, ValidatorCommand};
 use crate::failure::{Failure, Result};
-use muster_local_subnet::state::{Layout, Subnet};
+use muster_local_subnet::state::{Layout, LocalSubnet};
 
 /// A validator answers from its own store.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -82,7 +82,7 @@ pub(crate) fn address(state: Option<SocketAddr>, folder: &Path) -> Result<Socket
     if let Some(address) = state {
         return Ok(address);
     }
-    let subnet = Subnet::read(folder)?;
+    let subnet = LocalSubnet::read(folder)?;
     subnet.map(|subnet| subnet.validator_status).ok_or_else(|| {
         Failure::usage(format_args!(
             "no validator: give --state with the address in its configuration's `bind`, or run `muster up` here first \

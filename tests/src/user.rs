@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use muster_account_api::{LoginNonce, LoginRequest, Token};
 use muster_identity::Keypair;
-use muster_protocol::rest::{CreateJob, LoginNonce, LoginRequest, Token, headers};
+use muster_protocol::rest::{CreateJob, headers};
 use muster_protocol::{JobId, Timestamp};
 use serde_json::Value;
 

@@ -8,9 +8,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use muster_account_api::Token;
 use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job};
 use muster_process::{ready, tls};
-use muster_protocol::rest::{CreateJob, JobPage, JobView, Token, events, headers};
+use muster_protocol::rest::{CreateJob, JobPage, JobView, events, headers};
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobStatusUpdate, ResponseStatus, ToFacilitator, UserSignature,
 };

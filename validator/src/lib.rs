@@ -46,7 +46,6 @@ mod peers;
 mod receipt_gatherer;
 mod state;
 mod status;
-mod trusted_miner;
 mod weights;
 
 use std::net::SocketAddr;

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -16,6 +17,7 @@ use muster_collateral_view::{CollateralStatus, SlashRefusal, SlashRequest};
 use muster_cross_checks::CrossChecks;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::store::{MinerEarnings, SessionRow};
+use muster_gateway::trusted_check::TrustedCheck;
 use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_gateway::{Gateway, ModelStatus};
 use muster_grading_runner::GradingRunner;
@@ -38,7 +40,6 @@ use crate::driver::JobDrivers;
 use crate::intake::audit_backend::audit_calls;
 use crate::state::ValidatorState;
 use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
-use crate::trusted_miner;
 
 /// Entries of each list if the request names no `limit`.
 const DEFAULT_LIMIT: u32 = 100;
@@ -147,6 +148,13 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
 
 /// The calls of the status page.
 pub(crate) fn router(sources: StatusSources) -> Router {
+    let trusted = TrustedCheck {
+        sessions: sources.trusted.clone(),
+        services: sources.state.config.gateway.services.clone(),
+        start: Duration::from_secs(sources.state.config.gateway.start_s),
+        operator: sources.operator.clone(),
+        clock: Arc::clone(&sources.state.clock),
+    };
     Router::new()
         .route("/health", get(health))
         .route("/v0/state", get(state))
@@ -164,7 +172,7 @@ pub(crate) fn router(sources: StatusSources) -> Router {
         .route("/v0/subnet", get(subnet))
         .merge(audit_calls(&sources).routes())
         .merge(muster_cross_checks::routes(sources.checks.clone()))
-        .merge(trusted_miner::routes())
+        .merge(trusted.routes())
         .with_state(sources)
 }
 
@@ -310,7 +318,7 @@ async fn slash_miner(
 }
 
 /// The refusal of a caller without the operator's token; `None` for the operator.
-pub(crate) fn refuse_stranger(sources: &StatusSources, headers: &HeaderMap) -> Option<Response> {
+fn refuse_stranger(sources: &StatusSources, headers: &HeaderMap) -> Option<Response> {
     let shown = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     if sources.operator.admits(shown) {
         return None;

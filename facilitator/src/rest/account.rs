@@ -7,9 +7,9 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
+use muster_account_api::{AccountDeleted, AccountView};
 use muster_facilitator_core::account::{Account, Credential};
 use muster_process::SharedClock;
-use muster_protocol::rest::{AccountDeleted, AccountView};
 use muster_store::retention::{Pace, PaceSettings, sweep};
 use serde::Deserialize;
 

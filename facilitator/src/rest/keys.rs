@@ -6,12 +6,12 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
+use muster_account_api::{ApiKey, AuditPage, CreateKey, KeyList};
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::account::{Account, ApiKeySecret};
 use muster_facilitator_core::list_page::PageQuery;
 use muster_facilitator_core::request_bodies;
 use muster_process::SharedClock;
-use muster_protocol::rest::{ApiKey, AuditPage, CreateKey, KeyList};
 
 use super::admission::Caller;
 use super::json_body;

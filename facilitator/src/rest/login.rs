@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use muster_account_api::{LoginNonce, LoginRequest, Token};
 use muster_facilitator_core::account::Account;
 use muster_facilitator_core::request_bodies;
-use muster_protocol::rest::{LoginNonce, LoginRequest, Token};
 use muster_protocol::{Signature, UserKey};
 
 use super::admission::{Admission, AnonymousCaller};

@@ -12,7 +12,7 @@ use muster_facilitator_core::request_bodies::BodyRejection;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_file_store::FileError;
 use muster_process::error::Causes;
-use muster_protocol::rest::{Detail, LoginError};
+use muster_protocol::rest::Detail;
 use muster_store::StoreError;
 use serde_json::{Value, json};
 use utoipa::openapi::schema::{Schema, SchemaType};
@@ -55,7 +55,7 @@ impl ApiRejection {
 
     /// `{"error": …}`, the shape of the login.
     pub(crate) fn error(status: StatusCode, error: impl Into<String>) -> Self {
-        let body = json!(LoginError { error: error.into() });
+        let body = json!(muster_account_api::LoginError { error: error.into() });
         Self::new(status, body)
     }
 

@@ -9,7 +9,6 @@ use axum::http::{HeaderMap, StatusCode};
 use muster_facilitator_core::account::Credential;
 use muster_facilitator_core::web_session::WebSecret;
 use muster_process::SharedClock;
-use muster_protocol::rest::WebLink;
 
 use super::admission::Caller;
 use super::files::base_url;
@@ -32,12 +31,12 @@ pub(crate) struct WebLinkService {
 ///
 /// The browser's session has the rights of the token or API key that drew the link, and ends with that key.
 #[utoipa::path(post, path = "/api/v1/web-links/", tag = "login", security(("bearer" = [])),
-    responses((status = 201, body = WebLink), ApiRejection))]
+    responses((status = 201, body = muster_account_api::WebLink), ApiRejection))]
 pub(super) async fn create(
     State(service): State<Arc<WebLinkService>>,
     caller: Caller<AnyRight>,
     headers: HeaderMap,
-) -> Result<(StatusCode, Json<WebLink>), ApiRejection> {
+) -> Result<(StatusCode, Json<muster_account_api::WebLink>), ApiRejection> {
     match &caller.actor.credential {
         Credential::Hotkey | Credential::ApiKey(_) => {}
         Credential::Browser => {
@@ -63,7 +62,7 @@ pub(super) async fn create(
     let base = base_url(&service.public_url, &headers);
     Ok((
         StatusCode::CREATED,
-        Json(WebLink {
+        Json(muster_account_api::WebLink {
             url: format!("{base}/sign-in/link?token={}", secret.reveal()),
             expires_at,
         }),

@@ -31,11 +31,9 @@ async fn metrics_of(api: &SessionApi, id: JobId) -> Result<JobMetricsView, ApiFa
 
 /// The validator's finding by running the job again; `None` if it has told nothing.
 async fn check_of(api: &SessionApi, id: JobId) -> Result<Option<JobCheck>, ApiFailure> {
-    match api.get(&format!("/api/v1/jobs/{id}/check/")).await {
-        Ok(check) => Ok(Some(check)),
-        Err(failure) if failure.status == StatusCode::NOT_FOUND => Ok(None),
-        Err(failure) => Err(failure),
-    }
+    let found = api.get(&format!("/api/v1/jobs/{id}/check/")).await.map(Some);
+    let is_absent = |failure: &ApiFailure| failure.status == StatusCode::NOT_FOUND;
+    found.or_else(|failure| is_absent(&failure).then_some(None).ok_or(failure))
 }
 
 /// The API's path of a job, without the slash at its end. Any other text is answered like a job that does not exist.

@@ -47,7 +47,7 @@ enum Command {
 struct Arguments {
     #[command(flatten)]
     honest: ServeArguments,
-    /// The cheat.
+    /// The engine or the change by which requests are cheated.
     #[arg(long, env = "MUSTER_CHEAT", value_enum)]
     cheat: Cheat,
     /// The share of requests that are cheated, in millionths.
@@ -91,7 +91,7 @@ enum Cheat {
 
 /// The engine that answers the cheated requests.
 enum Cheater {
-    /// Another engine.
+    /// The routes of an engine with cheaper weights, another model or another arithmetic.
     Engine(Router),
     /// The honest engine, asked for something else.
     Request(Change),

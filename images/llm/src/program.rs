@@ -37,7 +37,7 @@ pub struct ModelArguments {
 /// A model, the place where it is served, and the bounds of its engine.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArguments {
-    /// The model.
+    /// The model's files and the form in which its weights are held.
     #[command(flatten)]
     pub model: ModelArguments,
     /// The model's name for clients; the folder's name by default.

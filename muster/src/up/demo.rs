@@ -11,7 +11,7 @@ use muster_grading::ObservationKind;
 use muster_grading::batch_plan::is_due;
 use muster_grading::judgement::Judgement;
 use muster_identity::Keypair;
-use muster_local_subnet::state::Subnet;
+use muster_local_subnet::state::LocalSubnet;
 use muster_process::clock::SharedClock;
 use muster_process::operator_token::OperatorToken;
 use muster_protocol::rest::{CreateJob, JobView};
@@ -329,7 +329,7 @@ pub(super) fn licence_texts() -> &'static Path {
     }
 }
 
-pub(super) fn request(subnet: &Subnet, image: ImageId, folder: &Path) -> anyhow::Result<CreateJob> {
+pub(super) fn request(subnet: &LocalSubnet, image: ImageId, folder: &Path) -> anyhow::Result<CreateJob> {
     let mut texts = job_inputs::folder(folder, "licences")?;
     texts.retain(|text| folder == Path::new(LICENCES) || text.path.contains("/LICENSE"));
     let volume = job_inputs::pack(&texts)?.context("there are no licence texts to count the words of")?;
@@ -403,7 +403,7 @@ fn checked_receipts(job: &JobView, now: Timestamp) -> Result<Vec<Receipt>> {
 }
 
 /// Waits until the validator's weight for the miner is on the chain: at most three epochs.
-async fn weight(clock: &SharedClock, subnet: &Subnet, netuid: Netuid) -> Result<ChainWeight> {
+async fn weight(clock: &SharedClock, subnet: &LocalSubnet, netuid: Netuid) -> Result<ChainWeight> {
     let unreachable = |error| Failure::new(ErrorCode::ChainUnreachable, error);
     let chain = ChainClient::connect(&subnet.chain_url())
         .await

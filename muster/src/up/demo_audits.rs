@@ -259,11 +259,15 @@ async fn verdicts(
             .map_err(|error| anyhow!("{error}"))?;
         let said = replay_bundle(&text, Some(&bundle.to_string()), true)?;
         let said: Value = serde_json::from_str(&said).context("a replay is no JSON")?;
-        let verdict = said["verdict"].as_str().context("a replay without a verdict")?;
+        let verdict = said.pointer("/verdict").and_then(Value::as_str);
+        let verdict = verdict.context("a replay without a verdict")?;
         let verdict = ReplayedVerdict {
             bundle,
             verdict: verdict.to_owned(),
-            scored: said["counts"]["scored"].as_u64().unwrap_or_default(),
+            scored: said
+                .pointer("/counts/scored")
+                .and_then(Value::as_u64)
+                .unwrap_or_default(),
         };
         diary.step(format!(
             "miner {miner} is {} by {} answers; computed again here from bundle {bundle}",

@@ -16,7 +16,7 @@ use muster_executor::engine::ContainerEngine;
 use muster_executor::image_archive::{ArchiveError, ImageArchive, ImageContent, ImageFile};
 use muster_local_subnet::ports::{self, PortClaims};
 use muster_local_subnet::programs::{self, Demonstration, ModelPrograms, Programs};
-use muster_local_subnet::state::{Layout, Subnet};
+use muster_local_subnet::state::{Layout, LocalSubnet};
 use muster_local_subnet::supervise::{Program, Supervisor};
 use muster_process::{Coded, SharedClock, Tasks, ready, shutdown};
 use muster_protocol::{ErrorCode, ImageId, MinerKey};
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<Ex
 
     let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let keys = Keys::load_or_create(&layout, count(args.validators), count(args.miners))?;
-    let earlier = Subnet::read(&args.dir)?;
+    let earlier = LocalSubnet::read(&args.dir)?;
     // Held until the subnet ends.
     let mut claims = PortClaims::new()?;
     let subnet = plan::subnet(&layout, &keys, earlier.as_ref(), &mut claims)?;
@@ -236,7 +236,7 @@ async fn plan_audits(
 }
 
 /// Waits until the chain has the address of every miner: before that no validator can send it anything.
-async fn announced(supervisor: &mut Supervisor, subnet: &Subnet) -> Result {
+async fn announced(supervisor: &mut Supervisor, subnet: &LocalSubnet) -> Result {
     let unreachable = |error| Failure::new(ErrorCode::ChainUnreachable, error);
     let chain = ChainClient::connect(&subnet.chain_url())
         .await
@@ -263,7 +263,7 @@ async fn announced(supervisor: &mut Supervisor, subnet: &Subnet) -> Result {
 }
 
 /// The key with which the facilitator signs for those who have none.
-async fn signer(subnet: &Subnet) -> anyhow::Result<String> {
+async fn signer(subnet: &LocalSubnet) -> anyhow::Result<String> {
     #[derive(serde::Deserialize)]
     struct Health {
         hotkey: String,
@@ -277,7 +277,7 @@ async fn signer(subnet: &Subnet) -> anyhow::Result<String> {
 }
 
 /// Whether the facilitator has a validator to give jobs to.
-async fn serves_validators(subnet: &Subnet) -> bool {
+async fn serves_validators(subnet: &LocalSubnet) -> bool {
     #[derive(serde::Deserialize)]
     struct Health {
         validators: u64,
@@ -290,7 +290,7 @@ async fn serves_validators(subnet: &Subnet) -> bool {
         .is_ok_and(|health| health.validators > 0)
 }
 
-fn welcome(subnet: &Subnet) {
+fn welcome(subnet: &LocalSubnet) {
     print::line(format_args!("the subnet is up; Ctrl-C stops it"));
     print::line(format_args!("  facilitator   {}", subnet.facilitator_url()));
     print::line(format_args!(

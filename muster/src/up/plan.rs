@@ -9,7 +9,7 @@ use muster_chain::Netuid;
 use muster_identity::Keypair;
 use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
 use muster_local_subnet::ports::{self, PortClaims};
-use muster_local_subnet::state::{FurtherMiner, FurtherValidator, Layout, Subnet};
+use muster_local_subnet::state::{FurtherMiner, FurtherValidator, Layout, LocalSubnet};
 use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
 use serde_json::{Value, json};
 use url::Url;
@@ -121,9 +121,9 @@ impl Keys {
 pub(crate) fn subnet(
     layout: &Layout,
     keys: &Keys,
-    earlier: Option<&Subnet>,
+    earlier: Option<&LocalSubnet>,
     claims: &mut PortClaims,
-) -> anyhow::Result<Subnet> {
+) -> anyhow::Result<LocalSubnet> {
     let mut further_miners = Vec::new();
     for (index, (miner, port)) in keys
         .further_miners
@@ -175,7 +175,7 @@ pub(crate) fn subnet(
         let address = claims.claim(&format!("operator's pages of the {name}"), earlier, port)?;
         operators.insert(name, address);
     }
-    Ok(Subnet {
+    Ok(LocalSubnet {
         operators,
         further_metrics,
         pages: Some(claims.claim("pages", earlier.and_then(|s| s.pages), ports::PAGES)?),
@@ -232,7 +232,7 @@ pub(crate) fn genesis(keys: &Keys, tempo: u16) -> Value {
 /// The facts that the roles' configurations depend on.
 pub(crate) struct Setup<'a> {
     pub(crate) layout: &'a Layout,
-    pub(crate) subnet: &'a Subnet,
+    pub(crate) subnet: &'a LocalSubnet,
     /// Executors of each miner.
     pub(crate) executors: u32,
     /// The address on which persistent executors connect.

@@ -196,7 +196,7 @@ fn audit(
 
     let wallets = this.path("wallets");
     let coldkey = |index: usize| {
-        let shown = read_public_keys(&WalletPath::new(&wallets, &miner_name(index), "default"));
+        let shown = read_public_keys(&WalletPath::new(&wallets, miner_name(index), "default"));
         shown.unwrap().coldkey.unwrap().to_string()
     };
     let named: BTreeMap<String, &'static str> = engines

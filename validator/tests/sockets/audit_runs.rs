@@ -17,7 +17,6 @@ use muster_protocol::{Digest, ImageId, JobId, ValidatorKey};
 use muster_session_pool::Service;
 use muster_validator_config::TrustedMinerConfig;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 
 use crate::cross_checks::report;
 use crate::support::fleet::Fleet;
@@ -478,12 +477,10 @@ async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
         until_tested(&audited.world, "judged").await
     };
     // Each of these waits for a further connection until its time is over.
-    let standing = [
-        tokio::spawn(async move { fleet.stand(&mut miner, 1).await }),
-        tokio::spawn(async move { own.stand(&mut trusted, 2).await }),
-    ];
+    let miners = Tasks::new();
+    drop(miners.spawn("a miner", async move { fleet.stand(&mut miner, 1).await }));
+    drop(miners.spawn("the own miner", async move { own.stand(&mut trusted, 2).await }));
     let test = story.await;
-    standing.iter().for_each(JoinHandle::abort);
     let id = test["test"].as_str().unwrap();
     let url = audited
         .world

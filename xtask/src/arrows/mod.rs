@@ -49,6 +49,9 @@ struct Dependency {
     folder: Option<PathBuf>,
 }
 
+/// Crates that only the binary links, whose errors go to a person as they are.
+const PARTS_OF_THE_BINARY: [&str; 2] = ["muster-local-subnet", "muster-terminal"];
+
 /// Prints every forbidden arrow; fails if there is one.
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut crates = read(workspace, "Cargo.toml")?;
@@ -181,7 +184,8 @@ fn refused(from: &Crate, to: &Dependency, by_name: &BTreeMap<&str, &Crate>) -> O
     }
     let group = from.group()?;
     let development = to.kind == DependencyKind::Development;
-    if group.is_library() && to.name == "anyhow" && !development {
+    let is_of_binary = PARTS_OF_THE_BINARY.contains(&from.name.as_str());
+    if group.is_library() && to.name == "anyhow" && !development && !is_of_binary {
         return Some(
             "a library's errors have types; anyhow is for roles, binaries, xtask and tests".to_owned(),
         );

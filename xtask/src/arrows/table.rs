@@ -91,6 +91,7 @@ pub(super) struct Arrow {
 /// Arrows inside a folder, and single arrows between folders. An entry that no Cargo.toml uses is a fault.
 #[rustfmt::skip]
 pub(super) const ARROWS: &[Arrow] = &[
+    arrow("muster-account-api", "muster-protocol", "accounts belong to keys of the vocabulary"),
     arrow("muster-identity", "muster-protocol", "keys sign the vocabulary's bytes"),
     arrow("muster-protocol", "muster-canonical-json", "some of the vocabulary's texts are signed as JSON"),
     arrow("muster-protocol", "muster-trace-context", "messages carry the context of a trace"),
@@ -126,6 +127,7 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-facilitator-store", "muster-facilitator-core", "accounts, histories and pages are stored as the rules shape them"),
     arrow("muster-facilitator-store", "muster-webhooks", "a job's end is stored together with the message about it"),
     arrow("muster-webhooks", "muster-job-data", "messages go to addresses by the rules of a job's data"),
+    arrow("muster-local-subnet", "muster-terminal", "a process that died is told as every failure of a command is"),
     arrow("muster-operator-tools", "muster-terminal", "the operator's commands print as the users' do"),
     arrow("muster-operator-tools", "muster-collateral", "an order to slash is the source's"),
     arrow("muster-operator-tools", "muster-routing", "the verdict about a deposit is routing's"),

@@ -3,10 +3,10 @@
 //!
 //! A validator opens an [`AuditRunner`] beside its gateway. Reading order: `log_keeper` (buckets are closed and drawn
 //! from, block by block), `prompts` and `own_prompts` (the validator's own prompts), `gathering` (when a reference is
-//! started), `audit_run` (one audit), `self_test` (a cheat that is planted), `rescoring` and `exchange_backend` (others'
-//! bundles), `reference` (a machine that scores), `score_request` (its requests), `evidence` (the bundle), `adoption`
-//! (the verdict counts), `notices` and `delivery` (what miners are told), `appeals` and `fresh_answers`, `calls` (the
-//! status page), [`store`] and `notice_store`, [`backend`] (the validator's part).
+//! started), `audit_run` (one audit), `self_test` (a cheat that is planted), `rescoring` and `exchange_backend`
+//! (others' bundles), `reference` (a machine that scores), `score_request` (its requests), `evidence` (the bundle),
+//! `adoption` (the verdict counts), `notices` and `delivery` (what miners are told), `appeals` and `fresh_answers`,
+//! `calls` (the status page), [`store`] and `notice_store`, [`backend`] (the validator's part).
 
 mod adoption;
 mod appeals;

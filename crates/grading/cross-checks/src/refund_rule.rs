@@ -70,6 +70,8 @@ pub fn refund_spans(audits: &[AdoptedAudit]) -> Vec<RefundSpan> {
 mod tests {
     use proptest::prelude::*;
 
+    use muster_validator_store::AuditOrigin;
+
     use super::*;
 
     fn audit(coldkey: u8, verdict: &str, at: i64) -> AdoptedAudit {
@@ -81,6 +83,9 @@ mod tests {
             verdict: verdict.to_owned(),
             quality_per_mille: 0,
             adopted_at: Timestamp::from_secs(at),
+            origin: AuditOrigin::Own,
+            author: None,
+            through_bucket: 0,
         }
     }
 

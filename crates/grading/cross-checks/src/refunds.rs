@@ -11,7 +11,7 @@ use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
 use crate::refund_rule::{RefundSpan, refund_spans};
-use crate::store::{Result, parse_column, parse_optional, put_news, read_column, unsigned_column};
+use crate::store::{StoreResult, parse_column, parse_optional, put_news, read_column, unsigned_column};
 
 /// Verdicts that are read: more than a validator adopts while answers are kept.
 const MAX_AUDITS: u32 = 10_000;
@@ -20,7 +20,7 @@ const MAX_AUDITS: u32 = 10_000;
 const MAX_CHANGES: i64 = 1_000;
 
 /// Marks the answers that a conviction refunds, and takes the marks off those that none refunds any more.
-pub(crate) async fn reconcile_refunds(pool: &AnyPool, store: &Store, now: Timestamp) -> Result<()> {
+pub(crate) async fn reconcile_refunds(pool: &AnyPool, store: &Store, now: Timestamp) -> StoreResult<()> {
     let spans = refund_spans(&store.audits(MAX_AUDITS).await?);
     lift(pool, &spans, now).await?;
     for span in &spans {
@@ -30,7 +30,7 @@ pub(crate) async fn reconcile_refunds(pool: &AnyPool, store: &Store, now: Timest
 }
 
 /// Takes the marks off the answers whose bundle convicts no more.
-async fn lift(pool: &AnyPool, spans: &[RefundSpan], now: Timestamp) -> Result<()> {
+async fn lift(pool: &AnyPool, spans: &[RefundSpan], now: Timestamp) -> StoreResult<()> {
     let rows = sqlx::query("SELECT DISTINCT refunded FROM responses WHERE refunded IS NOT NULL")
         .fetch_all(pool)
         .await
@@ -56,7 +56,7 @@ async fn lift(pool: &AnyPool, spans: &[RefundSpan], now: Timestamp) -> Result<()
 }
 
 /// Marks the answers of a span. Own prompts have a client too, whom no facilitator knows.
-async fn mark(pool: &AnyPool, span: &RefundSpan, now: Timestamp) -> Result<()> {
+async fn mark(pool: &AnyPool, span: &RefundSpan, now: Timestamp) -> StoreResult<()> {
     for miner in &span.miners {
         let rows = sqlx::query(
             "SELECT r.response_id, r.client, r.model, r.ended_at, r.input_tokens, r.output_tokens FROM responses r \
@@ -85,7 +85,7 @@ async fn write_changes(
     rows: &[AnyRow],
     bundle: Option<Digest>,
     now: Timestamp,
-) -> Result<()> {
+) -> StoreResult<()> {
     const OPERATION: &str = "mark refunded answers";
     if rows.is_empty() {
         return Ok(());
@@ -93,7 +93,7 @@ async fn write_changes(
     let notices = rows
         .iter()
         .map(|row| notice(row, bundle))
-        .collect::<Result<Vec<_>>>()?;
+        .collect::<StoreResult<Vec<_>>>()?;
     let mut tx = begin(pool).await?;
     for notice in notices {
         sqlx::query("UPDATE responses SET refunded = $1 WHERE response_id = $2")
@@ -114,7 +114,7 @@ async fn write_changes(
     tx.commit().await.during(OPERATION)
 }
 
-fn notice(row: &AnyRow, bundle: Option<Digest>) -> Result<RefundNotice> {
+fn notice(row: &AnyRow, bundle: Option<Digest>) -> StoreResult<RefundNotice> {
     Ok(RefundNotice {
         response: read_column(row, "response_id")?,
         client: parse_column(row, "client")?,
@@ -127,7 +127,7 @@ fn notice(row: &AnyRow, bundle: Option<Digest>) -> Result<RefundNotice> {
 }
 
 /// The number of refunded answers by the bundle that convicts.
-pub(crate) async fn count_refunds(pool: &AnyPool) -> Result<BTreeMap<String, u64>> {
+pub(crate) async fn count_refunds(pool: &AnyPool) -> StoreResult<BTreeMap<String, u64>> {
     let rows = sqlx::query(
         "SELECT refunded, COUNT(*) AS many FROM responses WHERE refunded IS NOT NULL GROUP BY refunded",
     )
@@ -154,6 +154,8 @@ mod tests {
     use muster_validator_store::{AdoptedAudit, MIGRATIONS};
     use uuid::Uuid;
 
+    use muster_validator_store::AuditOrigin;
+
     use super::*;
     use crate::store::{CheckStore, DueCheck};
     use crate::verdict::CheckVerdict;
@@ -171,6 +173,9 @@ mod tests {
             verdict: verdict.to_owned(),
             quality_per_mille: 0,
             adopted_at: Timestamp::from_secs(at),
+            origin: AuditOrigin::Own,
+            author: None,
+            through_bucket: 0,
         }
     }
 

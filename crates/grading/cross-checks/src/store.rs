@@ -17,7 +17,7 @@ use crate::evidence::CheckedJob;
 use crate::outputs::JobOutputs;
 use crate::verdict::CheckVerdict;
 
-pub(crate) type Result<T> = std::result::Result<T, StoreError>;
+pub(crate) type StoreResult<T> = Result<T, StoreError>;
 
 /// Jobs that are read at once.
 const PAGE: i64 = 256;
@@ -125,7 +125,7 @@ impl CheckStore {
     }
 
     /// The deterministic jobs of users that have completed since, oldest first, and the time from which to read on.
-    pub(crate) async fn ended_since(&self, since: Timestamp) -> Result<(Vec<EndedJob>, Timestamp)> {
+    pub(crate) async fn ended_since(&self, since: Timestamp) -> StoreResult<(Vec<EndedJob>, Timestamp)> {
         let rows = sqlx::query(
             "SELECT j.request, j.outcome, j.closed_at, a.attempt_id, a.miner, r.payload, r.block FROM jobs j \
              JOIN attempts a ON a.job_id = j.job_id \
@@ -162,7 +162,7 @@ impl CheckStore {
     }
 
     /// A job of a user's that has completed; `None` if there is none with this id, or it has not completed.
-    pub(crate) async fn ended_job(&self, job: JobId) -> Result<Option<EndedJob>> {
+    pub(crate) async fn ended_job(&self, job: JobId) -> StoreResult<Option<EndedJob>> {
         let row = sqlx::query(
             "SELECT j.request, j.outcome, j.closed_at, a.attempt_id, a.miner, r.payload, r.block FROM jobs j \
              JOIN attempts a ON a.job_id = j.job_id \
@@ -179,7 +179,7 @@ impl CheckStore {
     }
 
     /// The miner and the model of a session that ran as this job; `None` if none did.
-    pub(crate) async fn session_of(&self, job: JobId) -> Result<Option<(MinerKey, String)>> {
+    pub(crate) async fn session_of(&self, job: JobId) -> StoreResult<Option<(MinerKey, String)>> {
         let row =
             sqlx::query("SELECT miner, model FROM sessions WHERE job_id = $1 ORDER BY opened_at LIMIT 1")
                 .bind(job.to_string())
@@ -192,7 +192,7 @@ impl CheckStore {
 
     /// Stores a new check, unless there is one about its job. A job that waits for its draw, or was not drawn, becomes
     /// one that was reported. Returns whether anything changed.
-    pub(crate) async fn insert(&self, check: &NewCheck, now: Timestamp) -> Result<bool> {
+    pub(crate) async fn insert(&self, check: &NewCheck, now: Timestamp) -> StoreResult<bool> {
         const OPERATION: &str = "store a job that may be run again";
         let state = match check.origin {
             CheckOrigin::Drawn => "waiting",
@@ -228,7 +228,7 @@ impl CheckStore {
     }
 
     /// The jobs whose draw block is at most this one.
-    pub(crate) async fn undrawn(&self, head: u64) -> Result<Vec<UndrawnJob>> {
+    pub(crate) async fn undrawn(&self, head: u64) -> StoreResult<Vec<UndrawnJob>> {
         let rows = sqlx::query(
             "SELECT job_id, receipt, draw_block FROM cross_checks WHERE state = 'waiting' AND draw_block <= $1 \
              ORDER BY draw_block, job_id LIMIT $2",
@@ -257,7 +257,7 @@ impl CheckStore {
         block_hash: &Digest,
         proof: &ProvenOutput,
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> StoreResult<()> {
         let state = if is_drawn {
             CheckState::Pending.as_str()
         } else {
@@ -279,7 +279,7 @@ impl CheckStore {
     }
 
     /// The check that has waited longest and is due now.
-    pub(crate) async fn next_due(&self, now: Timestamp) -> Result<Option<DueCheck>> {
+    pub(crate) async fn next_due(&self, now: Timestamp) -> StoreResult<Option<DueCheck>> {
         let row = sqlx::query(
             "SELECT job_id, origin, coldkey, attempt_id, model, outputs, runs, tries, created_at FROM cross_checks \
              WHERE state = 'pending' AND next_try_at <= $1 ORDER BY next_try_at, job_id LIMIT 1",
@@ -306,7 +306,7 @@ impl CheckStore {
     }
 
     /// Stores the outputs of the runs so far.
-    pub(crate) async fn put_runs(&self, job: JobId, runs: &[JobOutputs]) -> Result<()> {
+    pub(crate) async fn put_runs(&self, job: JobId, runs: &[JobOutputs]) -> StoreResult<()> {
         sqlx::query("UPDATE cross_checks SET runs = $1, tries = 0 WHERE job_id = $2")
             .bind(encode(&runs))
             .bind(job.to_string())
@@ -317,7 +317,13 @@ impl CheckStore {
     }
 
     /// Notes that a run is to be tried again at this time.
-    pub(crate) async fn put_try(&self, job: JobId, tries: u64, next: Timestamp, reason: &str) -> Result<()> {
+    pub(crate) async fn put_try(
+        &self,
+        job: JobId,
+        tries: u64,
+        next: Timestamp,
+        reason: &str,
+    ) -> StoreResult<()> {
         sqlx::query("UPDATE cross_checks SET tries = $1, next_try_at = $2, reason = $3 WHERE job_id = $4")
             .bind(to_signed(tries))
             .bind(next.micros())
@@ -335,7 +341,7 @@ impl CheckStore {
         check: &DueCheck,
         verdict: &CheckVerdict,
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> StoreResult<()> {
         const OPERATION: &str = "store the verdict about a job that was run again";
         let mut tx = begin(&self.pool).await?;
         sqlx::query(
@@ -367,7 +373,12 @@ impl CheckStore {
     }
 
     /// Stores the message that a job is being run again.
-    pub(crate) async fn put_pending(&self, job: JobId, origin: CheckOrigin, now: Timestamp) -> Result<()> {
+    pub(crate) async fn put_pending(
+        &self,
+        job: JobId,
+        origin: CheckOrigin,
+        now: Timestamp,
+    ) -> StoreResult<()> {
         let mut tx = begin(&self.pool).await?;
         let notice = JobCheck {
             uuid: job,
@@ -382,7 +393,7 @@ impl CheckStore {
     }
 
     /// Stores the message that a reported job is not run again. A verdict that there is stays.
-    pub(crate) async fn put_refusal(&self, job: JobId, reason: &str, now: Timestamp) -> Result<()> {
+    pub(crate) async fn put_refusal(&self, job: JobId, reason: &str, now: Timestamp) -> StoreResult<()> {
         const OPERATION: &str = "store why a reported job is not run again";
         let known = sqlx::query("SELECT 1 AS one FROM check_news WHERE subject = $1")
             .bind(subject_of(job))
@@ -406,7 +417,7 @@ impl CheckStore {
     }
 
     /// The reported jobs of an account since a time.
-    pub(crate) async fn count_reports(&self, account: &str, since: Timestamp) -> Result<u64> {
+    pub(crate) async fn count_reports(&self, account: &str, since: Timestamp) -> StoreResult<u64> {
         let row = sqlx::query(
             "SELECT COUNT(*) AS many FROM cross_checks WHERE account = $1 AND origin = 'reported' AND created_at > $2",
         )
@@ -427,7 +438,7 @@ impl CheckStore {
         sequence: i64,
         since: Timestamp,
         limit: u32,
-    ) -> Result<Vec<(i64, ToFacilitator)>> {
+    ) -> StoreResult<Vec<(i64, ToFacilitator)>> {
         let rows = sqlx::query(
             "SELECT sequence, message FROM check_news WHERE sequence > $1 AND written_at >= $2 \
              ORDER BY sequence LIMIT $3",
@@ -451,7 +462,7 @@ impl CheckStore {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn list(&self, limit: u32) -> Result<Vec<CheckView>> {
+    pub async fn list(&self, limit: u32) -> StoreResult<Vec<CheckView>> {
         let rows = sqlx::query(
             "SELECT * FROM cross_checks WHERE state NOT IN ('waiting', 'undrawn') \
              ORDER BY changed_at DESC, job_id LIMIT $1",
@@ -467,7 +478,7 @@ impl CheckStore {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn evidence_since(&self, since: Timestamp) -> Result<Vec<CheckedJob>> {
+    pub async fn evidence_since(&self, since: Timestamp) -> StoreResult<Vec<CheckedJob>> {
         let rows = sqlx::query(
             "SELECT coldkey, account, state, ended_at FROM cross_checks WHERE origin = 'drawn' \
              AND state IN ('agrees', 'differs') AND coldkey IS NOT NULL AND ended_at >= $1 \
@@ -489,13 +500,13 @@ impl CheckStore {
                     at: read_column(row, "ended_at").map(Timestamp::from_micros)?,
                 })
             })
-            .collect::<Result<Vec<_>>>()?;
+            .collect::<StoreResult<Vec<_>>>()?;
         jobs.reverse();
         Ok(jobs)
     }
 
     /// Deletes what has had its time: jobs that were not drawn, and news that no facilitator is told any more.
-    pub(crate) async fn forget(&self, undrawn_before: Timestamp, before: Timestamp) -> Result<()> {
+    pub(crate) async fn forget(&self, undrawn_before: Timestamp, before: Timestamp) -> StoreResult<()> {
         const OPERATION: &str = "delete old checks";
         sqlx::query("DELETE FROM cross_checks WHERE state = 'undrawn' AND changed_at < $1")
             .bind(undrawn_before.micros())
@@ -549,7 +560,7 @@ fn subject_of(job: JobId) -> String {
     format!("job {job}")
 }
 
-async fn put_notice(connection: &mut AnyConnection, notice: JobCheck, now: Timestamp) -> Result<()> {
+async fn put_notice(connection: &mut AnyConnection, notice: JobCheck, now: Timestamp) -> StoreResult<()> {
     let subject = subject_of(notice.uuid);
     put_news(
         connection,
@@ -566,7 +577,7 @@ pub(crate) async fn put_news(
     subject: &str,
     message: &ToFacilitator,
     now: Timestamp,
-) -> Result<()> {
+) -> StoreResult<()> {
     sqlx::query(
         "INSERT INTO check_news (subject, sequence, message, written_at) \
          VALUES ($1, (SELECT COALESCE(MAX(sequence), 0) + 1 FROM check_news), $2, $3) \
@@ -584,7 +595,7 @@ pub(crate) async fn put_news(
 
 /// A completed job in a row of jobs, attempts and receipts; `None` if the job has not completed, or is not one that can
 /// be run again.
-fn read_ended(row: &AnyRow) -> Result<Option<EndedJob>> {
+fn read_ended(row: &AnyRow) -> StoreResult<Option<EndedJob>> {
     let outcome: Option<String> = read_column(row, "outcome")?;
     let Some(outcome) = outcome else { return Ok(None) };
     let outcome: Outcome = read_json("outcome", &outcome)?;
@@ -604,7 +615,7 @@ fn read_ended(row: &AnyRow) -> Result<Option<EndedJob>> {
     }))
 }
 
-fn view_of(row: &AnyRow) -> Result<CheckView> {
+fn view_of(row: &AnyRow) -> StoreResult<CheckView> {
     let runs: Vec<JobOutputs> = json_column(row, "runs")?;
     let block: Option<i64> = read_column(row, "draw_block")?;
     Ok(CheckView {
@@ -626,19 +637,19 @@ fn view_of(row: &AnyRow) -> Result<CheckView> {
     })
 }
 
-fn origin_of(row: &AnyRow) -> Result<CheckOrigin> {
+fn origin_of(row: &AnyRow) -> StoreResult<CheckOrigin> {
     read_column(row, "origin").map(|name: String| CheckOrigin::from_wire(&name))
 }
 
 pub(crate) fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(
     row: &'r AnyRow,
     name: &'static str,
-) -> Result<T> {
+) -> StoreResult<T> {
     row.try_get(name)
         .map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
 
-pub(crate) fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
+pub(crate) fn parse_column<T>(row: &AnyRow, name: &'static str) -> StoreResult<T>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
@@ -648,7 +659,7 @@ where
         .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
 }
 
-pub(crate) fn parse_optional<T>(row: &AnyRow, name: &'static str) -> Result<Option<T>>
+pub(crate) fn parse_optional<T>(row: &AnyRow, name: &'static str) -> StoreResult<Option<T>>
 where
     T: std::str::FromStr,
     T::Err: std::fmt::Display,
@@ -661,16 +672,16 @@ where
     .transpose()
 }
 
-fn json_column<T: serde::de::DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
+fn json_column<T: serde::de::DeserializeOwned>(row: &AnyRow, name: &'static str) -> StoreResult<T> {
     let text: String = read_column(row, name)?;
     read_json(name, &text)
 }
 
-fn read_json<T: serde::de::DeserializeOwned>(name: &'static str, text: &str) -> Result<T> {
+fn read_json<T: serde::de::DeserializeOwned>(name: &'static str, text: &str) -> StoreResult<T> {
     serde_json::from_str(text).map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
 
-pub(crate) fn unsigned_column(row: &AnyRow, name: &'static str) -> Result<u64> {
+pub(crate) fn unsigned_column(row: &AnyRow, name: &'static str) -> StoreResult<u64> {
     read_column(row, name).map(|number: i64| u64::try_from(number).unwrap_or(0))
 }
 

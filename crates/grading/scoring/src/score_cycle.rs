@@ -225,8 +225,8 @@ impl<'a> Terms<'a> {
     }
 
     /// One row for every neuron that earned or is paid anything. In a cycle in which nobody earned anything, nobody is
-    /// paid, and the weights on the chain stay as they are. A conviction does not wait for the next earnings: if a neuron
-    /// is convicted, the others are paid what is due to them.
+    /// paid, and the weights on the chain stay as they are. A conviction does not wait for the next earnings: if a
+    /// neuron is convicted, the others are paid the points that are due to them.
     fn scores(&self, snapshot: &ScoringSnapshot) -> Vec<Score> {
         let mut micros = BTreeMap::<MinerKey, u64>::new();
         for (miner, worked) in self.work.by_class.values().flatten() {

@@ -38,6 +38,7 @@ pub mod store;
 mod submission;
 mod token_counters;
 mod transcript;
+pub mod trusted_check;
 pub mod trusted_sessions;
 mod waiting_response;
 mod word_keys;

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use muster_account_api::{
+    AccountDeleted, AccountView, ApiKey, CreateKey, KeyList, LoginNonce, LoginRequest, Token, WebLink,
+};
 use muster_identity::{Keypair, sign_job, sign_request, sign_terms};
 use muster_process::SharedClock;
 use muster_protocol::rest::{
-    AccountDeleted, AccountView, AccountWebhookView, ApiKey, CreateFile, CreateJob, CreateKey, FilePage,
-    FileView, JobMetricsView, JobPage, JobView, KeyList, LoginNonce, LoginRequest, Message, MinerView,
-    ReportCheat, SetWebhook, SubnetCapacity, Token, WebLink, headers,
+    AccountWebhookView, CreateFile, CreateJob, FilePage, FileView, JobMetricsView, JobPage, JobView, Message,
+    MinerView, ReportCheat, SetWebhook, SubnetCapacity, headers,
 };
 use muster_protocol::wire::checks::JobCheck;
 use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER, MinerKey};

@@ -1,8 +1,8 @@
 //! Deleting an account: its keys and its browsers' sessions stop at once, its rows go in small steps.
 
+use muster_account_api::AccountView;
 use muster_facilitator_core::account::Account;
 use muster_protocol::Timestamp;
-use muster_protocol::rest::AccountView;
 use muster_store::retention::Deletion;
 use muster_store::{During as _, StoreError};
 

@@ -52,13 +52,13 @@ pub struct Programs {
 
 /// Paths of the language model engines for the demonstration of spot checks.
 pub struct ModelPrograms {
-    /// The engine.
+    /// The whitelisted engine, which chooses by the seed of its request.
     pub engine: PathBuf,
     /// The engine that answers with cheaper weights.
     pub cheating_engine: PathBuf,
     /// The folder of the model.
     pub folder: PathBuf,
-    /// What honest machines and cheaper engines do with the model.
+    /// The calibration: margins of honest machines and of cheaper engines of the model.
     pub calibration: PathBuf,
 }
 

@@ -104,7 +104,7 @@ impl Layout {
 
 /// The keys and addresses of the subnet. Users' commands read this file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Subnet {
+pub struct LocalSubnet {
     /// The chain's JSON-RPC.
     pub chain: SocketAddr,
     /// The facilitator's REST API.
@@ -145,7 +145,7 @@ pub struct Subnet {
 /// A validator after the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FurtherValidator {
-    /// Its hotkey.
+    /// The validator's hotkey, by which the chain knows it.
     pub key: ValidatorKey,
     /// Its read-only status.
     pub status: SocketAddr,
@@ -156,13 +156,13 @@ pub struct FurtherValidator {
 /// A miner after the first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FurtherMiner {
-    /// Its hotkey.
+    /// The miner's hotkey, by which the chain knows it.
     pub key: MinerKey,
     /// The address that it announces.
     pub address: SocketAddr,
 }
 
-impl Subnet {
+impl LocalSubnet {
     /// Where a role serves its metrics.
     pub fn metrics_of(&self, name: &str) -> Option<SocketAddr> {
         let own = self.metrics.filter(|_| name == "validator");

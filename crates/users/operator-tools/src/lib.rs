@@ -1,5 +1,6 @@
 //! The commands of a validator's operator: `muster validator collateral`, `muster validator slash`, `muster validator
-//! adopt`, `muster validator check-trusted-miner`, `muster audit run`, `muster audit self-test`, and the text of `muster route explain`.
+//! adopt`, `muster validator check-trusted-miner`, `muster audit run`, `muster audit self-test`, and the text of
+//! `muster route explain`.
 //!
 //! Each asks the running validator at the address of its status page. The validator's operator token admits a slash,
 //! an adoption, a check, an audit and a self-test.

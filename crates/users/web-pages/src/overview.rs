@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use muster_protocol::rest::{AccountView, JobPage, SubnetCapacity};
+use muster_account_api::AccountView;
+use muster_protocol::rest::{JobPage, SubnetCapacity};
 
 use crate::PagePart;
 use crate::frame::{Section, Visitor, page, part, scroll};

@@ -1,7 +1,8 @@
 //! Products by candle, on the processor.
 //!
-//! Many rows go through candle's matrix product in f32; quantised weights are unpacked for it. A few rows, as when texts go on by one token each, are bound by
-//! reading the weights: they are read once, as they are held, in loops of our own.
+//! Many rows go through candle's matrix product in f32; quantised weights are unpacked for it. A few rows, as when
+//! texts go on by one token each, are bound by reading the weights: they are read once, as they are held, in loops of
+//! our own.
 
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module as _, Storage, Tensor};

@@ -142,7 +142,7 @@ struct OfTriton {
     seed: i64,
     position: u64,
     temperature: f64,
-    /// In 64ths.
+    /// The logits of the tokens, in 64ths of a nat.
     logits: Vec<i16>,
     winner: u32,
     /// Of the first tokens.

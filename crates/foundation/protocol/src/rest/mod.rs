@@ -1,6 +1,5 @@
 //! The bodies of the job REST API, as ComputeHorde's SDK sends and reads them.
 
-mod accounts;
 mod cheat_reports;
 mod files;
 mod jobs;
@@ -9,10 +8,6 @@ mod webhooks;
 
 use serde::{Deserialize, Serialize};
 
-pub use accounts::{
-    AccountDeleted, AccountView, ApiKey, AuditEntry, AuditPage, CreateKey, KeyList, KeyRight, KeyRightError,
-    LoginError, LoginNonce, LoginRequest, MAX_KEY_DAYS, Token, USUAL_KEY_DAYS, WebLink,
-};
 pub use cheat_reports::{CheatReportView, ComparedOutput, ComparisonVerdict, OutputComparison};
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{

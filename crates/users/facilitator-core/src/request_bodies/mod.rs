@@ -1,11 +1,10 @@
 //! Parses and checks the bodies of users' requests, and turns a job into the frame for its validator. Pure.
 
 use indexmap::IndexMap;
+use muster_account_api::{CreateKey, KeyRight, MAX_KEY_DAYS};
 use muster_job_metrics::MetricRules;
 use muster_protocol::job::{BoundedFields, find_over_limits};
-use muster_protocol::rest::{
-    CreateJob, CreateKey, Feedback, KeyRight, MAX_KEY_DAYS, ReportCheat, SetWebhook,
-};
+use muster_protocol::rest::{CreateJob, Feedback, ReportCheat, SetWebhook};
 use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
 use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
 use muster_protocol::wire::facilitator::{JobNew, JobRequest, JobRequestTag, UserSignature};

@@ -28,6 +28,7 @@ mod web_sessions;
 #[cfg(test)]
 mod webhooks;
 
+use muster_account_api::{ApiKey, KeyRight};
 use muster_facilitator_core::account::{Account, ApiKeySecret, Credential, KeyId};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::UpdateRejection;
@@ -40,7 +41,7 @@ use muster_facilitator_store::{
 };
 use muster_identity::{Keypair, Verified, sign_job, verify_job};
 use muster_protocol::job::ProgramReport;
-use muster_protocol::rest::{ApiKey, CreateJob, KeyRight};
+use muster_protocol::rest::CreateJob;
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
 use muster_protocol::wire::executor::LogStream;
 use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata};

@@ -1,4 +1,4 @@
-//! Bodies about accounts: logins, API keys and the audit log.
+//! The bodies of the facilitator's REST API about accounts: logins, API keys and the audit log.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,9 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::keys::Hotkey;
-use crate::signature::Signature;
-use crate::time::Timestamp;
+use muster_protocol::{Hotkey, Signature, Timestamp};
 
 /// `GET /auth/nonce`: the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
