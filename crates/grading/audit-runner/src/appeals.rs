@@ -414,6 +414,8 @@ mod tests {
     use muster_protocol::ValidatorKey;
     use muster_response_proof::Text;
 
+    use muster_validator_store::AuditOrigin;
+
     use super::*;
     use crate::testing::key;
 
@@ -444,6 +446,9 @@ mod tests {
             verdict: name.to_owned(),
             quality_per_mille: 0,
             adopted_at,
+            origin: AuditOrigin::Own,
+            author: None,
+            through_bucket: 0,
         }
     }
 

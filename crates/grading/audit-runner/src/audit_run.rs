@@ -27,7 +27,7 @@ use crate::gathering::Subject;
 use crate::log_keeper::leaf_hashes;
 use crate::reference::Reference;
 use crate::score_request::{
-    AnswerIds, ScoreRequest, check_text_scores, check_whole, ids_of, score_request, text_request,
+    AnswerIds, ScoreRequest, check_text_scores, find_ids, score_request, text_request,
 };
 use crate::store::{AuditRun, RunState};
 use crate::{HiddenKey, RunnerState};
@@ -368,13 +368,8 @@ fn readable(
     words: &AnswerWords,
 ) -> Result<(ResponseProof, Option<AnswerIds>), UnusableReason> {
     let proof = proof_of(answer).ok_or(UnusableReason::TruncatedBody)?;
-    check_whole(&proof, words)?;
-    match ids_of(&proof, words) {
-        Ok(ids) => Ok((proof, Some(ids))),
-        // The session signed ids that the stored body does not have.
-        Err(reason) if proof.tokens.is_some() => Err(reason),
-        Err(_) => Ok((proof, None)),
-    }
+    let ids = find_ids(&proof, words)?;
+    Ok((proof, ids))
 }
 
 /// The words of an answer that a bundle may open: those to own prompts and of consenting clients, if the session

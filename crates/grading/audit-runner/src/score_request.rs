@@ -34,22 +34,31 @@ pub(crate) struct ScoreRequest {
     pub(crate) is_text: bool,
 }
 
-/// Checks that the whole body of an answer was kept.
+/// The ids of an answer's tokens; `None` if the response states none, so that only its text is known.
 ///
 /// # Errors
-/// It was not.
-pub(crate) fn check_whole(proof: &ResponseProof, words: &AnswerWords) -> Result<(), UnusableReason> {
+/// The reason why nobody can score the answer: a part of its body was not kept, or the ids that the session signed are
+/// not those of the body.
+pub(crate) fn find_ids(
+    proof: &ResponseProof,
+    words: &AnswerWords,
+) -> Result<Option<AnswerIds>, UnusableReason> {
     if u64::try_from(words.response.len()).is_ok_and(|bytes| bytes < proof.output_bytes) {
         return Err(UnusableReason::TruncatedBody);
     }
-    Ok(())
+    match ids_of(proof, words) {
+        Ok(ids) => Ok(Some(ids)),
+        // The session signed ids that the stored body does not have.
+        Err(reason) if proof.tokens.is_some() => Err(reason),
+        Err(_) => Ok(None),
+    }
 }
 
 /// The ids of an answer's tokens, which have to be those that the session signed, if it signed any.
 ///
 /// # Errors
 /// The reason why nobody can score the answer.
-pub(crate) fn ids_of(proof: &ResponseProof, words: &AnswerWords) -> Result<AnswerIds, UnusableReason> {
+fn ids_of(proof: &ResponseProof, words: &AnswerWords) -> Result<AnswerIds, UnusableReason> {
     let ids = answer_ids(words)?;
     if let Some(facts) = &proof.tokens {
         // The ids that were stored are those that the session signed, or the body is not what was sent.
@@ -326,6 +335,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn request_about(proof: &ResponseProof, words: &AnswerWords) -> Result<ScoreRequest, UnusableReason> {
+        match find_ids(proof, words)? {
+            Some(ids) => score_request("tiny", proof, &words.request, &ids),
+            None => text_request("tiny", proof, words),
+        }
+    }
     use crate::testing::proof;
 
     fn words(request: &str, response: &str) -> AnswerWords {
@@ -421,7 +437,7 @@ mod tests {
         let whole = r#"{"choices":[{"message":{"content":"ab"},"finish_reason":"stop"}]}"#;
         let mut document = words("{}", whole);
         document.content_type = Some("application/json".to_owned());
-        let asked = score_request("tiny", &proof(0), &document).unwrap();
+        let asked = request_about(&proof(0), &document).unwrap();
         let body: Value = serde_json::from_slice(&asked.body).unwrap();
         assert!(asked.is_text);
         assert_eq!(
@@ -451,7 +467,7 @@ mod tests {
         assert_eq!(reason("{}", &format!("{second}\n\n")), none, "another choice");
         let mut random = proof(0);
         random.gateway_nonce = None;
-        let unseeded = score_request("tiny", &random, &words("{}", &stream(&[said()], None)));
+        let unseeded = request_about(&random, &words("{}", &stream(&[said()], None)));
         assert_eq!(unseeded.unwrap_err(), none, "nobody knows the seed");
         // A session that signed ids has a body with ids.
         let mut signed = proof(0);
@@ -461,7 +477,7 @@ mod tests {
             output: Digest::of(b"ids"),
             output_count: 3,
         });
-        let without = score_request("tiny", &signed, &words("{}", &stream(&[said()], None)));
+        let without = request_about(&signed, &words("{}", &stream(&[said()], None)));
         assert_eq!(without.unwrap_err(), none);
     }
 
@@ -469,7 +485,7 @@ mod tests {
     fn bodies_that_were_cut_or_are_too_long_have_a_reason() {
         let mut longer = proof(0);
         longer.output_bytes = u64::try_from(STREAM.len()).unwrap() + 1;
-        let cut = score_request("tiny", &longer, &words("{}", STREAM));
+        let cut = request_about(&longer, &words("{}", STREAM));
         assert_eq!(cut.unwrap_err(), UnusableReason::TruncatedBody);
         // A text that would keep a tokenizer busy is not sent to it.
         let bomb = json!({"content": "\u{3042}".repeat(MAX_TEXT_REQUEST / 3)});
