@@ -116,26 +116,10 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             27,
             "answer log",
             include_str!("../migrations/0027_answer_log.sql"),
-        ),
         (
-            29,
-            "verdict exchange",
-            include_str!("../migrations/0029_verdict_exchange.sql"),
-        ),
-        (
-            30,
-            "audit notices",
-            include_str!("../migrations/0030_audit_notices.sql"),
-        ),
-        (
-            31,
-            "cross checks",
-            include_str!("../migrations/0031_cross_checks.sql"),
-        ),
-        (
-            32,
-            "self_tests",
-            include_str!("../migrations/0032_self_tests.sql"),
+            28,
+            "spot checks",
+            include_str!("../migrations/0028_spot_checks.sql"),
         ),
     ])
 });
