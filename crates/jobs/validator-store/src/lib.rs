@@ -116,6 +116,7 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             27,
             "answer log",
             include_str!("../migrations/0027_answer_log.sql"),
+        ),
         (
             28,
             "spot checks",

@@ -124,7 +124,7 @@ async fn run_text(service: &Service, asked: TextRequest) -> Result<Response, Api
         tokens,
         prompt: prompt.len(),
         parameters: plan.parameters.clone(),
-        seed: Some(seed),
+        chooser: Some(Chooser::Muster(seed)),
         slack: Slack::default(),
         likely: 0,
     };

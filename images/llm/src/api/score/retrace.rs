@@ -10,6 +10,7 @@
 use crate::api::{ApiError, Service};
 use crate::engine::{Event, Generate, Margin, Score};
 use crate::noise::{ONE, Seed};
+use crate::replay::Chooser;
 use crate::sampler::{Parameters, Slack};
 
 /// Tokens before the first difference that are looked at again: rounding may have made this reference choose another
@@ -144,7 +145,7 @@ impl TextAnswer<'_> {
             tokens,
             prompt: self.prompt.len(),
             parameters: self.parameters.clone(),
-            seed: Some(self.seed),
+            chooser: Some(Chooser::Muster(self.seed)),
             slack: Slack::default(),
             likely: 0,
         })?;
