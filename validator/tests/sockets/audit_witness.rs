@@ -38,19 +38,18 @@ fn of_header(message: &mut AuditMessage, change: impl FnOnce(&mut HeaderNotice))
     }
 }
 
-/// Polls between two blocks of [`until`].
-const LOOKS: u32 = 100;
+/// Polls between two blocks of [`until`], and the most blocks: fewer than end the bucket.
+const LOOKS: u64 = 100;
+const BLOCKS: u64 = 8;
 
-/// Seals another block, and one more after a while, and looks until there is something to see.
+/// Seals another block now and again, as a chain does, and looks until there is something to see.
 async fn until<T>(audited: &Audited, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let block = audited.world.state().await["block"].as_u64().unwrap();
     let mut looks = 0;
     within(what, async {
         loop {
-            match looks {
-                0 => audited.world.chain.seal_to(block + 1),
-                LOOKS => audited.world.chain.seal_to(block + 2),
-                _ => {}
+            if looks % LOOKS == 0 && looks / LOOKS < BLOCKS {
+                audited.world.chain.seal_to(block + 1 + looks / LOOKS);
             }
             if let Some(seen) = look().await {
                 return seen;

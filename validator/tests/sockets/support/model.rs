@@ -118,10 +118,11 @@ pub(crate) fn misjudging_reference(is_wrong: &Arc<AtomicBool>) -> Router {
     let is_wrong = Arc::clone(is_wrong);
     let score = move |body: Bytes| {
         let asked: Value = serde_json::from_slice(&body).unwrap();
-        let ids = asked["token_ids"].as_array().unwrap();
-        if ids[0] != HONEST || !is_wrong.load(Ordering::SeqCst) {
+        let ids = asked["token_ids"].as_array();
+        let honest = ids.filter(|ids| ids[0] == HONEST && is_wrong.load(Ordering::SeqCst));
+        let Some(ids) = honest else {
             return ready(scored(&measured, &body, &|_, _, token| token));
-        }
+        };
         let (cheap, number) = (&measured[1], usize::try_from(ids[1].as_u64().unwrap()).unwrap());
         let tokens = resized(tokens_of(&cheap[number % cheap.len()]), ids.len());
         ready(Json(json!({ "tokens": tokens })).into_response())
