@@ -237,7 +237,9 @@ fn audit(
         .collect()
 }
 
+/// `cargo xtask soak`: six engines, two references and 16 prompts for each in every bucket.
 #[test]
+#[ignore = "soak: six engines on two cores take minutes, so `cargo xtask soak` runs it"]
 fn cheaper_engines_are_convicted_and_honest_arithmetic_is_not() {
     let engines = [
         honest("f32", &[]),
@@ -264,7 +266,7 @@ fn cheaper_engines_are_convicted_and_honest_arithmetic_is_not() {
 
 /// `cargo xtask soak`: the cheat needs some hundred answers.
 #[test]
-#[ignore = "a soak: a cheat in a tenth of the answers needs some hundred of them"]
+#[ignore = "soak: a cheat in a tenth of the answers needs some hundred of them, so `cargo xtask soak` runs it"]
 fn a_cheat_in_a_tenth_of_the_answers_is_convicted_beside_an_honest_miner() {
     let engines = [
         honest("f32", &[]),

@@ -451,18 +451,23 @@ async fn until_tested(world: &World, state: &str) -> Value {
     ended.expect("a self-test takes seconds")
 }
 
-/// A validator that tests its spot checks once: its own miner gives `share_ppm` millionths of the answers with the
-/// program `planted`. Returns the test once it has ended.
-async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
-    let (mut miner, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
-    let configure = |config: &mut muster_validator::Config| {
+/// Has the validator plant a cheat in so many millionths of the answers of its tests.
+fn plant(share_ppm: u32) -> impl FnOnce(&mut muster_validator::Config) {
+    move |config| {
         config.audit.own_prompts = 0;
         let cheat = PlantedCheat {
             args: vec![CHEAPER.to_owned()],
             share_ppm,
         };
         config.audit.self_test.cheats = [("tiny".to_owned(), cheat)].into();
-    };
+    }
+}
+
+/// A validator that tests its spot checks once: its own miner gives `share_ppm` millionths of the answers with the
+/// program `planted`. Returns the test once it has ended.
+async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
+    let (mut miner, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
+    let configure = plant(share_ppm);
     let audited = Audited::start_with(World::new(&[&miner]).await, &trusted, false, configure).await;
     let fleet = Fleet::of_program(&miner.keypair, model(false, None));
     let planted = (CHEAPER, planted);
@@ -502,6 +507,46 @@ async fn the_validator_convicts_a_cheat_in_a_tenth_of_the_answers_that_it_has_pl
     assert_eq!(test["verdict"], "convicted", "{test}");
     let cheated = test["cheated"].as_u64().unwrap();
     assert!((8..60).contains(&cheated), "about a tenth of 256: {test}");
+}
+
+#[tokio::test]
+async fn a_self_test_whose_validator_is_killed_while_it_asks_leaves_no_verdict() {
+    let (mut miner, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
+    let world = World::new(&[&miner]).await;
+    let mut audited = Audited::start_with(world, &trusted, true, plant(100_000)).await;
+    let fleet = Fleet::of_program(&miner.keypair, model(false, None));
+    let own = Fleet::of_programs(&trusted.keypair, whole_engine(), (CHEAPER, model(true, None)));
+    let miners = Tasks::new();
+    drop(miners.spawn("a miner", async move { fleet.stand(&mut miner, 1).await }));
+    drop(miners.spawn("the own miner", async move { own.stand(&mut trusted, 2).await }));
+    audited.ask().await;
+    audited.world.chain.seal_to(25);
+    until_tested(&audited.world, "asking").await;
+    audited.world.kill();
+    audited.world.start_mortal();
+    audited.world.facilitator.accept().await;
+    let ended = until_tested_for_nothing(&audited.world).await;
+    assert_eq!(ended["reason"], "the validator was restarted", "{ended}");
+    assert_eq!(
+        (&ended["verdict"], &ended["bundle"]),
+        (&Value::Null, &Value::Null),
+        "{ended}"
+    );
+    drop(audited.folder);
+}
+
+/// The newest self-test once it has ended without a verdict.
+async fn until_tested_for_nothing(world: &World) -> Value {
+    within("the end of a self-test", async {
+        loop {
+            let listed = world.get("/v0/audits/self-tests").await;
+            if listed["self_tests"][0]["state"] == "ended" {
+                return listed["self_tests"][0].clone();
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
 }
 
 #[tokio::test]

@@ -190,9 +190,7 @@ async fn a_trusted_miner_that_fails_is_asked_again_since_no_other_runs_its_jobs(
 
 #[tokio::test]
 async fn a_job_waits_for_a_trusted_miner_that_is_away_longer_than_any_number_of_attempts() {
-    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = reserved.local_addr().unwrap();
-    drop(reserved);
+    let address = muster_test_ports::free_address().unwrap();
     let key = Keypair::from_uri("//Trusted").unwrap().hotkey();
     let mut world = World::timed(&[]).await;
     world.config.trusted_miner = TrustedMinerConfig {

@@ -122,6 +122,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_miner_that_knows_the_draw_by_its_nonces_gains_nothing() {
+        const SHARE: u32 = 50_000;
+        // The draw before this one: by a hash of the nonce that a request carries, so the miner computes it, too.
+        let by_nonce = |nonce: &Digest| {
+            let scaled = u128::from(first_number(Digest::of(nonce.as_bytes()).as_bytes()));
+            scaled * u128::from(MAX_SHARE_PPM) < u128::from(SHARE) << 64
+        };
+        let draw = BucketDraw::from_bytes([7; 32]);
+        let (mut drawn, mut cheated) = (0_u32, 0_u32);
+        for answer in 0..20_000_u32 {
+            let nonce = Digest::of(&answer.to_be_bytes());
+            // The miner answers honestly only where it expects an audit. The proof of the answer binds the nonce.
+            let is_cheat = !by_nonce(&nonce);
+            let proof = Digest::of(&[nonce.as_bytes().as_slice(), b"proof"].concat());
+            if draw.draws(&proof, SHARE) {
+                drawn += 1;
+                cheated += u32::from(is_cheat);
+            }
+        }
+        assert!((900..1_100).contains(&drawn), "a twentieth: {drawn}");
+        let honest = drawn - cheated;
+        assert!(
+            (20..90).contains(&honest),
+            "honest answers are drawn as often as any others: {honest} of {drawn}"
+        );
+    }
+
+    #[test]
     fn the_message_of_a_block_is_these_bytes() {
         let block = DrawBlock {
             genesis: Digest::of(b"genesis"),
