@@ -108,8 +108,7 @@ pub(crate) struct Up {
     /// Where wallets, stores, logs and configurations live.
     #[arg(long, default_value = ".muster")]
     pub(crate) dir: PathBuf,
-    /// Run a demonstration, show its steps, and stop: exit code 0 only if all of it happened. `subnet`, the default: a
-    /// job, a graded batch, a chat, a weight. `audits`: spot checks of two miners, at most 250 ms between blocks.
+    /// Run a demonstration (`subnet` or `audits`), show its steps, and stop: exit code 0 only if all of it happened.
     #[arg(
         long, value_name = "WHAT", value_enum, num_args = 0..=1, default_missing_value = "subnet",
         hide_possible_values = true

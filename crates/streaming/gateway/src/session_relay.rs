@@ -31,6 +31,8 @@ use muster_sealed_client::{ResponseReport, SealedRequest, SealedResponse, Sealed
 
 /// Grace period before aborting an answer in flight from a session that is presumed dead.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
+/// The pause before a request whose session failed is given to another one.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How long a client may take nothing of the parts that wait for it.
 const STALL_LIMIT: Duration = Duration::from_secs(120);
 
@@ -107,7 +109,13 @@ pub(crate) async fn run(
             line: &line,
         };
         match attempt.run().await {
-            AttemptOutcome::Failed => stream.report_failure(session),
+            // The end of a session is known a moment after its connection breaks. A request that is given back at once
+            // would be given to the same session, until its tries are used up.
+            AttemptOutcome::Failed => tokio::select! {
+                biased;
+                assignment = stream.next_assignment() => reassigned = Some(assignment),
+                () = sleep(RETRY_PAUSE) => stream.report_failure(session),
+            },
             AttemptOutcome::Reassigned(assignment) => reassigned = Some(assignment),
             AttemptOutcome::Finished => return stream.finish(session),
         }
