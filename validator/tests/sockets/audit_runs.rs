@@ -234,13 +234,15 @@ pub(crate) async fn with_fleets(
         fleet.set_witness(witness);
     }
     let references = Fleet::of_program(&trusted.keypair, reference);
-    tokio::select! {
-        // One executor more than the gateway has sessions.
-        () = fleet.stand(&mut miner, 2) => panic!("it is there"),
-        // Two references, and two that an earlier process of the validator may have left.
-        () = references.stand(&mut trusted, 4) => panic!("it is there"),
-        () = story(&mut audited) => {}
-    }
+    // Each of these waits for a further connection until its time is over, which may be before the story's.
+    let miners = Tasks::new();
+    // One executor more than the gateway has sessions.
+    drop(miners.spawn("a miner", async move { fleet.stand(&mut miner, 2).await }));
+    // Two references, and two that an earlier process of the validator may have left.
+    drop(miners.spawn("the own miner", async move {
+        references.stand(&mut trusted, 4).await;
+    }));
+    story(&mut audited).await;
     drop(audited.folder);
 }
 
@@ -481,7 +483,7 @@ async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
         audited.world.chain.seal_to(63);
         until_tested(&audited.world, "judged").await
     };
-    // Each of these waits for a further connection until its time is over.
+    // As in `with_fleets`.
     let miners = Tasks::new();
     drop(miners.spawn("a miner", async move { fleet.stand(&mut miner, 1).await }));
     drop(miners.spawn("the own miner", async move { own.stand(&mut trusted, 2).await }));

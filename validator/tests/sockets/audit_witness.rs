@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::audit_runs::{Audited, OWN_PROMPTS, with_fleets};
 use crate::support::model::{misjudging_reference, model, reference};
-use crate::support::within;
+
 use crate::support::witness::TestWitness;
 
 /// Own prompts after each closed bucket.
@@ -41,12 +42,14 @@ fn of_header(message: &mut AuditMessage, change: impl FnOnce(&mut HeaderNotice))
 /// Polls between two blocks of [`until`], and the most blocks: fewer than end the bucket.
 const LOOKS: u64 = 100;
 const BLOCKS: u64 = 8;
+/// Longer than an audit with its replays takes beside other tests.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Seals another block now and again, as a chain does, and looks until there is something to see.
 async fn until<T>(audited: &Audited, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let block = audited.world.state().await["block"].as_u64().unwrap();
+    let block = audited.world.chain.height();
     let mut looks = 0;
-    within(what, async {
+    let seen = tokio::time::timeout(PATIENCE, async {
         loop {
             if looks % LOOKS == 0 && looks / LOOKS < BLOCKS {
                 audited.world.chain.seal_to(block + 1 + looks / LOOKS);
@@ -57,8 +60,9 @@ async fn until<T>(audited: &Audited, what: &str, mut look: impl AsyncFnMut() -> 
             looks += 1;
             tokio::task::yield_now().await;
         }
-    })
-    .await
+    });
+    let waited = seen.await;
+    waited.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
 /// The newest appeal once it has ended.

@@ -85,7 +85,7 @@ fn shown(text: &str) -> ShownBundle {
 
 /// Seals a block now and again until the validator's list of audits is as wanted; returns the list.
 async fn listed(world: &World, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-    let mut block = world.state().await["block"].as_u64().unwrap_or(1);
+    let mut block = world.chain.height();
     for _ in 0..200 {
         let wanted = async {
             loop {
@@ -397,7 +397,7 @@ async fn a_hostile_page_costs_eight_bundles_a_day_and_each_is_refused_once() {
         "{list}"
     );
     // Two more readings of the list bring nothing.
-    let block = world.state().await["block"].as_u64().unwrap();
+    let block = world.chain.height();
     for later in [block + 6, block + 12] {
         world.chain.seal_to(later);
         world.seen(later).await;

@@ -125,6 +125,11 @@ impl TestChain {
         self.head.send_replace(block);
     }
 
+    /// The newest block. The validator may not have seen it yet.
+    pub(crate) fn height(&self) -> u64 {
+        *self.head.borrow()
+    }
+
     /// Takes weights by this method from now on.
     pub(crate) fn take(&self, method: WeightsMethod) {
         self.rules().method = method;
