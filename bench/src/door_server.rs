@@ -265,6 +265,28 @@ impl DoorServer {
         let request = || self.asked(&reqwest::Client::new(), reqwest::Method::GET, &path);
         self.server.watched(request, watchers).await
     }
+
+    /// MiB by which the server grows with so many clients that read the newest job and then watch its events, each on
+    /// one connection.
+    ///
+    /// # Errors
+    /// A client gets no job or no event.
+    pub async fn read_and_watch(&self, watchers: usize) -> anyhow::Result<f64> {
+        let job = format!("/api/v1/jobs/{}/", self.newest_job().await?);
+        let events = format!("{job}events/");
+        let before = self.server.memory()?;
+        let mut open = Vec::new();
+        for _ in 0..watchers {
+            let http = reqwest::Client::new();
+            let answer = self.asked(&http, reqwest::Method::GET, &job).send().await?;
+            answer.error_for_status()?.bytes().await?;
+            let events = self.asked(&http, reqwest::Method::GET, &events);
+            let mut answer = events.send().await?.error_for_status()?;
+            answer.chunk().await?.context("no event")?;
+            open.push(answer);
+        }
+        Ok(self.server.memory()? - before)
+    }
 }
 
 /// A job as the benches post it.

@@ -139,6 +139,8 @@ impl DecliningMiner {
                 | ToMiner::MusterFetchImage(_)
                 | ToMiner::MusterLeaseHeld(_)
                 | ToMiner::MusterEndStored(_)
+                | ToMiner::MusterCheckpointKept(_)
+                | ToMiner::MusterDrain(_)
                 | ToMiner::MusterAudit(_) => continue,
             };
             socket.send(encode(&answer)).await?;

@@ -1,8 +1,12 @@
 //! The last messages of an attempt, made from its conclusion. Pure.
 
+use muster_checkpoints::resume::EXIT_SAVED;
 use muster_job_data::Uploaded;
 use muster_job_data::artifacts::{Artifacts, LONGEST_IN_JSON, MAX_ENTRIES};
-use muster_protocol::job::{FailureContext, IMAGE_FETCH_KEY, PartialResult};
+use muster_protocol::job::{
+    CompletionReport, FailureContext, IMAGE_FETCH_KEY, MAX_LISTED_OUTPUTS, MAX_METRIC_NAME_BYTES,
+    MAX_METRICS, MAX_OUTPUT_PATH_BYTES, PartialResult, RESUME_KEY,
+};
 use muster_protocol::wire::miner::{FromMiner, HordeFailed, JobFailed, JobFinished, JobImage, MachineSpecs};
 use muster_protocol::{AttemptId, JobTrace, ParticipantType};
 use muster_websocket::Limits;
@@ -10,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::MAX_ARTIFACTS_MIB;
 use crate::output_capture::{CUT, MAX_CHARS, PrintedOutput, shorten, shorten_to};
-use muster_attempt_state::{AttemptFailure, Conclusion, FailureKind};
+use muster_attempt_state::{AttemptFailure, Conclusion, FailureKind, ResumeHint};
 
 /// Characters of a failure's message. An error of the engine may quote the job, whose texts have any length.
 const MAX_MESSAGE: usize = 4_000;
@@ -21,14 +25,38 @@ const MAX_IMAGE: usize = 1_000;
 /// answer, in bytes.
 const LONGEST_KEYS: usize = 1_000 * (1_024 * 2 + 64);
 
-/// The largest result in bytes: both texts, files in base64 with their names, servers' answers to uploads, and the
-/// rest of the message.
+/// The largest result in bytes: both texts, files in base64 with their names, servers' answers to uploads, the
+/// completion report, and the rest of the message.
 const LARGEST_RESULT: usize = {
     let texts = 2 * (MAX_CHARS + CUT.len()) * LONGEST_IN_JSON;
     let files = (MAX_ARTIFACTS_MIB as usize) * 1024 * 1024 / 3 * 4;
-    texts + files + MAX_ENTRIES * 16 + muster_job_data::upload_results::MAX_RESULTS + LONGEST_KEYS + 4_096
+    let listing = MAX_LISTED_OUTPUTS * (MAX_OUTPUT_PATH_BYTES * LONGEST_IN_JSON + 128);
+    let metrics = MAX_METRICS * (MAX_METRIC_NAME_BYTES + 32);
+    let uploads = muster_job_data::upload_results::MAX_RESULTS + LONGEST_KEYS;
+    texts + files + MAX_ENTRIES * 16 + uploads + listing + metrics + 4_096
 };
 const _: () = assert!(LARGEST_RESULT <= Limits::miner().max_frame);
+
+/// The bytes at the end of stderr in which a program's last words are looked for.
+const LAST_WORDS: usize = 64 * 1024;
+
+/// The words of frameworks that have run out of memory.
+const MEMORY_WORDS: [&str; 5] = [
+    "CUDA out of memory",
+    "OutOfMemoryError",
+    "MemoryError",
+    "std::bad_alloc",
+    "Cannot allocate memory",
+];
+
+/// The end of a text, [`LAST_WORDS`] bytes at most.
+fn last_part(text: &str) -> &str {
+    let mut start = text.len().saturating_sub(LAST_WORDS);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    text.get(start..).unwrap_or_default()
+}
 
 /// The facts of an attempt that has ended.
 #[derive(Clone, Debug)]
@@ -51,6 +79,8 @@ pub struct AttemptReport {
     pub specs: Option<Value>,
     /// The stages of the attempt, if the miner wants them.
     pub trace: Option<JobTrace>,
+    /// The completion report, if the program began.
+    pub completion: Option<CompletionReport>,
 }
 
 impl AttemptReport {
@@ -92,12 +122,14 @@ impl AttemptReport {
             upload_results: Some(self.uploaded.results),
             image: self.ran.filter(|_| self.muster),
             trace: self.trace.filter(|_| self.muster).map(Box::new),
+            completion: self.completion.filter(|_| self.muster).map(Box::new),
         });
         specs.into_iter().chain([finished]).collect()
     }
 
     fn failed(mut self, failure: &AttemptFailure) -> FromMiner {
         let printed = std::mem::take(&mut self.printed);
+        let hint = Self::resume_hint(failure, &printed);
         let (told, beside) = match failure.kind {
             FailureKind::Job { .. } => (printed, PrintedOutput::default()),
             // The message has no place for what the job printed, but the context has.
@@ -105,7 +137,7 @@ impl AttemptReport {
         };
         let job_uuid = self.attempt;
         let message = shorten_to(&failure.message, MAX_MESSAGE);
-        let context = Some(self.context(failure, beside));
+        let context = Some(self.context(failure, hint, beside));
         match failure.kind {
             FailureKind::Job { reason, exit_code } => FromMiner::V0JobFailedRequest(JobFailed {
                 job_uuid,
@@ -127,9 +159,24 @@ impl AttemptReport {
         }
     }
 
+    /// The hint for going on from a checkpoint: by its cause, or by the last words of the program.
+    fn resume_hint(failure: &AttemptFailure, printed: &PrintedOutput) -> Option<ResumeHint> {
+        let exited = match failure.kind {
+            FailureKind::Job { exit_code, .. } => {
+                exit_code.is_some_and(|code| code != 0 && code != EXIT_SAVED)
+            }
+            FailureKind::Horde(_) => false,
+        };
+        let said = last_part(&printed.stderr);
+        let is_short_of_memory = exited && MEMORY_WORDS.iter().any(|words| said.contains(words));
+        failure
+            .resume
+            .or(is_short_of_memory.then_some(ResumeHint::OutOfMemory))
+    }
+
     /// The details of a failure. A Muster miner also gets the image that ran, and the results so far: ComputeHorde's
     /// failures have no place for them.
-    fn context(self, failure: &AttemptFailure, printed: PrintedOutput) -> Value {
+    fn context(self, failure: &AttemptFailure, hint: Option<ResumeHint>, printed: PrintedOutput) -> Value {
         let mut context = Map::new();
         if let Some(code) = failure.code {
             context.insert("code".to_owned(), json!(code.code()));
@@ -142,6 +189,11 @@ impl AttemptReport {
         if let Some(image_fetch) = failure.image_fetch {
             context.insert(IMAGE_FETCH_KEY.to_owned(), json!(image_fetch));
         }
+        if self.muster
+            && let Some(hint) = hint
+        {
+            context.insert(RESUME_KEY.to_owned(), json!(hint.word()));
+        }
         if self.muster {
             let own = FailureContext {
                 image: self.ran,
@@ -152,6 +204,7 @@ impl AttemptReport {
                     upload_results: self.uploaded.results,
                 },
                 trace: self.trace,
+                completion: self.completion,
             };
             own.insert_into(&mut context);
         }
@@ -192,6 +245,7 @@ mod tests {
             muster: false,
             specs: Some(json!({"os": "Debian"})),
             trace: None,
+            completion: None,
         }
     }
 

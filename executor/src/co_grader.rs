@@ -225,6 +225,7 @@ impl Inner {
         let folders = self.make_folders().map_err(|error| describe(&error))?;
         let job = self.job();
         let container_spec = JobContainer {
+            resumed: None,
             job: &job,
             image: &image.image,
             bare_home: None,
@@ -290,6 +291,7 @@ impl Inner {
     fn job(&self) -> JobRequest {
         let spec = &self.spec;
         JobRequest {
+            muster: None,
             job_uuid: spec.attempt,
             executor_class: spec.class,
             docker_image: spec.terms.docker_image.clone(),

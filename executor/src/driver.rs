@@ -9,6 +9,8 @@ mod stage_data;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_checkpoint_transfer::LastLook;
+use muster_checkpoints::resume::EXIT_SAVED;
 use muster_protocol::job::Fault;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::executor::{ExecutorUp, SessionClosed};
@@ -32,7 +34,7 @@ use crate::output_capture::OutputCapture;
 use crate::steps::streaming_mode;
 use muster_attempt_state::{
     Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
-    StageLimits,
+    ProgramExit, StageLimits,
 };
 
 /// One attempt in progress.
@@ -177,6 +179,18 @@ impl Driver {
                 }
                 None
             }
+            ToMiner::MusterCheckpointKept(kept) if kept.job_uuid == self.attempt() => {
+                if let Some(keeper) = self.stage.keeper() {
+                    keeper.note_kept(kept.number);
+                }
+                None
+            }
+            ToMiner::MusterDrain(drain) if drain.job_uuid == self.attempt() => {
+                if let AttemptStage::Placed(placed) = &self.stage {
+                    self.steps.ask_to_save(&placed.job, drain.lead_s);
+                }
+                None
+            }
             ToMiner::GenericError(error) => {
                 let details = error.details.unwrap_or_default();
                 // Before the offer it can only be about the lease; ComputeHorde's miner then leaves the socket open.
@@ -198,6 +212,8 @@ impl Driver {
             | ToMiner::MusterFetchImage(_)
             | ToMiner::MusterLeaseHeld(_)
             | ToMiner::MusterEndStored(_)
+            | ToMiner::MusterCheckpointKept(_)
+            | ToMiner::MusterDrain(_)
             | ToMiner::MusterAudit(_) => {
                 tracing::warn!("ignored a message that is not for this attempt");
                 None
@@ -285,7 +301,17 @@ impl Driver {
             }
             StepResult::Exited(exit) => {
                 self.steps.end_program();
+                if let Some(keeper) = self.stage.keeper() {
+                    self.steps.end_keeper(keeper.clone(), last_look(&exit));
+                }
                 Some(Event::Exited(exit))
+            }
+            StepResult::CheckpointsKept => {
+                let AttemptStage::Placed(placed) = &mut self.stage else {
+                    return None;
+                };
+                placed.keeper = None;
+                placed.held_back.take()
             }
             StepResult::DiskFull(limit) => Some(Event::DiskFull(limit)),
             StepResult::SessionOpened(open) => {
@@ -310,7 +336,7 @@ impl Driver {
                     return None;
                 }
                 if !self.steps.upload_left(&placed.job) {
-                    return Some(Event::Collected);
+                    return self.hold_back(Event::Collected);
                 }
                 // The time of the uploads counts from then on.
                 let job_uuid = self.attempt();
@@ -324,9 +350,25 @@ impl Driver {
                 {
                     outputs.uploaded = uploaded;
                 }
-                Some(failure.map_or(Event::Collected, Event::Failed))
+                self.hold_back(failure.map_or(Event::Collected, Event::Failed))
             }
             StepResult::Failed(failure) => Some(Event::Failed(failure)),
+        }
+    }
+
+    /// The last event of a job, which waits until the last checkpoint of its program is kept. The machine's own clock
+    /// bounds the wait.
+    fn hold_back(&mut self, event: Event) -> Option<Event> {
+        match &mut self.stage {
+            AttemptStage::Placed(placed) if placed.keeper.is_some() => {
+                placed.held_back = Some(event);
+                None
+            }
+            AttemptStage::Placed(_)
+            | AttemptStage::AwaitingOffer
+            | AttemptStage::Offered(_)
+            | AttemptStage::Prepared(_)
+            | AttemptStage::Requested(_) => Some(event),
         }
     }
 
@@ -477,5 +519,15 @@ impl Driver {
     fn image_name(&self) -> Option<String> {
         let requested = self.request.as_ref().map(|job| job.docker_image.as_str());
         requested.or_else(|| self.stage.image_name()).map(str::to_owned)
+    }
+}
+
+/// The checkpoints that are taken of a program that has ended.
+const fn last_look(exit: &ProgramExit) -> LastLook {
+    match exit.code {
+        0 => LastLook::Nothing,
+        EXIT_SAVED => LastLook::Everything,
+        // It may have died while it wrote one.
+        _ => LastLook::Named,
     }
 }

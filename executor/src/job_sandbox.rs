@@ -4,8 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use bollard::models::ContainerCreateBody;
+use muster_checkpoints::resume::batch_scale;
 use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
+use muster_protocol::job::CheckpointTerms;
+use muster_protocol::wire::checkpoints::CheckpointOrder;
 use muster_protocol::wire::miner::{JobRequest, OptionsPreset};
 use muster_protocol::{ExecutorClass, ExecutorToken, ImageId};
 
@@ -41,6 +44,8 @@ pub struct JobFolders {
     pub sockets: PathBuf,
     /// Mounted at [`SOCKETS`] for other jobs: the program's own report of its progress.
     pub report: PathBuf,
+    /// Mounted at the job's folder of checkpoints, if it leaves any.
+    pub checkpoint: PathBuf,
     /// Copies of what the job prints. Not mounted.
     pub logs: PathBuf,
 }
@@ -64,6 +69,8 @@ pub struct JobContainer<'a> {
     pub runtime: &'a str,
     /// Whether the job answers requests while it runs, at a socket.
     pub streaming: bool,
+    /// The name of the checkpoint that the job begins from, if it does.
+    pub resumed: Option<&'a str>,
 }
 
 /// Whether a job of this class gets GPUs.
@@ -72,6 +79,33 @@ pub fn wants_gpu(job: &JobRequest, class: ExecutorClass) -> bool {
         OptionsPreset::NvidiaAll => class.has_gpu(),
         OptionsPreset::None | OptionsPreset::Unknown => false,
     }
+}
+
+/// The order about the job's checkpoints; `None` for a job without.
+pub fn checkpoint_order(job: &JobRequest) -> Option<&CheckpointOrder> {
+    job.muster.as_ref()?.checkpoints.as_ref()
+}
+
+/// Whether the folder of checkpoints of this job may be mounted: it is a plain path, and covers neither the system nor
+/// another mount of the job.
+pub fn is_mountable(job: &JobRequest, order: &CheckpointOrder) -> bool {
+    let Ok(artifacts) = artifacts_dir(job) else {
+        return false;
+    };
+    let script = job.raw_script.as_ref().map(|_| SCRIPT);
+    let mut others = ["/volume", "/output", "/specs", SOCKETS]
+        .into_iter()
+        .chain(artifacts.as_deref())
+        .chain(script);
+    let apart = |other: &str| {
+        let below = |path: &str, folder: &str| path == folder || path.starts_with(&format!("{folder}/"));
+        !below(&order.folder, other) && !below(other, &order.folder)
+    };
+    let terms = CheckpointTerms {
+        folder: order.folder.clone(),
+        ..CheckpointTerms::default()
+    };
+    terms.find_flaw().is_none() && !is_system(&order.folder) && others.all(apart)
 }
 
 /// The name of a lease's container, as ComputeHorde's tools expect it.
@@ -97,6 +131,7 @@ impl JobFolders {
             script: root.join("script.py"),
             sockets: data.join("sockets"),
             report: data.join("report"),
+            checkpoint: data.join("checkpoint"),
             logs: data.join("logs"),
         }
     }
@@ -141,12 +176,18 @@ impl JobContainer<'_> {
         let environment = self.job.env.iter();
         let (variable, file) = PROGRESS_VARIABLE;
         let reports = !self.streaming && !self.job.env.contains_key(variable);
+        let checkpoints = self.checkpoint_environment();
+        // The user's own value of a variable stands.
+        let checkpoints = checkpoints
+            .iter()
+            .filter(|(name, _)| !self.job.env.contains_key(*name));
         let sandbox = Sandbox {
             image: self.image,
             command: self.command(),
             environment: environment
                 .map(|(name, value)| (name.as_str(), value.as_str()))
                 .chain(reports.then_some((variable, file)))
+                .chain(checkpoints.map(|(name, value)| (*name, value.as_str())))
                 .collect(),
             binds: self.binds()?,
             labels: labels(self.job.job_uuid, &self.folders.root),
@@ -161,6 +202,22 @@ impl JobContainer<'_> {
             root: self.policy.root,
         };
         sandbox.container()
+    }
+
+    /// The variables by which a program learns of its checkpoints; none for a job without.
+    fn checkpoint_environment(&self) -> Vec<(&'static str, String)> {
+        let Some(order) = checkpoint_order(self.job).filter(|_| !self.streaming) else {
+            return Vec::new();
+        };
+        let resumed = self.resumed.map(|name| format!("{}/{name}", order.folder));
+        let mut variables = vec![
+            ("MUSTER_CHECKPOINT_DIR", order.folder.clone()),
+            ("MUSTER_CHECKPOINT_EVERY", order.every.to_string()),
+            ("MUSTER_ATTEMPT", order.attempt.to_string()),
+            ("MUSTER_BATCH_SCALE", batch_scale(order.halvings).to_owned()),
+        ];
+        variables.extend(resumed.map(|path| ("MUSTER_RESUME", path)));
+        variables
     }
 
     /// The command of the job; `None` for the image's own.
@@ -193,6 +250,9 @@ impl JobContainer<'_> {
             &folders.report
         };
         binds.push(bind(exchange, SOCKETS));
+        if let Some(order) = checkpoint_order(self.job).filter(|_| !self.streaming) {
+            binds.push(bind(&folders.checkpoint, &order.folder));
+        }
         if self.job.raw_script.is_some() {
             binds.push(Bind {
                 writable: false,

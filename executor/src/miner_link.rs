@@ -351,7 +351,11 @@ impl MinerLink {
 async fn send_known(sender: &Sender<Miner>, message: &FromMiner) -> Result<(), SocketError> {
     let is_metrics = matches!(message, FromMiner::MusterJobMetrics(_));
     let is_proofs = matches!(message, FromMiner::MusterSessionProofs(_));
+    let is_checkpoint = matches!(message, FromMiner::MusterCheckpoint(_));
     let features = sender.features();
+    if is_checkpoint && !features.has(Feature::Checkpoints) {
+        return Ok(());
+    }
     if (is_metrics && !features.has(Feature::Metrics)) || (is_proofs && !features.has(Feature::Audits)) {
         return Ok(());
     }

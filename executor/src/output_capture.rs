@@ -56,7 +56,12 @@ struct CapturedStreams {
     live: Option<LiveUpdates>,
     /// Also gets the standard output, if the program's own report is followed.
     follower: Option<ProgramFollower>,
+    /// Lines of the executor's own, which the program did not print.
+    notes: Vec<String>,
 }
+
+/// The most lines of the executor's own.
+const MAX_NOTES: usize = 32;
 
 #[derive(Debug, Default)]
 struct CapturedStream {
@@ -250,6 +255,14 @@ impl OutputCapture {
         }
     }
 
+    /// Adds a line to the end of stderr, once the program has ended.
+    pub(crate) fn note(&self, line: &str) {
+        let mut streams = self.lock();
+        if streams.notes.len() < MAX_NOTES {
+            streams.notes.push(format!("muster: {line}\n"));
+        }
+    }
+
     /// Says in the output that some of it is missing here.
     pub(crate) fn note_gap(&self) {
         self.push(&LogOutput::StdErr {
@@ -284,9 +297,16 @@ impl OutputCapture {
     /// Everything printed so far.
     pub(crate) fn printed(&self) -> PrintedOutput {
         let streams = self.lock();
+        let mut stderr = streams.stderr.buffer.text();
+        if !streams.notes.is_empty() {
+            if !stderr.is_empty() && !stderr.ends_with('\n') {
+                stderr.push('\n');
+            }
+            stderr = shorten(&(stderr + &streams.notes.concat()));
+        }
         PrintedOutput {
             stdout: streams.stdout.buffer.text(),
-            stderr: streams.stderr.buffer.text(),
+            stderr,
         }
     }
 

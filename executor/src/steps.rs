@@ -1,6 +1,7 @@
 //! The steps that an attempt consists of: preparing the image, placing the inputs, collecting the outputs. Each step
 //! ends soon after it is called off.
 
+pub(crate) mod checkpoints;
 mod collect;
 
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(crate) use self::collect::{
 use crate::config::{Config, Policy};
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
-use crate::job_sandbox::{container_name, labels, wants_gpu};
+use crate::job_sandbox::{checkpoint_order, container_name, is_mountable, labels, wants_gpu};
 use crate::journal::JournaledJob;
 use crate::warm_containers::{AttachedContainer, WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
@@ -86,6 +87,8 @@ pub(crate) struct PlacedJob {
     template: Option<WarmTemplate>,
     /// `None` for a job without GPUs.
     pub(crate) gpus: Option<ClaimedGpus>,
+    /// The name of the checkpoint that it begins from, if it does.
+    pub(crate) resumed: Option<String>,
 }
 
 // === impl PreparedImage ===
@@ -163,6 +166,7 @@ impl PlacedJob {
             warm: None,
             template: None,
             gpus,
+            resumed: None,
         }
     }
 }
@@ -265,7 +269,7 @@ pub(crate) async fn place_inputs(
         .map(WarmContainer::into_parts)
         .unzip();
     match place(&request, &context, inputs, folders).await {
-        Ok((workspace, gpus, bare_home)) => Ok(PlacedJob {
+        Ok((workspace, gpus, bare_home, resumed)) => Ok(PlacedJob {
             container: match &warm {
                 Some(warm) => warm.name.clone(),
                 None => container_name(&context.token),
@@ -277,6 +281,7 @@ pub(crate) async fn place_inputs(
             policy,
             warm,
             gpus,
+            resumed,
         }),
         Err(failure) => {
             // The folders of the warm container are gone: the next executor would not find it.
@@ -328,7 +333,12 @@ fn warm_template(
     policy: Policy,
     bare_home: Option<String>,
 ) -> Option<WarmTemplate> {
-    if request.wants_gpu() || request.streaming().is_some() || context.process.warm.is_none() {
+    let leaves_checkpoints = checkpoint_order(&request.job).is_some();
+    if request.wants_gpu()
+        || request.streaming().is_some()
+        || leaves_checkpoints
+        || context.process.warm.is_none()
+    {
         return None;
     }
     let image = &request.image.resolved.image;
@@ -342,7 +352,7 @@ async fn place(
     context: &AttemptContext,
     (fetcher, parts): (Fetcher, Vec<VolumePart>),
     folders: Option<Workspace>,
-) -> Result<(Workspace, Option<ClaimedGpus>, Option<String>), AttemptFailure> {
+) -> Result<(Workspace, Option<ClaimedGpus>, Option<String>, Option<String>), AttemptFailure> {
     let config = context.config();
     let limits = UnpackLimits {
         bytes: config.volumes.max_mib.saturating_mul(1 << 20),
@@ -359,8 +369,9 @@ async fn place(
         .place(parts, &workspace.folders().volume, limits, &context.called_off)
         .await
         .map_err(|error| volume_failed(&error))?;
+    let resumed = checkpoints::place_resume_data(request, context, &workspace).await?;
     let bare_home = find_bare_home(request, context, &workspace).await?;
-    Ok((workspace, gpus, bare_home))
+    Ok((workspace, gpus, bare_home, resumed))
 }
 
 /// The home of the image's user if the image keeps nothing there: from the cache, or by a look into the image.
@@ -406,6 +417,15 @@ fn make_folders(
     };
     if request.streaming().is_some() {
         workspace.make_sockets().map_err(|error| unfit(&error))?;
+    } else if let Some(order) = checkpoint_order(&request.job) {
+        if !is_mountable(&request.job, order) {
+            let message = format!("the folder of checkpoints {} cannot be mounted", order.folder);
+            let (reason, stage) = (JobFailureReason::Unknown, JobStage::VolumeDownload);
+            return Err(AttemptFailure::job(reason, stage, message));
+        }
+        workspace
+            .make_checkpoint_folder()
+            .map_err(|error| unfit(&error))?;
     }
     if let Some(script) = &request.job.raw_script {
         workspace.write_script(script).map_err(|error| unfit(&error))?;

@@ -94,6 +94,17 @@ impl Workspace {
         fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(failed)
     }
 
+    /// Makes the folder in which the job leaves checkpoints.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn make_checkpoint_folder(&self) -> Result<(), WorkspaceError> {
+        let path = &self.folders.checkpoint;
+        let failed = |source| WorkspaceError::new(path, "made", source);
+        fs::create_dir(path).map_err(failed)?;
+        fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(failed)
+    }
+
     /// Writes the job's script.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
+use muster_checkpoint_store::CheckpointService;
+use muster_checkpoint_store::catalogue::BlockCatalogue;
 use muster_facilitator_store::{FacilitatorRetention, Store};
 use muster_file_store::{FileCatalogue, FileService, ObjectStorage, UrlKey};
 use muster_http::addresses::{AddressRules, RuleError};
@@ -109,8 +111,9 @@ impl Coded for Error {
 /// The store, the address or the ready file cannot be used.
 pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(), Error> {
     let store = Store::open(&config.store).await?;
-    let files = open_files(&config, &store, Arc::clone(&clock)).await?;
+    let (files, checkpoints) = open_files(&config, &store, &clock).await?;
     periodic_cleanup::start_file_sweep(Arc::clone(&files), &tasks, Arc::clone(&clock));
+    periodic_cleanup::start_block_sweep(Arc::clone(&checkpoints), &tasks, Arc::clone(&clock));
     start_janitor(&config, &store, &tasks, Arc::clone(&clock));
     let allowlist = Allowlist::new(config.validators.iter().copied());
     let keypair = Keypair::from_seed(store.signing_seed(draw_secret()?).await?);
@@ -119,6 +122,7 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
         config: &config,
         store: store.clone(),
         files: Arc::clone(&files),
+        checkpoints: Arc::clone(&checkpoints),
         allowlist: allowlist.clone(),
         gateway_rules: AddressRules::parse(&config.gateways.allow).map_err(Error::GatewayRules)?,
         keypair,
@@ -146,7 +150,7 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
         let _ = tokio::time::timeout(FIRST_READING, first_reading.cancelled()).await;
     }
 
-    let service = TowerToHyperService::new(rest::router(state, files));
+    let service = TowerToHyperService::new(rest::router(state, files, checkpoints));
     let service_for = with_peer(service, ConnectInfo::<SocketAddr>);
     ready::announce(address, config.ready_file.as_deref())?;
     let server = Server::new("http", &config.http, tasks, serving_clock, stop);
@@ -172,17 +176,24 @@ fn start_janitor(config: &Config, store: &Store, tasks: &Tasks, clock: SharedClo
     spawn_until_stopped(tasks, "janitor", run_janitor(rules, janitor_store, pace, clock));
 }
 
-/// Opens the file store that the configuration names.
-async fn open_files(config: &Config, store: &Store, clock: SharedClock) -> Result<Arc<FileService>, Error> {
-    let secret = store.secret("file urls", draw_secret()?).await?;
+/// Opens the file store that the configuration names, for users' files and for the blocks of checkpoints.
+async fn open_files(
+    config: &Config,
+    store: &Store,
+    clock: &SharedClock,
+) -> Result<(Arc<FileService>, Arc<CheckpointService>), Error> {
+    let key = UrlKey::new(store.secret("file urls", draw_secret()?).await?);
     let storage = ObjectStorage::open(&config.files.store).await?;
-    Ok(Arc::new(FileService::new(
-        FileCatalogue::new(store.pool()),
-        storage,
-        UrlKey::new(secret),
+    let checkpoints = CheckpointService::new(
+        BlockCatalogue::new(store.pool()),
+        storage.clone(),
+        key.clone(),
         config.files.clone(),
-        clock,
-    )))
+        Arc::clone(clock),
+    );
+    let catalogue = FileCatalogue::new(store.pool());
+    let files = FileService::new(catalogue, storage, key, config.files.clone(), Arc::clone(clock));
+    Ok((Arc::new(files), Arc::new(checkpoints)))
 }
 
 fn draw_secret() -> Result<[u8; 32], Error> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_checkpoint_store::CheckpointService;
 use muster_facilitator_core::metric_labels::count_end;
 use muster_file_store::FileService;
 use muster_process::error::Causes;
@@ -61,6 +62,27 @@ pub(crate) fn start_file_sweep(files: Arc<FileService>, tasks: &Tasks, clock: Sh
             }
             tokio::select! {
                 () = clock.sleep(files.sweep_interval()) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    });
+}
+
+/// Starts collecting the blocks of checkpoints that are kept no longer, until the process stops. A collection that has
+/// begun is finished.
+pub(crate) fn start_block_sweep(checkpoints: Arc<CheckpointService>, tasks: &Tasks, clock: SharedClock) {
+    let stop = tasks.token();
+    tasks.spawn("sweep blocks", async move {
+        loop {
+            match checkpoints.sweep().await {
+                Ok(0) => {}
+                Ok(blocks) => tracing::info!(blocks, "collected blocks of checkpoints"),
+                Err(error) => {
+                    tracing::error!(error = %Causes(&error), "cannot collect blocks of checkpoints")
+                }
+            }
+            tokio::select! {
+                () = clock.sleep(checkpoints.sweep_interval()) => {}
                 () = stop.cancelled() => return,
             }
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
+use muster_checkpoint_store::CheckpointService;
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::gateways::GatewayPreference;
 use muster_facilitator_core::login_tokens::Issuer;
@@ -91,6 +92,7 @@ pub(crate) struct Services<'a> {
     pub(crate) config: &'a Config,
     pub(crate) store: Store,
     pub(crate) files: Arc<FileService>,
+    pub(crate) checkpoints: Arc<CheckpointService>,
     pub(crate) allowlist: Allowlist,
     /// Signs requests for accounts without a hotkey.
     pub(crate) keypair: Keypair,
@@ -236,6 +238,7 @@ impl Services<'_> {
             notifier: notifier.clone(),
             notifications: self.notifications.clone(),
             quota: self.config.limits.quota(),
+            checkpoints: Arc::clone(&self.checkpoints),
             clock: self.clock(),
             public_url: self.public_url(),
         }
@@ -303,6 +306,7 @@ impl Services<'_> {
             gateways,
             notifier,
             live_output,
+            checkpoints: self.checkpoints,
             clock: self.clock,
             tasks: self.tasks,
             unauthenticated: socket::count_unauthenticated(),

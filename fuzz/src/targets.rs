@@ -6,7 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body_util::{BodyExt as _, Full};
+use muster_answer_proof::{AnswerProof, OwnTranscript, check_answer};
+use muster_audit::Calibration;
 use muster_capacity_statements::{CapacityEvidence, StatementContext};
+use muster_checkpoints::CheckpointManifest;
+use muster_checkpoints::manifest::DOMAIN;
 use muster_facilitator_core::list_page::PageQuery;
 use muster_facilitator_core::{request_bodies, signature};
 use muster_file_store::FileId;
@@ -17,14 +21,20 @@ use muster_http::event_stream::LineSplitter;
 use muster_http::http1::client::{Dial, Http1Client};
 use muster_http::range::{ContentRange, RequestedRange};
 use muster_job_data::job_url::Target as JobUrl;
+use muster_job_metrics::progress_line;
 use muster_openai::text::TextDigest;
 use muster_openai::{BodyKind, TokenBounds, TokenMeter};
+use muster_own_prompts::{RequestForm, read_authored};
 use muster_process::Tasks;
+use muster_protocol::job::MAX_METRICS;
 use muster_protocol::{Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::comment::CommentScanner;
-use muster_response_proof::{Attestation, Envelope, GatewayToken, ResponseProof, Sealable, SessionClose};
+use muster_response_proof::{
+    Attestation, AuditAppeal, BucketHeader, Envelope, GatewayToken, ResponseProof, Sealable, SessionClose,
+};
 use muster_scoring::ScoringSnapshot;
 
+use audit_statements::{AuditEndorsement, SelfTestStatement};
 use registry_json::{Challenge, RegistryManifest};
 
 #[path = "../../crates/foundation/protocol/fuzz/targets.rs"]
@@ -41,6 +51,11 @@ mod registry_json;
 #[expect(dead_code, reason = "as above")]
 #[path = "../../crates/jobs/job-data/src/zip_directory.rs"]
 mod zip_directory;
+
+// Their crate links the chain's client, which takes minutes to compile.
+#[expect(dead_code, reason = "as above")]
+#[path = "../../crates/grading/verdict-exchange/src/statements.rs"]
+mod audit_statements;
 
 /// A parser under test.
 pub(crate) type Target = Box<dyn Fn(&[u8]) + Send + Sync>;
@@ -61,6 +76,14 @@ pub(crate) fn all() -> Vec<(&'static str, Target)> {
         ("response_proof", Box::new(envelope::<ResponseProof>)),
         ("session_close", Box::new(envelope::<SessionClose>)),
         ("gateway_token", Box::new(envelope::<GatewayToken>)),
+        ("bucket_header", Box::new(envelope::<BucketHeader>)),
+        ("audit_appeal", Box::new(envelope::<AuditAppeal>)),
+        ("audit_endorsement", Box::new(envelope::<AuditEndorsement>)),
+        ("audit_self_test", Box::new(envelope::<SelfTestStatement>)),
+        ("audit_bundle", text(audit_bundle)),
+        ("request_form", Box::new(request_form)),
+        ("written_prompt", Box::new(written_prompt)),
+        ("answer_proof", Box::new(answer_proof)),
         ("whitelist", Box::new(whitelist)),
         ("challenge", Box::new(challenge)),
         ("evidence", Box::new(evidence)),
@@ -73,6 +96,9 @@ pub(crate) fn all() -> Vec<(&'static str, Target)> {
         ("job_url", text(job_url)),
         ("registry_json", Box::new(registry_answer)),
         ("zip_directory", Box::new(archive_directory)),
+        ("checkpoint_manifest", Box::new(checkpoint_manifest)),
+        ("progress_line", Box::new(program_progress)),
+        ("job_spec", text(job_spec)),
         ("invitation", text(invitation)),
         ("request_bodies", Box::new(bodies)),
         ("request_headers", text(request_headers)),
@@ -198,6 +224,47 @@ fn envelope<T: Sealable>(data: &[u8]) {
     }
 }
 
+/// A calibration that is read is written as one that reads the same, and a bundle is replayed or refused.
+fn audit_bundle(input: &str) {
+    if let Ok(calibration) = Calibration::parse(input) {
+        assert_eq!(Calibration::parse(&calibration.to_text()).ok(), Some(calibration));
+    }
+    let _ = muster_audit::replay(input);
+}
+
+/// The form of a request is kept as text that reads the same.
+fn request_form(data: &[u8]) {
+    if let Some(form) = RequestForm::read(data, false) {
+        let text = serde_json::to_string(&form).expect("a form has a JSON text");
+        assert_eq!(serde_json::from_str::<RequestForm>(&text).ok(), Some(form));
+    }
+}
+
+/// A prompt that a model has written is asked in one line of JSON, whatever it wrote.
+fn written_prompt(data: &[u8]) {
+    if let Some(prompt) = read_authored(data) {
+        assert!(prompt.is_ascii() && prompt == prompt.trim());
+    }
+}
+
+/// Statements that no key signed prove no answer, and the words of a stranger are only compared with them.
+fn answer_proof(data: &[u8]) {
+    let Ok(found) = serde_json::from_slice::<AnswerProof>(data) else {
+        return;
+    };
+    let own = OwnTranscript {
+        request: data,
+        status: 200,
+        content_type: Some("text/event-stream"),
+        response: data,
+    };
+    for own in [None, Some(&own)] {
+        let _ = check_answer(&found, &found.id, own, |_, _, _| true);
+        let refused = check_answer(&found, &found.id, own, |_, _, _| false);
+        assert!(refused.defect.is_some());
+    }
+}
+
 fn whitelist(data: &[u8]) {
     let _ = serde_json::from_slice::<muster_session_pool::Service>(data);
 }
@@ -296,6 +363,35 @@ fn archive_directory(data: &[u8]) {
     }
 }
 
+/// A manifest that is read has these bytes again, and the lengths of its blocks are those of its files. Whole inputs
+/// hardly ever begin as manifests do, so each is tried behind that beginning, too.
+fn checkpoint_manifest(data: &[u8]) {
+    for bytes in [data, &[DOMAIN.as_slice(), data].concat()] {
+        if let Ok(manifest) = CheckpointManifest::read(bytes) {
+            assert_eq!(manifest.to_bytes(), bytes);
+            let again = CheckpointManifest::new(manifest.entries().to_vec());
+            assert_eq!(again.as_ref(), Ok(&manifest));
+            let blocks = manifest.blocks().map(|(_, length)| u128::from(length));
+            assert!(blocks.sum::<u128>() >= u128::from(manifest.bytes()));
+            assert!(!manifest.name().is_empty());
+        }
+    }
+}
+
+fn program_progress(data: &[u8]) {
+    let (line, _) = progress_line::parse(data);
+    assert!(line.metrics.len() <= MAX_METRICS);
+    assert!(line.done_permille.is_none_or(|done| done <= 1_000));
+}
+
+/// A file gives options, or at least one fault.
+fn job_spec(input: &str) {
+    match muster_job_spec::read(input) {
+        Ok(options) => assert!(!options.is_empty()),
+        Err(faults) => assert!(!faults.is_empty()),
+    }
+}
+
 fn invitation(input: &str) {
     let _ = input.parse::<muster_enrollment::Invitation>();
 }
@@ -303,8 +399,10 @@ fn invitation(input: &str) {
 fn bodies(data: &[u8]) {
     let _ = request_bodies::parse_job(data);
     let _ = request_bodies::parse_cheat_report(data);
+    let _ = request_bodies::parse_answer_report(data);
     let _ = request_bodies::parse_feedback(data);
     let _ = request_bodies::parse_key_request(data);
+    let _ = request_bodies::parse_webhook(data);
 }
 
 /// One header or query field on each line.

@@ -2,7 +2,7 @@
 
 use muster_protocol::{AttemptId, ExecutorClass, ImageId, JobRejectionReason, Manifest, ValidatorKey};
 
-use crate::shares::ValidatorShare;
+use muster_validator_shares::shares::ValidatorShare;
 
 /// The part of a validator's offer that the decision needs.
 #[derive(Clone, Copy, Debug)]

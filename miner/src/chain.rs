@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lease_table::Event;
 use crate::operator::OperatorBoard;
 use crate::queues::Inbox;
-use crate::shares::ValidatorStakes;
+use muster_validator_shares::shares::ValidatorStakes;
 
 /// How a chain that does not answer is tried again.
 const RETRY: Backoff = Backoff {

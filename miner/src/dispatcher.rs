@@ -133,7 +133,7 @@ impl Dispatcher {
                 biased;
                 () = stop.cancelled(), if drained_by.is_none() => {
                     drained_by = Some(self.clock.now().plus(self.drain));
-                    batch.push(Event::Drain(true).into());
+                    batch.push(Event::Closing.into());
                 }
                 _ = events.recv_many(&mut batch, BATCH) => {}
                 () = self.clock.sleep_until(wake) => batch.push(Event::Tick.into()),
@@ -414,12 +414,14 @@ impl Peers {
                 | Event::Offered { .. }
                 | Event::Payload { .. }
                 | Event::Cancelled { .. }
+                | Event::Forwarded { .. }
                 | Event::Listed { .. }
                 | Event::Permitted(_)
                 | Event::ReceiptOffered { .. }
                 | Event::Said { .. }
                 | Event::Capacity(_)
                 | Event::Drain(_)
+                | Event::Closing
                 | Event::Stop
                 | Event::Tick,
                 _,
@@ -471,31 +473,50 @@ impl Peers {
                 }
                 None => self.dismiss(dial, details),
             },
-            PeerEffect::Order { attempt, mut message } => {
-                if let Some(executor) = self.executors.get(&attempt) {
-                    // A message of ours means nothing to an executor of ComputeHorde: its process is stopped anyway.
-                    let ours = matches!(
-                        *message,
-                        ToMiner::MusterCancelJob(_)
-                            | ToMiner::MusterFetchImage(_)
-                            | ToMiner::MusterLeaseHeld(_)
-                            | ToMiner::MusterEndStored(_)
-                    );
-                    if let ToMiner::V0InitialJobRequest(offer) = &mut *message {
-                        drop_unknown_terms(offer, executor.features);
-                    }
-                    if !ours || executor.muster {
-                        // The deadline of its lease ends an executor that does not read.
-                        let _ = executor.outbox.push(Outgoing::Frame(encode(&*message).into()));
-                    }
-                }
-            }
+            PeerEffect::Order { attempt, message } => self.order(&attempt, message),
             PeerEffect::Stop { attempt } => {
                 self.executors.remove(&attempt);
                 if let Some(process) = self.processes.get(&attempt) {
                     process.cancel();
                 }
             }
+        }
+    }
+
+    /// Sends an executor what it can read of a message.
+    fn order(&self, attempt: &AttemptId, mut message: Box<ToMiner>) {
+        let Some(executor) = self.executors.get(attempt) else {
+            return;
+        };
+        let knows_checkpoints = executor.features.has(Feature::Checkpoints);
+        if let ToMiner::V0JobRequest(job) = &mut *message
+            && !knows_checkpoints
+        {
+            job.muster = None;
+        }
+        if let ToMiner::V0InitialJobRequest(offer) = &mut *message {
+            drop_unknown_terms(offer, executor.features);
+        }
+        // A message of ours means nothing to an executor of ComputeHorde: its process is stopped anyway.
+        let about_checkpoints = matches!(
+            *message,
+            ToMiner::MusterCheckpointKept(_) | ToMiner::MusterDrain(_)
+        );
+        let ours = matches!(
+            *message,
+            ToMiner::MusterCancelJob(_)
+                | ToMiner::MusterFetchImage(_)
+                | ToMiner::MusterLeaseHeld(_)
+                | ToMiner::MusterEndStored(_)
+        );
+        let is_read = if about_checkpoints {
+            executor.muster && knows_checkpoints
+        } else {
+            executor.muster || !ours
+        };
+        if is_read {
+            // The deadline of its lease ends an executor that does not read.
+            let _ = executor.outbox.push(Outgoing::Frame(encode(&*message).into()));
         }
     }
 

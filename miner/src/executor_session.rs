@@ -313,7 +313,8 @@ pub(crate) fn read_report(
         ),
         live @ (FromMiner::MusterJobLog(_)
         | FromMiner::MusterJobProgress(_)
-        | FromMiner::MusterJobMetrics(_)) => ExecutorReport::Live(Box::new(live)),
+        | FromMiner::MusterJobMetrics(_)
+        | FromMiner::MusterCheckpoint(_)) => ExecutorReport::Live(Box::new(live)),
         FromMiner::V0ExecutorManifestRequest(_) => return Err("V0ExecutorManifestRequest"),
         FromMiner::V0MainHotkeyMessage(_) => return Err("V0MainHotkeyMessage"),
         FromMiner::V0AcceptJobRequest(_) => return Err("V0AcceptJobRequest"),

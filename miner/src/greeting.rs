@@ -147,6 +147,8 @@ async fn listen(greeting: &mut Greeting, validator: ValidatorKey) -> Result<Vali
                 | ToMiner::MusterFetchImage(_)
                 | ToMiner::MusterLeaseHeld(_)
                 | ToMiner::MusterEndStored(_)
+                | ToMiner::MusterCheckpointKept(_)
+                | ToMiner::MusterDrain(_)
                 | ToMiner::MusterAudit(_),
             ) => return Err(NoSession::Refused(GreetingRejection::NotGreeted(validator))),
             Err(error) => complain(greeting, &error.reason)

@@ -22,12 +22,10 @@ pub mod operator;
 pub mod persistent;
 pub mod queues;
 pub mod receipt_pages;
-pub mod shares;
 pub mod state;
 pub mod store;
 #[cfg(test)]
 mod testing;
-pub mod unpaid;
 pub mod validator_session;
 
 use std::net::SocketAddr;
@@ -66,10 +64,10 @@ use crate::operator::{OperatorBoard, OperatorSources};
 use crate::persistent::{ExecutorPool, Fleet, PersistentServer};
 use crate::queues::{Inbox, inbox};
 use crate::receipt_pages::{PageError, Pages, oldest_page};
-use crate::shares::ShareRules;
 use crate::state::{LeaseGauge, MinerState, SessionLimiter};
 use crate::store::Store;
-use crate::unpaid::UnpaidRules;
+use muster_validator_shares::shares::ShareRules;
+use muster_validator_shares::unpaid::UnpaidRules;
 
 pub use config::{
     ChainConfig, Config, ExecutorConfig, MinerRetentionConfig, OperatorConfig, PersistentConfig, SharesConfig,

@@ -59,5 +59,6 @@ pub(crate) fn job(attempt: AttemptId) -> JobRequest {
         volume: None,
         output_upload: None,
         artifacts_dir: None,
+        muster: None,
     }
 }

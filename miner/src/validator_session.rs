@@ -14,7 +14,7 @@ use muster_protocol::wire::muster::ReceiptCountersigned;
 use muster_protocol::wire::signing::{SignedFrame, decode_from_validator};
 use muster_protocol::wire::{WireError, encode};
 use muster_protocol::{
-    ExecutorToken, Feature, FeatureSet, MinerKey, Receipt, ReceiptPayload, Timestamp, ValidatorKey,
+    AttemptId, ExecutorToken, Feature, FeatureSet, MinerKey, Receipt, ReceiptPayload, Timestamp, ValidatorKey,
 };
 use muster_websocket::session::{Receiver, Sender};
 use muster_websocket::{CloseCode, Greeting, Peer, SessionError, Socket, SocketError};
@@ -264,6 +264,15 @@ impl Reader<'_> {
                 .await;
                 Ok(())
             }
+            ToMiner::MusterCheckpointKept(kept) => {
+                self.forward(kept.job_uuid, ToMiner::MusterCheckpointKept(kept))
+                    .await;
+                Ok(())
+            }
+            ToMiner::MusterDrain(drain) => {
+                self.forward(drain.job_uuid, ToMiner::MusterDrain(drain)).await;
+                Ok(())
+            }
             ToMiner::MusterCancelJob(cancel) => {
                 self.post(Event::Cancelled {
                     connection: self.connection,
@@ -273,6 +282,16 @@ impl Reader<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Passes a message about an attempt on to its executor.
+    async fn forward(&self, attempt: AttemptId, message: ToMiner) {
+        self.post(Event::Forwarded {
+            connection: self.connection,
+            attempt,
+            message: Box::new(message),
+        })
+        .await;
     }
 
     /// Hears a notice about spot checks. One that cannot be stored is complained about, and comes again.

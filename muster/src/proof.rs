@@ -1,15 +1,17 @@
 //! `muster proof` and `muster session`: what an answer's proof is worth, and which sessions a validator keeps.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use muster_gateway::proof_record::{ProofRecord, VerifiedRecord};
 use muster_process::SharedClock;
-use muster_terminal::print;
+use muster_terminal::{job_text, print};
 use serde_json::{Value, json};
 
-use crate::cli::{Proof, ProofVerify, Session, SessionLs};
+use crate::cli::{Proof, ProofCheck, ProofReport, ProofVerify, Session, SessionLs};
+use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 use crate::validator;
 
@@ -22,21 +24,61 @@ const MAX_FILE: u64 = 256 * 1024 * 1024;
 pub(crate) async fn run(command: Proof, clock: SharedClock) -> Result<ExitCode> {
     match command {
         Proof::Verify(args) => verify(args, clock).await,
+        Proof::Report(args) => report(args, clock).await,
+        Proof::Check(args) => check(args, clock).await,
     }
 }
 
-async fn verify(args: ProofVerify, clock: SharedClock) -> Result<ExitCode> {
-    let file = args.file.display();
-    let size = std::fs::metadata(&args.file)
+/// Reports an answer as not the model's.
+async fn report(args: ProofReport, clock: SharedClock) -> Result<ExitCode> {
+    let record = read_record(&args.file)?;
+    let body = record
+        .report(!args.without_words, args.details)
+        .with_context(|| format!("{} has no proof of an answer", args.file.display()))?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let told = client.report_answer(&body).await.map_err(client_failure)?;
+    print::line(format_args!(
+        "{}: `muster proof check {}` shows what it leads to",
+        told.message,
+        args.file.display()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows what the report of an answer led to.
+async fn check(args: ProofCheck, clock: SharedClock) -> Result<ExitCode> {
+    let report = read_record(&args.file)?.report(false, None);
+    let report = report.with_context(|| format!("{} has no proof of an answer", args.file.display()))?;
+    let client = facilitator_access::resolve(&args.door)?.connect(clock).await?;
+    let check = client
+        .answer_check(report.job_uuid)
+        .await
+        .map_err(client_failure)?;
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&check)?,
+        false => job_text::describe_check(&check),
+    };
+    print::line(format_args!("{text}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read_record(path: &Path) -> Result<ProofRecord> {
+    let file = path.display();
+    let size = std::fs::metadata(path)
         .with_context(|| format!("cannot read {file}"))?
         .len();
     if size > MAX_FILE {
         return Err(Failure::usage(format_args!("{file} is larger than any proof")));
     }
-    let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {file}"))?;
-    let record: ProofRecord = serde_json::from_str(&text).with_context(|| {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {file}"))?;
+    let record = serde_json::from_str(&text).with_context(|| {
         format!("{file} is no proof: it is what `muster chat --save` writes, or what /v1/proofs/ID answers")
     })?;
+    Ok(record)
+}
+
+async fn verify(args: ProofVerify, clock: SharedClock) -> Result<ExitCode> {
+    let record = read_record(&args.file)?;
     let checked = record.check(clock).await;
     if args.json {
         let verdict = match &checked {

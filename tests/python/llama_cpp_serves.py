@@ -21,7 +21,8 @@ params.model.path, params.model_alias = weights, {"tiny-llama"}
 params.hostnames = [socket]
 params.n_ctx, params.n_parallel, params.n_threads_http, params.warmup = 1024, 2, 4, False
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-params.chat_template = "chatml"
+# The template is the model's own, which its file names.
+params.use_jinja = True
 server = xllamacpp.Server(params)
 print("listens on", server.listening_address, flush=True)
 stop.wait()

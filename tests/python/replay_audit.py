@@ -20,6 +20,8 @@ import sys
 BILLION, ONE, CAP = 10**9, 1 << 32, 49570624149
 ENTROPIES, MARGINS = [500, 1500, 3000], [0, 10_000, 50_000, 200_000, 500_000, 1_000_000, 2_000_000]
 SHARES, ALARM, CONFIRMATION, MOST = [100, 30, 10, 3], 182_500_000, 1_000, 1 << 80
+# In the place of an answer's counts: its session signed false ids.
+FALSE = "false ids"
 
 
 class Refused(Exception):
@@ -35,23 +37,40 @@ def sha(raw):
     return hashlib.sha256(raw).digest()
 
 
+def hexes(text, count):
+    require(isinstance(text, str) and len(text) == 2 * count and set(text) <= set("0123456789abcdefABCDEF"), "hexadecimal digits")
+    return bytes.fromhex(text)
+
+
 def raw(digest):
-    require(digest.startswith("sha256:"), "a digest")
-    return bytes.fromhex(digest[7:])
+    require(isinstance(digest, str) and digest.startswith("sha256:") and digest == digest.lower(), "a digest")
+    return hexes(digest[7:], 32)
+
+
+def base64_bytes(text):
+    decoded = base64.b64decode(text, validate=True)
+    require(base64.b64encode(decoded).decode() == text, "base64 that is not written in one way only")
+    return decoded
 
 
 def le64(digest):
     return struct.unpack("<Q", digest[:8])[0]
 
 
+# The last codes of hash schemes and of ends of streams.
+SCHEMES, ENDS = 1, 5
 ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 def key(address):
+    require(isinstance(address, str) and address[:1] == "5" and len(address) <= 64, "an address of the prefix 42")
     number = 0
     for character in address:
         number = number * 58 + ALPHABET.index(character)
-    return number.to_bytes(35, "big")[1:33]
+    decoded = number.to_bytes(35, "big")
+    checksum = hashlib.blake2b(b"SS58PRE" + decoded[:33]).digest()[:2]
+    require(decoded[0] == 42 and decoded[33:] == checksum, "an address with a wrong checksum")
+    return decoded[1:33]
 
 
 # Statements.
@@ -59,8 +78,10 @@ def key(address):
 
 class Reader:
     def __init__(self, text, tag):
-        self.bytes = base64.b64decode(text, validate=True)[:-64]
-        require(self.bytes.startswith(tag), "another statement")
+        require(isinstance(text, str) and len(text) <= 65_536, "a statement")
+        decoded = base64_bytes(text)
+        require(len(decoded) > 64 and decoded.startswith(tag), "another statement")
+        self.bytes = decoded[:-64]
         self.digest, self.at = sha(self.bytes), len(tag)
 
     def take(self, count):
@@ -72,18 +93,31 @@ class Reader:
         return int.from_bytes(self.take(count), "big")
 
     def text(self):
-        return self.take(self.number(2))
+        count = self.number(2)
+        require(count <= 4_096, "a text that is too long")
+        return self.take(count).decode()
 
     def maybe(self, read):
-        return read() if self.number(1) else None
+        flag = self.number(1)
+        require(flag <= 1, "a flag")
+        return read() if flag else None
+
+    def code(self, most):
+        code = self.number(1)
+        require(code <= most, "a code")
+        return code
+
+    def done(self, found):
+        require(self.at == len(self.bytes), "a statement that ends too late")
+        return found
 
 
 def header(text):
     r = Reader(text, b"muster/audit-bucket/1")
-    return {
+    return r.done({
         "genesis": r.take(32), "netuid": r.number(2), "validator": r.take(32), "bucket": r.number(8), "answers": r.number(8),
         "root": r.take(32), "previous": r.take(32), "shares": r.number(8), "share_root": r.take(32), "canaries": r.take(32),
-    }
+    })
 
 
 def attestation(text):
@@ -92,7 +126,9 @@ def attestation(text):
     r.take(32)
     found |= {"miner": r.take(32), "audience": r.take(32)}
     r.take(64), r.text(), r.text()
-    return found | {"image": r.take(32), "model": r.maybe(lambda: r.take(32))}
+    found |= {"image": r.take(32), "model": r.maybe(lambda: r.take(32))}
+    r.code(SCHEMES), r.take(32)
+    return r.done(found)
 
 
 def proof(text):
@@ -101,12 +137,16 @@ def proof(text):
     r.take(32)
     found |= {"audience": r.take(32), "client": r.maybe(lambda: r.take(32)), "attestation": r.take(32)}
     found |= {"client_nonce": r.maybe(lambda: r.take(32)), "nonce": r.maybe(lambda: r.take(32))}
-    r.text(), r.text(), r.take(2), r.maybe(r.text)
-    found |= {"scheme": r.number(1), "input": r.take(32)}
-    r.take(32), r.take(8), r.take(32), r.take(8), r.maybe(lambda: r.take(8)), r.take(8)
-    if r.number(1):
-        found |= {"prompt_ids": r.take(32), "prompt_tokens": r.number(4), "output_ids": r.take(32), "tokens": r.number(4)}
-    return found
+    r.text(), r.text()
+    found |= {"status": r.number(2)}
+    r.maybe(r.text)
+    found |= {"scheme": r.code(SCHEMES), "input": r.take(32)}
+    found |= {"body": r.take(32), "body_bytes": r.number(8)}
+    r.take(32), r.take(8), r.maybe(lambda: r.take(8)), r.take(8)
+    found |= r.maybe(lambda: {"prompt_ids": r.take(32), "prompt_tokens": r.number(4), "output_ids": r.take(32), "tokens": r.number(4)}) or {}
+    r.maybe(lambda: r.take(96))
+    found |= {"end": r.code(ENDS)}
+    return r.done(found)
 
 
 def by_path(leaf, index, count, path):
@@ -119,6 +159,157 @@ def by_path(leaf, index, count, path):
     if index < split:
         return sha(b"\1" + by_path(leaf, index, split, path[:-1]) + path[-1])
     return sha(b"\1" + path[-1] + by_path(leaf, index - split, count - split, path[:-1]))
+
+
+# Shapes: what the fields of a bundle may hold.
+
+U16, U32, U64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
+
+
+def whole(most, least=0):
+    def check(value):
+        require(isinstance(value, int) and not isinstance(value, bool) and least <= value <= most, "a whole number")
+
+    return check
+
+
+def text_of(most):
+    return lambda value: require(isinstance(value, str) and len(value.encode()) <= most, "a text, or one that is too long")
+
+
+def one_of(*values):
+    return lambda value: require(isinstance(value, str) and value in values, "another word")
+
+
+def listed(check, most=None):
+    def check_all(value):
+        require(isinstance(value, list) and (most is None or len(value) <= most), "a list, or one that is too long")
+        for one in value:
+            check(one)
+
+    return check_all
+
+
+def maybe(check):
+    return lambda value: value is None or check(value)
+
+
+def flag(value):
+    require(isinstance(value, bool), "true or false")
+
+
+def fields(needed, optional=None, only=False):
+    def check(value):
+        require(isinstance(value, dict) and needed.keys() <= value.keys(), "a map with all of its fields")
+        require(not only or value.keys() <= needed.keys(), "a field too many")
+        for name, of_field in (needed | (optional or {})).items():
+            if name in value:
+                of_field(value[name])
+
+    return check
+
+
+def cells(value):
+    listed(whole(U32))(value)
+    least = 0
+    require(len(value) % 2 == 0, "a cell without a count")
+    for cell, count in zip(value[::2], value[1::2]):
+        require(least <= cell < 36 and count > 0, "cells rise, and counts begin at 1")
+        least = cell + 1
+
+
+def token(value):
+    require(isinstance(value, list) and len(value) == 2, "a token")
+    whole(U32, -1)(value[0]), whole(U32)(value[1])
+
+
+REASONS = (
+    "no_token_ids", "no_seed", "truncated_body", "other_tokenizer", "beyond_context", "session_expired", "reference_died",
+    "reference_stalled", "reference_self_test", "reference_refused", "not_audited",
+)
+ANY_TEXT = text_of(1 << 30)
+DIGEST_PATH = listed(raw)
+IDS = listed(whole(U32))
+
+
+def tagged(kinds):
+    def check(value):
+        require(isinstance(value, dict) and len(value) == 1 and next(iter(value)) in kinds, "another kind")
+        kind, content = next(iter(value.items()))
+        kinds[kind](content)
+
+    return check
+
+
+def origin_shape(value):
+    if isinstance(value, str):
+        return one_of("user", "consenting")(value)
+    tagged({"canary": fields({"position": whole(U64), "length": whole(U64), "salt": ANY_TEXT, "request": ANY_TEXT, "path": DIGEST_PATH})})(value)
+
+
+CALIBRATION = fields({
+    "format": ANY_TEXT, "statistic": one_of("margin", "surprise"), "model": raw, "engine": raw, "arguments": raw,
+    "machines": listed(fields({"machine": text_of(256), "gpu": text_of(256), "answers": listed(cells)}), 64),
+    "alternatives": listed(fields({"name": text_of(256), "answers": listed(cells)}), 16),
+}, {
+    "reference": maybe(fields({"engine": raw, "arguments": raw})),
+    "sampler": maybe(fields({"engine": one_of("llama.cpp", "vllm"), "version": text_of(256)}, only=True)),
+    "known_answers": listed(fields({"request": text_of(65_536), "prompt": IDS, "output": IDS}, only=True), 64),
+})
+WORDS = fields({"prompt": IDS, "output": IDS}, {"request": maybe(ANY_TEXT), "response": maybe(ANY_TEXT)})
+UNPROVEN = fields({"bucket": whole(U64), "client": raw, "after": whole(U64)})
+SCORED = listed(maybe(listed(token)))
+ANSWER = fields(
+    {
+        "proof": ANY_TEXT, "output_tokens": whole(U64), "earned": whole(U64), "bucket": whole(U64), "position": whole(U64),
+        "path": DIGEST_PATH, "origin": origin_shape,
+    },
+    {
+        "outcome": maybe(tagged({
+            "scored": SCORED, "unseeded": SCORED, "false_ids": listed(maybe(one_of("response", "prompt", "text", "end"))),
+            "unusable": one_of(*REASONS),
+        })),
+        "words": maybe(WORDS),
+        "cut": flag,
+    },
+)
+SHARE = fields({"miner": key, "ppm": whole(U32), "position": whole(U64), "path": DIGEST_PATH})
+BUNDLE = fields(
+    {
+        "format": ANY_TEXT, "genesis": raw, "netuid": whole(U16), "validator": key, "coldkey": key, "miners": listed(key, 256),
+        "model": text_of(256), "calibration": CALIBRATION,
+        "references": listed(fields({"machine": text_of(256), "gpu": text_of(256), "engine": raw})),
+        "buckets": listed(fields({"header": ANY_TEXT, "block_hash": raw, "draw": lambda value: hexes(value, 96), "shares": listed(SHARE)})),
+        "sessions": listed(fields({"attestation": ANY_TEXT, "answers": listed(ANSWER)}, {"others": listed(ANY_TEXT), "unproven": listed(UNPROVEN)})),
+    },
+    {
+        "nonce_keys": listed(fields({"period": whole(U64), "block_hash": raw, "proof": lambda value: hexes(value, 96)})),
+        "commitments": listed(fields({"header": ANY_TEXT, "block_hash": raw})),
+        "unseeded": maybe(CALIBRATION),
+    },
+)
+
+
+def once(pairs):
+    found = dict(pairs)
+    require(len(found) == len(pairs), "a field that is there twice")
+    return found
+
+
+def read_bundle(text):
+    require(len(text.encode()) <= 64 << 20, "a bundle that is too long")
+    bundle = json.loads(text, object_pairs_hook=once)
+    BUNDLE(bundle)
+    for calibration in bundle["calibration"], bundle.get("unseeded"):
+        check_size(calibration or {})
+    return bundle
+
+
+def check_size(calibration):
+    for kind in "machines", "alternatives":
+        require(sum(len(one["answers"]) for one in calibration.get(kind, [])) <= 16_384, "too many measured answers")
+    for known in calibration.get("known_answers", []):
+        require(len(known["prompt"]) + len(known["output"]) <= 131_072, "a known answer that is too long")
 
 
 # Sums.
@@ -200,6 +391,8 @@ def table(bound, alternative):
 
 
 def likelihood(logs, cells):
+    if cells is FALSE:
+        return power(CAP)
     return power(min(CAP, sum(count * log for row, counted in zip(logs, cells) for log, count in zip(row, counted))))
 
 
@@ -285,23 +478,45 @@ def check_buckets(bundle, draws):
             leaf = b"muster/audit-share/1" + key(share["miner"]) + struct.pack(">H", len(name)) + name + struct.pack(">I", share["ppm"])
             path = [raw(digest) for digest in share["path"]]
             require(by_path(sha(b"\0" + leaf), share["position"], h["shares"], path) == h["share_root"], "a share")
+            require(key(share["miner"]) not in h["ppm"], "two shares of one miner")
             h["ppm"][key(share["miner"])] = share["ppm"]
         buckets[h["bucket"]] = h
     return buckets
 
 
-def check_canary(origin, h, p, seen):
+def check_commitments(bundle):
+    lists, last = {}, -1
+    for given in bundle.get("commitments", []):
+        h = header(given["header"])
+        ours = h["genesis"] == raw(bundle["genesis"]) and h["netuid"] == bundle["netuid"] and h["validator"] == key(bundle["validator"])
+        require(ours and h["bucket"] > last and h["canaries"] not in lists, "a commitment of another subnet, out of order, or a second one")
+        last, lists[h["canaries"]] = h["bucket"], (h["bucket"], raw(given["block_hash"]))
+    return lists
+
+
+def check_origin(bundle, given, h, p, lists, seen):
+    """Whether the prompt is the validator's own, and whether the answer can convict."""
+    origin = given["origin"]
     if not isinstance(origin, dict):
-        return False
+        return False, False
     canary = origin["canary"]
-    request = base64.b64decode(canary["request"], validate=True)
+    request = base64_bytes(canary["request"])
     path = [raw(digest) for digest in canary["path"]]
-    leaf = sha(b"\0" + bytes.fromhex(canary["salt"]) + request)
+    leaf = sha(b"\0" + hexes(canary["salt"], 32) + request)
     require(by_path(leaf, canary["position"], canary["length"], path) == h["canaries"], "a prompt of another list")
     require(p["scheme"] == 0, "this program knows the hash scheme raw-http only")
     require(sha(request) == p["input"] and (h["canaries"], canary["position"]) not in seen, "a prompt that was not answered, or twice")
     seen.add((h["canaries"], canary["position"]))
-    return True
+    if h["canaries"] not in lists:
+        require(bundle["format"] != "muster/audit-bundle/3", "a prompt of a list without a commitment")
+        return True, False
+    committed, block_hash = lists[h["canaries"]]
+    salt = hexes(canary["salt"], 32)
+    client = sha(b"muster/own-client/2" + salt + block_hash)
+    nonce = sha(b"muster/own-nonce/1" + salt + block_hash) if salt[0] >= 128 else None
+    own = p["client"] == client and p["client_nonce"] == nonce
+    require(committed < given["bucket"] and own, "a prompt that was asked before its list was committed to, or by another client")
+    return True, True
 
 
 def ids_digest(ids):
@@ -312,15 +527,25 @@ def check_words(given, p):
     words = given.get("words")
     if words is None:
         return
-    require("output_ids" in p and len(words["output"]) <= 131_072, "words without ids in the proof")
+    response = words.get("response")
+    outcome = given.get("outcome") or {}
+    if response is None:
+        require("output_ids" in p and len(words["output"]) <= 131_072, "words without ids in the proof")
+    else:
+        by_text = "scored" in outcome and "output_ids" not in p and isinstance(given["origin"], dict)
+        require(by_text or ("false_ids" in outcome and "output_ids" in p), "a response beside ids that are not false")
+        require(not words["prompt"] and not words["output"], "a response beside ids")
+        require(p["scheme"] == 0, "this program knows the hash scheme raw-http only")
+        body = base64_bytes(response)
+        require(sha(body) == p["body"] and len(body) == p["body_bytes"], "another response")
     for name, digest, count in ("prompt", "prompt_ids", "prompt_tokens"), ("output", "output_ids", "tokens"):
-        require(len(words[name]) == p[count] and ids_digest(words[name]) == p[digest], "words of another answer")
+        require(response is not None or (len(words[name]) == p[count] and ids_digest(words[name]) == p[digest]), "words of another answer")
     if isinstance(given["origin"], dict):
         require(words.get("request") is None, "a request that the opened prompt has")
         return
     require(p["scheme"] == 0, "this program knows the hash scheme raw-http only")
     require(given["origin"] == "consenting" and words.get("request") is not None, "the words of a user")
-    require(sha(base64.b64decode(words["request"], validate=True)) == p["input"], "another request")
+    require(sha(base64_bytes(words["request"])) == p["input"], "another request")
 
 
 def equal_facts(p):
@@ -337,30 +562,111 @@ def is_derived(p, nonce_key, ordinals):
 def nonce_state(given, p, keys, equal):
     ended = given["bucket"] // 12
     of_time = [keys.get(period) for period in (ended, ended - 1) if period >= 0]
-    own, ordinals = True, min(equal, 64)
-    if isinstance(given["origin"], dict):
-        client = sha(b"muster/own-client/1" + bytes.fromhex(given["origin"]["canary"]["salt"]))
-        own, ordinals = p["client"] == client and p["client_nonce"] is None, 1
-    if own and any(nonce_key is not None and is_derived(p, nonce_key, ordinals) for nonce_key in of_time):
+    ordinals = 1 if isinstance(given["origin"], dict) else min(equal, 64)
+    if any(nonce_key is not None and is_derived(p, nonce_key, ordinals) for nonce_key in of_time):
         return "derived"
     return "unchecked" if None in of_time else "foreign"
 
 
+# Ends of responses, and the causes of missing answers.
+COMPLETED, ENGINE_FAILED, ENGINE_SILENT = 0, 1, 2
+CAUSES = ["no_token_ids", "broken_off", "cut", "unproven"]
+
+
+def asks_for_ids(request):
+    try:
+        asked = json.loads(request)
+    except ValueError:
+        return False
+    return isinstance(asked, dict) and asked.get("return_token_ids") is True
+
+
+def delivery(given, p):
+    """The cause for which an answer in the log is missing, "whole", or None if nothing can be said."""
+    if p["end"] in (ENGINE_FAILED, ENGINE_SILENT):
+        return "broken_off"
+    if given.get("cut", False):
+        return "cut"
+    if p["end"] != COMPLETED:
+        return None
+    asked = isinstance(given["origin"], dict) and asks_for_ids(base64_bytes(given["origin"]["canary"]["request"]))
+    return "no_token_ids" if asked and 200 <= p["status"] < 300 and "tokens" not in p else "whole"
+
+
+def session_trials(session, logged):
+    """The answers of one session that the test of missing ones takes: (place, client, delivery)."""
+    unproven, trials = list(session.get("unproven", [])), []
+    for ended in range(len(logged) + 1):
+        while unproven and unproven[0]["after"] == ended:
+            one = unproven.pop(0)
+            trials.append(((one["bucket"], 2**64 - 1), raw(one["client"]), "unproven"))
+        if ended < len(logged):
+            place, given, p, *_ = logged[ended]
+            trials.append((place, p["client"], delivery(given, p)))
+    require(not unproven, "an answer without a proof at no place")
+    tested, event = [], None
+    for place, client, end in trials:
+        if end is None:
+            continue
+        if end == "whole":
+            event = None
+        elif event == place[0]:
+            continue
+        else:
+            event = place[0]
+        tested.append((place, client, end))
+    return tested
+
+
+def missing_test(trials):
+    """At most four answers of a client and day, in the order of the log; 1 % missing against 5 %."""
+    clients, wealth, found = {}, [ONE] * 4, {"answers": 0, "missing": dict.fromkeys(CAUSES, 0), "alarm": None}
+    for place, client, end in sorted(trials, key=lambda trial: trial[0]):
+        stratum = client, place[0] // 288
+        clients[stratum] = clients.get(stratum, 0) + 1
+        if clients[stratum] > 4:
+            continue
+        found["answers"] += 1
+        ratio = 95 * ONE // 99
+        if end != "whole":
+            found["missing"][end] += 1
+            ratio = 5 * ONE
+        for x, share in enumerate(SHARES):
+            wealth[x] = min(MOST, max(ONE, wealth[x]) * (((100 - share) * ONE + share * ratio) // 100) >> 32)
+        if found["alarm"] is None and sum(wealth) // 4 // ONE >= ALARM:
+            found["alarm"] = found["answers"]
+    return found
+
+
+def missing_quality(found):
+    if found["alarm"] is None or found["answers"] < 200:
+        return 1000
+    share = sum(found["missing"].values()) * 1000 // found["answers"]
+    return max(500, 1000 - 4 * max(0, share - 10))
+
+
 def check_log(bundle, buckets, keys):
-    answers, unlogged, places, prompts = [], 0, set(), set()
+    lists = check_commitments(bundle)
+    answers, unlogged, places, prompts, proofs, answered, trials = [], 0, set(), set(), set(), set(), []
     for session in bundle["sessions"]:
         a = attestation(session["attestation"])
         model = a["model"] is None or a["model"] == raw(bundle["calibration"]["model"])
         ours = a["miner"] in map(key, bundle["miners"]) and a["audience"] == key(bundle["validator"])
         require(ours and model and a["image"] == raw(bundle["calibration"]["engine"]), "an attestation of another miner, model or engine")
-        previous, equal = a["digest"], {}
-        numbered = [(proof(given["proof"]), given) for given in session["answers"]] + [(proof(text), None) for text in session.get("others", [])]
-        for p, _ in numbered:
+        previous, equal, checked = a["digest"], {}, []
+        logged = [(proof(given["proof"]), given) for given in session["answers"]]
+        others = [(proof(text), None) for text in session.get("others", [])]
+        for p, _ in logged + others:
             equal[equal_facts(p)] = equal.get(equal_facts(p), 0) + 1
-        for sequence, (p, given) in enumerate(sorted(numbered, key=lambda one: one[0]["sequence"])):
+        for sequence in range(len(logged) + len(others)):
+            # Both lists are in the order of their numbers.
+            of_log = logged and (not others or logged[0][0]["sequence"] == sequence)
+            p, given = (logged if of_log else others).pop(0)
             fits = p["session"] == a["session"] and p["sequence"] == sequence and p["previous"] == previous and p["audience"] == a["audience"]
             require(fits and p["attestation"] == a["digest"], "a proof of another session, or a gap")
             previous = p["digest"]
+            require(p["digest"] not in proofs, "a proof that stands in the bundle twice")
+            proofs.add(p["digest"])
             if given is None:
                 unlogged += p["client"] is not None
                 continue
@@ -372,54 +678,124 @@ def check_log(bundle, buckets, keys):
             place = given["bucket"], given["position"]
             require(by_path(sha(b"\0" + leaf), given["position"], h["answers"], path) == h["root"] and place not in places, "a leaf")
             places.add(place)
-            canary = check_canary(given["origin"], h, p, prompts)
+            own, convicts = check_origin(bundle, given, h, p, lists, prompts)
             require(a["miner"] in h["ppm"], "a bucket without the miner's share")
             check_words(given, p)
             drawn = le64(sha(b"muster/draw/1" + h["draw"] + p["digest"])) * 10**6 < h["ppm"][a["miner"]] << 64
             nonce = nonce_state(given, p, keys, equal[equal_facts(p)])
-            answers.append((place, given, p, canary or drawn, nonce))
-    return sorted(answers, key=lambda answer: answer[0]), unlogged
+            checked.append((place, given, p, own or drawn, nonce, convicts))
+        if checked or session.get("unproven"):
+            answered.add(a["miner"])
+        answers += checked
+        trials += session_trials(session, checked)
+    require(sorted(map(key, bundle["miners"])) == sorted(answered), "miners without an answer, or named twice")
+    return sorted(answers, key=lambda answer: answer[0]), unlogged, trials
 
 
-def scores(given, p, nonce):
-    outcome = given.get("outcome")
-    by_reference = (outcome or {}).get("scored", [])
-    require(len(by_reference) <= 2, "more scores than references")
+def names_seed(engine, request):
+    """Whether a request names a seed for which the engine does not draw one by itself."""
+    try:
+        seed = json.loads(request).get("seed")
+    except (ValueError, AttributeError):
+        return False
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        return False
+    return 0 <= seed < U32 if engine == "llama.cpp" else -(1 << 63) <= seed < 1 << 63 and seed != -1
+
+
+def is_unseeded(given):
+    return "unseeded" in (given.get("outcome") or {})
+
+
+def scores(given, p, nonce, calibration):
+    outcome = given.get("outcome") or {}
+    if "scored" in outcome and calibration.get("sampler") and isinstance(given["origin"], dict):
+        request = base64_bytes(given["origin"]["canary"]["request"])
+        require(names_seed(calibration["sampler"]["engine"], request), "margins of an own prompt that names no seed")
+    by_reference = outcome.get("scored", []) + outcome.get("unseeded", []) + outcome.get("false_ids", [])
+    require(len(outcome) <= 1 and len(by_reference) <= 2, "more scores than references")
     by_reference = by_reference + [None] * (2 - len(by_reference))
+    if "false_ids" in outcome:
+        require("output_ids" in p, "false ids of a proof that states none")
+        return [None if found is None or nonce == "foreign" else FALSE for found in by_reference]
     for tokens in by_reference:
         require(tokens is None or (0 < len(tokens) <= 131_072 and len(tokens) == p.get("tokens", len(tokens))), "another number of tokens")
     return [None if tokens is None or nonce == "foreign" else cells_of(tokens) for tokens in by_reference]
 
 
+def check_calibration(given):
+    others = given.get("reference"), given.get("sampler"), given.get("known_answers")
+    if given["format"] == "muster/audit-calibration/1":
+        require(not any(others), "fields of another format")
+        return
+    require(given["format"] == "muster/audit-calibration/2", "another format of the calibration")
+    require(others[0] is not None and len(others[2] or []) <= 64, "no reference, or too many known answers")
+    require((others[1] is not None) == (given["statistic"] == "margin"), "margins need a sampler, and nothing else has one")
+
+
+def reference_engine(calibration):
+    return (calibration.get("reference") or calibration)["engine"]
+
+
+def check_calibrations(bundle, has_unseeded):
+    calibration, unseeded = bundle["calibration"], bundle.get("unseeded")
+    check_calibration(calibration)
+    referenced = calibration.get("reference") is not None
+    if unseeded is None:
+        require(not has_unseeded, "answers without seeds, and no calibration of them")
+        return
+    check_calibration(unseeded)
+    fits = unseeded["statistic"] == "surprise" and calibration["statistic"] == "margin" and unseeded.get("reference") is not None
+    of = lambda one: (one["model"], one["engine"], one["reference"]["engine"])
+    require(fits and referenced and of(unseeded) == of(calibration), "answers without seeds are judged by another engine")
+
+
 def replay(text, draws):
-    bundle = json.loads(text)
+    bundle = read_bundle(text)
     answers = [answer for session in bundle["sessions"] for answer in session["answers"]]
     has_words = any(answer.get("words") is not None for answer in answers)
+    has_false = any("false_ids" in (answer.get("outcome") or {}) for answer in answers)
     shown = bundle.get("nonce_keys", [])
-    plain = bundle["format"] == "muster/audit-bundle/1" and not has_words and not shown
-    require(plain or bundle["format"] == "muster/audit-bundle/2", "another format")
-    require(bundle["calibration"]["format"] == "muster/audit-calibration/1", "another format of the calibration")
+    shows_missing = any(session.get("unproven") for session in bundle["sessions"]) or any(answer.get("cut") for answer in answers)
+    referenced = bundle["calibration"].get("reference") is not None or bundle.get("unseeded") is not None
+    opens = any((answer.get("words") or {}).get("response") is not None for answer in answers)
+    earlier = not bundle.get("commitments", []) and not referenced and not has_false and not opens and not shows_missing
+    plain = bundle["format"] == "muster/audit-bundle/1" and earlier and not has_words and not shown
+    second = bundle["format"] == "muster/audit-bundle/2" and earlier
+    tests_missing = bundle["format"] == "muster/audit-bundle/3"
+    require(plain or second or tests_missing, "another format")
+    check_calibrations(bundle, any(is_unseeded(answer) for answer in answers))
     first, second = bundle["references"]
     differ = (first["machine"], first["engine"]) != (second["machine"], second["engine"])
-    require(differ and first["engine"] == bundle["calibration"]["engine"], "references that are one, or of another engine")
+    require(differ and first["engine"] == reference_engine(bundle["calibration"]), "references that are one, or of another engine")
     draws, nonce_keys = draws[: len(bundle["buckets"])], draws[len(bundle["buckets"]) :]
     periods = [one["period"] for one in shown]
     require(len(nonce_keys) == len(shown) and periods == sorted(set(periods)), "a key for each period, in rising order")
     keys = dict(zip(periods, map(bytes.fromhex, nonce_keys)))
-    logged, unlogged = check_log(bundle, check_buckets(bundle, draws), keys)
+    logged, unlogged, trials = check_log(bundle, check_buckets(bundle, draws), keys)
     audited = [answer for answer in logged if answer[3]]
-    clients, tested, nonces = {}, [], {"derived": 0, "foreign": 0, "unchecked": 0}
-    for place, given, p, _, nonce in audited:
+    clients, tested, unseeded, nonces = {}, [], [], {"derived": 0, "foreign": 0, "unchecked": 0}
+    for place, given, p, _, nonce, convicts in audited:
         stratum = p["client"], place[0] // 288
         clients[stratum] = clients.get(stratum, 0) + 1
         if clients[stratum] <= 4:
-            tested.append((given["origin"] == "user", scores(given, p, nonce)))
+            cells = scores(given, p, nonce, bundle["calibration"])
+            if is_unseeded(given):
+                unseeded.append(cells)
+            else:
+                tested.append((not convicts, cells))
             nonces[nonce] += 1
     calibration = Calibration(bundle["calibration"])
+    without_seed = None
+    if bundle.get("unseeded") is not None:
+        other = Calibration(bundle["unseeded"])
+        without_seed = test(unseeded, other.plain if other.level > 0 else [])
     everything = test([cells for _, cells in tested], calibration.plain)
     public = test([cells for private, cells in tested if not private], calibration.convicting)
     private = test([cells for private, cells in tested if private], calibration.convicting)
-    scored = sum(any(cells) for _, cells in tested)
+    all_tested = [cells for _, cells in tested] + unseeded
+    scored = sum(any(cells) for cells in all_tested)
+    false = sum(any(one is FALSE for one in cells) for cells in all_tested)
     confirmed = lambda found: found["rescored"] and found["fresh"]
     discriminates = bool(confirmed(private) and not public["alarm"] and public["answers"] >= private["alarm"])
     if calibration.level == 0:
@@ -427,20 +803,24 @@ def replay(text, draws):
     elif scored == 0:
         verdict = "unproven(no scored answers)"
     elif not (everything["alarm"] or public["alarm"] or private["alarm"]):
-        verdict = "consistent"
+        verdict = "weak" if without_seed and without_seed["alarm"] else "consistent"
     elif bundle["calibration"]["statistic"] == "surprise":
         verdict = "weak"
     else:
         verdict = "convicted" if confirmed(public) else "suspect"
     quality = 0 if verdict == "convicted" else 500 if verdict == "suspect" and discriminates else 1000
-    return ({"nonces": nonces} if shown else {}) | {
+    missing = missing_test(trials)
+    if tests_missing and missing["alarm"]:
+        verdict = "convicted" if verdict == "convicted" else "suspect"
+        quality = min(quality, missing_quality(missing))
+    return ({"missing": missing} if tests_missing else {}) | ({"nonces": nonces} if shown else {}) | {
         "bundle": "sha256:" + hashlib.sha256(text.encode()).hexdigest(), "verdict": verdict, "discriminates": discriminates,
         "quality_per_mille": quality, "level": str(calibration.level), "alternatives": calibration.tested,
         "counts": {
-            "logged": len(logged), "unlogged": unlogged, "audited": len(audited), "beyond_client": len(audited) - len(tested), "scored": scored,
-            "unscored": len(tested) - scored,
-        },
-        "tests": {"all": everything, "public": public, "private": private},
+            "logged": len(logged), "unlogged": unlogged, "audited": len(audited), "beyond_client": len(audited) - len(all_tested), "scored": scored,
+            "unscored": len(all_tested) - scored,
+        } | ({"false_ids": false} if false else {}),
+        "tests": {"all": everything, "public": public, "private": private} | ({"unseeded": without_seed} if without_seed else {}),
     }
 
 
@@ -455,6 +835,9 @@ def main(arguments):
             print(json.dumps(replay(text, drawn), sort_keys=True))
         except Refused as why:
             print(json.dumps({"refused": str(why)}))
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError, AttributeError, RecursionError, struct.error) as error:
+            # A malformed bundle is refused, wherever it is found to be one.
+            print(json.dumps({"refused": f"it cannot be read: {error}"}))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,26 @@ pub async fn shell_image(engine: &str) -> Result<&'static str> {
 /// # Errors
 /// There is no engine, or the Python lacks `xllamacpp`, `gguf` or `safetensors`.
 pub async fn llama_image(interpreter: &Path) -> Result<ImageId> {
+    let usual = LlamaImage {
+        kind: "f16",
+        tag: "muster/llama-cpp-test:1",
+    };
+    llama_image_of(interpreter, &usual).await
+}
+
+/// An image of llama.cpp's server.
+pub struct LlamaImage<'a> {
+    /// The kind of the weights: f32, f16, bf16, q8_0 or q4_0.
+    pub kind: &'a str,
+    /// The name of the image.
+    pub tag: &'a str,
+}
+
+/// As [`llama_image`], with weights of this kind.
+///
+/// # Errors
+/// As those of [`llama_image`].
+pub async fn llama_image_of(interpreter: &Path, image: &LlamaImage<'_>) -> Result<ImageId> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .context("no checkout")?;
@@ -59,7 +79,7 @@ pub async fn llama_image(interpreter: &Path) -> Result<ImageId> {
     convert
         .arg(llm.join("tests/python/to_gguf.py"))
         .arg(llm.join("model"));
-    let converted = run(convert.arg(&weights).arg("f16"))?;
+    let converted = run(convert.arg(&weights).arg(image.kind))?;
     ensure!(converted.code == Some(0), "{converted:?}");
     let mut list = Command::new(interpreter);
     let listed = run(list
@@ -67,7 +87,7 @@ pub async fn llama_image(interpreter: &Path) -> Result<ImageId> {
         .arg(&weights))?;
     ensure!(listed.code == Some(0), "{listed:?}");
     let recipe: Recipe = serde_json::from_str(&listed.stdout)?;
-    let archive = ImageArchive::new(&recipe.content("muster/llama-cpp-test:1")?)?;
+    let archive = ImageArchive::new(&recipe.content(image.tag)?)?;
     ContainerEngine::connect("").await?.load(archive.bytes).await?;
     Ok(archive.id)
 }

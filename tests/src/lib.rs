@@ -17,7 +17,7 @@ pub use cluster::Cluster;
 pub use devchain::RunningChain;
 pub use dockerd::Dockerd;
 pub use evm::RunningEvm;
-pub use image::{BUSYBOX, IMAGES_OF_TESTS, llama_image, shell_image};
+pub use image::{BUSYBOX, IMAGES_OF_TESTS, LlamaImage, llama_image, llama_image_of, shell_image};
 pub use muster_test_ports::free_address;
 pub use parts::{Absences, Keys, Layout, Parts, Role, SpareMiner};
 pub use process::{Output, muster, run, run_with_input, wait_for};

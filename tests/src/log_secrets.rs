@@ -1,5 +1,5 @@
-//! Secrets in logs: every subnet of the suite is searched when it ends. A log goes to people and to services that must
-//! not have the keys of its role.
+//! Secrets in logs: every subnet of the suite is searched when it ends, and so are roles that a test starts one by one.
+//! A log goes to people and to services that must not have the keys of its role.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ const BEGINNINGS: &[(&str, usize)] = &[
     // A signed URL of the file store.
     ("Signature=", 16),
 ];
+/// The most bytes of a wallet's file.
+const MOST_WALLET_BYTES: u64 = 64 * 1024;
 /// The fields of a wallet's file that are secret.
 const WALLET_SECRETS: &[&str] = &["secretPhrase", "secretSeed", "privateKey"];
 
@@ -30,21 +32,39 @@ const WALLET_SECRETS: &[&str] = &["secretPhrase", "secretSeed", "privateKey"];
 /// # Errors
 /// The folder cannot be read.
 pub(crate) fn find_in_logs(folder: &Path) -> Result<Vec<String>> {
-    let secrets = own_secrets(folder)?;
-    let mut found = Vec::new();
+    let mut files = files_below(&folder.join("data"))?;
+    files.extend(files_below(&folder.join("wallets"))?);
     let mut logs = files_below(&folder.join("logs"))?;
     logs.push(folder.join("up.log"));
+    Ok(search(logs, &own_secrets(files)?))
+}
+
+/// As [`find_in_logs`], of roles whose files and logs lie in one folder.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(crate) fn find_beside_roles(folder: &Path) -> Result<Vec<String>> {
+    let files: Vec<PathBuf> = std::fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    let is_log = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "log");
+    let logs = files.iter().filter(is_log).cloned().collect();
+    Ok(search(logs, &own_secrets(files)?))
+}
+
+fn search(logs: Vec<PathBuf>, secrets: &BTreeSet<String>) -> Vec<String> {
+    let mut found = Vec::new();
     for log in logs {
         let bytes = std::fs::read(&log).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         for (number, line) in text.lines().enumerate() {
-            if let Some(kind) = secret_in(line, &secrets) {
+            if let Some(kind) = secret_in(line, secrets) {
                 let name = log.file_name().unwrap_or_default().to_string_lossy();
                 found.push(format!("{name}:{}: {kind}", number.saturating_add(1)));
             }
         }
     }
-    Ok(found)
+    found
 }
 
 /// The kind of the secret that a line shows.
@@ -65,15 +85,18 @@ fn secret_in(line: &str, secrets: &BTreeSet<String>) -> Option<String> {
     Some(format!("a text that begins with {beginning:?}"))
 }
 
-/// The tokens and the keys that lie in a subnet's folder.
-fn own_secrets(folder: &Path) -> Result<BTreeSet<String>> {
+/// The tokens and the keys in these files.
+fn own_secrets(files: Vec<PathBuf>) -> Result<BTreeSet<String>> {
     let mut secrets = BTreeSet::new();
-    for file in files_below(&folder.join("data"))? {
+    for file in files {
         if file.extension().is_some_and(|extension| extension == "token") {
             secrets.insert(std::fs::read_to_string(&file)?.trim().to_owned());
+            continue;
         }
-    }
-    for file in files_below(&folder.join("wallets"))? {
+        // Wallets are small; stores of roles are not.
+        if std::fs::metadata(&file).is_ok_and(|about| about.len() > MOST_WALLET_BYTES || !about.is_file()) {
+            continue;
+        }
         let text = std::fs::read(&file).unwrap_or_default();
         let Ok(wallet) = serde_json::from_slice::<Value>(&text) else {
             continue;
@@ -142,6 +165,14 @@ mod tests {
         );
         let found = find_in_logs(folder.path()).unwrap();
         assert_eq!(found.len(), 4, "{found:?}");
+        // Roles that are started one by one have everything in one folder.
+        write("miner.token", &token);
+        write("miner.log", &format!("nothing\nthe token is {token}\n"));
+        let beside = find_beside_roles(folder.path()).unwrap();
+        assert!(
+            beside.contains(&"miner.log:2: a token or a key of the subnet's folder".to_owned()),
+            "{beside:?}"
+        );
         assert!(
             found
                 .iter()

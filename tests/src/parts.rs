@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::devchain::RunningChain;
+use crate::log_secrets;
 use crate::process::{muster, wait_for};
 
 mod layout;
@@ -426,6 +427,15 @@ impl Drop for Parts {
             let _ = i32::try_from(process.id()).map(|id| kill(Pid::from_raw(id), Signal::SIGCONT));
             let _ = process.kill();
             let _ = process.wait();
+        }
+        // A test that fails already has its own reason.
+        if !std::thread::panicking() {
+            let found = log_secrets::find_beside_roles(self.folder.path())
+                .unwrap_or_else(|error| vec![error.to_string()]);
+            assert!(
+                found.is_empty(),
+                "the logs of these roles show secrets: {found:?}"
+            );
         }
     }
 }

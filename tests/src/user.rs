@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use muster_account_api::{LoginNonce, LoginRequest, Token};
+use muster_account_api::{ApiKey, LoginNonce, LoginRequest, Token};
 use muster_identity::Keypair;
-use muster_protocol::rest::{CreateJob, headers};
+use muster_protocol::rest::{CreateJob, JobCheckpointsView, headers};
 use muster_protocol::{JobId, Timestamp};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Logged in where it must be.
 #[derive(Debug)]
@@ -107,6 +107,27 @@ impl User {
             .unwrap_or_default();
         let word = |entry: &Value| entry.get("status").and_then(Value::as_str).map(str::to_owned);
         Ok(entries.iter().filter_map(word).collect())
+    }
+
+    /// The checkpoints of a job that are kept.
+    ///
+    /// # Errors
+    /// The facilitator does not answer.
+    pub async fn checkpoints(&self, job: JobId) -> Result<JobCheckpointsView> {
+        let url = format!("{}/api/v1/jobs/{job}/checkpoints/", self.base);
+        let asked = self.http.get(url).bearer_auth(&self.token);
+        Ok(asked.send().await?.error_for_status()?.json().await?)
+    }
+
+    /// An API key of the account, for the command line.
+    ///
+    /// # Errors
+    /// The facilitator does not answer, or makes none.
+    pub async fn create_key(&self, name: &str) -> Result<String> {
+        let asked = self.http.post(format!("{}/api/v1/keys/", self.base));
+        let asked = asked.bearer_auth(&self.token).json(&json!({ "name": name }));
+        let made: ApiKey = asked.send().await?.error_for_status()?.json().await?;
+        made.key.context("the answer has no key")
     }
 
     /// The job as the facilitator tells it.

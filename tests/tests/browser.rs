@@ -25,5 +25,5 @@ fn a_browser_does_on_the_pages_what_users_do() {
     assert_eq!(ran.code, Some(0), "{ran:?}\n{}", subnet.log("facilitator"));
     let told: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
     assert!(told["weight"].as_u64().unwrap() <= 150 * 1024, "{told}");
-    assert_eq!(told["checked"].as_array().unwrap().len(), 10, "{told}");
+    assert_eq!(told["checked"].as_array().unwrap().len(), 14, "{told}");
 }

@@ -1,5 +1,5 @@
-//! Logs: JSON lines are JSON, and the end of a job is one line at each role, with its ids. Every subnet of the suite is
-//! searched for secrets in its logs when it ends.
+//! Logs: JSON lines are JSON, and the end of a job is one line at each role, with its ids. Every subnet of the suite,
+//! and all roles that a test starts one by one, are searched for secrets in their logs when they end.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -157,7 +157,7 @@ fn a_standing_executor_runs_jobs_one_after_another_and_its_next_process_goes_on_
     }
 
     // kill -9 in the middle of a job.
-    let id = submit(&["probe", "sleep", "15"]);
+    let id = submit(&["probe", "sleep", "30"]);
     subnet.wait_for_status(&id, "volumes_ready", PATIENCE).unwrap();
     // Meanwhile the operator of the validator sees the load of the executor's machine, as the miner tells it.
     wait_for("the load of the machine", PATIENCE, || {

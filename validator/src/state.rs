@@ -82,13 +82,15 @@ impl ValidatorState {
         request.signature.signatory.0 == self.keypair.hotkey()
     }
 
+    /// Whether the job is a session by which the validator checks a miner. It is paid to nobody.
+    pub(crate) fn is_own_check(&self, request: &JobRequest) -> bool {
+        self.is_own(request) && request.job_namespace.as_deref() == Some(GRADING_NAMESPACE)
+    }
+
     /// The service of the whitelist that a job of the gateway's runs; `None` for every other job.
     pub(crate) fn gateway_service(&self, request: &JobRequest) -> Option<&Service> {
         let terms = request.streaming_details.as_ref()?.muster.as_ref()?;
-        if !self.is_own(request)
-            || request.on_trusted_miner
-            || request.job_namespace.as_deref() == Some(GRADING_NAMESPACE)
-        {
+        if !self.is_own(request) || request.on_trusted_miner || self.is_own_check(request) {
             return None;
         }
         let services = self.config.gateway.services.iter();

@@ -16,9 +16,9 @@ use muster_audit_runner::AuditRunner;
 use muster_collateral_view::{CollateralStatus, SlashRefusal, SlashRequest};
 use muster_cross_checks::CrossChecks;
 use muster_facilitator_link::live_output::LiveOutput;
+use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::store::{MinerEarnings, SessionRow};
 use muster_gateway::trusted_check::TrustedCheck;
-use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_gateway::{Gateway, ModelStatus};
 use muster_grading_runner::GradingRunner;
 use muster_http::server::{self, Server, TowerToHyperService};
@@ -133,7 +133,7 @@ pub(crate) struct StatusSources {
     pub(crate) drivers: Arc<JobDrivers>,
     pub(crate) operator: OperatorToken,
     /// Sessions on the trusted miner, if it keeps one.
-    pub(crate) trusted: Option<TrustedSessions>,
+    pub(crate) trusted: Option<MinerSessions>,
 }
 
 /// Serves the status page until the validator stops.

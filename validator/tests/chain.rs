@@ -163,6 +163,7 @@ fn attempt(job: JobId, now: Timestamp) -> StoredAttempt {
         address: "127.0.0.1:1".parse().unwrap(),
         machine: Attempt::new(plan, now),
         started_at: now,
+        has_checkpoint: false,
     }
 }
 
@@ -212,8 +213,9 @@ async fn killed_until_in_force(netuid: Netuid, commit_reveal: bool) -> anyhow::R
         let entered = runtime.enter();
         drop(Tasks::new().spawn("validator", run));
         drop(entered);
-        // Seeded: the validator runs for ten to thirty blocks, a different number each time.
-        let until = blocks.next().await?.0 + 10 + (life * 7) % 21;
+        // Seeded: the validator runs for ten to thirty blocks, a different number each time, and for one more in each
+        // life: on a busy machine it may not come to its weights within thirty.
+        let until = blocks.next().await?.0 + 10 + (life * 7) % 21 + life;
         let mut done = false;
         while !done && blocks.next().await?.0 < until {
             // Before the metagraph, so that the block of weights in force is seen.

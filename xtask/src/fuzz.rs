@@ -76,7 +76,8 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     // The machine is named so that build scripts and macros are compiled without the counters.
     let mut cargo = workspace.cargo();
     cargo
-        .args(["build", "--manifest-path", "fuzz/Cargo.toml", "--bin", "parsers"])
+        .args(["build", "--locked", "--manifest-path", "fuzz/Cargo.toml"])
+        .args(["--bin", "parsers"])
         .args(["--target", &machine])
         .arg("--target-dir")
         .arg(&target)
@@ -90,8 +91,10 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// The names of all parsers.
 fn list(program: &Path) -> anyhow::Result<Vec<String>> {
+    // The program ends within its first input, which libFuzzer takes for a crash and keeps in the current folder.
     let printed = Command::new(program)
         .env_remove(TARGET)
+        .current_dir(program.parent().context("the fuzzing program has no folder")?)
         .output()
         .context("list the parsers")?;
     let names: Vec<String> = String::from_utf8(printed.stdout)?

@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | bench | fuzz | ptx | sbom`.
+//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | bench | fuzz | ptx | wasm | sbom`.
 //!
 //! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
 //! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -19,6 +19,7 @@ mod sbom;
 mod test;
 mod tidy;
 mod tool;
+mod wasm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -63,6 +64,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Compile the CUDA prover's kernels to the PTX that is committed, and report their registers
     Ptx,
+    /// Compile the module that checks proofs in a page, which is committed
+    Wasm,
     /// Write a bill of materials (CycloneDX) for each program below target/sbom, and hold it against its lockfile
     Sbom,
 }
@@ -88,6 +91,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench { names } => bench::run(&workspace, &names),
         Command::Fuzz(options) => fuzz::run(&workspace, &options),
         Command::Ptx => cuda::ptx(&workspace),
+        Command::Wasm => wasm::run(&workspace),
         Command::Sbom => sbom::run(&workspace),
     }
 }
@@ -116,7 +120,7 @@ mod tests {
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
         for name in [
-            "arrows", "features", "tidy", "test", "soak", "bench", "fuzz", "ptx", "sbom", "help",
+            "arrows", "features", "tidy", "test", "soak", "bench", "fuzz", "ptx", "wasm", "sbom", "help",
         ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }

@@ -47,14 +47,15 @@ async fn measure() -> anyhow::Result<()> {
     report.rows.push(browser.weigh(&door).await?);
     report.rows.push(browser.list(&door, listed).await?);
     drop(door);
-    report.rows.push(watch(folder.path(), watchers).await?);
+    report.rows.extend(watch(folder.path(), watchers).await?);
     report.notes = vec![
         format!(
             "the list: {PAGE} jobs of {listed}, {ROUNDS} rounds in turns, each on a connection of its own; the API is asked for the same {PAGE}"
         ),
         format!(
-            "watchers: each loads the job's page and opens its events, on a connection of its own; the peer opens the same events of the API, \
-             as `bench door` does; {MEMORY_ROUNDS} rounds, each with a fresh process for either side"
+            "watchers: each loads the job's page and opens its events, on a connection of its own; the first peer opens the same events of the \
+             API and nothing else, as `bench door` does, and the second reads the job by the API before; {MEMORY_ROUNDS} rounds, each \
+             with a fresh process for each side"
         ),
     ];
     report.print()
@@ -145,31 +146,37 @@ impl SignedInBrowser {
     }
 }
 
-/// The memory of browsers that watch one job, and of as many watchers of the API's events.
-async fn watch(folder: &Path, watchers: usize) -> anyhow::Result<Row> {
-    let mut turns = Turns::default();
+/// The memory of browsers that watch one job; beside it that of as many clients of the API that only open the job's
+/// events, and of as many that read the job first, as a browser does.
+async fn watch(folder: &Path, watchers: usize) -> anyhow::Result<[Row; 2]> {
+    let (mut pages, mut events, mut readers) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..MEMORY_ROUNDS {
         let door = start(folder, &format!("pages-{round}")).await?;
         create_job(&door).await?;
         let browser = SignedInBrowser::open(&door).await?;
         let job = door.newest_job().await?;
-        turns
-            .ours
-            .push(watch_page(&door, &browser, &job, watchers).await?);
+        pages.push(watch_page(&door, &browser, &job, watchers).await?);
         drop(door);
         let door = start(folder, &format!("events-{round}")).await?;
         create_job(&door).await?;
-        turns.peer.push(door.watch(watchers).await?);
+        events.push(door.watch(watchers).await?);
+        drop(door);
+        let door = start(folder, &format!("readers-{round}")).await?;
+        create_job(&door).await?;
+        readers.push(door.read_and_watch(watchers).await?);
     }
     let what = format!("memory of {watchers} watchers of one job's page");
-    let row = Row::against(
-        &what,
-        "MiB",
-        Direction::LowerIsBetter,
-        "watchers of the API's events",
-        turns,
-    );
-    Ok(row.target(1.0))
+    let row = |name, peer| {
+        let turns = Turns {
+            ours: pages.clone(),
+            peer,
+        };
+        Row::against(&what, "MiB", Direction::LowerIsBetter, name, turns).target(1.0)
+    };
+    Ok([
+        row("watchers of the API's events", events),
+        row("clients of the API that read the job, then watch", readers),
+    ])
 }
 
 /// Creates the job that is watched.

@@ -192,8 +192,8 @@ impl Driver {
             .unwrap_or_default();
         let steps = StepRunner::new(context.clone(), capture, Some(link.outlet()));
         let placed = PlacedJob::taken_over(request, workspace, &job, gpus, &config);
-        let stage = AttemptStage::of_placed(placed);
-        if let AttemptStage::Placed(placed) = &stage {
+        let mut stage = AttemptStage::of_placed(placed);
+        if let AttemptStage::Placed(placed) = &mut stage {
             steps.take_over(placed, &job, before);
         }
         let stage_clock = StageClock::resumed(machine.state(), job.job_since, job.started);

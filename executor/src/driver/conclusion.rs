@@ -84,8 +84,13 @@ impl Driver {
             | AttemptStage::Prepared(_)
             | AttemptStage::Requested(_) => None,
         };
-        let (artifacts, uploaded, specs) = match outputs {
-            Some(outputs) => (outputs.artifacts, outputs.uploaded, Some(outputs.specs)),
+        let (artifacts, uploaded, listing, specs) = match outputs {
+            Some(outputs) => (
+                outputs.artifacts,
+                outputs.uploaded,
+                outputs.listing,
+                Some(outputs.specs),
+            ),
             None => Default::default(),
         };
         let now = self.context.clock().now();
@@ -105,6 +110,7 @@ impl Driver {
             muster: self.link.is_muster(),
             specs,
             trace,
+            completion: self.steps.usage.report(listing),
         };
         report.messages(conclusion)
     }
@@ -128,6 +134,7 @@ impl Driver {
                 | StepResult::ImageMissing(..)
                 | StepResult::SessionOpened(_)
                 | StepResult::DiskFull(_)
+                | StepResult::CheckpointsKept
                 | StepResult::Nothing
                 | StepResult::Collected(_)
                 | StepResult::Uploaded(..) => {}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use muster_checkpoint_transfer::{KeeperHandle, LastLook};
 use muster_containers::disk::{DiskEnd, watch, watch_root};
 use muster_containers::sandbox::Root;
 use muster_job_data::Uploaded;
@@ -24,15 +25,17 @@ use crate::co_grader::{CoGrader, CoGraderSpec};
 use crate::container::{self, EnginePresence};
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
-use crate::job_sandbox::{JobContainer, PROGRESS_FILE, image_label};
+use crate::job_sandbox::{JobContainer, PROGRESS_FILE, checkpoint_order, image_label};
 use crate::journal::JournaledJob;
 use crate::miner_link::MinerOutlet;
 use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::session::{self, OpenSession, SessionSetup};
+use crate::steps::checkpoints::keep_checkpoints;
 use crate::steps::{self, CollectedOutputs, PlacedJob, PreparedImage, RequestedJob, SoughtImage};
 use crate::warm_containers::encode_program;
 use muster_attempt_state::{AttemptFailure, ProgramExit, StageLimits};
 use muster_machine::gpu::ClaimedGpus;
+use muster_program_usage::UsageRecord;
 
 /// How often the miner is told how long the program has run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
@@ -57,6 +60,8 @@ pub(super) enum StepResult {
     SessionOpened(Box<OpenSession>),
     /// The session is over; its signed close.
     SessionClosed(String),
+    /// No more checkpoints are taken.
+    CheckpointsKept,
     /// The step was called off, or its end changes nothing.
     Nothing,
     /// Artifacts are collected.
@@ -71,12 +76,16 @@ pub(super) enum StepResult {
 pub(super) struct StepRunner {
     pub(super) context: AttemptContext,
     pub(super) capture: OutputCapture,
+    /// The use of the machine by the program.
+    pub(super) usage: UsageRecord,
     /// Cancelled when the session must close.
     pub(super) end_session: CancellationToken,
     /// Cancelled when the progress of the image matters no longer.
     image_over: CancellationToken,
     /// Cancelled when the program has ended.
     program_over: CancellationToken,
+    /// Cancelled when everything is read that the program reported of its progress.
+    report_read_out: CancellationToken,
     /// Sends to a Muster miner; `None` for another miner, which understands none of Muster's own messages.
     muster: Option<MinerOutlet>,
     steps: FuturesUnordered<BoxFuture<'static, StepResult>>,
@@ -87,9 +96,11 @@ impl StepRunner {
         Self {
             context,
             capture,
+            usage: UsageRecord::default(),
             end_session: CancellationToken::new(),
             image_over: CancellationToken::new(),
             program_over: CancellationToken::new(),
+            report_read_out: CancellationToken::new(),
             muster,
             steps: FuturesUnordered::new(),
         }
@@ -167,7 +178,8 @@ impl StepRunner {
             Ok(()) => {
                 self.watch_disk(&placed.job);
                 self.report_running_time(&placed.job, self.context.clock().now());
-                self.follow_program(&placed.job, self.context.clock().now());
+                self.follow_program(placed, self.context.clock().now());
+                self.measure_program(&placed.job, self.context.clock().now());
             }
             Err(failure) => self.begin(async move { StepResult::Failed(failure) }),
         }
@@ -187,6 +199,7 @@ impl StepRunner {
             folders: job.workspace.folders(),
             runtime: &self.context.config().runtime,
             streaming: request.streaming().is_some(),
+            resumed: job.resumed.as_deref(),
         };
         let body = spec.body().map_err(|error| refused(error.to_string()))?;
         let container = job.container.clone();
@@ -212,7 +225,12 @@ impl StepRunner {
     }
 
     /// Goes on with a program that another process started.
-    pub(super) fn take_over(&self, placed: &PlacedStage, journaled: &JournaledJob, before: CapturedBefore) {
+    pub(super) fn take_over(
+        &self,
+        placed: &mut PlacedStage,
+        journaled: &JournaledJob,
+        before: CapturedBefore,
+    ) {
         let since_start = match journaled.is_of_an_earlier_boot() {
             true => EnginePresence::MachineRestarted,
             false => EnginePresence::Unbroken,
@@ -231,7 +249,8 @@ impl StepRunner {
         self.begin(async move { running.await.map_or_else(StepResult::Failed, StepResult::Exited) });
         self.watch_disk(job);
         self.report_running_time(job, journaled.started);
-        self.follow_program(job, journaled.started);
+        self.follow_program(placed, journaled.started);
+        self.measure_program(&placed.job, journaled.started);
     }
 
     fn watch_disk(&self, job: &PlacedJob) {
@@ -275,11 +294,13 @@ impl StepRunner {
         });
     }
 
-    /// Follows what the program of a batch job reports of its progress, until the program is over.
-    fn follow_program(&self, job: &PlacedJob, since: Timestamp) {
-        if self.muster.is_none() || job.request.streaming().is_some() {
+    /// Follows what the program of a batch job reports of its progress, until the program is over, and takes the
+    /// checkpoints that it leaves.
+    fn follow_program(&self, placed: &mut PlacedStage, since: Timestamp) {
+        let job = &placed.job;
+        let Some(miner) = self.muster.clone().filter(|_| job.request.streaming().is_none()) else {
             return;
-        }
+        };
         let extension = job.request.offer.muster.as_deref();
         let rules = extension.map_or(&[][..], |extension| &extension.metrics);
         let rules = MetricRules::compile(rules).unwrap_or_else(|error| {
@@ -292,16 +313,60 @@ impl StepRunner {
         self.capture.feed(follower.clone());
         let file = job.workspace.folders().report.join(PROGRESS_FILE);
         let (live, over) = (self.context.live.clone(), self.program_over.clone());
+        let (capture, usage) = (self.capture.clone(), self.usage.clone());
+        let keeping = keep_checkpoints(job, &self.context, follower.clone(), capture, miner);
+        if let Some((handle, keeping)) = keeping {
+            placed.keeper = Some(handle);
+            self.begin_until_called_off(async move {
+                keeping.await;
+                StepResult::CheckpointsKept
+            });
+        }
         // It ends with the program, after its last look.
+        let read_out = self.report_read_out.clone();
         self.begin(async move {
-            let report_to = |at, report| live.set_report(at, report);
+            let report_to = |at, report| {
+                live.set_report(at, usage.note_report(at, report));
+            };
             follower.follow(file, over, report_to).await;
+            read_out.cancel();
+            StepResult::Nothing
+        });
+    }
+
+    /// The program is over: once everything that it reported is read, the keeper of its checkpoints takes what is left.
+    /// The report's last lines may name a checkpoint.
+    pub(super) fn end_keeper(&self, keeper: KeeperHandle, last: LastLook) {
+        let read_out = self.report_read_out.clone();
+        self.begin_until_called_off(async move {
+            read_out.cancelled().await;
+            keeper.end(last);
+            StepResult::Nothing
+        });
+    }
+
+    /// Samples what the program uses until it is over, for a Muster miner, which alone is told.
+    fn measure_program(&self, job: &PlacedJob, since: Timestamp) {
+        let gpus = job.gpus.as_ref().map_or(&[][..], ClaimedGpus::uuids).to_vec();
+        self.usage.begin(since, gpus.len());
+        if self.muster.is_none() {
+            return;
+        }
+        let (engine, container) = (job.request.engine.clone(), job.container.clone());
+        let (usage, clock) = (self.usage.clone(), Arc::clone(self.context.clock()));
+        let over = self.program_over.clone();
+        let (live, is_batch) = (self.context.live.clone(), job.request.streaming().is_none());
+        let tell = is_batch.then_some(move |at, report| live.set_report(at, report));
+        self.begin_until_called_off(async move {
+            let watching = usage.watch(engine, container, gpus, clock, tell);
+            over.run_until_cancelled(watching).await;
             StepResult::Nothing
         });
     }
 
     /// The program is over: the step that follows it looks a last time, and ends.
     pub(super) fn end_program(&self) {
+        self.usage.end(self.context.clock().now());
         self.program_over.cancel();
     }
 
@@ -312,6 +377,24 @@ impl StepRunner {
         {
             miner.try_send(&report).await;
         }
+    }
+
+    /// Asks the program to save its state and to end within `lead_s` seconds, and tells its user why.
+    pub(super) fn ask_to_save(&self, job: &PlacedJob, lead_s: u64) {
+        let Some(order) = checkpoint_order(&job.request.job) else {
+            return;
+        };
+        let (engine, name, signal) = (job.request.engine.clone(), job.container.clone(), order.signal);
+        tracing::info!(container = name, %signal, lead_s, "the program is asked to save its state");
+        self.capture.note(&format!(
+            "this machine leaves in {lead_s} s: the program was asked to save its state and to end ({signal})"
+        ));
+        self.begin_until_called_off(async move {
+            if let Err(error) = engine.signal(&name, signal.name()).await {
+                tracing::warn!(error = %Causes(&error), "the program could not be asked to save its state");
+            }
+            StepResult::Nothing
+        });
     }
 
     /// Opens the session of a streaming job. Returns whether the job has one that is not open yet.
@@ -402,7 +485,9 @@ impl StepRunner {
     /// Collects the artifacts of a job.
     pub(super) fn collect(&self, job: &PlacedJob) {
         let folders = job.workspace.folders().clone();
-        let collecting = steps::collect_outputs(Arc::clone(&job.request), folders, self.context.clone());
+        let lists_outputs = self.muster.is_some();
+        let request = Arc::clone(&job.request);
+        let collecting = steps::collect_outputs(request, folders, self.context.clone(), lists_outputs);
         self.begin(async move {
             match collecting.await {
                 Ok(outputs) => StepResult::Collected(Box::new(outputs)),

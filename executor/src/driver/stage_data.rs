@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use muster_attempt_state::Event;
+use muster_checkpoint_transfer::KeeperHandle;
 use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};
 use muster_protocol::wire::muster::OfferExtension;
@@ -40,6 +42,10 @@ pub(super) struct PlacedStage {
     pub(super) session: SessionStage,
     /// The outputs; `None` until they are collected.
     pub(super) outputs: Option<Box<CollectedOutputs>>,
+    /// Speaks to the step that takes the job's checkpoints; `None` while there is none.
+    pub(super) keeper: Option<KeeperHandle>,
+    /// The result that waits until the last checkpoint is kept.
+    pub(super) held_back: Option<Event>,
 }
 
 /// The session of a job by its own stage.
@@ -102,6 +108,8 @@ impl AttemptStage {
             job,
             session,
             outputs: None,
+            keeper: None,
+            held_back: None,
         }))
     }
 
@@ -115,6 +123,14 @@ impl AttemptStage {
             Self::AwaitingOffer | Self::Offered(_) => None,
             Self::Prepared(prepared) => Some(&prepared.engine),
             Self::Requested(_) | Self::Placed(_) => self.request().map(|request| &request.engine),
+        }
+    }
+
+    /// Speaks to the step that takes the job's checkpoints, while there is one.
+    pub(super) fn keeper(&self) -> Option<&KeeperHandle> {
+        match self {
+            Self::AwaitingOffer | Self::Offered(_) | Self::Prepared(_) | Self::Requested(_) => None,
+            Self::Placed(placed) => placed.keeper.as_ref(),
         }
     }
 

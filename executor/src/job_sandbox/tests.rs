@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_containers::sandbox::{ResourceLimits, Root, RunAs, home_folder};
 use muster_protocol::Digest;
+use muster_protocol::job::SaveSignal;
 
 use indexmap::IndexMap;
 
@@ -24,6 +25,7 @@ fn job() -> JobRequest {
         volume: None,
         output_upload: None,
         artifacts_dir: Some("/artifacts/".into()),
+        muster: None,
     }
 }
 
@@ -61,6 +63,7 @@ fn container_in(
     let folders = JobFolders::under(Path::new("/work/job"));
     let bare_home = home_folder(image);
     JobContainer {
+        resumed: None,
         job,
         image,
         bare_home: bare_home.as_deref(),
@@ -202,6 +205,7 @@ fn a_home_with_something_in_it_is_not_covered() {
         memory: 1 << 30,
     };
     let sealed = JobContainer {
+        resumed: None,
         job: &job,
         image: &image,
         bare_home: None,
@@ -251,6 +255,37 @@ fn artifacts_must_not_cover_the_system() {
     let mut job = job();
     job.artifacts_dir = Some("/etcetera".into());
     container(&job);
+}
+
+#[test]
+fn a_folder_of_checkpoints_covers_no_other_mount_of_the_job() {
+    let mut job = job();
+    let order = |folder: &str| CheckpointOrder {
+        folder: folder.to_owned(),
+        every: 5,
+        signal: SaveSignal::Term,
+        metric: None,
+        attempt: 1,
+        halvings: 0,
+        blocks: String::new(),
+        resume: None,
+    };
+    for covering in ["/volume", "/output/x", "/etc", "/muster"] {
+        assert!(!is_mountable(&job, &order(covering)), "{covering}");
+    }
+    job.artifacts_dir = None;
+    job.raw_script = None;
+    for free in ["/checkpoint", "/results", "/results/c", "/script.py"] {
+        assert!(is_mountable(&job, &order(free)), "{free}");
+    }
+    job.artifacts_dir = Some("/results/".into());
+    job.raw_script = Some("print(1)".into());
+    for taken in ["/results", "/results/c", "/script.py", "/script.py/c"] {
+        assert!(!is_mountable(&job, &order(taken)), "{taken}");
+    }
+    job.artifacts_dir = Some("/checkpoint/artifacts".into());
+    assert!(!is_mountable(&job, &order("/checkpoint")));
+    assert!(is_mountable(&job, &order("/checkpoints")));
 }
 
 #[test]

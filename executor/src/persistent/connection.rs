@@ -299,6 +299,8 @@ impl MinerConnection {
             ToMiner::MusterFetchImage(fetch) => Some(fetch.job_uuid),
             ToMiner::MusterLeaseHeld(held) => Some(held.job_uuid),
             ToMiner::MusterEndStored(stored) => Some(stored.job_uuid),
+            ToMiner::MusterCheckpointKept(kept) => Some(kept.job_uuid),
+            ToMiner::MusterDrain(drain) => Some(drain.job_uuid),
             ToMiner::MusterWhitelist(notice) => {
                 self.update_listed(notice.images.clone());
                 None

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use muster_job_data::artifacts::Artifacts;
+use muster_job_data::output_listing::OutputListing;
 use muster_job_data::{Uploaded, Uploader};
 use muster_protocol::upload::{MultiUpload, OutputUpload};
 use muster_protocol::wire::executor::ProgressOf;
@@ -28,16 +29,19 @@ pub(crate) struct CollectedOutputs {
     pub(crate) artifacts: Artifacts,
     /// Servers' answers to the uploads, as far as they succeeded.
     pub(crate) uploaded: Uploaded,
+    /// The files among the outputs; none for a miner that does not ask for them.
+    pub(crate) listing: OutputListing,
     /// This machine, in ComputeHorde's field names.
     pub(crate) specs: Value,
 }
 
 /// Collects the job's artifacts and this machine's specs. Nothing is uploaded yet: artifacts are there too if uploads
-/// fail or take too long.
+/// fail or take too long. The digests of the output files are read if `lists_outputs`.
 pub(crate) async fn collect_outputs(
     request: Arc<RequestedJob>,
     folders: JobFolders,
     context: AttemptContext,
+    lists_outputs: bool,
 ) -> Result<CollectedOutputs, AttemptFailure> {
     let max_total = context.config().artifacts.max_total_mib.saturating_mul(1 << 20);
     let work = move || {
@@ -50,8 +54,13 @@ pub(crate) async fn collect_outputs(
             let message = format!("the job's artifacts cannot be read: {error}");
             AttemptFailure::horde(HordeFailureReason::GenericError, JobStage::ResultUpload, message)
         })?;
+        let listing = match lists_outputs {
+            true => list_outputs(&folders),
+            false => OutputListing::default(),
+        };
         Ok(CollectedOutputs {
             artifacts,
+            listing,
             uploaded: Uploaded::default(),
             specs: describe_machine(&folders),
         })
@@ -59,6 +68,15 @@ pub(crate) async fn collect_outputs(
     spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(unfit(&error)))
+}
+
+/// The files among the job's outputs. Standard output and standard error are no outputs of its own,
+/// although uploads may hold them.
+fn list_outputs(folders: &JobFolders) -> OutputListing {
+    OutputListing::read(&folders.output, &[STDOUT_FILE, STDERR_FILE]).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the job's outputs were not listed");
+        OutputListing::default()
+    })
 }
 
 /// This machine's specs, with the way in which it bounds the job's disk.

@@ -95,6 +95,7 @@ impl WarmTemplate {
 
     fn body_of(&self, job: &JobRequest, folders: &JobFolders) -> Option<ContainerCreateBody> {
         let spec = JobContainer {
+            resumed: None,
             job,
             image: &self.image,
             bare_home: self.bare_home.as_deref(),
@@ -166,6 +167,7 @@ mod tests {
             volume: None,
             output_upload: None,
             artifacts_dir: None,
+            muster: None,
         }
     }
 
@@ -250,6 +252,7 @@ mod tests {
             "none of its user's"
         );
         let spec = JobContainer {
+            resumed: None,
             job: &job(),
             image: &image("a"),
             bare_home: Some("/root"),

@@ -281,6 +281,16 @@ async fn a_programs_own_report_and_the_metrics_in_its_output_come_while_it_runs(
     assert_eq!(last["metrics"]["accuracy"], json!(1.0), "found in its output");
     assert!(last["metrics"]["loss"].as_f64().unwrap() < 1e-5, "{last}");
     assert_eq!(last["eta_s"], json!(0));
+    let completion = &messages[messages.len() - 1]["completion"];
+    let (own, told) = (&completion["metrics"], &last["metrics"]);
+    assert!(
+        own["loss"] == told["loss"] && own["machine/memory_mib"].is_null(),
+        "{own}"
+    );
+    assert!(told["machine/memory_mib"].as_f64() > Some(0.0), "{last}");
+    assert!(completion["compute_ms"].as_u64().unwrap() > 1_000, "{completion}");
+    assert!(completion["memory_peak"].as_u64().unwrap() > 0, "{completion}");
+    assert!(completion["cpu_ms"].as_u64().is_some(), "{completion}");
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(&engine).await;
 
@@ -298,6 +308,38 @@ async fn a_programs_own_report_and_the_metrics_in_its_output_come_while_it_runs(
             .all(|message| message["message_type"] != "MusterJobMetrics")
     );
     executor.join().await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_muster_miner_hears_which_files_a_program_left_whether_it_ended_well_or_not() {
+    let engine = engine().await;
+    image::load(&engine).await;
+    let left = json!([{
+        "path": "left.txt",
+        "sha256": muster_protocol::Digest::of(b"half an output"),
+        "bytes": 14,
+    }]);
+    for (code, kind) in [("0", "V0JobFinishedRequest"), ("3", "V0JobFailedRequest")] {
+        let (lease, miner) = (Lease::new(), FakeMiner::muster().await);
+        let (executor, mut wire) = lease.start(&miner).await;
+        let job = Job {
+            artifacts_dir: json!("/artifacts"),
+            ..Job::new(&["probe", "leave", code])
+        };
+        wire.send(&lease.offer(&job)).await;
+        wire.until("V0ExecutorReadyRequest").await;
+        wire.send(&lease.request(&job)).await;
+        let messages = wire.until(kind).await;
+        let last = &messages[messages.len() - 1];
+        let completion = match code {
+            "0" => &last["completion"],
+            _ => &last["context"]["completion"],
+        };
+        assert_eq!(completion["outputs"], left, "{last:#}");
+        assert_eq!(completion["gpu_ms"], Value::Null, "{completion}");
+        executor.join().await.unwrap().unwrap();
+        lease.assert_clean(&engine).await;
+    }
 }
 
 #[tokio::test]

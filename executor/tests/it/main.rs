@@ -4,6 +4,8 @@
 
 // `cfg(test)` tells clippy that helpers may unwrap, too.
 #[cfg(test)]
+mod checkpoints;
+#[cfg(test)]
 mod direct;
 #[cfg(test)]
 mod early_ends;

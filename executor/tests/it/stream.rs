@@ -160,6 +160,7 @@ impl Session {
     async fn ask(&mut self, path: &str, body: &str) -> (Bytes, ResponseProof) {
         let request = Request::post(path).body(Full::new(Bytes::copy_from_slice(body.as_bytes())));
         let asked = SentRequest {
+            client: None,
             client_nonce: None,
             gateway_nonce: None,
             method: "POST".to_owned(),

@@ -14,8 +14,9 @@ use muster_store::retention::{Pace, PaceSettings, sweep};
 use serde::Deserialize;
 
 use super::admission::Caller;
-use super::rejection::ApiRejection;
+use super::model_service::ModelService;
 use super::rights::{AnyRight, KeysRight};
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::{AccountDeletion, Store, deletions_of};
 
 /// The things that the facilitator does not delete, in words for the user.
@@ -58,6 +59,7 @@ pub(super) async fn show(
     responses((status = 200, body = AccountDeleted), ApiRejection))]
 pub(super) async fn remove(
     State(service): State<Arc<AccountService>>,
+    State(models): State<Arc<ModelService>>,
     caller: Caller<KeysRight>,
     query: Result<Query<Confirmation>, QueryRejection>,
 ) -> Result<Json<AccountDeleted>, ApiRejection> {
@@ -75,7 +77,8 @@ pub(super) async fn remove(
         (Account::Hotkey(_), Credential::Hotkey) | (Account::Named(_), _) => {}
     }
     let now = service.clock.now();
-    match service.store.delete_account(&caller.actor, now).await? {
+    let client = models.gateway_pseudonym(caller.account());
+    match service.store.delete_account(&caller.actor, &client, now).await? {
         AccountDeletion::Begun => {}
         AccountDeletion::OpenJobs(open) => {
             let reason =

@@ -18,10 +18,10 @@ use muster_process::SharedClock;
 use muster_process::connections::AddressGroup;
 use muster_protocol::Digest;
 
-use super::rejection::ApiRejection;
 use super::rights::NeededRight;
 use crate::user_limits::RequestRates;
 use crate::web::SessionCaller;
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::{Actor, KeyOwner, Store};
 
 /// The services that decide who may call the API.

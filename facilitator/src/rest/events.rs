@@ -23,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
-use super::rejection::ApiRejection;
 use super::rights::ReadRight;
 use crate::job_watchers::{JobWatch, JobWatchers};
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The interval of comments that show both ends that the connection is alive.

@@ -15,8 +15,8 @@ use muster_protocol::rest::{CreateFile, FilePage, FileView};
 
 use super::admission::Caller;
 use super::json_body;
-use super::rejection::ApiRejection;
 use super::rights::FilesRight;
+use muster_api_rejection::ApiRejection;
 
 /// The path of the list, for the links between its pages.
 const FILES_PATH: &str = "/api/v1/files/";

@@ -7,9 +7,9 @@ use axum::extract::State;
 use muster_protocol::FeatureSet;
 use serde_json::{Value, json};
 
-use super::rejection::ApiRejection;
 use crate::request_signer::RequestSigner;
 use crate::validator_sessions::ValidatorSessions;
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The services behind the health check.

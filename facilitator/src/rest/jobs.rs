@@ -7,6 +7,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use muster_checkpoint_store::{BlockStoreError, CheckpointService};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
 use muster_facilitator_core::list_page::{JobFilter, PageQuery};
@@ -18,22 +19,24 @@ use muster_facilitator_core::traces::{note_context, read_context};
 use muster_identity::VerifyError;
 use muster_job_data::Notifications;
 use muster_process::SharedClock;
+use muster_process::error::Causes;
 use muster_protocol::job::Fault;
 use muster_protocol::rest::headers::IDEMPOTENCY_KEY;
-use muster_protocol::rest::{CreateJob, JobMetricsView, JobPage, JobView};
+use muster_protocol::rest::{CreateJob, JobCheckpointsView, JobMetricsView, JobPage, JobView};
 use muster_protocol::wire::facilitator::SignatureScope;
 use muster_protocol::{Feature, FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER};
 use uuid::Uuid;
 
 use super::admission::Caller;
+use super::files::base_url;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
-use super::rejection::ApiRejection;
 use super::rights::{JobsRight, ReadRight};
 use super::webhooks::check_url;
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
 use crate::validator_selection::ValidatorSelection;
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::{
     CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, MAX_PAGE_BYTES, Store, StoredJob,
 };
@@ -50,6 +53,7 @@ pub(crate) struct JobService {
     /// Knows which URLs of webhooks are allowed.
     pub(crate) notifications: Notifications,
     pub(crate) quota: JobQuota,
+    pub(crate) checkpoints: Arc<CheckpointService>,
     pub(crate) clock: SharedClock,
     /// The beginning of links, without a slash at the end; empty for relative links.
     pub(crate) public_url: String,
@@ -76,6 +80,7 @@ pub(super) async fn create(
     let webhook = job.webhook.take();
     service.check_webhook(&caller, webhook.as_deref()).await?;
     let features = service.features_for(&job, signed.is_none()).await?;
+    let id = JobId::from_uuid(Uuid::new_v4());
     let signature = match signed {
         Some(signature) => signature,
         None => {
@@ -87,7 +92,10 @@ pub(super) async fn create(
         }
     };
     note_context(&mut job.muster, read_context(&parts.headers));
-    let (validator, request) = request_bodies::into_request(job, JobId::from_uuid(Uuid::new_v4()), signature);
+    service
+        .grant_checkpoints(&caller, &parts.headers, id, &mut job)
+        .await?;
+    let (validator, request) = request_bodies::into_request(job, id, signature);
     let request = muster_identity::verify_job(&request).map_err(|error| match error {
         VerifyError::Terms { .. } => ApiRejection::field("muster", &error.to_string()),
         VerifyError::Signature { .. }
@@ -134,7 +142,7 @@ pub(super) async fn create(
         .await?
         .ok_or_else(ApiRejection::not_found)?;
     let mut view = stored.view();
-    view.image = None;
+    (view.image, view.completion) = (None, None);
     Ok((StatusCode::CREATED, Json(view)).into_response())
 }
 
@@ -143,9 +151,12 @@ impl JobService {
     /// that it knows them: ComputeHorde's SDK sees what it always saw.
     async fn add_own_fields(&self, headers: &HeaderMap, views: &mut [JobView]) -> Result<(), ApiRejection> {
         let features = shown_features(headers);
-        if !features.has(Feature::Results) {
-            for view in views.iter_mut() {
+        for view in views.iter_mut() {
+            if !features.has(Feature::Results) {
                 view.image = None;
+            }
+            if !features.has(Feature::Completion) {
+                view.completion = None;
             }
         }
         if !features.has(Feature::Queue) {
@@ -177,6 +188,33 @@ impl JobService {
                 "The account has no secret that signs the message: draw one with PUT /api/v1/webhook/ first.",
             )),
         }
+    }
+
+    /// Adds the grant on the file store to a job that leaves checkpoints.
+    async fn grant_checkpoints(
+        &self,
+        caller: &Caller<JobsRight>,
+        headers: &HeaderMap,
+        id: JobId,
+        job: &mut CreateJob,
+    ) -> Result<(), ApiRejection> {
+        let Some(extension) = &mut job.muster else {
+            return Ok(());
+        };
+        let Some(terms) = extension
+            .terms
+            .as_ref()
+            .and_then(|terms| terms.checkpoints.as_ref())
+        else {
+            return Ok(());
+        };
+        let base = base_url(&self.public_url, headers);
+        let granted = self
+            .checkpoints
+            .grant(&caller.account().to_string(), id, terms, &base)
+            .await;
+        extension.checkpoints = Some(granted.map_err(reject_checkpoints)?);
+        Ok(())
     }
 
     /// Fills in the output of a job of which only live pieces are left.
@@ -215,6 +253,29 @@ impl JobService {
                     feature = feature.name()
                 ),
             )),
+        }
+    }
+}
+
+/// The answer to a job whose checkpoints cannot be granted: the user's fault only where the terms are.
+fn reject_checkpoints(error: BlockStoreError) -> ApiRejection {
+    match error {
+        BlockStoreError::NoCheckpoint(..) => ApiRejection::field("muster", &error.to_string()),
+        BlockStoreError::Store(error) => error.into(),
+        BlockStoreError::NotPermitted
+        | BlockStoreError::Ended
+        | BlockStoreError::NotFound
+        | BlockStoreError::OtherContent(_)
+        | BlockStoreError::TooSlow
+        | BlockStoreError::BeingDropped
+        | BlockStoreError::Full
+        | BlockStoreError::Throttled(_)
+        | BlockStoreError::Storage(_) => {
+            tracing::error!(error = %Causes(&error), "the checkpoints of a job cannot be granted");
+            ApiRejection::detail(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The facilitator's file store does not answer; try again.",
+            )
         }
     }
 }
@@ -293,6 +354,24 @@ pub(super) async fn metrics(
         newest: service.store.program_report(job).await?,
         series: service.store.metric_series(job).await?,
     }))
+}
+
+/// The checkpoints of a job that are kept, while it runs and after.
+#[utoipa::path(get, path = "/api/v1/jobs/{uuid}/checkpoints/", tag = "jobs", security(("bearer" = [])),
+    params(("uuid" = String, Path, format = "uuid", description = "The job")),
+    responses((status = 200, description = "The checkpoints", body = JobCheckpointsView), ApiRejection))]
+pub(super) async fn checkpoints(
+    State(service): State<Arc<JobService>>,
+    caller: Caller<ReadRight>,
+    headers: HeaderMap,
+    uuid: Result<Path<String>, PathRejection>,
+) -> Result<Json<JobCheckpointsView>, ApiRejection> {
+    let job = parse_job_id(uuid)?;
+    validator_of_own_job(&service.store, &caller, job)
+        .await?
+        .ok_or_else(ApiRejection::not_found)?;
+    let base = base_url(&service.public_url, &headers);
+    Ok(Json(service.checkpoints.view(job, &base).await?))
 }
 
 /// Cancels a job.
@@ -395,4 +474,25 @@ pub(super) async fn list(
         previous,
         results,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_store::StoreError;
+
+    use super::*;
+
+    #[test]
+    fn an_outage_is_no_fault_of_the_terms_of_checkpoints() {
+        let outage = StoreError::corrupt("job_checkpoints.kept", "it is no list");
+        assert_eq!(
+            reject_checkpoints(outage.into()).status(),
+            StatusCode::SERVICE_UNAVAILABLE
+        );
+        let job = "11111111-2222-4333-8444-555555555555".parse().unwrap();
+        assert_eq!(
+            reject_checkpoints(BlockStoreError::NoCheckpoint(job, 3)).status(),
+            StatusCode::BAD_REQUEST
+        );
+    }
 }

@@ -15,8 +15,8 @@ use muster_process::SharedClock;
 
 use super::admission::Caller;
 use super::json_body;
-use super::rejection::ApiRejection;
 use super::rights::{KeysRight, ReadRight};
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::{Actor, KeyCreation, NewKey, Store};
 
 /// The path of the audit log, for the links between its pages.

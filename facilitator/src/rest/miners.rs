@@ -10,8 +10,8 @@ use muster_protocol::rest::{MinerReport, MinerView};
 
 use super::admission::Caller;
 use super::jobs::JobService;
-use super::rejection::ApiRejection;
 use super::rights::ReadRight;
+use muster_api_rejection::ApiRejection;
 
 /// Shows a miner's machines: the facts that each validator proved, and apart from them the miner's claims, which nobody
 /// has checked.

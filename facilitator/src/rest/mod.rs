@@ -2,6 +2,7 @@
 
 pub(crate) mod account;
 pub(crate) mod admission;
+mod answer_reports;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;
@@ -14,7 +15,6 @@ mod miners;
 pub(crate) mod model_service;
 pub(crate) mod model_usage;
 mod openai;
-pub(crate) mod rejection;
 pub(crate) mod reports;
 pub(crate) mod rights;
 mod subnet;
@@ -30,6 +30,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
+use muster_checkpoint_store::CheckpointService;
 use muster_file_store::FileService;
 use muster_protocol::rest::Detail;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -38,17 +39,21 @@ use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::rejection::ApiRejection;
 use crate::metrics::count_request;
 use crate::socket;
 use crate::state::FacilitatorState;
 use crate::web;
+use muster_api_rejection::ApiRejection;
 
 /// The name of the security scheme of tokens and API keys in the OpenAPI document.
 const BEARER: &str = "bearer";
 
 /// All routes of the facilitator: the API, the signed URLs that `files` answers, and the pages, which ask the API.
-pub(crate) fn router(state: FacilitatorState, files: Arc<FileService>) -> Router {
+pub(crate) fn router(
+    state: FacilitatorState,
+    files: Arc<FileService>,
+    checkpoints: Arc<CheckpointService>,
+) -> Router {
     let (documented, document) = documented_routes();
     let document: Arc<str> = document.to_json().unwrap_or_default().into();
     let api = Router::new().merge(documented).merge(openai::routes());
@@ -59,6 +64,7 @@ pub(crate) fn router(state: FacilitatorState, files: Arc<FileService>) -> Router
         .method_not_allowed_fallback(reject_method)
         .with_state(state)
         .merge(muster_file_store::http::router(files))
+        .merge(muster_checkpoint_store::http::router(checkpoints))
         .merge(pages)
         .layer(CatchPanicLayer::custom(answer_after_panic))
         .layer(middleware::from_fn(count_request))
@@ -77,12 +83,15 @@ fn documented_routes() -> (Router<FacilitatorState>, OpenApi) {
         .routes(routes!(jobs::cancel))
         .routes(routes!(events::events))
         .routes(routes!(jobs::metrics))
+        .routes(routes!(jobs::checkpoints))
         .routes(routes!(subnet::capacity))
         .routes(routes!(miners::show))
         .routes(routes!(reports::feedback, reports::give_feedback))
         .routes(routes!(reports::report_cheat))
         .routes(routes!(reports::cheat_report))
         .routes(routes!(reports::job_check))
+        .routes(routes!(answer_reports::report_answer))
+        .routes(routes!(answer_reports::answer_check))
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::revoke))
         .routes(routes!(keys::audit))

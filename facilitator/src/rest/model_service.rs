@@ -16,10 +16,10 @@ use muster_store::StoreError;
 
 use super::admission::Admission;
 use super::model_usage::{CountedRequest, ReservationError, UsageCounter};
-use super::rejection::ApiRejection;
 use super::rights::ChatRight;
 use crate::gateways::{GatewayDirectory, ReachableGateway};
 use crate::web::SessionCaller;
+use muster_api_rejection::ApiRejection;
 
 /// The header by which a client chooses the validator whose gateway serves it.
 const VALIDATOR: HeaderName = HeaderName::from_static("muster-validator");

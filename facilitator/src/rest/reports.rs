@@ -18,10 +18,10 @@ use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheated
 use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
-use super::rejection::ApiRejection;
 use super::rights::{JobsRight, ReadRight};
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The services behind the calls about results.

@@ -12,8 +12,8 @@ use muster_process::SharedClock;
 
 use super::admission::Caller;
 use super::files::base_url;
-use super::rejection::ApiRejection;
 use super::rights::AnyRight;
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The time in which a link must be used.

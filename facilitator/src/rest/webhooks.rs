@@ -13,8 +13,8 @@ use muster_webhooks::message::{MAX_URL, WebhookSecret};
 
 use super::admission::Caller;
 use super::json_body;
-use super::rejection::ApiRejection;
 use super::rights::{KeysRight, ReadRight};
+use muster_api_rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The services behind the calls about webhooks.

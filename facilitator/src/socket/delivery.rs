@@ -35,6 +35,15 @@ impl ValidatorSession {
             let now = self.services.clock.now();
             self.services.store.mark_report_delivered(job, now).await?;
         }
+        for due in self.services.store.due_answer_reports(validator).await? {
+            let report = Box::new(due.report.clone());
+            self.session.send(&FromFacilitator::Cheated(report)).await?;
+            let now = self.services.clock.now();
+            self.services
+                .store
+                .mark_answer_report_delivered(&due, now)
+                .await?;
+        }
         let running = self.services.store.jobs_to_cancel(validator).await?;
         self.stopping.retain(|job| running.contains(job));
         for job in running {

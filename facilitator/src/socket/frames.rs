@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use muster_facilitator_store::UpdateOutcome;
 
-const TAGS: [&str; 14] = [
+const TAGS: [&str; 15] = [
     "V0AuthenticationRequest",
     "V0Heartbeat",
     "V0JobStatusUpdate",
@@ -21,6 +21,7 @@ const TAGS: [&str; 14] = [
     "MusterJobLog",
     "MusterJobProgress",
     "MusterJobMetrics",
+    "MusterJobCheckpoints",
     "MusterJobQueued",
     "MusterCapacity",
     "MusterMiner",
@@ -145,6 +146,7 @@ pub(super) fn judge_greeting(frame: &str, serves: impl FnOnce(ValidatorKey) -> b
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobMetrics(_)
+            | ToFacilitator::MusterJobCheckpoints(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)
@@ -205,6 +207,7 @@ pub(super) fn judge_challenge_response(
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobMetrics(_)
+            | ToFacilitator::MusterJobCheckpoints(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)

@@ -13,6 +13,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Extension, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response as HttpResponse;
+use muster_checkpoint_store::CheckpointService;
 use muster_http::server::ClientAddress;
 use muster_process::connections::{ConnectionBounds, ConnectionCounts, ConnectionPermit};
 use muster_process::error::Causes;
@@ -43,6 +44,7 @@ pub(crate) struct SessionServices {
     pub(crate) gateways: Arc<GatewayDirectory>,
     pub(crate) notifier: Notifier,
     pub(crate) live_output: LiveOutput,
+    pub(crate) checkpoints: Arc<CheckpointService>,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
     /// Connections that have not authenticated.

@@ -271,6 +271,13 @@ impl ValidatorSession {
                 self.services.live_output.record(self.validator(), message);
                 Ok(())
             }
+            ToFacilitator::MusterJobCheckpoints(told) => {
+                if self.still_holds_jobs().await? {
+                    let (validator, checkpoints) = (self.validator(), &self.services.checkpoints);
+                    checkpoints.record_kept(validator, told.uuid, &told.kept).await?;
+                }
+                Ok(())
+            }
             ToFacilitator::MusterJobQueued(place) => {
                 let message = LiveMessage::Queued(place, self.services.clock.now());
                 self.services.live_output.record(self.validator(), message);

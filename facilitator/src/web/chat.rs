@@ -1,16 +1,18 @@
 //! A conversation with a model: the page, the answers as they come, and their proofs.
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::Path;
 use axum::http::{Method, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
+use muster_answer_proof::{AnswerProof, CheckedAnswer, check_answer};
 use muster_web_pages::chat::{self, ChatModel};
-use muster_web_pages::proof;
+use muster_web_pages::proof::{self, ShownProof};
 use serde::Deserialize;
 
+use super::RunsModule;
 use super::api::{json_body, pass_headers};
 use super::form::SignedFetch;
-use super::proof_check::{AnswerProof, check_proof};
 use super::session::{SignedIn, as_part};
 
 /// The headers of an answer that its browser gets.
@@ -30,13 +32,14 @@ struct ListedModel {
 }
 
 /// The page of the conversation.
-pub(super) async fn page(signed_in: SignedIn) -> Html<String> {
+pub(super) async fn page(signed_in: SignedIn) -> impl IntoResponse {
     let models = signed_in.api.get::<ModelList>("/v1/models").await;
     let models = models.map(|list| {
         let shown = list.data.into_iter().map(|model| ChatModel { id: model.id });
         shown.collect::<Vec<_>>()
     });
-    Html(chat::render(&signed_in.visitor(), &as_part(models)))
+    let page = chat::render(&signed_in.visitor(), &as_part(models));
+    (Extension(RunsModule), Html(page))
 }
 
 /// Passes a request on to `POST /v1/chat/completions`, and its answer back as it comes.
@@ -56,10 +59,25 @@ pub(super) async fn proof(signed_in: SignedIn, Path(id): Path<String>) -> Respon
     }
     let path = format!("/v1/proofs/{id}");
     match signed_in.api.get::<AnswerProof>(&path).await {
-        Ok(found) => Html(proof::render(&check_proof(&found, &id))).into_response(),
+        Ok(found) => Html(proof::render(&shown(&found, &id))).into_response(),
         Err(failure) if failure.status == StatusCode::NOT_FOUND => {
             (StatusCode::NOT_FOUND, Body::empty()).into_response()
         }
         Err(failure) => signed_in.failure(&failure),
+    }
+}
+
+/// The proof with the server's own check. The page checks it again, if its browser runs modules.
+fn shown(found: &AnswerProof, id: &str) -> ShownProof {
+    let CheckedAnswer {
+        defect,
+        statements,
+        input,
+    } = check_answer(found, id, None, muster_identity::verify);
+    ShownProof {
+        defect,
+        statements,
+        input,
+        signed: serde_json::to_string(found).unwrap_or_default(),
     }
 }

@@ -11,11 +11,14 @@ use muster_protocol::rest::{JobMetricsView, JobView};
 use muster_protocol::wire::checks::JobCheck;
 use muster_span_export::{order_stages, trace_of};
 use muster_web_pages::job::{self, JobFindings, check_receipts};
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tracing::{Instrument as _, Span};
 
-use super::WebState;
 use super::api::{ApiFailure, SessionApi, pass_headers};
 use super::form::SignedForm;
 use super::session::SignedIn;
+use super::{WebState, notice_outside};
 
 /// The headers of an event stream that its browser gets.
 const EVENT_HEADERS: [&str; 3] = ["content-type", "cache-control", "x-accel-buffering"];
@@ -46,11 +49,28 @@ fn job_path(id: &str) -> Result<String, ApiFailure> {
 }
 
 /// The page of a job.
+///
+/// It is made on a thread for blocking work. Its documents are large and short-lived; on a thread of the connections
+/// the allocator would put what a connection keeps into the memory that they leave, and each browser that goes on to
+/// watch the job would hold several kilobytes more.
 pub(super) async fn show(
     State(state): State<WebState>,
     signed_in: SignedIn,
     Path(id): Path<String>,
 ) -> Response {
+    let (runtime, span) = (Handle::current(), Span::current());
+    let making = spawn_blocking(move || runtime.block_on(make_page(state, signed_in, id).instrument(span)));
+    match making.await {
+        Ok(page) => page,
+        Err(error) => {
+            tracing::error!(%error, "the page of a job could not be made");
+            let words = "The facilitator has a defect; the operator's log describes it.";
+            notice_outside(StatusCode::INTERNAL_SERVER_ERROR, "No page", words)
+        }
+    }
+}
+
+async fn make_page(state: WebState, signed_in: SignedIn, id: String) -> Response {
     match job_of(&signed_in.api, &id).await {
         Ok(view) => {
             let receipts = check_receipts(&view, state.service.clock.now());

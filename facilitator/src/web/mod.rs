@@ -13,7 +13,6 @@ mod job;
 mod job_events;
 mod jobs;
 mod new_job;
-mod proof_check;
 mod session;
 mod sign_in;
 
@@ -103,12 +102,21 @@ pub(crate) fn router(service: Arc<WebService>, api: Router) -> Router {
         .layer(from_fn(protect))
 }
 
+/// A mark in a response's extensions: the page runs the module that checks proofs.
+#[derive(Clone, Copy, Debug)]
+struct RunsModule;
+
 /// Adds the headers under which a browser loads nothing foreign, frames nothing and keeps nothing.
 async fn protect(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
+    let runs_module = response.extensions().get::<RunsModule>().is_some();
     let headers = response.headers_mut();
     for (name, value) in assets::PAGE_HEADERS {
         headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    if runs_module {
+        let policy = HeaderValue::from_static(assets::MODULE_POLICY);
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
     headers
         .entry(header::CACHE_CONTROL)
@@ -124,7 +132,7 @@ async fn asset(uri: Uri) -> Response {
                 (header::CONTENT_TYPE, found.kind),
                 (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
             ],
-            found.text,
+            found.contents,
         )
             .into_response(),
         None => notice_outside(

@@ -5,6 +5,8 @@ mod account_deletion;
 #[cfg(test)]
 mod accounts;
 #[cfg(test)]
+mod answer_reports;
+#[cfg(test)]
 mod capacity;
 #[cfg(test)]
 mod computehorde;

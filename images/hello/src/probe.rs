@@ -19,6 +19,8 @@ pub enum Probe {
     Leave(u8),
     /// Prints a line and then sleeps this many seconds.
     Sleep(u64),
+    /// Prints each of these words on a line of its own, as it is, and then sleeps this many seconds.
+    Say(u64, Vec<String>),
     /// Prints about this many bytes in lines of 80.
     Print(u64),
     /// Writes this many mebibytes into `/output`.
@@ -27,6 +29,9 @@ pub enum Probe {
     Allocate(u64),
     /// Reports this many steps of a training run, in the file that `MUSTER_PROGRESS` names and on stdout.
     Train(u32),
+    /// Counts this many steps further than the checkpoint that it begins from, saves after each, and ends with this
+    /// code.
+    Save(u32, u8),
     /// Prints a description of its environment as one JSON object.
     Surroundings,
 }
@@ -39,10 +44,15 @@ impl Probe {
             ["exit", code] => Self::Exit(code.parse().ok()?),
             ["leave", code] => Self::Leave(code.parse().ok()?),
             ["sleep", seconds] => Self::Sleep(seconds.parse().ok()?),
+            ["say", seconds, said @ ..] => Self::Say(
+                seconds.parse().ok()?,
+                said.iter().map(|&word| word.to_owned()).collect(),
+            ),
             ["print", bytes] => Self::Print(bytes.parse().ok()?),
             ["fill", mebibytes] => Self::Fill(mebibytes.parse().ok()?),
             ["allocate", mebibytes] => Self::Allocate(mebibytes.parse().ok()?),
             ["train", steps] => Self::Train(steps.parse().ok()?),
+            ["save", steps, code] => Self::Save(steps.parse().ok()?, code.parse().ok()?),
             ["surroundings"] => Self::Surroundings,
             _ => return None,
         })
@@ -69,6 +79,13 @@ impl Probe {
                 out.flush()?;
                 sleep(Duration::from_secs(*seconds));
             }
+            Self::Say(seconds, words) => {
+                for word in words {
+                    writeln!(out, "{word}")?;
+                }
+                out.flush()?;
+                sleep(Duration::from_secs(*seconds));
+            }
             Self::Print(bytes) => {
                 let line = [b'x'; 79];
                 for _ in 0..bytes / 80 {
@@ -91,6 +108,10 @@ impl Probe {
                 writeln!(out, "touched {} MiB", blocks.len())?;
             }
             Self::Train(steps) => train(*steps, out)?,
+            Self::Save(steps, code) => {
+                save(*steps, out)?;
+                return Ok(ExitCode::from(*code));
+            }
             Self::Surroundings => writeln!(out, "{}", surroundings())?,
         }
         Ok(ExitCode::SUCCESS)
@@ -111,6 +132,45 @@ fn train(steps: u32, out: &mut impl Write) -> io::Result<()> {
         sleep(Duration::from_millis(200));
     }
     Ok(())
+}
+
+/// Counts on from the checkpoint in `MUSTER_RESUME`, two steps a second. Beside its checkpoints it leaves what no
+/// checkpoint may be.
+fn save(steps: u32, out: &mut impl Write) -> io::Result<()> {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let (folder, resumed) = (variable("MUSTER_CHECKPOINT_DIR"), variable("MUSTER_RESUME"));
+    let began: u32 = match resumed.as_str() {
+        "" => 0,
+        path => fs::read_to_string(path)?
+            .trim()
+            .parse()
+            .map_err(io::Error::other)?,
+    };
+    let (attempt, scale, every) = (
+        variable("MUSTER_ATTEMPT"),
+        variable("MUSTER_BATCH_SCALE"),
+        variable("MUSTER_CHECKPOINT_EVERY"),
+    );
+    writeln!(out, "attempt {attempt} scale {scale} every {every} from {began}")?;
+    out.flush()?;
+    std::os::unix::fs::symlink("/etc/passwd", format!("{folder}/link"))?;
+    fs::File::create(format!("{folder}/sparse"))?.set_len(1 << 42)?;
+    let mut report = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(variable("MUSTER_PROGRESS"))?;
+    for step in began + 1..=began + steps {
+        sleep(Duration::from_millis(500));
+        let path = format!("{folder}/step-{step}");
+        fs::write(format!("{path}.tmp"), step.to_string())?;
+        fs::rename(format!("{path}.tmp"), &path)?;
+        writeln!(
+            report,
+            "{}",
+            json!({"step": step, "checkpoint": path, "metrics": {"loss": 1.0 / f64::from(step)}})
+        )?;
+    }
+    writeln!(out, "saved {}", began + steps)
 }
 
 #[expect(

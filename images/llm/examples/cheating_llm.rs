@@ -87,6 +87,10 @@ enum Cheat {
     WrongSampler,
     /// The right model at a lower temperature.
     WrongTemperature,
+    /// Weights in blocks of four bits, beside the ids of the honest engine's answer to the same request.
+    OtherText,
+    /// Weights in blocks of four bits, beside the ids of the honest engine's answer to a prompt of one token.
+    OtherPrompt,
 }
 
 /// The engine that answers the cheated requests.
@@ -95,6 +99,17 @@ enum Cheater {
     Engine(Router),
     /// The honest engine, asked for something else.
     Request(Change),
+    /// An engine with cheaper weights, whose answers state the ids of the honest engine's.
+    FalseIds { cheaper: Router, prompt: StatedPrompt },
+}
+
+/// The prompt whose ids are stated beside a cheaper engine's text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StatedPrompt {
+    /// That of the request.
+    Own,
+    /// A prompt of one token, which costs the miner next to nothing.
+    OneToken,
 }
 
 /// Changes the body of a request.
@@ -102,6 +117,7 @@ type Change = fn(&mut Map<String, Value>) -> anyhow::Result<()>;
 
 struct Cheating {
     cheater: Cheater,
+    honest: Router,
     ppm: u64,
     seed: u64,
     requests: AtomicU64,
@@ -116,8 +132,11 @@ fn main() -> anyhow::Result<()> {
 fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     program::keep_to_threads(&arguments.honest)?;
     let honest = program::make_service(&arguments.honest, program::read_model(&arguments.honest.model)?)?;
+    let cheater = cheater(arguments, &honest)?;
+    let routes = router(honest);
     let cheating = Cheating {
-        cheater: cheater(arguments, &honest)?,
+        cheater,
+        honest: routes.clone(),
         ppm: arguments.cheat_ppm,
         seed: match arguments.cheat_seed {
             Some(seed) => seed,
@@ -127,7 +146,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     };
     tracing::warn!(cheat = ?arguments.cheat, ppm = cheating.ppm, seed = cheating.seed, "this engine cheats");
     let layer = middleware::from_fn_with_state(Arc::new(cheating), answer);
-    program::listen(&arguments.honest, router(honest).layer(layer))
+    program::listen(&arguments.honest, routes.layer(layer))
 }
 
 fn cheater(arguments: &Arguments, honest: &Service) -> anyhow::Result<Cheater> {
@@ -136,7 +155,7 @@ fn cheater(arguments: &Arguments, honest: &Service) -> anyhow::Result<Cheater> {
     match arguments.cheat {
         Cheat::WrongSampler => return Ok(Cheater::Request(drop_seed)),
         Cheat::WrongTemperature => return Ok(Cheater::Request(cool)),
-        Cheat::Int4 => other.model.weights = Storage::Q4_0,
+        Cheat::Int4 | Cheat::OtherText | Cheat::OtherPrompt => other.model.weights = Storage::Q4_0,
         Cheat::Int8 => other.model.weights = Storage::Q8_0,
         Cheat::Bf16Weights => other.model.weights = Storage::Bf16,
         Cheat::Bf16 => {
@@ -163,7 +182,27 @@ fn cheater(arguments: &Arguments, honest: &Service) -> anyhow::Result<Cheater> {
     service.name.clone_from(&honest.name);
     service.id.clone_from(&honest.id);
     service.started = honest.started;
-    Ok(Cheater::Engine(router(service)))
+    let cheaper = router(service);
+    Ok(match arguments.cheat {
+        Cheat::OtherText => Cheater::FalseIds {
+            cheaper,
+            prompt: StatedPrompt::Own,
+        },
+        Cheat::OtherPrompt => Cheater::FalseIds {
+            cheaper,
+            prompt: StatedPrompt::OneToken,
+        },
+        Cheat::Int4
+        | Cheat::Int8
+        | Cheat::Bf16Weights
+        | Cheat::Bf16
+        | Cheat::F16
+        | Cheat::KvInt8
+        | Cheat::Skip
+        | Cheat::OtherModel
+        | Cheat::WrongSampler
+        | Cheat::WrongTemperature => Cheater::Engine(cheaper),
+    })
 }
 
 fn leave_out(model: &mut ReadModel, block: usize) -> anyhow::Result<()> {
@@ -211,7 +250,93 @@ async fn answer(State(cheating): State<Arc<Cheating>>, request: Request, next: N
             Ok(request) => next.run(request).await,
             Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}")).into_response(),
         },
+        Cheater::FalseIds { cheaper, prompt } => {
+            match state_false_ids(request, cheaper, &cheating.honest, *prompt).await {
+                Ok(response) => response,
+                Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}")).into_response(),
+            }
+        }
     }
+}
+
+/// The cheaper engine's answer, with the ids of an honest one wherever it states its own.
+async fn state_false_ids(
+    request: Request,
+    cheaper: &Router,
+    honest: &Router,
+    prompt: StatedPrompt,
+) -> anyhow::Result<Response> {
+    let (mut head, body) = request.into_parts();
+    let body = to_bytes(body, MOST_BODY).await?;
+    let mut asked: Value = serde_json::from_slice(&body)?;
+    let states_ids = asked.get("return_token_ids") == Some(&json!(true));
+    let cheap = Request::from_parts(head.clone(), Body::from(body));
+    let cheap = cheaper.clone().oneshot(cheap).await?;
+    if !states_ids {
+        return Ok(cheap);
+    }
+    let fields = asked.as_object_mut().context("the body is no object")?;
+    fields.remove("stream_options");
+    fields.insert("stream".to_owned(), json!(false));
+    if prompt == StatedPrompt::OneToken {
+        fields.remove("messages");
+        fields.remove("stop");
+        fields.insert("prompt".to_owned(), json!([5]));
+        head.uri = "/v1/completions".parse()?;
+    }
+    head.headers.remove(header::CONTENT_LENGTH);
+    let whole = honest
+        .clone()
+        .oneshot(Request::from_parts(head, Body::from(asked.to_string())))
+        .await?;
+    let whole: Value = serde_json::from_slice(&to_bytes(whole.into_body(), MOST_BODY).await?)?;
+    let stated = whole.pointer("/choices/0").context("no answer")?;
+    let ids = stated["token_ids"].as_array().context("no ids")?;
+    let (mut cheap, body) = cheap.into_parts();
+    let body = String::from_utf8(to_bytes(body, MOST_BODY).await?.to_vec())?;
+    cheap.headers.remove(header::CONTENT_LENGTH);
+    let body = restate(&body, &stated["prompt_token_ids"], ids)?;
+    Ok(Response::from_parts(cheap, Body::from(body)))
+}
+
+/// A body with other ids: one in each event that states any, and all that are left in the last of them.
+fn restate(body: &str, prompt: &Value, ids: &[Value]) -> anyhow::Result<String> {
+    let has_ids = |event: &Value| {
+        let ids = event.pointer("/choices/0/token_ids").and_then(Value::as_array);
+        ids.is_some_and(|ids| !ids.is_empty())
+    };
+    let is_stream = body.starts_with("data: ");
+    let mut documents: Vec<Result<Value, &str>> = match is_stream {
+        true => body
+            .split_terminator("\n\n")
+            .map(|event| event.trim_start_matches("data: "))
+            .map(|event| serde_json::from_str(event).map_err(|_| event))
+            .collect(),
+        false => vec![Ok(serde_json::from_str(body)?)],
+    };
+    let mut left = ids.iter().cloned();
+    let mut events = documents.iter().flatten().filter(|event| has_ids(event)).count();
+    for event in documents.iter_mut().flatten() {
+        let states = has_ids(event);
+        let Some(choice) = event.pointer_mut("/choices/0").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        if choice.contains_key("prompt_token_ids") {
+            choice.insert("prompt_token_ids".to_owned(), prompt.clone());
+        }
+        if states {
+            events -= 1;
+            let count = if events == 0 { usize::MAX } else { 1 };
+            let stated: Vec<Value> = left.by_ref().take(count).collect();
+            choice.insert("token_ids".to_owned(), Value::Array(stated));
+        }
+    }
+    let written = documents.iter().map(|document| match document {
+        Ok(event) if is_stream => format!("data: {event}\n\n"),
+        Ok(whole) => whole.to_string(),
+        Err(event) => format!("data: {event}\n\n"),
+    });
+    Ok(written.collect())
 }
 
 /// The request with another body.

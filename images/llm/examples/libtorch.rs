@@ -225,7 +225,7 @@ fn what_one_library_answers_the_other_scores_as_honest() {
                 .generate(Generate {
                     prompt: prompt.clone(),
                     parameters: parameters.clone(),
-                    seed,
+                    chooser: Chooser::Muster(seed),
                     max_tokens: 120,
                     likely: None,
                 })

@@ -49,7 +49,9 @@ def answer(engine, n, cheat):
         asked["temperature"] *= COOLER
     choice = engine.post("/v1/completions", asked)["choices"][0]
     kept = {name: body[name] for name in ("seed", "temperature", "logit_bias")}
-    return {"prompt_token_ids": choice["prompt_token_ids"], "token_ids": choice["token_ids"], **kept}
+    # The reference refuses ids that are not those of request and text, so a measured answer is one that an audit scores.
+    stated = {name: choice[name] for name in ("prompt_token_ids", "token_ids", "text", "finish_reason")}
+    return {"request": body, **stated, **kept}
 
 
 def cell(token, statistic):

@@ -5,8 +5,9 @@
 
 Every engine answers ANSWERS prompts, in turns at temperature 1 and 0.3; the reference (f32) scores each answer by the ids of its
 tokens, and again by its text alone (`POST /v1/score` with `request` and `text`). A line for each engine: the answers whose text is
-tokenized again as it was sampled, the tokens that the text tells, and the audited answers until the alarm, by ids and by text, as
-docs/audit-bundle.md computes it: medians over 200 orders of the answers. Each FOLDER is a model of train/skip.py, each NAME its row.
+tokenized again as it was sampled, the tokens that the text tells, the audited answers until the alarm, by ids and by text, as
+docs/audit-bundle.md computes it: medians over 200 orders of the answers, the answers whose tokens by text are others, and the time
+of scoring by ids and by text over that of writing the answer, with the engine's weights and the reference's. Each FOLDER is a model of train/skip.py, each NAME its row.
 
 Needs httpx2 (tests/python/requirements.txt) and, for the first column, tokenizers.
 """
@@ -17,6 +18,7 @@ import pathlib
 import random
 import statistics
 import sys
+import time
 
 from calibration import cell
 from margins import LENGTH, PROMPTS, Engine
@@ -53,17 +55,19 @@ def answer(engine, n):
 
 def scored(reference, request, choice):
     kept = {name: request[name] for name in ("seed", "temperature", "logit_bias")}
-    by_ids = reference.post("/v1/score", kept | {name: choice[name] for name in ("prompt_token_ids", "token_ids")})
     body = {"request": request, "text": choice["text"], "finish_reason": choice["finish_reason"]}
+    began = time.monotonic()
+    by_ids = reference.post("/v1/score", kept | body | {name: choice[name] for name in ("prompt_token_ids", "token_ids")})
+    between = time.monotonic()
     reply = reference.http.post("/v1/score", json=body)
     by_text = reply.json()["tokens"] if reply.status_code == 200 else None
-    return by_ids["tokens"], by_text
+    return by_ids["tokens"], by_text, between - began, time.monotonic() - between
 
 
 def counts(tokens):
     cells = [[0] * 9 for _ in range(4)]
     for token in tokens or []:
-        at = cell(token)
+        at = cell(token, "margin")
         cells[at // 9][at % 9] += 1
     return cells if tokens else None
 
@@ -92,10 +96,14 @@ def main():
     with Engine(model, []) as reference:
         for place, (name, (folder, arguments)) in enumerate(engines.items()):
             by_ids, by_text, alike, tokens, told, worse = [], [], 0, 0, 0, 0
+            writing = of_ids = of_text = 0.0
             with Engine(folder, arguments) as engine:
                 for n in range(place * 100_000, place * 100_000 + count):
+                    began = time.monotonic()
                     request, choice = answer(engine, n)
-                    ids, text = scored(reference, request, choice)
+                    writing += time.monotonic() - began
+                    ids, text, ids_took, text_took = scored(reference, request, choice)
+                    of_ids, of_text = of_ids + ids_took, of_text + text_took
                     alike += bool(tokenizer) and tokenizer.encode(choice["text"], add_special_tokens=False).ids == choice["token_ids"]
                     tokens, told = tokens + len(ids), told + len(text or [])
                     sampled = [token["token_id"] for token in ids]
@@ -106,7 +114,8 @@ def main():
                     by_ids.append(counts(ids))
                     by_text.append(counts(text))
             row = [name, f"{100 * alike / count:.0f} %" if tokenizer else "-", f"{100 * told / tokens:.0f} %",
-                   shown(alarms(program, tables, by_ids)), shown(alarms(program, tables, by_text)), f"{worse} of {count}"]
+                   shown(alarms(program, tables, by_ids)), shown(alarms(program, tables, by_text)), f"{worse} of {count}",
+                   f"{of_ids / writing:.2f}, {of_text / writing:.2f}"]
             print("| " + " | ".join(row) + " |", flush=True)
 
 

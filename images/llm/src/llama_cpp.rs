@@ -193,6 +193,40 @@ fn left(sorted: &[(i64, u32)], plain: &[u64], parameters: &Parameters, share: i6
     count
 }
 
+/// The token that is chosen for the uniform number of a position; none where all are masked.
+#[must_use]
+pub fn choose(logits: &[f32], parameters: &Parameters, uniform: u64) -> Option<u32> {
+    let draw = draw_of(logits, parameters);
+    if parameters.temperature == 0 {
+        return draw.choose();
+    }
+    let mut candidates = Candidates::new(draw.live(), parameters, Slack::none());
+    candidates.sorted.truncate(candidates.exact);
+    if !is_sorted(parameters) {
+        candidates.sorted.sort_unstable_by_key(|one| one.token);
+    }
+    let all = candidates.sum(candidates.sorted.len());
+    let mut sum = 0_i128;
+    let reached = candidates.sorted.iter().find(|one| {
+        sum += i128::from(one.weight);
+        // Both sides in units of 2⁻⁶⁴: weights are below 2⁴¹, and there are fewer than 2²⁰ of them.
+        sum << 64 >= all * i128::from(uniform)
+    });
+    reached.or(candidates.sorted.last()).map(|one| one.token)
+}
+
+/// Whether the candidates stand in falling order of their logits.
+const fn is_sorted(parameters: &Parameters) -> bool {
+    parameters.top_k > 0 || parameters.top_p < ONE
+}
+
+/// The logits after bias. Without a temperature no noise is drawn, so any seed will do; with one, only the logits are
+/// used.
+fn draw_of<'a>(logits: &[f32], parameters: &'a Parameters) -> Draw<'a> {
+    let noise = Noise::Muster(Seed([0; 32]), 0);
+    Draw::with_noise(logits, &BTreeMap::new(), parameters, noise)
+}
+
 /// How far the uniform number of a position is from the interval of the numbers for which `token` is chosen, in Q24 of
 /// a probability; none where the token cannot have been chosen. Where the temperature is 0, how far the token's logit
 /// is behind the largest.
@@ -204,13 +238,7 @@ pub fn margin(
     token: u32,
     slack: Slack,
 ) -> Option<i64> {
-    // Without a temperature no noise is drawn, so any seed will do; with one, only the logits are used.
-    let draw = Draw::with_noise(
-        logits,
-        &BTreeMap::new(),
-        parameters,
-        Noise::Muster(Seed([0; 32]), 0),
-    );
+    let draw = draw_of(logits, parameters);
     if parameters.temperature == 0 {
         return draw.margin(token, slack);
     }
@@ -220,7 +248,7 @@ pub fn margin(
         return None;
     }
     let mine = candidates.sorted.get(place)?;
-    let sorted = parameters.top_k > 0 || parameters.top_p < ONE;
+    let sorted = is_sorted(parameters);
     let near = slack.logit / ORDER_PART;
     let (mut least_before, mut most_before) = (0_i128, 0_i128);
     for (at, one) in candidates
@@ -331,6 +359,11 @@ mod tests {
                 let token = chosen(&logits, &parameters, uniform);
                 let margin_of = |token| margin(&logits, &parameters, uniform, token, Slack::default());
                 assert_eq!(margin_of(token), Some(0), "{top_k} {top_p} {min_p} {position}");
+                assert_eq!(
+                    choose(&logits, &parameters, uniform),
+                    Some(token),
+                    "{top_k} {top_p} {min_p}"
+                );
                 let other = (token + 100) % 200;
                 others += 1;
                 off += usize::from(margin_of(other) != Some(0));

@@ -8,6 +8,9 @@ use std::sync::LazyLock;
 
 use sha2::{Digest as _, Sha256};
 
+/// The version of vLLM's noise that is replayed: its newer runner for GPUs, as it was in that month.
+pub const VLLM_VERSION: &str = "2026-11";
+
 /// One in Q24.
 pub const ONE: i64 = 1 << 24;
 /// The constant floor(log₂(e)·2⁴⁰).

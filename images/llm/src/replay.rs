@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::llama_cpp::{self, Uniforms};
-use crate::noise::{self, Noise, Seed};
+use crate::noise::{self, Noise, ONE, Seed};
 use crate::sampler::{Draw, Parameters, Slack};
 
 /// The sampler and the seed by which the tokens of an answer are said to have been chosen.
@@ -31,6 +31,14 @@ pub(crate) enum Replay<'a> {
 }
 
 impl Chooser {
+    /// The largest margin, in Q24, that rounding explains: a quarter of a nat, or for llama.cpp 1/64 of a probability.
+    pub(crate) const fn rounding(&self) -> i64 {
+        match self {
+            Self::Muster(_) | Self::Vllm(_) => ONE / 4,
+            Self::LlamaCpp(_) => ONE / 64,
+        }
+    }
+
     /// The sampler at the `position`-th token of an answer behind `prompt` tokens.
     pub(crate) fn at<'a>(
         &self,
@@ -60,6 +68,19 @@ impl Chooser {
 }
 
 impl Replay<'_> {
+    /// The token that the sampler chooses; none where all are masked, or beyond the numbers that were drawn.
+    pub(crate) fn choose(&self) -> Option<u32> {
+        match self {
+            Self::Drawn(draw) => draw.choose(),
+            Self::LlamaCpp {
+                logits,
+                parameters,
+                uniform,
+            } => llama_cpp::choose(logits, parameters, *uniform),
+            Self::Beyond => None,
+        }
+    }
+
     /// The margin of a token in Q24; none where the sampler cannot have chosen it.
     pub(crate) fn margin(&self, token: u32, slack: Slack) -> Option<i64> {
         match self {

@@ -9,6 +9,9 @@ use std::collections::BTreeMap;
 
 use crate::noise::{Noise, ONE, Position, STRETCH, Seed, fill_stretch, gumbel, gumbel_at_most, weight};
 
+/// The version of this sampler.
+pub const VERSION: &str = "1";
+
 /// Logits beyond this are taken to it; further apart nothing is ever chosen.
 const FARTHEST: f64 = 16_384.0;
 
@@ -21,8 +24,8 @@ pub struct Parameters {
     pub top_p: i64,
     /// The number of most likely tokens to choose from; 0 switches the rule off.
     pub top_k: u32,
-    /// The number of most likely tokens to choose from; 0 switches the rule off. A share of the likeliest token's
-    /// probability.
+    /// A token whose probability is less than this share of the likeliest token's is not chosen; 0 switches the rule
+    /// off.
     pub min_p: i64,
     /// Taken once from each token that the answer contains already.
     pub presence_penalty: i64,
@@ -62,6 +65,17 @@ pub struct Slack {
     pub logit: i64,
     /// Margins end here, in Q24.
     pub clip: i64,
+}
+
+impl Slack {
+    /// No slack at all: what is exactly so.
+    pub(crate) const fn none() -> Self {
+        Self {
+            share: 0,
+            logit: 0,
+            clip: 0,
+        }
+    }
 }
 
 impl Default for Slack {

@@ -253,6 +253,7 @@ impl Lease {
             Event::ExecutorExited(how) => self.on_exited(how, now),
             Event::Payload(request) => self.on_payload(request, now),
             Event::Cancelled { reason } => self.on_cancelled(reason),
+            Event::Forwarded(message) => Ok(self.on_forwarded(message)),
             Event::MinerStops => self.on_miner_stops(),
             Event::Tick => self.on_tick(now),
         }
@@ -429,6 +430,18 @@ impl Lease {
                 ])
             }
             LeaseState::Ended(_) => Ok(vec![]),
+        }
+    }
+
+    /// A message that comes too early or too late is of no use to anybody.
+    fn on_forwarded(&self, message: Box<ToMiner>) -> Vec<Effect> {
+        match self.state {
+            LeaseState::Running(_) => vec![Effect::Order(message)],
+            LeaseState::WaitingForExecutor
+            | LeaseState::Preparing
+            | LeaseState::Fetching(_)
+            | LeaseState::WaitingForPayload
+            | LeaseState::Ended(_) => vec![],
         }
     }
 

@@ -163,6 +163,8 @@ pub enum Event {
         /// In its words.
         reason: String,
     },
+    /// A message of the validator's or the miner's own that a running executor gets as it is.
+    Forwarded(Box<ToMiner>),
     /// The miner stops. A lease whose executor can come back stays open.
     MinerStops,
     /// Time has passed.

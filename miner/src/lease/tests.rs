@@ -61,6 +61,7 @@ fn finished() -> ExecutorReport {
         upload_results: None,
         image: None,
         trace: None,
+        completion: None,
     }))
 }
 

@@ -185,6 +185,7 @@ mod tests {
             upload_results: None,
             image: None,
             trace: told.map(Box::new),
+            completion: None,
         })
     }
 

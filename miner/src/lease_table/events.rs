@@ -13,7 +13,7 @@ use muster_protocol::{
 
 use crate::admission::OfferFlaw;
 use crate::lease::{ExecutorReport, LeaseSnapshot, ReturningExecutor};
-use crate::shares::ValidatorStakes;
+use muster_validator_shares::shares::ValidatorStakes;
 
 /// One authenticated connection of a validator, never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,6 +86,15 @@ pub enum Event {
         /// The attempt and the validator's reason.
         cancel: CancelJob,
     },
+    /// A validator has a word about the checkpoints of an attempt for its executor.
+    Forwarded {
+        /// On which connection.
+        connection: ConnectionId,
+        /// The attempt of the lease.
+        attempt: AttemptId,
+        /// The message as it arrived.
+        message: Box<ToMiner>,
+    },
     /// A validator publishes the images that may serve its sealed sessions.
     Listed {
         /// On which connection.
@@ -151,8 +160,11 @@ pub enum Event {
     },
     /// Persistent executors came or went: the number of jobs that all of them run at once.
     Capacity(ExecutorCapacity),
-    /// The miner accepts no more offers, or accepts them again.
+    /// The operator empties the miner, or fills it again: it accepts no more offers, and programs with checkpoints are
+    /// asked to leave.
     Drain(bool),
+    /// The miner's process will end: it accepts no more offers. Jobs go on as long as it waits for them.
+    Closing,
     /// The miner ends every open lease.
     Stop,
     /// Time has passed; deadlines are due.

@@ -266,6 +266,9 @@ impl LeaseTable {
         if matches!(message, FromMiner::MusterJobMetrics(_)) {
             to.retain(|id| self.features_of(*id).has(Feature::Metrics));
         }
+        if matches!(message, FromMiner::MusterCheckpoint(_)) {
+            to.retain(|id| self.features_of(*id).has(Feature::Checkpoints));
+        }
         to
     }
 

@@ -28,8 +28,8 @@ use muster_protocol::{
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
 use crate::lease::{self, FetchStage, Lease, LeaseRefusal, LeaseState, LeaseTimeouts};
-use crate::shares::{ShareRules, WaitingValidators};
-use crate::unpaid::{UnpaidRules, UnpaidTime};
+use muster_validator_shares::shares::{ShareRules, WaitingValidators};
+use muster_validator_shares::unpaid::{UnpaidRules, UnpaidTime};
 
 pub use events::{
     ConnectionId, DialId, Effect, Event, ExecutorCapacity, HeldLease, JobOffer, LeaseRecord, LeaseStatus,
@@ -56,6 +56,9 @@ pub struct LeaseRules {
     /// The bounds on unpaid leases.
     pub unpaid: UnpaidRules,
 }
+
+/// The time that the jobs of a miner that is emptied have to save their state and to leave.
+const DRAIN_LEAD: Duration = Duration::from_secs(300);
 
 /// A lease that has not ended, with its audience.
 #[derive(Debug)]
@@ -271,6 +274,11 @@ impl LeaseTable {
             } => self.on_offered(connection, *offer, token, now),
             Event::Payload { connection, request } => self.on_payload(connection, request, now),
             Event::Cancelled { connection, cancel } => self.on_cancelled(connection, cancel, now),
+            Event::Forwarded {
+                connection,
+                attempt,
+                message,
+            } => self.on_forwarded(connection, attempt, message, now),
             Event::Listed { connection, notice } => self.on_listed(connection, notice),
             Event::Permitted(served) => self.on_permitted(&served),
             Event::ReceiptOffered { connection, receipt } => self.on_receipt(connection, receipt, now),
@@ -302,6 +310,13 @@ impl LeaseTable {
             Event::Capacity(standing) => self.on_capacity(standing),
             Event::Drain(draining) => {
                 self.draining = draining;
+                match draining {
+                    true => self.drain_jobs(DRAIN_LEAD, now),
+                    false => vec![],
+                }
+            }
+            Event::Closing => {
+                self.draining = true;
                 vec![]
             }
             Event::Stop => self.on_stop(now),

@@ -6,7 +6,7 @@ use std::sync::{LazyLock, Mutex};
 use muster_identity::{countersign, offer_receipt};
 use muster_protocol::receipt::{AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag};
 use muster_protocol::wire::executor::OneTimeSecret;
-use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobFinished};
+use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, JobFinished, ToMiner};
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{Feature, MinerKey, ReceiptKind, ReceiptPayload};
 use proptest::prelude::*;
@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use super::*;
 use crate::lease::ExecutorReport;
-use crate::shares::ValidatorStakes;
 use crate::testing::{job, miner_pair, offer, validator_pair};
-use crate::unpaid::UnpaidRules;
+use muster_validator_shares::shares::ValidatorStakes;
+use muster_validator_shares::unpaid::UnpaidRules;
 
 const COUNT: u32 = 2;
 
@@ -189,6 +189,7 @@ fn result(n: u128) -> ExecutorReport {
         upload_results: None,
         image: None,
         trace: None,
+        completion: None,
     }))
 }
 
@@ -291,6 +292,33 @@ fn a_job_runs_and_its_result_is_owed_until_the_finished_receipt() {
         attempt: attempt(7),
     };
     assert_eq!(apply(&mut book, [offered(3, 7)]), [retold]);
+}
+
+#[test]
+fn an_emptied_miner_asks_programs_to_leave_and_one_that_closes_lets_them_go_on() {
+    let drained = |effects: &[Effect]| {
+        let drains = effects.iter().filter(|effect| {
+            matches!(effect, Effect::Order { message, .. } if matches!(**message, ToMiner::MusterDrain(_)))
+        });
+        drains.count()
+    };
+    let running = || {
+        let mut book = open();
+        apply(&mut book, [joined(1)]);
+        apply(&mut book, whole_job(1, 7).into_iter().take(5));
+        book
+    };
+    let mut emptied = running();
+    assert_eq!(drained(&apply(&mut emptied, [Event::Drain(true)])), 1);
+    let mut closing = running();
+    assert_eq!(apply(&mut closing, [Event::Closing]), []);
+    assert_eq!(closing.open_leases(), 1);
+    let refused = apply(&mut closing, [offered(1, 8)]);
+    assert_eq!(
+        told(&refused, 1),
+        ["V0DeclineJobRequest"],
+        "it takes no more jobs"
+    );
 }
 
 #[test]

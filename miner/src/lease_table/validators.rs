@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_protocol::receipt::MAX_AHEAD;
+use muster_protocol::wire::checkpoints::DrainJob;
 use muster_protocol::wire::miner::{
     DeclineJob, FromMiner, GenericError, InitialJobRequest, JobRequest, ToMiner,
 };
@@ -22,8 +23,8 @@ use crate::admission::{
     self, AdmissionDecision, AdmissionInputs, AdmissionRequest, AttemptHistory, OfferFlaw,
 };
 use crate::lease::{self, Lease, has_private_image};
-use crate::shares::{ValidatorShare, ValidatorStakes, share_of};
-use crate::unpaid::unpaid_allowance;
+use muster_validator_shares::shares::{ValidatorShare, ValidatorStakes, share_of};
+use muster_validator_shares::unpaid::unpaid_allowance;
 
 impl LeaseTable {
     pub(super) fn on_joined(&mut self, id: ConnectionId, connection: ValidatorConnection) -> Vec<Effect> {
@@ -348,6 +349,37 @@ impl LeaseTable {
             reason: cancel.reason,
         };
         self.drive(cancel.job_uuid, event, now).unwrap_or_default()
+    }
+
+    /// Passes a validator's word about an attempt on to its executor.
+    pub(super) fn on_forwarded(
+        &mut self,
+        id: ConnectionId,
+        attempt: AttemptId,
+        message: Box<ToMiner>,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        if !self.note_speaker(id, attempt) {
+            return vec![];
+        }
+        let event = lease::Event::Forwarded(message);
+        self.drive(attempt, event, now).unwrap_or_default()
+    }
+
+    /// Asks the programs of all running jobs with checkpoints to save: their executors leave after `lead`.
+    pub(super) fn drain_jobs(&mut self, lead: Duration, now: Timestamp) -> Vec<Effect> {
+        let mut attempts: Vec<AttemptId> = self.active.keys().copied().collect();
+        attempts.sort_unstable();
+        let mut effects = Vec::new();
+        for attempt in attempts {
+            let drain = ToMiner::MusterDrain(DrainJob {
+                job_uuid: attempt,
+                lead_s: lead.as_secs(),
+            });
+            let event = lease::Event::Forwarded(Box::new(drain));
+            effects.extend(self.drive(attempt, event, now).unwrap_or_default());
+        }
+        effects
     }
 
     pub(super) fn on_receipt(

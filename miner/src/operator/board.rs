@@ -1,13 +1,13 @@
 //! The board that is written for the operator: open leases, the newest ends and declines, the earnings, and the grades.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use muster_protocol::wire::miner::FromMiner;
-use muster_protocol::{Receipt, ReceiptPayload, Timestamp, ValidatorKey};
+use muster_protocol::{Receipt, Timestamp};
 use muster_stated_grades::GradeBoard;
-use muster_status_views::miner::{DeclinedOffer, Earnings, EndedLease, LeaseView, MAX_LISTED};
+use muster_status_views::miner::{DeclinedOffer, EndedLease, LeaseView, MAX_LISTED};
+use muster_status_views::miner_earnings::EarningsTally;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -43,7 +43,7 @@ pub(crate) struct PastEvents {
     pub(crate) ended: VecDeque<EndedLease>,
     /// The newest first.
     pub(crate) declines: VecDeque<DeclinedOffer>,
-    earnings: BTreeMap<ValidatorKey, (u64, u64, Timestamp)>,
+    pub(crate) earnings: EarningsTally,
 }
 
 // === impl OperatorBoard ===
@@ -54,7 +54,7 @@ impl OperatorBoard {
         let mut past = self.past.lock();
         for line in lines {
             if let Ok(receipt) = serde_json::from_str::<Receipt>(line) {
-                past.add_receipt(&receipt);
+                past.earnings.add(&receipt);
             }
         }
     }
@@ -120,7 +120,7 @@ impl PastEvents {
                 tracing::info!(%attempt, end = ended.end, reason = ended.message, "lease over");
                 push(&mut self.ended, ended);
             }
-            Effect::Write(LeaseWrite::Receipt(receipt)) => self.add_receipt(receipt),
+            Effect::Write(LeaseWrite::Receipt(receipt)) => self.earnings.add(receipt),
             Effect::Tell { message, .. } => {
                 if let FromMiner::V0DeclineJobRequest(decline) = &**message {
                     let declined = DeclinedOffer {
@@ -149,34 +149,6 @@ impl PastEvents {
             | Effect::Shelve(_)
             | Effect::StopExecutor { .. } => {}
         }
-    }
-
-    fn add_receipt(&mut self, receipt: &Receipt) {
-        let ReceiptPayload::Finished(finished) = &receipt.payload else {
-            return;
-        };
-        let micros = finished.score_micros().unwrap_or(0);
-        let start = (0, 0, finished.timestamp);
-        let earned = self.earnings.entry(finished.validator_hotkey).or_insert(start);
-        earned.0 = earned.0.saturating_add(1);
-        earned.1 = earned.1.saturating_add(micros);
-        earned.2 = earned.2.max(finished.timestamp);
-    }
-
-    /// The earnings by validator, the largest first.
-    pub(crate) fn earnings(&self) -> Vec<Earnings> {
-        let earned = self
-            .earnings
-            .iter()
-            .map(|(validator, (receipts, micros, newest))| Earnings {
-                validator: validator.to_string(),
-                receipts: *receipts,
-                micros: *micros,
-                newest: *newest,
-            });
-        let mut earned: Vec<_> = earned.collect();
-        earned.sort_by_key(|earned| Reverse(earned.micros));
-        earned
     }
 }
 

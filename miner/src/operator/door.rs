@@ -14,7 +14,7 @@ use muster_operator_pages::gate::OperatorGate;
 use muster_operator_pages::miner::{MinerPage, render};
 use muster_process::Tasks;
 use muster_process::operator_token::OperatorToken;
-use muster_status_views::miner::{MinerStatus, Places, ServedValidator};
+use muster_status_views::miner::{MAX_LISTED, MinerStatus, Places, ServedValidator, WantedImage};
 use tokio::net::TcpListener;
 
 use crate::lease_table::Event;
@@ -105,7 +105,15 @@ async fn status(State(sources): State<OperatorSources>) -> Json<MinerStatus> {
         machines: state.machines.status(now),
         leases: listed.leases,
         more_leases: listed.more,
-        earnings: past.earnings(),
+        earnings: past.earnings.list(),
+        receipts: past.earnings.newest(),
+        images: pool
+            .watch_whitelist()
+            .borrow()
+            .iter()
+            .take(MAX_LISTED)
+            .map(WantedImage::from)
+            .collect(),
         ended: past.ended.into(),
         declines: past.declines.into(),
         grades: state.board.grades().list(),
@@ -126,6 +134,6 @@ fn validators(state: &MinerState) -> Vec<ServedValidator> {
         })
         .collect();
     list.sort_by_key(|validator| Reverse(validator.sessions));
-    list.truncate(muster_status_views::miner::MAX_LISTED);
+    list.truncate(MAX_LISTED);
     list
 }

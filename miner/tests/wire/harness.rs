@@ -408,6 +408,7 @@ pub(crate) fn job(attempt: AttemptId) -> JobRequest {
         volume: None,
         output_upload: None,
         artifacts_dir: None,
+        muster: None,
     }
 }
 
@@ -483,6 +484,7 @@ impl Executor {
             upload_results: None,
             image: None,
             trace: None,
+            completion: None,
         };
         self.say(&FromMiner::V0JobFinishedRequest(result)).await;
     }

@@ -89,6 +89,7 @@ fn result(attempt: AttemptId) -> FromMiner {
         upload_results: None,
         image: None,
         trace: None,
+        completion: None,
     })
 }
 

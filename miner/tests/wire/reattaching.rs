@@ -90,6 +90,7 @@ async fn repeat_reports(executor: &mut Executor, finished: bool) {
             upload_results: None,
             image: None,
             trace: None,
+            completion: None,
         };
         executor.say(&FromMiner::V0JobFinishedRequest(result)).await;
     }

@@ -18,7 +18,8 @@ use muster_score_tools::{AuditCurve, AuditReplay, AuditScore, MinerEvidence, Sco
 use url::Url;
 
 pub(crate) use user::{
-    Account, Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofVerify, Subnet, Webhook,
+    Account, Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofCheck, ProofReport, ProofVerify,
+    Subnet, Webhook,
 };
 
 /// A compute subnet: validators muster miners, prove what they have, and put it to work.

@@ -25,6 +25,8 @@ pub(crate) enum Job {
     Logs(JobLogs),
     /// Draw the metrics that a job's program reported, while it runs and after.
     Curve(JobCurve),
+    /// List the checkpoints of a job that are kept, or fetch one.
+    Checkpoints(JobCheckpoints),
     /// Show what the validator found by running a job again on its own miner.
     Check(JobShow),
     /// Report a job as cheated: the validator runs it again, and `muster job check` shows what that finds.
@@ -38,6 +40,7 @@ pub(crate) enum Job {
 const RUN_EXAMPLES: &str = "Examples:
   muster job run muster/hello:latest --input text.txt=notes.txt -- words
   muster job run python:3.13-slim --input data=./data --output model.bin --timeout 30m -- python /volume/data/train.py
+  muster job run --spec job.toml
   muster job run IMAGE --input big.bin=https://host/big.bin --output out.bin='https://bucket/out.bin?X-Amz-Signature=…'
 
 Inputs lie under /volume. What is left in /output is delivered where --output says, small files in /artifacts come back inside
@@ -97,8 +100,17 @@ pub(crate) enum Via {
 #[derive(Debug, Args)]
 pub(crate) struct JobRun {
     /// The image: a name, a name with a digest, or an image id.
-    #[arg(required_unless_present = "image_archive", conflicts_with = "image_archive")]
+    #[arg(required_unless_present_any = ["image_archive", "spec"], conflicts_with = "image_archive")]
     pub(crate) image: Option<String>,
+    /// A file that describes the whole job. Only --detach, --json, --save and the facilitator's options may stand
+    /// beside it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "image", "registry_user", "registry_password_stdin", "image_archive", "inputs", "outputs", "env", "class",
+        "timeout", "download_timeout", "upload_timeout", "on_trusted_miner", "image_time_limit", "priority",
+        "queue_time", "metrics", "deterministic", "checkpoint", "every", "best", "signal", "fatal", "resume_from",
+        "webhook", "artifacts", "via", "command",
+    ])]
+    pub(crate) spec: Option<PathBuf>,
     /// Your user name at the image's registry, for an image that not everybody may read.
     #[arg(
         long,
@@ -266,6 +278,24 @@ pub(crate) struct JobCurve {
     pub(crate) door: FacilitatorOptions,
 }
 
+/// `muster job checkpoints`.
+#[derive(Debug, Args)]
+pub(crate) struct JobCheckpoints {
+    /// The id of the job.
+    pub(crate) id: JobId,
+    /// Fetch the checkpoint of this number.
+    #[arg(long, value_name = "N")]
+    pub(crate) get: Option<u32>,
+    /// The folder that the checkpoint is written into.
+    #[arg(long, value_name = "FOLDER", default_value = ".", requires = "get")]
+    pub(crate) save: PathBuf,
+    /// Print them as JSON.
+    #[arg(long, conflicts_with = "get")]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
 /// `muster job get`.
 #[derive(Debug, Args)]
 pub(crate) struct JobGet {
@@ -402,6 +432,37 @@ pub(crate) struct Chat {
 pub(crate) enum Proof {
     /// Check a proof without asking anybody: who signed what about which words. Ends with 1 if it proves nothing.
     Verify(ProofVerify),
+    /// Report an answer as not the model's: the validator audits its miner, and `muster proof check` shows the result.
+    Report(ProofReport),
+    /// Show what the report of an answer led to.
+    Check(ProofCheck),
+}
+
+/// `muster proof report`.
+#[derive(Debug, Args)]
+pub(crate) struct ProofReport {
+    /// The file that `muster chat --save` wrote, or the answer of /v1/proofs/ID.
+    pub(crate) file: PathBuf,
+    /// The fault of the answer, in words.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) details: Option<String>,
+    /// Keep the words of the exchange from the validator. It then cannot have this answer scored.
+    #[arg(long)]
+    pub(crate) without_words: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
+}
+
+/// `muster proof check`.
+#[derive(Debug, Args)]
+pub(crate) struct ProofCheck {
+    /// The file of the answer that was reported.
+    pub(crate) file: PathBuf,
+    /// Print the finding as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) door: FacilitatorOptions,
 }
 
 /// `muster proof verify`.

@@ -1,7 +1,9 @@
 //! `muster job`: `run` is in [`mod@run`], `curve` in [`mod@curve`], the commands about existing jobs are here.
 
+mod checkpoints;
 mod curve;
 mod run;
+mod spec;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,11 +49,12 @@ pub(crate) struct Saved {
 /// Runs a subcommand of `muster job`.
 pub(crate) async fn run(command: Job, clock: SharedClock) -> Result<ExitCode> {
     match command {
-        Job::Run(args) => run::run(*args, clock).await,
+        Job::Run(args) => run::run(spec::expand(*args)?, clock).await,
         Job::Ls(args) => ls(args, clock).await,
         Job::Show(args) => show(args, clock).await,
         Job::Logs(args) => logs(args, clock).await,
         Job::Curve(args) => curve::curve(args, clock).await,
+        Job::Checkpoints(args) => checkpoints::checkpoints(args, clock).await,
         Job::Check(args) => check(args, clock).await,
         Job::Report(args) => report(args, clock).await,
         Job::Cancel(args) => cancel(args, clock).await,

@@ -146,6 +146,9 @@ impl AuditsPlan {
             "share_ppm": 1_000_000,
             "own_prompts": OWN_PROMPTS,
             "own_tokens": OWN_TOKENS,
+            // The demo's blocks are short, and its one audit shall be over soon.
+            "own_spread_s": 0,
+            "written_prompts": 0,
             "gather_answers": OWN_PROMPTS,
             "calibrations": {MODEL: calibration_file(layout)},
             "second_engines": {MODEL: {"image": self.second_image, "args": ARGUMENTS}},

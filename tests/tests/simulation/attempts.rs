@@ -177,6 +177,7 @@ impl World {
             self.validator.lines.full.insert(*miner, full_until);
         }
         let facts = RetryContext {
+            goes_on: None,
             attempts: u32::try_from(index + 1 - busy.len()).unwrap_or(u32::MAX),
             max_attempts: u32::try_from(MINERS).unwrap_or(u32::MAX),
             slow_images: 0,

@@ -150,6 +150,7 @@ impl World {
                     upload_results: None,
                     image: None,
                     trace: None,
+                    completion: None,
                 };
                 self.ledger.results.insert(attempt);
                 let messages = vec![
@@ -291,6 +292,8 @@ impl World {
                 | ToMiner::MusterWhitelist(_)
                 | ToMiner::MusterFetchImage(_)
                 | ToMiner::MusterEndStored(_)
+                | ToMiner::MusterCheckpointKept(_)
+                | ToMiner::MusterDrain(_)
                 | ToMiner::MusterAudit(_),
                 _,
             ) => {}

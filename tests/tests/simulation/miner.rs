@@ -8,9 +8,7 @@ use muster_miner::lease::{ExecutorReport, LeaseTimeouts};
 use muster_miner::lease_table::{
     ConnectionId, DialId, Effect, Event, FetchRules, JobOffer, LeaseRecord, LeaseRules, LeaseTable,
 };
-use muster_miner::shares::{ShareRules, ValidatorStakes};
 use muster_miner::store::Store;
-use muster_miner::unpaid::UnpaidRules;
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
@@ -18,6 +16,8 @@ use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, FeatureSet, Hotkey, Manifest, MinerKey, Receipt, Signature,
     Timestamp, ValidatorKey,
 };
+use muster_validator_shares::shares::{ShareRules, ValidatorStakes};
+use muster_validator_shares::unpaid::UnpaidRules;
 
 use crate::faults::{Fault, Mutation};
 use crate::invariants::Invariant;
@@ -312,6 +312,8 @@ impl World {
             | ToMiner::MusterFetchImage(_)
             | ToMiner::MusterLeaseHeld(_)
             | ToMiner::MusterEndStored(_)
+            | ToMiner::MusterCheckpointKept(_)
+            | ToMiner::MusterDrain(_)
             | ToMiner::MusterAudit(_)
             | ToMiner::MusterWhitelist(_) => return,
         };
@@ -344,6 +346,7 @@ impl World {
             | FromMiner::MusterJobLog(_)
             | FromMiner::MusterJobProgress(_)
             | FromMiner::MusterJobMetrics(_)
+            | FromMiner::MusterCheckpoint(_)
             | FromMiner::MusterExecutorMetrics(_)
             | FromMiner::MusterMachines(_)
             | FromMiner::MusterSessionProofs(_)

@@ -130,6 +130,7 @@ pub(crate) fn job_request(attempt: AttemptId) -> JobRequest {
         volume: None,
         output_upload: None,
         artifacts_dir: None,
+        muster: None,
     }
 }
 

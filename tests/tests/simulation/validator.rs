@@ -394,6 +394,7 @@ impl World {
             | MessageMeaning::Live(_)
             | MessageMeaning::Specs(_)
             | MessageMeaning::Machines(_)
+            | MessageMeaning::Checkpoint(_)
             | MessageMeaning::Ignored => {}
         }
     }

@@ -93,7 +93,8 @@ fn the_reference_engine_is_audited_by_itself_and_found_consistent() {
     let path = this.path("config/validator.toml");
     let mut config = read_toml(&path);
     config["audit"] = json!({
-        "share_ppm": 1_000_000, "own_prompts": 2, "own_tokens": 16, "gather_answers": 3,
+        "share_ppm": 1_000_000, "own_prompts": 2, "own_tokens": 16, "own_spread_s": 0,
+        "written_prompts": 4, "gather_answers": 3,
         "calibrations": {MODEL: calibration},
     });
     write_toml(&path, &config);

@@ -1,36 +1,46 @@
 //! One model, and miners that serve it by engines of their own under its name: which of them are convicted.
-//!
-//! Every miner runs the shipped programs. The Docker engine of a miner that cheats runs another image for the
-//! whitelisted one, so that its executors attest in good faith.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
-use muster_identity::wallet::{WalletPath, read_public_keys};
 use muster_protocol::ImageId;
-use muster_tests::{RunningSubnet, wait_for};
+use muster_tests::program_from_env;
 use serde_json::{Value, json};
 
-use crate::trusted_subnet::{TrustedSubnet, read_toml, write_toml};
+use crate::engine_trial::EngineTrial;
 
 const MODEL: &str = "tiny-engines";
-/// Longer than the slowest of these takes: a cheat in a tenth of the answers needs some hundred of them.
-const PATIENCE: Duration = Duration::from_secs(400);
+/// A Python with safetensors and numpy.
+const PYTHON: &str = "MUSTER_TEST_OPENAI_PYTHON";
+/// The engine that was built with libtorch.
+const LIBTORCH_PROGRAM: &str = "MUSTER_TEST_LLM_TORCH";
+/// Where an image has the libraries of a program that loads some.
+const LIBRARIES: &str = "/libraries";
 
-/// A miner's engine: the whitelisted program or the cheating one, and what its image adds to the arguments.
-struct MinerEngine {
+/// The program of a miner's engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum EngineProgram {
+    /// The whitelisted one.
+    Reference,
+    /// The one that cheats, with another model beside the whitelisted one if it serves that.
+    Cheating(Option<PathBuf>),
+    /// The whitelisted one with libtorch for its products, which loads libraries.
+    Libtorch,
+}
+
+/// A miner's engine, and what its image adds to the arguments.
+pub(crate) struct MinerEngine {
     name: &'static str,
-    is_cheat: bool,
+    program: EngineProgram,
     arguments: &'static [&'static str],
 }
 
-const fn honest(name: &'static str, arguments: &'static [&'static str]) -> MinerEngine {
+pub(crate) const fn honest(name: &'static str, arguments: &'static [&'static str]) -> MinerEngine {
     MinerEngine {
         name,
-        is_cheat: false,
+        program: EngineProgram::Reference,
         arguments,
     }
 }
@@ -38,9 +48,34 @@ const fn honest(name: &'static str, arguments: &'static [&'static str]) -> Miner
 const fn cheat(name: &'static str, arguments: &'static [&'static str]) -> MinerEngine {
     MinerEngine {
         name,
-        is_cheat: true,
+        program: EngineProgram::Cheating(None),
         arguments,
     }
+}
+
+impl MinerEngine {
+    const fn is_cheat(&self) -> bool {
+        matches!(self.program, EngineProgram::Cheating(_))
+    }
+}
+
+/// A model of three of the four blocks and half of the feed-forward units, made of the whitelisted one in this folder.
+/// `MUSTER_TEST_SMALLER_MODEL` names another one, such as `images/llm/train/train.py` makes.
+fn smaller_model(folder: &Path) -> PathBuf {
+    if let Some(named) = std::env::var_os("MUSTER_TEST_SMALLER_MODEL") {
+        return named.into();
+    }
+    let of_workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/llm");
+    let made = folder.join("smaller");
+    let mut shrink = Command::new(program_from_env(PYTHON).unwrap());
+    shrink
+        .arg(of_workspace.join("train/shrink.py"))
+        .arg(of_workspace.join("model"))
+        .arg(&made)
+        .args(["3", "256"]);
+    let ran = muster_tests::run(&mut shrink).unwrap();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    made
 }
 
 /// A program of the language model engine's workspace, as `cargo xtask test` builds it with optimisation.
@@ -56,13 +91,39 @@ fn program(name: &str) -> PathBuf {
     built
 }
 
+/// The file that a variable of the environment names.
+fn named_file(variable: &str) -> PathBuf {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    named.unwrap_or_else(|| {
+        std::panic::panic_any(format!("{variable} is not set; docs/llm/torch.md builds it"))
+    })
+}
+
+/// The libraries that a program loads, as `ldd` finds them, and the loader: each with its place in an image.
+fn libraries_of(program: &Path) -> Vec<(String, PathBuf)> {
+    let listed = Command::new("ldd").arg(program).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let place = |line: &str| {
+        let path = line.split_whitespace().find(|word| word.starts_with('/'))?;
+        let name = Path::new(path).file_name()?.to_str()?;
+        let is_loader = !line.contains("=>");
+        let inside = if is_loader {
+            path.to_owned()
+        } else {
+            format!("{LIBRARIES}/{name}")
+        };
+        Some((inside, PathBuf::from(path)))
+    };
+    listed.lines().filter_map(place).collect()
+}
+
 /// Loads an image with the model and this engine.
-async fn load(docker: &ContainerEngine, engine: &MinerEngine) -> ImageId {
+pub(crate) async fn load(docker: &ContainerEngine, engine: &MinerEngine) -> ImageId {
     let of_workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/llm");
-    let binary = if engine.is_cheat {
-        program("examples/cheating_llm")
-    } else {
-        program("muster-llm")
+    let binary = match &engine.program {
+        EngineProgram::Reference => program("muster-llm"),
+        EngineProgram::Cheating(_) => program("examples/cheating_llm"),
+        EngineProgram::Libtorch => named_file(LIBTORCH_PROGRAM),
     };
     let file = |path: String, from: &Path, mode| ImageFile {
         path,
@@ -70,59 +131,34 @@ async fn load(docker: &ContainerEngine, engine: &MinerEngine) -> ImageId {
         contents: std::fs::read(from).unwrap(),
     };
     let mut files = vec![file("/muster-llm".to_owned(), &binary, 0o755)];
-    for entry in std::fs::read_dir(of_workspace.join("model")).unwrap() {
-        let entry = entry.unwrap();
-        let path = format!("/model/{}", entry.file_name().into_string().unwrap());
-        files.push(file(path, &entry.path(), 0o644));
+    let mut folders = vec![("/model", of_workspace.join("model"))];
+    if let EngineProgram::Cheating(Some(other)) = &engine.program {
+        folders.push(("/other-model", other.clone()));
+    }
+    for (inside, folder) in folders {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let path = format!("{inside}/{}", entry.file_name().into_string().unwrap());
+            files.push(file(path, &entry.path(), 0o644));
+        }
+    }
+    let mut environment = Vec::new();
+    if engine.program == EngineProgram::Libtorch {
+        let loaded = libraries_of(&binary);
+        files.extend(loaded.into_iter().map(|(path, from)| file(path, &from, 0o755)));
+        environment.push(format!("LD_LIBRARY_PATH={LIBRARIES}"));
     }
     let words = ["/muster-llm", "serve"].iter().chain(engine.arguments);
     let archive = ImageArchive::new(&ImageContent {
         tag: format!("muster/engine-{}:1", engine.name),
         files,
         entrypoint: words.map(|word| (*word).to_owned()).collect(),
+        environment,
         ..ImageContent::default()
     });
     let archive = archive.unwrap();
     docker.load(archive.bytes).await.unwrap();
     archive.id
-}
-
-/// A Docker engine that runs one image for another, until it is dropped.
-struct SwappingEngine(Child);
-
-impl SwappingEngine {
-    fn start(socket: &Path, asked: ImageId, given: ImageId) -> Self {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("static");
-        let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let program = target.join(triple).join("debug/examples/swapping_engine");
-        let child = Command::new(program)
-            .arg("--socket")
-            .arg(socket)
-            .args(["--asked", &asked.0.hex(), "--given", &given.0.hex()])
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("`cargo xtask test` builds it");
-        let this = Self(child);
-        wait_for("a swapping engine", Duration::from_secs(20), || {
-            Ok(std::os::unix::net::UnixStream::connect(socket).ok())
-        })
-        .unwrap();
-        this
-    }
-}
-
-impl Drop for SwappingEngine {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn miner_name(index: usize) -> String {
-    match index {
-        0 => "miner".to_owned(),
-        _ => format!("miner-{}", index + 1),
-    }
 }
 
 /// Has the miners serve the model with these engines, and waits until each has the verdict that `is_done` accepts, by
@@ -133,108 +169,29 @@ fn audit(
 ) -> BTreeMap<&'static str, (String, u64)> {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let docker = runtime.block_on(ContainerEngine::connect("")).unwrap();
-    let whitelisted = honest("whitelisted", &[]);
-    let image = runtime.block_on(load(&docker, &whitelisted));
+    let load = |engine: &MinerEngine| runtime.block_on(load(&docker, engine));
+    let image = load(&honest("whitelisted", &[]));
     // Another arithmetic is another build: it confirms convictions on this one machine.
-    let second = runtime.block_on(load(&docker, &honest("second", &["--rounding", "f16"])));
+    let second = load(&honest("second", &["--rounding", "f16"]));
     let here = tempfile::tempdir().unwrap();
-    let services = here.path().join("models.toml");
-    let arguments = ["--socket", "/muster/http.sock", "--name", MODEL];
-    let entry = format!(
-        "[[services]]\nmodel = '{MODEL}'\nimage = '{image}'\nengine = 'reference'\nclass = 'always_on.test'\n\
-         args = {arguments:?}\ninput_price = 1000000\noutput_price = 2000000\n\
-         input_tokens_per_s = 1000\noutput_tokens_per_s = 100\n"
-    );
-    std::fs::write(&services, entry).unwrap();
-    let miners = engines.len().to_string();
-    let subnet = RunningSubnet::start_with(&[
-        "--services",
-        services.to_str().unwrap(),
-        "--miners",
-        &miners,
-        "--executors",
-        "1",
-        "--block-ms",
-        "200",
-    ]);
-    let subnet = subnet.unwrap();
-    let mut swapping = Vec::new();
-    for (index, engine) in engines.iter().enumerate() {
-        let given = runtime.block_on(load(&docker, engine));
-        let socket = here.path().join(format!("{index}.sock"));
-        swapping.push(SwappingEngine::start(&socket, image, given));
-        let name = miner_name(index);
-        let path = subnet.folder().join(format!("config/{name}.toml"));
-        let mut config = read_toml(&path);
-        let command = config["executor"]["command"].as_array_mut().unwrap();
-        let docker_host = format!("DOCKER_HOST=unix://{}", socket.display());
-        command.splice(0..0, [json!("/usr/bin/env"), json!(docker_host)]);
-        write_toml(&path, &config);
-        subnet.restart(&name).unwrap();
-    }
-    let this = TrustedSubnet::start(subnet);
     let calibration = here.path().join("calibration.json");
     let text = include_str!("../../vectors/audit-calibration.json");
     let mut measured: Value = serde_json::from_str(text).unwrap();
     measured["engine"] = json!(image);
     std::fs::write(&calibration, measured.to_string()).unwrap();
-    let path = this.path("config/validator.toml");
-    let mut config = read_toml(&path);
-    config["audit"] = json!({
-        "share_ppm": 1_000_000, "own_prompts": 16 * engines.len(), "own_tokens": 64,
-        "gather_answers": 12 * engines.len(), "calibrations": {MODEL: calibration},
-        "second_engines": {MODEL: {"image": second, "args": arguments}},
-    });
-    config["gateway"]["max_sessions"] = json!(engines.len());
-    config["gateway"]["min_sessions"] = json!(engines.len());
-    config["gateway"]["per_session"] = json!(1);
-    let of_model = |service: &Value| service["model"] == MODEL;
-    let services = config["gateway"]["services"].as_array_mut().unwrap();
-    services.retain(of_model);
-    write_toml(&path, &config);
-    this.name_it_to_the_validator();
-
-    let wallets = this.path("wallets");
-    let coldkey = |index: usize| {
-        let shown = read_public_keys(&WalletPath::new(&wallets, miner_name(index), "default"));
-        shown.unwrap().coldkey.unwrap().to_string()
+    let arguments = ["--socket", "/muster/http.sock", "--name", MODEL];
+    let trial = EngineTrial {
+        model: MODEL,
+        image,
+        engine: "reference",
+        arguments: arguments.map(str::to_owned).into(),
+        miners: engines.iter().map(|engine| (engine.name, load(engine))).collect(),
+        settings: json!({
+            "calibrations": {MODEL: calibration},
+            "second_engines": {MODEL: {"image": second, "args": arguments}},
+        }),
     };
-    let named: BTreeMap<String, &'static str> = engines
-        .iter()
-        .enumerate()
-        .map(|(index, engine)| (coldkey(index), engine.name))
-        .collect();
-    let ended = wait_for("all verdicts", PATIENCE, || {
-        let ran = this.subnet.muster(&["audit", "ls", "-n", "1000", "--json"])?;
-        let listed: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
-        let mut verdicts = BTreeMap::new();
-        for run in listed["runs"].as_array().into_iter().flatten() {
-            let name = named.get(run["coldkey"].as_str().unwrap_or_default());
-            if let (Some(name), Some(verdict)) = (name, run["verdict"].as_str()) {
-                let bundle = run["bundle"].as_str().unwrap_or_default().to_owned();
-                verdicts.entry(*name).or_insert((verdict.to_owned(), bundle));
-            }
-        }
-        let all = engines.iter().all(|engine| {
-            verdicts
-                .get(engine.name)
-                .is_some_and(|(verdict, _)| is_done(engine.name, verdict))
-        });
-        Ok(all.then_some(verdicts))
-    });
-    let ended = ended.unwrap_or_else(|error| std::panic::panic_any(format!("{error}\n{}", this.logs())));
-    let scored = |bundle: &str| {
-        let explained = this
-            .subnet
-            .muster(&["audit", "explain", bundle, "--json"])
-            .unwrap();
-        let explained: Value = serde_json::from_str(&explained.stdout).unwrap();
-        explained["counts"]["scored"].as_u64().unwrap()
-    };
-    ended
-        .into_iter()
-        .map(|(name, (verdict, bundle))| (name, (verdict, scored(&bundle))))
-        .collect()
+    trial.run(is_done, |_, _| ())
 }
 
 /// `cargo xtask soak`: six engines, two references and 16 prompts for each in every bucket.
@@ -249,19 +206,47 @@ fn cheaper_engines_are_convicted_and_honest_arithmetic_is_not() {
         cheat("skip", &["--cheat", "skip"]),
         cheat("wrong-sampler", &["--cheat", "wrong-sampler"]),
     ];
+    expect_cheats_alone_convicted(&engines);
+}
+
+/// `cargo xtask soak`: another model under the whitelisted name.
+#[test]
+#[ignore = "soak: two engines and two references on two cores take minutes, so `cargo xtask soak` runs it"]
+fn a_smaller_model_is_convicted_beside_an_honest_miner() {
+    let here = tempfile::tempdir().unwrap();
+    let smaller = MinerEngine {
+        program: EngineProgram::Cheating(Some(smaller_model(here.path()))),
+        ..cheat(
+            "smaller",
+            &["--cheat", "other-model", "--cheat-model", "/other-model"],
+        )
+    };
+    expect_cheats_alone_convicted(&[honest("f32", &[]), smaller]);
+}
+
+/// Has the miners serve until every cheat is convicted; the others have to be consistent then.
+fn expect_cheats_alone_convicted(engines: &[MinerEngine]) {
     let is_cheat = |name: &str| {
         engines
             .iter()
-            .any(|engine| engine.name == name && engine.is_cheat)
+            .any(|engine| engine.name == name && engine.is_cheat())
     };
-    let verdicts = audit(&engines, |name, verdict| {
-        !is_cheat(name) || verdict == "convicted"
-    });
+    let verdicts = audit(engines, |name, verdict| !is_cheat(name) || verdict == "convicted");
     println!("{verdicts:?}");
     for (name, (verdict, _)) in &verdicts {
         let expected = if is_cheat(name) { "convicted" } else { "consistent" };
         assert_eq!(verdict, expected, "{name}: {verdicts:?}");
     }
+}
+
+#[test]
+#[ignore = "needs MUSTER_TEST_LLM_TORCH, the engine built with libtorch as docs/llm/torch.md says: 600 MB and ten minutes"]
+fn libtorch_is_an_honest_engine_beside_a_cheat() {
+    let libtorch = MinerEngine {
+        program: EngineProgram::Libtorch,
+        ..honest("libtorch", &["--backend", "torch"])
+    };
+    expect_cheats_alone_convicted(&[libtorch, cheat("int4", &["--cheat", "int4"])]);
 }
 
 /// `cargo xtask soak`: the cheat needs some hundred answers.
@@ -275,4 +260,27 @@ fn a_cheat_in_a_tenth_of_the_answers_is_convicted_beside_an_honest_miner() {
     let verdicts = audit(&engines, |name, verdict| name == "f32" || verdict == "convicted");
     println!("{verdicts:?}");
     assert_eq!(verdicts["f32"].0, "consistent", "{verdicts:?}");
+}
+
+/// `cargo xtask soak`: five engines, two references and 16 prompts for each in every bucket.
+#[test]
+#[ignore = "soak: five engines on two cores take minutes, so `cargo xtask soak` runs it"]
+fn ids_of_an_honest_answer_beside_cheaper_text_convict_and_honest_machines_stay_consistent() {
+    let engines = [
+        honest("f32", &[]),
+        honest("f16", &["--rounding", "f16"]),
+        honest("bf16", &["--rounding", "bf16"]),
+        cheat("other-text", &["--cheat", "other-text"]),
+        cheat("other-prompt", &["--cheat", "other-prompt"]),
+    ];
+    let is_cheat = |name: &str| name.starts_with("other");
+    let verdicts = audit(&engines, |name, verdict| {
+        !is_cheat(name) || verdict == "convicted"
+    });
+    println!("{verdicts:?}");
+    for (name, (verdict, scored)) in &verdicts {
+        let expected = if is_cheat(name) { "convicted" } else { "consistent" };
+        assert_eq!(verdict, expected, "{name}: {verdicts:?}");
+        assert!(*scored > 0, "{name}: {verdicts:?}");
+    }
 }

@@ -2,12 +2,18 @@
 //! references of spot checks, and loses nothing when it is killed.
 
 #[cfg(test)]
+mod audit_kills;
+#[cfg(test)]
 mod audits;
 #[cfg(test)]
 mod cheating_engine;
 #[cfg(test)]
+mod engine_trial;
+#[cfg(test)]
 mod engines;
 #[cfg(test)]
 mod jobs;
+#[cfg(test)]
+mod llama_cpp;
 #[cfg(test)]
 mod trusted_subnet;

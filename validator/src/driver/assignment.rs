@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
+use muster_checkpoint_record::may_return;
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_job_queue::ExecutorLine;
 use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
@@ -24,11 +25,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::JobDrivers;
-use super::cancellation::CancelSignal;
 use super::miner_pool::{MinerPool, line_of};
 use crate::config::TimingConfig;
 use crate::state::ValidatorState;
 use crate::store::{NewAttempt, StoredAttempt};
+use muster_running_jobs::CancelSignal;
 
 /// The result of looking for a miner.
 pub(super) enum Assignment {
@@ -183,7 +184,8 @@ pub(super) async fn assign(
     let is_own = state.is_own(request);
     // None that was asked before: a miner that was busy is asked again only after the job has waited. No
     // other miner stands in for the trusted one; the ledger remembers that it was busy.
-    let asked = earlier.iter().map(|attempt| attempt.miner);
+    let asked = earlier.iter().filter(|attempt| !may_return(attempt));
+    let asked = asked.map(|attempt| attempt.miner);
     let asked = asked.filter(|_| is_own || !request.on_trusted_miner).collect();
     let pool = pool_of(drivers, request);
     let avoided = avoided_owners(earlier, &metagraph);
@@ -272,7 +274,7 @@ fn reserved_us(state: &ValidatorState, request: &JobRequest) -> u64 {
 /// may be asked again, because no other miner runs its jobs.
 fn tried_miners(line: ExecutorLine, earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
     let real = earlier.iter().filter(|attempt| !attempt.was_declined_as_busy());
-    let real = real.filter(|_| !line.on_trusted_miner);
+    let real = real.filter(|attempt| !line.on_trusted_miner && !may_return(attempt));
     real.map(|attempt| attempt.miner).collect()
 }
 
@@ -378,6 +380,7 @@ fn new_attempt(
         request,
         plan: &plan,
         features: FeatureSet::NONE,
+        checkpoints: None,
     };
     NewAttempt {
         receipt: messages.started_receipt(now),
@@ -389,6 +392,7 @@ fn new_attempt(
             address: chosen.address,
             machine: Attempt::new(plan, now),
             started_at: now,
+            has_checkpoint: false,
         },
         decision,
         block: state.subnet.head(),

@@ -7,10 +7,8 @@
 
 mod assignment;
 mod attempt_runner;
-mod cancellation;
-mod final_report;
-mod ledger;
 mod miner_pool;
+mod partial_pay;
 mod queue;
 mod unmatched;
 
@@ -19,6 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::Metagraph;
+use muster_checkpoint_record::CheckpointRecord;
+use muster_checkpoints::ResumeDecision;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::backend::JobNews;
 use muster_gateway::own_jobs::OwnJobs;
@@ -37,19 +37,18 @@ use muster_protocol::wire::miner::ExecutorManifest;
 use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_routing::{CacheKey, MinerLedger, RouteDecision};
+use muster_running_jobs::{CancelSignal, RunningJobs};
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
 
 use crate::metrics::{count_attempt, count_job};
 use crate::state::ValidatorState;
-use crate::store::{NewAttempt, StoredAttempt};
+use crate::store::{NewAttempt, StoredAttempt, ended_attempts, restore_ledger};
 use assignment::Assignment;
 use attempt_runner::{AttemptEnd, AttemptRunner};
-use cancellation::{CancelSignal, RunningJobs};
-use final_report::export_trace;
-pub(crate) use final_report::read_final_metadata;
 use miner_pool::line_of;
+use muster_job_messages::job_spans::export_trace;
 pub(crate) use queue::FirstStep;
 use queue::{ReturningJob, WaitingJobs};
 
@@ -130,7 +129,7 @@ impl JobDrivers {
         greeting: Option<String>,
     ) -> Result<Arc<Self>, StoreError> {
         let windows = state.config.routing.windows();
-        let ledger = ledger::restore_ledger(&state.store, windows, state.clock.now()).await?;
+        let ledger = restore_ledger(&state.store, windows, state.clock.now()).await?;
         let (channels, unmatched) = MinerLink::new(LinkSetup {
             keypair: state.keypair.clone(),
             clock: Arc::clone(&state.clock),
@@ -382,14 +381,16 @@ impl JobDrivers {
             let channel = channel.take().unwrap_or_else(|| self.channel_of(&attempt));
             let mut runner =
                 AttemptRunner::new(self, &request, attempt, receipts, channel, resumed).after(&attempts);
-            let outcome = match runner.run(&mut cancel).await? {
-                AttemptEnd::Stopped => {
-                    runner.hang_up().await;
-                    return Ok(());
-                }
-                AttemptEnd::Ended(outcome) => add_complaint(outcome, runner.complaint()),
+            runner.begin_checkpoints(&attempts).await?;
+            let AttemptEnd::Ended(outcome) = runner.run(&mut cancel).await? else {
+                runner.hang_up().await;
+                return Ok(());
             };
+            let outcome = add_complaint(outcome, runner.complaint());
             attempts.push(runner.attempt().clone());
+            if matches!(outcome, Outcome::Completed(_)) {
+                runner.pay_predecessor().await?;
+            }
             let took = self.state.clock.now().since(runner.attempt().started_at);
             wait.deadline = wait.deadline.plus(took);
             count_attempt(&outcome, took);
@@ -456,8 +457,15 @@ impl JobDrivers {
         cancel: &CancelSignal,
     ) -> Result<RetryContext, StoreError> {
         let last = attempts.last();
+        let record = CheckpointRecord::read(&self.state.store, request).await?;
+        let had_executor = last.is_some_and(|last| last.machine.ready_at().is_some());
+        let decision = record
+            .as_ref()
+            .filter(|_| had_executor)
+            .map(|record| record.decide(attempts));
         Ok(RetryContext {
-            attempts: self.count_attempts(request, attempts),
+            goes_on: decision.map(|decision| matches!(decision, ResumeDecision::GoOn { .. })),
+            attempts: self.count_attempts(request, attempts, record.as_ref()),
             max_attempts: self.state.config.routing.max_attempts,
             slow_images: count_slow_images(attempts),
             image_elsewhere: last.is_some_and(|last| self.is_image_elsewhere(request, last.miner)),
@@ -526,10 +534,18 @@ impl JobDrivers {
 
     /// The attempts that count against the most that a job may have. A user's job waits while miners are busy, so their
     /// word for it does not count, and one for the trusted miner waits while that miner is away.
-    fn count_attempts(&self, request: &JobRequest, attempts: &[StoredAttempt]) -> u32 {
+    fn count_attempts(
+        &self,
+        request: &JobRequest,
+        attempts: &[StoredAttempt],
+        record: Option<&CheckpointRecord>,
+    ) -> u32 {
         let is_own = self.state.is_own(request);
+        let counts = record.map_or_else(|| vec![true; attempts.len()], |record| record.counts(attempts));
         let counted = attempts
             .iter()
+            .zip(counts)
+            .filter_map(|(attempt, counts)| counts.then_some(attempt))
             .filter(|attempt| is_own || !attempt.was_declined_as_busy())
             .filter(|attempt| is_own || !request.on_trusted_miner || !attempt.was_out_of_reach());
         u32::try_from(counted.count()).unwrap_or(u32::MAX)
@@ -564,7 +580,7 @@ impl JobDrivers {
         since: Timestamp,
     ) -> Result<(), StoreError> {
         let (job, now) = (request.uuid, self.state.clock.now());
-        let attempts = final_report::ended_attempts(attempts);
+        let attempts = ended_attempts(attempts);
         let is_own = self.state.is_own(request);
         let outcome = if is_own {
             excuse_own_cancellation(outcome)
@@ -584,7 +600,8 @@ impl JobDrivers {
         };
         let trace = trace_job(request.traceparent(), times, &attempts);
         export_trace(job, &trace, &outcome);
-        let metadata = final_metadata(&outcome, &attempts, receipts, Some(trace));
+        let decisions = self.state.store.told_routes(job).await?;
+        let metadata = final_metadata(&outcome, &attempts, receipts, Some(trace), decisions);
         self.state.store.close_job(job, &outcome, &metadata, now).await?;
         self.own_jobs.end(job, describe(&outcome));
         Ok(())

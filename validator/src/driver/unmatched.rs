@@ -49,6 +49,8 @@ pub(super) async fn answer(
         MessageMeaning::Machines(notice) => drivers.claims.note_machines(miner, *notice),
         // Specs say nothing without the class of their attempt.
         MessageMeaning::Specs(_) | MessageMeaning::Ignored => {}
+        // The attempt is over here; its executor goes on telling until it has ended there.
+        MessageMeaning::Checkpoint(_) => {}
     }
     Ok(None)
 }
@@ -92,6 +94,8 @@ async fn answer_event(
         .find(|receipt| receipt.kind() == ReceiptKind::Finished);
     let receipt = match issued {
         Some(receipt) => receipt,
+        // Its pay is known once another attempt has gone on from its checkpoint, or the job is over.
+        None if ended.has_checkpoint && state.store.is_open_attempt(attempt).await? => return Ok(None),
         // The validator gave the attempt up before the miner accepted it, and the miner ran it all the same: it is
         // over, and pays nothing.
         None => {

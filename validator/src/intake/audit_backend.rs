@@ -4,13 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use futures_util::future::BoxFuture;
 use muster_audit_runner::{AuditBackend, AuditCalls, AuditDeps, AuditRunner, RunnerExchange};
 use muster_chain::{BlockNumber, Metagraph};
 use muster_gateway::Gateway;
-use muster_gateway::fresh_session::{FreshQuestion, OnAnswer};
-use muster_gateway::trusted_sessions::TrustedSessions;
+use muster_gateway::logged_session::{OnAnswer, OwnQuestion};
+use muster_gateway::miner_sessions::MinerSessions;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, MinerKey};
 use muster_session_pool::Service;
@@ -31,7 +30,7 @@ struct ValidatorAudits {
 pub(crate) async fn open_audits(
     state: &Arc<ValidatorState>,
     gateway: Option<&Gateway>,
-    trusted: Option<TrustedSessions>,
+    trusted: Option<MinerSessions>,
 ) -> Result<Option<AuditRunner>, StoreError> {
     let Some(gateway) = gateway else {
         return Ok(None);
@@ -145,7 +144,7 @@ impl AuditBackend for ValidatorAudits {
         &'a self,
         miner: MinerKey,
         model: &'a str,
-        questions: Vec<FreshQuestion>,
+        questions: Vec<OwnQuestion>,
         answered: OnAnswer<'a>,
     ) -> BoxFuture<'a, Result<usize, String>> {
         Box::pin(async move {
@@ -154,10 +153,10 @@ impl AuditBackend for ValidatorAudits {
         })
     }
 
-    fn ask(&self, body: Bytes, client: Digest) -> BoxFuture<'_, Result<String, String>> {
+    fn ask(&self, question: OwnQuestion) -> BoxFuture<'_, Result<String, String>> {
         Box::pin(async move {
             let gateway = self.gateway.as_ref().ok_or("the validator has no gateway")?;
-            let asked = gateway.ask(body, client).await;
+            let asked = gateway.ask(question).await;
             asked.map_err(|error| error.to_string())
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_gateway::backend::{StreamingJobOrder, ValidatorBackend};
-use muster_gateway::trusted_sessions::TrustedSessions;
+use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::{Gateway, GatewayDeps};
 use muster_protocol::{JobId, ValidatorKey};
 
@@ -36,12 +36,13 @@ pub(crate) async fn open_gateway(jobs: OwnJobIntake) -> Result<Option<Gateway>, 
 }
 
 /// Sessions on the trusted miner, for the validator's own checks; `None` if the configuration names no such miner.
-pub(crate) fn trusted_sessions(jobs: &OwnJobIntake) -> Option<TrustedSessions> {
+pub(crate) fn trusted_sessions(jobs: &OwnJobIntake) -> Option<MinerSessions> {
     let state = &jobs.state;
     let own = state.config.trusted_miner.miner()?;
-    Some(TrustedSessions {
+    Some(MinerSessions {
         backend: Arc::new(jobs.clone()),
         miner: own.miner,
+        is_trusted: true,
         skew: state.config.gateway.skew(),
         clock: Arc::clone(&state.clock),
         tasks: state.tasks.clone(),

@@ -18,7 +18,7 @@ use muster_store::StoreError;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use crate::driver::{FirstAttempt, FirstStep, JobDrivers, read_final_metadata};
+use crate::driver::{FirstAttempt, FirstStep, JobDrivers};
 use crate::metrics::count_job;
 use crate::state::ValidatorState;
 use crate::store::JobAdmission;
@@ -138,7 +138,7 @@ impl JobIntake {
             Admission::Repeat | Admission::Admit => {
                 tracing::debug!(job = %id, "the facilitator repeats a job");
                 acknowledged.await;
-                let metadata = read_final_metadata(&state.store, id).await?;
+                let metadata = state.store.final_metadata(id).await?;
                 state.store.repeat(id, metadata.as_ref()).await
             }
             Admission::Refuse(details) => self.refuse(id, frame, details).await,
@@ -241,7 +241,7 @@ impl JobIntake {
             tracing::info!(%job, reason, "a user calls a job off");
             return self.drivers.cancel(job, &reason).await;
         }
-        match read_final_metadata(store, job).await? {
+        match store.final_metadata(job).await? {
             Some(metadata) => store.repeat(job, Some(&metadata)).await,
             None => {
                 tracing::debug!(%job, "a user calls off a job that is unknown or is being called off already");

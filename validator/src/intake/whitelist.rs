@@ -38,11 +38,11 @@ pub(crate) fn whitelist_frame(config: &Config) -> Option<String> {
         return None;
     }
     // Graders come first, so that they stay on the list however many services follow.
-    let seconds = config
+    let references = config
         .audit
-        .second_services(served.as_deref().unwrap_or_default());
+        .reference_services(served.as_deref().unwrap_or_default());
     let all = config.grading.services().chain(served.into_iter().flatten());
-    let all = all.chain(seconds);
+    let all = all.chain(references);
     Some(encode(&ToMiner::MusterWhitelist(whitelist_notice(all))))
 }
 

@@ -17,7 +17,6 @@ mod burns;
 mod capacity;
 mod contradictions;
 mod epochs;
-mod receipt_gate;
 mod score_cycle;
 mod submission;
 
@@ -27,8 +26,7 @@ use muster_chain::ChainError;
 use muster_grading_runner::GradingRunner;
 use muster_store::StoreError;
 
-pub(crate) use muster_subnet_view::BlockTimes;
-pub(crate) use receipt_gate::ScoringGate;
+pub(crate) use muster_subnet_view::{BlockTimes, ScoringGate};
 
 use crate::state::ValidatorState;
 

@@ -18,6 +18,7 @@ use muster_session_pool::Service;
 use muster_validator_config::TrustedMinerConfig;
 use serde_json::{Value, json};
 
+use crate::audit_kills::hold_audits;
 use crate::cross_checks::report;
 use crate::support::fleet::Fleet;
 use crate::support::miner::Miner;
@@ -46,10 +47,6 @@ pub(crate) struct Audited {
 }
 
 impl Audited {
-    async fn start(miner: &Miner, trusted: &Miner, is_mortal: bool) -> Self {
-        Self::start_in(World::new(&[miner]).await, trusted, is_mortal).await
-    }
-
     /// A validator in a world whose first miner serves the model.
     pub(crate) async fn start_in(world: World, trusted: &Miner, is_mortal: bool) -> Self {
         Self::start_with(world, trusted, is_mortal, |_| {}).await
@@ -82,6 +79,7 @@ impl Audited {
         };
         world.config.audit.share_ppm = Some(1_000_000);
         world.config.audit.own_prompts = OWN_PROMPTS;
+        world.config.audit.own_spread_s = 0;
         world.config.audit.gather_answers = 1_000;
         world.config.audit.appeal_answers = 16;
         world.config.audit.calibrations = [("tiny".to_owned(), PathBuf::from(&file))].into();
@@ -102,6 +100,23 @@ impl Audited {
         }
     }
 
+    /// Starts the validator again, on the same store and with the gateway at another address.
+    pub(crate) async fn restart(&mut self) {
+        self.world.start_mortal();
+        self.world.facilitator.accept().await;
+        loop {
+            if let ToFacilitator::MusterGateway(notice) = self.world.facilitator.receive().await {
+                self.gateway = notice.url.unwrap();
+                return;
+            }
+        }
+    }
+
+    /// The address of the gateway.
+    pub(crate) fn gateway(&self) -> &str {
+        &self.gateway
+    }
+
     pub(crate) async fn ask(&self) {
         let request = reqwest::Client::new()
             .post(format!("{}/v1/chat/completions", self.gateway))
@@ -109,8 +124,24 @@ impl Audited {
             .body(r#"{"model":"tiny","messages":[{"role":"user","content":"well?"}]}"#);
         let answer = within("an answer", request.send()).await.unwrap();
         assert_eq!(answer.status(), 200);
-        // The body ends once the answer is stored.
+        let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
         answer.bytes().await.unwrap();
+        self.stored_proof(&id).await;
+    }
+
+    /// The proof of an answer. A client that knows the length of a body may have read it before the answer is stored.
+    pub(crate) async fn stored_proof(&self, id: &str) -> Value {
+        within("a stored answer", async {
+            loop {
+                let request = reqwest::Client::new().get(format!("{}/v1/proofs/{id}", self.gateway));
+                let answer = request.bearer_auth("key").send().await.unwrap();
+                if answer.status() == 200 {
+                    return answer.json().await.unwrap();
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
     }
 
     pub(crate) async fn bucket(&self, number: u64) -> Value {
@@ -183,7 +214,7 @@ impl Audited {
     }
 
     /// The bundle of an audit, byte for byte.
-    async fn bundle(&self, run: &Value) -> String {
+    pub(crate) async fn bundle(&self, run: &Value) -> String {
         let path = format!("/v0/audits/{}", run["bundle"].as_str().unwrap());
         let url = self.world.status_url(&path).await;
         reqwest::get(url).await.unwrap().text().await.unwrap()
@@ -201,6 +232,18 @@ impl Audited {
 }
 
 impl Audited {
+    /// The newest audit once it has ended. Answers that wait are audited now, unless the validator has begun by itself.
+    pub(crate) async fn next_audit(&self) -> Value {
+        self.audit_again().await;
+        let listed = self.world.get("/v0/audits/runs").await;
+        let newest = listed["runs"][0].clone();
+        assert!(
+            !newest["ended_at"].is_null(),
+            "an order waits for the audits before it: {listed}"
+        );
+        newest
+    }
+
     /// The audits of what has gathered now.
     pub(crate) async fn audit_again(&self) -> Value {
         let ended = self.world.ask(reqwest::Method::POST, "/v0/audits/runs").await;
@@ -216,19 +259,56 @@ async fn audited(program: axum::Router, story: impl AsyncFnOnce(&Audited)) {
     with_validator(program, false, told).await;
 }
 
-async fn with_validator(program: axum::Router, is_mortal: bool, story: impl AsyncFnOnce(&mut Audited)) {
+pub(crate) async fn with_validator(
+    program: axum::Router,
+    is_mortal: bool,
+    story: impl AsyncFnOnce(&mut Audited),
+) {
     with_fleets((program, reference()), None, is_mortal, story).await;
 }
 
 /// A validator whose miner runs the first program and whose references run the second one.
 pub(crate) async fn with_fleets(
-    (program, reference): (axum::Router, axum::Router),
+    programs: (axum::Router, axum::Router),
     witness: Option<Arc<TestWitness>>,
     is_mortal: bool,
     story: impl AsyncFnOnce(&mut Audited),
 ) {
+    with_configured(
+        programs,
+        witness,
+        is_mortal,
+        |_: &mut muster_validator::Config| {},
+        async |audited, _| {
+            story(audited).await;
+        },
+    )
+    .await;
+}
+
+/// The same, with a change of the validator's configuration.
+pub(crate) async fn with_configured_fleets(
+    programs: (axum::Router, axum::Router),
+    configure: impl FnOnce(&mut muster_validator::Config),
+    story: impl AsyncFnOnce(&mut Audited),
+) {
+    with_configured(programs, None, false, configure, async |audited, _| {
+        story(audited).await;
+    })
+    .await;
+}
+
+/// The same with a change of the validator's configuration; the story is given the validator's own miner, too.
+pub(crate) async fn with_configured(
+    (program, reference): (axum::Router, axum::Router),
+    witness: Option<Arc<TestWitness>>,
+    is_mortal: bool,
+    configure: impl FnOnce(&mut muster_validator::Config),
+    story: impl AsyncFnOnce(&mut Audited, &Fleet),
+) {
     let (mut miner, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
-    let mut audited = Audited::start(&miner, &trusted, is_mortal).await;
+    let world = World::new(&[&miner]).await;
+    let mut audited = Audited::start_with(world, &trusted, is_mortal, configure).await;
     let fleet = Fleet::of_program(&miner.keypair, program);
     if let Some(witness) = witness {
         fleet.set_witness(witness);
@@ -238,11 +318,12 @@ pub(crate) async fn with_fleets(
     let miners = Tasks::new();
     // One executor more than the gateway has sessions.
     drop(miners.spawn("a miner", async move { fleet.stand(&mut miner, 2).await }));
+    let own = references.clone();
     // Two references, and two that an earlier process of the validator may have left.
     drop(miners.spawn("the own miner", async move {
-        references.stand(&mut trusted, 4).await;
+        own.stand(&mut trusted, 4).await;
     }));
-    story(&mut audited).await;
+    story(&mut audited, &references).await;
     drop(audited.folder);
 }
 
@@ -334,8 +415,11 @@ async fn nonces_follow_from_a_key_that_is_told_once_it_is_not_used_any_more() {
         assert_eq!(early.status(), 404);
         let said = early.json::<Value>().await.unwrap().to_string();
         assert!(said.contains("from block 600 on"), "{said}");
-        audited.world.chain.seal_to(600);
-        audited.world.seen(600).await;
+        // In steps, since each bucket on the way has its prompts and its draw.
+        for block in [200, 400, 600] {
+            audited.world.chain.seal_to(block);
+            audited.world.seen(block).await;
+        }
         let told = within("the key", async {
             loop {
                 let told: Value = reqwest::get(&url).await.unwrap().json().await.unwrap();
@@ -358,7 +442,22 @@ async fn nonces_follow_from_a_key_that_is_told_once_it_is_not_used_any_more() {
         let nonces = replay(&bundle).unwrap().nonces.unwrap();
         // The user may have asked before the validator had its first block, and an own prompt never is.
         assert!(nonces.derived >= 16 && nonces.foreign <= 1, "{nonces:?}");
-        assert!(bundle.contains(r#""format":"muster/audit-bundle/2""#));
+        assert!(bundle.contains(r#""format":"muster/audit-bundle/3""#));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_machine_is_started_for_a_calibration_of_another_image() {
+    audited(model(true, None), async |audited| {
+        let mut other = calibration();
+        other.engine = Digest::of(b"the image before");
+        let file = audited.folder.path().join("calibration.json");
+        std::fs::write(file, other.to_text()).unwrap();
+        let run = audited.audit().await;
+        let reason = run["reason"].as_str().unwrap();
+        assert!(reason.contains("calibration is of the image"), "{run}");
+        assert_eq!((&run["verdict"], &run["scored"]), (&Value::Null, &json!(0)));
     })
     .await;
 }
@@ -414,15 +513,19 @@ async fn a_validator_that_is_killed_while_references_score_goes_on_and_leaves_no
         })
         .await;
         audited.world.kill();
+        let (held, go) = hold_audits();
+        audited.world.config.audit.observer = held;
         audited.world.start_mortal();
         audited.world.facilitator.accept().await;
         let runs = audited.world.get("/v0/audits/runs").await;
         let killed = &runs["runs"][0];
+        assert_eq!(killed["state"], "interrupted", "{runs}");
         assert_eq!(killed["reason"], "the validator was restarted", "{runs}");
         assert_eq!(killed["verdict"], Value::Null, "{runs}");
         assert_eq!(audited.world.get("/v0/audits").await["audits"], json!([]));
+        go.send_replace(true);
         audited.world.seen(62).await;
-        let run = audited.audit().await;
+        let run = audited.next_audit().await;
         assert_eq!(run["verdict"], "convicted", "{run}");
         let left = run["answers"].as_u64().unwrap();
         assert!(
@@ -483,7 +586,7 @@ async fn tested(share_ppm: u32, planted: axum::Router) -> Value {
         audited.world.chain.seal_to(63);
         until_tested(&audited.world, "judged").await
     };
-    // As in `with_fleets`.
+    // As in `with_configured`: each of these waits for a further connection until its time is over.
     let miners = Tasks::new();
     drop(miners.spawn("a miner", async move { fleet.stand(&mut miner, 1).await }));
     drop(miners.spawn("the own miner", async move { own.stand(&mut trusted, 2).await }));

@@ -74,6 +74,7 @@ impl ObservedJob {
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobMetrics(_)
+            | ToFacilitator::MusterJobCheckpoints(_)
             | ToFacilitator::MusterJobCheck(_)
             | ToFacilitator::MusterRefund(_)
             | ToFacilitator::MusterGateway(_)) => panic!("not expected here: {other:?}"),

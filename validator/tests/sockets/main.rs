@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod accounts;
 #[cfg(test)]
+mod audit_kills;
+#[cfg(test)]
 mod audit_runs;
 #[cfg(test)]
 mod audit_witness;
@@ -26,6 +28,8 @@ mod cross_checks;
 #[cfg(test)]
 mod facilitator_faults;
 #[cfg(test)]
+mod false_ids;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod gateway;
@@ -44,11 +48,17 @@ mod operator_pages;
 #[cfg(test)]
 mod organic;
 #[cfg(test)]
+mod own_prompts;
+#[cfg(test)]
 mod pay;
 #[cfg(test)]
 mod queue;
 #[cfg(test)]
+mod reported_answers;
+#[cfg(test)]
 mod retries;
+#[cfg(test)]
+mod seeded_engines;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

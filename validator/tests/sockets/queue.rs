@@ -41,6 +41,7 @@ fn job_with(user: &str, at: i64, terms: JobTerms) -> JobRequest {
         account: None,
         terms: Some(terms),
         signature: Some(signature),
+        checkpoints: None,
     }));
     job
 }

@@ -18,7 +18,9 @@ use tokio::sync::watch;
 use crate::audit_runs::Audited;
 use crate::support::fleet::Fleet;
 use crate::support::miner::Miner;
-use crate::support::model::{halting_reference, lying_reference, model, reference};
+use crate::support::model::{
+    accusing_reference, halting_reference, lying_reference, model, model_of_other_text, reference,
+};
 use crate::support::{World, within};
 
 /// A conviction of //Cheat, which belongs to //CheatOwner, by //Auditor.
@@ -197,9 +199,10 @@ async fn test_itself(world: &World) {
     store.close().await;
 }
 
-/// Tells a story about a second validator, with references of this program, that reads the pages of the first.
+/// Tells a story about a second validator, with references of this program, that reads the pages of the first. Its
+/// chain has all blocks that the first's bundles name.
 async fn following(
-    pages: SocketAddr,
+    (first, pages): (&Convicting, SocketAddr),
     scorer: axum::Router,
     is_mortal: bool,
     story: impl AsyncFnOnce(&mut Audited),
@@ -207,6 +210,7 @@ async fn following(
     let (named, miner) = (Miner::open("//Validator").await, Miner::open("//Miner").await);
     let mut trusted = Miner::open("//TrustedOfB").await;
     let world = reader("//B", &[(&named, pages)], &[&miner]).await;
+    world.chain.seal_to(first.audited.world.chain.height());
     let mut audited = Audited::start_in(world, &trusted, is_mortal).await;
     let references = Fleet::of_program(&trusted.keypair, scorer);
     tokio::select! {
@@ -219,7 +223,7 @@ async fn following(
 async fn a_conviction_is_adopted_by_a_validator_whose_own_reference_agrees() {
     let pages = address();
     convicting(model(true, None), reference(), pages, async |first| {
-        following(pages, reference(), false, async |second| {
+        following((first, pages), reference(), false, async |second| {
             let list = offer(&second.world, "adopted", "tokens differ").await;
             let adopted = &list["audits"][0];
             assert_eq!(adopted["digest"], first.bundle, "{list}");
@@ -246,8 +250,8 @@ async fn a_conviction_is_adopted_by_a_validator_whose_own_reference_agrees() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_conviction_with_forged_scores_is_refused() {
     let pages = address();
-    convicting(model(false, None), lying_reference(), pages, async |_| {
-        following(pages, reference(), false, async |second| {
+    convicting(model(false, None), lying_reference(), pages, async |first| {
+        following((first, pages), reference(), false, async |second| {
             let list = offer(&second.world, "refused", "the own reference differs").await;
             assert_eq!(list["audits"], json!([]), "{list}");
             assert_eq!(page(&second.world).await.endorsements, Vec::<String>::new());
@@ -258,13 +262,39 @@ async fn a_conviction_with_forged_scores_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conviction_by_false_ids_is_adopted_by_a_validator_whose_own_reference_finds_them_too() {
+    let pages = address();
+    convicting(model_of_other_text(), reference(), pages, async |first| {
+        following((first, pages), reference(), false, async |second| {
+            let list = offer(&second.world, "adopted", "0 of 320 tokens differ").await;
+            assert_eq!(list["audits"][0]["digest"], first.bundle, "{list}");
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conviction_by_invented_false_ids_is_refused() {
+    let pages = address();
+    convicting(model(false, None), accusing_reference(), pages, async |first| {
+        following((first, pages), reference(), false, async |second| {
+            let list = offer(&second.world, "refused", "the own reference differs").await;
+            assert_eq!(list["audits"], json!([]), "{list}");
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_validator_that_is_killed_while_it_scores_has_adopted_nothing_and_adopts_later() {
     let pages = address();
-    convicting(model(true, None), reference(), pages, async |_| {
+    convicting(model(true, None), reference(), pages, async |first| {
         let (asked, was_asked) = watch::channel(false);
         let (open, gate) = watch::channel(false);
         let scorer = halting_reference(asked, gate);
-        following(pages, scorer, true, async |second| {
+        following((first, pages), scorer, true, async |second| {
             let world = &mut second.world;
             listed(world, "a bundle that is scored", |_| *was_asked.borrow()).await;
             world.kill();

@@ -94,6 +94,54 @@ async fn an_authors_verdict_is_lifted_by_its_own_later_one_and_by_the_operators_
     }
 }
 
+#[tokio::test]
+async fn a_conviction_counts_until_its_author_finds_the_coldkey_consistent() {
+    for (_test, store) in each().await {
+        store.note_chain("0xa", BlockNumber(9), NOW(1)).await.unwrap();
+        let later = |verdict: &str, at| AdoptedAudit {
+            verdict: verdict.to_owned(),
+            ..audit(verdict, 1, "tiny", 1_000, at)
+        };
+        let convicted = audit("convicted", 1, "tiny", 0, 1);
+        let author = convicted.author.unwrap();
+        store.put_audit(&convicted, "{}").await.unwrap();
+        let says_less = [
+            "unproven(no scored answers)",
+            "unproven(no calibration)",
+            "weak",
+            "suspect",
+        ];
+        for (verdict, at) in says_less.into_iter().zip(2..) {
+            store.put_audit(&later(verdict, at), "{}").await.unwrap();
+            let counting = store.counting_audits().await.unwrap();
+            assert!(counting.contains(&convicted), "{verdict}: {counting:?}");
+            let shown = store.shown_audits(author, 9).await.unwrap();
+            assert!(
+                shown.iter().any(|(audit, _)| *audit == convicted),
+                "{verdict}: {shown:?}"
+            );
+        }
+        sweep_with(&store, &ValidatorRetentionConfig::default(), 400 * 86_400).await;
+        assert!(
+            store.counting_audits().await.unwrap().contains(&convicted),
+            "however old"
+        );
+        let lifted = later("consistent", 400 * 86_400);
+        store.put_audit(&lifted, "{}").await.unwrap();
+        assert_eq!(
+            store.counting_audits().await.unwrap(),
+            std::slice::from_ref(&lifted)
+        );
+        // A verdict that says nothing takes no `consistent` one away either.
+        let unproven = AdoptedAudit {
+            digest: Digest::of(b"nothing"),
+            ..later("unproven(no scored answers)", 401 * 86_400)
+        };
+        store.put_audit(&unproven, "{}").await.unwrap();
+        assert_eq!(store.counting_audits().await.unwrap(), [lifted]);
+    }
+}
+
 fn offer(name: &str, author: u8, through_bucket: u64, at: i64) -> AuditOffer {
     AuditOffer {
         digest: Digest::of(name.as_bytes()),
@@ -227,5 +275,51 @@ async fn old_offers_statements_and_words_go_and_what_still_counts_stays() {
         let newest = store.newest_self_tests().await.unwrap();
         let newest: Vec<_> = newest.iter().map(|test| test.tested_at).collect();
         assert_eq!(newest, [NOW(2), NOW(1)]);
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_own_prompts_goes_as_a_whole_with_the_prompts_that_were_never_sent() {
+    const DAY: i64 = 86_400;
+    let today = 100 * DAY;
+    for (test, store) in each().await {
+        let pool = store.pool();
+        let prompt = async |list: &str, position: i64, made: i64, sent: Option<i64>| {
+            sqlx::query(
+                "INSERT INTO canaries (list, position, salt, request, made_at, sent_at) VALUES ($1, $2, '', '', $3, $4)",
+            )
+            .bind(list.to_owned())
+            .bind(position)
+            .bind(NOW(made).micros())
+            .bind(sent.map(|sent| NOW(sent).micros()))
+            .execute(&pool)
+            .await
+            .unwrap();
+        };
+        for position in 0..4 {
+            let sent = (position < 2).then_some(20 * DAY);
+            prompt("old", position, 19 * DAY, sent).await;
+            prompt("never used", position, 19 * DAY, None).await;
+            prompt("in use", position, 19 * DAY, sent).await;
+            // The first prompt is old, and its place is needed for that of the second one.
+            let sent = (position < 2).then_some((20 + 70 * position) * DAY);
+            prompt("with newer answers", position, 19 * DAY, sent).await;
+            prompt("new", position, today - DAY, None).await;
+        }
+        sqlx::query(
+            "INSERT INTO answer_buckets (bucket, answers, header, shares, canary_list, closed_at) \
+             VALUES (7, 1, '', '', 'in use', 1)",
+        )
+        .execute(&pool)
+        .await
+        .unwrap();
+        sweep_with(&store, &ValidatorRetentionConfig::default(), today).await;
+        let left: Vec<(String, i64)> =
+            sqlx::query_as("SELECT list, COUNT(*) FROM canaries GROUP BY list ORDER BY list")
+                .fetch_all(&pool)
+                .await
+                .unwrap();
+        let whole = ["in use", "new", "with newer answers"].map(|list| (list.to_owned(), 4));
+        assert_eq!(left, whole, "{}", test.engine);
     }
 }

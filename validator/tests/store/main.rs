@@ -127,6 +127,7 @@ fn attempt(id: u128, ordinal: u32) -> StoredAttempt {
         address: "127.0.0.1:5".parse().unwrap(),
         machine: Attempt::new(plan, NOW(10)),
         started_at: NOW(10),
+        has_checkpoint: false,
     }
 }
 

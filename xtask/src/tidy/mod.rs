@@ -5,6 +5,7 @@
 mod marks;
 mod names;
 mod pages;
+pub(crate) mod proof_module;
 mod prose;
 mod ptx;
 mod purposes;
@@ -40,7 +41,10 @@ const RULES: &[Rule] = &[
     wire_hash::check,
     pages::errors,
     pages::decisions,
+    pages::named_tests,
+    pages::endings,
     ptx::check,
+    proof_module::check,
     marks::unfinished,
     marks::words,
     marks::ignored,

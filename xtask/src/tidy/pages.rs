@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 
 use super::{Finding, Tree};
 
-const CODES: &str = "crates/foundation/protocol/src/error_code.rs";
+const CODES: &str = "crates/foundation/error-code/src/lib.rs";
 const ERRORS: &str = "docs/errors/";
 const DECISIONS: &str = "docs/adr/";
 const INDEX: &str = "docs/adr/README.md";
+/// The page whose table names a test for each defence.
+const SECURITY: &str = "docs/security.md";
 
 /// A page for each error code, and no page without a code: an operator looks up what they read.
 pub(super) fn errors(tree: &Tree) -> Vec<Finding> {
@@ -95,6 +97,35 @@ fn number_of(name: &str) -> Option<u32> {
     well_formed.then(|| number.parse().ok())?
 }
 
+/// Every test that the table of defences names is there: a renamed one leaves a row without a proof.
+pub(super) fn named_tests(tree: &Tree) -> Vec<Finding> {
+    let functions: BTreeSet<&str> = tree
+        .rust()
+        .flat_map(|(_, text)| text.split("fn ").skip(1))
+        .filter_map(|rest| rest.split_once('(').map(|(name, _)| name))
+        .collect();
+    let rows = tree.get(SECURITY).unwrap_or_default().lines().zip(1..);
+    rows.filter(|(line, _)| line.starts_with('|'))
+        .flat_map(|(line, number)| line.split('`').skip(1).step_by(2).map(move |name| (name, number)))
+        .filter(|(name, _)| is_test_name(name) && !functions.contains(name))
+        .map(|(name, number)| Finding::fault(SECURITY, number, format!("no test has the name {name}")))
+        .collect()
+}
+
+/// A sentence in small letters and underscores, as tests are named.
+fn is_test_name(name: &str) -> bool {
+    let is_plain = |b: u8| b == b'_' || b.is_ascii_lowercase() || b.is_ascii_digit();
+    name.bytes().all(is_plain) && name.split('_').count() > 4
+}
+
+/// Every page ends with a line feed, or a page that is joined to it begins within its last line.
+pub(super) fn endings(tree: &Tree) -> Vec<Finding> {
+    tree.files()
+        .filter(|(path, text)| path.ends_with(".md") && !text.is_empty() && !text.ends_with('\n'))
+        .map(|(path, _)| Finding::fault(path, None, "the last line has no line feed"))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,7 +162,7 @@ mod tests {
         .concat();
         says(
             &errors(&Tree::of(&orphan)),
-            &["docs/errors/E0003.md: crates/foundation/protocol/src/error_code.rs has no such code"],
+            &["docs/errors/E0003.md: crates/foundation/error-code/src/lib.rs has no such code"],
         );
     }
 
@@ -172,6 +203,29 @@ mod tests {
         says(
             &decisions(&Tree::of(&[zero])),
             &["the index does not name 0000-template.md"],
+        );
+    }
+
+    #[test]
+    fn a_test_that_the_table_of_defences_names_and_nobody_wrote_is_found() {
+        let table = (
+            SECURITY,
+            "| 1 | a | `every_door_of_the_house_is_closed`, `max_tokens` |\nprose: `a_name_that_is_in_no_table`\n",
+        );
+        let test = ("a.rs", "#[test]\nfn every_door_of_the_house_is_closed() {}\n");
+        says(&named_tests(&Tree::of(&[table, test])), &[]);
+        says(
+            &named_tests(&Tree::of(&[table])),
+            &["docs/security.md:1: no test has the name every_door_of_the_house_is_closed"],
+        );
+    }
+
+    #[test]
+    fn a_page_without_its_last_line_feed_is_found() {
+        let pages = [("a.md", "one\n"), ("b.md", "two"), ("c.md", ""), ("d.json", "{}")];
+        says(
+            &endings(&Tree::of(&pages)),
+            &["b.md: the last line has no line feed"],
         );
     }
 }

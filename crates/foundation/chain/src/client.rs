@@ -9,6 +9,7 @@ use muster_protocol::{BlockNumber, Hotkey, Manifest, Netuid, Uid};
 use parking_lot::Mutex as Lock;
 use subxt::config::substrate::H256;
 use subxt::dynamic::{self, Value};
+use subxt::error::{BackendError, RpcError};
 use tokio::sync::Mutex;
 
 use crate::answer_decoding::AnswerValue;
@@ -89,10 +90,11 @@ impl ChainClient {
         Ok((BlockNumber(head.at.block_number()), head.at.block_hash().0))
     }
 
-    /// The hash of a finalised block; `None` if the last finalised block comes before it.
+    /// The hash of a finalised block; `None` if the last finalised block comes before it. Nodes that forget the state
+    /// of old blocks know their hashes.
     ///
     /// # Errors
-    /// No endpoint answers, or none knows the block any more.
+    /// No endpoint answers.
     pub async fn block_hash(&self, block: BlockNumber) -> Result<Option<[u8; 32]>, ChainError> {
         const DOING: &str = "read the hash of a block";
         self.endpoint
@@ -100,9 +102,14 @@ impl ChainClient {
                 if head.at.block_number() < block.0 {
                     return Ok(None);
                 }
-                let at = head.link.api.at_block(block.0);
-                let at = self.endpoint.read(&head, DOING, at).await?;
-                Ok(Some(at.block_hash().0))
+                // Nodes forget the state of old blocks, and keep their hashes.
+                let asked = async {
+                    let hash = head.link.methods.chain_get_block_hash(Some(block.0.into()));
+                    hash.await
+                        .map_err(|error| BackendError::Rpc(RpcError::ClientError(error)))
+                };
+                let hash = self.endpoint.read(&head, DOING, asked).await?;
+                Ok(hash.map(|hash| hash.0))
             })
             .await
     }

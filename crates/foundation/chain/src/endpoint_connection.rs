@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use subxt::backend::LegacyBackend;
 use subxt::client::OnlineClient;
+use subxt::config::RpcConfigFor;
 use subxt::config::SubstrateConfig;
 use subxt::config::substrate::H256;
-use subxt::rpcs::RpcClient;
+use subxt::rpcs::{LegacyRpcMethods, RpcClient};
 use tokio::time::timeout;
 use url::{Host, Url};
 
@@ -19,6 +20,8 @@ use crate::subxt_errors::{name_failure, no_answer};
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) api: OnlineClient<SubstrateConfig>,
+    /// The older RPC methods, which answer for blocks whose state a node has forgotten.
+    pub(crate) methods: LegacyRpcMethods<RpcConfigFor<SubstrateConfig>>,
 }
 
 impl Link {
@@ -37,12 +40,14 @@ impl Link {
                 .await
                 .map_err(|error| no_answer(DOING, url, Some(Box::new(error))))?;
             // Every node, devchain included, serves the older RPC methods: one code path for all.
+            let methods = LegacyRpcMethods::new(rpc.clone());
             let backend = LegacyBackend::builder().build(rpc);
             OnlineClient::from_backend(Arc::new(backend))
                 .await
+                .map(|api| (api, methods))
                 .map_err(|error| name_failure(DOING, url, error))
         };
-        let api = timeout(patience, dial)
+        let (api, methods) = timeout(patience, dial)
             .await
             .map_err(|_| no_answer(DOING, url, None))??;
         let found: H256 = api.genesis_hash();
@@ -52,7 +57,7 @@ impl Link {
                 expected: format!("{expected:?}"),
                 found: format!("{found:?}"),
             }),
-            Some(_) | None => Ok(Self { api }),
+            Some(_) | None => Ok(Self { api, methods }),
         }
     }
 }

@@ -45,6 +45,12 @@ pub(crate) trait LibraryError: std::error::Error + Send + Sync + 'static {
     fn backend(&self) -> Option<&BackendError>;
 }
 
+impl LibraryError for BackendError {
+    fn backend(&self) -> Option<&BackendError> {
+        Some(self)
+    }
+}
+
 impl LibraryError for OnlineClientAtBlockError {
     fn backend(&self) -> Option<&BackendError> {
         if let Self::CannotGetCurrentBlock { reason }

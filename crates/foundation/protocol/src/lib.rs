@@ -7,8 +7,6 @@ mod macros;
 
 pub mod class;
 pub mod digest;
-pub mod error_code;
-pub mod features;
 pub mod ids;
 pub mod job;
 pub mod keys;
@@ -19,17 +17,19 @@ pub mod status;
 pub mod subnet;
 pub mod time;
 pub mod trace;
-pub mod upload;
-pub mod volume;
 pub mod wire;
 
 pub use class::{ExecutorClass, Manifest};
 pub use digest::{Digest, ImageId};
-pub use error_code::ErrorCode;
-pub use features::{Feature, FeatureSet, MUSTER_FEATURES_HEADER};
 pub use ids::{AttemptId, ExecutorToken, JobId};
 pub use keys::{Hotkey, MinerKey, UserKey, ValidatorKey};
 pub use muster_canonical_json as canonical;
+pub use muster_error_code::ErrorCode;
+pub use muster_job_files::upload::OutputUpload;
+pub use muster_job_files::volume::Volume;
+pub use muster_job_files::{upload, volume};
+pub use muster_peer_features as features;
+pub use muster_peer_features::{Feature, FeatureSet, MUSTER_FEATURES_HEADER};
 pub use receipt::{Receipt, ReceiptKind, ReceiptPayload};
 pub use signature::Signature;
 pub use status::{
@@ -38,8 +38,6 @@ pub use status::{
 pub use subnet::{BlockNumber, Epoch, Netuid, Rao, Uid};
 pub use time::Timestamp;
 pub use trace::{JobTrace, StageTime, TraceParent, TraceStage, context_below, context_for_validator};
-pub use upload::OutputUpload;
-pub use volume::Volume;
 
 /// The request and response header by which a websocket peer shows that it is Muster.
 ///

@@ -170,6 +170,13 @@ fn what_validators_and_facilitators_say_beyond_computehorde() {
         format!(
             r#"{{"message_type":"MusterJobMetrics",{job},"at":"2026-01-21T12:34:56Z","report":{{"done_permille":250,"epoch":1,"epochs":4,"step":10,"steps":40,"metrics":{{"loss":0.5}},"elapsed_s":30,"eta_s":90}}}}"#
         ),
+        concat!(
+            r#"{"message_type":"MusterJobCheckpoints","uuid":"11111111-2222-4333-8444-555555555555","kept":["#,
+            r#"{"ordinal":3,"attempt":"11111111-2222-4333-8444-555555555556","#,
+            r#""manifest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","name":"step-40","#,
+            r#""bytes":9,"epoch":1,"step":40,"metric":0.5,"at":"2026-01-21T12:34:56Z"}]}"#
+        )
+        .to_owned(),
         format!(
             r#"{{"message_type":"MusterJobQueued",{job},"class":"always_on.test","ahead":2,"waiting":12,"estimate_s":240,"why":"all 2 executors are at work"}}"#
         ),
@@ -246,6 +253,9 @@ fn what_an_executor_says_beyond_computehorde() {
         format!(
             r#"{{"message_type":"MusterJobMetrics",{job},"at":"2026-01-21T12:34:56Z","report":{{"metrics":{{"loss":-1.5}},"elapsed_s":30}}}}"#
         ),
+        format!(
+            r#"{{"message_type":"MusterCheckpoint",{job},"number":2,"manifest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","name":"step-40","bytes":9,"epoch":1,"step":40,"metric":0.5}}"#
+        ),
         concat!(
             r#"{"message_type":"MusterMachines","machines":[{"name":"box-7","class":"always_on.test","#,
             r#""at":"2026-01-21T12:34:56Z","cpu_permille":250,"memory_total":4,"memory_used":3,"disk_total":2,"#,
@@ -277,6 +287,16 @@ fn what_an_executor_says_beyond_computehorde() {
         r#""private_images":{"always_on.test":1}}"#
     );
     assert_eq!(rewrite::<FromMiner>("ours", manifest), manifest);
+    let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    for frame in [
+        format!(r#"{{"message_type":"MusterCheckpointKept",{job},"number":2,"ordinal":7}}"#),
+        format!(r#"{{"message_type":"MusterDrain",{job},"lead_s":60}}"#),
+        format!(
+            r#"{{"message_type":"V0JobRequest",{job},"executor_class":"always_on.test","docker_image":"a","raw_script":null,"docker_run_options_preset":"none","docker_run_cmd":[],"env":{{}},"volume":null,"output_upload":null,"artifacts_dir":null,"muster":{{"checkpoints":{{"folder":"/checkpoint","every":5,"signal":"TERM","metric":"loss","attempt":2,"halvings":1,"blocks":"http://f/blocks/x?Expires=1&Signature=2","resume":{{"manifest":"{digest}","blocks":"http://f/blocks/x?Expires=1&Signature=3"}}}}}}}}"#
+        ),
+    ] {
+        assert_eq!(rewrite::<ToMiner>("ours", &frame), frame);
+    }
     let secret = "07".repeat(32);
     for age in ["null", "1500"] {
         let frame = format!(

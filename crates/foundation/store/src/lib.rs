@@ -24,6 +24,7 @@
 //! Where many tasks write at once, use a [`group_commit::Writer`] in place of [`begin`]: its writes share commits.
 
 pub mod backup;
+pub mod columns;
 mod error;
 pub mod group_commit;
 pub mod json;

@@ -7,14 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_audit::{AuditBundle, ReplayError, ReplayedBundle, WHOLE_QUALITY, replay_with_bundle};
+use muster_audit::{AuditBundle, ReplayError, ReplayedBundle, Verdict, WHOLE_QUALITY, replay_with_bundle};
 use muster_process::SharedClock;
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_scoring::{Conviction, QualityFactor};
 use muster_store::StoreError;
 use muster_validator_store::{AdoptedAudit, AuditOrigin, Store};
-use muster_verdict_exchange::{SubjectError, check_subject, last_bucket};
+use muster_verdict_exchange::{BlockFault, SubjectError, check_blocks, check_subject, last_bucket};
 
+use crate::appeal_rule::FreshAudit;
 use crate::backend::AuditBackend;
 
 /// The reason why a bundle is not adopted.
@@ -26,15 +27,41 @@ pub(crate) enum AdoptionRefusal {
     /// The bundle is about nobody that this validator scores.
     #[error(transparent)]
     Subject(#[from] SubjectError),
+    /// The blocks of the bundle are not the chain's, or the chain does not tell.
+    #[error(transparent)]
+    Blocks(#[from] BlockFault),
     /// The chain has not answered yet.
     #[error("the chain has not answered yet: try again")]
     NoChain,
+    /// The bundle has fewer scored answers than its verdict needs to count.
+    #[error("references scored {scored} of the answers, and {needed} are needed")]
+    TooFewScored {
+        /// The verdict that they would give.
+        verdict: Verdict,
+        /// The tested answers that a reference scored.
+        scored: u64,
+        /// The least number.
+        needed: u64,
+    },
     /// The replay ended early.
     #[error("the replay ended early: try again")]
     Ended,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl AdoptionRefusal {
+    /// The audit of fresh answers that was refused because references scored too few of them.
+    pub(crate) const fn too_few(&self) -> Option<FreshAudit> {
+        if let Self::TooFewScored { verdict, scored, .. } = self {
+            return Some(FreshAudit {
+                verdict: *verdict,
+                scored: *scored,
+            });
+        }
+        None
+    }
 }
 
 /// Adopts bundles for a validator.
@@ -45,13 +72,23 @@ pub(crate) struct Adopter {
     pub(crate) clock: SharedClock,
 }
 
+/// A verdict that was adopted, and the number of answers that it rests on.
+#[derive(Clone, Debug)]
+pub(crate) struct Adoption {
+    pub(crate) audit: AdoptedAudit,
+    pub(crate) verdict: Verdict,
+    /// The tested answers that a reference scored.
+    pub(crate) scored: u64,
+}
+
 impl Adopter {
-    /// Replays a bundle and lets its verdict count.
+    /// Replays a bundle and lets its verdict count, if references scored at least `least_scored` answers of it.
     pub(crate) async fn adopt(
         &self,
         text: String,
         origin: AuditOrigin,
-    ) -> Result<AdoptedAudit, AdoptionRefusal> {
+        least_scored: u64,
+    ) -> Result<Adoption, AdoptionRefusal> {
         let metagraph = self.backend.metagraph().ok_or(AdoptionRefusal::NoChain)?;
         let genesis = self.store.genesis();
         // Signatures, resampling and up to 64 MiB of text take seconds.
@@ -61,9 +98,28 @@ impl Adopter {
             Ok::<_, AdoptionRefusal>((replayed, bundle, text))
         });
         let (replayed, bundle, text) = judging.await.map_err(|_| AdoptionRefusal::Ended)??;
+        // The hashes in this validator's own bundles are those that its chain told when it drew.
+        if origin != AuditOrigin::Own {
+            check_blocks(&bundle, |block| self.backend.block_hash(block)).await?;
+        }
+        let (verdict, scored) = (
+            replayed.verdict,
+            u64::try_from(replayed.counts.scored).unwrap_or(u64::MAX),
+        );
+        if scored < least_scored {
+            return Err(AdoptionRefusal::TooFewScored {
+                verdict,
+                scored,
+                needed: least_scored,
+            });
+        }
         let audit = adopted(&replayed, bundle, origin, self.clock.now());
         self.store.put_audit(&audit, &text).await?;
-        Ok(audit)
+        Ok(Adoption {
+            audit,
+            verdict,
+            scored,
+        })
     }
 }
 

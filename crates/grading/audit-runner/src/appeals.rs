@@ -4,19 +4,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use muster_audit::Verdict;
 use muster_identity::verify;
-use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
+use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{AuditAppeal, Envelope};
+use muster_store::columns::{
+    parse_column, parse_column_option, read_column, time_column, time_column_option,
+};
 use muster_store::{During as _, StoreError};
 use muster_validator_store::AdoptedAudit;
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
 use crate::RunnerState;
-use crate::delivery::accuses;
+use crate::appeal_rule::AppealEnd;
 use crate::evidence::AuditorFacts;
 use crate::gathering::Subject;
-use crate::store::{AuditStore, Result, parse_column, read_column, unsigned_column};
+use crate::store::{AuditStore, Result};
 
 /// How long fresh answers are audited after an appeal.
 pub(crate) const APPEAL_TIME: Duration = Duration::from_secs(86_400);
@@ -55,36 +59,6 @@ pub struct StoredAppeal {
     pub fresh_bundle: Option<Digest>,
 }
 
-/// How an appeal ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AppealEnd {
-    /// The fresh answers do not speak against the miner: the newest verdict counts, so the accusation is lifted.
-    Lifted,
-    /// The fresh answers speak against the miner, too.
-    Upheld,
-    /// Too few fresh answers came in time, or they say nothing.
-    Expired,
-}
-
-impl AppealEnd {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Lifted => "lifted",
-            Self::Upheld => "upheld",
-            Self::Expired => "expired",
-        }
-    }
-
-    /// The end that a verdict about fresh answers makes; `None` if the verdict says nothing.
-    pub(crate) fn of_verdict(verdict: &str) -> Option<Self> {
-        match verdict {
-            "consistent" => Some(Self::Lifted),
-            "suspect" | "convicted" => Some(Self::Upheld),
-            _ => None,
-        }
-    }
-}
-
 /// Why an appeal is not heard.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppealRefusal {
@@ -106,6 +80,9 @@ pub(crate) enum AppealRefusal {
     /// The miner is not one that the verdict is about.
     #[error("the verdict is not about this miner")]
     OtherMiner,
+    /// Another validator made the bundle: only its own fresh answers lift its verdict.
+    #[error("the verdict is that of validator {0}: appeal there, since only its own fresh answers lift it")]
+    OtherAuthor(ValidatorKey),
     /// Its time is wrong.
     #[error("it was signed more than seven days ago, before the verdict, or in the future")]
     OutOfTime,
@@ -181,11 +158,14 @@ fn judge<'a>(
     }
     let verdict = counting.iter().find(|verdict| verdict.digest == appeal.bundle);
     let verdict = verdict.ok_or(AppealRefusal::NotCounting)?;
-    if !accuses(&verdict.verdict) {
+    if !Verdict::is_accusation(&verdict.verdict) {
         return Err(AppealRefusal::NoAccusation);
     }
     if !verdict.miners.contains(&appeal.miner) {
         return Err(AppealRefusal::OtherMiner);
+    }
+    if let Some(author) = verdict.author.filter(|author| *author != auditor.validator) {
+        return Err(AppealRefusal::OtherAuthor(author));
     }
     let is_ahead = appeal.at > now.plus(AHEAD);
     // The two clocks may differ.
@@ -258,7 +238,9 @@ pub(crate) fn watched(
 ) -> BTreeSet<Subject> {
     let suspects = counting
         .iter()
-        .filter(|verdict| accuses(&verdict.verdict) && now.since(verdict.adopted_at) < SUSPECT_TIME)
+        .filter(|verdict| {
+            Verdict::is_accusation(&verdict.verdict) && now.since(verdict.adopted_at) < SUSPECT_TIME
+        })
         .map(|verdict| Subject {
             coldkey: verdict.coldkey,
             model: verdict.model.clone(),
@@ -278,8 +260,10 @@ pub(crate) fn barred(
 ) -> BTreeMap<String, BTreeSet<MinerKey>> {
     let mut barred: BTreeMap<String, BTreeSet<MinerKey>> = BTreeMap::new();
     for verdict in counting {
-        let is_suspect = accuses(&verdict.verdict) && now.since(verdict.adopted_at) < SUSPECT_TIME;
-        if !is_suspect && verdict.verdict != "convicted" {
+        let is_suspect =
+            Verdict::is_accusation(&verdict.verdict) && now.since(verdict.adopted_at) < SUSPECT_TIME;
+        let is_convict = Verdict::of_name(&verdict.verdict) == Some(Verdict::Convicted);
+        if !is_suspect && !is_convict {
             continue;
         }
         let of_owner = owners
@@ -368,50 +352,26 @@ impl AuditStore {
         tracing::warn!(bundle = %appeal.bundle, miner = %appeal.miner, end = end.name(), "an appeal has ended");
         Ok(())
     }
-
-    /// The answers of a miner to a model in sessions that were opened since: all of them, and those that a draw has
-    /// passed.
-    pub(crate) async fn count_fresh(
-        &self,
-        miner: &MinerKey,
-        model: &str,
-        since: Timestamp,
-    ) -> Result<(u64, u64)> {
-        let row = sqlx::query(
-            "SELECT COUNT(*) AS many, COUNT(b.draw) AS drawn FROM responses r \
-             JOIN sessions s ON s.session_id = r.session_id LEFT JOIN answer_buckets b ON b.bucket = r.bucket \
-             WHERE s.miner = $1 AND r.model = $2 AND s.opened_at >= $3 AND r.sequence IS NOT NULL",
-        )
-        .bind(miner.to_string())
-        .bind(model.to_owned())
-        .bind(since.micros())
-        .fetch_one(&self.pool)
-        .await
-        .during("count fresh answers")?;
-        Ok((unsigned_column(&row, "many")?, unsigned_column(&row, "drawn")?))
-    }
 }
 
 fn appeal_from(row: &AnyRow) -> Result<StoredAppeal> {
-    let fresh: Option<String> = read_column(row, "fresh_bundle")?;
     Ok(StoredAppeal {
         bundle: parse_column(row, "bundle")?,
-        received_at: read_column(row, "received_at").map(Timestamp::from_micros)?,
+        received_at: time_column(row, "received_at")?,
         miner: parse_column(row, "miner")?,
         coldkey: parse_column(row, "coldkey")?,
         model: read_column(row, "model")?,
         reason: read_column(row, "reason")?,
-        open_until: read_column(row, "open_until").map(Timestamp::from_micros)?,
-        ended_at: read_column::<Option<i64>>(row, "ended_at")?.map(Timestamp::from_micros),
+        open_until: time_column(row, "open_until")?,
+        ended_at: time_column_option(row, "ended_at")?,
         ended: read_column(row, "ended")?,
-        fresh_bundle: fresh.and_then(|text| text.parse().ok()),
+        fresh_bundle: parse_column_option(row, "fresh_bundle")?,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use muster_identity::Keypair;
-    use muster_protocol::ValidatorKey;
     use muster_response_proof::Text;
 
     use muster_validator_store::AuditOrigin;
@@ -513,6 +473,25 @@ mod tests {
     }
 
     #[test]
+    fn an_appeal_against_another_validators_verdict_is_refused_with_its_author() {
+        let of = |author: Option<ValidatorKey>| AdoptedAudit {
+            author,
+            origin: AuditOrigin::Rescored,
+            ..verdict("convicted", ago(1_000))
+        };
+        let heard = |author| {
+            judge(&appeal(ago(10)), &auditor(), &[of(author)], &[], now())
+                .map(|_| ())
+                .map_err(|refusal| refusal.to_string())
+        };
+        let other = ValidatorKey(key(8));
+        let refusal = heard(Some(other)).unwrap_err();
+        assert!(refusal.contains(&other.to_string()), "{refusal}");
+        assert_eq!(heard(Some(ValidatorKey(key(9)))), Ok(()));
+        assert_eq!(heard(None), Ok(()), "of an earlier release");
+    }
+
+    #[test]
     fn only_the_miners_own_signature_makes_an_appeal() {
         let signer = Keypair::from_uri("//Miner").unwrap();
         let own = AuditAppeal {
@@ -581,8 +560,5 @@ mod tests {
             ..stored(ago(60), None)
         };
         assert_eq!(since(&[of_other]), window);
-        assert_eq!(AppealEnd::of_verdict("consistent"), Some(AppealEnd::Lifted));
-        assert_eq!(AppealEnd::of_verdict("suspect"), Some(AppealEnd::Upheld));
-        assert_eq!(AppealEnd::of_verdict("unproven(no calibration)"), None);
     }
 }

@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use muster_chain::Metagraph;
-use muster_gateway::fresh_session::{FreshQuestion, OnAnswer};
+use muster_gateway::logged_session::{OnAnswer, OwnQuestion};
 use muster_protocol::{Digest, MinerKey};
 use muster_session_pool::Service;
 
@@ -37,11 +36,11 @@ pub trait AuditBackend: Send + Sync + 'static {
         &'a self,
         miner: MinerKey,
         model: &'a str,
-        questions: Vec<FreshQuestion>,
+        questions: Vec<OwnQuestion>,
         answered: OnAnswer<'a>,
     ) -> BoxFuture<'a, Result<usize, String>>;
 
-    /// Asks a chat completion through the gateway as a client with this pseudonym would. Returns the answer's id once
-    /// the answer is stored; the error is text for the log.
-    fn ask(&self, body: Bytes, client: Digest) -> BoxFuture<'_, Result<String, String>>;
+    /// Asks a question through the gateway as a client with its pseudonym would. Returns the answer's id once the
+    /// answer is stored; the error is text for the log.
+    fn ask(&self, question: OwnQuestion) -> BoxFuture<'_, Result<String, String>>;
 }

@@ -124,7 +124,10 @@ impl From<AdoptionRefusal> for CallRefusal {
         let status = match refusal {
             AdoptionRefusal::Store(error) => return error.into(),
             AdoptionRefusal::NoChain | AdoptionRefusal::Ended => StatusCode::SERVICE_UNAVAILABLE,
-            AdoptionRefusal::Bundle(_) | AdoptionRefusal::Subject(_) => StatusCode::CONFLICT,
+            AdoptionRefusal::Bundle(_)
+            | AdoptionRefusal::Subject(_)
+            | AdoptionRefusal::Blocks(_)
+            | AdoptionRefusal::TooFewScored { .. } => StatusCode::CONFLICT,
         };
         Self(status, Causes(&refusal).to_string())
     }
@@ -142,6 +145,7 @@ impl From<AppealRefusal> for CallRefusal {
             | AppealRefusal::NotCounting
             | AppealRefusal::NoAccusation
             | AppealRefusal::OtherMiner
+            | AppealRefusal::OtherAuthor(_)
             | AppealRefusal::OutOfTime
             | AppealRefusal::Open(_) => StatusCode::CONFLICT,
         };
@@ -262,7 +266,7 @@ async fn adopt(State(open): CallState, headers: HeaderMap, text: String) -> Resu
         store: Arc::clone(&calls.store),
         clock: Arc::clone(&calls.clock),
     };
-    let adopted = adopter.adopt(text, AuditOrigin::Operator).await?;
+    let adopted = adopter.adopt(text, AuditOrigin::Operator, 0).await?.audit;
     tracing::warn!(
         bundle = %adopted.digest, coldkey = %adopted.coldkey, model = adopted.model, verdict = adopted.verdict,
         "the operator adopted a verdict"
@@ -355,7 +359,7 @@ async fn order_self_test(
     Ok((StatusCode::ACCEPTED, Json(json!({ "model": model }))))
 }
 
-/// A closed bucket: its header, the shares and, once the draw block exists, the draw and the leaves.
+/// A closed bucket: its header, the shares and the leaves, and once the draw block exists, the draw.
 async fn read_bucket(State(open): CallState, Path(bucket): Path<u64>) -> Result<Json<Value>, CallRefusal> {
     let calls = &open.calls;
     let runner = calls.runner.as_ref();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use muster_audit::Verdict;
 use muster_miner_link::MinerConversation;
 use muster_protocol::wire::audits::{
     AppealAnswer, AuditMessage, AuditNotice, AuditReply, BundlePart, VerdictNotice,
@@ -52,6 +53,11 @@ pub(crate) struct DeliveryPauses {
 impl DeliveryPauses {
     fn may_try(&self, miner: &MinerKey, now: Timestamp) -> bool {
         self.failed.get(miner).is_none_or(|(_, until)| *until <= now)
+    }
+
+    /// Whether a conversation with a miner can begin.
+    fn is_free(&self, miner: &MinerKey, now: Timestamp) -> bool {
+        self.may_try(miner, now) && !self.talking.contains(miner)
     }
 
     /// Whether a miner that may appeal is asked although nothing else is to be said.
@@ -112,13 +118,18 @@ async fn deliver_due(state: &Arc<RunnerState>, conversations: &Conversations) ->
         state.store.make_outcome_notices(now).await?;
     }
     let accused = tell_verdicts(state, now).await?;
-    let mut due = state.store.due_notices(now).await?;
+    let addresses = addresses(state);
+    let reachable: BTreeSet<MinerKey> = {
+        let pauses = conversations.pauses.lock();
+        let miners = addresses.keys().copied();
+        miners.filter(|miner| pauses.is_free(miner, now)).collect()
+    };
+    let mut due = state.store.due_notices(&reachable, now).await?;
     for miner in accused {
         if conversations.pauses.lock().is_asked_again(&miner, now) {
             due.entry(miner).or_default();
         }
     }
-    let addresses = addresses(state);
     for (miner, subjects) in due {
         let Some(address) = addresses.get(&miner).copied() else {
             continue;
@@ -180,7 +191,7 @@ async fn tell_verdicts(state: &RunnerState, now: Timestamp) -> Result<BTreeSet<M
     verdicts.reverse();
     for verdict in verdicts {
         let subject = (verdict.coldkey, verdict.model.clone());
-        if accuses(&verdict.verdict) {
+        if Verdict::is_accusation(&verdict.verdict) {
             accused_before.insert(subject.clone());
         }
         if verdict.adopted_at >= oldest && accused_before.contains(&subject) {
@@ -192,15 +203,12 @@ async fn tell_verdicts(state: &RunnerState, now: Timestamp) -> Result<BTreeSet<M
             );
         }
     }
-    state.store.put_verdict_notices(&told).await?;
+    state.store.put_verdict_notices(&told, oldest).await?;
     let counting = state.adopter.store.counting_audits().await?;
-    let accusing = counting.into_iter().filter(|verdict| accuses(&verdict.verdict));
+    let accusing = counting
+        .into_iter()
+        .filter(|verdict| Verdict::is_accusation(&verdict.verdict));
     Ok(accusing.flat_map(|verdict| verdict.miners).collect())
-}
-
-/// Whether a verdict of this name accuses its coldkey.
-pub(crate) fn accuses(verdict: &str) -> bool {
-    matches!(verdict, "suspect" | "convicted")
 }
 
 /// Why a conversation ended early.
@@ -445,7 +453,10 @@ mod tests {
         let mut waited = Vec::new();
         for _ in 0..8 {
             assert!(pauses.begin(miner, now));
-            assert!(!pauses.begin(miner, now), "it is talked to");
+            assert!(
+                !pauses.is_free(&miner, now) && !pauses.begin(miner, now),
+                "it is talked to"
+            );
             pauses.end(miner, true, now);
             let mut pause = 0_u64;
             while !pauses.may_try(&miner, now.plus(Duration::from_secs(pause))) {

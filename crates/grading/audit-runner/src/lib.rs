@@ -2,15 +2,20 @@
 //! judgement needs.
 //!
 //! A validator opens an [`AuditRunner`] beside its gateway. Reading order: `log_keeper` (buckets are closed and drawn
-//! from, block by block), `prompts` and `own_prompts` (the validator's own prompts), `gathering` (when a reference is
-//! started), `audit_run` (one audit), `self_test` (a cheat that is planted), `rescoring` and `exchange_backend`
-//! (others' bundles), `reference` (a machine that scores), `score_request` (its requests), `evidence` (the bundle),
-//! `adoption` (the verdict counts), `notices` and `delivery` (what miners are told), `appeals` and `fresh_answers`,
-//! `calls` (the status page), [`store`] and `notice_store`, [`backend`] (the validator's part).
+//! from, block by block), `prompts` and `prompt_sources` (the validator's own prompts), `gathering` (when a reference
+//! is started), `phases` (in which a validator may be killed), `audit_run` (one audit), `audited_subject`,
+//! `session_choice` and `unshown_answers` (its answers), `self_test` (a cheat that is planted), `rescoring` and
+//! `exchange_backend` (others' bundles), `reference` and `reference_engine` (a machine that scores), `score_request`
+//! (its requests), `evidence` and `session_check` (the bundle), `adoption` (the verdict counts), `recovery` (audits of
+//! an earlier process), `notices` and `delivery` (what miners are told), `reported` (answers that clients show),
+//! `appeals`, `appeal_rule` and `fresh_answers`, `calls` (the status page), `store` and `notice_store`, [`backend`]
+//! (the validator's part).
 
 mod adoption;
+mod appeal_rule;
 mod appeals;
 mod audit_run;
+mod audited_subject;
 pub mod backend;
 mod calls;
 mod delivery;
@@ -21,32 +26,40 @@ mod gathering;
 mod log_keeper;
 mod notice_store;
 mod notices;
-mod own_prompts;
+mod phases;
+mod prompt_sources;
 mod prompts;
+mod recovery;
 mod reference;
+mod reference_engine;
+mod reported;
 mod reports;
 mod rescoring;
+mod sampler_fields;
 mod score_request;
 mod self_test;
 mod self_test_store;
+mod session_check;
+mod session_choice;
 mod settings;
 mod shares;
-pub mod store;
+mod store;
 #[cfg(test)]
 mod testing;
+mod unshown_answers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use muster_audit::{Calibration, NoncePeriod, RescorablePair, RevealedNonceKey, TokenScore};
+use muster_audit::{AnswerJudgement, Calibration, NoncePeriod, RescorablePair, RevealedNonceKey, TokenScore};
+use muster_gateway::miner_sessions::MinerSessions;
 use muster_gateway::store::StoredBucket;
-use muster_gateway::trusted_sessions::TrustedSessions;
 use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_response_proof::{CheckedWords, ResponseProof};
 use muster_store::StoreError;
 use muster_validator_store::Store;
 use tokio::sync::{mpsc, oneshot};
@@ -56,6 +69,8 @@ pub use appeals::StoredAppeal;
 pub use backend::AuditBackend;
 pub use calls::AuditCalls;
 pub use exchange_backend::RunnerExchange;
+pub use phases::{AuditPhase, PhaseObserver};
+pub use reference_engine::{ReferenceEngine, SamplerSettings};
 pub use self_test_store::{SelfTest, SelfTestState};
 pub use settings::{PlantedCheat, SecondEngine, SelfTestSettings, Settings};
 pub use store::{AuditRun, AuditStore, RunState};
@@ -63,16 +78,13 @@ pub use store::{AuditRun, AuditStore, RunState};
 use adoption::Adopter;
 use appeals::AppealRefusal;
 use evidence::AuditorFacts;
-use gathering::{Subject, next_due};
-use log_keeper::LogKeeper;
+use gathering::{AuditPauses, Subject, next_due};
+use log_keeper::{DueWork, LogKeeper};
 use prompts::Prompts;
 use self_test::SelfTests;
 
 /// Orders of the operator that may wait for an audit to end.
 const MAX_WAITING_ORDERS: usize = 4;
-
-/// The pause before the next audit by itself after one that ended without a verdict.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(600);
 
 /// The dependencies of an [`AuditRunner`].
 pub struct AuditDeps {
@@ -81,7 +93,7 @@ pub struct AuditDeps {
     /// Its gateway, whose answers are checked.
     pub gateway: Gateway,
     /// Sessions on the validator's own miner, on which references run; `None` if it has no such miner.
-    pub trusted: Option<TrustedSessions>,
+    pub trusted: Option<MinerSessions>,
     /// The validator's store.
     pub store: Arc<Store>,
     /// The validator's key: it signs headers and draws.
@@ -153,7 +165,7 @@ pub(crate) struct RunnerState {
     pub(crate) adopter: Adopter,
     pub(crate) gateway: Gateway,
     pub(crate) log: AnswerLog,
-    pub(crate) trusted: Option<TrustedSessions>,
+    pub(crate) trusted: Option<MinerSessions>,
     pub(crate) store: AuditStore,
     pub(crate) prompts: Prompts,
     pub(crate) self_tests: SelfTests,
@@ -178,11 +190,8 @@ impl RunnerState {
     /// The validator and its subnet; `None` before the chain has answered.
     pub(crate) fn auditor(&self) -> Option<AuditorFacts> {
         let metagraph = self.backend.metagraph()?;
-        let genesis = self.adopter.store.genesis();
-        let mut bytes = [0; 32];
-        hex::decode_to_slice(genesis.strip_prefix("0x")?, &mut bytes).ok()?;
         Some(AuditorFacts {
-            genesis: Digest::from_bytes(bytes),
+            genesis: self.adopter.store.genesis_digest()?,
             netuid: metagraph.netuid.0,
             validator: ValidatorKey(self.keypair.hotkey()),
         })
@@ -212,6 +221,14 @@ impl RunnerState {
         Ok(models.into_iter().collect())
     }
 
+    /// Whether an appeal about a subject is open.
+    pub(crate) async fn is_appealed(&self, subject: &Subject) -> Result<bool, StoreError> {
+        let appeals = self.store.appeals(self.clock.now()).await?;
+        Ok(appeals
+            .iter()
+            .any(|appeal| appeal.is_open() && appeal.subject() == *subject))
+    }
+
     /// Since when the answers of a subject are judged.
     pub(crate) async fn judged_since(&self, subject: &Subject) -> Result<Timestamp, StoreError> {
         let window = self.clock.now().minus(self.settings.window());
@@ -236,6 +253,11 @@ impl RunnerState {
         })
     }
 
+    /// A phase of an audit begins.
+    pub(crate) async fn enter(&self, phase: AuditPhase) {
+        self.settings.observer.enter(phase).await;
+    }
+
     /// Reports that the store has failed.
     pub(crate) fn fail(&self, error: StoreError) {
         (self.on_store_failure)(error);
@@ -255,9 +277,15 @@ impl AuditRunner {
     /// The database fails.
     pub async fn open(settings: Settings, deps: AuditDeps) -> Result<Self, StoreError> {
         let store = AuditStore::new(deps.store.pool());
-        store.end_orphans(deps.clock.now()).await?;
+        recovery::recover_runs(&store, &deps.store, deps.clock.now()).await?;
         store.end_orphaned_self_tests(deps.clock.now()).await?;
         self_test::measure_newest(&store).await?;
+        if settings.own_prompts > 0 && settings.prompts.is_none() && settings.written_prompts == 0 {
+            tracing::warn!(
+                "neither audit.prompts nor audit.written_prompts is set: the built-in prompts are public, and a miner \
+                 may know them"
+            );
+        }
         let log = deps.gateway.answer_log();
         log.store().release_unclosed().await?;
         let last = log.store().last_bucket().await?;
@@ -348,15 +376,24 @@ impl AuditRunner {
         rescoring::rescore(&self.state, model, pairs).await
     }
 
+    /// Has a reference score one answer that its client reports and shows.
+    ///
+    /// # Errors
+    /// The reason why it is not judged, in words.
+    pub async fn judge_answer(
+        &self,
+        model: &str,
+        proof: &ResponseProof,
+        words: CheckedWords,
+    ) -> Result<AnswerJudgement, String> {
+        reported::judge_answer(&self.state, model, proof, words).await
+    }
+
     /// The calibration of a model by the configuration; `None` if it has none, or one of another engine than the
     /// whitelisted one.
     pub fn calibration(&self, model: &str) -> Option<Calibration> {
-        let calibration = self.state.settings.calibration(model)?;
-        let services = self.state.backend.services();
-        let is_listed = services
-            .iter()
-            .any(|service| service.model == model && service.image.0 == calibration.engine);
-        is_listed.then_some(calibration)
+        let (_, calibration) = audit_run::calibrated_service(&self.state, model).ok()?;
+        Some(calibration)
     }
 
     /// The audits that were begun.
@@ -391,8 +428,7 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
     loop {
         block = state.backend.next_block(block).await;
         let advanced = match keeper.advance(block).await {
-            Ok(Some(_)) => after_closing(&state).await,
-            Ok(None) => Ok(()),
+            Ok(due) => do_due(&state, due).await,
             Err(error) => Err(error),
         };
         let advanced = match advanced {
@@ -405,12 +441,21 @@ async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
     }
 }
 
-/// Asks what is due right after a bucket was closed, when the list of own prompts may change.
-async fn after_closing(state: &Arc<RunnerState>) -> Result<(), StoreError> {
-    state.outcomes_due.store(true, Ordering::SeqCst);
-    self_test::begin_due(state).await?;
-    prompts::ask_own(state).await?;
-    fresh_answers::ask_fresh(state).await
+/// Begins another list of own prompts after a bucket was closed, and asks its prompts once it is committed to.
+async fn do_due(state: &Arc<RunnerState>, due: DueWork) -> Result<(), StoreError> {
+    if let Some(closed) = due.closed {
+        state.outcomes_due.store(true, Ordering::SeqCst);
+        if !due.is_list_prepared {
+            self_test::prepare_due(state).await?;
+            prompts::prepare_list(state, closed).await?;
+        }
+    }
+    if let Some(ended) = due.asked_after {
+        self_test::begin_prepared(state);
+        prompts::ask_own(state, ended).await?;
+        fresh_answers::ask_fresh(state, ended).await?;
+    }
+    Ok(())
 }
 
 /// Names the miners that get no sessions for clients now.
@@ -424,7 +469,7 @@ async fn bar_sessions(state: &RunnerState) -> Result<(), StoreError> {
 /// Audits one model after the other: what the operator orders, and what is due at a block.
 async fn run_audits(state: Arc<RunnerState>, mut orders: mpsc::Receiver<AuditOrder>) {
     let mut block = 0;
-    let mut not_before = state.clock.now();
+    let mut pauses = AuditPauses::default();
     loop {
         let audited = tokio::select! {
             biased;
@@ -437,23 +482,16 @@ async fn run_audits(state: Arc<RunnerState>, mut orders: mpsc::Receiver<AuditOrd
                 if let Err(error) = self_test::judge_drawn(&state, block).await {
                     return state.fail(error);
                 }
-                if state.clock.now() < not_before {
-                    continue;
-                }
-                audit_due(&state).await
+                audit_due(&state, &mut pauses).await
             }
         };
-        match audited {
-            Ok(runs) if runs.iter().any(|run| run.verdict.is_none()) => {
-                not_before = state.clock.now().plus(PAUSE_AFTER_FAILURE);
-            }
-            Ok(_) => {}
-            Err(error) => return state.fail(error),
+        if let Err(error) = audited {
+            return state.fail(error);
         }
     }
 }
 
-async fn carry_out(state: &Arc<RunnerState>, order: AuditOrder) -> Result<Vec<AuditRun>, StoreError> {
+async fn carry_out(state: &Arc<RunnerState>, order: AuditOrder) -> Result<(), StoreError> {
     let gathered = gathered(state).await?;
     let mut by_model: BTreeMap<String, Vec<Subject>> = BTreeMap::new();
     for subject in gathered.into_keys() {
@@ -466,29 +504,28 @@ async fn carry_out(state: &Arc<RunnerState>, order: AuditOrder) -> Result<Vec<Au
         all.extend(audit_run::audit_model(state, &model, subjects).await?);
     }
     // The operator may have gone.
-    let _ = order.done.send(all.clone());
-    Ok(all)
+    let _ = order.done.send(all);
+    Ok(())
 }
 
-/// The audits of the model that is due; none if none is.
-async fn audit_due(state: &Arc<RunnerState>) -> Result<Vec<AuditRun>, StoreError> {
+/// Audits what appeals wait for, and the model that is due.
+async fn audit_due(state: &Arc<RunnerState>, pauses: &mut AuditPauses) -> Result<(), StoreError> {
     // Without a machine of its own the validator gathers and audits nothing.
     if state.trusted.is_none() {
-        return Ok(Vec::new());
+        return Ok(());
     }
-    let appealed = fresh_answers::audit_appeals(state).await?;
-    if !appealed.is_empty() {
-        return Ok(appealed);
-    }
-    let gathered = gathered(state).await?;
-    let calibrated = gathered
+    fresh_answers::audit_appeals(state, pauses).await?;
+    let (gathered, now) = (gathered(state).await?, state.clock.now());
+    let ready = gathered
         .into_iter()
         .filter(|(subject, _)| state.settings.calibrations.contains_key(&subject.model))
+        .filter(|(subject, _)| !pauses.is_paused(subject, now))
         .collect();
-    match next_due(&calibrated, state.clock.now(), &state.settings) {
-        Some((model, subjects)) => audit_run::audit_model(state, &model, subjects).await,
-        None => Ok(Vec::new()),
+    if let Some((model, subjects)) = next_due(&ready, now, &state.settings) {
+        let runs = audit_run::audit_model(state, &model, subjects.clone()).await?;
+        pauses.note(&subjects, &runs, state.clock.now());
     }
+    Ok(())
 }
 
 async fn gathered(state: &RunnerState) -> Result<BTreeMap<Subject, gathering::Gathered>, StoreError> {

@@ -8,13 +8,18 @@ use std::time::Duration;
 
 use muster_audit::{BucketDraw, NoncePeriod, RevealedNonceKey};
 use muster_gateway::store::{LoggedAnswer, StoredBucket, StoredDraw};
+use muster_own_prompts::RequestForm;
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of};
 use muster_store::StoreError;
 
 use crate::RunnerState;
+use crate::audit_run::proof_of;
 use crate::evidence::AuditorFacts;
+use crate::phases::AuditPhase;
+use crate::prompt_sources::MAX_FORMS_OF_BUCKET;
 use crate::shares::{DailyAnswers, StoredShare, share_ppm, share_root, shares_of};
+use crate::{prompts, self_test};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -25,6 +30,19 @@ pub(crate) struct LogKeeper {
     looked_at: Option<BucketNumber>,
     /// The period whose key the gateway's nonces are made by.
     nonces_of: Option<NoncePeriod>,
+    /// The last bucket after whose draw block own prompts were asked.
+    asked_after: Option<BucketNumber>,
+}
+
+/// The work that a block makes due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DueWork {
+    /// The bucket that was closed, or found empty: the list of own prompts may change.
+    pub(crate) closed: Option<BucketNumber>,
+    /// Whether the next list was looked after before the bucket was closed, as its header had to name the first list.
+    pub(crate) is_list_prepared: bool,
+    /// The bucket after whose draw block own prompts may be asked.
+    pub(crate) asked_after: Option<BucketNumber>,
 }
 
 /// The change of the key of the gateway's nonces at a block.
@@ -59,25 +77,38 @@ pub(crate) fn closable_bucket(block: u64, looked_at: Option<BucketNumber>) -> Op
     (block < ended.draw_block() && looked_at.is_none_or(|last| last < ended)).then_some(ended)
 }
 
+/// The bucket that has ended last, if its draw block exists and own prompts were not asked since: the draw block of a
+/// bucket may commit to their list.
+pub(crate) fn askable_bucket(block: u64, asked_after: Option<BucketNumber>) -> Option<BucketNumber> {
+    let ended = BucketNumber(BucketNumber::of_block(block).0.checked_sub(1)?);
+    (ended.draw_block() <= block && asked_after.is_none_or(|last| last < ended)).then_some(ended)
+}
+
 impl LogKeeper {
     pub(crate) fn new(state: Arc<RunnerState>, last_closed: Option<BucketNumber>) -> Self {
         Self {
             state,
             looked_at: last_closed,
             nonces_of: None,
+            asked_after: None,
         }
     }
 
-    /// Does what is due at a block. Returns the bucket that was closed or found empty, if one was.
-    pub(crate) async fn advance(&mut self, block: u64) -> Result<Option<BucketNumber>, StoreError> {
+    /// Does what is due at a block.
+    pub(crate) async fn advance(&mut self, block: u64) -> Result<DueWork, StoreError> {
+        let mut due = DueWork {
+            closed: None,
+            is_list_prepared: false,
+            asked_after: None,
+        };
         let Some(auditor) = self.state.auditor() else {
-            return Ok(None);
+            return Ok(due);
         };
         self.renew_nonce_key(auditor, block).await?;
         self.state.seen_block.store(block, Ordering::Release);
         let closable = closable_bucket(block, self.looked_at);
         if let Some(bucket) = closable {
-            self.close(auditor, bucket).await?;
+            due.is_list_prepared = self.close(auditor, bucket).await?;
             self.looked_at = Some(bucket);
         }
         for bucket in self.state.log.store().undrawn_buckets().await? {
@@ -85,7 +116,16 @@ impl LogKeeper {
                 self.draw(&bucket).await?;
             }
         }
-        Ok(closable)
+        due.closed = closable;
+        if let Some(bucket) = askable_bucket(block, self.asked_after) {
+            self.state.prompts.find_commitment(self.state.log.store()).await?;
+            // The draw may come some blocks later: prompts wait for it.
+            if !self.state.prompts.awaits_commitment() {
+                self.asked_after = Some(bucket);
+                due.asked_after = Some(bucket);
+            }
+        }
+        Ok(due)
     }
 
     /// Gives the gateway the key of its nonces, as soon as the first block of a period is final.
@@ -116,11 +156,18 @@ impl LogKeeper {
         Ok(())
     }
 
-    async fn close(&self, auditor: AuditorFacts, bucket: BucketNumber) -> Result<(), StoreError> {
+    /// Closes a bucket, if there is anything that its header has to name. Returns whether the first list of own prompts
+    /// was prepared before.
+    async fn close(&self, auditor: AuditorFacts, bucket: BucketNumber) -> Result<bool, StoreError> {
         let state = &self.state;
         let answers = state.log.fill(bucket).await?;
-        if answers.is_empty() {
-            return Ok(());
+        let is_list_prepared = state.prompts.is_unused();
+        if is_list_prepared {
+            self_test::prepare_due(state).await?;
+            prompts::prepare_list(state, bucket).await?;
+        }
+        if answers.is_empty() && !state.prompts.awaits_commitment() {
+            return Ok(is_list_prepared);
         }
         let watched = state.watched().await?;
         let daily = self.daily().await?;
@@ -145,13 +192,14 @@ impl LogKeeper {
             closed_at: state.clock.now(),
             draw: None,
         };
+        state.enter(AuditPhase::ClosingBucket).await;
         state.log.close(&closed).await?;
         tracing::info!(
             bucket = bucket.0,
             answers = header.answers,
             "a bucket of answers is closed"
         );
-        Ok(())
+        Ok(is_list_prepared)
     }
 
     /// The answers of the last day by coldkey and model.
@@ -190,7 +238,9 @@ impl LogKeeper {
         };
         let own = state.store.answered_prompts(bucket.closed_at.minus(DAY)).await?;
         let kept: BTreeSet<String> = own.into_keys().collect();
+        state.enter(AuditPhase::Drawing).await;
         state.log.draw(bucket.bucket, &stored, &drawn, &kept).await?;
+        self.keep_forms(&answers, &drawn, &kept).await?;
         state.outcomes_due.store(true, Ordering::SeqCst);
         metrics::counter!("muster_audit_answers_total", "of" => "logged").increment(bucket.answers);
         metrics::counter!("muster_audit_answers_total", "of" => "drawn")
@@ -201,6 +251,34 @@ impl LogKeeper {
             drawn = drawn.len(),
             "answers are drawn"
         );
+        Ok(())
+    }
+
+    /// Keeps the forms of users' requests among the drawn ones, so that own prompts look like them.
+    async fn keep_forms(
+        &self,
+        answers: &[LoggedAnswer],
+        drawn: &[String],
+        own: &BTreeSet<String>,
+    ) -> Result<(), StoreError> {
+        let state = &self.state;
+        let drawn: BTreeSet<&String> = drawn.iter().collect();
+        let of_users = answers
+            .iter()
+            .filter(|answer| drawn.contains(&answer.id) && !own.contains(&answer.id));
+        for answer in of_users.take(MAX_FORMS_OF_BUCKET) {
+            let words = state.log.store().find_words(&answer.id).await?;
+            if let (Some(words), Some(proof)) = (words, proof_of(answer))
+                && let Some(form) = RequestForm::read(&words.request, proof.client_nonce.is_some())
+            {
+                let now = state.clock.now();
+                let (model, client) = (&answer.model, &answer.client);
+                state
+                    .store
+                    .put_form(&answer.id, model, client, &form, now)
+                    .await?;
+            }
+        }
         Ok(())
     }
 }
@@ -268,6 +346,21 @@ mod tests {
             KeyChange::Keep,
             "an older block of another node"
         );
+    }
+
+    #[test]
+    fn own_prompts_are_asked_once_after_each_draw_block() {
+        let askable =
+            |block, last: Option<u64>| askable_bucket(block, last.map(BucketNumber)).map(|one| one.0);
+        assert_eq!(askable(24, None), None);
+        assert_eq!(askable(36, None), None, "the draw block does not exist");
+        assert_eq!(askable(37, None), Some(0));
+        assert_eq!(askable(49, None), Some(0));
+        assert_eq!(askable(49, Some(0)), None, "they were asked");
+        assert_eq!(askable(50, Some(0)), None);
+        assert_eq!(askable(62, Some(0)), Some(1));
+        assert_eq!(askable(1_000, Some(1)), None, "between a bucket and its draw");
+        assert_eq!(askable(1_012, Some(1)), Some(39));
     }
 
     #[test]

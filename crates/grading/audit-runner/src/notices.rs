@@ -3,15 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_audit::{Margin, TokenScore};
+use muster_audit::{Margin, TokenScore, UnusableReason};
 use muster_gateway::store::{LoggedAnswer, StoredBucket};
 use muster_identity::ProvenOutput;
+use muster_protocol::MinerKey;
 use muster_protocol::wire::audits::{
     HeaderNotice, LeafNotice, LeafOutcome, OutcomeNotice, OutcomesNotice, ShareNotice,
 };
-use muster_protocol::{Digest, MinerKey};
+use muster_response_proof::LeafTree;
 use muster_response_proof::audit_limits::MAX_NOTICE_LEAVES;
-use muster_response_proof::inclusion_path;
 
 use crate::evidence::{BothOutcomes, ReferenceOutcome};
 use crate::log_keeper::leaf_hashes;
@@ -25,10 +25,10 @@ pub(crate) fn header_notices(
     miner: &MinerKey,
     between: Vec<String>,
 ) -> Option<Vec<HeaderNotice>> {
-    let hashes = leaf_hashes(answers)?;
+    let tree = LeafTree::new(leaf_hashes(answers)?);
     let own = answers.iter().filter(|answer| answer.miner == *miner);
     let leaves: Vec<LeafNotice> = own
-        .map(|answer| leaf_notice(answer, &hashes))
+        .map(|answer| leaf_notice(answer, &tree))
         .collect::<Option<_>>()?;
     let count = u64::try_from(leaves.len()).ok()?;
     let notice = |part: &[LeafNotice]| HeaderNotice {
@@ -40,7 +40,7 @@ pub(crate) fn header_notices(
     Some(leaves.chunks(MAX_NOTICE_LEAVES).map(notice).collect())
 }
 
-fn leaf_notice(answer: &LoggedAnswer, hashes: &[Digest]) -> Option<LeafNotice> {
+fn leaf_notice(answer: &LoggedAnswer, tree: &LeafTree) -> Option<LeafNotice> {
     let leaf = answer.leaf()?;
     Some(LeafNotice {
         session: leaf.session.to_string(),
@@ -51,7 +51,7 @@ fn leaf_notice(answer: &LoggedAnswer, hashes: &[Digest]) -> Option<LeafNotice> {
         stratum: leaf.stratum,
         model: answer.model.clone(),
         position: answer.position,
-        path: inclusion_path(hashes, usize::try_from(answer.position).ok()?)?,
+        path: tree.path(usize::try_from(answer.position).ok()?)?,
     })
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn leaf_outcome(found: Option<&BothOutcomes>) -> LeafOutcome {
     };
     let scored = both.iter().flatten().find_map(|outcome| match outcome {
         ReferenceOutcome::Scored(tokens) => Some(tokens),
-        ReferenceOutcome::Unusable(_) => None,
+        ReferenceOutcome::Unseeded(_) | ReferenceOutcome::FalseIds(_) | ReferenceOutcome::Unusable(_) => None,
     });
     if let Some(tokens) = scored {
         let is_off = |token: &&TokenScore| token.margin != Margin::Micronats(0);
@@ -113,9 +113,18 @@ pub(crate) fn leaf_outcome(found: Option<&BothOutcomes>) -> LeafOutcome {
             off: count(tokens.iter().filter(is_off).count()),
         };
     }
+    let falsehood = both.iter().flatten().find_map(|outcome| match outcome {
+        ReferenceOutcome::FalseIds(falsehood) => Some(*falsehood),
+        ReferenceOutcome::Scored(_) | ReferenceOutcome::Unseeded(_) | ReferenceOutcome::Unusable(_) => None,
+    });
+    if let Some(falsehood) = falsehood {
+        return LeafOutcome::Unusable(format!("false_ids_{}", falsehood.name()));
+    }
     let reason = both.iter().flatten().find_map(|outcome| match outcome {
         ReferenceOutcome::Unusable(reason) => serde_json::to_value(reason).ok(),
-        ReferenceOutcome::Scored(_) => None,
+        // Its scores are no margins, so none of its tokens is off.
+        ReferenceOutcome::Unseeded(_) => serde_json::to_value(UnusableReason::NoSeed).ok(),
+        ReferenceOutcome::Scored(_) | ReferenceOutcome::FalseIds(_) => None,
     });
     match reason {
         Some(serde_json::Value::String(reason)) => LeafOutcome::Unusable(reason),
@@ -125,7 +134,7 @@ pub(crate) fn leaf_outcome(found: Option<&BothOutcomes>) -> LeafOutcome {
 
 #[cfg(test)]
 mod tests {
-    use muster_audit::UnusableReason;
+    use muster_audit::FalseIds;
 
     use super::*;
 
@@ -142,6 +151,11 @@ mod tests {
         assert_eq!(told([None, None]), LeafOutcome::NoOutcome);
         let of_three = LeafOutcome::Scored { tokens: 3, off: 1 };
         assert_eq!(told([Some(died.clone()), Some(scored.clone())]), of_three);
+        let false_ids = ReferenceOutcome::FalseIds(FalseIds::Text);
+        assert_eq!(
+            told([Some(died.clone()), Some(false_ids)]),
+            LeafOutcome::Unusable("false_ids_text".to_owned())
+        );
         assert_eq!(told([Some(scored), None]), of_three);
         assert_eq!(
             told([Some(died), None]),

@@ -1,102 +1,156 @@
 //! The request to a reference about an answer, and how its reply is read. Pure, over bytes of strangers.
 
-use muster_audit::{MAX_TOKENS, Margin, TokenScore, UnusableReason};
+use std::fmt;
+
+use muster_answer_words::{AnswerIds, AnswerText, FoundIds, find_ids, is_chat, read_text};
+use muster_audit::{FalseIds, MAX_TOKENS, Margin, TokenScore, UnusableReason};
 use muster_gateway::store::AnswerWords;
-use muster_openai::stream::JsonReader;
-use muster_openai::{BodyKind, TokenIdReader};
-use muster_protocol::Digest;
-use muster_response_proof::{ResponseProof, answer_seed};
+use muster_response_proof::ResponseProof;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
-/// The largest body of a response that is read, in bytes.
-const MAX_BODY: usize = 16 * 1024 * 1024;
+use crate::reference_engine::Sampling;
+use crate::sampler_fields::sampler_fields;
+
 /// The most bytes of request and text together that a reference is asked to read for one answer.
 const MAX_TEXT_REQUEST: usize = 768 * 1024;
-/// The parameters of a request that decide its answer's tokens, beside prompt and seed.
-const SAMPLING: [&str; 8] = [
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "seed",
-];
-
+/// The most bytes of a request to a reference.
+const MAX_REQUEST: usize = 1024 * 1024;
+/// No vocabulary has longer tokens, in bytes.
+const MAX_TOKEN_BYTES: usize = 1024;
+/// No template of chats adds more tokens to a request.
+const MAX_TEMPLATE_TOKENS: usize = 64 * 1024;
 /// A request to a reference's `POST /v1/score` about one answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScoreRequest {
     pub(crate) body: Vec<u8>,
     /// Whether the reference has to find the tokens in the answer's text.
     pub(crate) is_text: bool,
+    /// Whether nobody knows the seed, so that the reply has no margins.
+    pub(crate) is_unseeded: bool,
+    /// Whether the reference has to compare the ids of the tokens with the request, and with the text if it is there.
+    pub(crate) is_compared: bool,
 }
 
-/// The ids of an answer's tokens; `None` if the response states none, so that only its text is known.
-///
-/// # Errors
-/// The reason why nobody can score the answer: a part of its body was not kept, or the ids that the session signed are
-/// not those of the body.
-pub(crate) fn find_ids(
-    proof: &ResponseProof,
-    words: &AnswerWords,
-) -> Result<Option<AnswerIds>, UnusableReason> {
-    if u64::try_from(words.response.len()).is_ok_and(|bytes| bytes < proof.output_bytes) {
-        return Err(UnusableReason::TruncatedBody);
-    }
-    match ids_of(proof, words) {
-        Ok(ids) => Ok(Some(ids)),
-        // The session signed ids that the stored body does not have.
-        Err(reason) if proof.tokens.is_some() => Err(reason),
-        Err(_) => Ok(None),
-    }
+/// The reason why an answer has no scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScoreFailure {
+    /// Nobody can score it, which counts for the miner.
+    Unusable(UnusableReason),
+    /// The session signed false ids, which counts against the miner.
+    FalseIds(FalseIds),
 }
 
-/// The ids of an answer's tokens, which have to be those that the session signed, if it signed any.
-///
-/// # Errors
-/// The reason why nobody can score the answer.
-fn ids_of(proof: &ResponseProof, words: &AnswerWords) -> Result<AnswerIds, UnusableReason> {
-    let ids = answer_ids(words)?;
-    if let Some(facts) = &proof.tokens {
-        // The ids that were stored are those that the session signed, or the body is not what was sent.
-        let stated = stated_ids(words).ok_or(UnusableReason::NoTokenIds)?;
-        if stated.0 != facts.output || stated.1 != facts.prompt {
-            return Err(UnusableReason::OtherTokenizer);
+impl fmt::Display for ScoreFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unusable(reason) => f.write_str(reason.explanation()),
+            Self::FalseIds(falsehood) => write!(f, "the session signed false ids ({})", falsehood.name()),
         }
     }
-    Ok(ids)
 }
 
-/// The body of a request to a reference's `POST /v1/score` about one answer to this request.
+impl From<UnusableReason> for ScoreFailure {
+    fn from(reason: UnusableReason) -> Self {
+        Self::Unusable(reason)
+    }
+}
+
+/// The question to a reference about an answer: by its ids if its session signed any, and by its text otherwise.
 ///
 /// # Errors
-/// The reason why nobody can score the answer.
+/// The reason why the answer has no scores.
+pub(crate) fn ask_about(
+    model: &str,
+    proof: &ResponseProof,
+    words: &AnswerWords,
+    sampling: &Sampling,
+) -> Result<ScoreRequest, ScoreFailure> {
+    match find_ids(proof, words)? {
+        FoundIds::Signed(ids) => {
+            let text = read_text(words, is_chat(proof)).filter(|text| text.is_readable);
+            let text = text.ok_or(ScoreFailure::FalseIds(FalseIds::Text))?;
+            score_request(model, proof, &words.request, &ids, Some(&text), sampling)
+        }
+        FoundIds::Unsigned => Ok(text_request(model, proof, words, sampling)?),
+        FoundIds::Missing => Err(ScoreFailure::FalseIds(FalseIds::Response)),
+    }
+}
+
+/// The body of a request to a reference's `POST /v1/score` about one answer to this request. A reference that is the
+/// whitelisted image itself compares the ids with the request, and with the text if it is known. Another engine may
+/// render a chat or spell tokens otherwise than the reference, so its ids are not compared.
+///
+/// # Errors
+/// The reason why the answer has no scores.
 pub(crate) fn score_request(
     model: &str,
     proof: &ResponseProof,
     request: &[u8],
     ids: &AnswerIds,
-) -> Result<ScoreRequest, UnusableReason> {
-    let asked = read_request(request)?;
-    let mut body = Map::new();
-    for name in SAMPLING {
-        if let Some(value) = asked.get(name).filter(|value| !value.is_null()) {
-            body.insert(name.to_owned(), value.clone());
-        }
-    }
-    if !body.contains_key("seed")
-        && let Some(seed) = seed_of_seal(proof)
-    {
-        body.insert("muster_seed".to_owned(), seed.into());
-    }
+    text: Option<&AnswerText>,
+    sampling: &Sampling,
+) -> Result<ScoreRequest, ScoreFailure> {
+    let asked = read_request(proof, request)?;
+    check_sizes(request, &asked, ids, text)?;
+    let fields = sampler_fields(sampling, proof, &asked)?;
+    let mut body = fields.parameters;
+    body.extend(fields.beside);
+    body.extend(fields.seed.map(|seed| ("seed".to_owned(), seed)));
     body.insert("model".to_owned(), model.into());
     body.insert("prompt_token_ids".to_owned(), json!(ids.prompt));
     body.insert("token_ids".to_owned(), json!(ids.output));
+    let is_compared = *sampling == Sampling::Muster;
+    if is_compared {
+        body.insert("request".to_owned(), Value::Object(asked));
+    }
+    if let Some(text) = text.filter(|_| is_compared) {
+        body.insert("text".to_owned(), text.text.as_str().into());
+        body.insert("finish_reason".to_owned(), json!(text.finish_reason));
+    }
     let body = serde_json::to_vec(&body).map_err(|_| UnusableReason::TruncatedBody)?;
-    Ok(ScoreRequest { body, is_text: false })
+    if body.len() > MAX_REQUEST {
+        return Err(UnusableReason::BeyondContext.into());
+    }
+    Ok(ScoreRequest {
+        body,
+        is_text: false,
+        is_unseeded: fields.is_unseeded,
+        is_compared,
+    })
+}
+
+/// Finds ids and texts that are longer than any engine makes them for the request. A reference would refuse them for
+/// their size, which would count for the miner.
+///
+/// # Errors
+/// They are false, or the whole is more than a reference is asked to read.
+fn check_sizes(
+    request: &[u8],
+    asked: &Map<String, Value>,
+    ids: &AnswerIds,
+    text: Option<&AnswerText>,
+) -> Result<(), ScoreFailure> {
+    let most = ["max_tokens", "max_completion_tokens"]
+        .iter()
+        .filter_map(|name| asked.get(*name)?.as_u64())
+        .max();
+    let count = u64::try_from(ids.output.len()).unwrap_or(u64::MAX);
+    if most.is_some_and(|most| count > most) {
+        return Err(ScoreFailure::FalseIds(FalseIds::End));
+    }
+    // A token of a prompt has at least a byte.
+    if ids.prompt.len() > request.len().saturating_add(MAX_TEMPLATE_TOKENS) {
+        return Err(ScoreFailure::FalseIds(FalseIds::Prompt));
+    }
+    let bytes = text.map_or(0, |text| text.text.len());
+    if bytes > ids.output.len().saturating_mul(MAX_TOKEN_BYTES) {
+        return Err(ScoreFailure::FalseIds(FalseIds::Text));
+    }
+    match request.len().saturating_add(bytes) > MAX_TEXT_REQUEST {
+        true => Err(UnusableReason::BeyondContext.into()),
+        false => Ok(()),
+    }
 }
 
 /// The request about an answer of which only the text is known: the reference reads the prompt as the engine did, and
@@ -108,41 +162,53 @@ pub(crate) fn text_request(
     model: &str,
     proof: &ResponseProof,
     words: &AnswerWords,
+    sampling: &Sampling,
 ) -> Result<ScoreRequest, UnusableReason> {
-    let asked = read_request(&words.request)?;
-    let answer = answer_text(words)?;
+    let mut asked = read_request(proof, &words.request)?;
+    let answer = read_text(words, is_chat(proof)).filter(AnswerText::is_plain);
+    let answer = answer.ok_or(UnusableReason::NoTokenIds)?;
     if words.request.len().saturating_add(answer.text.len()) > MAX_TEXT_REQUEST {
         return Err(UnusableReason::BeyondContext);
     }
-    let mut body = Map::new();
-    if asked.get("seed").is_none_or(Value::is_null) {
+    let fields = sampler_fields(sampling, proof, &asked)?;
+    let is_seeded = fields.seed.is_some() || fields.beside.contains_key("muster_seed");
+    if !is_seeded && !fields.is_unseeded {
         // Without a seed nobody can tell which tokens the text has.
-        let seed = seed_of_seal(proof).ok_or(UnusableReason::NoTokenIds)?;
-        body.insert("muster_seed".to_owned(), seed.into());
+        return Err(UnusableReason::NoTokenIds);
+    }
+    asked.extend(fields.parameters);
+    if *sampling != Sampling::Muster && fields.is_unseeded {
+        asked.remove("seed");
+    }
+    let mut body = fields.beside;
+    if asked.get("muster_seed").is_some_and(|seed| !seed.is_null()) {
+        // The request names it.
+        body.remove("muster_seed");
     }
     body.insert("model".to_owned(), model.into());
     body.insert("request".to_owned(), Value::Object(asked));
     body.insert("text".to_owned(), answer.text.into());
     body.insert("finish_reason".to_owned(), json!(answer.finish_reason));
     let body = serde_json::to_vec(&body).map_err(|_| UnusableReason::TruncatedBody)?;
-    Ok(ScoreRequest { body, is_text: true })
+    Ok(ScoreRequest {
+        body,
+        is_text: true,
+        is_unseeded: fields.is_unseeded,
+        is_compared: false,
+    })
 }
 
-/// The stored request, if it asks for one answer.
-fn read_request(request: &[u8]) -> Result<Map<String, Value>, UnusableReason> {
-    let asked: Map<String, Value> =
+/// The stored request, if it asks for one answer. A reference takes a request with messages for a chat's, so those of a
+/// request at another path are left out, as its engine ignored them.
+fn read_request(proof: &ResponseProof, request: &[u8]) -> Result<Map<String, Value>, UnusableReason> {
+    let mut asked: Map<String, Value> =
         serde_json::from_slice(request).map_err(|_| UnusableReason::TruncatedBody)?;
+    let ignored = if is_chat(proof) { "prompt" } else { "messages" };
+    asked.shift_remove(ignored);
     if asked.get("n").is_some_and(|choices| *choices != json!(1)) {
         return Err(UnusableReason::NoTokenIds);
     }
     Ok(asked)
-}
-
-/// The seed that the sealing proxy set, 64 hex digits; `None` for an answer without the gateway's nonce.
-fn seed_of_seal(proof: &ResponseProof) -> Option<String> {
-    let gateway = proof.gateway_nonce.as_ref()?;
-    let seed = answer_seed(proof.client_nonce.as_ref(), &proof.input, gateway);
-    Some(hex::encode(seed))
 }
 
 /// The scores of an answer whose tokens the reference found in its text.
@@ -156,11 +222,12 @@ pub(crate) fn check_text_scores(scores: Vec<TokenScore>) -> Result<Vec<TokenScor
     Ok(scores)
 }
 
-/// The scores in a reference's reply.
+/// The scores in a reference's reply. Without a seed there is no margin: then the number of a token is how far −log p
+/// lies above the entropy.
 ///
 /// # Errors
 /// The reply is no score of so many tokens.
-pub(crate) fn read_scores(reply: &[u8]) -> Result<Vec<TokenScore>, UnusableReason> {
+pub(crate) fn read_scores(reply: &[u8], is_unseeded: bool) -> Result<Vec<TokenScore>, UnusableReason> {
     #[derive(Deserialize)]
     struct Reply {
         tokens: Vec<Token>,
@@ -168,6 +235,7 @@ pub(crate) fn read_scores(reply: &[u8]) -> Result<Vec<TokenScore>, UnusableReaso
     #[derive(Deserialize)]
     struct Token {
         entropy: f64,
+        logprob: Option<f64>,
         margin: Option<Value>,
     }
     let reply: Reply = serde_json::from_slice(reply).map_err(|_| UnusableReason::ReferenceRefused)?;
@@ -175,6 +243,10 @@ pub(crate) fn read_scores(reply: &[u8]) -> Result<Vec<TokenScore>, UnusableReaso
         return Err(UnusableReason::ReferenceRefused);
     }
     let score = |token: &Token| match &token.margin {
+        None if is_unseeded => {
+            TokenScore::from_nats(Some((-token.logprob? - token.entropy).max(0.0)), token.entropy)
+        }
+        Some(_) if is_unseeded => None,
         Some(Value::Number(nats)) => TokenScore::from_nats(Some(nats.as_f64()?), token.entropy),
         Some(Value::String(said)) if said == "impossible" => TokenScore::from_nats(None, token.entropy),
         // Without a seed there is no margin.
@@ -184,165 +256,53 @@ pub(crate) fn read_scores(reply: &[u8]) -> Result<Vec<TokenScore>, UnusableReaso
     scores.ok_or(UnusableReason::ReferenceRefused)
 }
 
-/// The ids of an answer's tokens and of its prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AnswerIds {
-    pub(crate) prompt: Vec<u32>,
-    pub(crate) output: Vec<u32>,
-}
-
-#[derive(Deserialize)]
-struct ResponseIds {
-    #[serde(default)]
-    prompt_token_ids: Option<Vec<u32>>,
-    #[serde(default)]
-    choices: Vec<ChoiceIds>,
-}
-
-#[derive(Deserialize)]
-struct ChoiceIds {
-    #[serde(default)]
-    prompt_token_ids: Option<Vec<u32>>,
-    #[serde(default)]
-    token_ids: Option<Vec<u32>>,
-}
-
-fn answer_ids(words: &AnswerWords) -> Result<AnswerIds, UnusableReason> {
-    let kind = BodyKind::of(words.content_type.as_deref());
-    let mut reader = JsonReader::new(kind, MAX_BODY).ok_or(UnusableReason::NoTokenIds)?;
-    let (mut prompt, mut output) = (None, Vec::new());
-    let mut read = |json: &[u8]| {
-        // An event that is no JSON, such as `[DONE]`, states nothing.
-        let Ok(read) = serde_json::from_slice::<ResponseIds>(json) else {
-            return;
-        };
-        prompt = prompt.take().or(read.prompt_token_ids);
-        for choice in read.choices {
-            prompt = prompt.take().or(choice.prompt_token_ids);
-            output.extend(choice.token_ids.unwrap_or_default());
-        }
-    };
-    reader.update(&words.response, &mut read);
-    reader.end(&mut read);
-    match prompt {
-        Some(prompt) if !output.is_empty() && output.len() <= MAX_TOKENS => Ok(AnswerIds { prompt, output }),
-        _ => Err(UnusableReason::NoTokenIds),
-    }
-}
-
-/// The text of an answer with one choice.
-struct AnswerText {
-    text: String,
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ResponseText {
-    #[serde(default)]
-    choices: Vec<ChoiceText>,
-    #[serde(default)]
-    error: Option<IgnoredAny>,
-}
-
-#[derive(Deserialize)]
-struct ChoiceText {
-    #[serde(default)]
-    index: u32,
-    #[serde(default)]
-    text: Option<String>,
-    #[serde(default)]
-    delta: Option<MessageText>,
-    #[serde(default)]
-    message: Option<MessageText>,
-    #[serde(default)]
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct MessageText {
-    #[serde(default)]
-    content: Option<String>,
-    #[serde(default)]
-    reasoning_content: Option<Value>,
-    #[serde(default)]
-    tool_calls: Option<Value>,
-}
-
-impl ChoiceText {
-    /// Adds the choice's text; `false` if the engine shows a part of its output elsewhere than in the text.
-    fn read_into(&self, answer: &mut AnswerText) -> bool {
-        let messages = || self.delta.iter().chain(&self.message);
-        let is_plain = |one: &MessageText| {
-            is_nothing(one.reasoning_content.as_ref()) && is_nothing(one.tool_calls.as_ref())
-        };
-        let is_whole = self.index == 0 && messages().all(is_plain);
-        let parts = messages().filter_map(|one| one.content.as_deref());
-        for part in self.text.as_deref().into_iter().chain(parts) {
-            answer.text.push_str(part);
-        }
-        answer.finish_reason = answer.finish_reason.take().or_else(|| self.finish_reason.clone());
-        is_whole
-    }
-}
-
-/// Whether a field is absent or empty.
-fn is_nothing(field: Option<&Value>) -> bool {
-    match field {
-        None | Some(Value::Null) => true,
-        Some(Value::String(text)) => text.is_empty(),
-        Some(Value::Array(items)) => items.is_empty(),
-        Some(Value::Bool(_) | Value::Number(_) | Value::Object(_)) => false,
-    }
-}
-
-fn answer_text(words: &AnswerWords) -> Result<AnswerText, UnusableReason> {
-    let kind = BodyKind::of(words.content_type.as_deref());
-    let mut reader = JsonReader::new(kind, MAX_BODY).ok_or(UnusableReason::NoTokenIds)?;
-    let mut answer = AnswerText {
-        text: String::new(),
-        finish_reason: None,
-    };
-    let mut is_whole = true;
-    let mut read = |json: &[u8]| {
-        // An event that is no JSON, such as `[DONE]`, states nothing.
-        let Ok(read) = serde_json::from_slice::<ResponseText>(json) else {
-            return;
-        };
-        is_whole &= read.error.is_none();
-        for choice in read.choices {
-            is_whole &= choice.read_into(&mut answer);
-        }
-    };
-    reader.update(&words.response, &mut read);
-    reader.end(&mut read);
-    if is_whole && !answer.text.is_empty() {
-        Ok(answer)
-    } else {
-        Err(UnusableReason::NoTokenIds)
-    }
-}
-
-/// The digests of the ids of output and prompt, as the session's proxy computed them.
-fn stated_ids(words: &AnswerWords) -> Option<(Digest, Digest)> {
-    let mut reader = TokenIdReader::new(BodyKind::of(words.content_type.as_deref()))?;
-    reader.update(&words.response);
-    let stated = reader.finish()?;
-    Some((stated.output, stated.prompt))
-}
-
 #[cfg(test)]
 mod tests {
+    use muster_audit::{SamplerEngine, digest_of_ids};
+    use muster_response_proof::TokenFacts;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn request_about(proof: &ResponseProof, words: &AnswerWords) -> Result<ScoreRequest, UnusableReason> {
-        match find_ids(proof, words)? {
-            Some(ids) => score_request("tiny", proof, &words.request, &ids),
-            None => text_request("tiny", proof, words),
+    use crate::reference_engine::SamplerSettings;
+    use crate::testing::proof;
+
+    fn request_about(proof: &ResponseProof, words: &AnswerWords) -> Result<ScoreRequest, ScoreFailure> {
+        ask_about("tiny", proof, words, &Sampling::Muster)
+    }
+
+    fn engine(engine: SamplerEngine, version: &str) -> Sampling {
+        Sampling::Engine(SamplerSettings {
+            engine,
+            version: version.to_owned(),
+            defaults: None,
+        })
+    }
+
+    /// A proof of a session that signed these ids.
+    fn signed(prompt: &[u32], output: &[u32]) -> ResponseProof {
+        let count = |ids: &[u32]| u32::try_from(ids.len()).unwrap();
+        let mut signed = proof(0);
+        signed.tokens = Some(TokenFacts {
+            prompt: digest_of_ids(prompt),
+            prompt_count: count(prompt),
+            output: digest_of_ids(output),
+            output_count: count(output),
+        });
+        signed
+    }
+
+    /// The proof of `STREAM`.
+    fn of_stream() -> ResponseProof {
+        signed(&[5, 6], &[7, 8, 9])
+    }
+
+    fn falsehood(proof: &ResponseProof, request: &str, response: &str) -> FalseIds {
+        match request_about(proof, &words(request, response)) {
+            Err(ScoreFailure::FalseIds(falsehood)) => falsehood,
+            other => panic!("{other:?}"),
         }
     }
-    use crate::testing::proof;
 
     fn words(request: &str, response: &str) -> AnswerWords {
         AnswerWords {
@@ -359,8 +319,12 @@ mod tests {
     );
 
     fn asked(request: &str, response: &str) -> Result<Value, UnusableReason> {
-        let asked = request_about(&proof(0), &words(request, response))?;
-        Ok(serde_json::from_slice(&asked.body).unwrap())
+        let proof = if response == STREAM { of_stream() } else { proof(0) };
+        match request_about(&proof, &words(request, response)) {
+            Ok(asked) => Ok(serde_json::from_slice(&asked.body).unwrap()),
+            Err(ScoreFailure::Unusable(reason)) => Err(reason),
+            Err(ScoreFailure::FalseIds(falsehood)) => panic!("{falsehood:?}"),
+        }
     }
 
     /// The events of an answer with these deltas.
@@ -373,12 +337,9 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_is_asked_with_the_ids_the_seed_and_the_parameters_of_the_answer() {
-        let body = asked(
-            r#"{"messages":[],"temperature":0.3,"stream":true,"top_p":null}"#,
-            STREAM,
-        )
-        .unwrap();
+    fn the_reference_is_asked_with_the_ids_the_seed_the_request_and_the_text_of_the_answer() {
+        let request = r#"{"messages":[],"temperature":0.3,"stream":true,"top_p":null}"#;
+        let body = asked(request, STREAM).unwrap();
         assert_eq!(body["prompt_token_ids"], json!([5, 6]));
         assert_eq!(body["token_ids"], json!([7, 8, 9]));
         assert_eq!(
@@ -389,9 +350,48 @@ mod tests {
         assert!(
             body.get("stream").is_none() && body.get("messages").is_none() && body.get("top_p").is_none()
         );
-        // A client's own seed goes before the seal's, as in the engine.
-        let body = asked(r#"{"seed":7}"#, STREAM).unwrap();
-        assert_eq!((&body["seed"], body.get("muster_seed")), (&json!(7), None));
+        let sent: Value = serde_json::from_str(request).unwrap();
+        assert_eq!((&body["request"], &body["text"]), (&sent, &json!("ab")));
+        assert!(body["finish_reason"].is_null());
+        let compared = request_about(&of_stream(), &words(request, STREAM)).unwrap();
+        assert!(compared.is_compared && !compared.is_text);
+    }
+
+    #[test]
+    fn a_seed_of_the_requests_own_goes_before_the_seals_as_in_the_engine() {
+        let seeds = |request: &str| {
+            let body = asked(request, STREAM).unwrap();
+            (body["seed"].clone(), body["muster_seed"].clone())
+        };
+        assert_eq!(seeds(r#"{"seed":7}"#), (json!(7), Value::Null));
+        let own = "5a".repeat(32);
+        let request = json!({ "muster_seed": own }).to_string();
+        assert_eq!(seeds(&request), (Value::Null, json!(own)));
+        let of_seal = seeds(r#"{"seed":null,"muster_seed":null}"#);
+        assert!(of_seal.0.is_null() && of_seal.1 != json!(own) && of_seal.1.is_string());
+        // The same where the text alone is known: the reference reads the seed in the request.
+        let text = stream(&[json!({"content": "a"})], None);
+        let body = asked(&request, &text).unwrap();
+        assert_eq!(
+            (&body["request"]["muster_seed"], body.get("muster_seed")),
+            (&json!(own), None)
+        );
+        let body = asked(r#"{"seed":null,"muster_seed":null}"#, &text).unwrap();
+        assert_eq!(body["muster_seed"], of_seal.1, "a null is no seed");
+    }
+
+    #[test]
+    fn the_request_is_shown_as_the_engine_of_its_path_read_it() {
+        let both = r#"{"prompt":"p","messages":[{"role":"user","content":"m"}]}"#;
+        let request = asked(both, STREAM).unwrap()["request"].clone();
+        assert!(request.get("prompt").is_none() && request.get("messages").is_some());
+        let mut completion = of_stream();
+        completion.path = muster_response_proof::Text::new("/v1/completions").unwrap();
+        let text = STREAM.replace("\"delta\":{\"content\":\"a\"}", "\"text\":\"a\"");
+        let asked = request_about(&completion, &words(both, &text)).unwrap();
+        let body: Value = serde_json::from_slice(&asked.body).unwrap();
+        assert_eq!(body["request"], json!({"prompt": "p"}));
+        assert_eq!(body["text"], "a", "the second event has no text of a completion");
     }
 
     #[test]
@@ -403,15 +403,55 @@ mod tests {
         );
         assert_eq!(reason("{\"mess", STREAM), UnusableReason::TruncatedBody);
         assert_eq!(reason("{\"n\":2}", STREAM), UnusableReason::NoTokenIds);
-        let mut signed = proof(0);
-        signed.tokens = Some(muster_response_proof::TokenFacts {
-            prompt: Digest::of(b"other"),
-            prompt_count: 2,
-            output: Digest::of(b"other"),
-            output_count: 3,
-        });
-        let refused = ids_of(&signed, &words("{}", STREAM));
-        assert_eq!(refused.unwrap_err(), UnusableReason::OtherTokenizer);
+        // The engine failed before its first token.
+        let failed = "data: {\"choices\":[{\"prompt_token_ids\":[5]}]}\n\n";
+        let failed = request_about(&signed(&[5], &[]), &words("{}", failed));
+        assert_eq!(failed, Err(ScoreFailure::Unusable(UnusableReason::NoTokenIds)));
+    }
+
+    #[test]
+    fn ids_count_only_if_the_session_signed_them() {
+        let unsigned = request_about(&proof(0), &words("{}", STREAM)).unwrap();
+        let body: Value = serde_json::from_slice(&unsigned.body).unwrap();
+        assert!(unsigned.is_text && body.get("token_ids").is_none(), "{body}");
+        assert_eq!(body["text"], "ab");
+    }
+
+    #[test]
+    fn ids_that_the_response_does_not_have_are_false() {
+        for other in [
+            signed(&[5, 6], &[7, 8]),
+            signed(&[5], &[7, 8, 9]),
+            signed(&[5, 6], &[7, 8, 10]),
+        ] {
+            assert_eq!(falsehood(&other, "{}", STREAM), FalseIds::Response);
+        }
+        let mut miscounted = of_stream();
+        if let Some(facts) = &mut miscounted.tokens {
+            facts.output_count = 1;
+        }
+        assert_eq!(falsehood(&miscounted, "{}", STREAM), FalseIds::Response);
+        let without = stream(&[json!({"content": "ab"})], None);
+        assert_eq!(falsehood(&of_stream(), "{}", &without), FalseIds::Response);
+    }
+
+    #[test]
+    fn ids_and_texts_that_no_engine_makes_so_long_are_false() {
+        let short = r#"{"max_tokens":2}"#;
+        assert_eq!(falsehood(&of_stream(), short, STREAM), FalseIds::End);
+        let long = "x".repeat(4 * MAX_TOKEN_BYTES);
+        let text = STREAM.replace("\"a\"", &format!("\"{long}\""));
+        assert_eq!(falsehood(&of_stream(), "{}", &text), FalseIds::Text);
+        let many = vec![1; MAX_TEMPLATE_TOKENS + 3];
+        let list = serde_json::to_string(&many).unwrap();
+        let prompt = STREAM.replace("[5,6]", &list);
+        assert_eq!(
+            falsehood(&signed(&many, &[7, 8, 9]), "{}", &prompt),
+            FalseIds::Prompt
+        );
+        // A client may read what this program cannot.
+        let hidden = format!("data: {{\"choices\":\n{STREAM}");
+        assert_eq!(falsehood(&of_stream(), "{}", &hidden), FalseIds::Text);
     }
 
     #[test]
@@ -468,25 +508,15 @@ mod tests {
         let mut random = proof(0);
         random.gateway_nonce = None;
         let unseeded = request_about(&random, &words("{}", &stream(&[said()], None)));
-        assert_eq!(unseeded.unwrap_err(), none, "nobody knows the seed");
-        // A session that signed ids has a body with ids.
-        let mut signed = proof(0);
-        signed.tokens = Some(muster_response_proof::TokenFacts {
-            prompt: Digest::of(b"prompt"),
-            prompt_count: 2,
-            output: Digest::of(b"ids"),
-            output_count: 3,
-        });
-        let without = request_about(&signed, &words("{}", &stream(&[said()], None)));
-        assert_eq!(without.unwrap_err(), none);
+        assert_eq!(unseeded.unwrap_err(), none.into(), "nobody knows the seed");
     }
 
     #[test]
     fn bodies_that_were_cut_or_are_too_long_have_a_reason() {
-        let mut longer = proof(0);
+        let mut longer = of_stream();
         longer.output_bytes = u64::try_from(STREAM.len()).unwrap() + 1;
         let cut = request_about(&longer, &words("{}", STREAM));
-        assert_eq!(cut.unwrap_err(), UnusableReason::TruncatedBody);
+        assert_eq!(cut.unwrap_err(), UnusableReason::TruncatedBody.into());
         // A text that would keep a tokenizer busy is not sent to it.
         let bomb = json!({"content": "\u{3042}".repeat(MAX_TEXT_REQUEST / 3)});
         let reason = asked("{}", &stream(&[bomb], None)).unwrap_err();
@@ -508,7 +538,7 @@ mod tests {
     #[test]
     fn a_reply_gives_every_token_a_score_or_none_at_all() {
         let reply = r#"{"tokens":[{"entropy":1.5,"margin":0.0},{"entropy":0.2,"margin":"impossible"}]}"#;
-        let scores = read_scores(reply.as_bytes()).unwrap();
+        let scores = read_scores(reply.as_bytes(), false).unwrap();
         let margins: Vec<Margin> = scores.iter().map(|score| score.margin).collect();
         assert_eq!(margins, [Margin::Micronats(0), Margin::Impossible]);
         for broken in [
@@ -519,11 +549,50 @@ mod tests {
             r#"{"tokens":[{"entropy":1.0,"margin":"far"}]}"#,
         ] {
             assert_eq!(
-                read_scores(broken.as_bytes()),
+                read_scores(broken.as_bytes(), false),
                 Err(UnusableReason::ReferenceRefused),
                 "{broken}"
             );
         }
+    }
+
+    #[test]
+    fn a_text_of_llama_cpp_is_asked_about_by_its_seed_and_its_own_parameters() {
+        let llama_cpp = engine(SamplerEngine::LlamaCpp, "b11549");
+        let answer = stream(&[json!({"content": "a b"})], Some("length"));
+        let asked =
+            |request: &str| ask_about("tiny", &proof(0), &words(request, &answer), &llama_cpp).unwrap();
+        let seeded = asked(r#"{"messages":[],"temperature":0.3,"seed":9}"#);
+        let body: Value = serde_json::from_slice(&seeded.body).unwrap();
+        assert_eq!(
+            body["request"],
+            json!({"messages": [], "temperature": 0.3, "seed": 9, "top_k": 40, "top_p": 0.95, "min_p": 0.05})
+        );
+        assert_eq!(
+            (&body["sampler"], &body["sampler_version"]),
+            (&json!("llama.cpp"), &json!("b11549"))
+        );
+        assert!(body.get("muster_seed").is_none() && seeded.is_text && !seeded.is_unseeded);
+        let unseeded = asked(r#"{"messages":[],"seed":-1}"#);
+        let body: Value = serde_json::from_slice(&unseeded.body).unwrap();
+        assert!(
+            body["request"].get("seed").is_none() && unseeded.is_unseeded,
+            "{body}"
+        );
+    }
+
+    #[test]
+    fn ids_of_vllm_are_scored_by_the_requests_seed() {
+        let vllm = engine(SamplerEngine::Vllm, "2026-11");
+        let asked = |request: &str| ask_about("tiny", &of_stream(), &words(request, STREAM), &vllm).unwrap();
+        let seeded = asked(r#"{"messages":[],"temperature":0.7,"seed":-3,"return_token_ids":true}"#);
+        let body: Value = serde_json::from_slice(&seeded.body).unwrap();
+        let expected = json!({
+            "model": "tiny", "prompt_token_ids": [5, 6], "token_ids": [7, 8, 9], "temperature": 0.7, "seed": -3,
+            "sampler": "vllm", "sampler_version": "2026-11",
+        });
+        assert_eq!(body, expected);
+        assert!(asked("{}").is_unseeded);
     }
 
     proptest! {
@@ -533,11 +602,15 @@ mod tests {
             response in proptest::collection::vec(any::<u8>(), 0..400),
             reply in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
-            let words = AnswerWords { request, response, content_type: None };
-            let _ = ids_of(&proof(0), &words);
+            for content_type in [None, Some("text/event-stream"), Some("application/json")] {
+                let content_type = content_type.map(str::to_owned);
+                let words = AnswerWords { request: request.clone(), response: response.clone(), content_type };
+                let _ = request_about(&proof(0), &words);
+                let _ = request_about(&of_stream(), &words);
+            }
             let ids = AnswerIds { prompt: vec![1], output: vec![2] };
-            let _ = score_request("tiny", &proof(0), &words.request, &ids);
-            let _ = read_scores(&reply);
+            let _ = score_request("tiny", &proof(0), &request, &ids, None, &Sampling::Muster);
+            let _ = read_scores(&reply, reply.len() % 2 == 0);
         }
     }
 }

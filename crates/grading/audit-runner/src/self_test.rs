@@ -6,14 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use muster_audit::{CanaryList, SeededNumbers, Verdict, replay};
+use muster_audit::{SeededNumbers, Verdict, replay};
 use muster_gateway::Gateway;
 use muster_gateway::logged_session::{LoggedSession, LoggedSessionError};
-use muster_gateway::trusted_sessions::SessionTimes;
+use muster_gateway::miner_sessions::SessionTimes;
+use muster_own_prompts::Repeats;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
 use muster_response_proof::BucketNumber;
@@ -23,9 +24,10 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::RunnerState;
-use crate::audit_run::{AuditScope, AuditedSubject, Bench, CollectedEvidence};
-use crate::own_prompts::{Repeats, make_list};
-use crate::prompts::{self, NextPrompt};
+use crate::audit_run::{CollectedEvidence, ReferencePair};
+use crate::audited_subject::{AuditScope, AuditedSubject};
+use crate::prompt_sources::begin_list;
+use crate::prompts::NextPrompt;
 use crate::self_test_store::{SelfTest, SelfTestState};
 use crate::settings::SelfTestSettings;
 use crate::store::AuditStore;
@@ -42,6 +44,8 @@ const MILLION: usize = 1_000_000;
 pub(crate) struct SelfTests {
     ordered: Mutex<BTreeSet<String>>,
     running: Mutex<Option<RunningTest>>,
+    /// Whether a test is due and waits until no prompt of the list in use is open.
+    is_waiting: AtomicBool,
 }
 
 /// A test between its first question and its verdict.
@@ -49,6 +53,8 @@ pub(crate) struct SelfTests {
 struct RunningTest {
     test: SelfTest,
     miner: MinerKey,
+    /// The seed of its list, until the prompts of the list are asked.
+    prepared: Option<[u8; 32]>,
     /// The bucket of the last answer; `None` while prompts are asked.
     asked_in: Option<BucketNumber>,
 }
@@ -59,17 +65,29 @@ impl SelfTests {
         self.ordered.lock().insert(model);
     }
 
-    /// Whether a test asks its prompts now. The list of own prompts is its list until it has asked all of them.
-    pub(crate) fn is_asking(&self) -> bool {
+    /// Whether no other prompts are asked, and no other list is begun, now that this bucket has ended: a test waits for
+    /// open ones, asks its own, or has answers in a bucket whose header has to name its list.
+    pub(crate) fn needs_list(&self, ended: BucketNumber) -> bool {
         let running = self.running.lock();
-        running.as_ref().is_some_and(|one| one.asked_in.is_none())
+        let is_unclosed = |one: &RunningTest| one.asked_in.is_none_or(|last| last > ended);
+        self.is_waiting.load(Ordering::Acquire) || running.as_ref().is_some_and(is_unclosed)
     }
 
-    fn take_ordered(&self, models: &[&String]) -> Option<String> {
-        let mut ordered = self.ordered.lock();
-        let model = ordered.iter().find(|model| models.contains(model)).cloned()?;
-        ordered.remove(&model);
-        Some(model)
+    /// The first ordered model of these.
+    fn find_ordered(&self, models: &[&String]) -> Option<String> {
+        let ordered = self.ordered.lock();
+        ordered.iter().find(|model| models.contains(model)).cloned()
+    }
+
+    fn forget_order(&self, model: &str) {
+        self.ordered.lock().remove(model);
+    }
+
+    /// The prepared test as it is while its prompts are asked, and the seed of its list.
+    fn find_prepared(&self) -> Option<(RunningTest, [u8; 32])> {
+        let mut asking = self.running.lock().clone()?;
+        let seed = asking.prepared.take()?;
+        Some((asking, seed))
     }
 
     fn replace(&self, running: Option<RunningTest>) {
@@ -111,21 +129,23 @@ pub(crate) fn due_model(
         .cloned()
 }
 
-/// Begins the test that was ordered or is due, right after a bucket was closed: the list of own prompts changes only
-/// then. Nothing happens while another test runs, or without a miner of the validator's own.
+/// Prepares the test that was ordered or is due, right after a bucket was closed: the list of own prompts changes only
+/// then. Its prompts are asked once a header has committed to the list. Nothing happens while another test runs, or
+/// without a miner of the validator's own.
 ///
 /// # Errors
 /// The database fails.
-pub(crate) async fn begin_due(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+pub(crate) async fn prepare_due(state: &Arc<RunnerState>) -> Result<(), StoreError> {
     let Some(trusted) = &state.trusted else {
         return Ok(());
     };
+    state.self_tests.is_waiting.store(false, Ordering::Release);
     if state.self_tests.running.lock().is_some() {
         return Ok(());
     }
     let settings = &state.settings.self_test;
     let planted: Vec<&String> = settings.cheats.keys().collect();
-    let model = match state.self_tests.take_ordered(&planted) {
+    let model = match state.self_tests.find_ordered(&planted) {
         Some(model) => model,
         None => {
             let newest = state.store.newest_self_tests().await?;
@@ -136,21 +156,20 @@ pub(crate) async fn begin_due(state: &Arc<RunnerState>) -> Result<(), StoreError
             }
         }
     };
+    // Answers to the list in use would stand under a header that names another one, and count as a client's. No further
+    // prompt is asked until the open ones are answered.
+    if state.prompts.has_open() || !state.asking.lock().is_empty() {
+        state.self_tests.is_waiting.store(true, Ordering::Release);
+        return Ok(());
+    }
     let mut seed = [0; 32];
     if getrandom::fill(&mut seed).is_err() {
         tracing::error!("the system gives no random bytes: the spot checks are not tested");
         return Ok(());
     }
-    let texts = state.settings.own_texts();
+    state.self_tests.forget_order(&model);
     let rounds = usize::try_from(settings.answers).unwrap_or(usize::MAX);
-    let list = make_list(
-        std::slice::from_ref(&model),
-        &texts,
-        state.settings.own_tokens,
-        Repeats(rounds),
-        &seed,
-    );
-    state.store.insert_list(&list).await?;
+    let list = begin_list(state, [&model], Repeats(rounds), &seed).await?;
     let test = SelfTest {
         test: Uuid::new_v4().to_string(),
         model,
@@ -164,27 +183,38 @@ pub(crate) async fn begin_due(state: &Arc<RunnerState>) -> Result<(), StoreError
         bundle: None,
     };
     state.store.insert_self_test(&test).await?;
-    state.prompts.replace(list.clone());
-    let running = RunningTest {
+    state.prompts.replace(list);
+    state.self_tests.replace(Some(RunningTest {
         test,
         miner: trusted.miner,
+        prepared: Some(seed),
         asked_in: None,
+    }));
+    Ok(())
+}
+
+/// Asks the prompts of the test that was prepared, if its list is committed to.
+pub(crate) fn begin_prepared(state: &Arc<RunnerState>) {
+    let Some((running, seed)) = state.self_tests.find_prepared() else {
+        return;
+    };
+    let Some(prompts) = state.prompts.take_all() else {
+        return;
     };
     state.self_tests.replace(Some(running.clone()));
     let asking = Arc::clone(state);
     drop(state.tasks.spawn("self-test", async move {
-        if let Err(error) = ask_all(&asking, running, &list, &seed).await {
+        if let Err(error) = ask_all(&asking, running, prompts, &seed).await {
             asking.fail(error);
         }
     }));
-    Ok(())
 }
 
 /// Asks all prompts, and leaves the test to be judged once its answers are drawn.
 async fn ask_all(
     state: &Arc<RunnerState>,
     mut running: RunningTest,
-    list: &CanaryList,
+    prompts: Vec<NextPrompt>,
     seed: &[u8; 32],
 ) -> Result<(), StoreError> {
     tracing::info!(
@@ -192,7 +222,7 @@ async fn ask_all(
         test = running.test.test,
         "the spot checks are tested"
     );
-    match ask_both(state, &mut running.test, list, seed).await {
+    match ask_both(state, &mut running.test, prompts, seed).await {
         Ok(()) => {
             running.asked_in = Some(BucketNumber::of_block(state.backend.next_block(0).await));
             running.test.state = SelfTestState::Asked;
@@ -212,7 +242,7 @@ async fn ask_all(
 async fn ask_both(
     state: &Arc<RunnerState>,
     test: &mut SelfTest,
-    list: &CanaryList,
+    prompts: Vec<NextPrompt>,
     seed: &[u8; 32],
 ) -> Result<(), LoggedSessionError> {
     let unusable = |reason: &str| LoggedSessionError::Session(reason.to_owned());
@@ -235,7 +265,7 @@ async fn ask_both(
     let cheating = open(&planted.service(&honest)).await?;
     let mut numbers = SeededNumbers::new("muster/self-test/1", seed);
     let share = usize::try_from(planted.share_ppm).unwrap_or(MILLION);
-    let questions = prompts::all_of(list)
+    let questions = prompts
         .into_iter()
         .map(|prompt| (prompt, numbers.below(MILLION) < share));
     let (answers, cheated) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -286,8 +316,9 @@ async fn ask_one(
     let store = &state.store;
     let now = state.clock.now();
     store.note_sent(&prompt.root, prompt.position, now).await?;
-    let answer = session.ask(prompt.body, prompt.client).await?;
-    store.note_answer(&prompt.root, prompt.position, &answer).await?;
+    let (root, position) = (prompt.root, prompt.position);
+    let answer = session.ask(prompt.into_question()).await?;
+    store.note_answer(&root, position, &answer).await?;
     Ok(())
 }
 
@@ -312,8 +343,8 @@ async fn judge(state: &Arc<RunnerState>, mut test: SelfTest, miner: MinerKey) ->
     test.state = SelfTestState::Scoring;
     state.store.update_self_test(&test, None).await?;
     let _machines = state.machines.lock().await;
-    let mut bench = match Bench::open(state, &test.model).await {
-        Ok(bench) => bench,
+    let mut references = match ReferencePair::open(state, &test.model).await {
+        Ok(references) => references,
         Err(reason) => return end(state, &mut test, reason).await,
     };
     // The miner is not registered, so the chain knows no coldkey of it: it stands for its own owner.
@@ -321,10 +352,11 @@ async fn judge(state: &Arc<RunnerState>, mut test: SelfTest, miner: MinerKey) ->
         coldkey: miner.0,
         model: test.model.clone(),
         since: test.began_at,
+        is_appeal: false,
         owners: BTreeMap::<MinerKey, Hotkey>::from([(miner, miner.0)]),
     };
-    let subject = AuditedSubject::read(state, scope).await?;
-    let evidence = bench.collect_evidence(state, subject, None).await?;
+    let subject = AuditedSubject::read(state, scope, references.calibration()).await?;
+    let evidence = references.collect_evidence(state, subject, None).await?;
     let text = match evidence {
         CollectedEvidence::Whole { bundle, answers: _ } => bundle,
         CollectedEvidence::Inconsistent => {
@@ -497,14 +529,19 @@ mod tests {
         let mut running = RunningTest {
             test: tested("a", 0, None),
             miner: MinerKey(Hotkey::from_bytes([1; 32])),
+            prepared: None,
             asked_in: None,
         };
         tests.replace(Some(running.clone()));
-        assert!(tests.is_asking());
+        assert!(tests.needs_list(BucketNumber(9)));
         assert!(tests.find_drawn(1_000).is_none(), "it still asks");
         running.asked_in = Some(BucketNumber(2));
         tests.replace(Some(running));
-        assert!(!tests.is_asking());
+        assert!(
+            tests.needs_list(BucketNumber(1)),
+            "the header of its last answers is not signed"
+        );
+        assert!(!tests.needs_list(BucketNumber(2)));
         let draw = BucketNumber(2).draw_block();
         assert!(tests.find_drawn(draw - 1).is_none());
         assert_eq!(

@@ -1,11 +1,13 @@
 //! The tests of the validator's own spot checks in its database.
 
 use muster_protocol::{Digest, Timestamp};
+use muster_store::columns::{read_column, time_column, time_column_option, to_signed, unsigned_column};
 use muster_store::{During as _, StoreError};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use crate::store::{AuditStore, read_column, to_signed, unsigned_column};
+use crate::recovery::RESTARTED;
+use crate::store::AuditStore;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -110,14 +112,13 @@ impl AuditStore {
 
     /// Ends the tests that an earlier process began: the words of their answers went with it.
     pub(crate) async fn end_orphaned_self_tests(&self, now: Timestamp) -> Result<()> {
-        sqlx::query(
-            "UPDATE self_tests SET state = 'ended', ended_at = $1, reason = 'the validator was restarted' \
-             WHERE ended_at IS NULL",
-        )
-        .bind(now.micros())
-        .execute(&self.pool)
-        .await
-        .during("end the self-tests of an earlier process")?;
+        sqlx::query("UPDATE self_tests SET state = $1, ended_at = $2, reason = $3 WHERE ended_at IS NULL")
+            .bind(SelfTestState::Ended.name())
+            .bind(now.micros())
+            .bind(RESTARTED)
+            .execute(&self.pool)
+            .await
+            .during("end the self-tests of an earlier process")?;
         Ok(())
     }
 
@@ -174,8 +175,8 @@ fn self_test_from(row: &AnyRow) -> Result<SelfTest> {
         state: state.ok_or_else(|| StoreError::corrupt("state", "no state of a self-test".to_owned()))?,
         answers: unsigned_column(row, "answers")?,
         cheated: unsigned_column(row, "cheated")?,
-        began_at: read_column(row, "began_at").map(Timestamp::from_micros)?,
-        ended_at: read_column::<Option<i64>>(row, "ended_at")?.map(Timestamp::from_micros),
+        began_at: time_column(row, "began_at")?,
+        ended_at: time_column_option(row, "ended_at")?,
         verdict: read_column(row, "verdict")?,
         reason: read_column(row, "reason")?,
         bundle: bundle.transpose()?,

@@ -4,12 +4,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use muster_audit::{Calibration, DETECTION_ANSWERS, GAIN_PER_MILLE};
+use muster_audit::{Calibration, DETECTION_ANSWERS, GAIN_PER_MILLE, Statistic};
 use muster_process::config::Problem;
 use muster_protocol::ImageId;
 use muster_response_proof::MAX_SHARE_PPM;
 use muster_session_pool::Service;
 use serde::Deserialize;
+
+use crate::phases::PhaseObserver;
+use crate::reference_engine::{ReferenceEngine, mismatch};
+
+/// The longest time from the end of an answer to its draw, with a wide margin.
+const DRAW_TIME: Duration = Duration::from_secs(3_600);
 
 /// The configuration of spot checks. `[audit]` in the validator's commented default explains every key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -23,10 +29,14 @@ pub struct Settings {
     pub detection: u64,
     /// Prompts of its own that the validator asks in each bucket, for each model that has sessions.
     pub own_prompts: u32,
-    /// A file of such prompts, one in a line; absent: the built-in ones.
+    /// A file of such prompts, one in a line; absent: those that the model has written, and the built-in ones.
     pub prompts: Option<PathBuf>,
-    /// The longest answer to such a prompt, in tokens.
+    /// Prompts that a model is asked to write on a reference at each audit, where there is no file.
+    pub written_prompts: u32,
+    /// The longest answer to an own prompt, in tokens.
     pub own_tokens: u32,
+    /// Seconds over which the own prompts of a bucket are spread.
+    pub own_spread_s: u64,
     /// Answers that are gathered before a reference is started for them.
     pub gather_answers: usize,
     /// Hours after which fewer answers suffice.
@@ -46,10 +56,18 @@ pub struct Settings {
     pub appeal_answers: u64,
     /// The calibration of each model, by the model's name in the whitelist. A model without one is not audited.
     pub calibrations: BTreeMap<String, PathBuf>,
+    /// The calibration of the answers whose requests name no seed, by the model's name in the whitelist: of models
+    /// whose engine draws by seeds of its own. Verdicts by it are `weak` at most.
+    pub unseeded_calibrations: BTreeMap<String, PathBuf>,
+    /// The image that scores a model's answers where the whitelisted image cannot, by the model's name there.
+    pub reference_engines: BTreeMap<String, ReferenceEngine>,
     /// A second engine build of each model, which confirms convictions. Without one, a second machine does.
     pub second_engines: BTreeMap<String, SecondEngine>,
     /// The test of the spot checks with cheats that the validator plants itself.
     pub self_test: SelfTestSettings,
+    /// Observes the phases of audits; no key of the configuration. Tests end a validator in one of them.
+    #[serde(skip)]
+    pub observer: PhaseObserver,
 }
 
 /// Another build of a model's engine.
@@ -126,7 +144,9 @@ impl Default for Settings {
             detection: DETECTION_ANSWERS,
             own_prompts: 1,
             prompts: None,
-            own_tokens: 128,
+            written_prompts: 64,
+            own_tokens: 1_024,
+            own_spread_s: 240,
             gather_answers: 100,
             gather_h: 12,
             start_s: 600,
@@ -136,8 +156,11 @@ impl Default for Settings {
             require_self_test: true,
             appeal_answers: 100,
             calibrations: BTreeMap::new(),
+            unseeded_calibrations: BTreeMap::new(),
+            reference_engines: BTreeMap::new(),
             second_engines: BTreeMap::new(),
             self_test: SelfTestSettings::default(),
+            observer: PhaseObserver::default(),
         }
     }
 }
@@ -179,9 +202,23 @@ impl Settings {
             problems.push(Problem::at(at("start_s"), "must be less than run_s"));
         }
         for (model, file) in &self.calibrations {
-            if let Err(error) = read_calibration(file) {
-                problems.push(Problem::at(format!("{path}.calibrations.{model}"), error));
-            }
+            let problem = match read_calibration(file) {
+                Ok(calibration) => mismatch(self, model, &calibration),
+                Err(error) => Some(error),
+            };
+            problems
+                .extend(problem.map(|problem| Problem::at(format!("{path}.calibrations.{model}"), problem)));
+        }
+        for (model, file) in &self.unseeded_calibrations {
+            let problem = match read_calibration(file) {
+                Ok(calibration) if calibration.statistic != Statistic::Surprise => {
+                    Some("its statistic is not `surprise`, the one that needs no seed".to_owned())
+                }
+                Ok(unseeded) => self.unseeded_mismatch(model, path, &unseeded),
+                Err(error) => Some(error),
+            };
+            let key = format!("{path}.unseeded_calibrations.{model}");
+            problems.extend(problem.map(|problem| Problem::at(key, problem)));
         }
         if let Some(file) = &self.prompts
             && let Err(error) = read_prompts(file)
@@ -191,16 +228,52 @@ impl Settings {
         problems
     }
 
+    /// Why the calibration of a model's answers without seeds is never used; `None` if it is. `path` is the name of the
+    /// section.
+    fn unseeded_mismatch(&self, model: &str, path: &str, unseeded: &Calibration) -> Option<String> {
+        let Some(file) = self.calibrations.get(model) else {
+            return Some(format!(
+                "the model has no calibration with seeds beside it: name one in {path}.calibrations, or this one there"
+            ));
+        };
+        // A file that cannot be read is named by its own key.
+        let seeded = read_calibration(file).ok()?;
+        (!unseeded.is_unseeded_of(&seeded)).then(|| {
+            format!(
+                "it is not of the image, model and reference of the calibration in {path}.calibrations.{model}, or that \
+                 one needs no seeds either: measure both with the same images"
+            )
+        })
+    }
+
+    /// The problem with sessions of the gateway's that serve for so long; `None` if there is none. An audit shows a
+    /// session from its first answer on, so all of its answers have to be audited within the window.
+    pub fn session_problem(&self, path: &str, session: Duration) -> Option<Problem> {
+        let needed = session
+            .saturating_add(self.gather_age())
+            .saturating_add(DRAW_TIME);
+        (needed > self.window()).then(|| {
+            let text = "must cover gateway.session_s, gather_h and one hour together: sessions that were opened before it \
+                        are not audited";
+            Problem::at(format!("{path}.window_days"), text)
+        })
+    }
+
     /// The calibration of a model; `None` if it has none that can be read. The check of the configuration names the
     /// defects of a file.
     pub fn calibration(&self, model: &str) -> Option<Calibration> {
         read_calibration(self.calibrations.get(model)?).ok()
     }
 
-    /// The prompts that the validator asks on its own behalf.
-    pub fn own_texts(&self) -> Vec<String> {
+    /// The calibration of a model's answers whose seeds nobody knows; `None` as for [`Self::calibration`].
+    pub fn unseeded_calibration(&self, model: &str) -> Option<Calibration> {
+        read_calibration(self.unseeded_calibrations.get(model)?).ok()
+    }
+
+    /// The prompts that may be asked more than once: those of the operator's file, or the built-in ones.
+    pub(crate) fn own_texts(&self) -> Vec<String> {
         let read = self.prompts.as_ref().and_then(|file| read_prompts(file).ok());
-        read.unwrap_or_else(crate::own_prompts::built_in)
+        read.unwrap_or_else(muster_own_prompts::built_in)
     }
 
     /// The service that confirms what a reference with this service has found: another build of the engine if one is
@@ -215,16 +288,6 @@ impl Settings {
                 ..first.clone()
             },
         }
-    }
-
-    /// The second engine builds of these services, for those that have one.
-    pub fn second_services(&self, services: &[Service]) -> Vec<Service> {
-        let of = |service: &&Service| self.second_engines.contains_key(&service.model);
-        services
-            .iter()
-            .filter(of)
-            .map(|service| self.second_service(service))
-            .collect()
     }
 
     /// The age at which gathered answers wait no longer for more.
@@ -261,6 +324,21 @@ fn read_prompts(file: &PathBuf) -> Result<Vec<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sessions_are_shorter_than_the_time_whose_answers_are_judged() {
+        let of = |window_days, hours: u64| {
+            let settings = Settings {
+                window_days,
+                ..Settings::default()
+            };
+            let session = Duration::from_secs(hours * 3_600);
+            settings.session_problem("audit", session).is_some()
+        };
+        assert!(!of(7, 1), "the default");
+        assert!(!of(1, 11), "with 12 hours of gathering, and one until the draw");
+        assert!(of(1, 12));
+    }
 
     #[test]
     fn every_defect_is_named_with_its_key() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_audit::{AuditedMiner, OpenedShare, unvested_answers};
 use muster_gateway::store::LoggedAnswer;
 use muster_protocol::{Digest, Hotkey, MinerKey};
-use muster_response_proof::{AuditShare, MAX_SHARE_PPM, Text, inclusion_path, root_of};
+use muster_response_proof::{AuditShare, LeafTree, MAX_SHARE_PPM, Text, root_of};
 use muster_scoring::VESTING_CYCLES;
 use serde::{Deserialize, Serialize};
 
@@ -89,7 +89,7 @@ pub(crate) fn open_shares(
     miners: &BTreeSet<MinerKey>,
     model: &str,
 ) -> Option<Vec<OpenedShare>> {
-    let hashes = hashes(shares)?;
+    let tree = LeafTree::new(hashes(shares)?);
     let mut opened = Vec::new();
     for (position, share) in shares.iter().enumerate() {
         if share.model == model && miners.contains(&share.miner) {
@@ -97,7 +97,7 @@ pub(crate) fn open_shares(
                 miner: share.miner,
                 ppm: share.ppm,
                 position: u64::try_from(position).ok()?,
-                path: inclusion_path(&hashes, position)?,
+                path: tree.path(position)?,
             });
         }
     }

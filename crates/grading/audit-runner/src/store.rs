@@ -6,14 +6,23 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_audit::{Canary, CanaryList, NoncePeriod, OpenedWords};
+use muster_gateway::store::GatewayStore;
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
+use muster_store::columns::{
+    parse_column, parse_column_option, read_column, time_column, time_column_option, to_signed,
+    unsigned_column,
+};
 use muster_store::{During as _, StoreError, begin};
 use serde::Serialize;
+use sqlx::AnyPool;
 use sqlx::any::AnyRow;
-use sqlx::{Any, AnyPool, Decode, Row as _, Type};
 
 use crate::evidence::{BothOutcomes, ReferenceOutcome};
 use crate::gathering::{Gathered, Subject};
+use crate::recovery::RESTARTED;
+
+/// Missing answers that are looked at to see what has gathered, the newest ones.
+const MAX_MISSING: u32 = 10_000;
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
@@ -26,7 +35,7 @@ pub struct AuditRun {
     pub coldkey: Hotkey,
     /// The model by its name in the whitelist.
     pub model: String,
-    /// `starting` (a reference is being started), `scoring`, `judged`, or `ended` without a verdict.
+    /// `starting` (a reference is being started), `scoring`, `judged`, `ended` without a verdict, or `interrupted`.
     pub state: RunState,
     /// The answers that are to be scored.
     pub answers: u64,
@@ -66,10 +75,18 @@ pub enum RunState {
     Judged,
     /// It ended without a verdict.
     Ended,
+    /// Its process ended before it did. The subject is audited again.
+    Interrupted,
 }
 
 impl RunState {
-    const ALL: [Self; 4] = [Self::Starting, Self::Scoring, Self::Judged, Self::Ended];
+    const ALL: [Self; 5] = [
+        Self::Starting,
+        Self::Scoring,
+        Self::Judged,
+        Self::Ended,
+        Self::Interrupted,
+    ];
 
     /// The name in the database and in JSON.
     pub const fn name(self) -> &'static str {
@@ -78,6 +95,7 @@ impl RunState {
             Self::Scoring => "scoring",
             Self::Judged => "judged",
             Self::Ended => "ended",
+            Self::Interrupted => "interrupted",
         }
     }
 }
@@ -102,20 +120,23 @@ impl AuditStore {
     }
 
     /// Stores a new list of own prompts.
-    pub(crate) async fn insert_list(&self, list: &CanaryList) -> Result<()> {
+    pub(crate) async fn insert_list(&self, list: &CanaryList, now: Timestamp) -> Result<()> {
         const OPERATION: &str = "store a list of own prompts";
         let root = list.root().to_string();
         let mut tx = begin(&self.pool).await?;
         for position in 0_u64.. {
             let Some(canary) = list.next(position) else { break };
-            sqlx::query("INSERT INTO canaries (list, position, salt, request) VALUES ($1, $2, $3, $4)")
-                .bind(root.clone())
-                .bind(to_signed(position))
-                .bind(hex::encode(canary.salt))
-                .bind(STANDARD.encode(&canary.request))
-                .execute(&mut *tx)
-                .await
-                .during(OPERATION)?;
+            sqlx::query(
+                "INSERT INTO canaries (list, position, salt, request, made_at) VALUES ($1, $2, $3, $4, $5)",
+            )
+            .bind(root.clone())
+            .bind(to_signed(position))
+            .bind(hex::encode(canary.salt))
+            .bind(STANDARD.encode(&canary.request))
+            .bind(now.micros())
+            .execute(&mut *tx)
+            .await
+            .during(OPERATION)?;
         }
         tx.commit().await.during(OPERATION)
     }
@@ -153,15 +174,17 @@ impl AuditStore {
         Ok(())
     }
 
-    /// Notes the answer to a prompt.
+    /// Notes the answer to a prompt. The first answer stands: another one to the same prompt is no evidence.
     pub(crate) async fn note_answer(&self, root: &Digest, position: u64, answer: &str) -> Result<()> {
-        sqlx::query("UPDATE canaries SET response_id = $1 WHERE list = $2 AND position = $3")
-            .bind(answer.to_owned())
-            .bind(root.to_string())
-            .bind(to_signed(position))
-            .execute(&self.pool)
-            .await
-            .during("note the answer to a prompt")?;
+        sqlx::query(
+            "UPDATE canaries SET response_id = $1 WHERE list = $2 AND position = $3 AND response_id IS NULL",
+        )
+        .bind(answer.to_owned())
+        .bind(root.to_string())
+        .bind(to_signed(position))
+        .execute(&self.pool)
+        .await
+        .during("note the answer to a prompt")?;
         Ok(())
     }
 
@@ -261,7 +284,7 @@ impl AuditStore {
                 continue;
             };
             let model = read_column(row, "model")?;
-            let oldest = read_column(row, "oldest").map(Timestamp::from_micros)?;
+            let oldest = time_column(row, "oldest")?;
             let many = usize::try_from(unsigned_column(row, "many")?).unwrap_or(usize::MAX);
             let one = all
                 .entry(Subject { coldkey, model })
@@ -269,7 +292,89 @@ impl AuditStore {
             one.answers = one.answers.saturating_add(many);
             one.oldest = one.oldest.min(oldest);
         }
+        // Scores for an audit that a process did not end have no verdict yet.
+        for subject in self.interrupted(since.max(opened_since)).await? {
+            let oldest = Timestamp::from_micros(0);
+            let one = all.entry(subject).or_insert(Gathered { answers: 0, oldest });
+            one.answers = one.answers.max(1);
+            one.oldest = oldest;
+        }
+        for (subject, ended_at) in self.unjudged_missing(since, opened_since, owners).await? {
+            let one = all.entry(subject).or_insert(Gathered {
+                answers: 0,
+                oldest: ended_at,
+            });
+            one.answers = one.answers.saturating_add(1);
+            one.oldest = one.oldest.min(ended_at);
+        }
         Ok(all)
+    }
+
+    /// The subjects whose newest audit since a time had scores and was not ended by its process.
+    async fn interrupted(&self, since: Timestamp) -> Result<Vec<Subject>> {
+        // Earlier releases stored such an audit as one that has ended for this reason.
+        let rows = sqlx::query(
+            "SELECT a.coldkey, a.model FROM audit_runs a \
+             WHERE (a.state = $1 OR (a.state = $2 AND a.reason = $3)) AND a.scored > 0 AND a.began_at >= $4 \
+             AND NOT EXISTS (SELECT 1 FROM audit_runs b WHERE b.coldkey = a.coldkey AND b.model = a.model \
+             AND b.began_at > a.began_at)",
+        )
+        .bind(RunState::Interrupted.name())
+        .bind(RunState::Ended.name())
+        .bind(RESTARTED)
+        .bind(since.micros())
+        .fetch_all(&self.pool)
+        .await
+        .during("look for audits that were not ended")?;
+        rows.iter().map(subject_from).collect()
+    }
+
+    /// Whether the newest audit of a subject since a time had scores and was not ended by its process.
+    pub(crate) async fn is_interrupted(&self, subject: &Subject, since: Timestamp) -> Result<bool> {
+        Ok(self.interrupted(since).await?.contains(subject))
+    }
+
+    /// When the newest audit of each subject began that came to a verdict.
+    pub(crate) async fn newest_judged(&self) -> Result<BTreeMap<Subject, Timestamp>> {
+        let rows = sqlx::query(
+            "SELECT coldkey, model, MAX(began_at) AS began FROM audit_runs WHERE verdict IS NOT NULL \
+             GROUP BY coldkey, model",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .during("look for the newest audits with a verdict")?;
+        rows.iter()
+            .map(|row| Ok((subject_from(row)?, time_column(row, "began")?)))
+            .collect()
+    }
+
+    /// When each missing answer ended that no verdict has judged yet, up to a bound. An audit that began before the
+    /// draw from its bucket did not see the answer.
+    async fn unjudged_missing(
+        &self,
+        since: Timestamp,
+        opened_since: Timestamp,
+        owners: &BTreeMap<MinerKey, Hotkey>,
+    ) -> Result<Vec<(Subject, Timestamp)>> {
+        let judged = self.newest_judged().await?;
+        let log = GatewayStore::new(self.pool.clone());
+        let mut unjudged = Vec::new();
+        for missing in log.missing_answers(since, opened_since, MAX_MISSING).await? {
+            let Some(coldkey) = owners.get(&missing.miner).copied() else {
+                continue;
+            };
+            let subject = Subject {
+                coldkey,
+                model: missing.model,
+            };
+            if judged
+                .get(&subject)
+                .is_none_or(|judged| *judged < missing.drawn_at)
+            {
+                unjudged.push((subject, missing.ended_at));
+            }
+        }
+        Ok(unjudged)
     }
 
     /// Stores what a reference found about an answer. The first finding stands.
@@ -325,17 +430,19 @@ impl AuditStore {
         Ok(all)
     }
 
-    /// Stores the words of an answer that may be published.
+    /// Stores the words of an answer that may be published. A response that comes later is added to the ids.
     pub(crate) async fn put_words(&self, answer: &str, words: &OpenedWords, now: Timestamp) -> Result<()> {
         sqlx::query(
-            "INSERT INTO answer_ids (response_id, prompt, output, request, kept_at) VALUES ($1, $2, $3, $4, $5) \
-             ON CONFLICT (response_id) DO NOTHING",
+            "INSERT INTO answer_ids (response_id, prompt, output, request, kept_at, response) \
+             VALUES ($1, $2, $3, $4, $5, $6) \
+             ON CONFLICT (response_id) DO UPDATE SET response = COALESCE(excluded.response, answer_ids.response)",
         )
         .bind(answer.to_owned())
         .bind(id_list(&words.prompt))
         .bind(id_list(&words.output))
         .bind(words.request.clone())
         .bind(now.micros())
+        .bind(words.response.clone())
         .execute(&self.pool)
         .await
         .during("store the words of an answer")?;
@@ -349,7 +456,7 @@ impl AuditStore {
         since: Timestamp,
     ) -> Result<BTreeMap<String, OpenedWords>> {
         let rows = sqlx::query(
-            "SELECT a.response_id, a.prompt, a.output, a.request FROM answer_ids a \
+            "SELECT a.response_id, a.prompt, a.output, a.request, a.response FROM answer_ids a \
              JOIN responses r ON r.response_id = a.response_id WHERE r.model = $1 AND r.ended_at >= $2",
         )
         .bind(model.to_owned())
@@ -362,6 +469,7 @@ impl AuditStore {
                 prompt: id_column(row, "prompt")?,
                 output: id_column(row, "output")?,
                 request: read_column(row, "request")?,
+                response: read_column(row, "response")?,
             };
             Ok((read_column(row, "response_id")?, words))
         };
@@ -407,17 +515,28 @@ impl AuditStore {
         Ok(())
     }
 
-    /// Ends the audits that an earlier process began. Their scores stay; the answers that have none are audited again.
-    pub(crate) async fn end_orphans(&self, now: Timestamp) -> Result<()> {
-        sqlx::query(
-            "UPDATE audit_runs SET state = 'ended', ended_at = $1, reason = 'the validator was restarted' \
-             WHERE ended_at IS NULL",
+    /// The audits that have not ended: after a start, those of an earlier process.
+    pub(crate) async fn unended_runs(&self) -> Result<Vec<AuditRun>> {
+        let rows = sqlx::query("SELECT * FROM audit_runs WHERE ended_at IS NULL ORDER BY began_at, run_id")
+            .fetch_all(&self.pool)
+            .await
+            .during("list the audits of an earlier process")?;
+        rows.iter().map(run_from).collect()
+    }
+
+    /// The first audit of a subject since a time that came to a verdict.
+    pub(crate) async fn judged_run(&self, subject: &Subject, since: Timestamp) -> Result<Option<AuditRun>> {
+        let row = sqlx::query(
+            "SELECT * FROM audit_runs WHERE coldkey = $1 AND model = $2 AND began_at >= $3 AND verdict IS NOT NULL \
+             ORDER BY began_at, run_id LIMIT 1",
         )
-        .bind(now.micros())
-        .execute(&self.pool)
+        .bind(subject.coldkey.to_string())
+        .bind(subject.model.clone())
+        .bind(since.micros())
+        .fetch_optional(&self.pool)
         .await
-        .during("end the audits of an earlier process")?;
-        Ok(())
+        .during("look for the audit of an appeal")?;
+        row.as_ref().map(run_from).transpose()
     }
 
     /// The newest audits, newest first, at most `limit`.
@@ -434,10 +553,16 @@ impl AuditStore {
     }
 }
 
+fn subject_from(row: &AnyRow) -> Result<Subject> {
+    Ok(Subject {
+        coldkey: parse_column(row, "coldkey")?,
+        model: read_column(row, "model")?,
+    })
+}
+
 fn run_from(row: &AnyRow) -> Result<AuditRun> {
     let state: String = read_column(row, "state")?;
     let state = RunState::ALL.into_iter().find(|one| one.name() == state);
-    let bundle: Option<String> = read_column(row, "bundle")?;
     Ok(AuditRun {
         run: read_column(row, "run_id")?,
         coldkey: parse_column(row, "coldkey")?,
@@ -445,15 +570,9 @@ fn run_from(row: &AnyRow) -> Result<AuditRun> {
         state: state.ok_or_else(|| StoreError::corrupt("state", "no state of an audit".to_owned()))?,
         answers: unsigned_column(row, "answers")?,
         scored: unsigned_column(row, "scored")?,
-        began_at: read_column(row, "began_at").map(Timestamp::from_micros)?,
-        ended_at: read_column::<Option<i64>>(row, "ended_at")?.map(Timestamp::from_micros),
-        bundle: match bundle {
-            Some(text) => Some(
-                text.parse()
-                    .map_err(|_| StoreError::corrupt("bundle", "no digest".to_owned()))?,
-            ),
-            None => None,
-        },
+        began_at: time_column(row, "began_at")?,
+        ended_at: time_column_option(row, "ended_at")?,
+        bundle: parse_column_option(row, "bundle")?,
         verdict: read_column(row, "verdict")?,
         reason: read_column(row, "reason")?,
     })
@@ -480,29 +599,118 @@ fn id_column(row: &AnyRow, name: &'static str) -> Result<Vec<u32>> {
     serde_json::from_str(&text).map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
 
-pub(crate) fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(
-    row: &'r AnyRow,
-    name: &'static str,
-) -> Result<T> {
-    row.try_get(name)
-        .map_err(|error| StoreError::corrupt(name, error.to_string()))
-}
+#[cfg(test)]
+mod tests {
+    use muster_store::testing::stores;
+    use muster_validator_store::{MIGRATIONS, Store};
 
-pub(crate) fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
-where
-    T: std::str::FromStr,
-    T::Err: std::fmt::Display,
-{
-    let text: String = read_column(row, name)?;
-    text.parse()
-        .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
-}
+    use super::*;
+    use crate::testing::key;
 
-pub(crate) fn unsigned_column(row: &AnyRow, name: &'static str) -> Result<u64> {
-    let number: i64 = read_column(row, name)?;
-    Ok(u64::try_from(number).unwrap_or(0))
-}
+    async fn insert(pool: &AnyPool, statements: &[String]) {
+        for statement in statements {
+            // The statements have no text from outside this file.
+            let inserted = sqlx::query(sqlx::AssertSqlSafe(statement.clone()));
+            inserted.execute(pool).await.unwrap();
+        }
+    }
 
-pub(crate) fn to_signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+    fn run(run: &str, began_at: i64, state: RunState, reason: Option<&str>) -> AuditRun {
+        AuditRun {
+            run: run.to_owned(),
+            coldkey: key(9),
+            model: "tiny".to_owned(),
+            state,
+            answers: 3,
+            scored: 3,
+            began_at: Timestamp::from_micros(began_at),
+            ended_at: Some(Timestamp::from_micros(began_at)),
+            bundle: None,
+            verdict: (state == RunState::Judged).then(|| "consistent".to_owned()),
+            reason: reason.map(str::to_owned),
+        }
+    }
+
+    async fn put(store: &AuditStore, run: &AuditRun) {
+        store.insert_run(run).await.unwrap();
+        store.update_run(run).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_missing_answer_waits_from_the_draw_of_its_bucket_until_a_later_audit_has_judged_it() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            drop(Store::with_pool(test.pool.clone()).await.unwrap());
+            let (pool, store) = (&test.pool, AuditStore::new(test.pool.clone()));
+            let miner = MinerKey(key(1));
+            let answer = |id: &str, ended_at: i64, how: &str| {
+                format!(
+                    "INSERT INTO responses (response_id, session_id, client, model, asked_at, ended_at, status, \
+                     how_ended, verdict, bytes, input_tokens, output_tokens, earned) \
+                     VALUES ('{id}', 's', 'c', 'tiny', 1, {ended_at}, 200, '{how}', 'unproven', 1, 0, 0, 0)"
+                )
+            };
+            let bucket = |number: u64, closed_at: i64, draw: &str| {
+                format!(
+                    "INSERT INTO answer_buckets (bucket, answers, header, shares, canary_list, closed_at, draw, \
+                     drawn_at) VALUES ({number}, 0, '', '', '', {closed_at}, {draw})"
+                )
+            };
+            insert(
+                pool,
+                &[
+                    format!(
+                        "INSERT INTO sessions (session_id, job_id, miner, model, address, attestation, opened_at) \
+                         VALUES ('s', 's', '{miner}', 'tiny', '', '', 1)"
+                    ),
+                    bucket(7, 10, "NULL, NULL"),
+                    bucket(8, 20, "'drawn', 40"),
+                    // Its bucket has no draw, whatever became of the next one.
+                    answer("not drawn", 5, "completed"),
+                    answer("missing", 15, "completed"),
+                    answer("client gone", 16, "client-gone"),
+                    answer("not closed", 25, "completed"),
+                ],
+            )
+            .await;
+            let gathered = async || {
+                let (zero, owners) = (Timestamp::from_micros(0), BTreeMap::from([(miner, key(9))]));
+                let all = store.gathered(zero, zero, &owners).await.unwrap();
+                all.into_values()
+                    .map(|one| (one.answers, one.oldest.micros()))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(gathered().await, [(1, 15)], "{}", test.engine);
+            put(&store, &run("before the draw", 30, RunState::Judged, None)).await;
+            assert_eq!(gathered().await, [(1, 15)], "it did not see the answer");
+            put(&store, &run("without a verdict", 50, RunState::Ended, None)).await;
+            assert_eq!(gathered().await, [(1, 15)]);
+            put(&store, &run("after the draw", 60, RunState::Judged, None)).await;
+            assert_eq!(gathered().await, []);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_interrupted_audit_is_known_by_its_state_and_one_of_an_earlier_release_by_its_reason() {
+        for test in stores(&MIGRATIONS).await.unwrap() {
+            drop(Store::with_pool(test.pool.clone()).await.unwrap());
+            let store = AuditStore::new(test.pool.clone());
+            let is_interrupted = async || {
+                let subject = run("", 0, RunState::Ended, None).subject();
+                let since = Timestamp::from_micros(1);
+                store.is_interrupted(&subject, since).await.unwrap()
+            };
+            assert!(!is_interrupted().await, "{}", test.engine);
+            for (begun, (state, reason, expected)) in (2_i64..).zip([
+                (RunState::Interrupted, None, true),
+                (RunState::Ended, Some("the reference died"), false),
+                (RunState::Ended, Some(RESTARTED), true),
+                (RunState::Judged, Some(RESTARTED), false),
+            ]) {
+                put(&store, &run(&begun.to_string(), begun, state, reason)).await;
+                assert_eq!(is_interrupted().await, expected, "{state:?}: {reason:?}");
+            }
+            let listed = store.list_runs(9).await.unwrap();
+            assert_eq!(listed.last().unwrap().state, RunState::Interrupted);
+        }
+    }
 }

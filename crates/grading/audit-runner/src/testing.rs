@@ -28,6 +28,7 @@ pub(crate) fn answer(miner: u8, sequence: u64) -> LoggedAnswer {
         position: sequence,
         is_drawn: false,
         consent: WordConsent::Private,
+        cut: false,
         ended_at: Timestamp::from_secs(100),
     }
 }

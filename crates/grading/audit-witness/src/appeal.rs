@@ -1,5 +1,6 @@
 //! A miner's appeals.
 
+use muster_audit::Verdict;
 use muster_identity::Keypair;
 use muster_protocol::{Digest, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::audit_limits::MAX_APPEAL_REASON;
@@ -47,7 +48,7 @@ pub async fn appeal(
         .filter(|verdict| verdict.bundle == bundle)
         .collect();
     let first = told.first().ok_or(AppealError::Unknown)?;
-    if !is_accusation(&first.verdict) {
+    if !Verdict::is_accusation(&first.verdict) {
         return Err(AppealError::NoAccusation);
     }
     let (genesis, netuid) = first.subnet.ok_or(AppealError::NotReplayed)?;
@@ -70,9 +71,4 @@ pub async fn appeal(
         }
     }
     Ok(appeals)
-}
-
-/// Whether a verdict of this name can be appealed against.
-pub fn is_accusation(verdict: &str) -> bool {
-    matches!(verdict, "suspect" | "convicted")
 }

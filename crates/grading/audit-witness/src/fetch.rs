@@ -6,6 +6,8 @@ use muster_protocol::Digest;
 use muster_protocol::wire::audits::{BundlePart, VerdictNotice};
 use muster_response_proof::audit_limits::MAX_PART_BYTES;
 
+use crate::evidence::BundleOpinion;
+
 /// The longest bundle that a miner fetches, in bytes.
 pub const MAX_FETCHED: u64 = 16 * 1024 * 1024;
 
@@ -32,10 +34,18 @@ impl BundleFetch {
     /// The fetch of a verdict's bundle.
     ///
     /// # Errors
-    /// The bundle is too long; the reason in words.
-    pub fn new(notice: &VerdictNotice) -> Result<Self, &'static str> {
-        if notice.bytes == 0 || notice.bytes > MAX_FETCHED {
-            return Err("the bundle is longer than this miner fetches");
+    /// The validator shows no bundle, or one that is longer than [`MAX_FETCHED`]: the opinion of it.
+    pub fn new(notice: &VerdictNotice) -> Result<Self, BundleOpinion> {
+        if notice.bytes == 0 {
+            return Err(BundleOpinion::ProvesNothing(
+                "the validator shows none".to_owned(),
+            ));
+        }
+        if notice.bytes > MAX_FETCHED {
+            return Err(BundleOpinion::NotFetched(format!(
+                "it has {} bytes, and this miner fetches {MAX_FETCHED}: `muster audit explain` reads it at the validator",
+                notice.bytes
+            )));
         }
         Ok(Self {
             bundle: notice.bundle,
@@ -119,9 +129,13 @@ mod tests {
         ));
         let elsewhere = part(Digest::of(b"other"), 0, b"right");
         assert_eq!(fetch.take(&elsewhere), FetchStep::Next(0));
-        assert!(BundleFetch::new(&told("", 0)).is_err());
-        let long = usize::try_from(MAX_FETCHED).unwrap() + 1;
-        assert!(BundleFetch::new(&told("right", long)).is_err());
+        let opinion = |bytes| BundleFetch::new(&told("right", bytes)).unwrap_err();
+        assert!(opinion(0).is_disagreement());
+        let long = opinion(usize::try_from(MAX_FETCHED).unwrap() + 1);
+        assert!(
+            long.name() == "not_fetched" && !long.is_disagreement(),
+            "its length is no false verdict"
+        );
     }
 
     proptest! {

@@ -17,7 +17,7 @@ pub mod outcome_check;
 pub mod store;
 mod witness;
 
-pub use appeal::{AppealError, appeal, is_accusation};
+pub use appeal::{AppealError, appeal};
 pub use finding::{Finding, FindingKind};
 pub use store::WitnessStore;
 pub use witness::{Witness, WitnessConversation};

@@ -14,7 +14,7 @@ use muster_response_proof::{BucketHeader, Envelope};
 use muster_store::StoreError;
 use uuid::Uuid;
 
-use crate::evidence::{BundleOpinion, ReadBundle, judge_bundle};
+use crate::evidence::{BundleOpinion, ReadBundle, compare_header, judge_bundle};
 use crate::fetch::{BundleFetch, FetchStep};
 use crate::finding::{Finding, FindingKind, about_bucket};
 use crate::header_check::{CheckedHeader, HeaderContext, check_header, compare_leaf};
@@ -221,7 +221,7 @@ impl WitnessConversation {
             "a validator has a verdict about this miner's answers: `muster miner audits` shows it");
         let fetch = match BundleFetch::new(&notice) {
             Ok(fetch) => fetch,
-            Err(why) => return self.keep_unread(number, &notice, why).await,
+            Err(opinion) => return self.keep_unread(number, &notice, opinion).await,
         };
         if let Some(text) = self.witness.store.bundle(notice.bundle).await? {
             // Another validator has shown it.
@@ -243,7 +243,10 @@ impl WitnessConversation {
                 Ok(vec![AuditReply::Fetch { bundle, offset }])
             }
             FetchStep::Whole(text) => self.keep_read(number, notice, text).await,
-            FetchStep::Failed(why) => self.keep_unread(number, &notice, why).await,
+            FetchStep::Failed(why) => {
+                let opinion = BundleOpinion::ProvesNothing(why.to_owned());
+                self.keep_unread(number, &notice, opinion).await
+            }
         }
     }
 
@@ -263,40 +266,54 @@ impl WitnessConversation {
             tracing::error!("the replay of a bundle about this miner ended early");
             return Ok(Vec::new());
         };
-        let disagrees = match &read.opinion {
-            BundleOpinion::Agrees => None,
-            BundleOpinion::OtherVerdict(_) | BundleOpinion::ProvesNothing(_) => Some(Finding::new(
-                FindingKind::FalseVerdict,
-                notice.bundle,
-                read.opinion.words(),
-            )),
-        };
         let now = self.witness.clock.now();
         let store = &self.witness.store;
         store
             .put_verdict(self.validator, &notice, &read, Some(text), now)
             .await?;
-        self.keep_findings(disagrees.into_iter().collect()).await?;
+        self.keep_disagreement(&notice, &read.opinion).await?;
+        let mut findings = Vec::new();
+        let own = read
+            .headers
+            .iter()
+            .filter(|shown| shown.validator == self.validator);
+        for shown in own {
+            let taken = store.header(self.validator, shown.bucket).await?;
+            findings.extend(compare_header(shown, taken.map(|(known, _)| known).as_ref()));
+        }
+        self.keep_findings(findings).await?;
         Ok(vec![AuditReply::Taken { number }])
+    }
+
+    async fn keep_disagreement(
+        &self,
+        notice: &VerdictNotice,
+        opinion: &BundleOpinion,
+    ) -> Result<(), StoreError> {
+        if opinion.is_disagreement() {
+            let finding = Finding::new(FindingKind::FalseVerdict, notice.bundle, opinion.words());
+            self.keep_findings(vec![finding]).await?;
+        }
+        Ok(())
     }
 
     async fn keep_unread(
         &self,
         number: u64,
         notice: &VerdictNotice,
-        why: &str,
+        opinion: BundleOpinion,
     ) -> Result<Vec<AuditReply>, StoreError> {
         let read = ReadBundle {
-            opinion: BundleOpinion::ProvesNothing(why.to_owned()),
+            opinion,
             subnet: None,
+            headers: Vec::new(),
         };
         let now = self.witness.clock.now();
         self.witness
             .store
             .put_verdict(self.validator, notice, &read, None, now)
             .await?;
-        let finding = Finding::new(FindingKind::FalseVerdict, notice.bundle, read.opinion.words());
-        self.keep_findings(vec![finding]).await?;
+        self.keep_disagreement(notice, &read.opinion).await?;
         Ok(vec![AuditReply::Taken { number }])
     }
 

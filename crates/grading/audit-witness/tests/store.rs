@@ -171,6 +171,7 @@ async fn verdicts_and_bundles_are_bounded_and_an_appeal_waits_for_its_answer() {
         let read = ReadBundle {
             opinion: BundleOpinion::Agrees,
             subnet: Some((Digest::of(b"genesis"), 12)),
+            headers: Vec::new(),
         };
         for bundle in 0..70 {
             let told = at(i64::from(bundle));

@@ -11,9 +11,12 @@ use crate::margin_cells::TokenScore;
 use crate::nonce_keys::RevealedNonceKey;
 
 /// The format and version of a bundle. It changes with every change of the rules or their constants.
-pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/2";
-/// The format before this one, whose bundles open no words and show no keys of nonces. They are replayed by the same
-/// rules.
+pub const BUNDLE_FORMAT: &str = "muster/audit-bundle/3";
+/// The format whose bundles show no commitments to lists of own prompts, no false ids, no missing answers and no other
+/// reference than the whitelisted image. They are replayed by the same rules without the test of missing answers, and
+/// convict nobody.
+pub(crate) const BUNDLE_FORMAT_2: &str = "muster/audit-bundle/2";
+/// The format before that one, whose bundles open no words and show no keys of nonces either.
 pub(crate) const BUNDLE_FORMAT_1: &str = "muster/audit-bundle/1";
 /// The largest text of a bundle that is read, in bytes.
 pub const MAX_BUNDLE_BYTES: usize = 64 * 1024 * 1024;
@@ -21,7 +24,7 @@ pub const MAX_BUNDLE_BYTES: usize = 64 * 1024 * 1024;
 /// The evidence about the answers that the miners of one coldkey gave for one model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditBundle {
-    /// The format and version, [`BUNDLE_FORMAT`].
+    /// The format and version, [`BUNDLE_FORMAT`] or an earlier one.
     pub format: String,
     /// The chain's genesis hash.
     pub genesis: Digest,
@@ -37,10 +40,16 @@ pub struct AuditBundle {
     pub model: String,
     /// The calibration by which the answers are judged.
     pub calibration: Calibration,
+    /// The calibration by which answers are judged whose seeds nobody knows; it gives the verdict `weak` at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseeded: Option<Calibration>,
     /// The machines that scored: the first, and a second one that confirms.
     pub references: Vec<ReferenceMachine>,
     /// The buckets of the answers, in rising order.
     pub buckets: Vec<BucketEvidence>,
+    /// The commitments to the lists of own prompts that were answered, in rising order of their buckets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commitments: Vec<ListCommitment>,
     /// The sessions that answered, each with all its answers from the first one on.
     pub sessions: Vec<SessionEvidence>,
     /// The keys of nonces that are revealed already, by rising period.
@@ -72,6 +81,16 @@ pub struct BucketEvidence {
     pub shares: Vec<OpenedShare>,
 }
 
+/// The commitment to a list of own prompts: a header that names the list, and the hash of its bucket's draw block,
+/// which did not exist when the header was signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListCommitment {
+    /// The signed header, in text form.
+    pub header: String,
+    /// The hash of the draw block of the header's bucket. The pseudonyms of the list's prompts follow from it.
+    pub block_hash: Digest,
+}
+
 /// A share that a bucket's header commits to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenedShare {
@@ -97,6 +116,20 @@ pub struct SessionEvidence {
     /// gaps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
+    /// Its answers to clients that have no valid proof, by the validator's word, in the order of their ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unproven: Vec<UnprovenAnswer>,
+}
+
+/// An answer without a valid proof, by the validator's word. Its client was there until the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnprovenAnswer {
+    /// The bucket in which it would stand.
+    pub bucket: u64,
+    /// The pseudonym of the client.
+    pub client: Digest,
+    /// The number of the session's `answers` that ended before it.
+    pub after: u64,
 }
 
 /// One proven answer.
@@ -122,19 +155,27 @@ pub struct AnswerEvidence {
     /// The words by which others score it again; only of answers that may be published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub words: Option<OpenedWords>,
+    /// Whether the connection ended before the answer did although the client was there, by the validator's word.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cut: bool,
 }
 
-/// The words of an answer that may be published, as ids of tokens. The session's proof names the digests of both lists.
+/// The words of an answer that may be published, as ids of tokens whose digests the session's proof names, or as the
+/// whole response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenedWords {
-    /// The ids of the prompt's tokens.
+    /// The ids of the prompt's tokens. Empty beside `response`.
     pub prompt: Vec<u32>,
-    /// The ids of the answer's tokens.
+    /// The ids of the answer's tokens. Empty beside `response`.
     pub output: Vec<u32>,
     /// The body of a consenting client's request, base64: it has the parameters of the sampler. The validator's own
     /// prompt is opened with its place in the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// The body of a response, base64, as the session signed it. Of one with false ids, since its ids and its text
+    /// contradict each other. Of one without ids, since its tokens are found in its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
 }
 
 /// The origin of a prompt.
@@ -155,8 +196,41 @@ pub enum Origin {
 pub enum AuditOutcome {
     /// The tokens as each reference scored them, in the order of the references; `null` where one did not.
     Scored(Vec<Option<Vec<TokenScore>>>),
+    /// The tokens as each reference scored them without a seed: what counts as margin is how far −log p lies above the
+    /// entropy.
+    Unseeded(Vec<Option<Vec<TokenScore>>>),
+    /// The session signed false ids, as each reference found, in the order of the references; `null` where one did not.
+    /// It counts against the miner.
+    FalseIds(Vec<Option<FalseIds>>),
     /// The answer cannot be scored. It counts for the miner.
     Unusable(UnusableReason),
+}
+
+/// The way in which the ids that a session signed are false. An engine that runs the whitelisted image never states
+/// such ids, whatever machine it runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FalseIds {
+    /// The response does not have the ids whose digests the session signed.
+    Response,
+    /// The ids of the prompt are not those of the request.
+    Prompt,
+    /// The ids of the answer do not give the text that was sent.
+    Text,
+    /// The ids of the answer do not end where the engine would have ended it.
+    End,
+}
+
+impl FalseIds {
+    /// The name in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Response => "response",
+            Self::Prompt => "prompt",
+            Self::Text => "text",
+            Self::End => "end",
+        }
+    }
 }
 
 /// The reason why an answer that was drawn cannot be scored.
@@ -165,9 +239,11 @@ pub enum AuditOutcome {
 pub enum UnusableReason {
     /// Neither the proof nor a tokenizer gives the ids of the answer's tokens.
     NoTokenIds,
+    /// The engine draws by a seed of its own, and the request names none.
+    NoSeed,
     /// The stored body is shorter than the proof says.
     TruncatedBody,
-    /// The ids are outside the vocabulary, or do not give the text that was sent.
+    /// The text has a token that no engine with this tokenizer can have chosen.
     OtherTokenizer,
     /// Prompt and answer together exceed the reference's context.
     BeyondContext,
@@ -183,6 +259,32 @@ pub enum UnusableReason {
     ReferenceRefused,
     /// The audit of this answer was not finished within its time.
     NotAudited,
+}
+
+impl UnusableReason {
+    /// The reason in words.
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Self::NoTokenIds => "the ids of its tokens are not known, and they do not follow from its text",
+            Self::NoSeed => "its engine draws by a seed of its own, and the request names none",
+            Self::TruncatedBody => "its request or its response is not whole",
+            Self::OtherTokenizer => {
+                "it has a token that no engine with the model's tokenizer can have chosen"
+            }
+            Self::BeyondContext => "it is longer than a reference reads",
+            Self::SessionExpired => "its session ended before it did",
+            Self::ReferenceDied => "the reference ended while it scored it",
+            Self::ReferenceStalled => "the reference gave no scores in time",
+            Self::ReferenceSelfTest => "the reference failed its own test",
+            Self::ReferenceRefused => "the reference cannot score it",
+            Self::NotAudited => "its audit was not finished in time",
+        }
+    }
+}
+
+/// Whether a flag is left out of the text; serde passes a reference.
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 impl AuditBundle {

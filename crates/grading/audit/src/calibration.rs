@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_protocol::{Digest, canonical};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::fixed_point::ONE;
 use crate::honest_bound::HonestBound;
@@ -11,8 +12,12 @@ use crate::likelihood::LikelihoodTable;
 use crate::margin_cells::CellCounts;
 use crate::premise::upper_mean;
 
-/// The format and version of a calibration.
+/// The format and version of a calibration whose whitelisted image is the reference, too.
 pub const CALIBRATION_FORMAT: &str = "muster/audit-calibration/1";
+/// The format and version of a calibration whose answers another image scores.
+pub const REFERENCED_CALIBRATION_FORMAT: &str = "muster/audit-calibration/2";
+/// The most known answers of a calibration.
+const MAX_KNOWN_ANSWERS: usize = 64;
 /// Machines of a calibration of level 1.
 const LEVEL_1_MACHINES: usize = 2;
 /// Machines of a calibration of level 2.
@@ -33,20 +38,92 @@ pub enum Statistic {
 /// All that is known about honest and cheaper engines of one model under one whitelisted image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// The format and version: [`CALIBRATION_FORMAT`].
+    /// The format and version: [`CALIBRATION_FORMAT`] or [`REFERENCED_CALIBRATION_FORMAT`].
     pub format: String,
     /// The numbers that are binned.
     pub statistic: Statistic,
     /// Digest of weights, dtype, tokenizer and template.
     pub model: Digest,
-    /// The whitelisted image, which is the reference, too.
+    /// The whitelisted image. It is the reference, too, if `reference` names no other one.
     pub engine: Digest,
     /// Digest of the image's arguments and variables.
     pub arguments: Digest,
+    /// The image that scores answers of the whitelisted one, where that is another image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<ReferenceBuild>,
+    /// The sampler of the whitelisted image, whose choices the reference replays. Without one no seed is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampler: Option<EngineSampler>,
+    /// Answers of the whitelisted image under known seeds, by which a reference shows that it replays this version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known_answers: Vec<KnownAnswer>,
     /// Honest runs. Never miners' traffic: if most miners cheated, cheating would become honest.
     pub machines: Vec<MachineRun>,
     /// Engines that are cheaper than the whitelisted one, or other models.
     pub alternatives: Vec<Alternative>,
+}
+
+/// The image that scores answers of another image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReferenceBuild {
+    /// The image that scores, by the digest of its configuration.
+    pub engine: Digest,
+    /// Digest of its arguments and variables.
+    pub arguments: Digest,
+}
+
+/// An engine that draws by a seed of its own, which requests name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SamplerEngine {
+    /// llama.cpp: numbers of 32 bits.
+    #[serde(rename = "llama.cpp")]
+    LlamaCpp,
+    /// vLLM: numbers of 64 bits.
+    #[serde(rename = "vllm")]
+    Vllm,
+}
+
+impl SamplerEngine {
+    /// The name in requests to a reference and in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LlamaCpp => "llama.cpp",
+            Self::Vllm => "vllm",
+        }
+    }
+
+    /// The seed that a request names; `None` if it names none, or one for which the engine draws a seed by itself.
+    pub fn seed_in(self, request: &Map<String, Value>) -> Option<i64> {
+        let seed = request.get("seed")?.as_i64()?;
+        let is_fixed = match self {
+            // The largest number of 32 bits and −1 stand for a random seed.
+            Self::LlamaCpp => (0..i64::from(u32::MAX)).contains(&seed),
+            Self::Vllm => seed != -1,
+        };
+        is_fixed.then_some(seed)
+    }
+}
+
+/// The sampler of an engine in one version of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineSampler {
+    /// The program in the whitelisted image.
+    pub engine: SamplerEngine,
+    /// Its version: for llama.cpp the build, such as `b11549`.
+    pub version: String,
+}
+
+/// An answer of the whitelisted image under a seed that the request names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownAnswer {
+    /// The request's parameters as JSON text: the seed and everything else that decides the tokens.
+    pub request: String,
+    /// The ids of the prompt's tokens.
+    pub prompt: Vec<u32>,
+    /// The ids of the answer's tokens.
+    pub output: Vec<u32>,
 }
 
 /// The scored answers of one honest machine.
@@ -101,8 +178,17 @@ pub enum CalibrationError {
     #[error("it is not a calibration of spot checks")]
     Text(#[from] serde_json::Error),
     /// The format is another one.
-    #[error("its format is {0:?}, this version reads {CALIBRATION_FORMAT:?}")]
+    #[error(
+        "its format is {0:?}, this version reads {CALIBRATION_FORMAT:?} and {REFERENCED_CALIBRATION_FORMAT:?}"
+    )]
     Format(String),
+    /// The fields of another image are not those of the format.
+    #[error(
+        "a calibration whose answers another image scores is of {REFERENCED_CALIBRATION_FORMAT:?}; it names that image \
+         in `reference`, and the engine's `sampler` if its statistic is `margin`, which needs the seeds; at most \
+         {MAX_KNOWN_ANSWERS} known answers"
+    )]
+    Reference,
 }
 
 impl Calibration {
@@ -112,11 +198,46 @@ impl Calibration {
     /// The text is none, or of another version.
     pub fn parse(text: &str) -> Result<Self, CalibrationError> {
         let calibration: Self = serde_json::from_str(text)?;
-        if calibration.format == CALIBRATION_FORMAT {
-            Ok(calibration)
+        calibration.check_format()?;
+        Ok(calibration)
+    }
+
+    /// Checks that the fields are those of the format.
+    ///
+    /// # Errors
+    /// The format is unknown, or has other fields.
+    pub fn check_format(&self) -> Result<(), CalibrationError> {
+        let fits = match self.format.as_str() {
+            CALIBRATION_FORMAT => {
+                self.reference.is_none() && self.sampler.is_none() && self.known_answers.is_empty()
+            }
+            REFERENCED_CALIBRATION_FORMAT => {
+                self.reference.is_some()
+                    && self.sampler.is_some() == (self.statistic == Statistic::Margin)
+                    && self.known_answers.len() <= MAX_KNOWN_ANSWERS
+            }
+            other => return Err(CalibrationError::Format(other.to_owned())),
+        };
+        if fits {
+            Ok(())
         } else {
-            Err(CalibrationError::Format(calibration.format))
+            Err(CalibrationError::Reference)
         }
+    }
+
+    /// The image that scores answers.
+    pub fn reference_engine(&self) -> Digest {
+        self.reference.map_or(self.engine, |reference| reference.engine)
+    }
+
+    /// Whether this calibration judges the answers without seeds of the engine, model and reference of a calibration
+    /// that rests on seeds.
+    pub fn is_unseeded_of(&self, seeded: &Self) -> bool {
+        let reference = |one: &Self| one.reference.map(|reference| reference.engine);
+        self.statistic == Statistic::Surprise
+            && seeded.statistic == Statistic::Margin
+            && reference(self).is_some()
+            && (self.model, self.engine, reference(self)) == (seeded.model, seeded.engine, reference(seeded))
     }
 
     /// The canonical text, as Python's `json.dumps(calibration, sort_keys=True, separators=(",", ":"))` writes it.

@@ -3,14 +3,21 @@
 //! A conviction rests on answers that may be published. The validator takes its own prompts from the list in order, so
 //! it cannot search for prompts on which honest engines differ. Each prompt has a salt, so the root tells nobody a
 //! prompt that can be guessed.
+//!
+//! The pseudonym under which a prompt is asked follows from its salt and from a block that did not exist when the list
+//! was committed to. The nonce, and so the seed, follows from the pseudonym, so a validator that searches for salts
+//! cannot foresee any seed.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::Digest;
-use muster_response_proof::{hash_chunk, inclusion_path, root_by_path, root_of};
+use muster_response_proof::{RequestNonce, hash_chunk, inclusion_path, root_by_path, root_of};
 use serde::{Deserialize, Serialize};
 
-const OWN_CLIENT_TAG: &[u8] = b"muster/own-client/1";
+const OWN_CLIENT_TAG: &[u8] = b"muster/own-client/2";
+const OWN_NONCE_TAG: &[u8] = b"muster/own-nonce/1";
+/// The bit of a salt's first byte that says whether its prompt is asked with a nonce, as some clients do.
+const NONCE_BIT: u8 = 0x80;
 
 /// One prompt of the list: the body of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,14 +33,36 @@ impl Canary {
         hash_chunk(&[self.salt.as_slice(), &self.request].concat())
     }
 
-    /// The pseudonym under which the prompt is asked. It follows from the salt, so it cannot be chosen for a nonce.
-    pub fn client(&self) -> Digest {
-        own_client(&self.salt)
+    /// The pseudonym under which the prompt is asked. `block_hash` is that of the draw block of the bucket whose header
+    /// committed to the list.
+    pub fn client(&self, block_hash: &Digest) -> Digest {
+        own_client(&self.salt, block_hash)
+    }
+
+    /// The client's nonce with which the prompt is asked, by the same block; `None` if it is asked without one. The
+    /// salt says which, so the validator has no choice once it has committed to the list.
+    pub fn client_nonce(&self, block_hash: &Digest) -> Option<RequestNonce> {
+        self.has_nonce().then(|| {
+            let bytes = [OWN_NONCE_TAG, self.salt.as_slice(), block_hash.as_bytes()].concat();
+            RequestNonce::from_bytes(*Digest::of(&bytes).as_bytes())
+        })
+    }
+
+    /// Whether the prompt is asked with a client's nonce.
+    pub fn has_nonce(&self) -> bool {
+        self.salt.first().is_some_and(|first| first & NONCE_BIT != 0)
+    }
+
+    /// Has the prompt of this salt asked with a client's nonce, or without one.
+    pub fn set_nonce(salt: &mut [u8; 32], has_nonce: bool) {
+        if let Some(first) = salt.first_mut() {
+            *first = (*first & !NONCE_BIT) | if has_nonce { NONCE_BIT } else { 0 };
+        }
     }
 }
 
-fn own_client(salt: &[u8; 32]) -> Digest {
-    Digest::of(&[OWN_CLIENT_TAG, salt.as_slice()].concat())
+fn own_client(salt: &[u8; 32], block_hash: &Digest) -> Digest {
+    Digest::of(&[OWN_CLIENT_TAG, salt.as_slice(), block_hash.as_bytes()].concat())
 }
 
 /// A list of prompts of which the bucket headers name the root.
@@ -90,11 +119,23 @@ impl OpenedCanary {
         STANDARD.decode(&self.request).ok()
     }
 
-    /// The pseudonym under which the prompt has to be asked; `None` if the salt cannot be decoded.
-    pub fn client(&self) -> Option<Digest> {
+    /// Whether the request asks for the ids of tokens.
+    pub(crate) fn asks_for_token_ids(&self) -> bool {
+        #[derive(Deserialize)]
+        struct AskedIds {
+            #[serde(default)]
+            return_token_ids: bool,
+        }
+        let request = self.request().unwrap_or_default();
+        serde_json::from_slice(&request).is_ok_and(|asked: AskedIds| asked.return_token_ids)
+    }
+
+    /// The pseudonym under which the prompt has to be asked, as that of [`Canary::client`]; `None` if the salt cannot
+    /// be decoded.
+    pub fn client(&self, block_hash: &Digest) -> Option<Digest> {
         let mut salt = [0; 32];
         hex::decode_to_slice(&self.salt, &mut salt).ok()?;
-        Some(own_client(&salt))
+        Some(own_client(&salt, block_hash))
     }
 
     /// The prompt, if it stands at its place in the list with this root.
@@ -118,6 +159,33 @@ mod tests {
             request: format!("{{\"prompt\":\"{number}\"}}").into_bytes(),
         };
         CanaryList::new((0..5).map(canary).collect())
+    }
+
+    #[test]
+    fn a_pseudonym_is_these_bytes_and_another_block_gives_another_one() {
+        let canary = Canary {
+            salt: [7; 32],
+            request: Vec::new(),
+        };
+        let hash = Digest::of(b"block 37");
+        assert_eq!(
+            canary.client(&hash).hex(),
+            "b9c968f284f01ddd92eee0cdaaf70d9a995e50017665e2f30f6e7a1231e7dfdd"
+        );
+        assert_ne!(
+            canary.client(&Digest::of(b"a luckier block")),
+            canary.client(&hash)
+        );
+        assert_eq!(canary.client_nonce(&hash), None);
+        let mut asked_with = canary;
+        Canary::set_nonce(&mut asked_with.salt, true);
+        let nonce = asked_with.client_nonce(&hash).unwrap();
+        assert_eq!(
+            hex::encode(nonce.as_bytes()),
+            "378e1815171b33fa997c3e487d0479997a04158c6edb6ec0b2cc3d196a85e4d3"
+        );
+        Canary::set_nonce(&mut asked_with.salt, false);
+        assert_eq!(asked_with.salt, [7; 32]);
     }
 
     #[test]

@@ -9,10 +9,14 @@ use muster_response_proof::{
     body_digest, root_by_path,
 };
 
-use crate::bundle::{AnswerEvidence, AuditBundle, BucketEvidence, Origin, SessionEvidence};
+use crate::bundle::{AnswerEvidence, AuditBundle, BUNDLE_FORMAT, BucketEvidence, Origin, SessionEvidence};
 use crate::draw::BucketDraw;
+use crate::missing_answers::{
+    Delivery, MissingCause, MissingTrial, delivery_of, order_trials, separate_events,
+};
 use crate::nonce_keys::{NoncePeriod, is_derived_nonce};
 use crate::replay_error::ReplayError;
+use crate::verdict::Publicity;
 
 /// An answer whose signatures and place in the log were checked.
 #[derive(Clone, Debug)]
@@ -24,6 +28,8 @@ pub(crate) struct CheckedAnswer<'a> {
     pub(crate) stratum: Digest,
     /// Whether the draw or the committed list makes it one to audit.
     pub(crate) is_audited: bool,
+    /// Whether it can convict.
+    pub(crate) publicity: Publicity,
     pub(crate) nonce: NonceState,
 }
 
@@ -48,6 +54,8 @@ struct CheckedBucket {
 /// The answers of a bundle in the order of the log, and the draws from its buckets.
 pub(crate) struct CheckedLog<'a> {
     pub(crate) answers: Vec<CheckedAnswer<'a>>,
+    /// The ends of the answers that the test of missing ones takes, in its order.
+    pub(crate) deliveries: Vec<Delivery>,
     /// Answers to clients that are not in the log.
     pub(crate) unlogged: usize,
     pub(crate) draws: Vec<BucketDraw>,
@@ -58,32 +66,90 @@ pub(crate) struct CheckedLog<'a> {
 /// Checks everything that was signed.
 pub(crate) fn check_log(bundle: &AuditBundle) -> Result<CheckedLog<'_>, ReplayError> {
     let buckets = check_buckets(bundle)?;
+    let lists = check_commitments(bundle)?;
     let keys = check_nonce_keys(bundle)?;
     let (mut answers, mut unlogged, mut seen) = (Vec::new(), 0, SeenPlaces::default());
+    let (mut trials, mut shown) = (Vec::new(), BTreeSet::new());
     for (place, session) in bundle.sessions.iter().enumerate() {
         let attested = check_attestation(bundle, place, &session.attestation)?;
         let numbered = attested.check_numbers(session)?;
         let equal = EqualRequests::of(&numbered);
+        let first = answers.len();
         for numbered in numbered {
+            // A proof that is logged in several buckets is one answer, and counts once at most.
+            if !seen.proofs.insert(numbered.digest) {
+                let (session, sequence) = (numbered.proof.session, numbered.proof.sequence);
+                return Err(ReplayError::Repeated { session, sequence });
+            }
             match numbered.evidence {
                 Some(evidence) => {
                     let NumberedProof { proof, digest, .. } = numbered;
-                    let mut answer = attested.check_answer(&buckets, &mut seen, evidence, proof, digest)?;
+                    let mut answer =
+                        attested.check_answer((&buckets, &lists), &mut seen, evidence, proof, digest)?;
                     answer.nonce = check_nonce(&keys, &equal, &answer);
                     answers.push(answer);
                 }
                 None => unlogged += usize::from(numbered.proof.client.is_some()),
             }
         }
+        if answers.len() > first || !session.unproven.is_empty() {
+            shown.insert(attested.statement.miner);
+        }
+        let logged = answers.get(first..).unwrap_or_default();
+        trials.extend(separate_events(session_trials(place, session, logged)?));
     }
+    check_miners(bundle, &shown)?;
     answers.sort_by_key(|answer| (answer.evidence.bucket, answer.evidence.position));
     let draws = buckets.values().map(|bucket| bucket.draw).collect();
     Ok(CheckedLog {
         answers,
+        deliveries: order_trials(trials),
         unlogged,
         draws,
         nonce_keys: keys.into_values().collect(),
     })
+}
+
+/// Checks that the list of miners names each miner once, and only miners of which the bundle shows an answer or a
+/// missing one: a verdict is about all of them.
+fn check_miners(bundle: &AuditBundle, shown: &BTreeSet<MinerKey>) -> Result<(), ReplayError> {
+    let named: BTreeSet<MinerKey> = bundle.miners.iter().copied().collect();
+    if named == *shown && named.len() == bundle.miners.len() {
+        Ok(())
+    } else {
+        Err(ReplayError::Miners)
+    }
+}
+
+/// The answers of a session as the test of missing ones sees them, in the order of their ends.
+fn session_trials(
+    place: usize,
+    session: &SessionEvidence,
+    logged: &[CheckedAnswer<'_>],
+) -> Result<Vec<MissingTrial>, ReplayError> {
+    let mut unproven = session.unproven.iter().peekable();
+    let mut trials = Vec::new();
+    for ended in 0..=logged.len() {
+        while let Some(missing) = unproven.next_if(|one| usize::try_from(one.after) == Ok(ended)) {
+            trials.push(MissingTrial {
+                place: (missing.bucket, u64::MAX),
+                client: missing.client,
+                delivery: Delivery::Missing(MissingCause::Unproven),
+            });
+        }
+        if let Some(answer) = logged.get(ended) {
+            trials.push(MissingTrial {
+                place: (answer.evidence.bucket, answer.evidence.position),
+                client: answer.stratum,
+                delivery: delivery_of(answer),
+            });
+        }
+    }
+    // One stands out of order, or behind more answers than there are.
+    match unproven.next() {
+        None => Ok(trials),
+        Some(_) => Err(ReplayError::Unproven { place }),
+    }
 }
 
 /// The keys of nonces by their periods.
@@ -138,16 +204,13 @@ fn check_nonce(
         .map(|period| keys.get(&period.0))
         .collect();
     let proof = &answer.proof;
-    let (is_own, equal_requests) = match &answer.evidence.origin {
-        // Own prompts are asked once, under a pseudonym and without a nonce that the validator could choose.
-        Origin::Canary(opened) => {
-            let is_own = opened.client().is_some_and(|client| proof.client == Some(client));
-            (is_own && proof.client_nonce.is_none(), 1)
-        }
-        Origin::User | Origin::Consenting => (true, equal.count(proof)),
+    // Own prompts are asked once, under a pseudonym and with a nonce that the validator cannot choose.
+    let equal_requests = match &answer.evidence.origin {
+        Origin::Canary(_) => 1,
+        Origin::User | Origin::Consenting => equal.count(proof),
     };
     let gives = |key: &&[u8; 32]| is_derived_nonce(proof, key, equal_requests);
-    if is_own && of_time.iter().copied().flatten().any(|key| gives(&key)) {
+    if of_time.iter().copied().flatten().any(|key| gives(&key)) {
         NonceState::Derived
     } else if of_time.iter().all(Option::is_some) {
         NonceState::Foreign
@@ -164,9 +227,10 @@ struct NumberedProof<'a> {
     evidence: Option<&'a AnswerEvidence>,
 }
 
-/// The places in the log and the committed prompts that were seen, to find one that is named twice.
+/// The proofs, the places in the log and the committed prompts that were seen, to find one that is named twice.
 #[derive(Default)]
 struct SeenPlaces {
+    proofs: BTreeSet<Digest>,
     leaves: BTreeSet<(u64, u64)>,
     canaries: BTreeSet<(Digest, u64)>,
 }
@@ -178,10 +242,7 @@ fn check_buckets(bundle: &AuditBundle) -> Result<BTreeMap<u64, CheckedBucket>, R
         let (header, _) = opened.ok_or(ReplayError::Header { bucket: place })?;
         let bucket = header.bucket.0;
         let follows = checked.last_key_value().is_none_or(|(last, _)| *last < bucket);
-        let ours = header.validator == bundle.validator
-            && header.genesis == bundle.genesis
-            && header.netuid == bundle.netuid;
-        if !follows || !ours {
+        if !follows || !is_of_bundle(&header, bundle) {
             return Err(ReplayError::Header { bucket });
         }
         let draw = BucketDraw::check(&bundle.validator, &header, &evidence.block_hash, &evidence.draw);
@@ -190,6 +251,43 @@ fn check_buckets(bundle: &AuditBundle) -> Result<BTreeMap<u64, CheckedBucket>, R
         checked.insert(bucket, CheckedBucket { header, draw, shares });
     }
     Ok(checked)
+}
+
+/// The commitments to lists of own prompts, by the roots of the lists.
+struct CommittedLists {
+    /// The number of the bucket whose header names the list, and the hash of its draw block.
+    by_root: BTreeMap<Digest, (u64, Digest)>,
+    /// Whether every own prompt has to be of a committed list. Earlier formats show no commitments.
+    are_shown: bool,
+}
+
+fn check_commitments(bundle: &AuditBundle) -> Result<CommittedLists, ReplayError> {
+    let mut by_root = BTreeMap::new();
+    let mut last = None;
+    for (place, commitment) in bundle.commitments.iter().enumerate() {
+        let wrong = || ReplayError::Commitment { place };
+        let opened = open::<BucketHeader>(&commitment.header, &bundle.validator.0);
+        let (header, _) = opened.ok_or_else(wrong)?;
+        let bucket = header.bucket.0;
+        let follows = last.is_none_or(|last| last < bucket);
+        // A second commitment would be a second chance of pseudonyms that please.
+        let is_first = by_root
+            .insert(header.canaries, (bucket, commitment.block_hash))
+            .is_none();
+        if !follows || !is_first || !is_of_bundle(&header, bundle) {
+            return Err(wrong());
+        }
+        last = Some(bucket);
+    }
+    Ok(CommittedLists {
+        by_root,
+        are_shown: bundle.format == BUNDLE_FORMAT,
+    })
+}
+
+/// Whether a header is of the bundle's validator, chain and subnet.
+fn is_of_bundle(header: &BucketHeader, bundle: &AuditBundle) -> bool {
+    header.validator == bundle.validator && header.genesis == bundle.genesis && header.netuid == bundle.netuid
 }
 
 fn check_shares(
@@ -313,7 +411,7 @@ impl AttestedSession {
     /// Checks the answer's place in the log and the origin of its prompt.
     fn check_answer<'a>(
         &self,
-        buckets: &BTreeMap<u64, CheckedBucket>,
+        (buckets, lists): (&BTreeMap<u64, CheckedBucket>, &CommittedLists),
         seen: &mut SeenPlaces,
         evidence: &'a AnswerEvidence,
         proof: ResponseProof,
@@ -326,8 +424,8 @@ impl AttestedSession {
         if !seen.leaves.insert((evidence.bucket, evidence.position)) {
             return Err(misplaced());
         }
-        let is_canary =
-            check_canary(bucket, seen, evidence, &proof).ok_or(ReplayError::Canary { session, sequence })?;
+        let origin = check_origin(bucket, lists, seen, evidence, &proof);
+        let origin = origin.ok_or(ReplayError::Canary { session, sequence })?;
         // Without the share nobody can tell whether the answer was drawn.
         let ppm = bucket
             .shares
@@ -340,7 +438,8 @@ impl AttestedSession {
             proof,
             digest,
             stratum,
-            is_audited: is_canary || bucket.draw.draws(&digest, *ppm),
+            is_audited: origin.is_own || bucket.draw.draws(&digest, *ppm),
+            publicity: origin.publicity,
             nonce: NonceState::Unchecked,
         })
     }
@@ -366,21 +465,50 @@ fn check_leaf(
     (root == header.root).then_some(leaf.stratum)
 }
 
-/// Whether the answer's prompt is from the committed list; `None` if it claims to be and is not, or was used before.
-fn check_canary(
+/// The origin of an answer's prompt, as far as it was checked.
+struct CheckedOrigin {
+    /// Whether it is a prompt of the validator's own.
+    is_own: bool,
+    publicity: Publicity,
+}
+
+/// Checks the origin of an answer's prompt; `None` if it claims to be from a committed list and is not, was used
+/// before, or was asked under another pseudonym than the list's commitment gives.
+fn check_origin(
     bucket: &CheckedBucket,
+    lists: &CommittedLists,
     seen: &mut SeenPlaces,
     evidence: &AnswerEvidence,
     proof: &ResponseProof,
-) -> Option<bool> {
-    match &evidence.origin {
-        Origin::User | Origin::Consenting => Some(false),
-        Origin::Canary(opened) => {
-            let root = bucket.header.canaries;
-            let canary = opened.check(&root)?;
-            let is_fresh = seen.canaries.insert((root, opened.position));
-            let digest = body_digest::digest_input(proof.scheme, &canary.request);
-            (is_fresh && digest == proof.input).then_some(true)
-        }
+) -> Option<CheckedOrigin> {
+    let Origin::Canary(opened) = &evidence.origin else {
+        // Nothing that a client signed shows its consent, and the validator may be the client itself.
+        return Some(CheckedOrigin {
+            is_own: false,
+            publicity: Publicity::Private,
+        });
+    };
+    let root = bucket.header.canaries;
+    let canary = opened.check(&root)?;
+    let is_fresh = seen.canaries.insert((root, opened.position));
+    let digest = body_digest::digest_input(proof.scheme, &canary.request);
+    if !is_fresh || digest != proof.input {
+        return None;
     }
+    let committed = lists.by_root.get(&root);
+    let publicity = match committed {
+        Some((committed, block_hash)) => {
+            let is_before = *committed < evidence.bucket;
+            let is_own = proof.client == Some(canary.client(block_hash))
+                && proof.client_nonce == canary.client_nonce(block_hash);
+            (is_before && is_own).then_some(Publicity::Public)?
+        }
+        None if lists.are_shown => return None,
+        // Its validator may have chosen the prompt's salt for a seed on which honest rounding shows.
+        None => Publicity::Private,
+    };
+    Some(CheckedOrigin {
+        is_own: true,
+        publicity,
+    })
 }

@@ -3,6 +3,7 @@
 mod audit_report;
 mod audit_share;
 mod bundle;
+mod bundle_bounds;
 mod calibration;
 mod canaries;
 mod checked_log;
@@ -14,7 +15,9 @@ pub mod fixed_point;
 mod honest_bound;
 mod likelihood;
 mod margin_cells;
+mod missing_answers;
 mod nonce_keys;
+mod one_answer;
 mod opened_words;
 pub mod premise;
 mod replay;
@@ -28,12 +31,14 @@ mod wilson;
 pub use audit_report::{AuditReport, report_bundle};
 pub use audit_share::{AuditedMiner, DETECTION_ANSWERS, GAIN_PER_MILLE, unvested_answers};
 pub use bundle::{
-    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, MAX_BUNDLE_BYTES, OpenedShare,
-    OpenedWords, Origin, ReferenceMachine, SessionEvidence, UnusableReason,
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, FalseIds, ListCommitment,
+    MAX_BUNDLE_BYTES, OpenedShare, OpenedWords, Origin, ReferenceMachine, SessionEvidence, UnprovenAnswer,
+    UnusableReason,
 };
 pub use calibration::{
-    Alternative, CALIBRATION_FORMAT, Calibration, CalibrationError, CalibrationLevel, ExceededPremise,
-    MachineRun, Statistic,
+    Alternative, CALIBRATION_FORMAT, Calibration, CalibrationError, CalibrationLevel, EngineSampler,
+    ExceededPremise, KnownAnswer, MachineRun, REFERENCED_CALIBRATION_FORMAT, ReferenceBuild, SamplerEngine,
+    Statistic,
 };
 pub use canaries::{Canary, CanaryList, OpenedCanary};
 pub use curve::{CurvePoint, CurveSettings, HonestDays, accuse_honest, draw_curve};
@@ -45,12 +50,17 @@ pub use likelihood::{CAP_LOG2, LikelihoodTable};
 pub use margin_cells::{
     CellCounts, ENTROPY_BINS, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, MAX_TOKENS, Margin, TokenScore,
 };
+pub use missing_answers::{
+    Delivery, HONEST_MISSING, MISSING_TEST, MissingCause, MissingOutcome, MissingTally, TESTED_MISSING,
+};
 pub use nonce_keys::{
     MAX_ORDINALS, NoncePeriod, RevealedNonceKey, check_nonce_key, is_derived_nonce, nonce_key,
 };
-pub use opened_words::{RescorablePair, digest_of_ids};
+pub use one_answer::{ANSWER_EVIDENCE, AnswerJudge, AnswerJudgement};
+pub use opened_words::{RescorablePair, digest_of_ids, false_scores, is_signed_response};
 pub use replay::{
-    AnswerTally, NonceTally, ReplayedBundle, judge_by, replay, replay_with_bundle, rescorable_pairs,
+    AnswerTally, NonceTally, ReplayedBundle, check_evidence, judge_by, replay, replay_with_bundle,
+    rescorable_pairs,
 };
 pub use replay_error::ReplayError;
 pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};

@@ -3,13 +3,16 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::Digest;
-use muster_response_proof::{ResponseProof, body_digest};
+use muster_response_proof::{CHUNK, HashScheme, ResponseProof, body_digest, hash_chunk, root_of};
 use sha2::{Digest as _, Sha256};
 
 use crate::bundle::{AuditOutcome, OpenedWords, Origin};
 use crate::checked_log::CheckedAnswer;
-use crate::margin_cells::{MAX_TOKENS, TokenScore};
+use crate::margin_cells::{MAX_TOKENS, Margin, TokenScore};
 use crate::replay_error::ReplayError;
+
+/// The tokens by which an answer with false ids is compared, whatever it has.
+const FALSE_TOKENS: usize = 64;
 
 /// An answer of a bundle that any reference can score again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,11 +23,13 @@ pub struct RescorablePair {
     pub proof: ResponseProof,
     /// The body of the request, which has the parameters of the sampler.
     pub request: Vec<u8>,
-    /// The ids of the prompt's tokens.
+    /// The ids of the prompt's tokens. Empty beside `response`.
     pub prompt: Vec<u32>,
-    /// The ids of the answer's tokens.
+    /// The ids of the answer's tokens. Empty beside `response`.
     pub output: Vec<u32>,
-    /// The tokens as the bundle's first reference scored them.
+    /// The body of the response, if the bundle says that its ids are false, or if its session signed none.
+    pub response: Option<Vec<u8>>,
+    /// The tokens as the bundle's first reference scored them; [`false_scores`] if it found false ids.
     pub stated: Vec<TokenScore>,
     /// Whether these scores speak against the miner, under any tested alternative.
     pub speaks_against: bool,
@@ -34,11 +39,24 @@ impl RescorablePair {
     /// The pair of a tested answer; `None` if its words are not opened, or the first reference did not score it.
     pub(crate) fn of(answer: &CheckedAnswer<'_>, speaks_against: bool) -> Option<Self> {
         let words = answer.evidence.words.as_ref()?;
-        let Some(AuditOutcome::Scored(by_reference)) = &answer.evidence.outcome else {
-            return None;
+        let (stated, response) = match (answer.evidence.outcome.as_ref()?, &words.response) {
+            (AuditOutcome::Scored(by_reference), response) => {
+                let response = match response {
+                    None => None,
+                    Some(body) => Some(STANDARD.decode(body).ok()?),
+                };
+                (by_reference.first()?.clone()?, response)
+            }
+            (AuditOutcome::FalseIds(by_reference), Some(response)) => {
+                (*by_reference.first()?)?;
+                (false_scores(), Some(STANDARD.decode(response).ok()?))
+            }
+            (AuditOutcome::Unseeded(_) | AuditOutcome::FalseIds(_) | AuditOutcome::Unusable(_), _) => {
+                return None;
+            }
         };
-        let stated = by_reference.first()?.clone()?;
         Some(Self {
+            response,
             digest: answer.digest,
             request: request_of(answer, words)?,
             proof: answer.proof.clone(),
@@ -50,12 +68,37 @@ impl RescorablePair {
     }
 }
 
+/// The scores that stand for false ids where scores of two references are compared: those of an answer that no
+/// reference can have chosen.
+pub fn false_scores() -> Vec<TokenScore> {
+    let impossible = TokenScore {
+        margin: Margin::Impossible,
+        entropy: 0,
+    };
+    vec![impossible; FALSE_TOKENS]
+}
+
+/// Whether this is the body of the response that the session signed, without Muster's comment lines.
+pub fn is_signed_response(proof: &ResponseProof, body: &[u8]) -> bool {
+    let is_whole = u64::try_from(body.len()) == Ok(proof.output_bytes);
+    let is_signed = match proof.scheme {
+        HashScheme::RawHttp => Digest::of(body) == proof.output,
+        // That digest is of the text alone, and ids stand beside it.
+        HashScheme::Text => root_of(body.chunks(CHUNK).map(hash_chunk)) == proof.chunks,
+    };
+    is_whole && is_signed
+}
+
 /// Checks that opened words are those of the answer's proof, and may be published.
 pub(crate) fn check_words(answer: &CheckedAnswer<'_>) -> Result<(), ReplayError> {
     let Some(words) = &answer.evidence.words else {
         return Ok(());
     };
-    let fits = are_bound(&answer.proof, words) && request_of(answer, words).is_some();
+    let is_bound = match &words.response {
+        None => are_bound(&answer.proof, words),
+        Some(response) => opens_response(answer) && is_bound_response(&answer.proof, words, response),
+    };
+    let fits = is_bound && request_of(answer, words).is_some();
     if fits {
         Ok(())
     } else {
@@ -64,6 +107,23 @@ pub(crate) fn check_words(answer: &CheckedAnswer<'_>) -> Result<(), ReplayError>
             sequence: answer.proof.sequence,
         })
     }
+}
+
+/// Whether a bundle may open the response of an answer: the session signed false ids, or it signed none and the tokens
+/// of an own prompt's answer were found in the text.
+fn opens_response(answer: &CheckedAnswer<'_>) -> bool {
+    let is_own = matches!(answer.evidence.origin, Origin::Canary(_));
+    match &answer.evidence.outcome {
+        Some(AuditOutcome::FalseIds(_)) => answer.proof.tokens.is_some(),
+        Some(AuditOutcome::Scored(_)) => answer.proof.tokens.is_none() && is_own,
+        Some(AuditOutcome::Unseeded(_) | AuditOutcome::Unusable(_)) | None => false,
+    }
+}
+
+fn is_bound_response(proof: &ResponseProof, words: &OpenedWords, response: &str) -> bool {
+    let has_no_ids = words.prompt.is_empty() && words.output.is_empty();
+    let body = STANDARD.decode(response);
+    has_no_ids && body.is_ok_and(|body| is_signed_response(proof, &body))
 }
 
 /// Whether the session signed these ids.

@@ -6,16 +6,21 @@ use muster_protocol::{Digest, Hotkey};
 use muster_response_proof::{DAY_BUCKETS, ResponseProof};
 use serde::Serialize;
 
-use crate::bundle::{AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_1, MAX_BUNDLE_BYTES, Origin};
-use crate::calibration::{CALIBRATION_FORMAT, Calibration, CalibrationLevel, ExceededPremise};
+use crate::bundle::{
+    AuditBundle, AuditOutcome, BUNDLE_FORMAT, BUNDLE_FORMAT_1, BUNDLE_FORMAT_2, MAX_BUNDLE_BYTES, Origin,
+    SessionEvidence,
+};
+use crate::bundle_bounds::exceeded_bound;
+use crate::calibration::{Calibration, CalibrationLevel, ExceededPremise};
 use crate::checked_log::{CheckedAnswer, CheckedLog, NonceState, check_log};
 use crate::draw::BucketDraw;
-use crate::fixed_point::ONE;
-use crate::likelihood::LikelihoodTable;
+use crate::fixed_point::{ONE, exp2};
+use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
+use crate::missing_answers::{MissingOutcome, missing_wealth};
 use crate::opened_words::{RescorablePair, check_words};
 use crate::replay_error::ReplayError;
-use crate::verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, Verdict};
+use crate::verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, Verdict, WHOLE_QUALITY};
 use crate::wealth::WealthCurve;
 use crate::wilson::RateInterval;
 
@@ -48,6 +53,9 @@ pub struct ReplayedBundle {
     pub counts: AnswerTally,
     /// The results of the tests.
     pub tests: TestOutcomes,
+    /// The result of the test of missing answers; `None` for a bundle of an earlier format, which does not show them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<MissingOutcome>,
     /// The tokens that were off by the first reference, for each bin of entropy.
     pub off_rates: Vec<RateInterval>,
     /// The draws from the buckets, 64 hex digits each.
@@ -96,10 +104,18 @@ pub struct AnswerTally {
     pub audited: usize,
     /// Audited answers beyond the bound for one client and day, which are not tested.
     pub beyond_client: usize,
-    /// Tested answers that a reference scored.
+    /// Tested answers that a reference scored, or found with false ids.
     pub scored: usize,
+    /// Those of them with false ids.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub false_ids: usize,
     /// Tested answers that nobody scored; they count for the miner.
     pub unscored: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Replays the text of a bundle.
@@ -133,7 +149,22 @@ pub fn judge_by(bundle: &AuditBundle, calibration: &Calibration) -> Result<Repla
     judge(&other, AuditBundle::digest_of(&text)).map(|(replayed, _)| replayed)
 }
 
-/// The answers of a bundle that are tested, were scored by the first reference, and can be scored again from their
+/// Checks everything in a bundle that a verdict needs: formats and bounds, signatures, places, draws, words, seeds and
+/// the numbers of tokens. A bundle that passes has a verdict. The likelihoods, which take longest, are not computed.
+///
+/// # Errors
+/// As those of [`replay`].
+pub fn check_evidence(bundle: &AuditBundle) -> Result<(), ReplayError> {
+    check_formats(bundle)?;
+    for answer in &check_log(bundle)?.answers {
+        check_words(answer)?;
+        check_seed(&bundle.calibration, answer)?;
+        stated_findings(answer)?;
+    }
+    Ok(())
+}
+
+/// The answers to own prompts that are tested, were scored by the first reference, and can be scored again from their
 /// opened words, in the order of the log.
 ///
 /// # Errors
@@ -147,11 +178,18 @@ pub fn rescorable_pairs(bundle: &AuditBundle) -> Result<Vec<RescorablePair>, Rep
     let audited: Vec<&CheckedAnswer<'_>> = log.answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
     let judged = JudgedAnswers::new(bundle, &tested)?;
-    let pairs = tested.iter().zip(&judged.answers).filter_map(|(answer, judged)| {
-        let likelihoods = judged.convicting.first.as_ref()?;
-        let speaks_against = likelihoods.iter().any(|likelihood| *likelihood > ONE);
-        RescorablePair::of(answer, speaks_against)
-    });
+    let own = |(_, judged): &(&&CheckedAnswer<'_>, &JudgedAnswer)| {
+        judged.publicity == Publicity::Public && !judged.is_unseeded
+    };
+    let pairs = tested
+        .iter()
+        .zip(&judged.answers)
+        .filter(own)
+        .filter_map(|(answer, judged)| {
+            let likelihoods = judged.convicting.first.as_ref()?;
+            let speaks_against = likelihoods.iter().any(|likelihood| *likelihood > ONE);
+            RescorablePair::of(answer, speaks_against)
+        });
     Ok(pairs.collect())
 }
 
@@ -170,6 +208,7 @@ pub(crate) fn replay_with_wealth(
 fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<WealthCurve>), ReplayError> {
     let CheckedLog {
         answers,
+        deliveries,
         unlogged,
         draws,
         nonce_keys,
@@ -182,15 +221,25 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
     let judged = JudgedAnswers::new(bundle, &tested)?;
     let tests = judged.tests();
     let scored = judged.scored();
-    let verdict = tests.verdict(judged.level, bundle.calibration.statistic, scored);
-    let wealth = judged.wealth();
+    let by_scores = tests.verdict(judged.level, bundle.calibration.statistic, scored);
+    let mut wealth = judged.wealth();
+    let missing = (bundle.format == BUNDLE_FORMAT).then(|| MissingOutcome::of(deliveries.iter().copied()));
+    let (verdict, quality) = match &missing {
+        Some(missing) if missing.alarm.is_some() => {
+            (by_scores.with_missing_answers(), missing.quality_per_mille())
+        }
+        _ => (by_scores, WHOLE_QUALITY),
+    };
+    if missing.is_some_and(|missing| missing.answers > 0) {
+        wealth.push(missing_wealth(&deliveries));
+    }
     let replayed = ReplayedBundle {
         bundle: digest,
         coldkey: bundle.coldkey,
         model: bundle.model.clone(),
         verdict,
         discriminates: tests.discriminates(),
-        quality_per_mille: tests.quality_per_mille(verdict),
+        quality_per_mille: tests.quality_per_mille(by_scores).min(quality),
         level: judged.level,
         alternatives: judged.alternatives.clone(),
         exceeded: bundle.calibration.exceeded_premises(),
@@ -200,9 +249,11 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
             audited: audited.len(),
             beyond_client: audited.len() - tested.len(),
             scored,
+            false_ids: judged.false_ids(),
             unscored: tested.len() - scored,
         },
         tests,
+        missing,
         off_rates: judged.off_rates(),
         draws: draws.iter().map(BucketDraw::hex).collect(),
         nonces: (!nonce_keys.is_empty()).then(|| NonceTally::of(&tested)),
@@ -223,15 +274,20 @@ fn read(text: &str) -> Result<AuditBundle, ReplayError> {
 fn check_formats(bundle: &AuditBundle) -> Result<(), ReplayError> {
     let is_known = match bundle.format.as_str() {
         BUNDLE_FORMAT => true,
-        BUNDLE_FORMAT_1 => !has_words(bundle) && bundle.nonce_keys.is_empty(),
+        BUNDLE_FORMAT_2 => is_earlier(bundle),
+        BUNDLE_FORMAT_1 => is_earlier(bundle) && !has_words(bundle) && bundle.nonce_keys.is_empty(),
         _ => false,
     };
-    if !is_known || bundle.calibration.format != CALIBRATION_FORMAT {
+    let fits = bundle.calibration.check_format().is_ok() && has_fitting_unseeded(bundle);
+    if !is_known || !fits {
         return Err(ReplayError::Format);
+    }
+    if let Some(bound) = exceeded_bound(bundle) {
+        return Err(ReplayError::Bound(bound));
     }
     match bundle.references.as_slice() {
         [first, second]
-            if first.engine == bundle.calibration.engine
+            if first.engine == bundle.calibration.reference_engine()
                 && (first.machine != second.machine || first.engine != second.engine) =>
         {
             Ok(())
@@ -240,36 +296,115 @@ fn check_formats(bundle: &AuditBundle) -> Result<(), ReplayError> {
     }
 }
 
+/// Whether the calibration of answers without seeds is of the same engine and reference, and is there if such answers
+/// are.
+fn has_fitting_unseeded(bundle: &AuditBundle) -> bool {
+    let Some(unseeded) = &bundle.unseeded else {
+        let mut answers = bundle.sessions.iter().flat_map(|session| &session.answers);
+        return !answers.any(|answer| matches!(answer.outcome, Some(AuditOutcome::Unseeded(_))));
+    };
+    unseeded.check_format().is_ok() && unseeded.is_unseeded_of(&bundle.calibration)
+}
+
 fn has_words(bundle: &AuditBundle) -> bool {
     let mut answers = bundle.sessions.iter().flat_map(|session| &session.answers);
     answers.any(|answer| answer.words.is_some())
 }
 
-/// The first answers of each client and day.
-fn one_client_bounded<'a, 'b>(audited: &[&'a CheckedAnswer<'b>]) -> Vec<&'a CheckedAnswer<'b>> {
-    let mut seen: BTreeMap<(Digest, u64), u32> = BTreeMap::new();
-    let within = |answer: &&&CheckedAnswer<'_>| {
-        let count = seen
-            .entry((answer.stratum, answer.evidence.bucket / DAY_BUCKETS))
-            .or_default();
+fn has_false_ids(bundle: &AuditBundle) -> bool {
+    let mut answers = bundle.sessions.iter().flat_map(|session| &session.answers);
+    answers.any(|answer| matches!(answer.outcome, Some(AuditOutcome::FalseIds(_))))
+}
+
+fn opens_responses(bundle: &AuditBundle) -> bool {
+    let answers = bundle.sessions.iter().flat_map(|session| &session.answers);
+    let mut words = answers.filter_map(|answer| answer.words.as_ref());
+    words.any(|words| words.response.is_some())
+}
+
+/// Whether a bundle shows what the test of missing answers alone reads.
+fn shows_missing(bundle: &AuditBundle) -> bool {
+    let is_shown = |session: &SessionEvidence| {
+        !session.unproven.is_empty() || session.answers.iter().any(|answer| answer.cut)
+    };
+    bundle.sessions.iter().any(is_shown)
+}
+
+/// Counts the answers of each client and day, of which the first four are tested.
+#[derive(Debug, Default)]
+pub(crate) struct ClientDays(BTreeMap<(Digest, u64), u32>);
+
+impl ClientDays {
+    /// Whether a further answer of this client in this bucket is tested.
+    pub(crate) fn admit(&mut self, client: Digest, bucket: u64) -> bool {
+        let count = self.0.entry((client, bucket / DAY_BUCKETS)).or_default();
         *count += 1;
         *count <= CLIENT_DAY_ANSWERS
-    };
+    }
+}
+
+/// The first answers of each client and day.
+fn one_client_bounded<'a, 'b>(audited: &[&'a CheckedAnswer<'b>]) -> Vec<&'a CheckedAnswer<'b>> {
+    let mut days = ClientDays::default();
+    let within = |answer: &&&CheckedAnswer<'_>| days.admit(answer.stratum, answer.evidence.bucket);
     audited.iter().filter(within).copied().collect()
 }
 
 /// An answer under the bound of honest machines and under the bound that convicts.
 struct JudgedAnswer {
     publicity: Publicity,
+    /// Whether nobody knows its seed: then it stands in a test of its own.
+    is_unseeded: bool,
     plain: ScoredAnswer,
     convicting: ScoredAnswer,
-    cells: Option<CellCounts>,
+    first: Option<ReferenceFinding>,
+    has_false_ids: bool,
+}
+
+/// The finding of one reference about an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReferenceFinding {
+    /// It scored the tokens.
+    Cells(CellCounts),
+    /// The session signed false ids.
+    FalseIds,
+}
+
+impl ReferenceFinding {
+    /// min(L, e⁸) of the answer for each alternative. False ids say as much as an answer can say: no honest engine
+    /// states them, and every alternative may.
+    fn likelihoods(&self, tables: &[LikelihoodTable]) -> Vec<u128> {
+        match self {
+            Self::Cells(cells) => tables.iter().map(|table| table.of_answer(cells)).collect(),
+            Self::FalseIds => vec![exp2(CAP_LOG2); tables.len()],
+        }
+    }
+
+    const fn cells(&self) -> Option<&CellCounts> {
+        match self {
+            Self::Cells(cells) => Some(cells),
+            Self::FalseIds => None,
+        }
+    }
 }
 
 struct JudgedAnswers {
     level: CalibrationLevel,
     alternatives: Vec<String>,
+    /// The number of alternatives that answers without seeds are tested against; `None` without a calibration of them.
+    unseeded_alternatives: Option<usize>,
     answers: Vec<JudgedAnswer>,
+}
+
+/// The tables by which answers without seeds are judged; none if their calibration is of level 0.
+fn unseeded_tables(calibration: &Calibration) -> Vec<LikelihoodTable> {
+    let alternatives = calibration.tested_alternatives();
+    match calibration.level(&alternatives) {
+        CalibrationLevel::Zero => Vec::new(),
+        CalibrationLevel::One | CalibrationLevel::Two => {
+            calibration.tables(&calibration.bound(), alternatives)
+        }
+    }
 }
 
 impl JudgedAnswers {
@@ -284,17 +419,26 @@ impl JudgedAnswers {
         };
         let plain = calibration.tables(&bound, alternatives.iter().copied());
         let convicting = calibration.tables(&convicting, alternatives.iter().copied());
+        let unseeded = bundle.unseeded.as_ref().map(unseeded_tables);
         let judge = |answer: &&CheckedAnswer<'_>| {
-            let [first, second] = scores(answer)?;
+            check_seed(calibration, answer)?;
+            let [first, second] = findings(answer)?;
+            let is_unseeded = matches!(answer.evidence.outcome, Some(AuditOutcome::Unseeded(_)));
+            let (plain, convicting) = match (&unseeded, is_unseeded) {
+                (Some(tables), true) => (tables, tables),
+                (_, _) => (&plain, &convicting),
+            };
             let by = |tables: &[LikelihoodTable]| ScoredAnswer {
-                first: first.map(|cells| likelihoods(tables, &cells)),
-                second: second.map(|cells| likelihoods(tables, &cells)),
+                first: first.map(|finding| finding.likelihoods(tables)),
+                second: second.map(|finding| finding.likelihoods(tables)),
             };
             Ok(JudgedAnswer {
-                publicity: publicity(&answer.evidence.origin),
-                plain: by(&plain),
-                convicting: by(&convicting),
-                cells: first,
+                publicity: answer.publicity,
+                is_unseeded,
+                plain: by(plain),
+                convicting: by(convicting),
+                has_false_ids: [first, second].contains(&Some(ReferenceFinding::FalseIds)),
+                first,
             })
         };
         Ok(Self {
@@ -303,44 +447,60 @@ impl JudgedAnswers {
                 .iter()
                 .map(|alternative| alternative.name.clone())
                 .collect(),
+            unseeded_alternatives: unseeded.as_ref().map(Vec::len),
             answers: tested.iter().map(judge).collect::<Result<_, ReplayError>>()?,
         })
     }
 
     fn tests(&self) -> TestOutcomes {
         let convicting = |publicity| -> TestOutcome {
-            let of_kind = self.answers.iter().filter(|answer| answer.publicity == publicity);
+            let of_kind = self.seeded().filter(|answer| answer.publicity == publicity);
             let answers: Vec<&ScoredAnswer> = of_kind.map(|answer| &answer.convicting).collect();
             TestOutcome::of(&answers, self.alternatives.len())
         };
-        let all: Vec<&ScoredAnswer> = self.answers.iter().map(|answer| &answer.plain).collect();
+        let all: Vec<&ScoredAnswer> = self.seeded().map(|answer| &answer.plain).collect();
         TestOutcomes {
             all: TestOutcome::of(&all, self.alternatives.len()),
             public: convicting(Publicity::Public),
             private: convicting(Publicity::Private),
+            unseeded: self
+                .unseeded_alternatives
+                .map(|alternatives| TestOutcome::of(&self.unseeded(), alternatives)),
         }
+    }
+
+    /// The answers whose seeds are known.
+    fn seeded(&self) -> impl Iterator<Item = &JudgedAnswer> {
+        self.answers.iter().filter(|answer| !answer.is_unseeded)
+    }
+
+    fn unseeded(&self) -> Vec<&ScoredAnswer> {
+        let unseeded = self.answers.iter().filter(|answer| answer.is_unseeded);
+        unseeded.map(|answer| &answer.plain).collect()
     }
 
     /// The wealth of each test by the first reference. A test without answers has no curve.
     fn wealth(&self) -> Vec<WealthCurve> {
         let of_kind = |publicity: Publicity| {
-            let answers = self
-                .answers
-                .iter()
-                .filter(move |answer| answer.publicity == publicity);
+            let answers = self.seeded().filter(move |answer| answer.publicity == publicity);
             answers.map(|answer| &answer.convicting).collect::<Vec<_>>()
         };
-        let all: Vec<&ScoredAnswer> = self.answers.iter().map(|answer| &answer.plain).collect();
-        let tests = [
-            ("all", all),
-            ("public", of_kind(Publicity::Public)),
-            ("private", of_kind(Publicity::Private)),
-        ];
+        let all: Vec<&ScoredAnswer> = self.seeded().map(|answer| &answer.plain).collect();
         let alternatives = self.alternatives.len();
+        let tests = [
+            ("all", all, alternatives),
+            ("public", of_kind(Publicity::Public), alternatives),
+            ("private", of_kind(Publicity::Private), alternatives),
+            (
+                "unseeded",
+                self.unseeded(),
+                self.unseeded_alternatives.unwrap_or_default(),
+            ),
+        ];
         tests
             .into_iter()
-            .filter(|(_, answers)| !answers.is_empty())
-            .map(|(test, answers)| WealthCurve::of(test, &answers, alternatives))
+            .filter(|(_, answers, _)| !answers.is_empty())
+            .map(|(test, answers, alternatives)| WealthCurve::of(test, &answers, alternatives))
             .collect()
     }
 
@@ -350,52 +510,97 @@ impl JudgedAnswers {
         self.answers.iter().filter(is_scored).count()
     }
 
+    /// The answers of which a reference found false ids.
+    fn false_ids(&self) -> usize {
+        let answers = self.answers.iter();
+        answers.filter(|answer| answer.has_false_ids).count()
+    }
+
     fn off_rates(&self) -> Vec<RateInterval> {
-        let all = CellCounts::sum(self.answers.iter().filter_map(|answer| answer.cells.as_ref()));
+        let cells = self.seeded().filter_map(|answer| answer.first.as_ref()?.cells());
+        let all = CellCounts::sum(cells);
         let rate = |entropy| RateInterval::of(all.at_least(entropy, 1).into(), all.tokens(entropy).into());
         (0..ENTROPY_BINS).map(rate).collect()
     }
 }
 
-fn likelihoods(tables: &[LikelihoodTable], cells: &CellCounts) -> Vec<u128> {
-    tables.iter().map(|table| table.of_answer(cells)).collect()
+/// Whether a bundle shows nothing that formats before this one do not have.
+fn is_earlier(bundle: &AuditBundle) -> bool {
+    bundle.commitments.is_empty()
+        && bundle.calibration.reference.is_none()
+        && bundle.unseeded.is_none()
+        && !has_false_ids(bundle)
+        && !opens_responses(bundle)
+        && !shows_missing(bundle)
 }
 
-const fn publicity(origin: &Origin) -> Publicity {
-    match origin {
-        Origin::User => Publicity::Private,
-        Origin::Consenting | Origin::Canary(_) => Publicity::Public,
+/// Checks that an own prompt with margins under another engine's sampler names a seed that this engine takes: without
+/// one nobody knows how the engine drew.
+fn check_seed(calibration: &Calibration, answer: &CheckedAnswer<'_>) -> Result<(), ReplayError> {
+    let Origin::Canary(opened) = &answer.evidence.origin else {
+        return Ok(());
+    };
+    let Some(sampler) = &calibration.sampler else {
+        return Ok(());
+    };
+    let has_margins = matches!(answer.evidence.outcome, Some(AuditOutcome::Scored(_)));
+    let seed = || {
+        let asked = serde_json::from_slice(&opened.request()?).ok()?;
+        sampler.engine.seed_in(&asked)
+    };
+    if !has_margins || seed().is_some() {
+        return Ok(());
     }
+    Err(ReplayError::Seed {
+        session: answer.proof.session,
+        sequence: answer.proof.sequence,
+    })
 }
 
-/// The counts of an answer by the first and by the second reference.
-fn scores(answer: &CheckedAnswer<'_>) -> Result<[Option<CellCounts>; 2], ReplayError> {
-    let cells = stated_scores(answer)?;
+/// The findings about an answer by the first and by the second reference.
+fn findings(answer: &CheckedAnswer<'_>) -> Result<[Option<ReferenceFinding>; 2], ReplayError> {
+    let stated = stated_findings(answer)?;
     match answer.nonce {
-        NonceState::Derived | NonceState::Unchecked => Ok(cells),
+        NonceState::Derived | NonceState::Unchecked => Ok(stated),
         // The validator may have searched for a seed on which honest rounding shows.
         NonceState::Foreign => Ok([None, None]),
     }
 }
 
-fn stated_scores(answer: &CheckedAnswer<'_>) -> Result<[Option<CellCounts>; 2], ReplayError> {
+fn stated_findings(answer: &CheckedAnswer<'_>) -> Result<[Option<ReferenceFinding>; 2], ReplayError> {
     match &answer.evidence.outcome {
         None => Ok([None, None]),
         // All reasons count alike: an answer that nobody scored counts for the miner.
         Some(AuditOutcome::Unusable(_)) => Ok([None, None]),
-        Some(AuditOutcome::Scored(by_reference)) => {
-            let mut cells = [None, None];
-            if by_reference.len() > cells.len() {
-                return Err(ReplayError::References);
-            }
-            for (cells, tokens) in cells.iter_mut().zip(by_reference) {
-                if let Some(tokens) = tokens {
-                    *cells = Some(count(&answer.proof, tokens)?);
-                }
-            }
-            Ok(cells)
+        Some(AuditOutcome::Scored(by_reference) | AuditOutcome::Unseeded(by_reference)) => {
+            by_both(by_reference, |tokens| {
+                Ok(ReferenceFinding::Cells(count(&answer.proof, tokens)?))
+            })
+        }
+        // Without a statement about ids nothing can be false.
+        Some(AuditOutcome::FalseIds(_)) if answer.proof.tokens.is_none() => Err(ReplayError::FalseIds {
+            session: answer.proof.session,
+            sequence: answer.proof.sequence,
+        }),
+        Some(AuditOutcome::FalseIds(by_reference)) => {
+            by_both(by_reference, |_| Ok(ReferenceFinding::FalseIds))
         }
     }
+}
+
+/// The findings of at most two references.
+fn by_both<T>(
+    by_reference: &[Option<T>],
+    finding: impl Fn(&T) -> Result<ReferenceFinding, ReplayError>,
+) -> Result<[Option<ReferenceFinding>; 2], ReplayError> {
+    let mut found = [None, None];
+    if by_reference.len() > found.len() {
+        return Err(ReplayError::References);
+    }
+    for (found, stated) in found.iter_mut().zip(by_reference) {
+        *found = stated.as_ref().map(&finding).transpose()?;
+    }
+    Ok(found)
 }
 
 /// Counts the tokens, which have to be as many as the session's proof states.

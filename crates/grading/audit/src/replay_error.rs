@@ -14,6 +14,9 @@ pub enum ReplayError {
     /// The format of the bundle or of its calibration is another one.
     #[error("it is a bundle or a calibration of another version")]
     Format,
+    /// The bundle exceeds a bound.
+    #[error("it is larger than a bundle may be: {0}")]
+    Bound(&'static str),
     /// The scoring machines are not two that differ, or the first ran another image than the calibration's.
     #[error(
         "it needs two references that differ in machine or engine, the first with the calibration's engine"
@@ -43,6 +46,12 @@ pub enum ReplayError {
         /// The place of the session in the bundle.
         place: usize,
     },
+    /// An answer without a proof stands out of order, or behind more answers than its session has.
+    #[error("an answer without a proof of session {place} stands at no place among the session's answers")]
+    Unproven {
+        /// The place of the session in the bundle.
+        place: usize,
+    },
     /// A proof is not its session's, or the numbers have a gap.
     #[error("answer {sequence} of session {session} is not proven by it, or an answer before it is missing")]
     Proof {
@@ -51,6 +60,17 @@ pub enum ReplayError {
         /// The number that the answer has to have.
         sequence: u64,
     },
+    /// A proof stands in the bundle twice.
+    #[error("answer {sequence} of session {session} stands in the bundle more than once")]
+    Repeated {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number of the answer.
+        sequence: u64,
+    },
+    /// The list of miners has a miner twice, or one without an answer in the bundle, or lacks one.
+    #[error("its miners are not exactly those whose answers it shows")]
+    Miners,
     /// An answer does not stand in the log where the bundle says.
     #[error("answer {sequence} of session {session} does not stand in the log where the bundle says")]
     Leaf {
@@ -59,8 +79,18 @@ pub enum ReplayError {
         /// The number of the answer.
         sequence: u64,
     },
-    /// A prompt is not from the committed list, or is not the one that was answered.
-    #[error("answer {sequence} of session {session} is not one to a prompt of the committed list")]
+    /// A commitment is not the validator's, stands out of order, or commits to a list again.
+    #[error(
+        "commitment {place} to a list of own prompts is not the validator's, or is out of order or a second one"
+    )]
+    Commitment {
+        /// The place of the commitment in the bundle.
+        place: usize,
+    },
+    /// A prompt is not from a list that was committed to before, or is not the one that was answered.
+    #[error(
+        "answer {sequence} of session {session} is not one to a prompt of a list that was committed to before it"
+    )]
     Canary {
         /// The session whose answer it is.
         session: SessionId,
@@ -77,6 +107,16 @@ pub enum ReplayError {
         /// The number of the answer.
         sequence: u64,
     },
+    /// An own prompt whose request names no seed has margins.
+    #[error(
+        "answer {sequence} of session {session} has margins, and its request names no seed of its engine"
+    )]
+    Seed {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number of the answer.
+        sequence: u64,
+    },
     /// A key of nonces is not the validator's for its block, or stands out of order.
     #[error("the key of nonces of period {period} is not the validator's for its block, or out of order")]
     NonceKey {
@@ -86,6 +126,14 @@ pub enum ReplayError {
     /// Scores are there for another number of tokens than the proof states, or for too many.
     #[error("answer {sequence} of session {session} has another number of tokens than its proof states")]
     TokenCount {
+        /// The session whose answer it is.
+        session: SessionId,
+        /// The number of the answer.
+        sequence: u64,
+    },
+    /// An answer is said to have false ids, and its session signed none.
+    #[error("answer {sequence} of session {session} is said to have false ids, and its proof states none")]
+    FalseIds {
         /// The session whose answer it is.
         session: SessionId,
         /// The number of the answer.

@@ -21,7 +21,8 @@ pub enum Verdict {
     Consistent,
     /// The answers speak against the miner, by a statistic that a miner can distort and that convicts nobody.
     Weak,
-    /// The answers speak against the miner. All its further answers are audited, and it gets no new sessions for a day.
+    /// The answers speak against the miner, or too many of them are missing. All its further answers are audited, and
+    /// it gets no new sessions for a day.
     Suspect,
     /// The answers speak against the miner, on prompts that may be published, confirmed by fresh answers and by another
     /// machine or engine build.
@@ -49,6 +50,44 @@ impl Verdict {
             Self::Convicted => "convicted",
         }
     }
+
+    /// Every verdict once, each reason of `unproven` by itself.
+    pub const ALL: [Self; 6] = [
+        Self::Unproven(UnprovenReason::NoCalibration),
+        Self::Unproven(UnprovenReason::NoScoredAnswers),
+        Self::Consistent,
+        Self::Weak,
+        Self::Suspect,
+        Self::Convicted,
+    ];
+
+    /// The verdict of a name, as stores and messages have it; `None` if no verdict has this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|verdict| verdict.name() == name)
+    }
+
+    /// Whether the verdict of this name accuses the coldkey. A name of no verdict accuses nobody.
+    pub fn is_accusation(name: &str) -> bool {
+        Self::of_name(name).is_some_and(Self::accuses)
+    }
+
+    /// Whether the verdict accuses the coldkey: it is told, it can be appealed against, and it takes sessions away.
+    pub const fn accuses(self) -> bool {
+        match self {
+            Self::Suspect | Self::Convicted => true,
+            Self::Unproven(_) | Self::Consistent | Self::Weak => false,
+        }
+    }
+
+    /// The verdict of scored answers once the test of missing answers has alarmed: at least a suspicion, whatever the
+    /// calibration says, and never a conviction, since the validator alone saw connections end.
+    #[must_use]
+    pub const fn with_missing_answers(self) -> Self {
+        match self {
+            Self::Unproven(_) | Self::Consistent | Self::Weak | Self::Suspect => Self::Suspect,
+            Self::Convicted => Self::Convicted,
+        }
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -63,12 +102,12 @@ impl Serialize for Verdict {
     }
 }
 
-/// Whether an answer may be published.
+/// Whether an answer can convict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Publicity {
-    /// The validator's own prompt, or a consenting client's.
+    /// An answer to the validator's own prompt, from a list that it committed to.
     Public,
-    /// An answer to a user, whose words stay private.
+    /// An answer to a client. It raises suspicion at most, whether or not the client consents to publication.
     Private,
 }
 
@@ -148,10 +187,14 @@ fn first_reached(
 pub struct TestOutcomes {
     /// All answers, against the bound of honest machines.
     pub all: TestOutcome,
-    /// The answers that may be published, against the bound that convicts.
+    /// The answers to own prompts, against the bound that convicts.
     pub public: TestOutcome,
-    /// The users' answers, against the bound that convicts.
+    /// The clients' answers, against the bound that convicts.
     pub private: TestOutcome,
+    /// The answers whose seeds nobody knows, by their own statistic and calibration; `None` if there is no such
+    /// calibration. The other tests leave these answers out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unseeded: Option<TestOutcome>,
 }
 
 impl TestOutcomes {
@@ -166,7 +209,9 @@ impl TestOutcomes {
         let alarmed = [self.all, self.public, self.private]
             .iter()
             .any(|test| test.alarm.is_some());
+        let unseeded = self.unseeded.is_some_and(|test| test.alarm.is_some());
         match (statistic, alarmed) {
+            (_, false) if unseeded => Verdict::Weak,
             (_, false) => Verdict::Consistent,
             (Statistic::Surprise, true) => Verdict::Weak,
             (Statistic::Margin, true) if self.public.is_confirmed() => Verdict::Convicted,
@@ -184,8 +229,8 @@ impl TestOutcomes {
         self.private.is_confirmed() && self.public.alarm.is_none() && enough
     }
 
-    /// The factor of the miner's quality in scores, in thousandths: none for a convicted miner, half for one that
-    /// discriminates.
+    /// The factor of the miner's quality in scores by the scored answers, in thousandths: none for a convicted miner,
+    /// half for one that discriminates.
     pub fn quality_per_mille(&self, verdict: Verdict) -> u16 {
         match verdict {
             Verdict::Convicted => 0,
@@ -225,9 +270,25 @@ mod tests {
             all: outcome(all),
             public: outcome(public),
             private: outcome(private),
+            unseeded: None,
         };
         let verdict = outcomes.verdict(CalibrationLevel::Two, Statistic::Margin, all.len());
         (verdict, outcomes.quality_per_mille(verdict))
+    }
+
+    #[test]
+    fn a_verdict_is_read_by_its_name_and_other_names_are_none() {
+        for verdict in Verdict::ALL {
+            assert_eq!(Verdict::of_name(verdict.name()), Some(verdict));
+        }
+        assert_eq!(Verdict::of_name("unproven"), None);
+        let accusing: Vec<_> = Verdict::ALL
+            .into_iter()
+            .filter(|verdict| verdict.accuses())
+            .collect();
+        assert_eq!(accusing, [Verdict::Suspect, Verdict::Convicted]);
+        assert!(Verdict::is_accusation("suspect") && !Verdict::is_accusation("weak"));
+        assert!(!Verdict::is_accusation("guilty"));
     }
 
     #[test]
@@ -270,6 +331,7 @@ mod tests {
             all: outcome(&vec![cheated(); 6]),
             public: outcome(&vec![cheated(); 6]),
             private: outcome(&[]),
+            unseeded: None,
         };
         let verdict = |level, statistic, scored| outcomes.verdict(level, statistic, scored);
         let (zero, one) = (CalibrationLevel::Zero, CalibrationLevel::One);

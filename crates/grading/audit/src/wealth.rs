@@ -11,7 +11,7 @@ const MOST_POINTS: usize = 500;
 /// The evidence of one test as it grew, by the first reference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WealthCurve {
-    /// The answers that it tests: `all`, `public` or `private`.
+    /// The answers that it tests: `all`, `public`, `private`, or `missing` for the test of missing answers.
     pub test: &'static str,
     /// The points in the order of the log.
     pub points: Vec<WealthPoint>,
@@ -28,16 +28,28 @@ pub struct WealthPoint {
 
 impl WealthCurve {
     pub(crate) fn of(test: &'static str, answers: &[&ScoredAnswer], alternatives: usize) -> Self {
-        let mut wealth = EProcess::new(alternatives, Restart::AtOne);
         let unscored = vec![0; alternatives];
-        let observe = |(answer, scored): (usize, &&ScoredAnswer)| {
-            wealth.observe(scored.first.as_ref().unwrap_or(&unscored));
+        let likelihoods = answers
+            .iter()
+            .map(|scored| scored.first.as_ref().unwrap_or(&unscored).clone());
+        Self::of_likelihoods(test, likelihoods, alternatives)
+    }
+
+    /// The curve of a restarted test of answers with these likelihoods under each alternative.
+    pub(crate) fn of_likelihoods(
+        test: &'static str,
+        likelihoods: impl Iterator<Item = Vec<u128>>,
+        alternatives: usize,
+    ) -> Self {
+        let mut wealth = EProcess::new(alternatives, Restart::AtOne);
+        let observe = |(answer, likelihoods): (usize, Vec<u128>)| {
+            wealth.observe(&likelihoods);
             WealthPoint {
                 answer,
                 log2: wealth.mean_log2(),
             }
         };
-        let points: Vec<WealthPoint> = (1..).zip(answers).map(observe).collect();
+        let points: Vec<WealthPoint> = (1..).zip(likelihoods).map(observe).collect();
         let run = points.len().div_ceil(MOST_POINTS).max(1);
         let highest = |run: &[WealthPoint]| run.iter().copied().max_by_key(|point| point.log2);
         Self {

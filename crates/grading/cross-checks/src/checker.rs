@@ -9,13 +9,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_audit::DrawBlock;
+use muster_audit::{AnswerJudgement, DrawBlock};
 use muster_audit_runner::{AuditBackend, AuditRunner};
 use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_protocol::wire::checks::CheckOrigin;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
+use muster_response_proof::ReportedAnswer;
 use muster_scoring::{Neuron, QualityFactor};
 use muster_store::StoreError;
 use muster_validator_store::Store;
@@ -27,6 +28,7 @@ use crate::backend::CheckBackend;
 use crate::draw::{draw_block, draw_job};
 use crate::evidence::{ColdkeyStanding, WINDOW_DAYS, add_quality, standings};
 use crate::refunds::reconcile_refunds;
+use crate::reports::verdict_of_answer;
 use crate::rerun_job::rerun_job;
 use crate::settings::CrossCheckSettings;
 use crate::store::{CheckStore, DueCheck, EndedJob, NewCheck, UndrawnJob};
@@ -158,6 +160,7 @@ async fn enter_ended(state: &CheckerState, since: Timestamp, head: u64) -> Resul
             account: job.request.account(),
             coldkey: state.owner_of(job.miner),
             model: None,
+            answer: None,
             draw_block: Some(draw_block(job.block.unwrap_or(head))),
             ended: Some(job),
         };
@@ -203,7 +206,6 @@ async fn draw_jobs(state: &CheckerState, head: u64) -> Result<(), StoreError> {
         let now = state.now();
         state.store.put_draw(job, is_drawn, &hash, &proof, now).await?;
         if is_drawn {
-            state.store.put_pending(job, CheckOrigin::Drawn, now).await?;
             tracing::info!(%job, block = draw_block, "a deterministic job was drawn and runs again");
             state.due.notify_one();
         }
@@ -311,7 +313,7 @@ fn pause_after(tries: u64) -> Duration {
 async fn audit_session(state: &CheckerState, check: &DueCheck, model: String) -> Result<(), StoreError> {
     let verdict = match &state.deps.audits {
         None => CheckVerdict::unproven("this validator audits no answers"),
-        Some(audits) => match audits.run_now(Some(model)).await {
+        Some(audits) => match audits.run_now(Some(model.clone())).await {
             Err(refusal) => {
                 return match try_later(state, check, &refusal.to_string()).await? {
                     None => Ok(()),
@@ -320,11 +322,27 @@ async fn audit_session(state: &CheckerState, check: &DueCheck, model: String) ->
             }
             Ok(runs) => {
                 let of_coldkey = runs.iter().find(|run| Some(run.coldkey) == check.coldkey);
-                crate::reports::verdict_of_audit(of_coldkey)
+                let by_audit = crate::reports::verdict_of_audit(of_coldkey);
+                match &check.answer {
+                    None => by_audit,
+                    Some(answer) => verdict_of_answer(judge(audits, &model, answer).await, by_audit),
+                }
             }
         },
     };
     conclude(state, check, verdict).await
+}
+
+/// Has a reference score the reported answer, if its client shows its words.
+async fn judge(
+    audits: &AuditRunner,
+    model: &str,
+    answer: &ReportedAnswer,
+) -> Result<AnswerJudgement, String> {
+    let proof = answer.statement().ok_or("its proof cannot be read")?;
+    let words = answer.words.as_ref().ok_or("its client keeps its words")?;
+    let words = words.check(&proof).map_err(|rejection| rejection.to_string())?;
+    audits.judge_answer(model, &proof, words).await
 }
 
 async fn conclude(state: &CheckerState, check: &DueCheck, verdict: CheckVerdict) -> Result<(), StoreError> {
@@ -348,10 +366,7 @@ impl CheckerState {
     /// The chain's first block and the subnet; `None` before the chain has answered.
     fn subnet(&self) -> Option<(Digest, u16)> {
         let metagraph = self.deps.chain.metagraph()?;
-        let genesis = self.deps.store.genesis();
-        let mut bytes = [0; 32];
-        hex::decode_to_slice(genesis.strip_prefix("0x")?, &mut bytes).ok()?;
-        Some((Digest::from_bytes(bytes), metagraph.netuid.0))
+        Some((self.deps.store.genesis_digest()?, metagraph.netuid.0))
     }
 
     /// The tests of the drawn jobs of the last days.

@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::Digest;
+use muster_protocol::job::{COMPLETION_KEY, CompletionReport};
 use muster_protocol::wire::checks::CheckedOutput;
 use muster_protocol::wire::facilitator::MinerResponse;
 use serde::{Deserialize, Serialize};
 
 /// The name of a program's standard output.
 const STDOUT: &str = "stdout";
+/// The folder of outputs in the container.
+const OUTPUT: &str = "/output";
 
 /// The outputs of one run of a job, by their SHA-256.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,10 @@ pub struct JobOutputs {
     pub stdout: Digest,
     /// The artifacts, by their paths.
     pub files: BTreeMap<String, Digest>,
+    /// The files in the folder of outputs, which are those that uploads take, by their paths in the container; `None`
+    /// if the miner told none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listed: Option<BTreeMap<String, Digest>>,
 }
 
 impl JobOutputs {
@@ -35,19 +42,27 @@ impl JobOutputs {
             files: artifacts
                 .map(|(path, contents)| (path.clone(), digest(contents)))
                 .collect(),
+            listed: response
+                .extra
+                .get(COMPLETION_KEY)
+                .and_then(CompletionReport::read)
+                .map(|report| {
+                    let files = report.outputs.into_iter();
+                    files
+                        .map(|file| (format!("{OUTPUT}/{}", file.path), file.sha256))
+                        .collect()
+                }),
         }
     }
 
-    /// Compares these outputs of a user's job with those of another run. Standard output is compared only where
-    /// neither run has a file: programs print times there that a deterministic job need not repeat.
+    /// Compares these outputs of a user's job with those of another run: the artifacts, and the files in the folder of
+    /// outputs if both miners told them. Standard output is compared only where neither run has a file: programs print
+    /// times there that a deterministic job need not repeat.
     pub fn compare(&self, other: &Self) -> Comparison {
-        let paths: BTreeSet<&String> = self.files.keys().chain(other.files.keys()).collect();
-        let files = paths.into_iter().map(|path| CheckedOutput {
-            name: path.clone(),
-            job: self.files.get(path).copied(),
-            trusted: other.files.get(path).copied(),
-        });
-        let mut outputs: Vec<CheckedOutput> = files.collect();
+        let mut outputs = compare_files(&self.files, &other.files);
+        if let (Some(job), Some(trusted)) = (&self.listed, &other.listed) {
+            outputs.extend(compare_files(job, trusted));
+        }
         if outputs.is_empty() {
             outputs.push(CheckedOutput {
                 name: STDOUT.to_owned(),
@@ -58,6 +73,16 @@ impl JobOutputs {
         outputs.sort_by_key(is_same);
         Comparison { outputs }
     }
+}
+
+fn compare_files(job: &BTreeMap<String, Digest>, trusted: &BTreeMap<String, Digest>) -> Vec<CheckedOutput> {
+    let paths: BTreeSet<&String> = job.keys().chain(trusted.keys()).collect();
+    let files = paths.into_iter().map(|path| CheckedOutput {
+        name: path.clone(),
+        job: job.get(path).copied(),
+        trusted: trusted.get(path).copied(),
+    });
+    files.collect()
 }
 
 fn is_same(output: &CheckedOutput) -> bool {
@@ -91,6 +116,7 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -149,6 +175,37 @@ mod tests {
         );
     }
 
+    /// The outputs of a program that left these files in the folder of outputs, and printed the time.
+    fn listed(at: &str, files: &[(&str, &str)]) -> JobOutputs {
+        let file = |(path, text): &(&str, &str)| json!({"path": path, "sha256": Digest::of(text.as_bytes()), "bytes": text.len()});
+        let report = json!({"outputs": files.iter().map(file).collect::<Vec<_>>()});
+        JobOutputs::of(&MinerResponse {
+            docker_process_stdout: at.to_owned(),
+            extra: [(COMPLETION_KEY.to_owned(), report)].into_iter().collect(),
+            ..MinerResponse::default()
+        })
+    }
+
+    #[test]
+    fn files_in_the_folder_of_outputs_are_compared_where_both_miners_told_them() {
+        let job = listed("12:00", &[("model.bin", "weights"), ("x", "")]);
+        assert!(
+            job.compare(&listed("12:01", &[("model.bin", "weights"), ("x", "")]))
+                .agrees()
+        );
+        let differs = job.compare(&listed("12:01", &[("model.bin", "other"), ("x", "")]));
+        assert_eq!(differs.counts(), (1, 2));
+        assert_eq!(differs.into_outputs()[0].name, "/output/model.bin");
+        assert_eq!(
+            job.compare(&listed("12:00", &[])).counts(),
+            (2, 2),
+            "none is told"
+        );
+        // A miner of ComputeHorde tells nothing, so standard output is all there is.
+        assert_eq!(job.compare(&outputs("12:00", &[])).counts(), (0, 1));
+        assert_eq!(job.compare(&outputs("12:01", &[])).counts(), (1, 1));
+    }
+
     proptest! {
         #[test]
         fn a_comparison_agrees_exactly_if_the_files_are_the_same(
@@ -158,6 +215,7 @@ mod tests {
             let of = |files: &BTreeMap<String, u8>| JobOutputs {
                 stdout: Digest::of(b""),
                 files: files.iter().map(|(path, byte)| (path.clone(), Digest::of(&[*byte]))).collect(),
+                listed: None,
             };
             prop_assert_eq!(of(&one).compare(&of(&other)).agrees(), one == other);
             prop_assert_eq!(of(&one).compare(&of(&other)).counts(), of(&other).compare(&of(&one)).counts());

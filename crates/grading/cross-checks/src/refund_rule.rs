@@ -1,19 +1,15 @@
 //! The rule of refunds for streamed answers: which answers of a coldkey and model a conviction refunds. Pure.
 //!
 //! A conviction is about a run of answers, of which a small share was drawn: it refunds all answers since the last
-//! verdict that was consistent, of thirty days at most, not only those in the evidence. A later verdict about the
-//! coldkey and model that convicts no more lifts the refunds.
+//! verdict that was consistent, of thirty days at most, not only those in the evidence. A later `consistent` verdict
+//! about the coldkey and model lifts the refunds, as does any that the operator adopts; one that says less does not.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use muster_audit::Verdict;
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
-use muster_validator_store::AdoptedAudit;
-
-/// The verdict that convicts.
-const CONVICTED: &str = "convicted";
-/// The verdict that ends the run of answers that a later conviction refunds.
-const CONSISTENT: &str = "consistent";
+use muster_validator_store::{AdoptedAudit, AuditOrigin};
 
 /// The longest run of answers that one conviction refunds: as long as verdicts that do not count any more are kept.
 const LONGEST_RUN: Duration = Duration::from_secs(30 * 86_400);
@@ -46,13 +42,14 @@ pub fn refund_spans(audits: &[AdoptedAudit]) -> Vec<RefundSpan> {
     for mut verdicts in by_subject.into_values() {
         // As the store decides which one counts.
         verdicts.sort_by_key(|audit| (audit.adopted_at, audit.digest.to_string()));
+        verdicts.retain(|audit| decides(audit));
         let Some((newest, before)) = verdicts.split_last() else {
             continue;
         };
-        if newest.verdict != CONVICTED {
+        if !is(newest, Verdict::Convicted) {
             continue;
         }
-        let consistent = before.iter().rev().find(|audit| audit.verdict == CONSISTENT);
+        let consistent = before.iter().rev().find(|audit| is(audit, Verdict::Consistent));
         spans.push(RefundSpan {
             bundle: newest.digest,
             miners: newest.miners.clone(),
@@ -66,11 +63,19 @@ pub fn refund_spans(audits: &[AdoptedAudit]) -> Vec<RefundSpan> {
     spans
 }
 
+fn is(audit: &AdoptedAudit, verdict: Verdict) -> bool {
+    Verdict::of_name(&audit.verdict) == Some(verdict)
+}
+
+/// Whether a verdict begins or ends refunds.
+fn decides(audit: &AdoptedAudit) -> bool {
+    let decides = is(audit, Verdict::Convicted) || is(audit, Verdict::Consistent);
+    decides || audit.origin == AuditOrigin::Operator
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-
-    use muster_validator_store::AuditOrigin;
 
     use super::*;
 
@@ -98,6 +103,8 @@ mod tests {
             audit(2, "convicted", 4),
             audit(3, "convicted", 5),
             audit(3, "consistent", 6),
+            audit(2, "suspect", 7),
+            audit(2, "unproven(no scored answers)", 8),
         ];
         let spans = refund_spans(&audits);
         let shown: Vec<_> = spans.iter().map(|span| (span.after, span.until)).collect();
@@ -124,7 +131,7 @@ mod tests {
             let spans = refund_spans(&audits);
             for span in &spans {
                 prop_assert!(span.after < span.until);
-                prop_assert!(audits.iter().any(|audit| audit.digest == span.bundle && audit.verdict == CONVICTED));
+                prop_assert!(audits.iter().any(|audit| audit.digest == span.bundle && is(audit, Verdict::Convicted)));
             }
             let count = audits.len().max(1);
             audits.rotate_left(turn % count);

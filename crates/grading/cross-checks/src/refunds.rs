@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use muster_protocol::wire::checks::RefundNotice;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{Digest, Timestamp};
+use muster_store::columns::{parse_column, parse_column_option, read_column, time_column, unsigned_column};
 use muster_store::{During as _, begin};
 use muster_validator_store::Store;
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
 use crate::refund_rule::{RefundSpan, refund_spans};
-use crate::store::{StoreResult, parse_column, parse_optional, put_news, read_column, unsigned_column};
+use crate::store::{StoreResult, put_news};
 
 /// Verdicts that are read: more than a validator adopts while answers are kept.
 const MAX_AUDITS: u32 = 10_000;
@@ -119,7 +120,7 @@ fn notice(row: &AnyRow, bundle: Option<Digest>) -> StoreResult<RefundNotice> {
         response: read_column(row, "response_id")?,
         client: parse_column(row, "client")?,
         model: read_column(row, "model")?,
-        answered_at: read_column(row, "ended_at").map(Timestamp::from_micros)?,
+        answered_at: time_column(row, "ended_at")?,
         input_tokens: unsigned_column(row, "input_tokens")?,
         output_tokens: unsigned_column(row, "output_tokens")?,
         bundle,
@@ -136,7 +137,7 @@ pub(crate) async fn count_refunds(pool: &AnyPool) -> StoreResult<BTreeMap<String
     .during("count refunds")?;
     let mut counts = BTreeMap::new();
     for row in &rows {
-        if let Some(bundle) = parse_optional::<Digest>(row, "refunded")? {
+        if let Some(bundle) = parse_column_option::<Digest>(row, "refunded")? {
             counts.insert(bundle.to_string(), unsigned_column(row, "many")?);
         }
     }
@@ -244,7 +245,7 @@ mod tests {
             assert_eq!(counted, [(bundle.to_string(), 1)].into());
             reconcile_refunds(pool, &store, at(22)).await.unwrap();
             assert_eq!(news().await.len(), 1, "nothing is told twice");
-            store.put_audit(&audit("suspect", 30), "{}").await.unwrap();
+            store.put_audit(&audit("consistent", 30), "{}").await.unwrap();
             reconcile_refunds(pool, &store, at(31)).await.unwrap();
             assert_eq!(
                 news().await,
@@ -285,6 +286,7 @@ mod tests {
                 coldkey: None,
                 attempt: Some(attempt),
                 model: None,
+                answer: None,
                 outputs: None,
                 runs: Vec::new(),
                 tries: 0,

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use muster_audit::{ANSWER_EVIDENCE, AnswerJudgement, Verdict};
 use muster_audit_runner::AuditRun;
 use muster_identity::verify_cheat_report;
 use muster_protocol::JobId;
 use muster_protocol::wire::checks::{CheckOrigin, CheckState};
 use muster_protocol::wire::facilitator::CheatReport;
+use muster_response_proof::ReportedAnswer;
 use muster_store::StoreError;
 
 use crate::checker::{CheckerState, CrossChecks, may_be_reported};
@@ -14,6 +16,9 @@ use crate::store::NewCheck;
 use crate::verdict::CheckVerdict;
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// The time between two audits of one miner's answers that reports without an answer order. Its signer shows no key of
+/// the session, and a new key costs nothing.
+const BETWEEN_AUDITS: Duration = Duration::from_secs(3_600);
 
 impl CrossChecks {
     /// Keeps a user's report, and takes it up. It leads to one run of the job on the validator's own miner, or, if the
@@ -49,7 +54,6 @@ impl CrossChecks {
             return refuse(state, job, &reason).await;
         }
         if state.store.insert(&check, now).await? {
-            state.store.put_pending(job, CheckOrigin::Reported, now).await?;
             state.due.notify_one();
         }
         Ok(())
@@ -81,12 +85,33 @@ async fn find_subject(state: &CheckerState, job: JobId, report: &CheatReport) ->
         ended: None,
         coldkey: None,
         model: None,
+        answer: None,
         draw_block: None,
     };
     if let Some((miner, model)) = state.store.session_of(job).await? {
+        let answer = ReportedAnswer::from_details(report.details.as_ref());
+        if let Some(answer) = &answer
+            && !state.store.has_answer(job, &answer.proof).await?
+        {
+            return Ok(Subject::Nothing(
+                "the validator knows no proven answer of this session with this proof",
+            ));
+        }
+        let coldkey = state.owner_of(miner);
+        let since = state.now().minus(BETWEEN_AUDITS);
+        if answer.is_none()
+            && let Some(owner) = &coldkey
+            && state.store.has_session_report(owner, &model, since).await?
+        {
+            return Ok(Subject::Nothing(
+                "another report has ordered an audit of this miner's answers within the hour; a report that shows an \
+                 answer is judged by itself",
+            ));
+        }
         return Ok(Subject::Checkable(Box::new(NewCheck {
-            coldkey: state.owner_of(miner),
+            coldkey,
             model: Some(model),
+            answer,
             ..check(report.signature.signatory.to_string())
         })));
     }
@@ -109,6 +134,37 @@ async fn find_subject(state: &CheckerState, job: JobId, report: &CheatReport) ->
     })))
 }
 
+/// The verdict for the user who reported an answer, from its own scores and the audit of its miner's coldkey. The
+/// scores of one answer speak before an audit that found nothing, and an audit before scores that say nothing.
+pub(crate) fn verdict_of_answer(
+    scored: Result<AnswerJudgement, String>,
+    by_audit: CheckVerdict,
+) -> CheckVerdict {
+    let judged = match scored {
+        Ok(judged) => judged,
+        Err(why) => {
+            return CheckVerdict {
+                reason: format!("{}; the reported answer was not judged: {why}", by_audit.reason),
+                ..by_audit
+            };
+        }
+    };
+    let found = format!(
+        "{} of the {} tokens of the reported answer are not the model's choice by this validator's reference: evidence \
+         of {}, and an honest answer in a hundred reaches {ANSWER_EVIDENCE} at most",
+        judged.off, judged.tokens, judged.evidence
+    );
+    let state = match (judged.speaks_against(), by_audit.state) {
+        (true, _) | (false, CheckState::Differs) => CheckState::Differs,
+        (false, _) => CheckState::Agrees,
+    };
+    CheckVerdict {
+        state,
+        reason: format!("{found}; {}", by_audit.reason),
+        outputs: Vec::new(),
+    }
+}
+
 /// The verdict for the user who reported a session, from the audit of its miner's coldkey.
 pub(crate) fn verdict_of_audit(run: Option<&AuditRun>) -> CheckVerdict {
     let Some(run) = run else {
@@ -123,16 +179,17 @@ pub(crate) fn verdict_of_audit(run: Option<&AuditRun>) -> CheckVerdict {
         reason: words,
         outputs: Vec::new(),
     };
-    match run.verdict.as_deref() {
-        Some("consistent") => verdict(
+    let named = run.verdict.as_deref();
+    match named.map(|name| (Verdict::of_name(name), name)) {
+        Some((Some(Verdict::Consistent), _)) => verdict(
             CheckState::Agrees,
             format!("an audit of the miner's answers found nothing ({scored} scored)"),
         ),
-        Some(name @ ("convicted" | "suspect")) => verdict(
+        Some((Some(Verdict::Convicted | Verdict::Suspect), name)) => verdict(
             CheckState::Differs,
             format!("an audit of the miner's answers ends with the verdict {name} ({scored} scored)"),
         ),
-        Some(name) => CheckVerdict::unproven(format!(
+        Some((Some(Verdict::Weak | Verdict::Unproven(_)) | None, name)) => CheckVerdict::unproven(format!(
             "an audit of the miner's answers ends with the verdict {name}"
         )),
         None => {
@@ -148,6 +205,38 @@ mod tests {
     use muster_protocol::{Hotkey, Timestamp};
 
     use super::*;
+
+    #[test]
+    fn the_scores_of_a_reported_answer_are_told_beside_the_audit() {
+        let judged = |evidence| {
+            Ok(AnswerJudgement {
+                tokens: 128,
+                off: 20,
+                evidence,
+            })
+        };
+        let audit = |state| CheckVerdict {
+            state,
+            reason: "the audit".to_owned(),
+            outputs: Vec::new(),
+        };
+        let state = |scored, of_audit| verdict_of_answer(scored, audit(of_audit)).state;
+        assert_eq!(state(judged(2_000), CheckState::Unproven), CheckState::Differs);
+        assert_eq!(state(judged(0), CheckState::Unproven), CheckState::Agrees);
+        assert_eq!(state(judged(0), CheckState::Differs), CheckState::Differs);
+        let none = || Err("no reference".to_owned());
+        assert_eq!(state(none(), CheckState::Unproven), CheckState::Unproven);
+        let words = verdict_of_answer(judged(2_000), audit(CheckState::Agrees)).reason;
+        assert!(
+            words.starts_with("20 of the 128 tokens") && words.ends_with("the audit"),
+            "{words}"
+        );
+        assert!(
+            verdict_of_answer(none(), audit(CheckState::Agrees))
+                .reason
+                .contains("no reference")
+        );
+    }
 
     #[test]
     fn an_audit_is_told_as_the_result_of_a_report() {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use comfy_table::Table;
 use muster_audit::{
     BILLION, Calibration, CellCounts, CurvePoint, CurveSettings, Detection, DetectionSettings, ENTROPY_BINS,
-    ENTROPY_EDGES, HonestDays, MedianRange, RateInterval, ReplayedBundle, TestOutcome, accuse_honest, detect,
-    draw_curve, replay,
+    ENTROPY_EDGES, HonestDays, MedianRange, MissingOutcome, RateInterval, ReplayedBundle, TestOutcome,
+    accuse_honest, detect, draw_curve, replay,
 };
 use serde_json::json;
 
@@ -50,6 +50,13 @@ fn describe(replayed: &ReplayedBundle) -> String {
         "{} answers in the log, {} audited, {} of them beyond four of a client and day, {} scored, {} not scored",
         counts.logged, counts.audited, counts.beyond_client, counts.scored, counts.unscored
     );
+    if counts.false_ids > 0 {
+        let _ = writeln!(
+            text,
+            "{} of the scored answers state false ids, which is the author's word: a replay cannot tokenize",
+            counts.false_ids
+        );
+    }
     let _ = match &replayed.nonces {
         None => writeln!(text, "nonces: the bundle shows no key, so they are not checked"),
         Some(nonces) => writeln!(
@@ -77,6 +84,12 @@ fn describe(replayed: &ReplayedBundle) -> String {
     ] {
         let _ = writeln!(text, "{name} answers: {}", describe_test(test));
     }
+    if let Some(test) = &tests.unseeded {
+        let _ = writeln!(text, "answers whose seeds nobody knows: {}", describe_test(test));
+    }
+    if let Some(missing) = &replayed.missing {
+        let _ = writeln!(text, "missing answers: {}", describe_missing(missing));
+    }
     if replayed.discriminates {
         text.push_str("users are served worse than the validator's own prompts\n");
     }
@@ -101,6 +114,23 @@ fn describe_test(test: &TestOutcome) -> String {
                 "does not confirm it"
             },
         ),
+    }
+}
+
+fn describe_missing(missing: &MissingOutcome) -> String {
+    let causes = &missing.missing;
+    let found = format!(
+        "{} of {} ({} own prompts without token ids, {} broken off, {} cut, {} without a proof)",
+        causes.total(),
+        missing.answers,
+        causes.no_token_ids,
+        causes.broken_off,
+        causes.cut,
+        causes.unproven
+    );
+    match missing.alarm {
+        None => format!("{found}; no alarm"),
+        Some(alarm) => format!("{found}; an alarm after {alarm}, which makes a suspect"),
     }
 }
 
@@ -370,6 +400,15 @@ mod tests {
         let altered = bundle.replace("\"netuid\":1", "\"netuid\":2");
         let error = replay_bundle(&altered, None, false).unwrap_err();
         assert!(matches!(error, ScoreToolError::Bundle(_)), "{error}");
+    }
+
+    #[test]
+    fn missing_answers_are_described_with_their_causes() {
+        let bundle = include_str!("../../../../tests/vectors/audit-bundle-missing.json");
+        let shown = replay_bundle(bundle, None, false).unwrap();
+        let expected = "missing answers: 15 of 20 (4 own prompts without token ids, 4 broken off, 4 cut, 3 without a \
+                        proof); an alarm after 18, which makes a suspect";
+        assert!(shown.contains(expected), "{shown}");
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use muster_audit::Verdict;
 use muster_audit_witness::store::{ListedFinding, LogCount, ToldVerdict};
-use muster_audit_witness::{AppealError, WitnessStore, appeal, is_accusation};
+use muster_audit_witness::{AppealError, WitnessStore, appeal};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletPath, load_hotkey};
 use muster_protocol::{Digest, Timestamp};
@@ -176,7 +177,7 @@ fn describe(logs: &[LogCount], verdicts: &[ToldVerdict], findings: &[ListedFindi
         match (verdict.appealed_at, &verdict.answer) {
             (Some(at), Some(answer)) => line(format!("  appeal  of {at}: {answer}")),
             (Some(at), None) => line(format!("  appeal  of {at}: it waits for the validator")),
-            (None, _) if is_accusation(&verdict.verdict) => {
+            (None, _) if Verdict::is_accusation(&verdict.verdict) => {
                 line(format!("  to do   {}", advice(verdict)));
             }
             (None, _) => {}
@@ -199,6 +200,10 @@ fn advice(verdict: &ToldVerdict) -> String {
     let appeal = format!("`muster miner appeal {}`", verdict.bundle);
     match verdict.opinion.as_str() {
         "agrees" => format!("compare the engine with the whitelisted image; if it is the one, {appeal}"),
+        "not_fetched" => format!(
+            "read the evidence at the validator (`muster audit explain {}`), compare the engine with the whitelisted image",
+            verdict.bundle
+        ),
         _ => format!(
             "the evidence does not hold: keep it (`muster miner audits save`), show it to other validators, {appeal}"
         ),
@@ -247,6 +252,8 @@ mod tests {
         assert!(accused.contains("muster miner appeal sha256:"), "{accused}");
         let false_one = describe(&[], &[verdict("suspect", "proves_nothing")], &[]);
         assert!(false_one.contains("does not hold"), "{false_one}");
+        let too_long = describe(&[], &[verdict("suspect", "not_fetched")], &[]);
+        assert!(too_long.contains("muster audit explain sha256:"), "{too_long}");
         let lifted = describe(&[], &[verdict("consistent", "agrees")], &[]);
         assert!(!lifted.contains("to do"), "{lifted}");
         let appealed = ToldVerdict {

@@ -651,6 +651,8 @@ impl RoleConfig for Config {
         problems.extend(self.retention.problems("retention"));
         problems.extend(self.gateway.problems("gateway"));
         problems.extend(self.audit.problems("audit"));
+        let session = Duration::from_secs(self.gateway.session_s);
+        problems.extend(self.audit.session_problem("audit", session));
         problems.extend(self.cross_checks.problems("cross_checks"));
         problems.extend(self.grading.problems("grading"));
         problems.extend(self.scoring.problems());

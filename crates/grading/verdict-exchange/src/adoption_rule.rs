@@ -185,19 +185,24 @@ pub fn deadline_of(seen: u64, tempo: u16) -> u64 {
 /// The change that a verdict of this author would make, given the verdicts that count. Only its own author's later
 /// evidence lifts a verdict: a miner may serve one validator honestly and another one not.
 pub fn effect_of(says: &OfferedVerdict, author: ValidatorKey, counting: &[AdoptedAudit]) -> VerdictEffect {
-    let earlier = counting.iter().find(|audit| {
+    let of_subject = counting.iter().filter(|audit| {
         audit.author == Some(author) && audit.coldkey == says.coldkey && audit.model == says.model
     });
+    // A suspicion beside a conviction changes nothing.
+    let earlier = of_subject.min_by_key(|audit| audit.quality_per_mille);
     let is_newer = earlier.is_none_or(|earlier| says.through_bucket > earlier.through_bucket);
     let counts_already = earlier.is_some_and(|earlier| earlier.quality_per_mille == says.quality_per_mille);
-    if !is_newer || counts_already {
+    // Only `consistent` lifts a conviction, so a later suspicion of the same author leaves it as it is.
+    let keeps_conviction = earlier.is_some_and(|earlier| earlier.quality_per_mille == 0)
+        && Verdict::of_name(&says.verdict) != Some(Verdict::Consistent);
+    if !is_newer || counts_already || keeps_conviction {
         return VerdictEffect::Nothing;
     }
     match says.quality_per_mille {
         0 => VerdictEffect::Convicts,
         WHOLE_QUALITY.. => {
             let lifts = earlier.is_some_and(|earlier| earlier.quality_per_mille < WHOLE_QUALITY)
-                && says.verdict == Verdict::Consistent.name();
+                && Verdict::of_name(&says.verdict) == Some(Verdict::Consistent);
             if lifts {
                 VerdictEffect::Lifts
             } else {
@@ -407,6 +412,18 @@ mod tests {
             VerdictEffect::Nothing,
             "only consistent answers lift"
         );
+    }
+
+    #[test]
+    fn a_later_suspicion_leaves_a_conviction_of_its_author_as_it_is() {
+        let convicted = [counting(1, &says(0, 5))];
+        let discriminates = OfferedVerdict {
+            verdict: "suspect".to_owned(),
+            ..says(500, 6)
+        };
+        let effect = |author| effect_of(&discriminates, validator(author), &convicted);
+        assert_eq!(effect(1), VerdictEffect::Nothing);
+        assert_eq!(effect(2), VerdictEffect::Halves, "another author's");
     }
 
     fn metagraph(neurons: &[(u8, u8, bool, u64)]) -> Metagraph {

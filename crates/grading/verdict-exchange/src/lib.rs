@@ -5,9 +5,9 @@
 //! either its own reference has scored drawn pairs again, or two further validators signed that theirs did.
 //! `docs/audit-bundle.md` describes the signed statements, `docs/adr/0085` the reasons.
 //!
-//! Reading order: [`statements`], `shown_list` (the page of a validator), `offer` (a bundle that was read),
-//! `agreement` and `rescore_draw` (scoring again), `adoption_rule` (all decisions), `exchange` (the only part that
-//! waits for anything), `pages` and `listing` (what is shown), `self_test`.
+//! Reading order: [`statements`], `shown_list` (the page of a validator), `offer`, `subject` and `stated_blocks` (a
+//! bundle that was read), `agreement`, `rescore_draw` and `rescore_budget` (scoring again), `adoption_rule` (all
+//! decisions), `exchange` (the only part that waits for anything), `pages` and `listing` (what is shown), `self_test`.
 
 mod adoption_rule;
 mod agreement;
@@ -15,9 +15,11 @@ mod exchange;
 mod listing;
 mod offer;
 mod pages;
+mod rescore_budget;
 mod rescore_draw;
 mod self_test;
 mod shown_list;
+mod stated_blocks;
 pub mod statements;
 mod subject;
 
@@ -35,4 +37,5 @@ pub use self_test::{
     RecordError, SELF_TEST_VALID_DAYS, SelfTestOutcome, SelfTestStanding, record_self_test, standing_of,
 };
 pub use shown_list::{MAX_LIST_BYTES, ShownBundle, ShownList, plan_fetches};
+pub use stated_blocks::{BlockFault, check_blocks};
 pub use subject::{SubjectError, check_subject};

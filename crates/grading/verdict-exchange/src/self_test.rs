@@ -76,7 +76,7 @@ pub async fn record_self_test(
         Ok(kind) if kind.as_str().len() <= MAX_KIND => kind,
         Ok(_) | Err(_) => return Err(RecordError::Kind),
     };
-    let genesis = genesis_of(&store.genesis()).ok_or(RecordError::NoChain)?;
+    let genesis = store.genesis_digest().ok_or(RecordError::NoChain)?;
     let statement = SelfTestStatement {
         genesis,
         netuid,
@@ -94,13 +94,6 @@ pub async fn record_self_test(
     };
     store.put_self_test(&stored).await?;
     Ok(statement)
-}
-
-/// The bytes of a genesis hash that is written with its prefix `0x`.
-pub(crate) fn genesis_of(text: &str) -> Option<Digest> {
-    let mut bytes = [0; 32];
-    hex::decode_to_slice(text.strip_prefix("0x")?, &mut bytes).ok()?;
-    Some(Digest::from_bytes(bytes))
 }
 
 /// Whether another validator's statement is kept beside the newest one that is known of it: not one that does not
@@ -159,10 +152,5 @@ mod tests {
         assert!(is_kept(None) && is_kept(Some(-3_600)));
         assert!(!is_kept(Some(-3_599)) && !is_kept(Some(0)) && !is_kept(Some(9)));
         assert!(!is_news(&test(15, Verdict::Convicted), None, now));
-        assert_eq!(genesis_of("0x00"), None);
-        assert_eq!(
-            genesis_of(&format!("0x{}", "ab".repeat(32))),
-            Some(Digest::from_bytes([0xab; 32]))
-        );
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use muster_audit::AuditBundle;
 use muster_chain::Metagraph;
 use muster_protocol::{Hotkey, MinerKey};
+use muster_response_proof::{Attestation, Envelope};
 
 /// The reason why a bundle is about nobody that this validator scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,9 +13,18 @@ pub enum SubjectError {
     /// The bundle is about another chain or subnet.
     #[error("the bundle is about another chain or subnet")]
     OtherSubnet,
-    /// No miner of the bundle is registered, so the chain does not confirm the owner.
-    #[error("no miner of the bundle is registered in the subnet now: the chain confirms no owner")]
-    NotRegistered,
+    /// A miner of the bundle is not registered, so the chain confirms no owner of its answers.
+    #[error("{miner} is not registered in the subnet now: the chain confirms no owner of its answers")]
+    NotRegistered {
+        /// The miner's hotkey.
+        miner: MinerKey,
+    },
+    /// A session is attested by nobody that the bundle names, or by nobody at all.
+    #[error("session {place} is attested by no miner that the bundle names")]
+    Unnamed {
+        /// The place of the session in the bundle.
+        place: usize,
+    },
     /// The chain states another owner.
     #[error("{miner} belongs to another coldkey than the bundle says")]
     OtherOwner {
@@ -23,35 +33,41 @@ pub enum SubjectError {
     },
 }
 
-/// Checks that a bundle is about this subnet, and about the owner that the chain states. `genesis` is the chain's
-/// genesis hash with its prefix `0x`.
+/// Checks that a bundle is about this subnet, and that every answer in it is one of the owner's by the chain: each
+/// miner that attested a session, and each miner that the bundle names, is registered now and belongs to the bundle's
+/// coldkey. `genesis` is the chain's genesis hash with its prefix `0x`.
 ///
 /// # Errors
-/// The bundle is about another subnet, or the chain does not confirm its owner.
+/// The bundle is about another subnet, or the chain does not confirm the owner of all of its miners.
 pub fn check_subject(bundle: &AuditBundle, genesis: &str, metagraph: &Metagraph) -> Result<(), SubjectError> {
     let stated = format!("0x{}", bundle.genesis.hex());
     if stated != genesis || bundle.netuid != metagraph.netuid.0 {
         return Err(SubjectError::OtherSubnet);
+    }
+    for (place, session) in bundle.sessions.iter().enumerate() {
+        let named = attesting_miner(&session.attestation).filter(|miner| bundle.miners.contains(miner));
+        named.ok_or(SubjectError::Unnamed { place })?;
     }
     let owners: BTreeMap<Hotkey, Hotkey> = metagraph
         .neurons
         .iter()
         .map(|neuron| (neuron.hotkey, neuron.coldkey))
         .collect();
-    let mut is_confirmed = false;
     for miner in &bundle.miners {
         match owners.get(&miner.0) {
-            Some(owner) if *owner == bundle.coldkey => is_confirmed = true,
+            Some(owner) if *owner == bundle.coldkey => {}
             Some(_) => return Err(SubjectError::OtherOwner { miner: *miner }),
-            // A hotkey that was deregistered or swapped has no owner to compare.
-            None => {}
+            // The owner of a hotkey that was deregistered or swapped cannot be compared.
+            None => return Err(SubjectError::NotRegistered { miner: *miner }),
         }
     }
-    if is_confirmed {
-        Ok(())
-    } else {
-        Err(SubjectError::NotRegistered)
-    }
+    Ok(())
+}
+
+/// The miner that an attestation names; `None` if it cannot be read. The replay checks the signature.
+fn attesting_miner(text: &str) -> Option<MinerKey> {
+    let envelope = Envelope::<Attestation>::from_text(text).ok()?;
+    envelope.statement().ok().map(|attestation| attestation.miner)
 }
 
 #[cfg(test)]
@@ -107,7 +123,23 @@ mod tests {
         );
         assert_eq!(
             checked(&genesis, &[(key(1), owner)]),
-            Err(SubjectError::NotRegistered)
+            Err(SubjectError::NotRegistered { miner })
         );
+    }
+
+    #[test]
+    fn answers_of_anybody_elses_hotkey_convict_no_coldkey() {
+        let bundle: AuditBundle = serde_json::from_str(BUNDLE).unwrap();
+        let (cheat, victim) = (bundle.miners[0], MinerKey(key(7)));
+        let genesis = format!("0x{}", "ab".repeat(32));
+        let subnet = metagraph(&[(victim.0, key(8))]);
+        // The victim's registered hotkey is named, and the sessions are those of an unregistered key of the author.
+        let mut both = bundle.clone();
+        both.coldkey = key(8);
+        both.miners = vec![victim, cheat];
+        let refused = |bundle: &AuditBundle| check_subject(bundle, &genesis, &subnet).unwrap_err();
+        assert_eq!(refused(&both), SubjectError::NotRegistered { miner: cheat });
+        both.miners = vec![victim];
+        assert_eq!(refused(&both), SubjectError::Unnamed { place: 0 });
     }
 }

@@ -1,6 +1,6 @@
 //! Failures of an attempt as they are reported: who is at fault, at which stage, and with which error page.
 
-use muster_protocol::job::{Fault, ImageFetchFailure};
+use muster_protocol::job::{DAMAGED_CHECKPOINT, Fault, ImageFetchFailure, OUT_OF_MEMORY};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage};
 
 use super::{ProgramExit, StopReason};
@@ -20,6 +20,27 @@ pub struct AttemptFailure {
     pub fault: Fault,
     /// The reason for which the image did not come, if that is the failure.
     pub image_fetch: Option<ImageFetchFailure>,
+    /// The hint of the failure for going on from a checkpoint, if it gives one.
+    pub resume: Option<ResumeHint>,
+}
+
+/// The hint of a failure for going on from a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumeHint {
+    /// The program ran out of memory: a smaller batch may do.
+    OutOfMemory,
+    /// The data that the attempt was to begin from is not what its manifest says.
+    DamagedCheckpoint,
+}
+
+impl ResumeHint {
+    /// The word in a failure's context.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::OutOfMemory => OUT_OF_MEMORY,
+            Self::DamagedCheckpoint => DAMAGED_CHECKPOINT,
+        }
+    }
 }
 
 /// Which of the two messages reports a failure.
@@ -50,6 +71,7 @@ impl AttemptFailure {
             code: None,
             fault: Fault::User,
             image_fetch: None,
+            resume: None,
         }
     }
 
@@ -62,6 +84,7 @@ impl AttemptFailure {
             code: None,
             fault: Fault::Executor,
             image_fetch: None,
+            resume: None,
         }
     }
 
@@ -88,6 +111,15 @@ impl AttemptFailure {
         }
     }
 
+    /// The same failure, caused by resume data that does not match its manifest.
+    #[must_use]
+    pub fn with_damaged_checkpoint(self) -> Self {
+        Self {
+            resume: Some(ResumeHint::DamagedCheckpoint),
+            ..self
+        }
+    }
+
     /// The same failure with another party at fault.
     #[must_use]
     pub fn blame(self, fault: Fault) -> Self {
@@ -107,6 +139,7 @@ impl AttemptFailure {
         };
         Self {
             kind,
+            resume: exit.oom_killed.then_some(ResumeHint::OutOfMemory),
             ..Self::job(JobFailureReason::NonzeroReturnCode, JobStage::Execution, message)
         }
         .with_code(ErrorCode::JobExitCode)

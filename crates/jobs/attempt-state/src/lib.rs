@@ -15,7 +15,7 @@ use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
 
 pub use self::events::{Abandonment, Conclusion, Effect, Event};
-pub use self::failure::{AttemptFailure, FailureKind};
+pub use self::failure::{AttemptFailure, FailureKind, ResumeHint};
 pub use self::limits::{StageLimits, WaitLimits};
 
 /// The time after its grace in which a container must be dead; after that the attempt gives up on stopping it.

@@ -10,7 +10,8 @@ use bollard::errors::Error as ApiError;
 use bollard::models::{ContainerCreateBody, ContainerStateStatusEnum, ImageConfig};
 use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, DownloadFromContainerOptions, ImportImageOptions,
-    ListContainersOptions, LogsOptions, RemoveContainerOptions, StopContainerOptions, WaitContainerOptions,
+    KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions, StatsOptions,
+    StopContainerOptions, WaitContainerOptions,
 };
 use bollard::{BollardRequest, Docker, body_full};
 use bytes::Bytes;
@@ -173,6 +174,15 @@ pub struct ContainerExit {
     pub code: i64,
     /// Whether the kernel killed it for using too much memory.
     pub oom_killed: bool,
+}
+
+/// The use of the machine by a running container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContainerUsage {
+    /// The processor time since its start, of all cores together.
+    pub cpu: Duration,
+    /// Its memory in bytes, without the cache of files.
+    pub memory: u64,
 }
 
 /// The output of a container as it arrives, stdout and stderr apart.
@@ -453,6 +463,39 @@ impl ContainerEngine {
         })
     }
 
+    /// The use of the machine by the running container of this name; `None` for one that does not run.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn usage(&self, name: &str) -> Result<Option<ContainerUsage>, EngineError> {
+        // One sample, without the pause after which the engine could tell a difference.
+        let options = StatsOptions {
+            stream: false,
+            one_shot: true,
+        };
+        let mut answers = Box::pin(self.docker.stats(name, Some(options)));
+        let stats = match answers.next().await {
+            Some(Ok(stats)) => stats,
+            Some(Err(ApiError::DockerResponseServerError { status_code: 404, .. })) | None => {
+                return Ok(None);
+            }
+            Some(Err(error)) => return Err(operation_failed("measure a container")(error)),
+        };
+        let cpu = stats.cpu_stats.and_then(|cpu| cpu.cpu_usage?.total_usage);
+        let memory = stats.memory_stats.unwrap_or_default();
+        let cache = memory.stats.as_ref().and_then(|stats| {
+            // cgroup v2, and v1.
+            let inactive = stats
+                .get("inactive_file")
+                .or_else(|| stats.get("total_inactive_file"));
+            inactive.copied()
+        });
+        Ok(memory.usage.map(|used| ContainerUsage {
+            cpu: Duration::from_nanos(cpu.unwrap_or_default()),
+            memory: used.saturating_sub(cache.unwrap_or_default()),
+        }))
+    }
+
     /// The running container of this name, if there is one.
     ///
     /// # Errors
@@ -473,6 +516,22 @@ impl ContainerEngine {
             (Some(id), Some(pid)) if running => Some(RunningContainer { id, pid }),
             (Some(_) | None, Some(_) | None) => None,
         })
+    }
+
+    /// Sends a signal to the program of a container. A container that is gone or has ended is no error.
+    ///
+    /// # Errors
+    /// The engine failed.
+    pub async fn signal(&self, name: &str, signal: &str) -> Result<(), EngineError> {
+        let options = KillContainerOptions {
+            signal: format!("SIG{signal}"),
+        };
+        let sent = self.docker.kill_container(name, Some(options)).await;
+        match sent {
+            // It has ended meanwhile.
+            Err(ApiError::DockerResponseServerError { status_code: 409, .. }) => Ok(()),
+            sent => ignore_absent(sent, "signal a container"),
+        }
     }
 
     /// Asks a container to end and kills it after `grace`. A container that is gone or has ended is no error.

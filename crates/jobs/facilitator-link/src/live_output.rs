@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use muster_protocol::wire::checkpoints::JobCheckpoints;
 use muster_protocol::wire::executor::{JobLog, JobMetrics, JobProgress};
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::muster::{LiveLog, LiveMetrics, LiveProgress};
@@ -90,6 +91,11 @@ pub fn metrics_message(job: JobId, metrics: JobMetrics) -> ToFacilitator {
         at: metrics.at,
         report: metrics.report,
     }))
+}
+
+/// The message that lists the checkpoints of a job.
+pub fn checkpoints_message(list: JobCheckpoints) -> ToFacilitator {
+    ToFacilitator::MusterJobCheckpoints(Box::new(list))
 }
 
 /// The bytes that one attempt may still send, so that a miner that floods the queue crowds out no other job.

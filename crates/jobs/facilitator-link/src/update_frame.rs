@@ -18,16 +18,18 @@ enum OptionalPart {
     Stdout,
     Stderr,
     UploadResults,
+    Completion,
     Context,
 }
 
 impl OptionalPart {
     /// All parts, in the order in which they are left out.
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Artifacts,
         Self::Stdout,
         Self::Stderr,
         Self::UploadResults,
+        Self::Completion,
         Self::Context,
     ];
 
@@ -37,6 +39,7 @@ impl OptionalPart {
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",
             Self::UploadResults => "upload_results",
+            Self::Completion => "completion",
             Self::Context => "context",
         }
     }
@@ -48,12 +51,13 @@ impl OptionalPart {
                 Self::Stdout => response.docker_process_stdout.clear(),
                 Self::Stderr => response.docker_process_stderr.clear(),
                 Self::UploadResults => response.upload_results = Some(IndexMap::new()),
+                Self::Completion => {}
                 Self::Context => response.extra.clear(),
             }
         }
         if let Some(failure) = &mut metadata.job_failure_details {
             match self {
-                Self::Artifacts | Self::UploadResults => {}
+                Self::Artifacts | Self::UploadResults | Self::Completion => {}
                 Self::Stdout => failure.docker_process_stdout = None,
                 Self::Stderr => failure.docker_process_stderr = None,
                 Self::Context => failure.context = None,
@@ -77,8 +81,13 @@ impl OptionalPart {
                 Self::Stdout => partial.stdout.clear(),
                 Self::Stderr => partial.stderr.clear(),
                 Self::UploadResults => partial.upload_results.clear(),
-                Self::Context => {}
+                Self::Completion | Self::Context => {}
             }
+        }
+        if self == Self::Completion
+            && let Some(extension) = &mut metadata.muster
+        {
+            extension.completion = None;
         }
         let names = metadata
             .extra
@@ -113,6 +122,12 @@ pub(crate) fn encode_update(update: &StatusUpdate, features: FeatureSet, limit: 
         && let Some(extension) = metadata.as_mut().and_then(|metadata| metadata.muster.as_mut())
     {
         extension.trace = None;
+        extension.route.clear();
+    }
+    if !features.has(Feature::Completion)
+        && let Some(extension) = metadata.as_mut().and_then(|metadata| metadata.muster.as_mut())
+    {
+        extension.completion = None;
     }
     let mut text = encoded(&metadata);
     for part in OptionalPart::ALL {
@@ -133,6 +148,7 @@ mod tests {
     use muster_protocol::wire::facilitator::{HordeFailureDetails, MinerResponse};
     use muster_protocol::wire::miner::JobImage;
     use muster_protocol::wire::muster::StatusExtension;
+    use muster_protocol::wire::route::RouteStep;
     use muster_protocol::{Digest, HordeFailureReason, ImageId, JobId, JobStatus, ParticipantType};
     use uuid::Uuid;
 
@@ -189,6 +205,10 @@ mod tests {
                 manifest: None,
             }),
             partial: Some(Box::new(partial)),
+            route: vec![RouteStep {
+                candidates: 3,
+                ..RouteStep::default()
+            }],
             ..StatusExtension::default()
         });
         StatusUpdate {
@@ -203,6 +223,7 @@ mod tests {
     fn only_facilitators_with_the_feature_get_the_image_and_partial_results() {
         let whole = encode_update(&failure(1), FeatureSet::ours(), 100_000);
         assert!(whole.contains("alpine") && whole.contains("yyy") && whole.contains("ooo"));
+        assert!(whole.contains(r#""route":[{"candidates":3}]"#), "{whole}");
         let older = encode_update(&failure(1), FeatureSet::NONE, 100_000);
         assert!(older.ends_with(r#""muster":{}}}"#), "{older}");
     }
@@ -216,7 +237,8 @@ mod tests {
         assert!(
             least.len() <= 1_000
                 && least.contains("alpine")
-                && least.contains(r#"["artifacts","stdout","stderr","upload_results","context"]"#),
+                && least
+                    .contains(r#"["artifacts","stdout","stderr","upload_results","completion","context"]"#),
             "{least}"
         );
     }

@@ -132,6 +132,7 @@ impl LinkWriter<'_> {
         let message = match message {
             ToFacilitator::MusterJobQueued(_) if !features.has(Feature::Queue) => return Ok(()),
             ToFacilitator::MusterJobMetrics(_) if !features.has(Feature::Metrics) => return Ok(()),
+            ToFacilitator::MusterJobCheckpoints(_) if !features.has(Feature::Checkpoints) => return Ok(()),
             // A facilitator without the feature refuses a message with a field that it does not know.
             ToFacilitator::MusterJobProgress(progress) if !features.has(Feature::Fetching) => {
                 ToFacilitator::MusterJobProgress(LiveProgress {
@@ -147,6 +148,7 @@ impl LinkWriter<'_> {
             | ToFacilitator::MusterJobLog(_)
             | ToFacilitator::MusterJobProgress(_)
             | ToFacilitator::MusterJobMetrics(_)
+            | ToFacilitator::MusterJobCheckpoints(_)
             | ToFacilitator::MusterJobQueued(_)
             | ToFacilitator::MusterCapacity(_)
             | ToFacilitator::MusterMiner(_)

@@ -4,7 +4,9 @@ use std::fs::OpenOptions;
 use std::path::Path;
 
 use muster_protocol::Digest;
+use reqwest::Client;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use crate::checked_request::PinnedClient;
 use crate::download::{ExpectedContent, FetchOutcome, FetchRequest, fetch};
@@ -23,6 +25,17 @@ pub struct KnownFile<'a> {
 }
 
 impl Fetcher {
+    /// A client that reaches only the permitted addresses of a URL, and the URL as it was read. It follows no redirect.
+    ///
+    /// # Errors
+    /// The address is refused, or its name cannot be resolved.
+    pub async fn open_client(&self, url: &str) -> Result<(Client, Url), HttpError> {
+        let http = PinnedClient::new(self.rules()).with_pace(self.pace());
+        let target = http.target(url)?;
+        let client = http.client(&target).await?;
+        Ok((client, target.url().clone()))
+    }
+
     /// Fetches a file to `path`, which must not exist yet. Ends soon after it is cancelled.
     ///
     /// # Errors

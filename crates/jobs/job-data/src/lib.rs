@@ -3,8 +3,8 @@
 //! Reading order: [`job_url`] (permitted URLs, pure), [`checked_request`] (one request to a pinned address), `download`
 //! (with its retries), [`unpack`] (safe archives), [`volumes`] (inputs), [`input_cache`] (cached inputs),
 //! [`known_file`] (one file with a known digest), `huggingface` (snapshots of repositories), [`registry`] (an image's
-//! manifest), [`uploads`] (outputs), [`artifacts`] (small files inside a result), [`notification`] (a message about a
-//! job's end). The permitted addresses are [`muster_http::addresses`].
+//! manifest), [`uploads`] (outputs), [`artifacts`] (small files inside a result), [`output_listing`] (digests of
+//! outputs), [`notification`] (a message about a job's end). The permitted addresses are [`muster_http::addresses`].
 
 pub mod artifacts;
 pub mod checked_request;
@@ -22,6 +22,7 @@ mod multipart_form;
 mod mutation;
 pub mod notification;
 mod output_folder;
+pub mod output_listing;
 pub mod registry;
 mod registry_json;
 mod response_headers;

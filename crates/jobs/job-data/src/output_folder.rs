@@ -73,6 +73,11 @@ impl OmittedFiles {
         }
     }
 
+    /// The number of files that were left out.
+    pub(crate) fn count(&self) -> u64 {
+        (self.named.len() + self.more) as u64
+    }
+
     /// A line for people, if any file was left out.
     pub(crate) fn notice(&self) -> Option<String> {
         let more = match self.more {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use muster_protocol::job::{Event, JobState};
+use muster_protocol::job::{COMPLETION_KEY, CompletionReport, Event, JobState};
 use muster_protocol::status::{HordeFailureReason, ParticipantType};
 use muster_protocol::trace::TRACE_KEY;
+use muster_protocol::wire::checkpoints::CheckpointNotice;
 use muster_protocol::wire::executor::{JobLog, JobMetrics, JobProgress};
 use muster_protocol::wire::facilitator::{
     FailureDetails, HordeFailureDetails, MinerResponse, RejectionDetails, StreamingAddress,
@@ -31,6 +32,8 @@ pub enum MessageMeaning {
     Complaint(String),
     /// Output or progress of a running job. It changes no state; the job's result has the whole output.
     Live(LiveUpdate),
+    /// A checkpoint of the attempt is in the file store, as the miner tells it.
+    Checkpoint(Box<CheckpointNotice>),
     /// A message that no attempt needs.
     Ignored,
 }
@@ -67,6 +70,7 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
         }
         FromMiner::MusterJobLog(piece) => return LiveUpdate::Log(piece).into(),
         FromMiner::MusterJobProgress(progress) => return LiveUpdate::Progress(progress).into(),
+        FromMiner::MusterCheckpoint(notice) => return MessageMeaning::Checkpoint(notice),
         FromMiner::MusterJobMetrics(metrics) => return LiveUpdate::Metrics(metrics).into(),
         FromMiner::V0MainHotkeyMessage(_)
         | FromMiner::MusterExecutorMetrics(_)
@@ -102,7 +106,7 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
             // ComputeHorde's SDK takes no null here.
             artifacts: Some(m.artifacts.unwrap_or_default()),
             upload_results: Some(m.upload_results.unwrap_or_default()),
-            extra: own_fields(m.image, m.trace).collect(),
+            extra: own_fields(m.image, m.trace, m.completion).collect(),
         })),
         FromMiner::V0JobFailedRequest(m) => Event::Failed(Box::new(FailureDetails {
             reason: m.reason,
@@ -135,10 +139,12 @@ pub fn interpret(message: FromMiner) -> MessageMeaning {
 fn own_fields(
     image: Option<JobImage>,
     trace: Option<Box<JobTrace>>,
+    completion: Option<Box<CompletionReport>>,
 ) -> impl Iterator<Item = (String, Value)> {
     let image = image.map(|image| ("image".to_owned(), json!(image)));
     let trace = trace.map(|trace| (TRACE_KEY.to_owned(), json!(trace)));
-    image.into_iter().chain(trace)
+    let completion = completion.map(|report| (COMPLETION_KEY.to_owned(), json!(report)));
+    image.into_iter().chain(trace).chain(completion)
 }
 
 fn horde_failed(reason: HordeFailureReason, message: &str) -> Event {

@@ -132,6 +132,7 @@ mod tests {
         let mut response = MinerResponse::default();
         response.extra.insert("trace".to_owned(), told);
         EndedAttempt {
+            ordinal: 1,
             attempt: AttemptId::first_of(job(seed)),
             miner: miner(1),
             outcome: Outcome::Completed(Box::new(response)),

@@ -1,9 +1,11 @@
-//! A validator's messages about one job. Everything here is pure but for the signatures.
+//! A validator's messages about one job. Everything here is pure but for the signatures
+//! and the export of spans.
 //!
 //! * [`attempt_step`]: what an event changes in an attempt, what is stored of it, and what is sent afterwards.
 //! * [`attempt_connection`]: how an attempt's steps depend on the ups and downs of the connection to its miner.
 //! * [`incoming`]: the meaning of a miner's message for the attempt.
 //! * [`job_trace`]: the stages of a job's way, of the validator and of those behind it.
+//! * [`job_spans`]: these stages as spans, for a process that exports them.
 //! * [`outgoing`]: the offer, the job, the cancellation and the receipts that a miner is sent, and [`IssuedReceipt`].
 //! * [`hardware`]: an executor's hardware in a few words.
 //! * [`pay`]: which ends of an attempt are paid, and how much.
@@ -13,6 +15,7 @@ pub mod attempt_connection;
 pub mod attempt_step;
 pub mod hardware;
 pub mod incoming;
+pub mod job_spans;
 pub mod job_trace;
 pub mod outgoing;
 pub mod pay;

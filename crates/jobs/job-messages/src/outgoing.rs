@@ -7,6 +7,7 @@ use muster_protocol::job::{AttemptPlan, MAX_JOB_SECS};
 use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag,
 };
+use muster_protocol::wire::checkpoints::{CheckpointKept, CheckpointOrder, RequestExtension};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::JobRequest as UserJob;
 use muster_protocol::wire::miner::{
@@ -76,6 +77,8 @@ pub struct OutgoingMessages<'a> {
     /// The features that the miner showed. The offer gives the image a time limit to a miner that says when it begins
     /// to fetch one.
     pub features: FeatureSet,
+    /// The executor's order about the job's checkpoints; `None` for a job without.
+    pub checkpoints: Option<&'a CheckpointOrder>,
 }
 
 impl OutgoingMessages<'_> {
@@ -195,7 +198,24 @@ impl OutgoingMessages<'_> {
             volume: None,
             output_upload: self.request.output_upload.clone(),
             artifacts_dir: self.request.artifacts_dir.clone(),
+            muster: self
+                .checkpoints
+                .filter(|_| self.features.has(Feature::Checkpoints))
+                .map(|order| {
+                    Box::new(RequestExtension {
+                        checkpoints: Some(order.clone()),
+                    })
+                }),
         })))
+    }
+
+    /// The answer to a checkpoint that is stored.
+    pub fn checkpoint_kept(&self, number: u32, ordinal: u32) -> String {
+        self.frame(&ToMiner::MusterCheckpointKept(CheckpointKept {
+            job_uuid: self.attempt,
+            number,
+            ordinal,
+        }))
     }
 
     /// The cancellation of the attempt. Only Muster's miners know it.
@@ -262,6 +282,8 @@ impl OutgoingMessages<'_> {
             | ToMiner::MusterFetchImage(_)
             | ToMiner::MusterLeaseHeld(_)
             | ToMiner::MusterEndStored(_)
+            | ToMiner::MusterCheckpointKept(_)
+            | ToMiner::MusterDrain(_)
             | ToMiner::MusterAudit(_) => encode(message),
         }
     }
@@ -360,6 +382,7 @@ mod tests {
                 request: &request,
                 plan: &plan,
                 features,
+                checkpoints: None,
             };
             let offer = messages.receipt_message(&messages.started_receipt(now).offered);
             let offer: serde_json::Value = serde_json::from_str(&offer).unwrap();
@@ -400,6 +423,7 @@ mod tests {
                 request: &request(),
                 plan: &plan,
                 features: FeatureSet::ours(),
+                checkpoints: None,
             };
             let now = Timestamp::from_secs(1_769_000_000);
             let then = now.plus(plan.accepted_ttl());
@@ -489,6 +513,7 @@ mod tests {
             request: &request,
             plan: &plan,
             features: FeatureSet::NONE,
+            checkpoints: None,
         };
         let started = messages.started_receipt(Timestamp::from_secs(1_769_000_000));
         let frame = messages.receipt_message(&started.offered);

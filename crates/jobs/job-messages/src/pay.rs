@@ -81,10 +81,10 @@ pub fn usual_time(newest: &[WorkedAttempt]) -> Option<u64> {
 }
 
 /// The name of the work that a job asks for: the same image, arguments and class. `None` for a sealed session, whose
-/// time depends on its clients.
+/// time depends on its clients, and for a job that leaves checkpoints, whose attempts are parts of its work.
 pub fn work_digest(request: &JobRequest) -> Option<Digest> {
     let details = request.streaming_details.as_ref();
-    if details.is_some_and(|details| details.muster.is_some()) {
+    if details.is_some_and(|details| details.muster.is_some()) || request.terms().checkpoints.is_some() {
         return None;
     }
     let work = json!({

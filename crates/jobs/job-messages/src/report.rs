@@ -1,11 +1,14 @@
 //! The report of a job's end, for its user and for the log.
 
-use muster_protocol::job::{FailureContext, Fault, IMAGE_FETCH_KEY, ImageFetchFailure, Outcome};
+use muster_protocol::job::{
+    COMPLETION_KEY, CompletionReport, FailureContext, Fault, IMAGE_FETCH_KEY, ImageFetchFailure, Outcome,
+};
 use muster_protocol::status::ParticipantType;
 use muster_protocol::trace::TRACE_KEY;
 use muster_protocol::wire::facilitator::{HordeFailureDetails, StatusMetadata};
 use muster_protocol::wire::miner::JobImage;
 use muster_protocol::wire::muster::StatusExtension;
+use muster_protocol::wire::route::{MAX_ROUTE_STEPS, RouteStep};
 use muster_protocol::{AttemptId, JobTrace, MinerKey, Receipt, StageTime};
 use serde_json::{Value, json};
 
@@ -15,6 +18,8 @@ const MAX_COMPLAINT_CHARS: usize = 500;
 /// An attempt that has ended, as the job's user is told of it.
 #[derive(Clone, Debug)]
 pub struct EndedAttempt {
+    /// The number of the attempt in its job; the first is 1.
+    pub ordinal: u32,
     /// The attempt's id on the wire.
     pub attempt: AttemptId,
     /// The miner that ran it.
@@ -26,30 +31,52 @@ pub struct EndedAttempt {
 }
 
 /// The metadata of a job's last status: its outcome, the receipts with both signatures, the image that ran, the results
-/// that a failed job left, the stages of its way, and, if there were several attempts, how each of them ended.
+/// that a failed job left, the stages of its way, its route, and, if there were several attempts, how each of them
+/// ended. `decisions` are those about the job, each with the number of the attempt that it was for.
 pub fn final_metadata(
     outcome: &Outcome,
     attempts: &[EndedAttempt],
     receipts: Vec<Receipt>,
     trace: Option<JobTrace>,
+    decisions: Vec<(u32, RouteStep)>,
 ) -> StatusMetadata {
     let mut outcome = outcome.clone();
     let told = take_own_parts(&mut outcome);
     let mut metadata = add_attempts(outcome, attempts).metadata();
-    if let Some(last) = attempts.last() {
+    let route = tell_route(decisions, attempts);
+    if !(attempts.is_empty() && route.is_empty()) {
         metadata.muster = Some(StatusExtension {
-            attempt: Some(last.attempt),
+            attempt: attempts.last().map(|last| last.attempt),
             receipts,
             image: told.image,
             partial: Some(Box::new(told.partial)).filter(|partial| !partial.is_empty()),
             trace: trace.map(Box::new),
+            completion: told.completion.map(Box::new),
+            route,
         });
     }
     metadata
 }
 
-/// The image that ran, what a failed attempt left, and the stages that the miner told; all but the image of a result
-/// leave the outcome.
+/// The last decisions about a job, each with its attempt and that attempt's end.
+fn tell_route(decisions: Vec<(u32, RouteStep)>, attempts: &[EndedAttempt]) -> Vec<RouteStep> {
+    let skipped = decisions.len().saturating_sub(MAX_ROUTE_STEPS);
+    let told = decisions.into_iter().skip(skipped).map(|(ordinal, step)| {
+        let ended = attempts.iter().find(|ended| ended.ordinal == ordinal);
+        let step = RouteStep {
+            attempt: ended.map(|ended| ended.attempt),
+            // The decision about an attempt is kept before anybody is asked.
+            miner: ended.map(|ended| ended.miner),
+            ended: ended.map(|ended| describe(&ended.outcome)),
+            ..step
+        };
+        step.bounded()
+    });
+    told.collect()
+}
+
+/// The image that ran, what a failed attempt left, the stages that the miner told, and the completion report; all but
+/// the image of a result leave the outcome.
 fn take_own_parts(outcome: &mut Outcome) -> FailureContext {
     match outcome {
         Outcome::Completed(response) => {
@@ -61,6 +88,10 @@ fn take_own_parts(outcome: &mut Outcome) -> FailureContext {
                     .extra
                     .shift_remove(TRACE_KEY)
                     .and_then(|told| JobTrace::read(&told)),
+                completion: response
+                    .extra
+                    .shift_remove(COMPLETION_KEY)
+                    .and_then(|told| CompletionReport::read(&told)),
                 ..FailureContext::default()
             }
         }
@@ -266,6 +297,7 @@ mod tests {
             })
         };
         let attempt = |outcome: &Outcome| EndedAttempt {
+            ordinal: 1,
             attempt: AttemptId::first_of(job(1)),
             miner: miner(1),
             outcome: outcome.clone(),
@@ -275,7 +307,7 @@ mod tests {
             json!({ "code": "E0019", "ran": image, "stdout": "so far", "artifacts": { "/a": "QQ==" } });
         let outcome = failed(told.clone());
         for count in [1, 2] {
-            let metadata = final_metadata(&outcome, &vec![attempt(&outcome); count], vec![], None);
+            let metadata = final_metadata(&outcome, &vec![attempt(&outcome); count], vec![], None, vec![]);
             let extension = metadata.muster.unwrap();
             assert_eq!(json!(extension.image), image);
             let partial = extension.partial.unwrap();
@@ -291,9 +323,20 @@ mod tests {
             };
             assert_eq!(kept, &json!({ "code": "E0019" }));
         }
+        let report = json!({ "compute_ms": 1_500, "metrics": { "loss": 0.5 } });
+        let told = failed(json!({ "completion": report }));
+        let metadata = final_metadata(&told, &[attempt(&told)], vec![], None, vec![]);
+        assert_eq!(json!(metadata.muster.unwrap().completion), report);
+        let done = Outcome::Completed(Box::new(MinerResponse {
+            extra: [("completion".to_owned(), report.clone())].into_iter().collect(),
+            ..MinerResponse::default()
+        }));
+        let metadata = final_metadata(&done, &[attempt(&done)], vec![], None, vec![]);
+        assert_eq!(json!(metadata.muster.unwrap().completion), report);
+        assert!(metadata.miner_response.unwrap().extra.is_empty());
         // A form that is not ours stays, and nothing is made of it.
         let odd = failed(json!({ "ran": 7, "artifacts": "none" }));
-        let metadata = final_metadata(&odd, &[attempt(&odd)], vec![], None);
+        let metadata = final_metadata(&odd, &[attempt(&odd)], vec![], None, vec![]);
         let extension = metadata.muster.unwrap();
         assert_eq!((extension.image, extension.partial), (None, None));
         assert_eq!(
@@ -304,28 +347,78 @@ mod tests {
         let mut response = MinerResponse::default();
         response.extra.insert("image".to_owned(), image.clone());
         let done = Outcome::Completed(Box::new(response));
-        let metadata = final_metadata(&done, &[attempt(&done)], vec![], None);
+        let metadata = final_metadata(&done, &[attempt(&done)], vec![], None, vec![]);
         assert_eq!(json!(metadata.muster.unwrap().image), image);
     }
 
     #[test]
     fn several_attempts_are_listed_and_what_the_last_miner_said_is_kept() {
         let ended = |seed| EndedAttempt {
+            ordinal: u32::try_from(seed).unwrap(),
             attempt: AttemptId::first_of(job(seed)),
             miner: miner(1),
             outcome: busy(),
             stages: Vec::new(),
         };
-        let one = final_metadata(&busy(), &[ended(1)], vec![], None);
+        let one = final_metadata(&busy(), &[ended(1)], vec![], None, vec![]);
         assert_eq!(
             one.job_rejection_details.unwrap().context,
             Some(json!({ "executors": 1 }))
         );
-        let two = final_metadata(&busy(), &[ended(1), ended(2)], vec![], None);
+        let two = final_metadata(&busy(), &[ended(1), ended(2)], vec![], None, vec![]);
         let context = two.job_rejection_details.unwrap().context.unwrap();
         assert_eq!(context["attempts"].as_array().unwrap().len(), 2);
         assert_eq!(context["attempts"][0]["ended"], "rejected: busy (at work)");
         assert_eq!(context["reported"]["executors"], 1);
         assert_eq!(two.muster.unwrap().attempt, Some(AttemptId::first_of(job(2))));
+    }
+
+    #[test]
+    fn a_route_tells_each_decision_with_the_end_of_its_attempt() {
+        let ended = |ordinal, outcome| EndedAttempt {
+            ordinal,
+            attempt: AttemptId::first_of(job(1)),
+            miner: miner(1),
+            outcome,
+            stages: Vec::new(),
+        };
+        let decided = |candidates| RouteStep {
+            miner: Some(miner(2)),
+            candidates,
+            ..RouteStep::default()
+        };
+        let done = Outcome::Completed(Box::default());
+        let attempts = [ended(1, busy()), ended(2, done.clone())];
+        let decisions = vec![(1, decided(3)), (2, decided(2)), (3, decided(0))];
+        let told = final_metadata(&done, &attempts, vec![], None, decisions)
+            .muster
+            .unwrap();
+        let ends: Vec<_> = told
+            .route
+            .iter()
+            .map(|step| (step.candidates, step.miner, step.ended.as_deref()))
+            .collect();
+        assert_eq!(
+            ends,
+            [
+                (3, Some(miner(1)), Some("rejected: busy (at work)")),
+                (2, Some(miner(1)), Some("completed")),
+                (0, None, None),
+            ]
+        );
+        // A job that came to nobody tells why.
+        let told = final_metadata(&busy(), &[], vec![], None, vec![(1, decided(0))]);
+        let told = told.muster.unwrap();
+        assert_eq!((told.attempt, told.route.len()), (None, 1));
+        // The newest decisions are told.
+        let many = (1..=40).map(|ordinal| (ordinal, decided(ordinal))).collect();
+        let told = final_metadata(&done, &attempts, vec![], None, many)
+            .muster
+            .unwrap();
+        assert_eq!(
+            (told.route.len(), told.route.last().map(|step| step.candidates)),
+            (MAX_ROUTE_STEPS, Some(40))
+        );
+        assert_eq!(final_metadata(&busy(), &[], vec![], None, vec![]).muster, None);
     }
 }

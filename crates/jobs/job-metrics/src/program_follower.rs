@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use muster_process::SharedClock;
 use muster_protocol::Timestamp;
-use muster_protocol::job::ProgramReport;
+use muster_protocol::job::{MetricName, MetricValue, ProgramReport};
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
@@ -49,6 +49,20 @@ impl ProgramFollower {
     /// Takes the next bytes of the standard output.
     pub fn read_stdout(&self, bytes: &[u8]) {
         self.watch.lock().read_stdout(bytes, self.clock.now());
+    }
+
+    /// How often the program has named this checkpoint.
+    pub fn times_named(&self, checkpoint: &str) -> u32 {
+        self.watch.lock().times_named(checkpoint)
+    }
+
+    /// See [`ProgramWatch::place_of`].
+    pub fn place_of(
+        &self,
+        checkpoint: &str,
+        metric: Option<&MetricName>,
+    ) -> (Option<u64>, Option<u64>, Option<MetricValue>) {
+        self.watch.lock().place_of(checkpoint, metric)
     }
 
     /// Reads the file as it grows and passes each report on with its time, until the program is `over`. The last look

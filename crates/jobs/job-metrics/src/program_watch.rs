@@ -33,8 +33,27 @@ pub struct ProgramWatch {
     samples: VecDeque<(Timestamp, f64)>,
     /// Something has come since the last report.
     is_changed: bool,
+    /// The checkpoints that the program has named.
+    named: BTreeMap<String, NamedCheckpoint>,
+    /// How often any checkpoint was named.
+    namings: u64,
+    /// The most that a forgotten checkpoint was named: one that is named anew counts on from there.
+    forgotten_times: u32,
     second: Second,
     ignored: u64,
+}
+
+/// The most names of checkpoints that are remembered: the newest ones.
+const MAX_NAMED: usize = 1_000;
+
+/// A checkpoint that a program has named.
+#[derive(Clone, Debug, Default)]
+struct NamedCheckpoint {
+    times: u32,
+    /// The number of the naming among all of them when it was last named.
+    naming: u64,
+    /// The state when it was last named.
+    state: ProgressLine,
 }
 
 /// The amount that was read in the second from `began` on.
@@ -57,6 +76,9 @@ impl ProgramWatch {
             own_eta: None,
             samples: VecDeque::new(),
             is_changed: false,
+            named: BTreeMap::new(),
+            namings: 0,
+            forgotten_times: 0,
             second: Second {
                 began: started,
                 searched: 0,
@@ -91,6 +113,25 @@ impl ProgramWatch {
         });
         splitter.pass_over(passed_over);
         self.stdout = splitter;
+    }
+
+    /// A number that grows each time that the program names this checkpoint; 0 if it never has. It is how often, as
+    /// long as no name was forgotten.
+    pub fn times_named(&self, checkpoint: &str) -> u32 {
+        self.named.get(checkpoint).map_or(0, |named| named.times)
+    }
+
+    /// The epoch, the step and the value of a metric when the program last named this checkpoint; the newest ones if it
+    /// has not named it.
+    pub fn place_of(
+        &self,
+        checkpoint: &str,
+        metric: Option<&MetricName>,
+    ) -> (Option<u64>, Option<u64>, Option<MetricValue>) {
+        let named = self.named.get(checkpoint).map(|named| &named.state);
+        let state = named.unwrap_or(&self.state);
+        let value = metric.and_then(|name| state.metrics.get(name).copied());
+        (state.epoch, state.step, value)
     }
 
     /// The state at `now`; `None` if nothing has come since the last report, or nothing at all.
@@ -143,6 +184,31 @@ impl ProgramWatch {
         self.is_changed = true;
         self.add_metrics(read.metrics);
         self.add_sample(now);
+        if let Some(name) = read.checkpoint {
+            self.note_named(name);
+        }
+    }
+
+    /// Notes that a checkpoint was named. With too many names, the one that was named longest ago is forgotten.
+    fn note_named(&mut self, name: String) {
+        if self.named.len() >= MAX_NAMED && !self.named.contains_key(&name) {
+            let oldest = self.named.iter().min_by_key(|(_, named)| named.naming);
+            if let Some(forgotten) = oldest
+                .map(|(name, _)| name.clone())
+                .and_then(|name| self.named.remove(&name))
+            {
+                self.forgotten_times = self.forgotten_times.max(forgotten.times);
+            }
+        }
+        self.namings = self.namings.saturating_add(1);
+        let unknown = NamedCheckpoint {
+            times: self.forgotten_times,
+            ..NamedCheckpoint::default()
+        };
+        let named = self.named.entry(name).or_insert(unknown);
+        named.times = named.times.saturating_add(1);
+        named.naming = self.namings;
+        named.state = self.state.clone();
     }
 
     /// Adds metrics. Names beyond the bound are left out.
@@ -240,6 +306,51 @@ mod tests {
             .metrics
             .get(&name.parse().unwrap())
             .map(|value| value.get())
+    }
+
+    #[test]
+    fn the_newest_names_are_remembered_and_a_forgotten_one_counts_on_when_it_is_named_anew() {
+        let mut watch = watch(&[]);
+        let mut name = |number: usize, second: i64| {
+            let line = format!("{{\"step\":{number},\"checkpoint\":\"c{number}\"}}\n");
+            watch.read_file(line.as_bytes(), at(second));
+            watch.clone()
+        };
+        name(0, 100);
+        for number in 0..=MAX_NAMED {
+            // Only so many lines of a second are read.
+            name(number, 101 + i64::from(number > MAX_NAMED / 2));
+        }
+        let full = name(MAX_NAMED, 103);
+        assert_eq!(full.named.len(), MAX_NAMED);
+        assert_eq!((full.times_named("c0"), full.times_named("c1")), (0, 1));
+        assert_eq!(
+            full.times_named(&format!("c{MAX_NAMED}")),
+            4,
+            "two more than a forgotten one had"
+        );
+        assert_eq!(
+            name(0, 104).times_named("c0"),
+            3,
+            "more than when it was forgotten"
+        );
+    }
+
+    #[test]
+    fn a_checkpoint_has_the_place_where_it_was_named_last() {
+        let mut watch = watch(&[]);
+        let loss = "loss".parse().unwrap();
+        watch.read_file(
+            b"{\"step\":4,\"metrics\":{\"loss\":3.0},\"checkpoint\":\"a\"}\n{\"step\":8,\"checkpoint\":\"b\"}\n{\"step\":9}\n",
+            at(101),
+        );
+        assert_eq!(watch.place_of("a", None), (None, Some(4), None));
+        let (_, step, value) = watch.place_of("b", Some(&loss));
+        assert_eq!((step, value.map(|value| value.get())), (Some(8), Some(3.0)));
+        assert_eq!(watch.place_of("c", None).1, Some(9), "it was not named");
+        watch.read_file(b"{\"step\":12,\"checkpoint\":\"a\"}\n", at(102));
+        assert_eq!(watch.place_of("a", None).1, Some(12));
+        assert_eq!((watch.times_named("a"), watch.times_named("c")), (2, 0));
     }
 
     #[test]

@@ -22,7 +22,12 @@ pub struct ProgressLine {
     pub metrics: BTreeMap<MetricName, MetricValue>,
     /// The seconds until the program expects to end.
     pub eta_s: Option<u64>,
+    /// The name of a checkpoint that is whole now, at most [`MAX_CHECKPOINT_NAME`] bytes.
+    pub checkpoint: Option<String>,
 }
+
+/// The longest name of a checkpoint, in bytes: that of a file.
+pub const MAX_CHECKPOINT_NAME: usize = 255;
 
 /// The reason for which a line, or a part of one, says nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +61,7 @@ pub fn parse(line: &[u8]) -> (ProgressLine, Vec<LineError>) {
             "step" => as_count(value).map(|count| read.step = Some(count)),
             "steps" => as_count(value).map(|count| read.steps = Some(count)),
             "eta_s" => as_count(value).map(|count| read.eta_s = Some(count)),
+            "checkpoint" => as_name(value).map(|name| read.checkpoint = Some(name)),
             "metrics" => value.as_object().map(|metrics| {
                 for (name, value) in metrics {
                     match as_metric(name, value) {
@@ -82,6 +88,13 @@ pub fn parse(line: &[u8]) -> (ProgressLine, Vec<LineError>) {
 fn part_error(name: &str) -> LineError {
     let shown = name.chars().filter(|c| !c.is_control()).take(64);
     LineError::Part(shown.collect())
+}
+
+/// The last name of a path, as programs that know their checkpoints by paths write it.
+fn as_name(value: &Value) -> Option<String> {
+    let name = value.as_str()?.trim_end_matches('/').rsplit('/').next()?;
+    let fits = (1..=MAX_CHECKPOINT_NAME).contains(&name.len()) && !matches!(name, "." | "..");
+    fits.then(|| name.to_owned())
 }
 
 /// A part of one as thousandths, rounded down.
@@ -135,9 +148,16 @@ mod tests {
             steps: Some(1_200),
             metrics: [metric("loss", 0.5), metric("eval/loss", -1.0)].into(),
             eta_s: Some(42),
+            checkpoint: Some("c1".to_owned()),
         };
         assert_eq!(parsed(line), expected);
         assert_eq!(parsed("{}"), ProgressLine::default());
+        assert_eq!(
+            parsed(r#"{"checkpoint":"/checkpoint/step-20/"}"#)
+                .checkpoint
+                .as_deref(),
+            Some("step-20")
+        );
     }
 
     #[test]
@@ -150,6 +170,8 @@ mod tests {
             (r#"{"step":1,"metrics":{"loss":null}}"#, "loss"),
             (r#"{"step":1,"metrics":{"a b":1}}"#, "a b"),
             (r#"{"step":1,"eta_s":1e300}"#, "eta_s"),
+            (r#"{"step":1,"checkpoint":".."}"#, "checkpoint"),
+            (r#"{"step":1,"checkpoint":7}"#, "checkpoint"),
         ] {
             let (read, errors) = parse(line.as_bytes());
             assert_eq!(read.step, Some(1), "{line}");

@@ -16,11 +16,13 @@
 //! first messages after the greeting find their attempt. A message about no registered attempt becomes an
 //! [`UnmatchedMessage`].
 //!
-//! [`ask_miner`] asks a miner for its executors and its main hotkey on a connection of its own; a [`MinerConversation`]
-//! is such a connection for other messages about no attempt.
+//! [`ask_for_signature`] has a receipt signed after its attempt. [`ask_miner`] asks a miner for its executors and its
+//! main hotkey on a connection of its own; a [`MinerConversation`] is such a connection for other messages about no
+//! attempt.
 
 mod attempt_channel;
 mod conversation;
+mod countersign;
 mod questions;
 mod session_state;
 mod session_task;
@@ -40,6 +42,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 pub use attempt_channel::{ChannelEvent, MinerChannel};
 pub use conversation::MinerConversation;
+pub use countersign::ask_for_signature;
 pub use questions::{MinerAnswers, ask_miner};
 use session_state::MinerSession;
 

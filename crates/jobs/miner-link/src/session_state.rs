@@ -399,6 +399,7 @@ pub(crate) fn is_optional(message: &FromMiner) -> bool {
         FromMiner::MusterJobLog(_)
             | FromMiner::MusterJobProgress(_)
             | FromMiner::MusterJobMetrics(_)
+            | FromMiner::MusterCheckpoint(_)
             | FromMiner::MusterMachines(_)
     )
 }

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
@@ -123,10 +124,23 @@ impl Provisioner {
         tracing::error!(attempt = %record.attempt, "a provisioned executor has reached its deadline although its lease goes on; it is released");
     }
 
-    async fn release(&self, held: LockedRecord) {
+    async fn release(&self, mut held: LockedRecord) {
+        let attempt = held.record.attempt;
+        self.call_release(&held).await;
+        if held.has_other_command() {
+            tracing::warn!(%attempt, "a command of an earlier process still works on an executor; it is released again after the command's end");
+            held.wait_for_other_command(&self.clock).await;
+            self.call_release(&held).await;
+        }
+        self.spend.end(attempt, self.clock.now());
+        held.remove();
+    }
+
+    /// Calls the operator's `release` until it succeeds.
+    async fn call_release(&self, held: &LockedRecord) {
         let attempt = held.record.attempt;
         let mut failures = 0_u32;
-        while let Err(error) = self.call(&self.commands.release, &held, &[], None).await {
+        while let Err(error) = self.call(&self.commands.release, held, &[], None).await {
             failures = failures.saturating_add(1);
             if failures < ALARM_AFTER {
                 tracing::warn!(%attempt, error = %Causes(&error), "a provisioned executor could not be released; trying again");
@@ -135,8 +149,6 @@ impl Provisioner {
             }
             self.clock.sleep(RETRY.delay(failures, random_jitter())).await;
         }
-        self.spend.end(attempt, self.clock.now());
-        held.remove();
     }
 
     /// Runs one command to its end.
@@ -204,18 +216,17 @@ impl Provisioner {
             .into_iter()
             .map(|attempt| self.records.path_of(attempt))
             .collect();
-        for path in self.records.paths() {
-            if kept.contains(&path) {
-                continue;
-            }
-            if let Some(held) = self
-                .records
-                .take_over(&path, self.commands.limit, &self.clock)
-                .await
-            {
-                tracing::info!(attempt = %held.record.attempt, "releasing an executor that an earlier process provisioned");
-                self.release(held).await;
-            }
+        let paths = self.records.paths();
+        let left = paths.into_iter().filter(|path| !kept.contains(path));
+        // Each by itself: a command that does not end must not keep the other machines.
+        join_all(left.map(|path| self.release_left(path))).await;
+    }
+
+    async fn release_left(&self, path: PathBuf) {
+        let held = self.records.take_over(&path, self.commands.limit, &self.clock);
+        if let Some(held) = held.await {
+            tracing::info!(attempt = %held.record.attempt, "releasing an executor that an earlier process provisioned");
+            self.release(held).await;
         }
     }
 }

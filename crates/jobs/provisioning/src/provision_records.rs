@@ -2,7 +2,8 @@
 //! its release.
 //!
 //! The file is the standard input of every command that runs for it, and locked meanwhile. A command that outlives a
-//! killed miner keeps the lock, so the next process waits for the command before it releases the executor.
+//! killed miner keeps the lock, so the next process waits for the command before it releases the executor. If the
+//! command takes longer than a command may, the executor is released beside it, and once more after its end.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -44,6 +45,8 @@ pub(crate) struct LockedRecord {
     pub(crate) record: Record,
     path: PathBuf,
     file: File,
+    /// Whether this process holds the lock.
+    is_locked: bool,
 }
 
 impl Record {
@@ -100,7 +103,12 @@ impl Records {
             Ok(file)
         };
         let file = make().map_err(failed)?;
-        Ok(LockedRecord { record, path, file })
+        Ok(LockedRecord {
+            record,
+            path,
+            file,
+            is_locked: true,
+        })
     }
 
     /// The file of an attempt's record, whether or not it exists.
@@ -127,8 +135,8 @@ impl Records {
         paths
     }
 
-    /// Takes a record over once no command works on it, or after `patience`. `None` if the file is no record, or was
-    /// removed meanwhile.
+    /// Takes a record over once no command works on it, or without its lock after `patience`. `None` if the file is no
+    /// record, or was removed meanwhile.
     pub(crate) async fn take_over(
         &self,
         path: &Path,
@@ -136,23 +144,18 @@ impl Records {
         clock: &SharedClock,
     ) -> Option<LockedRecord> {
         let file = OpenOptions::new().read(true).append(true).open(path).ok()?;
-        let until = clock.now().plus(patience);
-        while clock.now() < until {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) => clock.sleep(LOOK).await,
-                Err(TryLockError::Error(error)) => {
-                    tracing::warn!(path = %path.display(), %error, "a record of a provisioned executor cannot be locked");
-                    break;
-                }
-            }
-        }
+        let is_locked = tokio::select! {
+            biased;
+            () = wait_for_lock(&file, path, clock) => true,
+            () = clock.sleep(patience) => false,
+        };
         let text = fs::read(path).ok()?;
         match serde_json::from_slice(&text) {
             Ok(record) => Some(LockedRecord {
                 record,
                 path: path.to_owned(),
                 file,
+                is_locked,
             }),
             // A crash tore it before its command ran: nothing was provisioned.
             Err(error) => {
@@ -164,7 +167,32 @@ impl Records {
     }
 }
 
+/// Waits until no command works on a record, and locks it. A file system without locks is not waited for.
+async fn wait_for_lock(file: &File, path: &Path, clock: &SharedClock) {
+    loop {
+        match file.try_lock() {
+            Ok(()) => return,
+            Err(TryLockError::WouldBlock) => clock.sleep(LOOK).await,
+            Err(TryLockError::Error(error)) => {
+                tracing::warn!(path = %path.display(), %error, "a record of a provisioned executor cannot be locked");
+                return;
+            }
+        }
+    }
+}
+
 impl LockedRecord {
+    /// Whether a command of an earlier process may still work on it.
+    pub(crate) const fn has_other_command(&self) -> bool {
+        !self.is_locked
+    }
+
+    /// Waits until the command of the earlier process has ended.
+    pub(crate) async fn wait_for_other_command(&mut self, clock: &SharedClock) {
+        wait_for_lock(&self.file, &self.path, clock).await;
+        self.is_locked = true;
+    }
+
     /// A handle for a command's standard input, which keeps the lock for as long as the command lives.
     pub(crate) fn share(&self) -> io::Result<File> {
         self.file.try_clone()

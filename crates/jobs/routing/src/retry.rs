@@ -18,6 +18,9 @@ pub struct RetryContext {
     /// Whether the user knows the address of a streaming job. Another attempt would have another address, and a status
     /// is not reported twice.
     pub address_told: bool,
+    /// Of a job that leaves checkpoints: whether another attempt may go on from what the last one left, by its own
+    /// rules. `None` for any other job, and if the last attempt never had an executor.
+    pub goes_on: Option<bool>,
 }
 
 /// The step after an attempt.
@@ -59,8 +62,19 @@ pub fn next_step(outcome: &Outcome, context: RetryContext) -> NextStep {
     if context.cancelled {
         return NextStep::Report(ReportReason::Cancelled);
     }
+    // A job with checkpoints knows failures of its program that another attempt mends, and others that none does.
     let users = match outcome {
         Outcome::Completed(_) => return NextStep::Report(ReportReason::Done),
+        Outcome::Failed(_) | Outcome::Rejected(_) | Outcome::HordeFailed(_)
+            if context.goes_on == Some(true) =>
+        {
+            false
+        }
+        Outcome::Failed(_) | Outcome::Rejected(_) | Outcome::HordeFailed(_)
+            if context.goes_on == Some(false) =>
+        {
+            true
+        }
         // A failing program fails at every miner; audits, not retries, find a miner that lies about it.
         Outcome::Failed(_) => true,
         // The user's signature was checked on admission: a miner's rejection is about us.
@@ -104,6 +118,7 @@ mod tests {
         image_elsewhere: false,
         cancelled: false,
         address_told: false,
+        goes_on: None,
     };
 
     fn horde(reason: HordeFailureReason, fault: Option<&str>) -> Outcome {
@@ -182,6 +197,33 @@ mod tests {
         );
         let done = Outcome::Completed(Box::default());
         assert_eq!(next_step(&done, FIRST), NextStep::Report(ReportReason::Done));
+    }
+
+    #[test]
+    fn a_job_with_checkpoints_goes_on_by_its_own_rules() {
+        let saved = Outcome::cancelled(JobStage::Execution, "");
+        let lost = horde(HordeFailureReason::ExecutorDisconnected, None);
+        let with = |goes_on, attempts| RetryContext {
+            goes_on: Some(goes_on),
+            attempts,
+            ..FIRST
+        };
+        for outcome in [&saved, &lost] {
+            assert_eq!(next_step(outcome, with(true, 1)), NextStep::TryAnother);
+            assert_eq!(
+                next_step(outcome, with(false, 1)),
+                NextStep::Report(ReportReason::UsersFault)
+            );
+            assert_eq!(
+                next_step(outcome, with(true, 3)),
+                NextStep::Report(ReportReason::OutOfAttempts)
+            );
+        }
+        let done = Outcome::Completed(Box::default());
+        assert_eq!(
+            next_step(&done, with(true, 1)),
+            NextStep::Report(ReportReason::Done)
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use muster_protocol::wire::route::{ExclusionCount, RouteStep};
 use muster_protocol::{
     Digest, ExecutorClass, Feature, FeatureSet, Hotkey, JobId, Manifest, MinerKey, Timestamp,
 };
@@ -212,7 +213,26 @@ impl RouteCost {
         ];
         costs.into_iter().fold(0, u32::saturating_add)
     }
+
+    /// The drawbacks that cost anything, in words for a job's user.
+    fn drawbacks(&self) -> Vec<String> {
+        let costly = DRAWBACKS.iter().filter(|(cost, _)| cost(self) > 0);
+        costly.map(|(_, words)| (*words).to_owned()).collect()
+    }
 }
+
+/// A part of what a route costs.
+type CostPart = fn(&RouteCost) -> u32;
+
+/// The drawbacks in words for a job's user, each with its cost.
+const DRAWBACKS: [(CostPart, &str); 6] = [
+    (|cost| cost.record, "it failed or excused itself lately"),
+    (|cost| cost.load, "some of its executors are at work"),
+    (|cost| cost.image, "the image is not known to be there"),
+    (|cost| cost.inputs, "the inputs are not known to be there"),
+    (|cost| cost.fairness, "it got many jobs lately"),
+    (|cost| cost.newcomer, "it has proven no executor of the class yet"),
+];
 
 /// A miner that may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -277,6 +297,33 @@ pub struct ExclusionGroup {
 
 /// Candidates that a stored decision lists.
 const MAX_KEPT: usize = 16;
+
+impl RouteDecision {
+    /// The decision as the job's user is told of it, without an attempt. It names no miner but the one that was asked.
+    pub fn tell(&self) -> RouteStep {
+        let listed = u32::try_from(self.candidates.len()).unwrap_or(u32::MAX);
+        let chosen = self.candidates.first().filter(|_| self.chosen.is_some());
+        // The validator itself is no miner.
+        let miners = self
+            .excluded
+            .iter()
+            .filter(|group| group.reason != Exclusion::OwnHotkey);
+        let count = |group: &ExclusionGroup| ExclusionCount {
+            reason: group.reason.to_string(),
+            miners: u32::try_from(group.uids.len()).unwrap_or(u32::MAX),
+        };
+        let step = RouteStep {
+            miner: self.chosen,
+            candidates: listed.saturating_add(self.more),
+            drawbacks: chosen
+                .map(|candidate| candidate.cost.drawbacks())
+                .unwrap_or_default(),
+            excluded: miners.map(count).collect(),
+            ..RouteStep::default()
+        };
+        step.bounded()
+    }
+}
 
 impl Route {
     /// The exclusions in the form that a rejection's context carries to the user.

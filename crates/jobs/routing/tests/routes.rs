@@ -177,6 +177,20 @@ fn every_exclusion_names_its_reason() {
         serde_json::from_str::<muster_routing::RouteDecision>(&text).unwrap(),
         decision
     );
+    // The user is told of the miner that was asked, and of no other one.
+    let told = decision.tell();
+    assert_eq!((told.miner, told.candidates), (Some(miner(7)), 1));
+    assert_eq!(told.drawbacks, ["the image is not known to be there"]);
+    assert_eq!(
+        told.excluded.iter().map(|excluded| excluded.miners).sum::<u32>(),
+        8
+    );
+    let text = serde_json::to_string(&told).unwrap();
+    assert!(!text.contains(&miner(4).to_string()), "{text}");
+    assert!(
+        text.contains(r#"{"reason":"no axon on the chain","miners":1}"#),
+        "{text}"
+    );
 }
 
 #[test]

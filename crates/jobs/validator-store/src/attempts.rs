@@ -9,15 +9,14 @@ use muster_job_messages::pay::{USUAL_OF, WorkedAttempt};
 use muster_protocol::job::{Attempt, ImageFetchFailure, Outcome};
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason};
 use muster_protocol::wire::facilitator::StatusMetadata;
+use muster_protocol::wire::route::RouteStep;
 use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
 use muster_routing::{AttemptMark, RouteDecision};
+use muster_store::columns::{json_column, parse_column, read_column, time_column, to_signed, to_unsigned};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{
-    Draft, Result, Store, column, corrupt, parse_column, parse_json, query_error, text_of, time_column,
-    to_signed, to_unsigned,
-};
+use super::{Draft, Result, Store, corrupt, query_error, text_of};
 
 /// One attempt of a job, on one miner.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +35,8 @@ pub struct StoredAttempt {
     pub machine: Attempt,
     /// When the attempt began.
     pub started_at: Timestamp,
+    /// Whether it has left a checkpoint that was kept.
+    pub has_checkpoint: bool,
 }
 
 impl StoredAttempt {
@@ -277,10 +278,22 @@ impl Store {
             Ok(RouteView {
                 ordinal: ordinal(row)?,
                 decided_at: time_column(row, "decided_at")?,
-                decision: parse_json(row, "decision")?,
+                decision: json_column(row, "decision")?,
             })
         };
         rows.iter().map(read).collect()
+    }
+
+    /// The decisions about a job as its user is told of them, each with the number of its attempt.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn told_routes(&self, job: JobId) -> Result<Vec<(u32, RouteStep)>> {
+        let routes = self.routes_of(job).await?;
+        Ok(routes
+            .iter()
+            .map(|route| (route.ordinal, route.decision.tell()))
+            .collect())
     }
 
     /// Attempts that are under way, or ended since `ended`, or began since `started`.
@@ -299,9 +312,9 @@ impl Store {
         .await
         .map_err(query_error("read what miners did lately"))?;
         let group = |row| {
-            let word: Option<String> = column(row, "mark")?;
-            let started: i64 = column(row, "started_s")?;
-            let ended: Option<i64> = column(row, "ended_s")?;
+            let word: Option<String> = read_column(row, "mark")?;
+            let started: i64 = read_column(row, "started_s")?;
+            let ended: Option<i64> = read_column(row, "ended_s")?;
             let mark = word
                 .as_deref()
                 .and_then(AttemptMark::from_word)
@@ -311,7 +324,7 @@ impl Store {
                 class: parse_column(row, "class")?,
                 started_at: Timestamp::from_secs(started),
                 ended: ended.map(|at| (Timestamp::from_secs(at), mark)),
-                count: to_unsigned(column(row, "alike")?),
+                count: to_unsigned(read_column(row, "alike")?),
             })
         };
         rows.iter().map(group).collect()
@@ -334,7 +347,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(query_error("count offers"))?;
-        let number = |row, name| Ok(u32::try_from(to_unsigned(column(row, name)?)).unwrap_or(u32::MAX));
+        let number = |row, name| Ok(u32::try_from(to_unsigned(read_column(row, name)?)).unwrap_or(u32::MAX));
         let count = |row| {
             Ok(OfferCount {
                 miner: parse_column(row, "miner")?,
@@ -363,7 +376,7 @@ impl Store {
         let worked = |row| {
             Ok(WorkedAttempt {
                 coldkey: parse_column(row, "coldkey")?,
-                took_us: to_unsigned(column(row, "worked_us")?),
+                took_us: to_unsigned(read_column(row, "worked_us")?),
             })
         };
         rows.iter().map(worked).collect()
@@ -371,7 +384,7 @@ impl Store {
 
     pub(super) async fn attempts_of(&self, job: JobId) -> Result<Vec<StoredAttempt>> {
         let rows = sqlx::query(
-            "SELECT attempt_id, ordinal, miner, uid, address, machine, started_at FROM attempts WHERE job_id = $1 ORDER BY ordinal",
+            "SELECT attempt_id, ordinal, miner, uid, address, machine, started_at, kept FROM attempts WHERE job_id = $1 ORDER BY ordinal",
         )
         .bind(job.to_string())
         .fetch_all(&self.pool)
@@ -386,7 +399,7 @@ impl Store {
     /// The database fails.
     pub async fn attempt(&self, attempt: AttemptId) -> Result<Option<StoredAttempt>> {
         let row = sqlx::query(
-            "SELECT attempt_id, ordinal, miner, uid, address, machine, started_at FROM attempts WHERE attempt_id = $1",
+            "SELECT attempt_id, ordinal, miner, uid, address, machine, started_at, kept FROM attempts WHERE attempt_id = $1",
         )
         .bind(attempt.to_string())
         .fetch_optional(&self.pool)
@@ -436,18 +449,19 @@ impl Draft<'_> {
 }
 
 fn ordinal(row: &AnyRow) -> Result<u32> {
-    Ok(u32::try_from(to_unsigned(column(row, "ordinal")?)).unwrap_or(u32::MAX))
+    Ok(u32::try_from(to_unsigned(read_column(row, "ordinal")?)).unwrap_or(u32::MAX))
 }
 
 pub(super) fn read(row: &AnyRow) -> Result<StoredAttempt> {
-    let uid = u16::try_from(to_unsigned(column(row, "uid")?)).map_err(|error| corrupt("uid", &error))?;
+    let uid = u16::try_from(to_unsigned(read_column(row, "uid")?)).map_err(|error| corrupt("uid", &error))?;
     Ok(StoredAttempt {
         id: parse_column(row, "attempt_id")?,
         ordinal: ordinal(row)?,
         miner: parse_column(row, "miner")?,
         uid: Uid(uid),
         address: parse_column(row, "address")?,
-        machine: parse_json(row, "machine")?,
+        machine: json_column(row, "machine")?,
         started_at: time_column(row, "started_at")?,
+        has_checkpoint: read_column::<i64>(row, "kept")? != 0,
     })
 }

@@ -1,13 +1,11 @@
 //! The verdicts about miners' streamed answers that count in this validator's scores, or did.
 
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_store::columns::{json_column, parse_column, read_column, time_column, to_signed, to_unsigned};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{
-    Draft, Result, Store, column, corrupt, parse_column, parse_json, query_error, text_of, time_column,
-    to_signed, to_unsigned,
-};
+use super::{Draft, Result, Store, corrupt, query_error, text_of};
 
 /// How a verdict came to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -71,6 +69,26 @@ pub struct AdoptedAudit {
     pub through_bucket: u64,
 }
 
+/// SQL: whether verdict `b` takes the place of the earlier verdict `a` about the same coldkey and model. Only
+/// `consistent` lifts a conviction: a later verdict of its author that says less leaves it as it is. A verdict of an
+/// unknown author goes with the next one of anybody that counts, and the operator's order goes before all.
+macro_rules! takes_the_place {
+    () => {
+        "(b.origin = 'operator' OR ((b.author = a.author OR a.author = '') \
+         AND (b.verdict IN ('consistent', 'convicted') OR (b.verdict = 'suspect' AND a.verdict <> 'convicted'))))"
+    };
+}
+pub(crate) use takes_the_place;
+
+/// SQL: whether verdict `a` says anything about its coldkey. Verdicts that are unproven or weak are kept as a record of
+/// the audit, and never count.
+macro_rules! says_something {
+    () => {
+        "a.verdict IN ('consistent', 'suspect', 'convicted')"
+    };
+}
+pub(crate) use says_something;
+
 impl Draft<'_> {
     /// Adds a verdict with its bundle. One that is there already becomes the newest.
     pub(super) fn add_audit(&mut self, audit: &AdoptedAudit, bundle: &str) {
@@ -125,20 +143,23 @@ impl Store {
         rows.iter().map(audit_from).collect()
     }
 
-    /// The verdicts that count on this chain: of each author the newest about a coldkey and a model, unless the
-    /// operator adopted another one later. A verdict of an unknown author counts until there is a newer one.
+    /// The verdicts that count on this chain: of each author the newest about a coldkey and a model that says anything,
+    /// unless the operator adopted another one later. A conviction counts until its author finds the coldkey
+    /// `consistent`. A verdict of an unknown author counts until there is a newer one.
     ///
     /// # Errors
     /// The database fails.
     pub async fn counting_audits(&self) -> Result<Vec<AdoptedAudit>> {
-        let rows = sqlx::query(
+        let rows = sqlx::query(concat!(
             "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
-             a.through_bucket FROM audit_verdicts AS a WHERE a.genesis = $1 AND NOT EXISTS \
-             (SELECT 1 FROM audit_verdicts AS b \
-             WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model \
-             AND (b.author = a.author OR a.author = '' OR b.origin = 'operator') AND (b.adopted_at > a.adopted_at OR (b.adopted_at = a.adopted_at AND b.digest > a.digest))) \
+             a.through_bucket FROM audit_verdicts AS a WHERE a.genesis = $1 AND ",
+            says_something!(),
+            " AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
+             WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND ",
+            takes_the_place!(),
+            " AND (b.adopted_at > a.adopted_at OR (b.adopted_at = a.adopted_at AND b.digest > a.digest))) \
              ORDER BY a.coldkey, a.model, a.author",
-        )
+        ))
         .bind(self.chain().genesis)
         .fetch_all(&self.pool)
         .await
@@ -146,28 +167,31 @@ impl Store {
         rows.iter().map(audit_from).collect()
     }
 
-    /// The newest verdict that a validator made about each coldkey and model, with the length of its bundle in bytes,
-    /// at most `limit`.
+    /// The newest verdict that a validator made about each coldkey and model and that counts, with the length of its
+    /// bundle in bytes, at most `limit`.
     ///
     /// # Errors
     /// The database fails.
     pub async fn shown_audits(&self, author: ValidatorKey, limit: u32) -> Result<Vec<(AdoptedAudit, u64)>> {
-        let rows = sqlx::query(
+        let rows = sqlx::query(concat!(
             "SELECT a.digest, a.coldkey, a.miners, a.model, a.verdict, a.quality, a.adopted_at, a.origin, a.author, \
              a.through_bucket, CAST(LENGTH(a.body) AS BIGINT) AS length FROM audit_verdicts AS a \
-             WHERE a.genesis = $1 AND a.author = $2 AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
-             WHERE b.genesis = a.genesis AND b.author = a.author AND b.coldkey = a.coldkey AND b.model = a.model \
-             AND (b.through_bucket > a.through_bucket OR (b.through_bucket = a.through_bucket \
+             WHERE a.genesis = $1 AND a.author = $2 AND ",
+            says_something!(),
+            " AND NOT EXISTS (SELECT 1 FROM audit_verdicts AS b \
+             WHERE b.genesis = a.genesis AND b.author = a.author AND b.coldkey = a.coldkey AND b.model = a.model AND ",
+            takes_the_place!(),
+            " AND (b.through_bucket > a.through_bucket OR (b.through_bucket = a.through_bucket \
              AND (b.adopted_at > a.adopted_at OR (b.adopted_at = a.adopted_at AND b.digest > a.digest))))) \
              ORDER BY a.adopted_at DESC, a.digest LIMIT $3",
-        )
+        ))
         .bind(self.chain().genesis)
         .bind(author.to_string())
         .bind(i64::from(limit))
         .fetch_all(&self.pool)
         .await
         .map_err(query_error("list the verdicts of a validator"))?;
-        let read = |row: &AnyRow| Ok((audit_from(row)?, to_unsigned(column(row, "length")?)));
+        let read = |row: &AnyRow| Ok((audit_from(row)?, to_unsigned(read_column(row, "length")?)));
         rows.iter().map(read).collect()
     }
 
@@ -182,26 +206,26 @@ impl Store {
             .fetch_optional(&self.pool)
             .await
             .map_err(query_error("read an adopted bundle"))?;
-        row.map(|row| column(&row, "body")).transpose()
+        row.map(|row| read_column(&row, "body")).transpose()
     }
 }
 
 fn audit_from(row: &AnyRow) -> Result<AdoptedAudit> {
-    let (origin, author): (String, String) = (column(row, "origin")?, column(row, "author")?);
+    let (origin, author): (String, String) = (read_column(row, "origin")?, read_column(row, "author")?);
     let origin = AuditOrigin::ALL.into_iter().find(|one| one.name() == origin);
     Ok(AdoptedAudit {
         digest: parse_column(row, "digest")?,
         coldkey: parse_column(row, "coldkey")?,
-        miners: parse_json(row, "miners")?,
-        model: column(row, "model")?,
-        verdict: column(row, "verdict")?,
-        quality_per_mille: u16::try_from(to_unsigned(column(row, "quality")?)).unwrap_or(u16::MAX),
+        miners: json_column(row, "miners")?,
+        model: read_column(row, "model")?,
+        verdict: read_column(row, "verdict")?,
+        quality_per_mille: u16::try_from(to_unsigned(read_column(row, "quality")?)).unwrap_or(u16::MAX),
         adopted_at: time_column(row, "adopted_at")?,
         origin: origin.ok_or_else(|| corrupt("origin", &"no origin of a verdict"))?,
         author: match author.as_str() {
             "" => None,
             author => Some(author.parse().map_err(|error| corrupt("author", &error))?),
         },
-        through_bucket: to_unsigned(column(row, "through_bucket")?),
+        through_bucket: to_unsigned(read_column(row, "through_bucket")?),
     })
 }

@@ -2,9 +2,10 @@
 
 use muster_chain::BlockNumber;
 use muster_protocol::{Hotkey, Rao, Timestamp};
+use muster_store::columns::{parse_column, read_column, to_signed, to_unsigned};
 use muster_subnet_view::burn_reading::BlockRun;
 
-use super::{Result, Store, column, parse_column, query_error, to_signed, to_unsigned};
+use super::{Result, Store, query_error};
 
 /// The rao that an account paid into the burn account in one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,8 @@ impl Store {
         .map_err(query_error("read how far burns were read"))?;
         row.map(|row| {
             Ok(BlockRun {
-                first: BlockNumber(to_unsigned(column(&row, "first_block")?)),
-                last: BlockNumber(to_unsigned(column(&row, "last_block")?)),
+                first: BlockNumber(to_unsigned(read_column(&row, "first_block")?)),
+                last: BlockNumber(to_unsigned(read_column(&row, "last_block")?)),
             })
         })
         .transpose()
@@ -112,9 +113,9 @@ impl Store {
         .map_err(query_error("read the burns of a cycle"))?;
         let burned = |row| {
             Ok(BurnedTransfer {
-                block: BlockNumber(to_unsigned(column(row, "block")?)),
+                block: BlockNumber(to_unsigned(read_column(row, "block")?)),
                 payer: parse_column(row, "payer")?,
-                amount: Rao(to_unsigned(column(row, "amount")?)),
+                amount: Rao(to_unsigned(read_column(row, "amount")?)),
             })
         };
         rows.iter().map(burned).collect()

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use muster_chain::BlockNumber;
 use muster_protocol::{Digest, Hotkey, MinerKey, Rao, Timestamp};
+use muster_store::columns::{
+    parse_column, read_column, time_column, time_column_option, to_signed, to_unsigned,
+};
 use sqlx::any::AnyRow;
 
-use super::{
-    Result, Store, column, corrupt, parse_column, query_error, time_column, time_column_option, to_signed,
-    to_unsigned,
-};
+use super::{Result, Store, corrupt, query_error};
 
 /// How far the book of the collateral account reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +223,7 @@ impl Store {
         .await
         .map_err(query_error("add up the slashes"))?;
         rows.iter()
-            .map(|row| Ok((column(row, "account")?, Rao(number(row, "amount")?))))
+            .map(|row| Ok((read_column(row, "account")?, Rao(number(row, "amount")?))))
             .collect()
     }
 
@@ -322,23 +322,23 @@ impl Store {
 }
 
 fn read_slash(row: &AnyRow) -> Result<StoredSlash> {
-    let state: String = column(row, "state")?;
+    let state: String = read_column(row, "state")?;
     Ok(StoredSlash {
         evidence: parse_column(row, "evidence")?,
         miner: parse_column(row, "miner")?,
-        source: column(row, "source")?,
-        account: column(row, "account")?,
+        source: read_column(row, "source")?,
+        account: read_column(row, "account")?,
         amount: Rao(number(row, "amount")?),
-        md5: column(row, "md5")?,
-        url: column(row, "url")?,
-        plan: column(row, "plan")?,
+        md5: read_column(row, "md5")?,
+        url: read_column(row, "url")?,
+        plan: read_column(row, "plan")?,
         state: SlashState::parse(&state)?,
-        reference: column(row, "reference")?,
+        reference: read_column(row, "reference")?,
         created_at: time_column(row, "created_at")?,
         ended_at: time_column_option(row, "ended_at")?,
     })
 }
 
 fn number(row: &AnyRow, name: &'static str) -> Result<u64> {
-    column(row, name).map(to_unsigned)
+    read_column(row, name).map(to_unsigned)
 }

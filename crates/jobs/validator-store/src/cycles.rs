@@ -3,13 +3,11 @@
 use muster_chain::{BlockNumber, PendingReveal};
 use muster_protocol::{Digest, Timestamp};
 use muster_scoring::Scores;
+use muster_store::columns::{json_column, read_column, time_column, to_signed, to_unsigned};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{
-    Result, Store, column, corrupt, parse_json, parse_json_option, query_error, text_of, time_column,
-    to_signed, to_unsigned,
-};
+use super::{Result, Store, corrupt, parse_json_option, query_error, text_of};
 
 /// The state of a scored cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -260,7 +258,7 @@ impl Store {
         .fetch_one(&self.pool)
         .await
         .map_err(query_error("read the cycles"))?;
-        let last: Option<i64> = column(&row, "last")?;
+        let last: Option<i64> = read_column(&row, "last")?;
         Ok(last.map(|last| BlockNumber(to_unsigned(last))))
     }
 
@@ -274,7 +272,7 @@ impl Store {
             .fetch_one(&self.pool)
             .await
             .map_err(query_error("read the cycles"))?;
-        let last: Option<i64> = column(&row, "last")?;
+        let last: Option<i64> = read_column(&row, "last")?;
         Ok(last.map(|last| BlockNumber(to_unsigned(last))))
     }
 
@@ -333,21 +331,21 @@ impl Store {
 }
 
 fn read(row: &AnyRow) -> Result<StoredCycle> {
-    let state: String = column(row, "state")?;
+    let state: String = read_column(row, "state")?;
     let known = CycleState::ALL.into_iter().find(|known| known.as_str() == state);
     Ok(StoredCycle {
-        number: to_unsigned(column(row, "number")?),
-        first_block: to_unsigned(column(row, "first_block")?),
-        last_block: to_unsigned(column(row, "last_block")?),
+        number: to_unsigned(read_column(row, "number")?),
+        first_block: to_unsigned(read_column(row, "first_block")?),
+        last_block: to_unsigned(read_column(row, "last_block")?),
         state: known.ok_or_else(|| corrupt("state", &state))?,
-        scores: parse_json(row, "scores")?,
-        weights: parse_json(row, "weights")?,
+        scores: json_column(row, "scores")?,
+        weights: json_column(row, "weights")?,
         reveal: parse_json_option(row, "reveal")?,
-        error: column(row, "error")?,
-        snapshot: column::<Option<String>>(row, "snapshot")?
+        error: read_column(row, "error")?,
+        snapshot: read_column::<Option<String>>(row, "snapshot")?
             .map(|text| text.parse().map_err(|error| corrupt("snapshot", &error)))
             .transpose()?,
-        at_block: to_unsigned(column(row, "at_block")?),
+        at_block: to_unsigned(read_column(row, "at_block")?),
         changed_at: time_column(row, "changed_at")?,
     })
 }

@@ -5,7 +5,8 @@ use muster_protocol::receipt::FinishedReceipt;
 use muster_protocol::{ExecutorClass, MinerKey, ReceiptKind};
 use muster_scoring::EpochFacts;
 
-use super::{Result, Store, column, parse_column, parse_json, query_error, text_of, to_signed, to_unsigned};
+use super::{Result, Store, query_error, text_of};
+use muster_store::columns::{json_column, parse_column, read_column, to_signed, to_unsigned};
 
 /// The blocks that one of this validator's receipts named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,11 +63,11 @@ impl Store {
         .map_err(query_error("read the epochs"))?;
         let facts = |row| {
             Ok(EpochFacts {
-                first_block: to_unsigned(column(row, "first_block")?),
-                first_ms: to_unsigned(column(row, "first_ms")?),
-                block_ms: to_unsigned(column(row, "block_ms")?),
-                permitted: parse_json(row, "permitted")?,
-                proven: parse_json(row, "proven")?,
+                first_block: to_unsigned(read_column(row, "first_block")?),
+                first_ms: to_unsigned(read_column(row, "first_ms")?),
+                block_ms: to_unsigned(read_column(row, "block_ms")?),
+                permitted: json_column(row, "permitted")?,
+                proven: json_column(row, "proven")?,
             })
         };
         rows.iter().map(facts).collect()
@@ -88,7 +89,7 @@ impl Store {
         .await
         .map_err(query_error("read which blocks receipts named"))?;
         let named = |row| {
-            let receipt: FinishedReceipt = parse_json(row, "payload")?;
+            let receipt: FinishedReceipt = json_column(row, "payload")?;
             Ok(NamedBlocks {
                 miner: receipt.miner_hotkey,
                 class: parse_column(row, "class")?,

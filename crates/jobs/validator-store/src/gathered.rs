@@ -9,12 +9,10 @@ use muster_protocol::{Digest, Receipt, ReceiptKind, ReceiptPayload, Timestamp, V
 use muster_receipts::check::digest;
 use muster_receipts::{PageCursor, PageSource, ReceiptKey, ReceiptRejection, RejectionReason, key_of};
 use muster_scoring::PaidReceipt;
+use muster_store::columns::{json_column, parse_column, read_column, time_column, to_signed, to_unsigned};
 use serde::Serialize;
 
-use super::{
-    Result, Store, column, parse_column, parse_json, parse_json_option, query_error, text_of, time_column,
-    to_signed, to_unsigned,
-};
+use super::{Result, Store, parse_json_option, query_error, text_of};
 
 /// The result of reading on in one page of one party.
 #[derive(Debug)]
@@ -62,13 +60,13 @@ impl Store {
         let mut pages = BTreeMap::<PageSource, BTreeMap<i64, PageCursor>>::new();
         for row in &rows {
             let cursor = PageCursor {
-                offset: to_unsigned(column(row, "next_byte")?),
-                settled: column::<i64>(row, "settled")? != 0,
+                offset: to_unsigned(read_column(row, "next_byte")?),
+                settled: read_column::<i64>(row, "settled")? != 0,
             };
             pages
                 .entry(parse_column(row, "miner")?)
                 .or_default()
-                .insert(column(row, "page")?, cursor);
+                .insert(read_column(row, "page")?, cursor);
         }
         Ok(pages)
     }
@@ -197,10 +195,10 @@ impl Store {
         let view = |row| {
             Ok(RefusedView {
                 source: parse_column(row, "miner")?,
-                reason: column(row, "reason")?,
-                refused: to_unsigned(column(row, "refused")?),
+                reason: read_column(row, "reason")?,
+                refused: to_unsigned(read_column(row, "refused")?),
                 last_at: time_column(row, "last_at")?,
-                example: column(row, "example")?,
+                example: read_column(row, "example")?,
             })
         };
         rows.iter().map(view).collect()
@@ -215,7 +213,7 @@ impl Store {
             .fetch_one(&self.pool)
             .await
             .map_err(query_error("count gathered receipts"))?;
-        column(&row, "kept").map(to_unsigned)
+        read_column(&row, "kept").map(to_unsigned)
     }
 
     pub(super) async fn others_finished_between(
@@ -244,7 +242,7 @@ impl Store {
                 Some(ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_)) | None => None,
             };
             Ok(PaidReceipt {
-                receipt: parse_json(row, "payload")?,
+                receipt: json_column(row, "payload")?,
                 class,
             })
         };

@@ -3,11 +3,12 @@
 use muster_job_messages::report::{describe, fault_of};
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::{AttemptId, JobId, JobStatus, MinerKey, Timestamp};
+use muster_store::columns::{parse_column, read_column, time_column, time_column_option};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::attempts::StoredAttempt;
-use super::{Result, Store, column, parse_column, query_error, time_column, time_column_option};
+use super::{Result, Store, query_error};
 
 /// A job as the operator sees it.
 #[derive(Clone, Debug, Serialize)]
@@ -116,7 +117,7 @@ impl Store {
         let mut jobs = Vec::with_capacity(rows.len());
         for row in &rows {
             let job = parse_column(row, "job_id")?;
-            let status: String = column(row, "status")?;
+            let status: String = read_column(row, "status")?;
             // One at a time, since results are large.
             let outcome = self.outcome(job).await?;
             jobs.push(JobView {

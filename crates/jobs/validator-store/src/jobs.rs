@@ -7,10 +7,8 @@ use muster_routing::admission::PriorRequest;
 use muster_routing::budget::{AccountUse, BudgetedAccount};
 
 use super::attempts::{NewAttempt, StoredAttempt};
-use super::{
-    Draft, Result, Store, StoreError, column, corrupt, parse_column, parse_json_option, query_error, text_of,
-    time_column, time_column_option,
-};
+use super::{Draft, Result, Store, StoreError, corrupt, parse_json_option, query_error, text_of};
+use muster_store::columns::{parse_column, read_column, time_column, time_column_option};
 
 /// A stored job.
 #[derive(Clone, Debug)]
@@ -120,7 +118,7 @@ impl Store {
             .await
             .map_err(query_error("count the jobs of an account"))?;
         let count = |name: &'static str| {
-            Ok::<_, StoreError>(u64::try_from(column::<i64>(&row, name)?).unwrap_or_default())
+            Ok::<_, StoreError>(u64::try_from(read_column::<i64>(&row, name)?).unwrap_or_default())
         };
         Ok(AccountUse {
             account_open: count("account_open")?,
@@ -222,7 +220,7 @@ impl Store {
             .fetch_optional(&self.pool)
             .await
             .map_err(query_error("read a job's status"))?;
-        let status = row.map(|row| column::<String>(&row, "status")).transpose()?;
+        let status = row.map(|row| read_column::<String>(&row, "status")).transpose()?;
         Ok(status.map(|status| JobStatus::from_wire(&status)))
     }
 
@@ -237,7 +235,7 @@ impl Store {
             .await
             .map_err(query_error("read a job"))?;
         let Some(row) = row else { return Ok(None) };
-        let frame: String = column(&row, "request")?;
+        let frame: String = read_column(&row, "request")?;
         let request = serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?;
         Ok(Some(StoredJob {
             request,

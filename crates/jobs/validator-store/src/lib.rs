@@ -8,12 +8,15 @@
 mod attempts;
 mod audits;
 mod burns;
+mod checkpoints;
 mod collateral;
 mod cycles;
 mod epochs;
+mod final_report;
 mod gathered;
 mod job_views;
 mod jobs;
+mod ledger;
 mod main_hotkeys;
 mod open_jobs;
 mod outbox;
@@ -31,14 +34,15 @@ use std::sync::atomic::AtomicI64;
 
 use muster_chain::BlockNumber;
 use muster_protocol::Timestamp;
+use muster_store::columns::read_column;
 use muster_store::group_commit::{GroupLimits, TransactionGuard, WriteCounts};
 use muster_store::{Script, StoreError, Write, Writer, begin, migrate, migrator, open};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 use sqlx::migrate::Migrator;
-use sqlx::{Any, AnyPool, Row};
 use tokio::sync::watch;
 
 pub use attempts::{
@@ -46,12 +50,15 @@ pub use attempts::{
 };
 pub use audits::{AdoptedAudit, AuditOrigin};
 pub use burns::BurnedTransfer;
+pub use checkpoints::{AttemptBeginning, StoredCheckpoint};
 pub use collateral::{BookedTransfers, SlashState, StoredBalance, StoredBook, StoredSlash};
 pub use cycles::{CycleState, StoredCycle};
 pub use epochs::NamedBlocks;
+pub use final_report::ended_attempts;
 pub use gathered::{GatheredPage, RefusedView};
 pub use job_views::{AttemptView, JobView, OutcomeView};
 pub use jobs::{JobAdmission, StoredJob};
+pub use ledger::restore_ledger;
 pub use muster_facilitator_link::StatusUpdate;
 pub use muster_job_messages::IssuedReceipt;
 pub use muster_subnet_view::burn_reading::BlockRun;
@@ -60,6 +67,7 @@ pub use queue::StoredWaitingJob;
 pub use receipt_lines::ReceiptPage;
 pub use receipts::{ReceiptView, SessionWork};
 pub use sightings::{Contradiction, SeenStatement};
+pub use snapshots::genesis_digest;
 pub use statements::StoredStatement;
 pub use verdict_exchange::{
     AuditOffer, AuthorTally, OfferState, OfferedVerdict, StoredEndorsement, StoredSelfTest,
@@ -121,6 +129,32 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             28,
             "spot checks",
             include_str!("../migrations/0028_spot_checks.sql"),
+        ),
+        (
+            29,
+            "checkpoints",
+            include_str!("../migrations/0029_checkpoints.sql"),
+        ),
+        (31, "false ids", include_str!("../migrations/0031_false_ids.sql")),
+        (
+            32,
+            "missing answers",
+            include_str!("../migrations/0032_missing_answers.sql"),
+        ),
+        (
+            33,
+            "audit indexes",
+            include_str!("../migrations/0033_audit_indexes.sql"),
+        ),
+        (
+            34,
+            "buckets by time",
+            include_str!("../migrations/0034_buckets_by_time.sql"),
+        ),
+        (
+            35,
+            "own prompts and news",
+            include_str!("../migrations/0035_own_prompts_and_news.sql"),
         ),
     ])
 });
@@ -186,12 +220,12 @@ impl Store {
             .fetch_one(&pool)
             .await
             .map_err(query_error("read the outbox"))?;
-        let last = column(&row, "last")?;
+        let last = read_column(&row, "last")?;
         let row = sqlx::query("SELECT genesis FROM chains ORDER BY seen_at DESC LIMIT 1")
             .fetch_optional(&pool)
             .await
             .map_err(query_error("read which chain was seen last"))?;
-        let genesis = row.map(|row| column(&row, "genesis")).transpose()?;
+        let genesis = row.map(|row| read_column(&row, "genesis")).transpose()?;
         let chain = ChainIdentity {
             genesis: genesis.unwrap_or_default(),
             head: None,
@@ -318,7 +352,7 @@ async fn take_over(pool: &AnyPool) -> Result<i64> {
         .fetch_one(&mut *tx)
         .await
         .map_err(query_error(OPERATION))?;
-    let epoch = column(&row, "epoch")?;
+    let epoch = read_column(&row, "epoch")?;
     tx.commit().await.map_err(query_error(OPERATION))?;
     Ok(epoch)
 }
@@ -346,61 +380,20 @@ fn query_error(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreErro
     move |source| StoreError::Query { operation, source }
 }
 
-fn column<'r, T>(row: &'r AnyRow, name: &'static str) -> Result<T>
-where
-    T: sqlx::Decode<'r, Any> + sqlx::Type<Any>,
-{
-    row.try_get(name).map_err(|error| corrupt(name, &error))
-}
-
 fn corrupt(column: &'static str, reason: &dyn std::fmt::Display) -> StoreError {
     StoreError::corrupt(column, reason.to_string())
 }
 
-/// Reads a value through its text form.
-fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
-where
-    T: std::str::FromStr,
-    T::Err: std::fmt::Display,
-{
-    let text: String = column(row, name)?;
-    text.parse().map_err(|error| corrupt(name, &error))
-}
-
-/// Reads a value that was stored as JSON.
-fn parse_json<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<T> {
-    let text: String = column(row, name)?;
-    serde_json::from_str(&text).map_err(|error| corrupt(name, &error))
-}
-
 /// Reads a value that was stored as JSON, or NULL.
 fn parse_json_option<T: DeserializeOwned>(row: &AnyRow, name: &'static str) -> Result<Option<T>> {
-    let text: Option<String> = column(row, name)?;
+    let text: Option<String> = read_column(row, name)?;
     text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt(name, &error)))
         .transpose()
-}
-
-fn time_column(row: &AnyRow, name: &'static str) -> Result<Timestamp> {
-    column(row, name).map(Timestamp::from_micros)
-}
-
-fn time_column_option(row: &AnyRow, name: &'static str) -> Result<Option<Timestamp>> {
-    let micros: Option<i64> = column(row, name)?;
-    Ok(micros.map(Timestamp::from_micros))
 }
 
 /// The JSON text of a value. Serializing the types of the store cannot fail.
 fn text_of<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
-}
-
-/// A number as the database stores it; numbers beyond `i64::MAX` do not occur.
-fn to_signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn to_unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use muster_chain::Epoch;
 use muster_protocol::Timestamp;
 use muster_scoring::NamedMain;
 
-use super::{Result, Store, parse_column, query_error, to_signed};
+use super::{Result, Store, query_error};
+use muster_store::columns::{parse_column, to_signed};
 
 impl Store {
     /// Stores what miners answered in a cycle. A miner's first answer in a cycle counts.

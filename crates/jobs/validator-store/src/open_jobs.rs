@@ -6,10 +6,11 @@ use std::fmt;
 use muster_job_messages::IssuedReceipt;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{AttemptId, Timestamp};
+use muster_store::columns::{parse_column, read_column, time_column};
 use sqlx::any::AnyRow;
 
 use super::attempts::{self, StoredAttempt};
-use super::{Result, Store, column, corrupt, parse_column, query_error, receipts, time_column};
+use super::{Result, Store, corrupt, query_error, receipts};
 
 /// A job that has not ended and does not wait, with all that a driver needs to resume it.
 #[derive(Clone, Debug)]
@@ -55,7 +56,7 @@ impl Store {
              AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.job_id = jobs.job_id) ORDER BY created_at, job_id LIMIT $3",
         );
         let attempts = page(
-            "SELECT a.job_id, a.attempt_id, a.ordinal, a.miner, a.uid, a.address, a.machine, a.started_at \
+            "SELECT a.job_id, a.attempt_id, a.ordinal, a.miner, a.uid, a.address, a.machine, a.started_at, a.kept \
              FROM attempts a JOIN (SELECT job_id FROM jobs WHERE closed_at IS NULL AND (created_at, job_id) > ($1, $2) \
              AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.job_id = jobs.job_id) \
              ORDER BY created_at, job_id LIMIT $3) page ON page.job_id = a.job_id ORDER BY a.job_id, a.ordinal",
@@ -93,7 +94,7 @@ impl OpenPage {
     /// # Errors
     /// A row cannot be parsed.
     pub fn last(&self) -> Result<Option<JobCursor>> {
-        let place = |row| Ok((column(row, "created_at")?, column(row, "job_id")?));
+        let place = |row| Ok((read_column(row, "created_at")?, read_column(row, "job_id")?));
         self.jobs.last().map(place).transpose()
     }
 
@@ -105,11 +106,11 @@ impl OpenPage {
         let mut jobs = Vec::with_capacity(self.jobs.len());
         let mut places = HashMap::with_capacity(self.jobs.len());
         for row in &self.jobs {
-            let frame: String = column(row, "request")?;
-            places.insert(column::<String>(row, "job_id")?, jobs.len());
+            let frame: String = read_column(row, "request")?;
+            places.insert(read_column::<String>(row, "job_id")?, jobs.len());
             jobs.push(OpenJob {
                 request: serde_json::from_str(&frame).map_err(|error| corrupt("request", &error))?,
-                cancelled: column(row, "cancelled")?,
+                cancelled: read_column(row, "cancelled")?,
                 created_at: time_column(row, "created_at")?,
                 attempts: Vec::new(),
                 receipts: Vec::new(),
@@ -117,7 +118,7 @@ impl OpenPage {
         }
         let mut owners = HashMap::with_capacity(self.attempts.len());
         for row in &self.attempts {
-            let job: String = column(row, "job_id")?;
+            let job: String = read_column(row, "job_id")?;
             let attempt = attempts::read(row)?;
             let Some(place) = places.get(&job).copied() else {
                 continue;

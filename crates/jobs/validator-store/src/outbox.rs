@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering;
 use muster_facilitator_link::{Acknowledgement, StatusUpdate};
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{JobId, JobStatus, Timestamp};
+use muster_store::columns::{parse_column, read_column, to_unsigned};
 use tokio::sync::watch;
 
-use super::{
-    Draft, Result, Store, column, parse_column, parse_json_option, query_error, text_of, to_unsigned,
-};
+use super::{Draft, Result, Store, parse_json_option, query_error, text_of};
 
 /// Metadata of more characters than this is a job's result, and is read by itself.
 const LONG_METADATA: i64 = 64 * 1024;
@@ -40,14 +39,14 @@ impl Store {
         .map_err(query_error(OPERATION))?;
         let mut updates = Vec::with_capacity(rows.len());
         for row in &rows {
-            let status: String = column(row, "status")?;
+            let status: String = read_column(row, "status")?;
             let mut update = StatusUpdate {
-                sequence: column(row, "sequence")?,
+                sequence: read_column(row, "sequence")?,
                 job: parse_column(row, "job_id")?,
                 status: JobStatus::from_wire(&status),
                 metadata: parse_json_option(row, "metadata")?,
             };
-            let long: i64 = column(row, "is_long")?;
+            let long: i64 = read_column(row, "is_long")?;
             if long == 0 {
                 updates.push(update);
                 continue;
@@ -123,7 +122,7 @@ impl Store {
             .fetch_one(&self.pool)
             .await
             .map_err(query_error("read the outbox"))?;
-        column(&row, "waiting").map(to_unsigned)
+        read_column(&row, "waiting").map(to_unsigned)
     }
 }
 

@@ -9,12 +9,11 @@ use muster_protocol::wire::facilitator::{JobRequest, StatusMetadata};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::budget::BudgetedAccount;
+use muster_store::columns::{parse_column, read_column, time_column, to_unsigned};
 use sqlx::any::AnyRow;
 
 use super::attempts::{self, NewAttempt, StoredAttempt};
-use super::{
-    Draft, JobAdmission, Result, Store, column, corrupt, parse_column, query_error, time_column, to_unsigned,
-};
+use super::{Draft, JobAdmission, Result, Store, corrupt, query_error};
 
 /// A waiting job as a starting validator reads it.
 #[derive(Clone, Debug)]
@@ -145,7 +144,7 @@ impl Store {
     /// The database fails, or a row cannot be parsed.
     pub async fn attempts_of_waiting(&self) -> Result<HashMap<JobId, Vec<StoredAttempt>>> {
         let rows = sqlx::query(
-            "SELECT a.job_id, a.attempt_id, a.ordinal, a.miner, a.uid, a.address, a.machine, a.started_at \
+            "SELECT a.job_id, a.attempt_id, a.ordinal, a.miner, a.uid, a.address, a.machine, a.started_at, a.kept \
              FROM attempts a JOIN queue q ON q.job_id = a.job_id ORDER BY a.job_id, a.ordinal",
         )
         .fetch_all(&self.pool)
@@ -178,11 +177,11 @@ impl Store {
             .await
             .map_err(query_error("read the turns of accounts"))?;
         let turn = |row| {
-            let account: String = column(row, "account")?;
+            let account: String = read_column(row, "account")?;
             Ok((
                 parse_column(row, "class")?,
                 QueueAccount::new(&account),
-                QueueTicket(column(row, "ticket")?),
+                QueueTicket(read_column(row, "ticket")?),
             ))
         };
         rows.iter().map(turn).collect()
@@ -190,20 +189,20 @@ impl Store {
 }
 
 fn read_waiting(row: &AnyRow) -> Result<StoredWaitingJob> {
-    let account: String = column(row, "account")?;
-    let priority =
-        u8::try_from(to_unsigned(column(row, "priority")?)).map_err(|error| corrupt("priority", &error))?;
+    let account: String = read_column(row, "account")?;
+    let priority = u8::try_from(to_unsigned(read_column(row, "priority")?))
+        .map_err(|error| corrupt("priority", &error))?;
     Ok(StoredWaitingJob {
         waiting: WaitingJob {
             job: parse_column(row, "job_id")?,
             account: QueueAccount::new(&account),
             line: parse_column(row, "class")?,
             priority: Priority::try_from(priority).map_err(|error| corrupt("priority", &error))?,
-            ticket: QueueTicket(column(row, "ticket")?),
+            ticket: QueueTicket(read_column(row, "ticket")?),
             since: time_column(row, "since")?,
             deadline: time_column(row, "deadline")?,
         },
-        cancelled: column(row, "cancelled")?,
+        cancelled: read_column(row, "cancelled")?,
     })
 }
 

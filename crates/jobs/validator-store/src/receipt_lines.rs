@@ -3,7 +3,8 @@
 
 use muster_protocol::{MinerKey, Receipt, Timestamp, ValidatorKey};
 
-use super::{Draft, Result, Store, Transaction, column, query_error, text_of, to_signed, to_unsigned};
+use super::{Draft, Result, Store, Transaction, query_error, text_of};
+use muster_store::columns::{read_column, to_signed, to_unsigned};
 
 /// A part of one of this validator's receipt pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ impl Store {
                 .fetch_one(&self.pool)
                 .await
                 .map_err(query_error(OPERATION))?;
-        let size = to_unsigned(column(&row, "size")?);
+        let size = to_unsigned(read_column(&row, "size")?);
         if size == 0 {
             return Ok(None);
         }
@@ -94,9 +95,9 @@ impl Store {
         };
         for (place, row) in rows.iter().enumerate() {
             if place == 0 {
-                part.first = to_unsigned(column(row, "first")?);
+                part.first = to_unsigned(read_column(row, "first")?);
             }
-            part.lines.push_str(&column::<String>(row, "line")?);
+            part.lines.push_str(&read_column::<String>(row, "line")?);
         }
         Ok(Some(part))
     }
@@ -123,6 +124,6 @@ impl Store {
         .fetch_one(&self.pool)
         .await
         .map_err(query_error("count started receipts"))?;
-        column(&row, "started").map(to_unsigned)
+        read_column(&row, "started").map(to_unsigned)
     }
 }

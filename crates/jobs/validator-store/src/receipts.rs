@@ -7,32 +7,44 @@ use muster_protocol::{
     AttemptId, ExecutorClass, JobId, MinerKey, Receipt, ReceiptKind, ReceiptPayload, Signature, Timestamp,
 };
 use muster_scoring::PaidReceipt;
+use muster_store::columns::{json_column, read_column, to_signed, to_unsigned};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{
-    Draft, Result, Store, column, corrupt, parse_json, query_error, text_of, to_signed, to_unsigned,
-};
+use super::{Draft, Result, Store, corrupt, query_error, text_of};
 
 /// The stored block of a receipt that was issued before the chain answered.
 const NO_BLOCK: i64 = -1;
 
 /// Sums up the answers of a job's sessions. Both tables have an index for it, since the sessions of months are kept.
-const SESSION_WORK: &str = "SELECT \
-    CAST(COALESCE(SUM(CASE WHEN r.verdict = 'proven' AND r.refunded IS NULL THEN r.input_tokens ELSE 0 END), 0) AS BIGINT) AS input, \
-    CAST(COALESCE(SUM(CASE WHEN r.verdict = 'proven' AND r.refunded IS NULL THEN r.output_tokens ELSE 0 END), 0) AS BIGINT) AS output, \
-    CAST(COALESCE(SUM(CASE WHEN r.verdict <> 'proven' THEN 1 ELSE 0 END), 0) AS BIGINT) AS unproven, \
-    MAX(s.fault) AS fault \
-    FROM sessions s LEFT JOIN responses r ON r.session_id = s.session_id WHERE s.job_id = $1 AND s.miner = $2";
+/// A proof is placed behind those with lower numbers. An answer pays if its place is its number: then the session has
+/// proven everything before it. The gateway's own restart loses proofs for which no session is to blame.
+const SESSION_WORK: &str = "WITH mine AS (SELECT session_id, fault, \
+    CASE WHEN closed_because = 'the gateway was stopped' THEN 1 ELSE 0 END AS is_cut \
+    FROM sessions WHERE job_id = $1 AND miner = $2), \
+    numbers AS (SELECT r.session_id, r.sequence FROM responses r JOIN mine m ON m.session_id = r.session_id \
+    WHERE r.sequence IS NOT NULL \
+    UNION SELECT o.session_id, o.sequence FROM other_proofs o JOIN mine m ON m.session_id = o.session_id), \
+    placed AS (SELECT session_id, sequence, \
+    ROW_NUMBER() OVER (PARTITION BY session_id ORDER BY sequence) - 1 AS place FROM numbers), \
+    answers AS (SELECT r.refunded, r.input_tokens, r.output_tokens, \
+    CASE WHEN r.verdict = 'proven' AND (m.is_cut = 1 OR p.place = r.sequence) THEN 1 ELSE 0 END AS is_whole \
+    FROM responses r JOIN mine m ON m.session_id = r.session_id \
+    LEFT JOIN placed p ON p.session_id = r.session_id AND p.sequence = r.sequence) \
+    SELECT \
+    CAST(COALESCE(SUM(CASE WHEN is_whole = 1 AND refunded IS NULL THEN input_tokens ELSE 0 END), 0) AS BIGINT) AS input, \
+    CAST(COALESCE(SUM(CASE WHEN is_whole = 1 AND refunded IS NULL THEN output_tokens ELSE 0 END), 0) AS BIGINT) AS output, \
+    CAST(COALESCE(SUM(1 - is_whole), 0) AS BIGINT) AS unproven, \
+    (SELECT MAX(fault) FROM mine) AS fault FROM answers";
 
 /// The answers of a job's sealed sessions at one miner, by the gateway's own counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionWork {
-    /// Input tokens of the proven answers that are not refunded.
+    /// Input tokens of the proven answers that are not refunded and have no gap in the session's proofs before them.
     pub input_tokens: u64,
-    /// Output tokens of the proven answers that are not refunded.
+    /// Output tokens of these answers.
     pub output_tokens: u64,
-    /// Number of answers without a proof, which pay nothing.
+    /// Number of answers without a proof, or behind a missing proof of their session, which pay nothing.
     pub unproven: u64,
     /// The fault of a session's closing statement, or what is missing before it.
     pub fault: Option<String>,
@@ -147,12 +159,12 @@ impl Store {
             .fetch_one(&self.pool)
             .await
             .map_err(query_error("read the answers of a session"))?;
-        let number = |name| column(&row, name).map(to_unsigned);
+        let number = |name| read_column(&row, name).map(to_unsigned);
         Ok(SessionWork {
             input_tokens: number("input")?,
             output_tokens: number("output")?,
             unproven: number("unproven")?,
-            fault: column(&row, "fault")?,
+            fault: read_column(&row, "fault")?,
         })
     }
 
@@ -171,9 +183,9 @@ impl Store {
         .await
         .map_err(query_error("read the receipts of a cycle"))?;
         let paid = |row| {
-            let class: Option<String> = column(row, "class")?;
+            let class: Option<String> = read_column(row, "class")?;
             Ok(PaidReceipt {
-                receipt: parse_json(row, "payload")?,
+                receipt: json_column(row, "payload")?,
                 class: class.and_then(|class| class.parse::<ExecutorClass>().ok()),
             })
         };
@@ -217,11 +229,11 @@ impl Draft<'_> {
 
 pub(super) fn read(row: &AnyRow) -> Result<IssuedReceipt> {
     let signature = |name, text: &str| Signature::from_hex(text).map_err(|error| corrupt(name, &error));
-    let ours: String = column(row, "validator_signature")?;
-    let theirs: Option<String> = column(row, "miner_signature")?;
+    let ours: String = read_column(row, "validator_signature")?;
+    let theirs: Option<String> = read_column(row, "miner_signature")?;
     Ok(IssuedReceipt {
         offered: OfferedReceipt {
-            payload: parse_json(row, "payload")?,
+            payload: json_column(row, "payload")?,
             validator_signature: signature("validator_signature", &ours)?,
         },
         miner_signature: theirs
@@ -253,16 +265,16 @@ mod tests {
                 .await
                 .unwrap();
             let steps: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
-            let reads = |table: &str| {
-                let step = steps.iter().find(|step| step.split(' ').nth(1) == Some(table));
-                step.cloned().unwrap_or_default()
-            };
             for (table, by) in [
-                ("s", "sessions_of_job (job_id=? AND miner=?)"),
-                ("r", "responses_of_session (session_id=?)"),
+                ("sessions", "sessions_of_job (job_id=? AND miner=?)"),
+                ("r", "responses_of_session (session_id=?"),
+                ("o", "other_proofs_1 (session_id=?"),
             ] {
+                let reads = steps.iter().filter(|step| step.split(' ').nth(1) == Some(table));
+                let reads: Vec<&String> = reads.collect();
+                let is_search = |step: &&String| step.starts_with("SEARCH") && step.contains(by);
                 assert!(
-                    reads(table).starts_with("SEARCH") && reads(table).contains(by),
+                    !reads.is_empty() && reads.iter().all(is_search),
                     "{table}: {steps:#?}"
                 );
             }

@@ -9,11 +9,13 @@ use std::time::Duration;
 use muster_protocol::Timestamp;
 use muster_protocol::receipt::{PAGE_SECS, SERVED_SECS, page_of};
 use muster_store::Value;
+use muster_store::columns::{read_column, to_signed, to_unsigned};
 use muster_store::retention::{Deletion, Keep, PaceSettings, read_cutoff};
 use muster_store::size::TableSize;
 use serde::Deserialize;
 
-use super::{Result, Store, column, query_error, to_signed, to_unsigned};
+use super::audits::{says_something, takes_the_place};
+use super::{Result, Store, query_error};
 
 /// The least time for which gathered receipts stay, in seconds. A receipt that is accepted again after it was deleted
 /// would count twice, and receipts are accepted up to the age of [`SERVED_SECS`].
@@ -36,6 +38,8 @@ const ANSWER_TABLES: &[&str] = &[
     "answer_scores",
     "other_proofs",
     "canaries",
+    "request_forms",
+    "written_prompts",
     "audit_runs",
     "nonce_periods",
     "audit_verdicts",
@@ -258,7 +262,7 @@ impl Store {
         .map_err(query_error("read which cycles are open"))?;
         let open = rows
             .iter()
-            .map(|row| column(row, "first_block").map(to_unsigned))
+            .map(|row| read_column(row, "first_block").map(to_unsigned))
             .collect::<Result<_>>()?;
         Ok(CycleFacts {
             settled_through,
@@ -273,7 +277,7 @@ impl Store {
             .fetch_optional(&self.pool)
             .await
             .map_err(query_error("look for old turns of accounts"))?;
-        row.map_or(Ok(i64::MIN), |row| column(&row, "ticket"))
+        row.map_or(Ok(i64::MIN), |row| read_column(&row, "ticket"))
     }
 
     async fn cutoff(
@@ -484,9 +488,26 @@ impl RetentionCutoffs {
                 [self.answers.micros()],
             ),
             rows(
+                "request_forms",
+                "DELETE FROM request_forms WHERE response_id IN \
+                 (SELECT response_id FROM request_forms WHERE seen_at < $1 LIMIT $2)",
+                [self.samples.micros()],
+            ),
+            rows(
+                "written_prompts",
+                "DELETE FROM written_prompts WHERE (model, prompt) IN \
+                 (SELECT model, prompt FROM written_prompts WHERE written_at < $1 LIMIT $2)",
+                [self.samples.micros()],
+            ),
+            // The place of one prompt is opened with the hashes of all others, so a list goes as a whole, with the
+            // prompts that were never sent. The list that the newest header names is in use.
+            rows(
                 "canaries",
-                "DELETE FROM canaries WHERE (list, position) IN \
-                 (SELECT list, position FROM canaries WHERE sent_at < $1 LIMIT $2)",
+                "DELETE FROM canaries WHERE (list, position) IN (SELECT c.list, c.position FROM canaries AS c \
+                 WHERE c.made_at < $1 AND NOT EXISTS \
+                 (SELECT 1 FROM canaries AS s WHERE s.list = c.list AND s.sent_at >= $1) \
+                 AND c.list <> COALESCE((SELECT b.canary_list FROM answer_buckets AS b ORDER BY b.bucket DESC LIMIT 1), '') \
+                 LIMIT $2)",
                 [self.answers.micros()],
             ),
             // The newest one has the place at which the log goes on.
@@ -540,14 +561,18 @@ impl RetentionCutoffs {
                  AND EXISTS (SELECT 1 FROM self_tests AS n WHERE n.model = t.model AND n.began_at > t.began_at) LIMIT $2)",
                 [self.answers.micros()],
             ),
-            // The newest verdict of an author about a coldkey and a model counts, however old it is.
+            // A verdict counts until another one takes its place, however old it is.
             rows(
                 "audit_verdicts",
-                "DELETE FROM audit_verdicts WHERE (genesis, digest) IN (SELECT a.genesis, a.digest \
-                 FROM audit_verdicts AS a WHERE a.adopted_at < $1 AND EXISTS (SELECT 1 FROM audit_verdicts AS n \
-                 WHERE n.genesis = a.genesis AND n.coldkey = a.coldkey AND n.model = a.model \
-                 AND (n.author = a.author OR a.author = '' OR n.origin = 'operator') \
-                 AND n.adopted_at > a.adopted_at) LIMIT $2)",
+                concat!(
+                    "DELETE FROM audit_verdicts WHERE (genesis, digest) IN (SELECT a.genesis, a.digest \
+                     FROM audit_verdicts AS a WHERE a.adopted_at < $1 AND ((a.origin <> 'operator' AND NOT ",
+                    says_something!(),
+                    ") OR EXISTS (SELECT 1 FROM audit_verdicts AS b \
+                     WHERE b.genesis = a.genesis AND b.coldkey = a.coldkey AND b.model = a.model AND ",
+                    takes_the_place!(),
+                    " AND b.adopted_at > a.adopted_at)) LIMIT $2)",
+                ),
                 [self.answers.micros()],
             ),
             rows(
@@ -632,7 +657,12 @@ impl RetentionCutoffs {
                        AND NOT EXISTS (SELECT 1 FROM signatures AS u \
                        WHERE u.job_id = j.job_id AND u.timestamp_ns >= $2) ORDER BY j.closed_at LIMIT $3",
                 values: vec![self.jobs.micros().into(), self.signatures_ns.into()],
-                parts: &[("signatures", "job_id"), ("outbox", "job_id"), ("jobs", "job_id")],
+                parts: &[
+                    ("signatures", "job_id"),
+                    ("outbox", "job_id"),
+                    ("checkpoints", "job_id"),
+                    ("jobs", "job_id"),
+                ],
             },
         ]
     }
@@ -745,42 +775,4 @@ fn rows<const N: usize>(table: &'static str, statement: &'static str, values: [i
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn nothing_is_needed_no_more_before_a_cycle_is_settled() {
-        assert_eq!(first_needed_block(&CycleFacts::default()), None);
-        let open = CycleFacts {
-            settled_through: None,
-            open: vec![5],
-        };
-        assert_eq!(first_needed_block(&open), None);
-    }
-
-    proptest! {
-        #[test]
-        fn no_block_goes_that_a_cycle_may_be_scored_by(
-            settled in proptest::option::of(0u64..10_000), open in proptest::collection::vec(0u64..10_000, 0..6),
-            block in 0u64..12_000,
-        ) {
-            let facts = CycleFacts { settled_through: settled, open };
-            if first_needed_block(&facts).is_some_and(|floor| block < floor) {
-                prop_assert!(facts.settled_through.is_some_and(|settled| block <= settled), "not settled yet");
-                prop_assert!(facts.open.iter().all(|first| block < *first), "of an open cycle");
-            }
-        }
-
-        #[test]
-        fn no_signature_is_forgotten_that_could_be_accepted(
-            now in 0i64..2_000_000_000, age in 1u64..10_000_000, signed in 0i64..2_000_000_000,
-        ) {
-            let horizon = signature_horizon_ns(Timestamp::from_secs(now), Duration::from_secs(age));
-            if now - signed <= i64::try_from(age).unwrap() {
-                prop_assert!(signed * 1_000_000_000 >= horizon);
-            }
-        }
-    }
-}
+mod tests;

@@ -3,10 +3,11 @@
 
 use muster_chain::Epoch;
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
+use muster_store::columns::{parse_column, read_column, time_column, to_signed, to_unsigned};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{Result, Store, column, parse_column, query_error, time_column, to_signed, to_unsigned};
+use super::{Result, Store, query_error};
 
 /// Two statements of one validator for one cycle are evidence; more add nothing.
 const MAX_OF_ONE: i64 = 2;
@@ -120,7 +121,7 @@ impl Store {
                 .fetch_optional(&self.pool)
                 .await
                 .map_err(query_error("read a statement that was seen"))?;
-        row.map(|row| column(&row, "body")).transpose()
+        row.map(|row| read_column(&row, "body")).transpose()
     }
 
     /// The newest contradictions, newest first.
@@ -141,7 +142,7 @@ impl Store {
         let contradiction = |row| {
             Ok(Contradiction {
                 validator: parse_column(row, "validator")?,
-                cycle: to_unsigned(column(row, "cycle")?),
+                cycle: to_unsigned(read_column(row, "cycle")?),
                 digests: vec![parse_column(row, "one")?, parse_column(row, "other")?],
                 found_at: time_column(row, "found_at")?,
             })
@@ -151,12 +152,12 @@ impl Store {
 }
 
 fn seen(row: &AnyRow) -> Result<SeenStatement> {
-    let source: String = column(row, "source")?;
+    let source: String = read_column(row, "source")?;
     Ok(SeenStatement {
         validator: parse_column(row, "validator")?,
-        cycle: Epoch(to_unsigned(column(row, "cycle")?)),
+        cycle: Epoch(to_unsigned(read_column(row, "cycle")?)),
         digest: parse_column(row, "digest")?,
-        body: column(row, "body")?,
+        body: read_column(row, "body")?,
         source: source.parse().ok(),
     })
 }

@@ -2,7 +2,8 @@
 
 use muster_protocol::Digest;
 
-use super::{Result, Store, Transaction, column, query_error};
+use super::{Result, Store, Transaction, query_error};
+use muster_store::columns::read_column;
 
 impl Store {
     /// The canonical text of a snapshot; `None` if there is none with this digest, or no more.
@@ -15,13 +16,23 @@ impl Store {
             .fetch_optional(&self.pool)
             .await
             .map_err(query_error("read a scoring snapshot"))?;
-        row.map(|row| column(&row, "body")).transpose()
+        row.map(|row| read_column(&row, "body")).transpose()
     }
 
     /// The genesis hash of the chain that the cycles belong to; empty if no chain ever answered.
     pub fn genesis(&self) -> String {
         self.chain().genesis
     }
+
+    /// The bytes of this hash; `None` if no chain ever answered.
+    pub fn genesis_digest(&self) -> Option<Digest> {
+        genesis_digest(&self.genesis())
+    }
+}
+
+/// The bytes of a genesis hash that is written with its prefix `0x`; `None` if the text is none.
+pub fn genesis_digest(text: &str) -> Option<Digest> {
+    format!("sha256:{}", text.strip_prefix("0x")?).parse().ok()
 }
 
 impl Transaction {
@@ -34,5 +45,27 @@ impl Transaction {
             .await
             .map_err(query_error("write a scoring snapshot"))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_genesis_hash_has_a_prefix_and_64_digits() {
+        let digits = "ab".repeat(32);
+        let read = genesis_digest(&format!("0x{digits}"));
+        assert_eq!(read, Some(Digest::from_bytes([0xab; 32])));
+        for text in [
+            "",
+            "0x",
+            "0x00",
+            &digits,
+            &format!("0x{digits}00"),
+            &format!("0x{}", "zz".repeat(32)),
+        ] {
+            assert_eq!(genesis_digest(text), None, "{text}");
+        }
     }
 }

@@ -4,7 +4,8 @@ use muster_chain::Epoch;
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
 use muster_scoring::CapacityStatement;
 
-use super::{Result, Store, column, parse_column, query_error, to_signed};
+use super::{Result, Store, query_error};
+use muster_store::columns::{parse_column, read_column, to_signed};
 
 /// Two statements of one validator for one cycle show that it contradicts itself; more add nothing.
 const MAX_OF_ONE: i64 = 2;
@@ -61,7 +62,7 @@ impl Store {
         let stored = |row| {
             Ok(StoredStatement {
                 validator: parse_column(row, "validator")?,
-                body: column(row, "body")?,
+                body: read_column(row, "body")?,
             })
         };
         rows.iter().map(stored).collect()
@@ -82,7 +83,7 @@ impl Store {
         .fetch_optional(&self.pool)
         .await
         .map_err(query_error("read a statement of capacity"))?;
-        row.map(|row| column(&row, "body")).transpose()
+        row.map(|row| read_column(&row, "body")).transpose()
     }
 
     /// Stores the evidence of one of this validator's statements.
@@ -114,6 +115,6 @@ impl Store {
             .fetch_optional(&self.pool)
             .await
             .map_err(query_error("read the evidence of a statement"))?;
-        row.map(|row| column(&row, "body")).transpose()
+        row.map(|row| read_column(&row, "body")).transpose()
     }
 }

@@ -1,13 +1,13 @@
 //! The bundles of evidence that other validators show, their statements about them, and those about their own tests.
 
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_store::columns::{
+    json_column, parse_column, read_column, time_column, time_column_option, to_signed, to_unsigned,
+};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use super::{
-    AdoptedAudit, Draft, Result, Store, column, corrupt, parse_column, query_error, text_of, time_column,
-    time_column_option, to_signed, to_unsigned,
-};
+use super::{AdoptedAudit, Draft, Result, Store, corrupt, query_error, text_of};
 
 /// The state of a bundle that another validator shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -298,7 +298,7 @@ impl Store {
         .fetch_optional(&self.pool)
         .await
         .map_err(query_error("read another validator's bundle"))?;
-        row.map(|row| column(&row, "body")).transpose()
+        row.map(|row| read_column(&row, "body")).transpose()
     }
 
     /// The bundles of an author that were read before. Those since `since` count as read lately.
@@ -320,7 +320,7 @@ impl Store {
         for row in &rows {
             tally.known.push(parse_column(row, "digest")?);
             tally.lately += usize::from(time_column(row, "seen_at")? >= since);
-            let stored = to_unsigned(column(row, "stored")?);
+            let stored = to_unsigned(read_column(row, "stored")?);
             tally.stored_bytes = tally.stored_bytes.saturating_add(stored);
         }
         Ok(tally)
@@ -446,7 +446,7 @@ impl Store {
             Ok(StoredSelfTest {
                 validator: parse_column(row, "validator")?,
                 tested_at: time_column(row, "tested_at")?,
-                statement: column(row, "statement")?,
+                statement: read_column(row, "statement")?,
                 seen_at: time_column(row, "seen_at")?,
             })
         };
@@ -458,15 +458,15 @@ fn endorsement_from(row: &AnyRow) -> Result<StoredEndorsement> {
     Ok(StoredEndorsement {
         digest: parse_column(row, "digest")?,
         validator: parse_column(row, "validator")?,
-        statement: column(row, "statement")?,
+        statement: read_column(row, "statement")?,
         seen_at: time_column(row, "seen_at")?,
     })
 }
 
 fn offer_from(row: &AnyRow) -> Result<AuditOffer> {
-    let state: String = column(row, "state")?;
+    let state: String = read_column(row, "state")?;
     let state = OfferState::ALL.into_iter().find(|one| one.name() == state);
-    let coldkey: Option<String> = column(row, "coldkey")?;
+    let coldkey: Option<String> = read_column(row, "coldkey")?;
     let says = match coldkey {
         Some(_) => Some(says_from(row)?),
         None => None,
@@ -475,11 +475,11 @@ fn offer_from(row: &AnyRow) -> Result<AuditOffer> {
         digest: parse_column(row, "digest")?,
         author: parse_column(row, "author")?,
         says,
-        bytes: to_unsigned(column(row, "bytes")?),
+        bytes: to_unsigned(read_column(row, "bytes")?),
         state: state.ok_or_else(|| corrupt("state", &"no state of an offer"))?,
-        reason: column(row, "reason")?,
+        reason: read_column(row, "reason")?,
         seen_at: time_column(row, "seen_at")?,
-        seen_block: to_unsigned(column(row, "seen_block")?),
+        seen_block: to_unsigned(read_column(row, "seen_block")?),
         decided_at: time_column_option(row, "decided_at")?,
     })
 }
@@ -487,10 +487,10 @@ fn offer_from(row: &AnyRow) -> Result<AuditOffer> {
 fn says_from(row: &AnyRow) -> Result<OfferedVerdict> {
     Ok(OfferedVerdict {
         coldkey: parse_column(row, "coldkey")?,
-        miners: super::parse_json(row, "miners")?,
-        model: column(row, "model")?,
-        verdict: column(row, "verdict")?,
-        quality_per_mille: u16::try_from(to_unsigned(column(row, "quality")?)).unwrap_or(u16::MAX),
-        through_bucket: to_unsigned(column(row, "through_bucket")?),
+        miners: json_column(row, "miners")?,
+        model: read_column(row, "model")?,
+        verdict: read_column(row, "verdict")?,
+        quality_per_mille: u16::try_from(to_unsigned(read_column(row, "quality")?)).unwrap_or(u16::MAX),
+        through_bucket: to_unsigned(read_column(row, "through_bucket")?),
     })
 }

@@ -9,10 +9,14 @@ use std::sync::Arc;
 
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
+use parking_lot::Mutex;
 
 use crate::nonces::NonceMaker;
-use crate::store::{GatewayStore, LoggedAnswer, StoredBucket, StoredDraw};
+use crate::store::{GatewayStore, LoggedAnswer, SealedWords, StoredBucket, StoredDraw};
 use crate::word_keys::WordKeys;
+
+/// Bytes of words that become readable by the draw from one bucket. A drawn answer beyond it is not audited.
+const MAX_READABLE: usize = 256 * 1024 * 1024;
 
 /// The log of one gateway. Clones are the same one.
 #[derive(Clone)]
@@ -55,8 +59,8 @@ impl AnswerLog {
         self.store.close_bucket(closed).await
     }
 
-    /// Stores a draw: the words of drawn answers and of the answers in `kept` become readable, and those of all others
-    /// of the bucket are shredded: their rows go, and then their key.
+    /// Stores a draw: the words of the answers in `kept` and of drawn answers become readable, up to a bound in bytes,
+    /// and those of all others of the bucket are shredded: their rows go, and then their key.
     ///
     /// # Errors
     /// The database fails.
@@ -67,18 +71,38 @@ impl AnswerLog {
         drawn: &[String],
         kept: &BTreeSet<String>,
     ) -> Result<(), StoreError> {
-        let mut readable = Vec::new();
-        for (id, sealed) in self.store.sealed_words(bucket).await? {
-            if !kept.contains(&id) && !drawn.contains(&id) {
-                continue;
-            }
-            match self.words.open(&id, &sealed) {
-                Some(words) => readable.push((id, words)),
+        let chosen: BTreeSet<&String> = drawn.iter().collect();
+        let sealed = self.store.sealed_answers(bucket).await?;
+        // Own prompts are the better evidence. The others' ids are random, so nobody chooses which exceed the bound.
+        let (own, others): (Vec<String>, Vec<String>) = sealed.into_iter().partition(|id| kept.contains(id));
+        let others = others.into_iter().filter(|id| chosen.contains(id));
+        let readable: Vec<String> = own.into_iter().chain(others).collect();
+        let budget = Mutex::new(MAX_READABLE);
+        let open = |id: &str, sealed: &SealedWords| {
+            let Some(words) = self.words.open(id, sealed) else {
                 // The answer stays drawn, and counts for the miner.
-                None => tracing::warn!(answer = id, "the key of a drawn answer's words is gone"),
+                tracing::warn!(answer = id, "the key of a drawn answer's words is gone");
+                return None;
+            };
+            let mut left = budget.lock();
+            match left.checked_sub(words.request.len().saturating_add(words.response.len())) {
+                Some(rest) => {
+                    *left = rest;
+                    Some(words)
+                }
+                None => {
+                    tracing::warn!(
+                        answer = id,
+                        bucket = bucket.0,
+                        "the drawn answers of a bucket have too many words"
+                    );
+                    None
+                }
             }
-        }
-        self.store.store_draw(bucket, draw, drawn, &readable).await?;
+        };
+        self.store
+            .store_draw(bucket, draw, drawn, &readable, &open)
+            .await?;
         let oldest = self.store.oldest_needed_key().await?;
         self.words.forget_unneeded(oldest);
         Ok(())

@@ -4,14 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use muster_http::server::{self, HttpSettings, Server, ServerLimits, TowerToHyperService};
 use muster_openai::OpenAiError;
 use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
-use muster_protocol::{Digest, JobId, MinerKey};
+use muster_protocol::{JobId, MinerKey};
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
 use muster_token_count::TokenizerError;
@@ -22,7 +21,7 @@ use crate::answer_log::AnswerLog;
 use crate::answer_parts::AnswerPart;
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
-use crate::fresh_session::{self, FreshQuestion, OnAnswer};
+use crate::logged_session::{self, LoggedSessionError, OnAnswer, OwnQuestion};
 use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
@@ -185,18 +184,18 @@ impl Gateway {
         )
     }
 
-    /// Asks a session for a chat completion on the validator's own behalf, under this pseudonym: the request takes the
-    /// way of every client's. Returns the answer's id once the answer has ended and is stored.
+    /// Asks a session a question of the validator's own: the request takes the way of every client's. Returns the
+    /// answer's id once the answer has ended and is stored.
     ///
     /// # Errors
     /// As for a client: no such model, too many requests, no session, or a session that refused.
-    pub async fn ask(&self, body: Bytes, client: Digest) -> Result<String, OpenAiError> {
+    pub async fn ask(&self, own: OwnQuestion) -> Result<String, OpenAiError> {
         let question = Question {
-            client,
-            path: "/v1/chat/completions",
-            client_nonce: None,
+            client: own.client,
+            path: own.path(),
+            client_nonce: own.client_nonce,
             consent: WordConsent::Publish,
-            body,
+            body: own.body,
         };
         let mut asked = submit(&self.state, question)?;
         let mut refused = None;
@@ -212,15 +211,22 @@ impl Gateway {
     /// `answered` is called for each answer once it is stored. Returns how many were answered.
     ///
     /// # Errors
-    /// The model is not whitelisted, or the session does not come up; the reason in words.
+    /// The model is not whitelisted, the session does not come up, or the database fails; the reason in words.
     pub async fn ask_miner(
         &self,
         miner: MinerKey,
         model: &str,
-        questions: Vec<FreshQuestion>,
+        questions: Vec<OwnQuestion>,
         answered: OnAnswer<'_>,
     ) -> Result<usize, String> {
-        fresh_session::ask_all(&self.state, miner, model, questions, answered).await
+        let asked = logged_session::ask_all(self, miner, model, questions, answered).await;
+        asked.map_err(|error| {
+            let reason = error.to_string();
+            if let LoggedSessionError::Store(error) = error {
+                self.state.fail(error);
+            }
+            reason
+        })
     }
 
     /// Its sessions, answers and earnings.

@@ -5,11 +5,11 @@
 //! `muster-gateway-client`.
 //!
 //! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
-//! events), `dispatcher` (carries out the scheduler's actions), `session` and `line` (one session), `routes`,
-//! `request`, `nonces`, `relay`, `token_counters`, `settlement` and `reply` (one request), [`store`] (what is durable),
-//! [`AnswerLog`] (what may be audited), [`proof_record`] (what a client keeps). [`own_jobs`], [`session_job`],
-//! [`fresh_session`] and [`trusted_sessions`] serve every session that a validator orders, the gateway's or not; the
-//! answers of a [`logged_session`] stand in the log.
+//! events), `dispatcher` (carries out the scheduler's actions), `session` (one session), `routes`, `request`,
+//! `nonces`, `session_relay`, `token_counters`, `settlement` and `waiting_response` (one request), [`store`] (what is
+//! durable), [`AnswerLog`] (what may be audited), [`proof_record`] (what a client keeps). [`own_jobs`],
+//! [`session_job`], `session_opening` and [`miner_sessions`] serve every session that a validator orders, the gateway's
+//! or not; the answers of a [`logged_session`] stand in the log.
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
@@ -18,9 +18,9 @@ mod answer_parts;
 mod auth;
 pub mod backend;
 mod dispatcher;
-pub mod fresh_session;
 mod gateway;
 pub mod logged_session;
+pub mod miner_sessions;
 mod nonces;
 pub mod own_jobs;
 pub mod proof_record;
@@ -30,6 +30,7 @@ mod routes;
 mod scheduler;
 mod session;
 pub mod session_job;
+mod session_opening;
 mod session_relay;
 mod settings;
 mod settlement;
@@ -39,7 +40,6 @@ mod submission;
 mod token_counters;
 mod transcript;
 pub mod trusted_check;
-pub mod trusted_sessions;
 mod waiting_response;
 mod word_keys;
 

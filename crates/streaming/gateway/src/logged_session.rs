@@ -1,22 +1,36 @@
-//! A session on the trusted miner whose answers stand in the log like those of users' sessions.
+//! A session of the validator's own whose answers are proven, stored and logged like those of users' sessions.
 //!
-//! The validator asks it on its own behalf, to test its spot checks with answers whose engine it knows. No user's
-//! request reaches it, and its answers earn nothing that anybody pays.
+//! The validator asks it on its own behalf: its own miner, to test its spot checks with answers whose engine it knows,
+//! or a miner that appeals. No user's request reaches it, and its answers earn nothing that anybody pays.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use muster_protocol::Digest;
-use muster_session_pool::Service;
+use futures_util::future::BoxFuture;
+use futures_util::{StreamExt as _, stream};
+use muster_protocol::{Digest, MinerKey};
+use muster_response_proof::RequestNonce;
+use muster_session_pool::{Service, SessionNumber};
 use muster_store::StoreError;
+use tokio::sync::mpsc;
 
-use crate::fresh_session::{FreshQuestion, ask_session};
+use crate::answer_parts::{AnswerId, AnswerPart};
 use crate::gateway::Gateway;
+use crate::miner_sessions::{MinerSession, MinerSessions, SessionTimes};
+use crate::request::RelayedRequest;
+use crate::scheduler::StreamRequest;
 use crate::session::{keep_other_proofs, record_opening};
-use crate::trusted_sessions::{SessionTimes, TrustedSession, TrustedSessions};
+use crate::session_relay;
+use crate::store::WordConsent;
 
 /// The reason with which the session is stored as closed.
-const DONE: &str = "the validator's own test is over";
+const DONE: &str = "the validator's own questions are over";
+/// Parts of an answer that may wait.
+const PART_CAPACITY: usize = 4;
+/// Questions that are under way at once.
+const AT_ONCE: usize = 4;
+/// The session's number; it stands in no pool.
+const NUMBER: SessionNumber = SessionNumber(0);
 
 /// Why a session of the validator's own gave no answer, or does not exist.
 #[derive(Debug, thiserror::Error)]
@@ -29,20 +43,46 @@ pub enum LoggedSessionError {
     Store(#[from] StoreError),
 }
 
-/// A session on the trusted miner whose answers are logged. Its job ends when this is closed or dropped.
+/// A question of the validator's own.
+pub struct OwnQuestion {
+    /// Whether it is asked as a chat; otherwise it is a completion.
+    pub is_chat: bool,
+    /// The body of the request.
+    pub body: Bytes,
+    /// The pseudonym under which it is asked.
+    pub client: Digest,
+    /// The nonce that its client names.
+    pub client_nonce: Option<RequestNonce>,
+}
+
+impl OwnQuestion {
+    /// The path at which users ask such questions.
+    pub(crate) const fn path(&self) -> &'static str {
+        if self.is_chat {
+            "/v1/chat/completions"
+        } else {
+            "/v1/completions"
+        }
+    }
+}
+
+/// Called with the place of a question and the id of its answer once the answer is stored.
+pub type OnAnswer<'a> = &'a (dyn Fn(usize, String) -> BoxFuture<'static, ()> + Send + Sync);
+
+/// A session whose answers are logged. Its job ends when this is closed or dropped.
 pub struct LoggedSession {
     gateway: Gateway,
-    session: TrustedSession,
+    session: MinerSession,
 }
 
 impl LoggedSession {
-    /// Opens a session of a service on the trusted miner, and stores it before it answers anything.
+    /// Opens a session of a service, and stores it before it answers anything.
     ///
     /// # Errors
     /// The session does not come up, or the database fails.
     pub async fn open(
         gateway: &Gateway,
-        sessions: &TrustedSessions,
+        sessions: &MinerSessions,
         service: &Service,
         times: SessionTimes,
     ) -> Result<Self, LoggedSessionError> {
@@ -57,15 +97,36 @@ impl LoggedSession {
         })
     }
 
-    /// Asks for a chat completion under this pseudonym. Returns the answer's id once the answer is stored.
+    /// Asks a question in the way of every client's. Returns the answer's id once the answer is stored.
     ///
     /// # Errors
     /// The session does not answer.
-    pub async fn ask(&self, body: Bytes, client: Digest) -> Result<String, LoggedSessionError> {
-        let question = FreshQuestion { body, client };
-        ask_session(self.gateway.state(), self.session.sealed(), question)
-            .await
-            .map_err(LoggedSessionError::Session)
+    pub async fn ask(&self, question: OwnQuestion) -> Result<String, LoggedSessionError> {
+        let state = self.gateway.state();
+        let line = self.session.sealed();
+        let id = AnswerId::draw().map_err(|error| LoggedSessionError::Session(error.to_string()))?;
+        let request = RelayedRequest {
+            path: question.path(),
+            body: question.body,
+            client: question.client,
+            client_nonce: question.client_nonce,
+            id,
+            consent: WordConsent::Publish,
+        };
+        let (sender, mut parts) = mpsc::channel(PART_CAPACITY);
+        let request_stream = StreamRequest::of_session(NUMBER, Arc::clone(line));
+        let relaying = session_relay::run(Arc::clone(state), request_stream, request, sender);
+        drop(state.tasks.spawn("own question", relaying));
+        let mut refused = None;
+        while let Some(part) = parts.recv().await {
+            if let AnswerPart::Refused(error) = part {
+                refused = Some(error.to_string());
+            }
+        }
+        match refused {
+            None => Ok(id.hex()),
+            Some(reason) => Err(LoggedSessionError::Session(reason)),
+        }
     }
 
     /// Closes the session and ends its job.
@@ -75,6 +136,7 @@ impl LoggedSession {
     pub async fn close(self) -> Result<(), StoreError> {
         let state = self.gateway.state();
         let line = Arc::clone(self.session.sealed());
+        line.mark_ending();
         let (statement, fault) = self.session.close().await;
         keep_other_proofs(state, &line).await;
         state.nonces.forget(line.id());
@@ -84,4 +146,43 @@ impl LoggedSession {
             .close_session(line.id(), DONE, statement.as_deref(), fault.as_deref(), now)
             .await
     }
+}
+
+/// Asks a miner questions in a session that is opened for them and closed afterwards. Returns how many were answered.
+///
+/// # Errors
+/// The model is not whitelisted, the session does not come up, or the database fails.
+pub(crate) async fn ask_all(
+    gateway: &Gateway,
+    miner: MinerKey,
+    model: &str,
+    questions: Vec<OwnQuestion>,
+    answered: OnAnswer<'_>,
+) -> Result<usize, LoggedSessionError> {
+    let state = gateway.state();
+    let services = state.whitelist.services();
+    let service = services.iter().find(|service| service.model == model);
+    let unknown = || LoggedSessionError::Session("the whitelist has no such model".to_owned());
+    let service = service.ok_or_else(unknown)?;
+    let times = state.settings.session_times();
+    let opened = LoggedSession::open(gateway, &state.sessions_with(miner), service, times).await?;
+    let session = &opened;
+    let mut asking: Vec<BoxFuture<'_, bool>> = Vec::new();
+    for (place, question) in questions.into_iter().enumerate() {
+        asking.push(Box::pin(async move {
+            match session.ask(question).await {
+                Ok(answer) => {
+                    answered(place, answer).await;
+                    true
+                }
+                Err(error) => {
+                    tracing::info!(%miner, model, %error, "a fresh question was not answered");
+                    false
+                }
+            }
+        }));
+    }
+    let ends: Vec<bool> = stream::iter(asking).buffer_unordered(AT_ONCE).collect().await;
+    opened.close().await?;
+    Ok(ends.into_iter().filter(|is_answered| *is_answered).count())
 }

@@ -4,7 +4,7 @@
 //! `docs/audit-bundle.md`. Until the chain has given the first key, a nonce is random; an answer to it is shown as one
 //! whose nonce is not the rule's, and does not count against its miner.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use muster_protocol::Digest;
 use muster_response_proof::{Attestation, Envelope, NonceInput, RequestNonce, SessionId};
@@ -24,8 +24,25 @@ pub(crate) struct NonceMaker {
 struct SessionNonces {
     /// Digest of the session's attestation.
     attestation: Digest,
-    /// The numbers of nonces that were made for each request of a client.
-    made: HashMap<Digest, u64>,
+    /// The ordinals of each request of a client.
+    ordinals: HashMap<Digest, Ordinals>,
+}
+
+/// The ordinals of equal requests. A proof may have one below the number of the proofs of such requests, so the ordinal
+/// of a request that the session did not take is given again.
+#[derive(Default)]
+struct Ordinals {
+    next: u64,
+    returned: BTreeSet<u64>,
+}
+
+/// A nonce, and how it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IssuedNonce {
+    /// 32 bytes that the session signs with its answer.
+    pub(crate) nonce: RequestNonce,
+    /// The request's digest and ordinal; `None` of a random nonce.
+    made: Option<(Digest, u64)>,
 }
 
 /// The facts of a request that fix its nonce, beside the session and the ordinal.
@@ -41,7 +58,7 @@ impl NonceMaker {
         *self.key.lock() = key;
     }
 
-    /// The nonce of a request that is about to be sent to a session. No two calls return the same.
+    /// The nonce of a request that is about to be sent to a session. No two requests have the same at one time.
     ///
     /// # Errors
     /// There is no key, and the operating system has no randomness.
@@ -49,17 +66,23 @@ impl NonceMaker {
         &self,
         session: &SealedSession,
         request: &RelayedRequest,
-    ) -> Result<RequestNonce, getrandom::Error> {
+    ) -> Result<IssuedNonce, getrandom::Error> {
+        let random = || {
+            Ok(IssuedNonce {
+                nonce: draw_nonce()?,
+                made: None,
+            })
+        };
         let key = *self.key.lock();
-        let Some(key) = key else { return draw_nonce() };
+        let Some(key) = key else { return random() };
         let facts = RequestFacts {
             client: request.client,
             client_nonce: request.client_nonce,
             input: SentRequest::digest_body(session.service().scheme, &request.body),
         };
         match self.derive(&key, session.id(), session.attestation(), &facts) {
-            Some(nonce) => Ok(nonce),
-            None => draw_nonce(),
+            Some(issued) => Ok(issued),
+            None => random(),
         }
     }
 
@@ -70,33 +93,61 @@ impl NonceMaker {
         session: SessionId,
         attestation: &str,
         facts: &RequestFacts,
-    ) -> Option<RequestNonce> {
+    ) -> Option<IssuedNonce> {
         let mut sessions = self.sessions.lock();
         let nonces = match sessions.entry(session) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(new) => new.insert(SessionNonces {
                 attestation: Envelope::<Attestation>::from_text(attestation).ok()?.digest(),
-                made: HashMap::new(),
+                ordinals: HashMap::new(),
             }),
         };
-        let made = nonces.made.entry(facts.digest()).or_default();
-        let ordinal = *made;
-        *made = made.saturating_add(1);
-        Some(RequestNonce::derive(
-            key,
-            &NonceInput {
-                attestation: &nonces.attestation,
-                client: &facts.client,
-                client_nonce: facts.client_nonce.as_ref(),
-                request: &facts.input,
-                ordinal,
-            },
-        ))
+        let digest = facts.digest();
+        let ordinal = nonces.ordinals.entry(digest).or_default().take();
+        let input = NonceInput {
+            attestation: &nonces.attestation,
+            client: &facts.client,
+            client_nonce: facts.client_nonce.as_ref(),
+            request: &facts.input,
+            ordinal,
+        };
+        Some(IssuedNonce {
+            nonce: RequestNonce::derive(key, &input),
+            made: Some((digest, ordinal)),
+        })
+    }
+
+    /// Takes back the nonce of a request that the session did not take: no connection came, or its seal refused it.
+    /// The next equal request of its client gets it again. Otherwise a miner that refuses each request once would have
+    /// answers whose nonces nobody can check. A nonce that the session may still sign stays used: signed twice, it
+    /// would stand in the proofs of two answers.
+    pub(crate) fn take_back(&self, session: SessionId, issued: IssuedNonce) {
+        let Some((digest, ordinal)) = issued.made else {
+            return;
+        };
+        let mut sessions = self.sessions.lock();
+        let ordinals = sessions
+            .get_mut(&session)
+            .and_then(|known| known.ordinals.get_mut(&digest));
+        if let Some(ordinals) = ordinals {
+            ordinals.returned.insert(ordinal);
+        }
     }
 
     /// Forgets a session that gets no more requests.
     pub(crate) fn forget(&self, session: SessionId) {
         self.sessions.lock().remove(&session);
+    }
+}
+
+impl Ordinals {
+    /// The lowest ordinal that no request has.
+    fn take(&mut self) -> u64 {
+        self.returned.pop_first().unwrap_or_else(|| {
+            let ordinal = self.next;
+            self.next = ordinal.saturating_add(1);
+            ordinal
+        })
     }
 }
 
@@ -156,6 +207,7 @@ mod tests {
             maker
                 .derive(&[7; 32], session(number), &attestation(number), facts)
                 .unwrap()
+                .nonce
         };
         let all = [
             make(1, &facts(b"a", None)),
@@ -182,6 +234,31 @@ mod tests {
         }
         maker.forget(session(1));
         assert_eq!(maker.sessions.lock().len(), 1);
+    }
+
+    #[test]
+    fn a_returned_nonce_is_given_again_and_to_one_request_at_a_time() {
+        let maker = NonceMaker::default();
+        let session = SessionId(Uuid::from_u128(1));
+        let make = || {
+            maker
+                .derive(&[7; 32], session, &attestation(1), &facts(b"a", None))
+                .unwrap()
+        };
+        let (first, second) = (make(), make());
+        maker.take_back(session, first);
+        assert_eq!(make(), first, "the refused request has its ordinal again");
+        let third = make();
+        assert!(third != first && third != second);
+        maker.take_back(session, third);
+        maker.take_back(session, second);
+        assert_eq!([make(), make()], [second, third], "the lowest comes first");
+        maker.forget(session);
+        maker.take_back(session, second);
+        assert!(
+            maker.sessions.lock().is_empty(),
+            "a session that is over has none"
+        );
     }
 
     #[test]

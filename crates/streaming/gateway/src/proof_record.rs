@@ -1,19 +1,17 @@
 //! A proof as a client keeps it, with the request and the answer. It is checked without any connection.
 
-use std::time::Duration;
-
+use muster_answer_proof::{OpenedStatements, SKEW, ShownStatements, StatementFault};
 use muster_process::SharedClock;
+use muster_protocol::rest::ReportCheat;
 use muster_response_proof::{
-    Attestation, ClockTolerance, Envelope, EnvelopeError, Forgery, LayoutError, ProofLedger, ResponseProof,
+    Attestation, ClockTolerance, Forgery, ReportedAnswer, ReportedWords, ResponseProof,
 };
 use muster_sealed_client::{ReceivedResponse, SentRequest};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::proof_view::ProofView;
 pub use crate::transcript::{Transcript, UnreadableTranscript};
-
-/// By how much the clocks of a client and of an executor may differ.
-pub const SKEW: Duration = Duration::from_secs(30);
 
 /// The proof of one answer, with the transcript if the client kept it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,21 +38,9 @@ pub struct VerifiedRecord {
 /// Why a record is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRecord {
-    /// The record has no proof.
-    #[error("the answer came without a proof; its gateway says: {0}")]
-    NoProof(String),
-    /// A signed statement cannot be decoded.
+    /// The signed statements are of other parties or of another answer, or cannot be read.
     #[error(transparent)]
-    Envelope(#[from] EnvelopeError),
-    /// The content of a signed statement cannot be decoded.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// The miner did not sign the attestation.
-    #[error("the miner that the attestation names did not sign it")]
-    Attestation,
-    /// The record and its statements disagree on this.
-    #[error("the record names another {0} than the statements in it")]
-    Mismatch(&'static str),
+    Statements(#[from] StatementFault),
     /// The proof does not match the request, the answer or the attestation.
     #[error(transparent)]
     Forged(#[from] Forgery),
@@ -70,38 +56,52 @@ impl ProofRecord {
     /// # Errors
     /// The first defect that is found.
     pub async fn check(&self, clock: SharedClock) -> Result<VerifiedRecord, InvalidRecord> {
-        let attestation = Envelope::<Attestation>::from_text(&self.view.attestation)?;
-        let stated = attestation.statement()?;
-        let by = &stated.miner.0;
-        if !muster_identity::verify(by, attestation.signed_bytes(), attestation.signature()) {
-            return Err(InvalidRecord::Attestation);
-        }
-        if stated.miner != self.view.miner {
-            return Err(InvalidRecord::Mismatch("miner"));
-        }
-        if stated.audience != self.view.validator {
-            return Err(InvalidRecord::Mismatch("validator"));
-        }
-        let text = self.view.proof.as_deref();
-        let text = text.ok_or_else(|| InvalidRecord::NoProof(self.view.verdict.clone()))?;
-        let envelope = Envelope::<ResponseProof>::from_text(text)?;
-        let proof = envelope.statement()?;
-        let nonce = self.view.nonce.as_ref().unwrap_or(&self.view.id);
-        if proof.gateway_nonce.map(|nonce| nonce.hex()).as_ref() != Some(nonce) {
-            return Err(InvalidRecord::Mismatch("answer"));
-        }
-        // The proof is judged alone. Only the validator can see whether an earlier proof of the session is missing.
-        let mut ledger = ProofLedger::after(&attestation, proof.sequence, proof.previous)?;
+        let shown = ShownStatements {
+            miner: self.view.miner,
+            validator: self.view.validator,
+            nonce: self.view.nonce.as_ref().unwrap_or(&self.view.id),
+            verdict: &self.view.verdict,
+            attestation: &self.view.attestation,
+            proof: self.view.proof.as_deref(),
+        };
+        let OpenedStatements {
+            attestation,
+            proof,
+            sealed,
+            mut ledger,
+        } = shown.open(muster_identity::verify)?;
         let (asked, checked) = match &self.transcript {
             Some(transcript) => transcript.observe(&proof, clock).await?,
             None => assume_stated(&proof),
         };
         let bounds = ClockTolerance { skew: SKEW };
-        let proof = checked.check_other_proof(&envelope, &asked, &mut ledger, bounds)?;
+        let proof = checked.check_other_proof(&sealed, &asked, &mut ledger, bounds)?;
         Ok(VerifiedRecord {
             proof,
-            attestation: stated,
+            attestation,
             has_transcript: self.transcript.is_some(),
+        })
+    }
+}
+
+impl ProofRecord {
+    /// The report of this answer as not the model's, with its words if `with_words` says so and the record has them;
+    /// `None` if the record has no proof that can be read.
+    pub fn report(&self, with_words: bool, details: Option<String>) -> Option<ReportCheat> {
+        let transcript = self.transcript.as_ref().filter(|_| with_words);
+        let answer = ReportedAnswer {
+            proof: self.view.proof.clone()?,
+            words: transcript.map(|transcript| ReportedWords {
+                request: transcript.request.clone(),
+                response: transcript.response.clone(),
+                content_type: transcript.content_type.clone(),
+            }),
+        };
+        let job = answer.statement()?.job;
+        Some(ReportCheat {
+            job_uuid: job,
+            trusted_job_uuid: job,
+            details: Some(json!({ "answer": answer, "text": details })),
         })
     }
 }
@@ -109,6 +109,7 @@ impl ProofRecord {
 /// The observation that the proof itself states. Without a transcript it lets everything else be judged.
 fn assume_stated(proof: &ResponseProof) -> (SentRequest, ReceivedResponse) {
     let asked = SentRequest {
+        client: proof.client,
         client_nonce: proof.client_nonce,
         gateway_nonce: proof.gateway_nonce,
         method: proof.method.to_string(),
@@ -141,7 +142,9 @@ mod tests {
     use muster_openai::TokenUsage;
     use muster_process::TestClock;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
-    use muster_response_proof::{ChunkTree, HashScheme, Price, RequestNonce, SessionId, StreamEnd, Text};
+    use muster_response_proof::{
+        ChunkTree, Envelope, HashScheme, Price, RequestNonce, SessionId, StreamEnd, Text,
+    };
     use uuid::Uuid;
 
     use super::*;

@@ -3,21 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_process::certificate;
-use muster_protocol::MinerKey;
 use muster_store::StoreError;
 
 use muster_session_pool::Event;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backend::{JobNews, StreamingJobOrder};
+use crate::backend::JobNews;
 use crate::scheduler::{SchedulerCommand, SessionEnd, SessionStart};
+use crate::session_opening::SessionOpening;
 use crate::state::GatewayState;
 use crate::store::SessionRow;
-use muster_sealed_client::{AddressPermit, SealedSession, SessionParameters};
-
-/// News of one job that may wait to be received.
-const NEWS_CAPACITY: usize = 8;
+use muster_sealed_client::{AddressPermit, SealedSession};
 
 /// Brings a session up and watches it until it has died or the scheduler has closed it.
 pub(crate) async fn run(state: Arc<GatewayState>, start: SessionStart, closed: oneshot::Receiver<()>) {
@@ -29,14 +25,19 @@ pub(crate) async fn run(state: Arc<GatewayState>, start: SessionStart, closed: o
 
 /// Brings a session up and watches it. Returns the event that ended it.
 async fn live(state: &GatewayState, start: &SessionStart) -> Event {
-    let (sender, mut news) = mpsc::channel(NEWS_CAPACITY);
-    let limit = Duration::from_secs(state.settings.start_s);
-    let started = tokio::select! {
-        started = bring_up(state, start, None, sender, &mut news) => started,
-        () = state.clock.sleep(limit) => Err(format!("it did not come up within {} s", limit.as_secs())),
+    let opening = SessionOpening {
+        backend: &*state.backend,
+        job: start.job,
+        service: &start.service,
+        miner: None,
+        times: state.settings.session_times(),
+        permits: AddressPermit(&|host, address| state.backend.permits_address(host, address)),
+        skew: state.settings.skew(),
+        clock: &state.clock,
+        tasks: &state.tasks,
     };
-    let line = match started {
-        Ok(line) => Arc::new(line),
+    let (line, mut news) = match opening.open().await {
+        Ok((line, news)) => (Arc::new(line), news),
         Err(reason) => return Event::Unusable(start.session, reason),
     };
     if let Err(error) = record_opening(state, &line).await {
@@ -48,48 +49,6 @@ async fn live(state: &GatewayState, start: &SessionStart) -> Event {
     let command = SchedulerCommand::AddSession(start.pool, start.session, Arc::clone(&line));
     state.scheduler.send(command);
     watch(state, start, &line, &mut news).await
-}
-
-/// Orders the job of a session, from `miner` if it names one, and opens the session once the miner attests it.
-pub(crate) async fn bring_up(
-    state: &GatewayState,
-    start: &SessionStart,
-    miner: Option<MinerKey>,
-    sender: mpsc::Sender<JobNews>,
-    news: &mut mpsc::Receiver<JobNews>,
-) -> Result<SealedSession, String> {
-    let names = ["muster-gateway".to_owned()];
-    let made = certificate::make_self_signed(&names).map_err(|error| error.to_string())?;
-    let lifetime = Duration::from_secs(state.settings.session_s);
-    let order = StreamingJobOrder {
-        job: start.job,
-        service: start.service.clone(),
-        certificate: made.pem,
-        lifetime,
-        start_limit: Duration::from_secs(state.settings.start_s),
-        miner,
-        news: sender,
-    };
-    state.backend.start_job(order).await?;
-    match news.recv().await {
-        None => Err("its job was forgotten".to_owned()),
-        Some(JobNews::Ended { why, .. }) => Err(why),
-        Some(JobNews::Closed(_)) => Err("its session was closed before it served".to_owned()),
-        Some(JobNews::Ready { miner, ready }) => {
-            let opening = SessionParameters {
-                me: state.backend.validator(),
-                job: start.job,
-                service: &start.service,
-                identity: &made.identity,
-                until: state.clock.now().plus(lifetime),
-                skew: state.settings.skew(),
-                permits: AddressPermit(&|host, address| state.backend.permits_address(host, address)),
-                clock: &state.clock,
-                tasks: &state.tasks,
-            };
-            SealedSession::open(&opening, miner, *ready).await
-        }
-    }
 }
 
 /// Stores a session before it answers anything.
@@ -138,6 +97,12 @@ async fn watch(
                     tracing::warn!(session = %line.id(), reason, "a session failed a health check");
                 }
                 state.scheduler.report(start.pool, Event::Health(start.session, health.is_ok()));
+                // A session that does not answer its health check shows no proofs either, and is no withholder yet.
+                if health.is_ok() && line.fetch_missing().await {
+                    tracing::warn!(session = %line.id(), miner = %line.miner(),
+                        "a session withholds a proof: it takes no more requests");
+                    state.scheduler.drain_session(start.job);
+                }
             }
         }
     }
@@ -146,7 +111,7 @@ async fn watch(
 /// Stores the proofs that the session gave of other exchanges than answers. Its numbers have no gaps, and an audit
 /// shows all of them.
 pub(crate) async fn keep_other_proofs(state: &GatewayState, line: &SealedSession) {
-    let others = line.take_other_proofs();
+    let others = line.other_proofs();
     if others.is_empty() {
         return;
     }
@@ -154,8 +119,10 @@ pub(crate) async fn keep_other_proofs(state: &GatewayState, line: &SealedSession
         .store
         .put_other_proofs(line.id(), &others, state.clock.now())
         .await;
-    if let Err(error) = kept {
-        state.fail(error);
+    // They are forgotten once they are stored: this may end in between.
+    match kept {
+        Ok(()) => line.forget_other_proofs(&others),
+        Err(error) => state.fail(error),
     }
 }
 

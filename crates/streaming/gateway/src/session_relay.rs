@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::OptionFuture;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, TRAILER};
 use http::{HeaderMap, Method, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
@@ -17,12 +17,13 @@ use muster_openai::OpenAiError;
 use muster_process::error::Causes;
 use muster_response_proof::StreamEnd;
 use muster_response_proof::headers::{PROOF, keep_proof_trailer, keep_response_headers};
-use muster_sealed_client::{CheckedBody, ResponseBody};
+use muster_sealed_client::{CheckedBody, ClientError, ResponseBody};
 use muster_session_pool::SessionNumber;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::answer_parts::{AnswerPart, REQUEST_ID, is_event_stream};
+use crate::nonces::IssuedNonce;
 use crate::request::RelayedRequest;
 use crate::scheduler::{SessionAssignment, StreamRequest};
 use crate::settlement::{AnswerObservation, ObservedEnd};
@@ -31,19 +32,26 @@ use muster_sealed_client::{ResponseReport, SealedRequest, SealedResponse, Sealed
 
 /// Grace period before aborting an answer in flight from a session that is presumed dead.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
-/// The pause before a request whose session failed is given to another one.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How long a client may take nothing of the parts that wait for it.
 const STALL_LIMIT: Duration = Duration::from_secs(120);
 
 /// How one attempt with one session ended.
 enum AttemptOutcome {
     /// The session failed before the first byte, so another one may serve the request.
-    Failed,
+    Failed(RequestState),
     /// The session was presumed dead before the first byte; this is the scheduler's next assignment.
     Reassigned(SessionAssignment),
     /// The client has its answer, or has gone.
     Finished,
+}
+
+/// How far a request had come when its session failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RequestState {
+    /// The session got nothing of it, or its seal refused it: no proof of it follows.
+    Untaken,
+    /// The session may have got it, and may still sign an answer to it.
+    Sent,
 }
 
 type AnswerBody = CheckedBody<ResponseBody, ResponseReport>;
@@ -100,22 +108,24 @@ pub(crate) async fn run(
             }
             SessionAssignment::Assigned(session, line) => (session, line),
         };
-        let attempt = Attempt {
+        let mut attempt = Attempt {
             state: &state,
             stream: &mut stream,
             request: &request,
             client: &client,
             session,
             line: &line,
+            nonce: None,
         };
-        match attempt.run().await {
-            // The end of a session is known a moment after its connection breaks. A request that is given back at once
-            // would be given to the same session, until its tries are used up.
-            AttemptOutcome::Failed => tokio::select! {
-                biased;
-                assignment = stream.next_assignment() => reassigned = Some(assignment),
-                () = sleep(RETRY_PAUSE) => stream.report_failure(session),
-            },
+        let outcome = attempt.run().await;
+        let nonce = attempt.nonce;
+        match outcome {
+            AttemptOutcome::Failed(reached) => {
+                if let (RequestState::Untaken, Some(nonce)) = (reached, nonce) {
+                    state.nonces.take_back(line.id(), nonce);
+                }
+                stream.report_failure(session);
+            }
             AttemptOutcome::Reassigned(assignment) => reassigned = Some(assignment),
             AttemptOutcome::Finished => return stream.finish(session),
         }
@@ -130,6 +140,8 @@ struct Attempt<'a> {
     client: &'a PartSender,
     session: SessionNumber,
     line: &'a SealedSession,
+    /// The nonce of the request, once it is made.
+    nonce: Option<IssuedNonce>,
 }
 
 /// The head of an answer, as the client gets it.
@@ -140,7 +152,7 @@ struct AnswerHead {
 }
 
 impl Attempt<'_> {
-    async fn run(mut self) -> AttemptOutcome {
+    async fn run(&mut self) -> AttemptOutcome {
         // The session is not closed before the answer is settled.
         let _passing = self.line.track_response();
         let asked_at = self.state.clock.now();
@@ -148,13 +160,14 @@ impl Attempt<'_> {
             sent: asked,
             response,
             received: seen,
+            awaited: _awaited,
         } = match self.ask().await {
             Ok(answer) => answer,
             Err(outcome) => return outcome,
         };
         let (head, mut body) = response.into_parts();
         let Some(head) = self.read_head(head) else {
-            return AttemptOutcome::Failed;
+            return AttemptOutcome::Failed(RequestState::Untaken);
         };
         let mut observation = AnswerObservation::new(
             self.request,
@@ -167,12 +180,16 @@ impl Attempt<'_> {
         };
         self.stream.report_first_byte(self.session);
         observation.first_byte_at = Some(self.state.clock.now());
+        let mut trailers = None;
         let end = match self
             .client
             .send(AnswerPart::Head(head.status, head.headers))
             .await
         {
-            Ok(()) => self.pass_body(first, &mut body, &mut observation).await,
+            Ok(()) => {
+                self.pass_body(first, &mut body, &mut observation, &mut trailers)
+                    .await
+            }
             Err(ClientGone) => Some(StreamEnd::ClientGone),
         };
         // The body reports what was seen of it once it is dropped.
@@ -187,6 +204,10 @@ impl Attempt<'_> {
         observation
             .settle(self.state, self.line, self.request, &asked, seen, observed)
             .await;
+        if let Some(trailers) = trailers {
+            // The answer is stored: a client that went away by now lacks nothing that it can still be given.
+            let _ = self.client.send(AnswerPart::Trailers(trailers)).await;
+        }
         if let Some(end) = end {
             self.report_break(end, events).await;
         }
@@ -195,20 +216,21 @@ impl Attempt<'_> {
 
     /// Sends the request and waits for the answer's head.
     async fn ask(&mut self) -> Result<SealedResponse, AttemptOutcome> {
-        let nonce = match self.state.nonces.make(self.line, self.request) {
-            Ok(nonce) => nonce,
+        let issued = match self.state.nonces.make(self.line, self.request) {
+            Ok(issued) => issued,
             Err(error) => {
                 tracing::error!(%error, "the system gives no randomness for a nonce");
-                return Err(AttemptOutcome::Failed);
+                return Err(AttemptOutcome::Failed(RequestState::Untaken));
             }
         };
+        self.nonce = Some(issued);
         let question = SealedRequest {
             method: Method::POST,
             path: self.request.path.to_owned(),
             body: self.request.body.clone(),
             client: Some(self.request.client),
             client_nonce: self.request.client_nonce,
-            gateway_nonce: nonce,
+            gateway_nonce: issued.nonce,
         };
         let answer = tokio::select! {
             biased;
@@ -221,16 +243,24 @@ impl Attempt<'_> {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => {
                 tracing::info!(session = %self.line.id(), error = %Causes(&error), "a session did not answer");
-                Err(AttemptOutcome::Failed)
+                let reached = match error {
+                    ClientError::Connect(_) => RequestState::Untaken,
+                    ClientError::Broken(_)
+                    | ClientError::NoDocument(_)
+                    | ClientError::Status(_)
+                    | ClientError::Statement(_) => RequestState::Sent,
+                };
+                Err(AttemptOutcome::Failed(reached))
             }
-            Err(_) => Err(AttemptOutcome::Failed),
+            Err(_) => Err(AttemptOutcome::Failed(RequestState::Sent)),
         }
     }
 
     /// The head for the client. `None` if the seal itself refused the request, being full or about to close: the engine
-    /// was asked nothing.
+    /// was asked nothing, and the answer neither has a proof nor announces one.
     fn read_head(&self, mut head: http::response::Parts) -> Option<AnswerHead> {
-        if !head.headers.contains_key(PROOF) && head.status == StatusCode::SERVICE_UNAVAILABLE {
+        let is_signed = head.headers.contains_key(PROOF) || head.headers.contains_key(TRAILER);
+        if !is_signed && head.status == StatusCode::SERVICE_UNAVAILABLE {
             return None;
         }
         let content_type = head.headers.get(CONTENT_TYPE);
@@ -251,7 +281,7 @@ impl Attempt<'_> {
         tokio::select! {
             biased;
             next = timeout(self.silence_limit(), body.frame()) => match next {
-                Ok(Some(Err(_))) | Err(_) => Err(AttemptOutcome::Failed),
+                Ok(Some(Err(_))) | Err(_) => Err(AttemptOutcome::Failed(RequestState::Sent)),
                 Ok(next) => Ok(next),
             },
             assignment = self.stream.next_assignment() => Err(AttemptOutcome::Reassigned(assignment)),
@@ -259,12 +289,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// Passes the body to the client. `None` if it came to its end.
+    /// Passes the body to the client, and takes the trailers out: they end the answer for the client, so they follow
+    /// once the answer is stored. `None` if the body came to its end.
     async fn pass_body(
         &mut self,
         first: NextFrame,
         body: &mut AnswerBody,
         observation: &mut AnswerObservation,
+        trailers: &mut Option<HeaderMap>,
     ) -> Option<StreamEnd> {
         let mut next = first;
         let mut is_presumed_dead = false;
@@ -274,19 +306,18 @@ impl Attempt<'_> {
                 Some(Err(_)) => return Some(StreamEnd::EngineFailed),
                 Some(Ok(frame)) => frame,
             };
-            let part = match frame.into_data() {
+            match frame.into_data() {
                 Ok(data) => {
                     observation.update(&data);
-                    AnswerPart::Data(data)
+                    if self.client.send(AnswerPart::Data(data)).await.is_err() {
+                        return Some(StreamEnd::ClientGone);
+                    }
                 }
                 Err(frame) => {
-                    let mut trailers = frame.into_trailers().unwrap_or_default();
-                    keep_proof_trailer(&mut trailers);
-                    AnswerPart::Trailers(trailers)
+                    let mut last = frame.into_trailers().unwrap_or_default();
+                    keep_proof_trailer(&mut last);
+                    *trailers = Some(last);
                 }
-            };
-            if self.client.send(part).await.is_err() {
-                return Some(StreamEnd::ClientGone);
             }
             next = match self.next_frame(body, &mut is_presumed_dead).await {
                 Ok(next) => next,

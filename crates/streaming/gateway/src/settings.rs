@@ -7,13 +7,19 @@ use std::time::Duration;
 use muster_http::addresses::AddressRules;
 use muster_http::{Origin, OriginError};
 use muster_process::config::Problem;
+use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey};
 use muster_session_pool::{Limits, Service, Whitelist};
+use muster_token_count::{ModelTokenizer, TokenizerError};
 use serde::Deserialize;
+
+use crate::miner_sessions::SessionTimes;
 
 /// Starts of sessions of one model that fail in a row before waiting requests are refused; also the sessions that one
 /// request is given to.
 const MAX_TRIES: u32 = 3;
+/// How long a session rests after a request failed on it. Its end, if it is dying, is known by then.
+const REST: Duration = Duration::from_millis(200);
 /// Health checks that a session may fail one after another.
 const MAX_MISSES: u32 = 2;
 /// The pause after a failed start.
@@ -116,7 +122,16 @@ impl Settings {
             drain: Duration::from_secs(self.drain_s),
             max_misses: MAX_MISSES,
             max_tries: MAX_TRIES,
+            rest: REST,
             backoff: BACKOFF,
+        }
+    }
+
+    /// The times of each session.
+    pub(crate) const fn session_times(&self) -> SessionTimes {
+        SessionTimes {
+            start: Duration::from_secs(self.start_s),
+            lifetime: Duration::from_secs(self.session_s),
         }
     }
 
@@ -180,13 +195,78 @@ impl Settings {
                 .map(|(index, defect)| Problem::at(format!("{path}.services[{index}]"), defect.to_string()));
             problems.extend(found);
         }
+        for (index, service) in self.services.iter().enumerate() {
+            if let Some(file) = &service.tokenizer
+                && let Err(error) = ModelTokenizer::open(&file.path, &file.sha256)
+            {
+                let key = format!("{path}.services[{index}].tokenizer");
+                problems.push(Problem::at(key, explain(&error)));
+            }
+        }
         problems
     }
 }
 
+/// The defect of a tokenizer's file, and what to do about it.
+fn explain(error: &TokenizerError) -> String {
+    let advice = match error {
+        TokenizerError::Read(..) => "name the model's tokenizer.json on this machine",
+        TokenizerError::OtherFile { .. } => "if it is the model's tokenizer.json, name this digest",
+        TokenizerError::TooLarge(_) | TokenizerError::Format { .. } => {
+            "name the model's tokenizer.json, or leave the key out: then the engine's report is bounded by bytes"
+        }
+    };
+    format!("{}; {advice}", Causes(error))
+}
+
 #[cfg(test)]
 mod tests {
+    use muster_session_pool::TokenizerFile;
+
     use super::*;
+
+    #[test]
+    fn a_tokenizer_that_cannot_be_used_is_a_problem_of_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        let problems = |contents: Option<&str>, sha256: &[u8]| {
+            let path = folder.path().join("tokenizer.json");
+            match contents {
+                Some(contents) => std::fs::write(&path, contents).unwrap(),
+                None => drop(std::fs::remove_file(&path)),
+            }
+            let entry = serde_json::json!({
+                "model": "tiny", "image": Digest::of(b"image"), "class": "always_on.test", "output_price": 7,
+                "input_tokens_per_s": 1_000, "output_tokens_per_s": 1, "listen": {"port": 8000},
+            });
+            let mut service: Service = serde_json::from_value(entry).unwrap();
+            service.tokenizer = Some(TokenizerFile {
+                path,
+                sha256: Digest::of(sha256),
+            });
+            let settings = Settings {
+                services: vec![service],
+                ..Settings::default()
+            };
+            let problems = settings.problems("gateway");
+            problems.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let [absent] = problems(None, b"").try_into().unwrap();
+        assert!(absent.contains("gateway.services[0].tokenizer"), "{absent}");
+        assert!(
+            absent.contains("cannot be read") && absent.contains("No such file"),
+            "{absent}"
+        );
+        let [other] = problems(Some("{}"), b"another").try_into().unwrap();
+        let digest = Digest::of(b"{}").to_string();
+        assert!(
+            other.contains(&digest) && other.contains("name this digest"),
+            "{other}"
+        );
+        let [none] = problems(Some("{}"), b"{}").try_into().unwrap();
+        assert!(none.contains("is no tokenizer"), "{none}");
+        let model = r#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}"#;
+        assert_eq!(problems(Some(model), model.as_bytes()), [] as [String; 0]);
+    }
 
     #[test]
     fn the_announced_url_is_a_server_and_nothing_behind_it() {

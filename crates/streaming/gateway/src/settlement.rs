@@ -10,6 +10,7 @@ use muster_token_count::MAX_TEXT;
 use tokio::sync::oneshot;
 
 use crate::request::RelayedRequest;
+use crate::session::keep_other_proofs;
 use crate::state::GatewayState;
 use crate::store::{AnswerWords, ResponseRow, SealedWords, WordConsent};
 use muster_sealed_client::SealedSession;
@@ -61,8 +62,8 @@ impl AnswerObservation {
         }
     }
 
-    /// Judges the proof and stores the answer, with its words if it is proven: until the draw nobody knows whether they
-    /// will be needed.
+    /// Judges the proof and stores the answer, with its words if it is proven and successful: until the draw nobody
+    /// knows whether they will be needed.
     pub(crate) async fn settle(
         mut self,
         state: &GatewayState,
@@ -90,6 +91,11 @@ impl AnswerObservation {
             ended_at: state.clock.now(),
             status: observed.status.as_u16(),
             end: judged.end.to_owned(),
+            // The session may say that the client went away: here it stayed.
+            cut: matches!(
+                observed.end,
+                Some(StreamEnd::EngineFailed | StreamEnd::EngineSilent)
+            ),
             verdict: judged.verdict,
             proof: judged.proof,
             sequence: judged.sequence,
@@ -97,13 +103,15 @@ impl AnswerObservation {
             usage,
             earned,
         };
-        let words = self.body.filter(|_| is_proven).map(|response| AnswerWords {
+        let words = self.body.filter(|_| is_paid).map(|response| AnswerWords {
             request: request.body.to_vec(),
             response,
             content_type: observed.content_type,
         });
         let sealed = words.and_then(|words| seal_words(state, &row.id, &words));
         measure(&row);
+        // An audit shows the proofs before this one, too: they are durable first.
+        keep_other_proofs(state, line).await;
         if let Err(error) = state
             .store
             .insert_response(&row, request.consent, sealed.as_ref())
@@ -126,7 +134,10 @@ impl AnswerObservation {
         let texts = self.meter.texts().filter(|_| is_paid);
         let model = &line.service().model;
         let counted = match texts {
-            Some(texts) => state.counters.count(model, request.body.clone(), texts).await,
+            Some(texts) => {
+                let body = request.body.clone();
+                state.counters.count(model, request.client, body, texts).await
+            }
             None => None,
         };
         match counted {
@@ -204,7 +215,7 @@ fn seal_words(state: &GatewayState, id: &str, words: &AnswerWords) -> Option<Sea
     match state.words.seal(id, words) {
         Ok(sealed) => Some(sealed),
         Err(error) => {
-            tracing::error!(%error, answer = id, "the words of an answer are not kept");
+            tracing::warn!(%error, answer = id, "the words of an answer are not kept");
             None
         }
     }

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use muster_process::{SharedClock, Tasks};
+use muster_protocol::MinerKey;
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
 use tokio::sync::Semaphore;
 
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
+use crate::miner_sessions::MinerSessions;
 use crate::nonces::NonceMaker;
 use crate::scheduler::SchedulerHandle;
 use crate::settings::Settings;
@@ -34,6 +36,18 @@ pub(crate) struct GatewayState {
 }
 
 impl GatewayState {
+    /// Sessions with a miner of the subnet, beside the gateway's pools.
+    pub(crate) fn sessions_with(&self, miner: MinerKey) -> MinerSessions {
+        MinerSessions {
+            backend: Arc::clone(&self.backend),
+            miner,
+            is_trusted: false,
+            skew: self.settings.skew(),
+            clock: Arc::clone(&self.clock),
+            tasks: self.tasks.clone(),
+        }
+    }
+
     /// Reports that the store has failed: what cannot be made durable must not be told to a client.
     pub(crate) fn fail(&self, error: StoreError) {
         (self.on_store_failure)(error);

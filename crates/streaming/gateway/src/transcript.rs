@@ -58,6 +58,8 @@ impl Transcript {
             Some(text) => Some(RequestNonce::from_hex(text).ok_or(UnreadableTranscript("nonce"))?),
         };
         let asked = SentRequest {
+            // The pseudonym is the gateway's, so a transcript of the client does not have it.
+            client: proof.client,
             client_nonce,
             gateway_nonce: proof.gateway_nonce,
             method: self.method.clone(),

@@ -15,7 +15,7 @@ use muster_session_pool::Service;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::trusted_sessions::{SessionTimes, TrustedSessions};
+use crate::miner_sessions::{MinerSessions, SessionTimes};
 
 /// How long a session that is only looked at may last.
 const LOOK: Duration = Duration::from_secs(120);
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(120);
 /// The parts of a validator that the check uses.
 pub struct TrustedCheck {
     /// Sessions on the trusted miner; `None` if there is no such miner.
-    pub sessions: Option<TrustedSessions>,
+    pub sessions: Option<MinerSessions>,
     /// The whitelisted services.
     pub services: Vec<Service>,
     /// How long machine, image and engine may take to be there.

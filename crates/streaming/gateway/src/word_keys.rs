@@ -15,10 +15,19 @@ use crate::store::{AnswerWords, SealedWords};
 /// The length of a nonce in bytes; a sealed text begins with it.
 const NONCE_BYTES: usize = 24;
 
-/// The operating system gives no random numbers, or the words are too long.
+/// Bytes of words that one key seals, which are those of one bucket. The words of further answers are not kept.
+const MAX_SEALED: usize = 1024 * 1024 * 1024;
+
+/// Why the words of an answer are not sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the words of an answer cannot be sealed")]
-pub(crate) struct CannotSeal;
+pub(crate) enum CannotSeal {
+    /// The operating system gives no random numbers, or the words are too long.
+    #[error("the words of an answer cannot be sealed")]
+    Cipher,
+    /// The bucket has as many words as are kept.
+    #[error("the answers of this bucket have more than {MAX_SEALED} bytes of words already")]
+    Full,
+}
 
 /// The keys that can still be needed.
 #[derive(Default)]
@@ -28,21 +37,29 @@ pub(crate) struct WordKeys(Mutex<KeyRing>);
 struct KeyRing {
     keys: BTreeMap<u64, XChaCha20Poly1305>,
     newest: u64,
+    /// Bytes of words that the newest key has sealed.
+    sealed: usize,
 }
 
 impl WordKeys {
     /// Seals the words of the answer with this id by the newest key.
     ///
     /// # Errors
-    /// There is no randomness.
+    /// There is no randomness, or the bucket has enough words.
     pub(crate) fn seal(&self, id: &str, words: &AnswerWords) -> Result<SealedWords, CannotSeal> {
         let mut ring = self.0.lock();
+        let bytes = words.request.len().saturating_add(words.response.len());
+        let sealed = ring.sealed.saturating_add(bytes);
+        if sealed > MAX_SEALED {
+            return Err(CannotSeal::Full);
+        }
+        ring.sealed = sealed;
         let key = ring.newest;
         let cipher = match ring.keys.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(none) => {
                 let mut drawn = [0; 32];
-                getrandom::fill(&mut drawn).map_err(|_| CannotSeal)?;
+                getrandom::fill(&mut drawn).map_err(|_| CannotSeal::Cipher)?;
                 none.insert(XChaCha20Poly1305::new(&drawn.into()))
             }
         };
@@ -69,6 +86,7 @@ impl WordKeys {
     pub(crate) fn begin_next(&self) -> u64 {
         let mut ring = self.0.lock();
         ring.newest = ring.newest.saturating_add(1);
+        ring.sealed = 0;
         ring.newest
     }
 
@@ -87,13 +105,15 @@ fn associated(id: &str, part: &str) -> String {
 
 fn seal(cipher: &XChaCha20Poly1305, id: &str, part: &str, text: &[u8]) -> Result<Vec<u8>, CannotSeal> {
     let mut nonce = [0; NONCE_BYTES];
-    getrandom::fill(&mut nonce).map_err(|_| CannotSeal)?;
+    getrandom::fill(&mut nonce).map_err(|_| CannotSeal::Cipher)?;
     let associated = associated(id, part);
     let payload = Payload {
         msg: text,
         aad: associated.as_bytes(),
     };
-    let sealed = cipher.encrypt(&nonce.into(), payload).map_err(|_| CannotSeal)?;
+    let sealed = cipher
+        .encrypt(&nonce.into(), payload)
+        .map_err(|_| CannotSeal::Cipher)?;
     Ok([nonce.as_slice(), &sealed].concat())
 }
 
@@ -140,6 +160,17 @@ mod tests {
             };
             assert_eq!(keys.open("a", &cut), None);
         }
+    }
+
+    #[test]
+    fn the_words_of_a_bucket_are_bounded_and_the_next_bucket_has_room_again() {
+        let keys = WordKeys::default();
+        keys.0.lock().sealed = MAX_SEALED - 10;
+        assert_eq!(keys.seal("a", &words("long", "answers")), Err(CannotSeal::Full));
+        assert!(keys.seal("b", &words("ask", "answer")).is_ok(), "nine bytes");
+        assert_eq!(keys.seal("c", &words("ask", "answer")), Err(CannotSeal::Full));
+        keys.begin_next();
+        assert!(keys.seal("c", &words("ask", "answer")).is_ok());
     }
 
     #[test]

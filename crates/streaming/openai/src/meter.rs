@@ -23,9 +23,11 @@ const BYTES_PER_TOKEN: u64 = 3;
 pub struct TokenBounds {
     /// Tokens of the request, by its bytes.
     pub input: u64,
-    /// Tokens of the response, by the request's `max_completion_tokens` or `max_tokens` for each of its `n` choices;
-    /// `None` if the request sets no limit.
+    /// Tokens of the response, by the request's `max_completion_tokens` or `max_tokens` for each of its choices; `None`
+    /// if the request sets no limit.
     pub output: Option<u64>,
+    /// The choices that the request asks for: `n` for each of its prompts. A choice beyond them counts nothing.
+    pub choices: u64,
 }
 
 /// The fields of a request that bound its response.
@@ -37,6 +39,18 @@ struct OutputLimits {
     max_tokens: Option<u64>,
     #[serde(default)]
     n: Option<u64>,
+    #[serde(default)]
+    prompt: serde_json::Value,
+}
+
+impl OutputLimits {
+    /// A prompt is a text or a list of token ids; a list of either is several prompts.
+    fn prompts(&self) -> u64 {
+        let is_list_of_prompts =
+            |listed: &&Vec<serde_json::Value>| listed.first().is_some_and(|one| !one.is_number());
+        let several = self.prompt.as_array().filter(is_list_of_prompts);
+        several.map_or(1, |several| u64::try_from(several.len()).unwrap_or(u64::MAX))
+    }
 }
 
 impl TokenBounds {
@@ -44,9 +58,11 @@ impl TokenBounds {
     pub fn of(body: &[u8]) -> Self {
         let limits: OutputLimits = serde_json::from_slice(body).unwrap_or_default();
         let each = limits.max_completion_tokens.or(limits.max_tokens);
+        let choices = limits.n.unwrap_or(1).max(1).saturating_mul(limits.prompts());
         Self {
             input: length(body).div_ceil(BYTES_PER_TOKEN),
-            output: each.map(|each| each.saturating_mul(limits.n.unwrap_or(1).max(1))),
+            output: each.map(|each| each.saturating_mul(choices)),
+            choices,
         }
     }
 }
@@ -234,7 +250,8 @@ impl TokenCount {
             return;
         };
         self.saw_error |= read.error.is_some();
-        for choice in &read.choices {
+        let is_asked_for = |choice: &&Choice| u64::from(choice.index) < self.bounds.choices;
+        for choice in read.choices.iter().filter(is_asked_for) {
             let bytes = choice.text_bytes();
             if bytes > 0 {
                 self.pieces = self.pieces.saturating_add(1);
@@ -312,6 +329,7 @@ mod tests {
     const UNLIMITED: TokenBounds = TokenBounds {
         input: 14,
         output: None,
+        choices: 2,
     };
 
     fn measured(body: &str, content_type: Option<&str>) -> TokenUsage {
@@ -354,6 +372,7 @@ mod tests {
             let bounds = TokenBounds {
                 input: 1,
                 output: Some(6),
+                choices: 1,
             };
             let mut meter = TokenMeter::new(EVENTS, bounds);
             meter.update(stream(&["abcdef"], usage).as_bytes());
@@ -379,6 +398,14 @@ mod tests {
             Some(15)
         );
         assert_eq!(bounds(br#"{"max_tokens":null}"#), None);
+        for several in [r#"["a","b","c"]"#, "[[1],[2],[3]]"] {
+            let body = format!(r#"{{"max_tokens":7,"n":2,"prompt":{several}}}"#);
+            assert_eq!(bounds(body.as_bytes()), Some(42), "{several}");
+        }
+        for one in [r#""a""#, "[1,2,3]", "[]", "null"] {
+            let body = format!(r#"{{"max_tokens":7,"n":2,"prompt":{one}}}"#);
+            assert_eq!(bounds(body.as_bytes()), Some(14), "{one}");
+        }
         assert_eq!(bounds(b"["), None);
         assert_eq!(TokenBounds::of(b"[123]").input, 2);
     }
@@ -396,6 +423,19 @@ mod tests {
         let mut meter = TokenMeter::new(EVENTS, bounds);
         meter.update(body.as_bytes());
         assert_eq!(meter.usage().output, 20);
+    }
+
+    #[test]
+    fn choices_that_nobody_asked_for_count_nothing() {
+        let body = concat!(
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"abc\"}},{\"index\":1,\"delta\":{\"content\":\"d\"}}]}\n\n",
+            "data: {\"choices\":[{\"index\":7,\"delta\":{\"content\":\"e\"}}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":9}}\n\n",
+        );
+        let bounds = TokenBounds::of(br#"{"messages":[]}"#);
+        let mut meter = TokenMeter::new(EVENTS, bounds).keeping_texts(100);
+        meter.update(body.as_bytes());
+        assert_eq!(meter.usage().output, 1);
+        assert_eq!(meter.texts(), Some(vec!["abc".to_owned()]));
     }
 
     #[test]

@@ -48,6 +48,8 @@ struct CollectedIds {
     prompt: Option<(Digest, u32)>,
     output: Sha256,
     output_count: u32,
+    /// The event with the reason of the end has passed.
+    is_finished: bool,
     /// The response has several choices, text without ids, or two prompts.
     is_unclear: bool,
 }
@@ -74,6 +76,8 @@ struct ChoiceIds {
     delta: Option<ChoiceText>,
     #[serde(default)]
     message: Option<ChoiceText>,
+    #[serde(default)]
+    finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -140,9 +144,13 @@ impl CollectedIds {
         let is_text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         let mut messages = choice.delta.iter().chain(&choice.message);
         let has_text = is_text(&choice.text) || messages.any(|message| is_text(&message.content));
+        let has_ids = choice.token_ids.as_ref().is_some_and(|ids| !ids.is_empty());
         // The end of an answer brings the text that was held back for a stop sequence; its tokens came before.
-        let has_ids = self.output_count > 0 || choice.token_ids.is_some();
-        self.is_unclear |= choice.index != 0 || (has_text && !has_ids);
+        let is_held_back = choice.finish_reason.is_some() && self.output_count > 0;
+        let is_unexplained = has_text && !has_ids && !is_held_back;
+        let is_after_end = self.is_finished && (has_text || has_ids);
+        self.is_unclear |= choice.index != 0 || is_unexplained || is_after_end;
+        self.is_finished |= choice.finish_reason.is_some();
         self.read_prompt(choice.prompt_token_ids);
         if let Some(ids) = choice.token_ids {
             hash_ids(&mut self.output, &ids);
@@ -198,6 +206,44 @@ mod tests {
         assert!(TokenIdReader::new(BodyKind::Other).is_none());
         assert!(asks_for_token_ids(br#"{"prompt":"x", "return_token_ids": true}"#));
         assert!(!asks_for_token_ids(br#"{"prompt":"x"}"#));
+    }
+
+    /// An event with this choice, after one that states prompt and a first token.
+    fn after_first(events: &[&str]) -> String {
+        let first = r#"{"index":0,"text":"a","prompt_token_ids":[5,6],"token_ids":[7]}"#;
+        let event = |choice: &&str| format!("data: {{\"choices\":[{choice}]}}\n\n");
+        std::iter::once(&first).chain(events).map(event).collect()
+    }
+
+    #[test]
+    fn text_without_ids_is_only_what_was_held_back_until_the_end() {
+        let counted = |events: &[&str]| {
+            let body = after_first(events);
+            stated(BodyKind::Events, &body).map(|stated| stated.output_count)
+        };
+        let second = r#"{"index":0,"text":"b","token_ids":[8]}"#;
+        assert_eq!(
+            counted(&[second, r#"{"text":"c","finish_reason":"stop"}"#]),
+            Some(2)
+        );
+        assert_eq!(
+            counted(&[r#"{"text":"c","token_ids":[],"finish_reason":"stop"}"#]),
+            Some(1)
+        );
+        // Without its ids nobody can tell whether the text is that of the tokens before it.
+        assert_eq!(counted(&[r#"{"text":"b"}"#]), None);
+        assert_eq!(counted(&[r#"{"text":"b","token_ids":[]}"#]), None);
+        assert_eq!(
+            counted(&[r#"{"text":"b","finish_reason":null}"#, second]),
+            None,
+            "ids in the first event alone"
+        );
+        let end = r#"{"text":"","finish_reason":"stop"}"#;
+        assert_eq!(counted(&[end, r#"{"text":"more","finish_reason":"stop"}"#]), None);
+        assert_eq!(counted(&[end, second]), None);
+        assert_eq!(counted(&[end, r#"{"text":""}"#]), Some(1));
+        let whole = r#"{"choices":[{"text":"ab","prompt_token_ids":[5],"finish_reason":"stop"}]}"#;
+        assert_eq!(stated(BodyKind::Json, whole), None);
     }
 
     #[test]

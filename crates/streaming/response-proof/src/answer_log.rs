@@ -20,12 +20,13 @@ pub const MAX_SHARE_PPM: u32 = 1_000_000;
 /// Blocks after the end of a bucket until the one that draws from it.
 const DRAW_DELAY: u64 = 12;
 
-/// The number of a bucket: bucket k has the answers whose verdict was durable in the blocks 25k to 25k + 24.
+/// The number of a bucket. Bucket k is closed after block 25k + 24, and has the proven answers that stand in no earlier
+/// bucket: those of the blocks 25k to 25k + 24, and older ones that were not logged in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketNumber(pub u64);
 
 impl BucketNumber {
-    /// The bucket of an answer whose verdict was durable at this block.
+    /// The bucket whose blocks this block is one of.
     pub const fn of_block(block: u64) -> Self {
         Self(block / BUCKET_BLOCKS)
     }
@@ -57,7 +58,8 @@ pub struct AnswerLeaf {
     pub output_tokens: u64,
     /// The miner's earnings from the answer, in rao.
     pub earned: u64,
-    /// The stratum: the pseudonym of the client, as the proof states it.
+    /// The pseudonym of the client, which the proof of a proven answer states, too. At most four answers of one stratum
+    /// and day are tested.
     pub stratum: Digest,
 }
 

@@ -64,6 +64,9 @@ pub enum Forgery {
     /// Its nonces are those of another request.
     #[error("the proof carries another request's nonce")]
     Nonce,
+    /// It names another client's pseudonym than the checker sent, or none.
+    #[error("the proof names another client than the request did")]
+    Client,
     /// It states another method, path or request body.
     #[error("the proof is of another request: {0} differs")]
     Request(&'static str),
@@ -84,6 +87,8 @@ pub enum Forgery {
 /// A request and its response as the checker observed them.
 #[derive(Clone, Debug)]
 pub struct ObservedExchange<'a> {
+    /// The pseudonym of the client that the request carried, if it carried one.
+    pub client: Option<Digest>,
     /// The nonce of the checker's client, if the request carried one.
     pub client_nonce: Option<RequestNonce>,
     /// The checker's own nonce of the request.
@@ -199,6 +204,11 @@ impl ProofLedger {
     /// The number up to which every response is proven.
     pub const fn proven(&self) -> u64 {
         self.next
+    }
+
+    /// Whether the response with this number is proven.
+    pub fn is_proven(&self, number: u64) -> bool {
+        number < self.next || self.early.contains_key(&number)
     }
 
     /// The ranges of unproven numbers below the highest proven one.
@@ -329,6 +339,9 @@ impl ProofLedger {
 fn check_exchange(stated: &ResponseProof, seen: &ObservedExchange<'_>) -> Result<(), Forgery> {
     if stated.gateway_nonce != seen.gateway_nonce || stated.client_nonce != seen.client_nonce {
         return Err(Forgery::Nonce);
+    }
+    if stated.client != seen.client {
+        return Err(Forgery::Client);
     }
     let request = [
         ("the method", stated.method.as_str() == seen.method),

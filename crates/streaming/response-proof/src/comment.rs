@@ -200,6 +200,39 @@ pub fn proof_of(line: &[u8]) -> Option<&str> {
     line.strip_prefix(PROOF)?.strip_prefix(' ').map(str::trim)
 }
 
+/// The bytes of a whole event stream that its session has hashed: without Muster's comment lines, and without the line
+/// feed before the line that carries the proof.
+pub fn strip_comments(stream: &[u8]) -> Vec<u8> {
+    let (mut scanner, mut line) = (CommentScanner::default(), Vec::new());
+    let mut body = Vec::with_capacity(stream.len());
+    scanner.scan(stream, |part| match part {
+        StreamPart::Held(length) => body.extend_from_slice(PREFIX.get(..length).unwrap_or_default()),
+        StreamPart::Body(range) => body.extend_from_slice(stream.get(range).unwrap_or_default()),
+        StreamPart::Comment(range) => {
+            let comment = stream.get(range).unwrap_or_default();
+            if line.len().saturating_add(comment.len()) <= MAX_LINE {
+                line.extend_from_slice(comment);
+            }
+        }
+        StreamPart::CommentEnd => {
+            drop_feed(&line, &mut body);
+            line.clear();
+        }
+    });
+    let held = scanner.finish();
+    // The last line may have no end.
+    drop_feed(&line, &mut body);
+    body.extend_from_slice(PREFIX.get(..held).unwrap_or_default());
+    body
+}
+
+/// Removes the line feed before a line, which belongs to it if it carries the proof.
+fn drop_feed(line: &[u8], body: &mut Vec<u8>) {
+    if proof_of(line).is_some() && body.last() == Some(&b'\n') {
+        body.pop();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -323,6 +356,30 @@ mod tests {
         assert_eq!(
             (body.as_slice(), comments[0].as_slice()),
             (&b""[..], &b"waitx"[..])
+        );
+    }
+
+    #[test]
+    fn a_stream_with_comments_and_its_proof_has_the_body_that_was_hashed() {
+        for body in [
+            &b"data: {}\n\ndata: [DONE]\n\n"[..],
+            b"data: {}\r\n\r\n",
+            b"data: unfinished",
+            b": muster",
+            b"",
+        ] {
+            let mut whole = comment_line("wait").to_vec();
+            whole.extend_from_slice(body);
+            assert_eq!(strip_comments(&whole), body);
+            whole.extend_from_slice(&proof_line("AAAA"));
+            assert_eq!(strip_comments(&whole), body, "{body:?}");
+            // Cut within the end of its last line.
+            assert_eq!(strip_comments(&whole[..whole.len() - 1]), body, "{body:?}");
+        }
+        assert_eq!(
+            strip_comments(b"data: 1\n\n: muster-wait\n"),
+            b"data: 1\n\n",
+            "no proof"
         );
     }
 

@@ -63,26 +63,51 @@ pub fn root_of(leaves: impl IntoIterator<Item = Digest>) -> Digest {
     fold_peaks(peaks)
 }
 
-/// The hashes beside the way from one leaf to the root, from the leaf upwards; `None` if there is no such leaf.
+/// A tree over leaves with these hashes, which gives the paths of all of them. It is built once, in time and memory
+/// that are proportional to the leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafTree {
+    /// The leaves, then the nodes above them, level by level. A last node without a neighbour stands on the next level,
+    /// too: it is the root of a subtree that is smaller than its neighbours.
+    levels: Vec<Vec<Digest>>,
+}
+
+impl LeafTree {
+    /// Builds the tree over these leaves.
+    pub fn new(leaves: Vec<Digest>) -> Self {
+        let mut levels = Vec::new();
+        let mut level = leaves;
+        while level.len() > 1 {
+            let above = level.chunks(2).filter_map(|pair| match pair {
+                [left, right] => Some(node(left, right)),
+                [alone] => Some(*alone),
+                _ => None,
+            });
+            let above = above.collect();
+            levels.push(std::mem::replace(&mut level, above));
+        }
+        levels.push(level);
+        Self { levels }
+    }
+
+    /// The root of the tree.
+    pub fn root(&self) -> Digest {
+        let top = self.levels.last().and_then(|level| level.first());
+        top.copied().unwrap_or_else(|| root_of([]))
+    }
+
+    /// The hashes beside the way from one leaf to the root, from the leaf upwards; `None` if there is no such leaf.
+    pub fn path(&self, index: usize) -> Option<Vec<Digest>> {
+        self.levels.first()?.get(index)?;
+        let levels = self.levels.iter().enumerate();
+        let beside = levels.filter_map(|(height, level)| level.get((index >> height) ^ 1));
+        Some(beside.copied().collect())
+    }
+}
+
+/// The path of one leaf, as [`LeafTree::path`] gives it. A caller that needs several builds the tree itself.
 pub fn inclusion_path(leaves: &[Digest], index: usize) -> Option<Vec<Digest>> {
-    if index >= leaves.len() {
-        return None;
-    }
-    let (mut inside, mut index, mut path) = (leaves, index, Vec::new());
-    while inside.len() > 1 {
-        let (left, right) = inside.split_at_checked(inside.len().next_power_of_two() / 2)?;
-        let beside = if index < left.len() {
-            inside = left;
-            right
-        } else {
-            index -= left.len();
-            inside = right;
-            left
-        };
-        path.push(root_of(beside.iter().copied()));
-    }
-    path.reverse();
-    Some(path)
+    LeafTree::new(leaves.to_vec()).path(index)
 }
 
 /// The root that a tree of `leaves` leaves must have if `leaf` is its `index`th and `path` stands beside it; `None` if
@@ -177,6 +202,24 @@ mod tests {
         }
     }
 
+    /// The definition of RFC 6962, section 2.1.1.
+    fn reference_path(leaves: &[Digest], index: usize) -> Option<Vec<Digest>> {
+        if index >= leaves.len() {
+            return None;
+        }
+        if leaves.len() == 1 {
+            return Some(Vec::new());
+        }
+        let (left, right) = leaves.split_at(leaves.len().next_power_of_two() / 2);
+        let (mut path, beside) = if index < left.len() {
+            (reference_path(left, index)?, right)
+        } else {
+            (reference_path(right, index - left.len())?, left)
+        };
+        path.push(reference(beside));
+        Some(path)
+    }
+
     proptest! {
         #[test]
         fn however_it_arrives_the_root_is_the_reference(
@@ -197,6 +240,16 @@ mod tests {
         }
 
         #[test]
+        fn a_tree_has_the_root_and_the_paths_of_the_definition(count in 0_u64..300) {
+            let leaves: Vec<Digest> = (0..count).map(|number| hash_chunk(&number.to_be_bytes())).collect();
+            let tree = LeafTree::new(leaves.clone());
+            prop_assert_eq!(tree.root(), reference(&leaves));
+            for index in 0..=leaves.len() {
+                prop_assert_eq!(tree.path(index), reference_path(&leaves, index));
+            }
+        }
+
+        #[test]
         fn every_leaf_has_a_path_and_no_other_leaf_has_it(count in 1_u64..70, at in 0_u64..70, other in 0_u64..70) {
             let leaves: Vec<Digest> = (0..count).map(|number| hash_chunk(&number.to_be_bytes())).collect();
             let (at, other) = (at % count, other % count);
@@ -211,7 +264,6 @@ mod tests {
             prop_assert_eq!(root_by_path(leaf, count, count, &path), None);
             let longer = [path.as_slice(), &[leaf]].concat();
             prop_assert_ne!(root_by_path(leaf, at, count, &longer), Some(root));
-            prop_assert_eq!(inclusion_path(&leaves, leaves.len()), None);
         }
 
         #[test]

@@ -232,6 +232,7 @@ fn envelope<T: Sealable>(statement: &T) -> Envelope<T> {
 
 fn exchange() -> ObservedExchange<'static> {
     ObservedExchange {
+        client: proof().client,
         client_nonce: Some(RequestNonce::from_bytes([0x44; 32])),
         gateway_nonce: Some(RequestNonce::from_bytes([0x55; 32])),
         method: "POST",
@@ -378,6 +379,22 @@ fn each_forgery_fails_for_its_own_reason() {
                 ..proof()
             },
             Forgery::Nonce,
+        ),
+        (
+            "another client",
+            ResponseProof {
+                client: Some(Digest::of(b"another client")),
+                ..proof()
+            },
+            Forgery::Client,
+        ),
+        (
+            "no client",
+            ResponseProof {
+                client: None,
+                ..proof()
+            },
+            Forgery::Client,
         ),
         (
             "another method",

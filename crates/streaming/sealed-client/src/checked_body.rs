@@ -25,6 +25,8 @@ use muster_response_proof::{
 /// A request as it was sent, kept until its response is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentRequest {
+    /// The client's pseudonym that the request carried, if it carried one.
+    pub client: Option<Digest>,
     /// The nonce that the client drew, if it sent one.
     pub client_nonce: Option<RequestNonce>,
     /// The nonce that the gateway drew.
@@ -137,6 +139,7 @@ impl ReceivedResponse {
         tolerance: ClockTolerance,
     ) -> Result<ResponseProof, Forgery> {
         let seen = ObservedExchange {
+            client: sent.client,
             client_nonce: sent.client_nonce,
             gateway_nonce: sent.gateway_nonce,
             method: &sent.method,

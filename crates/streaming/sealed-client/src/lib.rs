@@ -12,6 +12,6 @@ pub use checked_body::{CheckedBody, ProofError, ReceivedResponse, SentRequest};
 pub use client::{ClientError, ClosingStatement, SealedClient, SealedPeer};
 pub use muster_http::http1::{BodyError, MalformedResponse, ResponseBody};
 pub use session::{
-    AddressPermit, ResponseReport, SealedRequest, SealedResponse, SealedSession, SessionParameters,
-    draw_nonce,
+    AddressPermit, AwaitedProof, ResponseReport, SealedRequest, SealedResponse, SealedSession,
+    SessionParameters, draw_nonce,
 };

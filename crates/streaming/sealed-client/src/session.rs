@@ -4,6 +4,7 @@ mod proofs;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::checked_body::{CheckedBody, ReceivedResponse, SentRequest};
 use crate::client::{ClientError, SealedClient, SealedPeer};
+pub use proofs::AwaitedProof;
 use proofs::SessionProofs;
 
 /// The longest time in which a session's host is resolved.
@@ -70,6 +72,8 @@ pub struct SealedResponse {
     pub response: Response<CheckedBody<ResponseBody, ResponseReport>>,
     /// The report of the response, once its body is over.
     pub received: oneshot::Receiver<ReceivedResponse>,
+    /// To hold until the proof of the response is checked.
+    pub awaited: AwaitedProof,
 }
 
 /// One sealed session.
@@ -85,7 +89,7 @@ pub struct SealedSession {
     scheme: HashScheme,
     tolerance: ClockTolerance,
     clock: SharedClock,
-    proofs: Mutex<SessionProofs>,
+    proofs: Arc<Mutex<SessionProofs>>,
     /// Responses that are being passed on.
     under_way: TaskTracker,
     /// Answers that were proven and show that the service is healthy.
@@ -179,12 +183,9 @@ impl SealedSession {
                 skew: parameters.skew,
             },
             clock: SharedClock::clone(parameters.clock),
-            proofs: Mutex::new(SessionProofs {
-                ledger: ProofLedger::open(&envelope).map_err(|error| error.to_string())?,
-                close_from_miner: None,
-                next: 0,
-                others: Vec::new(),
-            }),
+            proofs: Arc::new(Mutex::new(SessionProofs::open(
+                ProofLedger::open(&envelope).map_err(|error| error.to_string())?,
+            ))),
             under_way: TaskTracker::new(),
             healthy_answers: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
@@ -265,6 +266,7 @@ impl SealedSession {
     /// No connection can be made, or it breaks.
     pub async fn send(&self, request: &SealedRequest) -> Result<SealedResponse, ClientError> {
         let sent = SentRequest {
+            client: request.client,
             client_nonce: request.client_nonce,
             gateway_nonce: Some(request.gateway_nonce),
             method: request.method.as_str().to_owned(),
@@ -272,6 +274,7 @@ impl SealedSession {
             input: SentRequest::digest_body(self.scheme, &request.body),
             at: self.clock.now(),
         };
+        let awaited = self.await_proof(request.gateway_nonce);
         let response = self.client.send(to_http(request)).await?;
         let (report, received) = oneshot::channel();
         let report: ResponseReport = Box::new(move |response| {
@@ -283,6 +286,7 @@ impl SealedSession {
             sent,
             response: CheckedBody::wrap(response, self.scheme, clock, report),
             received,
+            awaited,
         })
     }
 
@@ -355,6 +359,14 @@ impl SealedSession {
         timeout(limit, checking)
             .await
             .unwrap_or_else(|_| Err("its health check does not answer".to_owned()))
+    }
+
+    fn await_proof(&self, nonce: RequestNonce) -> AwaitedProof {
+        *self.proofs().awaited.entry(nonce).or_default() += 1;
+        AwaitedProof {
+            proofs: Arc::clone(&self.proofs),
+            nonce,
+        }
     }
 
     fn proofs(&self) -> MutexGuard<'_, SessionProofs> {

@@ -102,7 +102,8 @@ impl OrderedSession<'_> {
         if attested.image != service.image {
             return Err(AttestationMismatch::Image(attested.image));
         }
-        if service.weights.is_some() && attested.model != service.weights {
+        // A model that the whitelist does not name is not attested either: evidence about the session would not fit.
+        if attested.model != service.weights {
             return Err(AttestationMismatch::Weights);
         }
         if attested.scheme != service.scheme {
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(check(|_| (), 100), Ok(()));
         assert_eq!(check(|_| (), 95), Ok(()), "within the clocks' bound");
         type Change = fn(&mut Attestation);
-        let table: [(Change, AttestationMismatch); 9] = [
+        let table: [(Change, AttestationMismatch); 10] = [
             (
                 |a| a.miner = MinerKey(key(7)),
                 AttestationMismatch::Miner(MinerKey(key(7))),
@@ -232,6 +233,7 @@ mod tests {
                     wanted: HashScheme::Text,
                 },
             ),
+            (|a| a.model = Some(digest(7)), AttestationMismatch::Weights),
             (|a| a.price.output = 8, AttestationMismatch::Price),
             (
                 |a| a.client_certificate = digest(7),

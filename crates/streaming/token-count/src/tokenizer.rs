@@ -68,10 +68,14 @@ impl ModelTokenizer {
             let path = path.to_owned();
             return Err(TokenizerError::OtherFile { path, found });
         }
-        let inner = Tokenizer::from_bytes(&bytes).map_err(|error| TokenizerError::Format {
+        let format = |error: tokenizers::Error| TokenizerError::Format {
             path: path.to_owned(),
             reason: error.to_string(),
-        })?;
+        };
+        let mut inner = Tokenizer::from_bytes(&bytes).map_err(format)?;
+        // Files of published models often cut texts, or fill them up, for training: the counts are of whole texts.
+        inner.with_truncation(None).map_err(format)?;
+        inner.with_padding(None);
         Ok(Self(inner))
     }
 

@@ -9,8 +9,8 @@ use muster_account_api::{
 use muster_identity::{Keypair, sign_job, sign_request, sign_terms};
 use muster_process::SharedClock;
 use muster_protocol::rest::{
-    AccountWebhookView, CreateFile, CreateJob, FilePage, FileView, JobMetricsView, JobPage, JobView, Message,
-    MinerView, ReportCheat, SetWebhook, SubnetCapacity, headers,
+    AccountWebhookView, CreateFile, CreateJob, FilePage, FileView, JobCheckpointsView, JobMetricsView,
+    JobPage, JobView, Message, MinerView, ReportCheat, SetWebhook, SubnetCapacity, headers,
 };
 use muster_protocol::wire::checks::JobCheck;
 use muster_protocol::{Feature, FeatureSet, JobId, MUSTER_FEATURES_HEADER, MinerKey};
@@ -110,6 +110,11 @@ impl Client {
         };
         client.renew().await?;
         Ok(client)
+    }
+
+    /// Its HTTP client, for signed URLs.
+    pub fn http(&self) -> Http {
+        self.http.clone()
     }
 
     /// Its URL, without a slash at the end.
@@ -397,6 +402,15 @@ impl Client {
         self.get(&format!("/api/v1/jobs/{id}/metrics/")).await
     }
 
+    /// The checkpoints of a job that are kept, with the URL that reads them.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; also if the facilitator is too old to keep any.
+    pub async fn job_checkpoints(&self, id: JobId) -> ClientResult<JobCheckpointsView> {
+        self.require(Feature::Checkpoints).await?;
+        self.get(&format!("/api/v1/jobs/{id}/checkpoints/")).await
+    }
+
     /// The validator's finding by running a job again on its own miner.
     ///
     /// # Errors
@@ -411,15 +425,35 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; refused with 400 if the job was reported before.
     pub async fn report_cheat(&self, report: &ReportCheat) -> ClientResult<Message> {
-        const PATH: &str = "/api/v1/cheated-job/";
+        self.send_report("/api/v1/cheated-job/", report).await
+    }
+
+    /// Reports a streamed answer as not the model's: both ids are those of the job that its proof names, and the
+    /// details have the proof. Signed by the hotkey where there is one.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; refused with 404 if the answer was another account's.
+    pub async fn report_answer(&self, report: &ReportCheat) -> ClientResult<Message> {
+        self.send_report("/api/v1/cheated-answer/", report).await
+    }
+
+    /// The finding about a session of which an answer was reported.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; refused with 404 if the account has reported no answer of it.
+    pub async fn answer_check(&self, session_job: JobId) -> ClientResult<JobCheck> {
+        self.get(&format!("/api/v1/answers/{session_job}/check/")).await
+    }
+
+    async fn send_report(&self, path: &str, report: &ReportCheat) -> ClientResult<Message> {
         let Credential::Hotkey(pair) = &self.credential else {
-            return self.post(PATH, report).await;
+            return self.post(path, report).await;
         };
         let timestamp_ns = self.clock.now().micros().saturating_mul(1_000);
         let body = serde_json::to_value(report).unwrap_or_default();
         let signed = sign_request(pair, &body, timestamp_ns);
         let request = || {
-            self.ask(Method::POST, PATH)
+            self.ask(Method::POST, path)
                 .header(headers::SIGNATURE_TYPE, "bittensor")
                 .header(headers::SIGNATORY, signed.signatory.to_string())
                 .header(headers::TIMESTAMP_NS, timestamp_ns.to_string())

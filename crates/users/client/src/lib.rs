@@ -27,3 +27,4 @@ pub use client::{Client, Credential};
 pub use error::ClientError;
 pub use files::{Sent, TransferProgress};
 pub use follow_job::News;
+pub use reqwest::Client as HttpClient;

@@ -217,7 +217,7 @@ pub fn describe_report(report: &ProgramReport) -> String {
         .done_permille
         .map(|permille| format!("{}.{} %", permille / 10, permille % 10));
     let metrics = report.metrics.iter();
-    let metrics = metrics.map(|(name, value)| Some(format!("{name} {}", number(value.get()))));
+    let metrics = metrics.map(|(name, value)| Some(describe_metric(name.as_str(), value.get())));
     let left = report.eta_s.map(|seconds| format!("{} left", duration(seconds)));
     [
         counted("epoch", report.epoch, report.epochs),
@@ -230,6 +230,18 @@ pub fn describe_report(report: &ProgramReport) -> String {
     .flatten()
     .collect::<Vec<_>>()
     .join(", ")
+}
+
+/// A metric in words. The executor adds those that begin with `machine/`.
+fn describe_metric(name: &str, value: f64) -> String {
+    let gib = || format!("{} GiB", number(value / 1_024.0));
+    match name {
+        "machine/memory_mib" => format!("memory {}", gib()),
+        "machine/cpu_percent" => format!("CPU {} %", number(value)),
+        "machine/gpu_percent" => format!("GPU {} %", number(value)),
+        "machine/gpu_memory_mib" => format!("GPU memory {}", gib()),
+        _ => format!("{name} {}", number(value)),
+    }
 }
 
 /// A time in its two largest units: `42 s`, `3 min 5 s`, `2 h 10 min`, `4 d 3 h`.
@@ -329,6 +341,22 @@ mod tests {
             "epoch 3 of 10, step 300, 25.5 %, loss 0.5, 2 min 5 s left"
         );
         assert_eq!(describe_report(&ProgramReport::default()), "");
+        let values = [
+            ("machine/cpu_percent", 150.0),
+            ("machine/gpu_memory_mib", 10_342.4),
+            ("machine/gpu_percent", 87.0),
+            ("machine/memory_mib", 1_536.0),
+        ];
+        let machine = ProgramReport {
+            metrics: values
+                .map(|(name, value)| (name.parse().unwrap(), value.try_into().unwrap()))
+                .into(),
+            ..ProgramReport::default()
+        };
+        assert_eq!(
+            describe_report(&machine),
+            "CPU 150 %, GPU memory 10.1 GiB, GPU 87 %, memory 1.5 GiB"
+        );
         assert_eq!(
             [duration(59), duration(7_320), duration(360_000)],
             ["59 s", "2 h 2 min", "4 d 4 h"]

@@ -214,6 +214,7 @@ pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHist
         muster: request.muster.as_ref().and_then(|extension| extension.to_view()),
         queue: None,
         image: image.map(Box::new),
+        completion: history.newest(|metadata| metadata.muster.as_ref()?.completion.clone()),
         webhook: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use muster_account_api::AccountView;
 use muster_facilitator_core::account::Account;
-use muster_protocol::Timestamp;
+use muster_protocol::{Digest, Timestamp};
 use muster_store::retention::Deletion;
 use muster_store::{During as _, StoreError};
 
@@ -35,11 +35,16 @@ pub struct PendingDeletion {
 
 impl Store {
     /// Begins to delete an account: revokes its keys, signs its browsers out, and notes that its rows from before
-    /// `now` go.
+    /// `now` go. `client` is the pseudonym under which gateways know the account: what was refunded to it goes at once.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn delete_account(&self, actor: &Actor, now: Timestamp) -> Result<AccountDeletion, StoreError> {
+    pub async fn delete_account(
+        &self,
+        actor: &Actor,
+        client: &Digest,
+        now: Timestamp,
+    ) -> Result<AccountDeletion, StoreError> {
         const OPERATION: &str = "delete an account";
         let account = actor.account.to_string();
         let mut transaction = self.writer.begin().await?;
@@ -72,12 +77,13 @@ impl Store {
             .execute(&mut *transaction)
             .await
             .during(OPERATION)?;
-        for statement in [
-            "DELETE FROM web_links WHERE account = $1",
-            "DELETE FROM web_sessions WHERE account = $1",
+        for (statement, name) in [
+            ("DELETE FROM web_links WHERE account = $1", &account),
+            ("DELETE FROM web_sessions WHERE account = $1", &account),
+            ("DELETE FROM refunds WHERE client = $1", &client.to_string()),
         ] {
             sqlx::query(statement)
-                .bind(&account)
+                .bind(name)
                 .execute(&mut *transaction)
                 .await
                 .during(OPERATION)?;
@@ -190,6 +196,12 @@ pub fn deletions_of(deletion: &PendingDeletion) -> Vec<Deletion> {
             values: vec![deletion.account.as_str().into(), at.into()],
             parts: super::retention::JOB_PARTS,
         },
+        of(
+            "answer_reports",
+            "DELETE FROM answer_reports WHERE (job, account) IN (SELECT job, account FROM answer_reports \
+             WHERE account = $1 AND reported_at <= $2 LIMIT $3)",
+            at,
+        ),
         of(
             "files",
             "DELETE FROM files WHERE id IN (SELECT id FROM files WHERE account = $1 AND created_at <= $2 LIMIT $3)",

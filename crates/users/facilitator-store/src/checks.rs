@@ -3,6 +3,7 @@
 use muster_protocol::wire::checks::{JobCheck, RefundNotice};
 use muster_protocol::wire::encode;
 use muster_protocol::{Digest, JobId, Timestamp, ValidatorKey};
+use muster_store::columns::{to_signed, to_unsigned};
 use muster_store::{During as _, StoreError, json};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -13,6 +14,8 @@ const DAY_MICROS: i64 = 86_400_000_000;
 
 /// The most refunds of one validator that are kept.
 const MAX_REFUNDS: i64 = 1_000_000;
+/// Refunds of a validator that are taken between two counts of them.
+const RECOUNT: u32 = 10_000;
 
 /// Answers of a model that are refunded to an account, of one day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -57,7 +60,8 @@ impl Store {
             .execute(&self.pool)
             .await
             .during("store what running a job again showed")?;
-        Ok(done.rows_affected() > 0)
+        let is_reported = self.record_answer_check(validator, notice).await?;
+        Ok(done.rows_affected() > 0 || is_reported)
     }
 
     /// The finding of a job's validator by running it again; `None` if it has told nothing.
@@ -96,12 +100,7 @@ impl Store {
                 .during(OPERATION)?;
             return Ok(());
         };
-        let (kept,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM refunds WHERE validator = $1")
-            .bind(&validator)
-            .fetch_one(&self.pool)
-            .await
-            .during(OPERATION)?;
-        if kept >= MAX_REFUNDS {
+        if !self.has_room_for_refund(&validator).await? {
             return Ok(());
         }
         sqlx::query(
@@ -114,14 +113,37 @@ impl Store {
         .bind(notice.client.to_string())
         .bind(notice.model.clone())
         .bind(notice.answered_at.micros().div_euclid(DAY_MICROS))
-        .bind(signed(notice.input_tokens))
-        .bind(signed(notice.output_tokens))
+        .bind(to_signed(notice.input_tokens))
+        .bind(to_signed(notice.output_tokens))
         .bind(bundle.to_string())
         .bind(now.micros())
         .execute(&self.pool)
         .await
         .during(OPERATION)?;
         Ok(())
+    }
+
+    /// Whether a validator may tell another refund. The rows are counted once for many notices: a conviction refunds
+    /// thousands of answers at once. So the bound may be exceeded by [`RECOUNT`] for each process.
+    async fn has_room_for_refund(&self, validator: &str) -> Result<bool, StoreError> {
+        if let Some(left) = self.refunds_until_recount.lock().get_mut(validator)
+            && let Some(fewer) = left.checked_sub(1)
+        {
+            *left = fewer;
+            return Ok(true);
+        }
+        let (kept,): (i64,) = sqlx::query_as("SELECT COUNT(*) FROM refunds WHERE validator = $1")
+            .bind(validator)
+            .fetch_one(&self.pool)
+            .await
+            .during("count the refunds of a validator")?;
+        let has_room = kept < MAX_REFUNDS;
+        if has_room {
+            self.refunds_until_recount
+                .lock()
+                .insert(validator.to_owned(), RECOUNT);
+        }
+        Ok(has_room)
     }
 
     /// The refunded answers of the client with this pseudonym, the newest days first, at most `rows` entries.
@@ -138,19 +160,14 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .during("list refunds")?;
-        let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
         let read = |(day, model, bundle, requests, input, output)| RefundedUsage {
             day,
             model,
-            requests: unsigned(requests),
-            input_tokens: unsigned(input),
-            output_tokens: unsigned(output),
+            requests: to_unsigned(requests),
+            input_tokens: to_unsigned(input),
+            output_tokens: to_unsigned(output),
             bundle,
         };
         Ok(rows.into_iter().map(read).collect())
     }
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -4,6 +4,7 @@
 //! locks, so that several facilitators can share one store.
 
 mod account_deletion;
+mod answer_reports;
 mod api_keys;
 mod audit;
 mod checks;
@@ -23,16 +24,19 @@ mod validators;
 mod web_sessions;
 mod webhooks;
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use muster_protocol::Timestamp;
 use muster_store::group_commit::WriteCounts;
 use muster_store::{During as _, StoreError, Writer, migrate, migrator, open};
+use parking_lot::Mutex;
 use sqlx::AnyPool;
 use sqlx::migrate::Migrator;
 use uuid::Uuid;
 
 pub use account_deletion::{AccountDeletion, PendingDeletion, deletions_of};
+pub use answer_reports::DueAnswerReport;
 pub use api_keys::{KeyCreation, KeyOwner, NewKey};
 pub use audit::{Actor, AuditAction};
 pub use checks::RefundedUsage;
@@ -121,6 +125,21 @@ static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
             "checks and refunds",
             include_str!("../migrations/0025_checks_and_refunds.sql"),
         ),
+        (
+            26,
+            "checkpoints",
+            include_str!("../migrations/0026_checkpoints.sql"),
+        ),
+        (
+            28,
+            "answer reports",
+            include_str!("../migrations/0028_answer_reports.sql"),
+        ),
+        (
+            29,
+            "used bytes",
+            include_str!("../migrations/0029_used_bytes.sql"),
+        ),
     ])
 });
 
@@ -142,6 +161,8 @@ pub struct Store {
     replica: Arc<str>,
     /// PostgreSQL's channel to the other facilitators; `None` with SQLite, where there are none.
     channel: Option<Arc<str>>,
+    /// How many more refunds of each validator are taken before its refunds are counted again.
+    refunds_until_recount: Arc<Mutex<HashMap<String, u32>>>,
 }
 
 // === impl Store ===
@@ -180,6 +201,7 @@ impl Store {
             url,
             replica: Arc::from(Uuid::new_v4().simple().to_string()),
             channel,
+            refunds_until_recount: Arc::default(),
         })
     }
 

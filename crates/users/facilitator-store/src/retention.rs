@@ -44,9 +44,18 @@ pub(super) const JOB_PARTS: &[(&str, &str)] = &[
     ("feedback", "job"),
     ("cheat_reports", "job"),
     ("job_checks", "job"),
+    ("job_checkpoints", "job"),
     ("webhook_messages", "job"),
     ("jobs", "uuid"),
 ];
+
+/// Deletes the oldest reports of answers.
+const OLD_ANSWER_REPORTS: &str = "DELETE FROM answer_reports WHERE (job, account) IN \
+    (SELECT job, account FROM answer_reports WHERE reported_at < $1 LIMIT $2)";
+
+/// Deletes the quotas of earlier days.
+const OLD_QUOTAS: &str =
+    "DELETE FROM quotas WHERE account IN (SELECT account FROM quotas WHERE day < $1 LIMIT $2)";
 
 /// The rules of the facilitator's store.
 #[derive(Clone, Debug)]
@@ -227,14 +236,11 @@ impl RetentionCutoffs {
             of(
                 "refunds",
                 "DELETE FROM refunds WHERE (validator, response) IN \
-                 (SELECT validator, response FROM refunds WHERE day < $1 LIMIT $2)",
-                usage_day.min(today),
+                 (SELECT validator, response FROM refunds WHERE told_at < $1 LIMIT $2)",
+                self.usage.micros(), // The day is the validator's word.
             ),
-            of(
-                "quotas",
-                "DELETE FROM quotas WHERE account IN (SELECT account FROM quotas WHERE day < $1 LIMIT $2)",
-                today,
-            ),
+            of("answer_reports", OLD_ANSWER_REPORTS, self.usage.micros()),
+            of("quotas", OLD_QUOTAS, today),
             of(
                 "api_keys",
                 "DELETE FROM api_keys WHERE id IN \

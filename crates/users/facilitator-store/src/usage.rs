@@ -2,6 +2,7 @@
 
 use muster_facilitator_core::account::Account;
 use muster_protocol::Timestamp;
+use muster_store::columns::{to_signed, to_unsigned};
 use muster_store::{During as _, StoreError};
 use serde::Serialize;
 use sqlx::AnyConnection;
@@ -101,7 +102,7 @@ impl Store {
             &mut write,
             &reservation,
             1,
-            (signed(tokens.input), signed(tokens.output)),
+            (to_signed(tokens.input), to_signed(tokens.output)),
         )
         .await?;
         write.commit("reserve tokens").await?;
@@ -121,7 +122,7 @@ impl Store {
         let requests = if used.is_some() { 0 } else { -1 };
         let used = used.unwrap_or_default();
         let reserved = reservation.tokens;
-        let change = |used: u64, reserved: u64| signed(used).saturating_sub(signed(reserved));
+        let change = |used: u64, reserved: u64| to_signed(used).saturating_sub(to_signed(reserved));
         let (input, output) = (
             change(used.input, reserved.input),
             change(used.output, reserved.output),
@@ -165,13 +166,12 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .during("list usage")?;
-        let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
         let read = |(day, model, requests, input, output)| DayUsage {
             day,
             model,
-            requests: unsigned(requests),
-            input_tokens: unsigned(input),
-            output_tokens: unsigned(output),
+            requests: to_unsigned(requests),
+            input_tokens: to_unsigned(input),
+            output_tokens: to_unsigned(output),
         };
         Ok(rows.into_iter().map(read).collect())
     }
@@ -192,8 +192,8 @@ async fn reserve_tokens(
     )
     .bind(reservation.account.clone())
     .bind(reservation.day)
-    .bind(signed(reservation.tokens.sum()))
-    .bind(signed(limit))
+    .bind(to_signed(reservation.tokens.sum()))
+    .bind(to_signed(limit))
     .execute(connection)
     .await
     .during("reserve tokens")?;
@@ -228,8 +228,4 @@ async fn add_usage(
 
 fn day(now: Timestamp) -> i64 {
     now.micros().div_euclid(DAY_MICROS)
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

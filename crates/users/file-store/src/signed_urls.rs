@@ -136,19 +136,32 @@ impl UrlKey {
         Self(secret.into())
     }
 
-    fn mac(&self, grant: &UrlGrant) -> Option<Hmac<Sha256>> {
+    fn mac(&self, bytes: &[u8]) -> Option<Hmac<Sha256>> {
         // HMAC accepts keys of every length. An error would lead to a signature that never verifies.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
-        mac.update(&grant.canonical_bytes());
+        mac.update(bytes);
         Some(mac)
+    }
+
+    /// The signature of these bytes, in hex. They begin with the domain of their layout.
+    pub fn sign_bytes(&self, bytes: &[u8]) -> String {
+        let mac = self.mac(bytes);
+        mac.map(|mac| hex::encode(mac.finalize().into_bytes()))
+            .unwrap_or_default()
+    }
+
+    /// Whether a text is the signature of these bytes. The comparison takes constant time.
+    pub fn verify_bytes(&self, bytes: &[u8], signature: &str) -> bool {
+        let given = hex::decode(signature).ok();
+        let checked = given
+            .zip(self.mac(bytes))
+            .map(|(given, mac)| mac.verify_slice(&given));
+        checked.is_some_and(|checked| checked.is_ok())
     }
 
     /// The URL below `base`, which has no slash at its end.
     pub fn url(&self, base: &str, grant: &UrlGrant) -> String {
-        let signature = self
-            .mac(grant)
-            .map(|mac| hex::encode(mac.finalize().into_bytes()))
-            .unwrap_or_default();
+        let signature = self.sign_bytes(&grant.canonical_bytes());
         let (file, path, until) = (grant.file, grant.access.path(), grant.until.secs());
         // These are the parameters of S3's older signatures. Caches by URL, such as an executor's, leave them out of
         // the key.
@@ -177,10 +190,9 @@ impl UrlKey {
             file,
             until: Timestamp::from_secs(secs),
         };
-        let given = hex::decode(signature).map_err(|_| UrlRejection::Signature)?;
-        let mac = self.mac(&grant).ok_or(UrlRejection::Signature)?;
-        // The comparison takes constant time.
-        mac.verify_slice(&given).map_err(|_| UrlRejection::Signature)?;
+        if !self.verify_bytes(&grant.canonical_bytes(), signature) {
+            return Err(UrlRejection::Signature);
+        }
         if now < grant.until {
             Ok(())
         } else {

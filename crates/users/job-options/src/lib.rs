@@ -1,10 +1,12 @@
 //! Options of a job on the command line, which `muster job` takes: its terms, its times, and reports about it.
 
+mod checkpoints;
 mod report;
 mod terms;
 
 use std::time::Duration;
 
+pub use checkpoints::{CheckpointOptions, read_best_metric, read_resume_source};
 pub use report::ReportOptions;
 pub use terms::TermsOptions;
 

@@ -6,6 +6,7 @@ use clap::Args;
 use muster_job_metrics::MetricRules;
 use muster_protocol::job::{ArchiveSource, JobTerms, MetricNameError, MetricRule, Priority};
 
+use crate::checkpoints::CheckpointOptions;
 use crate::duration;
 
 /// Terms of a job, which ComputeHorde's fields cannot hold. A facilitator or validator that does not know terms refuses
@@ -27,6 +28,9 @@ pub struct TermsOptions {
     /// The outputs follow from the inputs alone: the validator may run the job again on its own miner and compare.
     #[arg(long)]
     pub deterministic: bool,
+    /// The checkpoints that the program leaves.
+    #[command(flatten)]
+    pub checkpoints: CheckpointOptions,
 }
 
 /// Reads `NAME=REGEX`.
@@ -53,6 +57,7 @@ impl TermsOptions {
             image_archive,
             metrics: self.metrics.clone(),
             deterministic: self.deterministic,
+            checkpoints: self.checkpoints.terms(),
         };
         (self.priority.is_some() || terms != JobTerms::default()).then_some(terms)
     }
@@ -87,6 +92,7 @@ mod tests {
             queue_time: None,
             metrics: vec![],
             deterministic: false,
+            checkpoints: CheckpointOptions::default(),
         };
         assert_eq!(options.terms(None), None);
         options.priority = Some(Priority::default());

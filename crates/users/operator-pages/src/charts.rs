@@ -58,6 +58,8 @@ pub(crate) fn wealth_chart(wealth: &WealthRow, test: TestRow, alarm: u64) -> Mar
         "all" => "All answers".to_owned(),
         "public" => "Answers that may be published".to_owned(),
         "private" => "Users\u{2019} answers".to_owned(),
+        "unseeded" => "Answers whose seeds nobody knows".to_owned(),
+        "missing" => "Missing answers".to_owned(),
         other => plain(other),
     };
     let end = describe_test(test);

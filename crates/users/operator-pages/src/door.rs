@@ -172,7 +172,7 @@ async fn asset(uri: Uri) -> Response {
                 (header::CONTENT_TYPE, found.kind),
                 (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
             ],
-            found.text,
+            found.contents,
         )
             .into_response(),
         None => StatusCode::NOT_FOUND.into_response(),

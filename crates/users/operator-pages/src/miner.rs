@@ -100,6 +100,7 @@ fn executors(status: &MinerStatus, now: Timestamp) -> Markup {
             @if status.machines.is_empty() { p.empty { "No enrolled executor is connected." } }
             @for machine in &status.machines { (machine_part(machine, now)) }
         }))
+        (section("images", "Images that validators want kept", &images(status)))
         (section("validators", "Validators", &validators(status)))
     }
 }
@@ -144,6 +145,38 @@ fn machine_part(machine: &MachineStatus, now: Timestamp) -> Markup {
             }
         }
     }
+}
+
+fn images(status: &MinerStatus) -> Markup {
+    let rows: Vec<_> = status
+        .images
+        .iter()
+        .map(|image| {
+            [
+                words(&image.model),
+                html! { span.mono { (plain(&image.class)) } },
+                key(&image.image),
+                words(
+                    image
+                        .reference
+                        .as_deref()
+                        .unwrap_or("no reference: images.preload has to bring it"),
+                ),
+            ]
+        })
+        .collect();
+    let columns = [
+        Column::Text("Model"),
+        Column::Text("Class"),
+        Column::Text("Image"),
+        Column::Text("Fetched as"),
+    ];
+    table(
+        "Images that validators want kept",
+        columns,
+        &rows,
+        "No connected validator lists an image for its sessions.",
+    )
 }
 
 fn validators(status: &MinerStatus) -> Markup {
@@ -268,7 +301,35 @@ fn earnings(status: &MinerStatus, now: Timestamp) -> Markup {
         (figures(&[("Paid executor time", span(Duration::from_micros(all)), false)]))
         (table("Earnings by validator", columns, &rows, "No finished receipt has come yet."))
         p.help { "By the receipts of the pages that are served now, and those since the miner started." }
+        (section("receipts", "Newest finished receipts", &receipts(status, now)))
     }
+}
+
+fn receipts(status: &MinerStatus, now: Timestamp) -> Markup {
+    let rows: Vec<_> = status
+        .receipts
+        .iter()
+        .map(|receipt| {
+            [
+                key(&receipt.attempt),
+                key(&receipt.validator),
+                words(&span(Duration::from_micros(receipt.micros))),
+                when(Some(receipt.at), now),
+            ]
+        })
+        .collect();
+    let columns = [
+        Column::Text("Attempt"),
+        Column::Text("Validator"),
+        Column::Number("Paid executor time"),
+        Column::Text("Time"),
+    ];
+    table(
+        "Newest finished receipts",
+        columns,
+        &rows,
+        "No finished receipt has come yet.",
+    )
 }
 
 fn grades(status: &MinerStatus, now: Timestamp) -> Markup {
@@ -342,6 +403,9 @@ mod tests {
             "more_leases":3,"ended":[{"at":"1970-01-01T02:40:00Z","attempt":"a","end":"horde_failed","message":"HOSTILE"}],
             "declines":[{"at":"1970-01-01T02:40:00Z","attempt":"a","reason":"busy","message":"HOSTILE"}],
             "earnings":[{"validator":"HOSTILE","receipts":3,"micros":90000000,"newest":"1970-01-01T02:46:00Z"}],
+            "receipts":[{"at":"1970-01-01T02:45:00Z","attempt":"HOSTILE","validator":"HOSTILE","micros":4500000}],
+            "images":[{"image":"HOSTILE","reference":"HOSTILE","class":"HOSTILE","model":"HOSTILE"},
+            {"image":"a","reference":null,"class":"b","model":"tiny"}],
             "grades":[{"validator":"HOSTILE","cycle":1200,"read_at":"1970-01-01T02:46:00Z","reason":"HOSTILE",
             "grades":[{"class":"HOSTILE","kind":"HOSTILE","executors":2,"credit":1750,"offers":9,"refused":1,
             "probes":[{"at":"1970-01-01T02:36:40Z","announced":3,"shown":2,"excused":0,"credit":1750}]}]}]}"#;
@@ -385,7 +449,12 @@ mod tests {
         assert!(page(MinerPage::Executors).contains("91 °C"));
         assert!(page(MinerPage::Executors).contains("<polyline"));
         assert!(page(MinerPage::Leases).contains("and 3 more"));
-        assert!(page(MinerPage::Earnings).contains("1 min 30 s"));
+        let earnings = page(MinerPage::Earnings);
+        assert!(
+            earnings.contains("1 min 30 s") && earnings.contains("4.50 s"),
+            "{earnings}"
+        );
+        assert!(page(MinerPage::Executors).contains("images.preload has to bring it"));
         let grades = page(MinerPage::Grades);
         assert!(
             grades.contains("cycle 1,200") && grades.contains("1.750"),

@@ -26,7 +26,7 @@
       if (time.textContent !== words) time.textContent = words;
     }
   };
-  setInterval(refreshTimes, 10000);
+  setInterval(refreshTimes, 1000);
 
   // The same as `text::span` of the server.
   const span = (milliseconds) => {
@@ -236,16 +236,34 @@
     return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   };
   const readEvents = async (body, take) => {
-    const reader = body.getReader(), decoder = new TextDecoder();
+    const reader = body.getReader(), decoder = new TextDecoder(), pieces = [];
     let rest = "";
     for (;;) {
       const { done, value } = await reader.read();
+      if (value) pieces.push(value);
       rest += done ? decoder.decode() : decoder.decode(value, { stream: true });
       const lines = rest.split(/\r?\n/);
       rest = done ? "" : lines.pop();
       for (const line of lines) if (line.startsWith("data:")) take(line.slice(5).trim());
-      if (done) return;
+      if (done) return new Uint8Array(await new Blob(pieces).arrayBuffer());
     }
+  };
+  // The module that checks proofs, once it is needed. It imports nothing.
+  let proofModule = null;
+  const checkInPage = async (address, head, request, response) => {
+    proofModule ??= WebAssembly.instantiateStreaming(fetch(address), {});
+    const { exports } = (await proofModule).instance;
+    const text = new TextEncoder().encode(JSON.stringify({ ...head, request_bytes: request.length }));
+    const length = new Uint8Array(4);
+    new DataView(length.buffer).setUint32(0, text.length, true);
+    const parts = [length, text, request, response];
+    let at = exports.room(parts.reduce((sum, part) => sum + part.length, 0)) >>> 0;
+    for (const part of parts) {
+      new Uint8Array(exports.memory.buffer).set(part, at);
+      at += part.length;
+    }
+    const told = exports.check() >>> 0;
+    return JSON.parse(new TextDecoder().decode(new Uint8Array(exports.memory.buffer, exports.result() >>> 0, told)));
   };
   const converse = (place) => {
     const form = one("#ask"), talk = one("#talk"), stop = one("#stop"), message = one("#message");
@@ -261,7 +279,24 @@
       box.scrollIntoView({ block: "nearest" });
       return { box, words };
     };
-    const showProof = async (box, id, digest) => {
+    // Checks a proof in the page. Where the browser runs no module, the server's check stands, and the page says so.
+    const checkAgain = async (proof, head, request, response) => {
+      let checked;
+      try {
+        checked = await checkInPage(place.dataset.module, { ...head, proof: JSON.parse(proof.dataset.signed) }, request, response);
+      } catch {
+        return;
+      }
+      one("[data-checked-by]", proof).textContent = "Checked in this page, by a module of this facilitator: the signatures of the "
+        + "miner and of the session, and that they bind what this page sent and what it got, byte for byte.";
+      if (checked.defect) {
+        const word = one("summary span", proof);
+        word.className = "bad";
+        word.textContent = "Not proven";
+        one("summary", proof).after(make("p", "", checked.defect));
+      }
+    };
+    const showProof = async (box, { id, digest, status, type, request, response }) => {
       for (let look = 0; look < 20; look += 1) {
         const answer = await fetch(`/chat/proofs/${encodeURIComponent(id)}`);
         if (answer.ok) {
@@ -277,6 +312,7 @@
               word.textContent = "Proof of another request";
             }
           }
+          await checkAgain(proof, { id, status, content_type: type }, request, response);
           box.append(document.adoptNode(proof));
           return;
         }
@@ -296,20 +332,18 @@
       asked = new AbortController();
       send.disabled = true;
       stop.hidden = false;
-      let text = "", id = null, digest = null;
+      let text = "", exchange = null;
       try {
         const body = new TextEncoder().encode(JSON.stringify({
           model, messages: said, stream: true, max_tokens: Number(one("#max-tokens").value),
           stream_options: { include_usage: true },
         }));
-        digest = await digestOf(body);
         const response = await fetch("/chat/completions", { method: "POST", headers, body, signal: asked.signal });
-        id = response.headers.get("x-request-id");
         if (!response.ok) {
           const told = await response.json().catch(() => null);
           throw new Error(told?.error?.message ?? `The server answered ${response.status}.`);
         }
-        await readEvents(response.body, (data) => {
+        const got = await readEvents(response.body, (data) => {
           if (data === "[DONE]") return;
           const piece = JSON.parse(data);
           if (piece.error) throw new Error(piece.error.message);
@@ -317,16 +351,17 @@
           answer.words.textContent = text;
         });
         said.push({ role: "assistant", content: text });
+        const id = response.headers.get("x-request-id"), type = response.headers.get("content-type");
+        exchange = id && { id, digest: await digestOf(body), status: response.status, type, request: body, response: got };
       } catch (error) {
         said.pop();
         answer.box.append(make("p", "problem", error.name === "AbortError" ? "Stopped." : error.message));
-        id = null;
       }
       asked = null;
       send.disabled = false;
       stop.hidden = true;
       message.focus();
-      if (id) await showProof(answer.box, id, digest);
+      if (exchange) await showProof(answer.box, exchange);
     });
     stop.addEventListener("click", () => asked?.abort());
     message.addEventListener("keydown", (event) => {

@@ -8,6 +8,11 @@ use muster_protocol::Digest;
 pub const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                                   connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
+/// The policy of the page that runs [`PROOF_MODULE`]: the same, and a module of WebAssembly of this server.
+pub const MODULE_POLICY: &str = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; \
+                                 img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; \
+                                 frame-ancestors 'none'";
+
 /// The headers of every page, by their names in small letters: a browser loads nothing foreign and frames nothing.
 pub const PAGE_HEADERS: [(&str, &str); 6] = [
     ("content-security-policy", CONTENT_POLICY),
@@ -24,7 +29,7 @@ pub struct Asset {
     /// The content type.
     pub kind: &'static str,
     /// The contents of the file.
-    pub text: &'static str,
+    pub contents: &'static [u8],
     path: String,
 }
 
@@ -33,7 +38,7 @@ pub static STYLES: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new(
         "text/css; charset=utf-8",
         "css",
-        include_str!("../assets/muster.css"),
+        include_bytes!("../assets/muster.css"),
     )
 });
 
@@ -42,22 +47,27 @@ pub static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new(
         "text/javascript; charset=utf-8",
         "js",
-        include_str!("../assets/muster.js"),
+        include_bytes!("../assets/muster.js"),
     )
 });
 
 /// The icon that browsers show beside the title.
 pub static ICON: LazyLock<Asset> =
-    LazyLock::new(|| Asset::new("image/svg+xml", "svg", include_str!("../assets/icon.svg")));
+    LazyLock::new(|| Asset::new("image/svg+xml", "svg", include_bytes!("../assets/icon.svg")));
+
+/// The check of an answer's proof, which the page of a conversation loads with the first proof. `cargo xtask wasm`
+/// makes it of `muster-proof-module`.
+pub static PROOF_MODULE: LazyLock<Asset> =
+    LazyLock::new(|| Asset::new("application/wasm", "wasm", include_bytes!("../assets/proof.wasm")));
 
 // === impl Asset ===
 
 impl Asset {
-    fn new(kind: &'static str, ending: &str, text: &'static str) -> Self {
-        let hash: String = Digest::of(text.as_bytes()).hex().chars().take(16).collect();
+    fn new(kind: &'static str, ending: &str, contents: &'static [u8]) -> Self {
+        let hash: String = Digest::of(contents).hex().chars().take(16).collect();
         Self {
             kind,
-            text,
+            contents,
             path: format!("/assets/{hash}.{ending}"),
         }
     }
@@ -70,7 +80,7 @@ impl Asset {
 
 /// The file at this path.
 pub fn find(path: &str) -> Option<&'static Asset> {
-    let all: [&'static Asset; 3] = [&STYLES, &SCRIPT, &ICON];
+    let all: [&'static Asset; 4] = [&STYLES, &SCRIPT, &ICON, &PROOF_MODULE];
     all.into_iter().find(|asset| asset.path == path)
 }
 
@@ -84,13 +94,15 @@ mod tests {
     #[test]
     fn the_first_load_stays_small_and_names_no_other_server() {
         let all: [&Asset; 3] = [&STYLES, &SCRIPT, &ICON];
-        let bytes: usize = all.iter().map(|asset| asset.text.len()).sum();
+        let bytes: usize = all.iter().map(|asset| asset.contents.len()).sum();
         assert!(bytes < MOST_BYTES, "{bytes}");
         for asset in all {
-            let foreign = asset.text.replace("http://www.w3.org/2000/svg", "");
+            let text = std::str::from_utf8(asset.contents).unwrap();
+            let foreign = text.replace("http://www.w3.org/2000/svg", "");
             assert!(!foreign.contains("://"), "{}", asset.path());
-            assert_eq!(find(asset.path()).unwrap().text, asset.text);
+            assert_eq!(find(asset.path()).unwrap().contents, asset.contents);
         }
+        assert!(find(PROOF_MODULE.path()).unwrap().contents.starts_with(b"\0asm"));
         assert!(find("/assets/other.css").is_none());
     }
 
@@ -98,5 +110,7 @@ mod tests {
     fn the_policy_allows_nothing_inline_and_nothing_foreign() {
         assert!(!CONTENT_POLICY.contains("unsafe") && !CONTENT_POLICY.contains('*'));
         assert!(CONTENT_POLICY.starts_with("default-src 'none'"));
+        // A page with a module may run that, and nothing else more.
+        assert_eq!(MODULE_POLICY.replace(" 'wasm-unsafe-eval'", ""), CONTENT_POLICY);
     }
 }

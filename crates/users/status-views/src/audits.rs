@@ -73,6 +73,34 @@ pub struct ReplayedAudit {
     pub counts: AnswerCounts,
     /// The results of the tests.
     pub tests: TestRows,
+    /// The test of missing answers; `None` for a bundle of an earlier format.
+    pub missing: Option<MissingRow>,
+}
+
+/// The test of missing answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct MissingRow {
+    /// The answers that were tested, missing ones included.
+    pub answers: u64,
+    /// The missing ones of them.
+    pub missing: MissingCounts,
+    /// The answers until the alarm.
+    pub alarm: Option<u64>,
+}
+
+/// The numbers of missing answers by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct MissingCounts {
+    /// Own prompts whose answers state no ids of tokens.
+    pub no_token_ids: u64,
+    /// Answers that the engine broke off.
+    pub broken_off: u64,
+    /// Answers whose connection ended early.
+    pub cut: u64,
+    /// Answers without a valid proof.
+    pub unproven: u64,
 }
 
 /// An engine that honest answers of a machine resemble.
@@ -109,6 +137,8 @@ pub struct TestRows {
     pub public: TestRow,
     /// The test of users' answers.
     pub private: TestRow,
+    /// The test of the answers whose seeds nobody knows; without such a test, one without answers.
+    pub unseeded: TestRow,
 }
 
 /// The result of one test.
@@ -129,7 +159,7 @@ pub struct TestRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct WealthRow {
-    /// `all`, `public` or `private`.
+    /// `all`, `public`, `private`, `unseeded` or `missing`.
     pub test: String,
     /// The points in the order of the log.
     pub points: Vec<WealthPointRow>,

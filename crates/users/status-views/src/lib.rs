@@ -6,4 +6,5 @@
 
 pub mod audits;
 pub mod miner;
+pub mod miner_earnings;
 pub mod validator;

@@ -2,7 +2,8 @@
 
 use muster_protocol::wire::executor::GpuMetrics;
 use muster_protocol::wire::machines::{MAX_MACHINE_TEXT, MachineLoad};
-use muster_protocol::{MinerKey, Timestamp};
+use muster_protocol::wire::muster::ListedImage;
+use muster_protocol::{MinerKey, Receipt, ReceiptPayload, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// `GET /v0/state` at the miner's operator address.
@@ -34,6 +35,12 @@ pub struct MinerStatus {
     pub declines: Vec<DeclinedOffer>,
     /// The miner's earnings by validator in finished receipts that are in the store, the largest first.
     pub earnings: Vec<Earnings>,
+    /// The newest finished receipts with both signatures, the newest first; at most [`MAX_LISTED`].
+    #[serde(default)]
+    pub receipts: Vec<PaidReceipt>,
+    /// The images that validators list for their sessions, which executors of the class keep.
+    #[serde(default)]
+    pub images: Vec<WantedImage>,
     /// The grades that validators state about this miner, by validator; none of a miner of an earlier release.
     #[serde(default)]
     pub grades: Vec<ValidatorGrades>,
@@ -171,6 +178,61 @@ pub struct Earnings {
     pub micros: u64,
     /// The time of the newest.
     pub newest: Timestamp,
+}
+
+/// A finished receipt that both parties have signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PaidReceipt {
+    /// The time of the receipt.
+    pub at: Timestamp,
+    /// The attempt's id on the wire.
+    pub attempt: String,
+    /// The validator's hotkey.
+    pub validator: String,
+    /// Executor-microseconds that it pays.
+    pub micros: u64,
+}
+
+/// An image that a validator lists for its sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedImage {
+    /// The digest of the image's configuration.
+    pub image: String,
+    /// The reference by which an executor fetches it; `None` if the operator has to bring it.
+    pub reference: Option<String>,
+    /// The class of executor that keeps it.
+    pub class: String,
+    /// The model that the image serves.
+    pub model: String,
+}
+
+// === impl PaidReceipt, WantedImage ===
+
+impl PaidReceipt {
+    /// The row of a finished receipt; `None` for another kind.
+    pub fn of(receipt: &Receipt) -> Option<Self> {
+        let ReceiptPayload::Finished(finished) = &receipt.payload else {
+            return None;
+        };
+        Some(Self {
+            at: finished.timestamp,
+            attempt: receipt.payload.attempt().to_string(),
+            validator: finished.validator_hotkey.to_string(),
+            micros: finished.score_micros().unwrap_or(0),
+        })
+    }
+}
+
+impl From<&ListedImage> for WantedImage {
+    fn from(listed: &ListedImage) -> Self {
+        let short = |text: &str| text.chars().take(MAX_MACHINE_TEXT).collect();
+        Self {
+            image: listed.image.to_string(),
+            reference: listed.reference.as_deref().map(short),
+            class: listed.class.to_string(),
+            model: short(&listed.model),
+        }
+    }
 }
 
 /// The grades that one validator states about this miner, in a statement that it has signed and serves.

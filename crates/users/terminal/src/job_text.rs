@@ -6,6 +6,7 @@ use muster_protocol::upload::FileUpload;
 use muster_protocol::wire::checks::{CheckOrigin, JobCheck};
 use muster_protocol::{Receipt, Timestamp};
 
+use crate::completion_text::print_completion;
 use crate::print;
 
 /// The end of a job: what it printed, or what failed and whose fault it was.
@@ -82,6 +83,9 @@ pub fn job(view: &JobView) {
     }
     if let Some(delivery) = &view.webhook {
         print::line(format_args!("webhook  {}", webhook(delivery)));
+    }
+    if let Some(report) = &view.completion {
+        print_completion(report);
     }
     result(view);
 }

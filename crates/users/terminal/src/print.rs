@@ -25,6 +25,16 @@ pub fn bytes_beside(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
+/// A text of a stranger on one line, without characters that a terminal obeys.
+pub fn plain(text: &str) -> String {
+    let obeyed = |letter: char| {
+        letter.is_control() || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars()
+        .map(|letter| if obeyed(letter) { '·' } else { letter })
+        .collect()
+}
+
 /// A table of what was asked for, without lines around it.
 pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     let mut table = comfy_table::Table::new();

@@ -14,7 +14,7 @@ use crate::frame::{Section, Visitor, page, token};
 use crate::jobs::took;
 use crate::status::{badge, failure_of, of_job, word_of};
 use crate::text::{bytes, limit, number, plain, shorten, span, time, utc};
-use crate::{job_check, job_curves, job_output, job_route, job_way};
+use crate::{job_check, job_completion, job_curves, job_output, job_route, job_way};
 
 /// A receipt, with the result of checking both of its signatures.
 #[derive(Clone, Debug)]
@@ -85,6 +85,7 @@ pub fn render(visitor: &Visitor<'_>, view: &JobView, found: &JobFindings<'_>) ->
                     (job_route::section(view, receipts))
                     (job_way::section(way, receipts))
                     (outputs(view))
+                    @if let Some(report) = &view.completion { (job_completion::section(report)) }
                     (artifacts(view))
                     (receipt_list(receipts))
                     (request(view))
@@ -194,7 +195,7 @@ fn queue_place(place: &QueuedJob, now: Timestamp) -> Markup {
             "Waits for an executor: place " (number(place.position)) " of " (number(place.waiting))
             " for " span.mono { (place.class) }
             @if let Some(start) = place.estimated_start { ", starts " (time(start, now)) }
-            @if !place.why.is_empty() { ". " (plain(&place.why)) }
+            @if !place.why.is_empty() { "; " (plain(&place.why)) }
         }
     }
 }

@@ -1,11 +1,12 @@
-//! The route of a job on its page: the miners that were asked, how each attempt ended, and the miners that were not
-//! asked. The validator tells it with the job's end.
+//! The route of a job on its page: the miners that were asked and why, how each attempt ended, and the miners that were
+//! not asked. The validator tells it with the job's end; an older validator tells only a part of it.
 
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 use muster_protocol::job::Outcome;
 use muster_protocol::rest::JobView;
+use muster_protocol::wire::route::RouteStep;
 use serde_json::Value;
 
 use crate::job::CheckedReceipt;
@@ -24,6 +25,10 @@ struct ToldAttempt {
 
 /// The section; nothing before the validator has told anything.
 pub(crate) fn section(view: &JobView, receipts: &[CheckedReceipt]) -> Markup {
+    let told = told_route(view);
+    if !told.is_empty() {
+        return steps(told);
+    }
     let outcome = failure_of(view);
     let context = outcome.as_ref().and_then(context_of);
     let attempts = attempts(context, receipts);
@@ -48,6 +53,57 @@ pub(crate) fn section(view: &JobView, receipts: &[CheckedReceipt]) -> Markup {
             }
         }
     }
+}
+
+/// The decisions that the validator told with the job's end.
+fn told_route(view: &JobView) -> &[RouteStep] {
+    let last = view
+        .status_history
+        .last()
+        .and_then(|entry| entry.metadata.as_ref());
+    let extension = last.and_then(|metadata| metadata.muster.as_ref());
+    extension.map(|found| found.route.as_slice()).unwrap_or_default()
+}
+
+fn steps(told: &[RouteStep]) -> Markup {
+    html! {
+        section aria-labelledby="route" {
+            h2 #route { "Route" }
+            ol.route { @for step in told { li { (step_part(step)) } } }
+            p.help { "As the validator decided: it asks the miner with the fewest drawbacks." }
+        }
+    }
+}
+
+fn step_part(step: &RouteStep) -> Markup {
+    let ended = step.ended.as_deref().unwrap_or("no end is told");
+    html! {
+        @match step.miner {
+            Some(miner) => p.break { "Asked " span.mono title=(miner) { (shorten(&miner.to_string())) } ": " (plain(ended)) },
+            None => p { "Nobody was asked." },
+        }
+        p.break.dim {
+            @match (step.miner, step.candidates) {
+                (Some(_), 0 | 1) => "It alone could be asked",
+                (Some(_), candidates) => { "The best of " (candidates) " miners that could be asked" }
+                (None, 0) => "No miner could be asked",
+                (None, candidates) => { (candidates) " miners could have been asked" }
+            }
+            @if step.miner.is_some() && step.candidates > 1 {
+                @if step.drawbacks.is_empty() { "; nothing spoke against it" }
+                @else { "; against it: " (plain(&step.drawbacks.join(", "))) }
+            }
+            "."
+        }
+        @for excluded in &step.excluded {
+            p.break.dim { "Not asked: " (miners(excluded.miners)) ", " (plain(&excluded.reason)) "." }
+        }
+    }
+}
+
+fn miners(count: u32) -> String {
+    let word = if count == 1 { "miner" } else { "miners" };
+    format!("{count} {word}")
 }
 
 fn context_of(outcome: &Outcome) -> Option<&Value> {
@@ -128,5 +184,33 @@ mod tests {
         let plain = json!({"excluded": [{"reason": "busy"}]});
         assert_eq!(passed_over(Some(&plain)).len(), 1);
         assert!(attempts(None, &[]).is_empty() && passed_over(Some(&json!(7))).is_empty());
+    }
+
+    #[test]
+    fn each_decision_says_why_its_miner_was_asked_and_how_many_were_not() {
+        let told: Vec<RouteStep> = serde_json::from_value(json!([
+            {
+                "miner": "5DAAnrj7VHTznn2AWBemMuyBwZWs6FNFjdyVXUeYum3PTXFy", "candidates": 3,
+                "drawbacks": ["the image is not known to be there", "<b>"], "ended": "rejected: busy (<i>)",
+                "excluded": [{"reason": "no axon on the chain", "miners": 2}],
+            },
+            {"miner": "5DAAnrj7VHTznn2AWBemMuyBwZWs6FNFjdyVXUeYum3PTXFy", "candidates": 1, "ended": "completed"},
+            {"miner": "5DAAnrj7VHTznn2AWBemMuyBwZWs6FNFjdyVXUeYum3PTXFy", "candidates": 2, "ended": "completed"},
+            {"candidates": 0, "excluded": [{"reason": "busy", "miners": 1}]},
+        ]))
+        .unwrap();
+        let page = steps(&told).into_string();
+        for words in [
+            "rejected: busy (&lt;i&gt;)",
+            "The best of 3 miners that could be asked; against it: the image is not known to be there, &lt;b&gt;.",
+            "Not asked: 2 miners, no axon on the chain.",
+            "It alone could be asked.",
+            "nothing spoke against it.",
+            "Nobody was asked.",
+            "No miner could be asked.",
+            "Not asked: 1 miner, busy.",
+        ] {
+            assert!(page.contains(words), "{words}: {page}");
+        }
     }
 }

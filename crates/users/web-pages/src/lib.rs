@@ -10,6 +10,7 @@ pub mod files;
 pub mod frame;
 pub mod job;
 mod job_check;
+mod job_completion;
 mod job_curves;
 pub mod job_output;
 mod job_route;

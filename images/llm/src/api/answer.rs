@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::request::Plan;
 use super::{ApiError, Shared};
 use crate::engine::{Event, Finish, Generate, Likely, Token};
+use crate::replay::Chooser;
 use crate::text::Writer;
 
 /// The facts that all answers to a request share.
@@ -82,7 +83,7 @@ fn begin(context: &Context, plan: &Plan) -> Result<Vec<Choice>, ApiError> {
             let events = context.service.engine.generate(Generate {
                 prompt: prompt.clone(),
                 parameters: plan.parameters.clone(),
-                seed: plan.seed.choice(u32::try_from(index).unwrap_or(0)),
+                chooser: Chooser::Muster(plan.seed.choice(u32::try_from(index).unwrap_or(0))),
                 max_tokens: plan.max_tokens.unwrap_or(room).clamp(1, room.max(1)),
                 likely: plan.likely,
             })?;

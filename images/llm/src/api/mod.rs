@@ -74,6 +74,10 @@ fn card(service: &Service) -> serde_json::Value {
     json!({
         "id": service.name, "object": "model", "created": service.started, "owned_by": "muster",
         "digest": service.id, "max_model_len": service.shape.context,
+        "samplers": {
+            "muster": crate::sampler::VERSION, "llama.cpp": crate::llama_cpp::VERSION,
+            "vllm": crate::noise::VLLM_VERSION,
+        },
     })
 }
 
@@ -186,6 +190,11 @@ impl ApiError {
             "this model's context is {most} tokens; prompt and answer come to {tokens}; shorten the prompt"
         );
         Self::new(StatusCode::BAD_REQUEST, "context_length_exceeded", message)
+    }
+
+    /// The ids of an answer are not those of its request or text: the fault of the engine that stated them.
+    fn differs(code: &'static str, message: &'static str) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
     fn no_model(name: &str) -> Self {

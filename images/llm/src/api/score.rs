@@ -1,13 +1,16 @@
 //! `POST /v1/score`: the probabilities and margins of an answer that is there already, as the ids of its tokens, or as
-//! its text beside the request that it answers.
+//! its text beside the request that it answers. Ids with a request and a text are compared with them first.
 
 mod retrace;
+mod stated_ids;
 
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use self::retrace::{Retraced, TextAnswer};
+use self::stated_ids::StatedAnswer;
 use super::request::{
     Common, Plan, chat, checked_prompt, completion, has_penalties, model_of, number_of, parameters, seed_of,
 };
@@ -19,6 +22,9 @@ use crate::replay::Chooser;
 use crate::sampler::{Parameters, Slack, q24};
 
 const MOST_LIKELY: usize = 20;
+/// The mark for bytes that make no letter. A text does not tell which bytes it stands for, and engines differ in the
+/// number of marks for a letter that stays unfinished.
+const BROKEN_LETTER: char = '\u{FFFD}';
 
 #[derive(Deserialize)]
 struct Request {
@@ -31,8 +37,16 @@ struct Request {
     choice: u32,
     /// The sampler that chose: muster (the default), llama.cpp or vllm.
     sampler: Option<String>,
+    /// The version of that engine, if the replay has to be of it.
+    sampler_version: Option<String>,
     top_likely: Option<usize>,
     slack: Option<Given>,
+    /// The request that is answered: with it the ids have to be those that this engine would state.
+    request: Option<Map<String, Value>>,
+    /// The text that was sent, which the ids have to give. Only beside a request.
+    text: Option<String>,
+    /// Why the answer ended, as the engine said. Only beside a request.
+    finish_reason: Option<String>,
     #[serde(flatten)]
     common: Common,
 }
@@ -42,6 +56,12 @@ struct Given {
     share: f64,
     logit: f64,
     clip: f64,
+}
+
+/// Whether the ids of an answer are known.
+#[derive(Deserialize)]
+struct AnswerForm {
+    token_ids: Option<IgnoredAny>,
 }
 
 /// An answer of which the text is known.
@@ -57,10 +77,16 @@ struct TextRequest {
     /// The seed of a request that names none.
     #[serde(default)]
     muster_seed: Option<String>,
+    /// As for an answer of which the ids are known. Without a seed the text is tokenized, and no token has a margin.
+    #[serde(default)]
+    sampler: Option<String>,
+    #[serde(default)]
+    sampler_version: Option<String>,
 }
 
 pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiError> {
-    if let Ok(asked) = serde_json::from_slice::<TextRequest>(body) {
+    let has_ids = serde_json::from_slice::<AnswerForm>(body).is_ok_and(|form| form.token_ids.is_some());
+    if !has_ids && let Ok(asked) = serde_json::from_slice::<TextRequest>(body) {
         return run_text(service, asked).await;
     }
     let request: Request = serde_json::from_slice(body).map_err(|error| ApiError::json(&error))?;
@@ -74,6 +100,7 @@ pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiE
     }
     let parameters = parameters(service, &request.common)?;
     let chooser = chooser(&request, &parameters)?;
+    let is_compared = compare(service, &request)?;
     let answer = request.token_ids;
     if answer.is_empty() || answer.iter().any(|id| *id as usize >= service.shape.vocabulary) {
         return Err(ApiError::param(
@@ -92,20 +119,49 @@ pub(super) async fn run(service: &Service, body: &[u8]) -> Result<Response, ApiE
         slack: slack(request.slack)?,
         likely,
     };
-    Ok(axum::Json(report(service, scored).await?).into_response())
+    let mut body = report(service, scored).await?;
+    if is_compared && let Some(object) = body.as_object_mut() {
+        object.insert("compared".to_owned(), json!(true));
+    }
+    Ok(axum::Json(body).into_response())
+}
+
+/// Compares the ids of an answer with its request and its text; `false` without a request.
+fn compare(service: &Service, request: &Request) -> Result<bool, ApiError> {
+    let Some(answered) = &request.request else {
+        return match request.text.is_some() || request.finish_reason.is_some() {
+            true => Err(ApiError::param(
+                "request",
+                "a text is compared beside its request",
+            )),
+            false => Ok(false),
+        };
+    };
+    let stated = StatedAnswer {
+        request: answered,
+        prompt: &request.prompt_token_ids,
+        ids: &request.token_ids,
+        text: request.text.as_deref(),
+        finish_reason: request.finish_reason.as_deref(),
+    };
+    stated.compare(service)?;
+    Ok(true)
 }
 
 /// Scores an answer as far as its text tells its tokens.
 async fn run_text(service: &Service, asked: TextRequest) -> Result<Response, ApiError> {
-    let (plan, seed) = plan_of(service, &asked)?;
+    let (plan, chooser) = plan_of(service, &asked)?;
     let ([prompt], 1) = (plan.prompts.as_slice(), plan.choices) else {
         return Err(ApiError::param("request", "an answer is scored alone"));
+    };
+    let Some(chooser) = chooser else {
+        return run_unseeded(service, prompt.clone(), &plan, &asked.text).await;
     };
     let room = service.shape.context.saturating_sub(prompt.len());
     let answer = TextAnswer {
         prompt,
         parameters: &plan.parameters,
-        seed,
+        chooser: &chooser,
         text: &asked.text,
         max_tokens: plan.max_tokens.unwrap_or(room).clamp(1, room.max(1)),
         is_open: !plan.stops.0.is_empty(),
@@ -124,7 +180,7 @@ async fn run_text(service: &Service, asked: TextRequest) -> Result<Response, Api
         tokens,
         prompt: prompt.len(),
         parameters: plan.parameters.clone(),
-        chooser: Some(Chooser::Muster(seed)),
+        chooser: Some(chooser),
         slack: Slack::default(),
         likely: 0,
     };
@@ -135,9 +191,50 @@ async fn run_text(service: &Service, asked: TextRequest) -> Result<Response, Api
     Ok(axum::Json(body).into_response())
 }
 
-/// The request as the engine that answered it read it, and the seed of its answer.
-fn plan_of(service: &Service, asked: &TextRequest) -> Result<(Plan, Seed), ApiError> {
-    let names = |name: &str| asked.request.get(name).is_some_and(|value| !value.is_null());
+/// Scores a text whose seed nobody knows, as the tokenizer reads it.
+async fn run_unseeded(
+    service: &Service,
+    mut tokens: Vec<u32>,
+    plan: &Plan,
+    text: &str,
+) -> Result<Response, ApiError> {
+    let prompt = tokens.len();
+    tokens.extend(service.tokenizer.encode(text)?);
+    if tokens.len() == prompt {
+        return Err(ApiError::param("text", "it has no token of the vocabulary"));
+    }
+    if tokens.len() > service.shape.context {
+        return Err(ApiError::context(tokens.len(), service.shape.context));
+    }
+    let scored = Score {
+        tokens,
+        prompt,
+        parameters: plan.parameters.clone(),
+        chooser: None,
+        slack: Slack::default(),
+        likely: 0,
+    };
+    Ok(axum::Json(report(service, scored).await?).into_response())
+}
+
+/// The request as the engine that answered it read it; `seed` is that of a request that names none.
+fn read_plan(service: &Service, request: &Map<String, Value>, seed: Option<Seed>) -> Result<Plan, ApiError> {
+    let body = serde_json::to_vec(request).map_err(|error| ApiError::json(&error))?;
+    match is_named(request, "messages") {
+        true => chat(service, &body, seed),
+        false => completion(service, &body, seed),
+    }
+}
+
+fn is_named(request: &Map<String, Value>, name: &str) -> bool {
+    request.get(name).is_some_and(|value| !value.is_null())
+}
+
+/// The request as the engine that answered it read it, and the sampler of its answer; no sampler of another engine if
+/// the request names no seed for it.
+fn plan_of(service: &Service, asked: &TextRequest) -> Result<(Plan, Option<Chooser>), ApiError> {
+    let sampler = sampler_of(asked.sampler.as_deref(), asked.sampler_version.as_deref())?;
+    let names = |name: &str| is_named(&asked.request, name);
     let given = match &asked.muster_seed {
         None => None,
         Some(text) => {
@@ -147,19 +244,27 @@ fn plan_of(service: &Service, asked: &TextRequest) -> Result<(Plan, Seed), ApiEr
             Some(Seed(bytes))
         }
     };
-    if given.is_none() && !names("seed") && !names("muster_seed") {
+    if sampler == Sampler::Muster && given.is_none() && !names("seed") && !names("muster_seed") {
         return Err(ApiError::param(
             "muster_seed",
             "the tokens of a text follow from its seed, and there is none",
         ));
     }
-    let body = serde_json::to_vec(&asked.request).map_err(|error| ApiError::json(&error))?;
-    let plan = match names("messages") {
-        true => chat(service, &body, given)?,
-        false => completion(service, &body, given)?,
-    };
-    let seed = plan.seed.choice(0);
-    Ok((plan, seed))
+    let plan = read_plan(service, &asked.request, given)?;
+    if sampler == Sampler::Muster {
+        let chooser = Chooser::Muster(plan.seed.choice(0));
+        return Ok((plan, Some(chooser)));
+    }
+    if given.is_some() || names("muster_seed") {
+        return Err(ApiError::param(
+            "muster_seed",
+            "this sampler is seeded by a number in seed",
+        ));
+    }
+    let number = asked.request.get("seed").and_then(Value::as_i64);
+    let longest = service.shape.context;
+    let chooser = chooser_of(sampler, number, &plan.parameters, longest)?;
+    Ok((plan, chooser))
 }
 
 /// Scores a text and reports it.
@@ -184,33 +289,75 @@ async fn report(service: &Service, scored: Score) -> Result<Value, ApiError> {
 
 /// The sampler of an answer; none where no seed is named.
 fn chooser(request: &Request, parameters: &Parameters) -> Result<Option<Chooser>, ApiError> {
-    let other = match request.sampler.as_deref() {
-        None | Some("muster") => {
-            return Ok(seed_of(&request.common)?.map(|seed| Chooser::Muster(seed.choice(request.choice))));
-        }
-        Some(other) => other,
-    };
+    let sampler = sampler_of(request.sampler.as_deref(), request.sampler_version.as_deref())?;
+    if sampler == Sampler::Muster {
+        return Ok(seed_of(&request.common)?.map(|seed| Chooser::Muster(seed.choice(request.choice))));
+    }
     if request.choice != 0 {
         return Err(ApiError::param(
             "choice",
             "only our own sampler has a seed for each answer",
         ));
     }
-    match (other, number_of(&request.common)?) {
-        ("vllm" | "llama.cpp", None) => Ok(None),
-        ("vllm", Some(number)) => Ok(Some(Chooser::Vllm(number))),
-        ("llama.cpp", Some(_)) if has_penalties(parameters) => Err(ApiError::param(
+    let number = number_of(&request.common)?;
+    chooser_of(sampler, number, parameters, request.token_ids.len())
+}
+
+/// The samplers whose choices are replayed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sampler {
+    Muster,
+    LlamaCpp,
+    Vllm,
+    /// One that nobody replays: there are no margins.
+    Unknown,
+}
+
+/// The sampler of this name, if its replay is of this version.
+fn sampler_of(name: Option<&str>, version: Option<&str>) -> Result<Sampler, ApiError> {
+    let (sampler, known) = match name {
+        None | Some("muster") => (Sampler::Muster, crate::sampler::VERSION),
+        Some("llama.cpp") => (Sampler::LlamaCpp, crate::llama_cpp::VERSION),
+        Some("vllm") => (Sampler::Vllm, crate::noise::VLLM_VERSION),
+        Some("unknown") => return Ok(Sampler::Unknown),
+        Some(_) => {
+            return Err(ApiError::param(
+                "sampler",
+                "it is muster, llama.cpp, vllm or unknown",
+            ));
+        }
+    };
+    match version {
+        Some(version) if version != known => Err(ApiError::param(
+            "sampler_version",
+            format!("the replay of this sampler is of version {known}"),
+        )),
+        Some(_) | None => Ok(sampler),
+    }
+}
+
+/// Another engine's sampler under a seed, for so many tokens; none where no seed is named.
+fn chooser_of(
+    sampler: Sampler,
+    number: Option<i64>,
+    parameters: &Parameters,
+    tokens: usize,
+) -> Result<Option<Chooser>, ApiError> {
+    match (sampler, number) {
+        (_, None) | (Sampler::Unknown, _) => Ok(None),
+        (Sampler::Muster, Some(number)) => Ok(Some(Chooser::Muster(Seed::of_openai(number)))),
+        (Sampler::Vllm, Some(number)) => Ok(Some(Chooser::Vllm(number))),
+        (Sampler::LlamaCpp, Some(_)) if has_penalties(parameters) => Err(ApiError::param(
             "sampler",
             "llama.cpp's penalties look at the prompt, too, and are not replayed",
         )),
-        ("llama.cpp", Some(number)) => {
+        (Sampler::LlamaCpp, Some(number)) => {
             let seed = u32::try_from(number)
                 .map_err(|_| ApiError::param("seed", "llama.cpp's seeds are numbers of 32 bits"))?;
             // One more than there are tokens, for the end.
-            let uniforms = Uniforms::new(seed, request.token_ids.len() + 1);
+            let uniforms = Uniforms::new(seed, tokens + 1);
             Ok(Some(Chooser::LlamaCpp(uniforms)))
         }
-        (_, _) => Err(ApiError::param("sampler", "it is muster, llama.cpp or vllm")),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod candle;
 mod kernels;
+mod products;
 #[cfg(feature = "torch")]
 mod torch;
 

@@ -26,31 +26,32 @@ pub(super) struct Row<'a> {
 /// Sums side by side.
 const LANES: usize = 8;
 
-fn total(numbers: &[f32]) -> f64 {
-    let (chunks, rest) = numbers.as_chunks::<LANES>();
-    let mut sums = [0.0_f64; LANES];
-    for chunk in chunks {
-        sums.iter_mut()
-            .zip(chunk)
-            .for_each(|(sum, number)| *sum += f64::from(*number));
-    }
-    sums.into_iter()
-        .chain(rest.iter().map(|number| f64::from(*number)))
-        .sum()
-}
-
 impl<'a> Row<'a> {
     pub(super) fn new(logits: &'a [f32]) -> Self {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        // How far each is below the largest; below e⁻⁸⁰ nothing is left.
-        let below: Vec<f32> = logits.iter().map(|logit| (logit - largest).max(-80.0)).collect();
-        let shares: Vec<f32> = below.iter().map(|below| exp(*below)).collect();
-        let products: Vec<f32> = shares
-            .iter()
-            .zip(&below)
-            .map(|(share, below)| share * below)
-            .collect();
-        let (sum, product) = (total(&shares), total(&products));
+        // How far a logit is below the largest, and its share; below e⁻⁸⁰ nothing is left.
+        let share_of = |logit: &f32| {
+            let below = (logit - largest).max(-80.0);
+            let share = exp(below);
+            (f64::from(share), f64::from(share * below))
+        };
+        let (chunks, rest) = logits.as_chunks::<LANES>();
+        let (mut sums, mut products) = ([0.0_f64; LANES], [0.0_f64; LANES]);
+        for chunk in chunks {
+            for ((sum, product), logit) in sums.iter_mut().zip(&mut products).zip(chunk) {
+                let (share, weighted) = share_of(logit);
+                *sum += share;
+                *product += weighted;
+            }
+        }
+        let sum: f64 = sums
+            .into_iter()
+            .chain(rest.iter().map(|logit| share_of(logit).0))
+            .sum();
+        let product: f64 = products
+            .into_iter()
+            .chain(rest.iter().map(|logit| share_of(logit).1))
+            .sum();
         Self {
             logits,
             log_sum: f64::from(largest) + sum.ln(),

@@ -16,7 +16,6 @@ use tokio::sync::{mpsc, oneshot};
 pub use fold::Likely;
 
 use crate::backend::Backend;
-use crate::noise::Seed;
 use crate::replay::Chooser;
 use crate::sampler::{Parameters, Slack};
 
@@ -51,8 +50,8 @@ pub struct Generate {
     pub prompt: Vec<u32>,
     /// How the next ones are chosen.
     pub parameters: Parameters,
-    /// The seed of this choice.
-    pub seed: Seed,
+    /// The sampler and the seed of this choice.
+    pub chooser: Chooser,
     /// At most this many; at least one.
     pub max_tokens: usize,
     /// How many likely tokens are reported beside each chosen one; none: no log-probabilities at all.

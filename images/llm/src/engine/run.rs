@@ -13,7 +13,6 @@ use super::fold::{Row, score};
 use super::slots::{Place, Slots};
 use super::{Command, Event, Finish, Generate, Limits, Open, Score, Scores, Token};
 use crate::backend::{Backend, Job, Want};
-use crate::sampler::Draw;
 
 /// How long the thread rests when every reader is slow.
 const REST: Duration = Duration::from_millis(2);
@@ -313,7 +312,9 @@ impl Text {
             return;
         };
         let position = u32::try_from(self.length).unwrap_or(u32::MAX);
-        let chosen = Draw::new(logits, &self.counts, &request.parameters, request.seed, position).choose();
+        let (chooser, parameters) = (&request.chooser, &request.parameters);
+        let replay = chooser.at(logits, &self.counts, parameters, request.prompt.len(), position);
+        let chosen = replay.choose();
         let Some(id) = chosen else {
             tracing::error!("the model gave no number for any token");
             return self.end(Finish::Failed);

@@ -38,6 +38,14 @@ impl Server {
         Self::serve(&program, &path, path.join("s"), arguments, folder)
     }
 
+    /// Serves the model at `path` with that engine.
+    pub(crate) fn cheating_with(path: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let program = Path::new(env!("CARGO_BIN_EXE_muster-llm")).with_file_name("examples/cheating_llm");
+        let socket = folder.path().join("s");
+        Self::serve(&program, path, socket, arguments, folder)
+    }
+
     /// Serves the model at `path`.
     pub(crate) fn of(path: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;

@@ -520,7 +520,17 @@ fn a_score_names_the_sampler_that_chose() {
     };
     assert_eq!(off(json!({})), 0);
     assert_eq!(off(json!({"sampler": "muster"})), 0);
+    let (_, models) = server.get("/v1/models").unwrap();
+    for sampler in ["muster", "llama.cpp", "vllm"] {
+        let version = &models["data"][0]["samplers"][sampler];
+        assert!(version.is_string(), "{models}");
+        off(json!({"sampler": sampler, "sampler_version": version}));
+    }
     // The same number, drawn by other engines, would have chosen other tokens.
+    assert_eq!(
+        off(json!({"sampler": "unknown"})),
+        choice["token_ids"].as_array().unwrap().len()
+    );
     assert!(off(json!({"sampler": "vllm"})) > 10);
     assert!(off(json!({"sampler": "llama.cpp"})) > 10);
     assert_eq!(
@@ -540,6 +550,9 @@ fn a_score_names_the_sampler_that_chose() {
         json!({"sampler": "llama.cpp", "seed": -1}),
         json!({"sampler": "llama.cpp", "frequency_penalty": 0.5}),
         json!({"sampler": "vllm", "choice": 1}),
+        json!({"sampler": "llama.cpp", "sampler_version": "b1"}),
+        json!({"sampler": "vllm", "sampler_version": "b11549"}),
+        json!({"sampler_version": "0"}),
         json!({"sampler": "vllm", "muster_seed": "ab".repeat(32), "seed": null}),
     ] {
         let (status, _) = error(&server, "/v1/score", &asked(refused.clone()));

@@ -15,5 +15,6 @@ mod files;
 mod http;
 mod others;
 mod retrace;
+mod stated_ids;
 mod support;
 mod vectors;

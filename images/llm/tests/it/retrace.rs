@@ -199,3 +199,87 @@ fn a_text_without_a_seed_of_several_answers_or_of_another_tokenizer_is_refused()
         (400, &json!("context_length_exceeded"))
     );
 }
+
+/// Answers of llama.cpp's server under its own seeds, as `tests/python/llama_cpp_choices.py` had them written.
+fn of_llama_cpp() -> Vec<Value> {
+    serde_json::from_str(include_str!("../vectors/llama_cpp.json")).unwrap()
+}
+
+#[test]
+fn a_text_of_llama_cpp_gives_the_ids_that_its_sampler_chose() {
+    let reference = engine(&[]);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/tokenizer.json");
+    let tokenizer = tokenizers::Tokenizer::from_file(file).unwrap();
+    let (mut told, mut sampled, mut off, mut under_another) = (0, 0, 0, 0);
+    for row in of_llama_cpp() {
+        let chosen: Vec<u32> = serde_json::from_value(row["tokens"].clone()).unwrap();
+        let text = tokenizer.decode(&chosen, false).unwrap();
+        let scored = |seed: Value| {
+            let mut request = json!({"max_tokens": chosen.len(), "logit_bias": {"0": -100}, "seed": seed});
+            for name in ["prompt", "temperature", "top_k", "top_p", "min_p"] {
+                request[name] = row[name].clone();
+            }
+            let body = json!({
+                "request": request, "text": text, "finish_reason": "length", "sampler": "llama.cpp",
+                "sampler_version": "b11549",
+            });
+            let (status, scores) = reference.post("/v1/score", &body).unwrap();
+            assert_eq!(status, 200, "{scores}");
+            scores["tokens"].as_array().unwrap().clone()
+        };
+        let tokens = scored(row["seed"].clone());
+        let all_but_last = tokens.len() - 1;
+        let expected: Vec<u64> = chosen.iter().map(|id| u64::from(*id)).collect();
+        assert_eq!(ids(&tokens)[..all_but_last], expected[..all_but_last], "{row}");
+        told += tokens.len();
+        sampled += chosen.len();
+        off += tokens.iter().filter(|token| margin(token) > 0.0).count();
+        under_another += scored(json!(5_000))
+            .iter()
+            .filter(|token| margin(token) > 0.0)
+            .count();
+        // Without a seed the text is tokenized, and nothing is said about margins.
+        let unseeded = scored(Value::Null);
+        assert!(unseeded.iter().all(|token| token.get("margin").is_none()));
+        assert!(
+            unseeded
+                .iter()
+                .all(|token| token["logprob"].as_f64().unwrap() <= 0.0)
+        );
+    }
+    println!("{told} of {sampled} tokens told, {off} off, {under_another} answers off under another seed");
+    assert!(
+        told * 10 > sampled * 9 && off <= 4,
+        "{told} of {sampled}, {off} off"
+    );
+    assert!(under_another >= 30, "{under_another} of 36 under another seed");
+}
+
+#[test]
+fn a_text_of_another_engine_is_scored_by_that_engines_seed_and_version_alone() {
+    let reference = engine(&[]);
+    let param = |changes: Value| {
+        let mut body = json!({"request": {"prompt": "a", "max_tokens": 3, "seed": 1}, "text": "text"});
+        body.as_object_mut()
+            .unwrap()
+            .extend(changes.as_object().unwrap().clone());
+        let (status, answer) = reference.post("/v1/score", &body).unwrap();
+        (
+            status,
+            answer["error"]["param"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    let refused = |name: &str| (400, name.to_owned());
+    assert_eq!(param(json!({"sampler": "other"})), refused("sampler"));
+    assert_eq!(
+        param(json!({"sampler": "llama.cpp", "sampler_version": "b1"})),
+        refused("sampler_version")
+    );
+    let seeded_by_the_seal = json!({"sampler": "vllm", "muster_seed": "07".repeat(32)});
+    assert_eq!(param(seeded_by_the_seal), refused("muster_seed"));
+    let large = json!({"sampler": "llama.cpp", "request": {"prompt": "a", "seed": 1_u64 << 32}});
+    assert_eq!(param(large), refused("seed"));
+    let penalty =
+        json!({"sampler": "llama.cpp", "request": {"prompt": "a", "seed": 1, "presence_penalty": 1}});
+    assert_eq!(param(penalty), refused("sampler"));
+}

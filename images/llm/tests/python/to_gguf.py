@@ -40,6 +40,9 @@ writer.add_token_merges(merges)
 writer.add_eos_token_id(config["eos_token_id"])
 writer.add_bos_token_id(config["eos_token_id"])
 writer.add_add_bos_token(False)
+template = json.loads((model / "tokenizer_config.json").read_text()).get("chat_template")
+if template is not None:
+    writer.add_chat_template(template)
 
 
 def neighbours(rows, count):

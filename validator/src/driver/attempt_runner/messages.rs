@@ -65,7 +65,7 @@ impl AttemptRunner<'_> {
                 // The miner is only older than the job needs.
                 self.excused = true;
                 let message = format!(
-                    "the miner does not know {:?}, which this job's image needs; another miner may",
+                    "the miner does not know {:?}, which this job needs; another miner may",
                     feature.name()
                 );
                 self.apply(Event::Declined(RejectionDetails {
@@ -83,7 +83,8 @@ impl AttemptRunner<'_> {
     /// The first feature that the job's offer needs and the connected miner has not shown.
     pub(super) fn missing_feature(&self) -> Option<Feature> {
         let needed = self.request.has_private_image().then_some(Feature::PrivateImages);
-        self.channel.features().lacks(needed.into_iter().collect())
+        let needed = needed.into_iter().chain(self.needs_checkpoints());
+        self.channel.features().lacks(needed.collect())
     }
 
     async fn on_message(&mut self, message: FromMiner) -> Result<(), StoreError> {
@@ -135,6 +136,7 @@ impl AttemptRunner<'_> {
                 tracing::warn!(attempt = %self.attempt.id, miner = %self.attempt.miner, complaint, "the miner complains");
                 self.complaint = Some(complaint);
             }
+            MessageMeaning::Checkpoint(notice) => self.on_checkpoint(&notice).await?,
             MessageMeaning::Countersigned(receipt) => return self.on_countersigned(*receipt).await,
             MessageMeaning::Event(event) => {
                 self.on_event(event).await?;

@@ -3,25 +3,34 @@
 //! Every event goes through the machine, and the changed state is durable before any message is sent because of it. The
 //! runner keeps the connection, the receipts and the clock, and decides nothing about the job: [`AttemptStep`](muster_job_messages::AttemptStep) and
 //! [`AttemptConnection`] decide, here and in the simulation of whole clusters. [`messages`] handles
-//! what comes from the miner, [`transition`] applies an event, [`pay`] measures what an attempt is paid for.
+//! what comes from the miner, [`checkpoints`] keeps what its programs leave, [`transition`] applies an event, [`pay`]
+//! measures what an attempt is paid for.
 
+mod checkpoints;
 mod messages;
-mod pay;
+pub(in crate::driver) mod pay;
 mod transition;
 
+use std::time::Duration;
+
+use muster_checkpoint_record::CheckpointRecord;
 use muster_facilitator_link::live_output::LiveBudget;
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_job_messages::{AttemptConnection, IssuedReceipt};
 use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Event, Outcome};
+use muster_protocol::wire::checkpoints::CheckpointOrder;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{AttemptId, MinerKey, ReceiptKind};
 use muster_store::StoreError;
 
 use super::JobDrivers;
-use super::cancellation::CancelSignal;
 use crate::state::ValidatorState;
 use crate::store::StoredAttempt;
+use muster_running_jobs::CancelSignal;
+
+/// How long the cancellation of an attempt of an earlier process waits for the miner.
+const CANCELLATION_HEARD: Duration = Duration::from_secs(30);
 
 /// The result of running an attempt.
 pub(super) enum AttemptEnd {
@@ -48,6 +57,8 @@ pub(super) struct AttemptRunner<'a> {
     /// The user's reason for calling the job off, for the miner.
     cancel_reason: Option<String>,
     live_budget: LiveBudget,
+    /// The checkpoints of the job, and what the executor is told about them; `None` for a job without.
+    checkpoints: Option<(CheckpointRecord, CheckpointOrder)>,
 }
 
 impl<'a> AttemptRunner<'a> {
@@ -85,6 +96,7 @@ impl<'a> AttemptRunner<'a> {
             excused: false,
             cancel_reason: None,
             live_budget: LiveBudget::new(now),
+            checkpoints: None,
         }
     }
 
@@ -107,7 +119,12 @@ impl<'a> AttemptRunner<'a> {
 
     /// Runs the attempt until it ends or the validator stops. If the user calls the job off, the attempt ends with
     /// that.
+    ///
+    /// An attempt of an earlier process is called off once the miner is there to hear it, or after a bounded time: the
+    /// miner would keep its executor, and a machine that was provisioned for it.
     pub(super) async fn run(&mut self, cancel: &mut CancelSignal) -> Result<AttemptEnd, StoreError> {
+        let resumed = self.connection.is_interrupted();
+        let heard_by = self.state.clock.now().plus(CANCELLATION_HEARD);
         if self.attempt.machine.outcome().is_none() {
             if self.connection.is_interrupted() {
                 self.apply(Event::Disconnected).await?;
@@ -125,14 +142,16 @@ impl<'a> AttemptRunner<'a> {
                 .due(&self.attempt.machine)
                 .unwrap_or(self.attempt.started_at);
             let too_late = self.state.clock.sleep_until(due);
+            let is_unheard = resumed && !self.channel.is_up() && self.state.clock.now() < heard_by;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(AttemptEnd::Stopped),
-                reason = cancel.wait() => {
+                reason = cancel.wait(), if !is_unheard => {
                     self.cancel_reason = Some(reason.clone());
                     self.apply(Event::Cancelled(reason)).await?;
                 }
                 event = self.channel.next() => self.on_channel(event).await?,
+                () = self.state.clock.sleep_until(heard_by), if is_unheard => {}
                 () = too_late => self.apply(Event::Tick).await?,
             }
         }
@@ -178,6 +197,7 @@ impl<'a> AttemptRunner<'a> {
             request: self.request,
             plan: self.attempt.machine.plan(),
             features: self.channel.features(),
+            checkpoints: self.checkpoints.as_ref().map(|(_, order)| order),
         }
     }
 

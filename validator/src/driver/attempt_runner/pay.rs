@@ -13,7 +13,8 @@ use muster_scoring::PayableAttempt;
 use muster_store::StoreError;
 
 use super::AttemptRunner;
-use crate::store::EndedWork;
+use crate::state::ValidatorState;
+use crate::store::{EndedWork, StoredAttempt};
 
 impl AttemptRunner<'_> {
     /// The work that a step's finished receipt pays for; `None` if the step issues none, or one that pays nothing.
@@ -26,8 +27,9 @@ impl AttemptRunner<'_> {
             let (kind, paid) = (ReceiptKind::Finished, true);
             *message == StepMessage::Receipt { kind, paid }
         };
-        // The validator's operator pays for the trusted miner.
-        if self.request.on_trusted_miner {
+        // The validator's operator pays for the trusted miner, and nobody for a check: a miner that appeals could
+        // answer slowly and be paid for the session.
+        if self.request.on_trusted_miner || self.state.is_own_check(self.request) {
             return Ok(None);
         }
         let own = self.state.is_own(self.request);
@@ -87,25 +89,9 @@ impl AttemptRunner<'_> {
         })))
     }
 
-    /// Names the blocks that cover a pay. No receipt counts for more than the time that its attempt took.
+    /// Names the blocks that cover a pay.
     pub(super) fn cover(&self, micros: u64, started: Timestamp, now: Timestamp) -> AttemptPay {
-        let took = u64::try_from(now.since(started).as_micros()).unwrap_or(u64::MAX);
-        let counted = micros.min(took.max(MINIMUM_CHARGE_US));
-        let head = self.state.subnet.head().filter(|_| counted > 0);
-        let blocks = head.map(|head| {
-            let attempt = PayableAttempt {
-                miner: self.attempt.miner,
-                class: self.attempt.machine.plan().class,
-                began: started,
-                ended: started.plus(Duration::from_micros(counted)),
-                micros: counted,
-            };
-            self.state.allowance.lock().name_blocks(&attempt, head.0)
-        });
-        AttemptPay {
-            micros,
-            blocks: blocks.unwrap_or_default(),
-        }
+        cover_pay(self.state, &self.attempt, micros, started, now)
     }
 
     /// When the attempt began for both sides: the time of its started receipt.
@@ -117,5 +103,32 @@ impl AttemptRunner<'_> {
             Some(ReceiptPayload::Started(receipt)) => receipt.timestamp,
             Some(ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_)) | None => self.attempt.started_at,
         }
+    }
+}
+
+/// Names the blocks that cover a pay of this attempt. No receipt counts for more than the time that its attempt took.
+pub(in crate::driver) fn cover_pay(
+    state: &ValidatorState,
+    attempt: &StoredAttempt,
+    micros: u64,
+    started: Timestamp,
+    now: Timestamp,
+) -> AttemptPay {
+    let took = u64::try_from(now.since(started).as_micros()).unwrap_or(u64::MAX);
+    let counted = micros.min(took.max(MINIMUM_CHARGE_US));
+    let head = state.subnet.head().filter(|_| counted > 0);
+    let blocks = head.map(|head| {
+        let payable = PayableAttempt {
+            miner: attempt.miner,
+            class: attempt.machine.plan().class,
+            began: started,
+            ended: started.plus(Duration::from_micros(counted)),
+            micros: counted,
+        };
+        state.allowance.lock().name_blocks(&payable, head.0)
+    });
+    AttemptPay {
+        micros,
+        blocks: blocks.unwrap_or_default(),
     }
 }

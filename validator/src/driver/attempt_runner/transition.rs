@@ -36,9 +36,17 @@ impl AttemptRunner<'_> {
         });
         let work = self.measure_work(&step, now).await?;
         let mut receipts = Vec::new();
+        // The pay of what led to a checkpoint is known once another attempt has gone on from it.
+        let is_withheld =
+            self.attempt.has_checkpoint && step.machine.outcome().is_some_and(|end| !end.is_paid());
+        let is_sent = |message: &&StepMessage| match message {
+            StepMessage::Receipt { kind, .. } => !is_withheld || *kind != ReceiptKind::Finished,
+            StepMessage::Job | StepMessage::Cancellation => true,
+        };
         let frames: Vec<_> = step
             .messages
             .iter()
+            .filter(is_sent)
             .map(|message| self.frame(*message, work, now, &mut receipts))
             .collect();
         let is_stored = step.is_stored(&self.attempt.machine, !receipts.is_empty());

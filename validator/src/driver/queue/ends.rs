@@ -17,9 +17,9 @@ use muster_store::StoreError;
 use serde_json::{Value, json};
 
 use super::super::assignment::ExecutorNeed;
-use super::super::{JobDrivers, assignment, final_report};
+use super::super::{JobDrivers, assignment, export_trace};
 use crate::metrics::count_job;
-use crate::store::{StoredAttempt, StoredJob};
+use crate::store::{StoredAttempt, StoredJob, ended_attempts};
 
 /// Jobs that are closed at a time, so that their writes share commits.
 const CLOSED_AT_ONCE: usize = 64;
@@ -210,7 +210,7 @@ impl JobDrivers {
         stored: Option<&StoredJob>,
     ) -> Result<(), StoreError> {
         let now = self.state.clock.now();
-        let attempts = stored.map(|stored| final_report::ended_attempts(&stored.attempts));
+        let attempts = stored.map(|stored| ended_attempts(&stored.attempts));
         let attempts = attempts.unwrap_or_default();
         count_job(outcome);
         tracing::info!(%job, outcome = describe(outcome), fault = %fault_of(outcome), attempts = attempts.len(), "waiting job over");
@@ -222,9 +222,10 @@ impl JobDrivers {
             trace_job(stored.request.traceparent(), times, &attempts)
         });
         if let Some(trace) = &trace {
-            final_report::export_trace(job, trace, outcome);
+            export_trace(job, trace, outcome);
         }
-        let metadata = final_metadata(outcome, &attempts, Vec::new(), trace);
+        let decisions = self.state.store.told_routes(job).await?;
+        let metadata = final_metadata(outcome, &attempts, Vec::new(), trace, decisions);
         self.state.store.close_waiting(job, outcome, &metadata, now).await
     }
 }

@@ -26,11 +26,11 @@ use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use super::cancellation::CancelSignal;
 use super::miner_pool::line_of;
 use super::{FirstAttempt, JobDrivers, assignment};
 use crate::config::QueueConfig;
 use crate::store::StoredAttempt;
+use muster_running_jobs::CancelSignal;
 
 /// The waiting jobs, and the signal that wakes their dispatcher.
 #[derive(Debug)]

@@ -252,6 +252,13 @@ impl TestChain {
     }
 }
 
+/// The blocks of `tests/vectors/audit-bundle.json`, which no test waits for.
+const DOCUMENTED_BLOCKS: std::ops::Range<u64> = 99_000..101_000;
+
+fn hash_of(block: BlockNumber) -> [u8; 32] {
+    *muster_protocol::Digest::of(&block.0.to_be_bytes()).as_bytes()
+}
+
 impl Chain for TestChain {
     fn genesis(&self) -> BoxFuture<'_, Result<String, ChainError>> {
         async {
@@ -272,20 +279,17 @@ impl Chain for TestChain {
     fn head_hash(&self) -> BoxFuture<'_, Result<Option<BlockWithHash>, ChainError>> {
         async {
             let block = self.rules().metagraph.block;
-            let mut hash = [7; 32];
-            hash[..8].copy_from_slice(&block.0.to_le_bytes());
-            self.check("ask for the head").map(|()| Some((block, hash)))
+            self.check("ask for the head")
+                .map(|()| Some((block, hash_of(block))))
         }
         .boxed()
     }
 
     fn block_hash(&self, block: BlockNumber) -> BoxFuture<'_, Result<Option<[u8; 32]>, ChainError>> {
         async move {
-            let mut hash = [7; 32];
-            hash[..8].copy_from_slice(&block.0.to_le_bytes());
-            let exists = block <= self.rules().metagraph.block;
+            let exists = block <= self.rules().metagraph.block || DOCUMENTED_BLOCKS.contains(&block.0);
             self.check("ask for the hash of a block")
-                .map(|()| exists.then_some(hash))
+                .map(|()| exists.then(|| hash_of(block)))
         }
         .boxed()
     }

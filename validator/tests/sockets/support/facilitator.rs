@@ -140,7 +140,8 @@ impl Facilitator {
             match self.receive().await {
                 live @ (ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
-                | ToFacilitator::MusterJobMetrics(_)) => return live,
+                | ToFacilitator::MusterJobMetrics(_)
+                | ToFacilitator::MusterJobCheckpoints(_)) => return live,
                 ToFacilitator::V0JobStatusUpdate(_) => self.answer(&Response::success()).await,
                 ToFacilitator::V0Heartbeat(_)
                 | ToFacilitator::MusterJobQueued(_)
@@ -169,6 +170,7 @@ impl Facilitator {
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterJobMetrics(_)
+                | ToFacilitator::MusterJobCheckpoints(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterGateway(_) => {}
@@ -200,6 +202,7 @@ impl Facilitator {
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterJobMetrics(_)
+                | ToFacilitator::MusterJobCheckpoints(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterJobCheck(_)
@@ -224,6 +227,7 @@ impl Facilitator {
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterJobMetrics(_)
+                | ToFacilitator::MusterJobCheckpoints(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterMiner(_)
                 | ToFacilitator::MusterJobCheck(_)
@@ -248,6 +252,7 @@ impl Facilitator {
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterJobMetrics(_)
+                | ToFacilitator::MusterJobCheckpoints(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterJobCheck(_)
@@ -271,6 +276,7 @@ impl Facilitator {
                 | ToFacilitator::MusterJobLog(_)
                 | ToFacilitator::MusterJobProgress(_)
                 | ToFacilitator::MusterJobMetrics(_)
+                | ToFacilitator::MusterJobCheckpoints(_)
                 | ToFacilitator::MusterJobQueued(_)
                 | ToFacilitator::MusterCapacity(_)
                 | ToFacilitator::MusterMiner(_)

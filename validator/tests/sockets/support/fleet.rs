@@ -1,6 +1,6 @@
 //! A miner with executors whose sealed endpoints are real and whose provers are scripted.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
@@ -79,6 +79,16 @@ struct FleetState {
     programs: Vec<(Option<&'static str>, Router)>,
     /// Hears what the validator says about spot checks.
     witness: Mutex<Option<Arc<TestWitness>>>,
+    machines: Mutex<MachineCount>,
+}
+
+/// The machines of a fleet: one for each attempt that it takes up.
+#[derive(Debug, Default)]
+struct MachineCount {
+    /// Machines that were ever brought up.
+    provisioned: usize,
+    /// The attempts whose machines are up: they were not called off, and did not end.
+    up: BTreeSet<AttemptId>,
 }
 
 impl Fleet {
@@ -109,7 +119,18 @@ impl Fleet {
             left: watch::Sender::new(false),
             programs,
             witness: Mutex::default(),
+            machines: Mutex::default(),
         }))
+    }
+
+    /// The number of machines that were ever brought up, and of those that are up now.
+    pub(crate) fn count_machines(&self) -> (usize, usize) {
+        let machines = self.0.machines.lock().unwrap();
+        (machines.provisioned, machines.up.len())
+    }
+
+    fn release(&self, attempt: AttemptId) {
+        self.0.machines.lock().unwrap().up.remove(&attempt);
     }
 
     /// Lets this witness hear what the validator says about spot checks.
@@ -188,6 +209,10 @@ impl Fleet {
                         session.decline_with(offer.job_uuid, work).await;
                         continue;
                     }
+                    {
+                        let mut machines = self.0.machines.lock().unwrap();
+                        machines.provisioned += usize::from(machines.up.insert(offer.job_uuid));
+                    }
                     session.accept_job(offer.job_uuid).await;
                     session.executor_ready(offer.job_uuid).await;
                     offers.insert(offer.job_uuid, *offer);
@@ -200,7 +225,9 @@ impl Fleet {
                         fleet.lease(&offer, &job.docker_run_cmd, validator, &mouth).await;
                     }));
                 }
+                Some(ToMiner::MusterCancelJob(cancelled)) => self.release(cancelled.job_uuid),
                 Some(ToMiner::V0JobFinishedReceiptRequest(request)) => {
+                    self.release(request.payload.job_uuid);
                     let payload = ReceiptPayload::Finished(request.payload);
                     session.countersign(payload, request.signature).await;
                 }

@@ -292,6 +292,7 @@ impl Session {
             upload_results: None,
             image: None,
             trace: None,
+            completion: None,
         }))
         .await;
     }

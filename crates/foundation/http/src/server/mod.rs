@@ -5,12 +5,12 @@
 mod bodies;
 mod forwarded;
 mod settings;
-mod version_deadline;
+mod version;
 
 use std::error::Error;
 use std::future::{Future, pending};
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Incoming};
+use hyper::server::conn::{http1, http2};
 use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
 pub use hyper_util::service::TowerToHyperService;
 use muster_process::connections::{ConnectionBounds, ConnectionCounts, ConnectionPermit, TrustedProxies};
 use muster_process::listen::{Accepted, Acceptor};
@@ -36,7 +36,7 @@ use self::bodies::InFlight;
 pub use self::bodies::{BodyError, PacedBody, ResponseInFlight};
 pub use self::forwarded::{ProxyHeader, client_address};
 pub use self::settings::HttpSettings;
-use self::version_deadline::VersionDeadline;
+use self::version::{HttpVersion, OpenedStream};
 use crate::http1::StallTimeout;
 
 /// Streams of one HTTP/2 connection.
@@ -155,7 +155,7 @@ where
     let acceptor = Acceptor::new(name, listener, bounds, server.clock.clone(), stop.clone())
         .behind(server.proxies.clone());
     let open = TaskTracker::new();
-    let builder = builder(&limits, TaskExecutor::new(name, tasks.clone()));
+    let builders = Arc::new(Builders::new(&limits, TaskExecutor::new(name, tasks.clone())));
     let clients = Clients {
         // Requests of proxies' clients are counted by themselves: the proxy's connections are bounded already.
         counts: ConnectionCounts::new(ConnectionBounds {
@@ -177,34 +177,75 @@ where
             requests,
             body: limits.body,
         };
-        let io = StallTimeout::new(
-            TokioIo::new(VersionDeadline::new(stream, limits.head)),
-            limits.stall,
-        );
-        let (builder, stop) = (builder.clone(), stop.clone());
+        let (builders, stop) = (Arc::clone(&builders), stop.clone());
         let connection = async move {
-            let mut serving = pin!(builder.serve_connection_with_upgrades(io, service));
-            // A client that hangs up is no error of ours.
-            tokio::select! {
-                _ = serving.as_mut() => return,
-                () = stop.cancelled() => {}
-                () = wait_until_idle(in_flight.clone(), limits.head) => {
-                    serving.as_mut().graceful_shutdown();
-                    // A request that has just come is answered; a client that does not hang up is not waited for.
-                    tokio::select! {
-                        _ = serving.as_mut() => return,
-                        () = stop.cancelled() => {}
-                        () = wait_until_idle(in_flight, limits.drain) => return,
-                    }
+            let opening = timeout(limits.head, OpenedStream::open(stream));
+            let opened = tokio::select! {
+                opened = opening => opened,
+                () = stop.cancelled() => return,
+            };
+            // A client that says nothing in time, or hangs up, is no error of ours.
+            let Ok(Ok((version, stream))) = opened else { return };
+            let io = StallTimeout::new(TokioIo::new(stream), limits.stall);
+            let end = ConnectionEnd {
+                limits,
+                stop,
+                in_flight,
+            };
+            match version {
+                HttpVersion::Http1 => {
+                    let serving = builders.http1.serve_connection(io, service).with_upgrades();
+                    end.drive(serving, |serving| serving.graceful_shutdown()).await;
+                }
+                HttpVersion::Http2 => {
+                    let serving = builders.http2.serve_connection(io, service);
+                    // Few connections speak it, and its state is large.
+                    Box::pin(end.drive(serving, |serving| serving.graceful_shutdown())).await;
                 }
             }
-            serving.as_mut().graceful_shutdown();
-            let _ = timeout(limits.drain, serving).await;
         };
         tasks.spawn(name, open.track_future(connection));
     }
     open.close();
     open.wait().await;
+}
+
+/// The rules by which a connection ends.
+struct ConnectionEnd {
+    limits: ServerLimits,
+    stop: CancellationToken,
+    /// The number of requests in flight.
+    in_flight: watch::Receiver<usize>,
+}
+
+// === impl ConnectionEnd ===
+
+impl ConnectionEnd {
+    /// Serves a connection until it ends by itself, has idled too long, or the server stops. `shut_down` lets it take
+    /// no further request.
+    async fn drive<C: Future>(self, connection: C, shut_down: fn(Pin<&mut C>)) {
+        let Self {
+            limits,
+            stop,
+            in_flight,
+        } = self;
+        let mut serving = pin!(connection);
+        tokio::select! {
+            _ = serving.as_mut() => return,
+            () = stop.cancelled() => {}
+            () = wait_until_idle(in_flight.clone(), limits.head) => {
+                shut_down(serving.as_mut());
+                // A request that has just come is answered; a client that does not hang up is not waited for.
+                tokio::select! {
+                    _ = serving.as_mut() => return,
+                    () = stop.cancelled() => {}
+                    () = wait_until_idle(in_flight, limits.drain) => return,
+                }
+            }
+        }
+        shut_down(serving.as_mut());
+        let _ = timeout(limits.drain, serving).await;
+    }
 }
 
 /// Returns once no request has been in flight for as long as `limit`.
@@ -226,19 +267,25 @@ async fn wait_until_idle(mut requests: watch::Receiver<usize>, limit: Duration) 
     }
 }
 
-fn builder(limits: &ServerLimits, executor: TaskExecutor) -> Builder<TaskExecutor> {
-    let mut builder = Builder::new(executor);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL)
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_send_buf_size(SEND_BUFFER);
-    builder
+/// The settings of both versions of HTTP, shared by all connections of a server.
+struct Builders {
+    http1: http1::Builder,
+    http2: http2::Builder<TaskExecutor>,
+}
+
+// === impl Builders ===
+
+impl Builders {
+    fn new(limits: &ServerLimits, executor: TaskExecutor) -> Self {
+        let (mut http1, mut http2) = (http1::Builder::new(), http2::Builder::new(executor));
+        http1.timer(TokioTimer::new()).header_read_timeout(limits.head);
+        http2
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_INTERVAL)
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_send_buf_size(SEND_BUFFER);
+        Self { http1, http2 }
+    }
 }
 
 /// The rules for clients behind proxies, shared by all connections of a server.
@@ -291,7 +338,7 @@ where
 {
     type Response = Response<ResponseInFlight<B>>;
     type Error = S::Error;
-    type Future = std::pin::Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let (client, place) = match self.clients.admit(self.peer, request.headers()) {

@@ -235,6 +235,13 @@ impl Attempt {
         self
     }
 
+    /// Limits the program of an attempt that has not been offered yet: it goes on with what an earlier one began.
+    #[must_use]
+    pub fn with_execution_limit(mut self, seconds: u64) -> Self {
+        self.plan.timing.execution_time_limit = seconds;
+        self
+    }
+
     /// The attempt whose executor was ready since `then` at the latest: its own report of that was lost with a
     /// connection, so the validator cannot tell when it came.
     #[must_use]

@@ -2,6 +2,8 @@
 //! ways it can end.
 
 mod attempt;
+mod checkpoints;
+mod completion;
 mod credentials;
 mod image_fetch;
 mod limits;
@@ -11,6 +13,15 @@ mod partial_result;
 mod terms;
 
 pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, ImageClock, JobState};
+pub use checkpoints::{
+    BestMetric, CheckpointTerms, DAMAGED_CHECKPOINT, DEFAULT_CHECKPOINT_EVERY, DEFAULT_CHECKPOINT_FOLDER,
+    KeptCheckpoint, MAX_CHECKPOINT_EVERY, MAX_CHECKPOINT_FOLDER_BYTES, MAX_FATAL_EXIT_CODES, OUT_OF_MEMORY,
+    RESUME_KEY, ResumeSource, SAVED_EXIT_CODE, SaveSignal, SaveSignalError,
+};
+pub(crate) use completion::read_completion;
+pub use completion::{
+    COMPLETION_KEY, CompletionReport, MAX_LISTED_OUTPUTS, MAX_OUTPUT_PATH_BYTES, OutputFile,
+};
 pub use credentials::{
     MAX_REGISTRY_PASSWORD_BYTES, MAX_REGISTRY_USER_BYTES, RegistryCredentials, SealedCredentials,
     SealedCredentialsError,

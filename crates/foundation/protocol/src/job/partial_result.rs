@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::completion::{COMPLETION_KEY, CompletionReport};
 use crate::trace::{JobTrace, TRACE_KEY};
 use crate::wire::miner::JobImage;
 
@@ -46,6 +47,8 @@ pub struct FailureContext {
     pub partial: PartialResult,
     /// The stages of the attempt.
     pub trace: Option<JobTrace>,
+    /// The completion report of the attempt.
+    pub completion: Option<CompletionReport>,
 }
 
 impl PartialResult {
@@ -68,7 +71,11 @@ impl FailureContext {
             image,
             partial,
             trace,
+            completion,
         } = self;
+        if let Some(completion) = completion {
+            context.insert(COMPLETION_KEY.to_owned(), json!(completion));
+        }
         if let Some(trace) = trace {
             context.insert(TRACE_KEY.to_owned(), json!(trace));
         }
@@ -99,6 +106,7 @@ impl FailureContext {
         let image: Option<JobImage> = take(fields, RAN_KEY);
         Self {
             trace: JobTrace::take_from(fields),
+            completion: CompletionReport::take_from(fields),
             image: image.filter(JobImage::is_short),
             partial: PartialResult {
                 stdout: take(fields, STDOUT_KEY).unwrap_or_default(),
@@ -147,6 +155,10 @@ mod tests {
                     .parse()
                     .unwrap(),
             )),
+            completion: Some(CompletionReport {
+                compute_ms: 5,
+                ..CompletionReport::default()
+            }),
         }
     }
 

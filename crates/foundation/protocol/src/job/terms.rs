@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use super::checkpoints::CheckpointTerms;
 use super::limits::OverLimit;
 use super::metrics::{MAX_METRIC_PATTERN_BYTES, MAX_METRIC_RULES, MetricRule};
 use crate::digest::{Digest, ImageId};
@@ -16,6 +17,9 @@ const TERMS_DOMAIN_2: &[u8] = b"muster/job-terms/2";
 
 /// The same for terms that declare the job deterministic.
 const TERMS_DOMAIN_3: &[u8] = b"muster/job-terms/3";
+
+/// The same for terms with checkpoints.
+const TERMS_DOMAIN_4: &[u8] = b"muster/job-terms/4";
 
 /// Seconds for fetching the image of a job whose terms say nothing: half an hour, in which a line of 50 Mbit/s brings
 /// 11 GB.
@@ -61,6 +65,9 @@ pub struct JobTerms {
     /// again on its own miner and compare them. The miner that runs the job is not told.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deterministic: bool,
+    /// The checkpoints that the program leaves, from which another attempt goes on; absent for a job without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<CheckpointTerms>,
 }
 
 /// The archive of a user's own image, as `docker save` writes it. The job names the image in it by its id.
@@ -152,15 +159,19 @@ impl JobTerms {
     ///
     /// Terms of a deterministic job have two zero bytes behind the job's digest, and at the end the rules, also where
     /// their number is 0.
+    ///
+    /// Terms with checkpoints have three zero bytes behind the job's digest, then a byte that says whether the job is
+    /// deterministic, and at the end the rules, also where their number is 0, and the checkpoints'
+    /// [own layout](CheckpointTerms).
     pub fn layout(&self, job: &[u8; 64]) -> Vec<u8> {
         let mut layout = Vec::with_capacity(128);
         layout.extend_from_slice(job);
-        let is_later = !self.metrics.is_empty() || self.deterministic;
-        if is_later {
-            layout.push(0);
-        }
-        if self.deterministic {
-            layout.push(0);
+        let is_later = !self.metrics.is_empty() || self.deterministic || self.checkpoints.is_some();
+        match (&self.checkpoints, self.deterministic) {
+            (Some(_), deterministic) => layout.extend_from_slice(&[0, 0, 0, u8::from(deterministic)]),
+            (None, true) => layout.extend_from_slice(&[0, 0]),
+            (None, false) if is_later => layout.push(0),
+            (None, false) => {}
         }
         layout.push(self.priority.0);
         for seconds in [self.image_time_limit, self.queue_time_limit] {
@@ -187,16 +198,21 @@ impl JobTerms {
                 layout.extend_from_slice(pattern);
             }
         }
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.add_layout(&mut layout);
+        }
         layout
     }
 
     /// The 32 bytes that are signed: SHA-256 of the domain and the layout. The domain is `muster/job-terms/1`,
-    /// `muster/job-terms/2` for terms with rules for metrics, and `muster/job-terms/3` for those of deterministic jobs.
+    /// `muster/job-terms/2` for terms with rules for metrics, `muster/job-terms/3` for those of deterministic jobs, and
+    /// `muster/job-terms/4` for those with checkpoints.
     pub fn digest(&self, job: &[u8; 64]) -> [u8; 32] {
-        let domain = match (self.deterministic, self.metrics.is_empty()) {
-            (true, _) => TERMS_DOMAIN_3,
-            (false, true) => TERMS_DOMAIN,
-            (false, false) => TERMS_DOMAIN_2,
+        let domain = match (&self.checkpoints, self.deterministic, self.metrics.is_empty()) {
+            (Some(_), _, _) => TERMS_DOMAIN_4,
+            (None, true, _) => TERMS_DOMAIN_3,
+            (None, false, true) => TERMS_DOMAIN,
+            (None, false, false) => TERMS_DOMAIN_2,
         };
         Sha256::new()
             .chain_update(domain)
@@ -233,6 +249,9 @@ impl JobTerms {
             let reason = format!("The pattern of {name} must have 1 to {MAX_METRIC_PATTERN_BYTES} bytes.");
             refuse("metrics", reason);
         }
+        if let Some(reason) = self.checkpoints.as_ref().and_then(CheckpointTerms::find_flaw) {
+            refuse("checkpoints", reason);
+        }
         if let Some(archive) = &self.image_archive {
             let web = archive.url.starts_with("http://") || archive.url.starts_with("https://");
             let plain = archive.url.bytes().all(|byte| byte.is_ascii_graphic());
@@ -261,6 +280,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ids::JobId;
+    use crate::job::{BestMetric, ResumeSource, SaveSignal};
 
     fn full() -> JobTerms {
         JobTerms {
@@ -274,6 +295,7 @@ mod tests {
             }),
             metrics: vec![],
             deterministic: false,
+            checkpoints: None,
         }
     }
 
@@ -345,6 +367,56 @@ mod tests {
         assert_eq!(
             serde_json::from_str::<JobTerms>(r#"{"deterministic":true}"#).unwrap(),
             plain
+        );
+    }
+
+    #[test]
+    fn checkpoints_are_of_the_fourth_layout() {
+        let start = "07".repeat(64);
+        let plain = JobTerms {
+            checkpoints: Some(CheckpointTerms::default()),
+            ..JobTerms::default()
+        };
+        assert_eq!(
+            hex::encode(plain.layout(&[7; 64])),
+            format!("{start}0000000005000000000b2f636865636b706f696e740500000000000000")
+        );
+        let full = JobTerms {
+            deterministic: true,
+            checkpoints: Some(CheckpointTerms {
+                folder: "/c".to_owned(),
+                every: 2,
+                best: Some(BestMetric {
+                    name: "loss".parse().unwrap(),
+                    larger_is_better: true,
+                }),
+                signal: SaveSignal::Usr2,
+                fatal_exit_codes: vec![3],
+                resume_from: Some(ResumeSource {
+                    job: "11111111-2222-4333-8444-555555555555".parse().unwrap(),
+                    ordinal: 9,
+                }),
+            }),
+            ..JobTerms::default()
+        };
+        let checkpoints = "022f630200000002010301 0104 6c6f7373 01 11111111222243338444555555555555 09000000";
+        assert_eq!(
+            hex::encode(full.layout(&[7; 64])),
+            format!("{start}000000010500000000{}", checkpoints.replace(' ', ""))
+        );
+        assert_eq!(
+            serde_json::to_string(&full).unwrap(),
+            concat!(
+                r#"{"priority":5,"deterministic":true,"checkpoints":{"folder":"/c","every":2,"#,
+                r#""best":{"name":"loss","larger_is_better":true},"signal":"USR2","fatal_exit_codes":[3],"#,
+                r#""resume_from":{"job":"11111111-2222-4333-8444-555555555555","ordinal":9}}}"#
+            )
+        );
+        let read: JobTerms = serde_json::from_str(r#"{"checkpoints":{}}"#).unwrap();
+        assert_eq!(read, plain);
+        assert_eq!(
+            hex::encode(plain.digest(&[7; 64])),
+            "a090c7db42654c1e988085f2c6c030c9fedfc165e15c1528421dc4ef16f82041"
         );
     }
 
@@ -443,6 +515,29 @@ mod tests {
         }
     }
 
+    fn any_checkpoints() -> impl Strategy<Value = CheckpointTerms> {
+        let best = prop::option::of(("[a-c]{1,3}", any::<bool>()));
+        let signal = prop::sample::select(vec![SaveSignal::Term, SaveSignal::Usr1, SaveSignal::Usr2]);
+        let codes = prop::collection::vec(any::<u8>(), 0..3);
+        let source = prop::option::of((any::<u128>(), any::<u32>()));
+        ("/[a-c]{0,3}", any::<u32>(), best, signal, codes, source).prop_map(
+            |(folder, every, best, signal, fatal_exit_codes, source)| CheckpointTerms {
+                folder,
+                every,
+                best: best.map(|(name, larger_is_better)| BestMetric {
+                    name: name.parse().unwrap(),
+                    larger_is_better,
+                }),
+                signal,
+                fatal_exit_codes,
+                resume_from: source.map(|(job, ordinal)| ResumeSource {
+                    job: JobId::from_uuid(uuid::Uuid::from_u128(job)),
+                    ordinal,
+                }),
+            },
+        )
+    }
+
     fn any_terms() -> impl Strategy<Value = JobTerms> {
         let archive =
             (".{0,12}", any::<[u8; 32]>(), any::<u64>()).prop_map(|(url, sha256, length)| ArchiveSource {
@@ -454,18 +549,37 @@ mod tests {
         let rules = prop::collection::vec(("[a-c]{1,3}", ".{0,8}"), 0..4)
             .prop_map(|rules| rules.iter().map(|(name, pattern)| rule(name, pattern)).collect());
         let archive = prop::option::of(archive);
-        (seconds(), 1..=10_u8, seconds(), archive, rules, any::<bool>()).prop_map(
-            |(image_time_limit, priority, queue_time_limit, image_archive, metrics, deterministic)| {
-                JobTerms {
+        let checkpoints = prop::option::of(any_checkpoints());
+        (
+            seconds(),
+            1..=10_u8,
+            seconds(),
+            archive,
+            rules,
+            any::<bool>(),
+            checkpoints,
+        )
+            .prop_map(
+                |(
                     image_time_limit,
-                    priority: priority.try_into().unwrap(),
+                    priority,
                     queue_time_limit,
                     image_archive,
                     metrics,
                     deterministic,
-                }
-            },
-        )
+                    checkpoints,
+                )| {
+                    JobTerms {
+                        image_time_limit,
+                        priority: priority.try_into().unwrap(),
+                        queue_time_limit,
+                        image_archive,
+                        metrics,
+                        deterministic,
+                        checkpoints,
+                    }
+                },
+            )
     }
 
     proptest! {

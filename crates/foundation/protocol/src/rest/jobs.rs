@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::webhooks::WebhookDelivery;
 use crate::class::ExecutorClass;
 use crate::ids::JobId;
-use crate::job::{MetricName, MetricValue, ProgramReport};
+use crate::job::{CompletionReport, KeptCheckpoint, MetricName, MetricValue, ProgramReport};
 use crate::keys::ValidatorKey;
 use crate::status::JobStatus;
 use crate::time::Timestamp;
@@ -196,6 +196,10 @@ pub struct JobView {
     /// no executor of Muster ran. Only in answers to requests whose header `Muster-Features` names `results`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Box<JobImage>>,
+    /// Muster's own: what the program of the last attempt left and used, as its executor tells it. Absent until the job
+    /// has ended. Only in answers to requests whose header `Muster-Features` names `completion`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: Option<Box<CompletionReport>>,
     /// Muster's own: where the message about the job's end stands. Only for a job with a webhook, and only in answers
     /// for one job to requests whose header `Muster-Features` names `webhooks`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -337,6 +341,16 @@ pub struct JobMetricsView {
     pub newest: Option<ReportedState>,
     /// The values of each metric, sorted by name; 2,000 points at most. A longer series has lost every second point.
     pub series: Vec<MetricSeries>,
+}
+
+/// The checkpoints of a job that are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobCheckpointsView {
+    /// The checkpoints, oldest first.
+    pub checkpoints: Vec<KeptCheckpoint>,
+    /// The signed URL below which the manifests and the blocks of all of them are read, each by its SHA-256.
+    pub blocks: String,
 }
 
 /// The values of one metric.

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub use cheat_reports::{CheatReportView, ComparedOutput, ComparisonVerdict, OutputComparison};
 pub use files::{CreateFile, FilePage, FileView};
 pub use jobs::{
-    CreateJob, Feedback, JobMetricsView, JobPage, JobView, LogEvent, MetricPoint, MetricSeries,
-    ProgressEvent, QueueEvent, QueuedJob, ReportCheat, ReportedState, StatusEntry, events,
+    CreateJob, Feedback, JobCheckpointsView, JobMetricsView, JobPage, JobView, LogEvent, MetricPoint,
+    MetricSeries, ProgressEvent, QueueEvent, QueuedJob, ReportCheat, ReportedState, StatusEntry, events,
 };
 pub use subnet::{ClassOffer, MinerReport, MinerView, SubnetCapacity, ValidatorCapacity};
 pub use webhooks::{AccountWebhookView, SetWebhook, WebhookDelivery, WebhookState};

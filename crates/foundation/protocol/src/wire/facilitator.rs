@@ -5,6 +5,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use super::checkpoints::JobCheckpoints;
 use super::checks::{JobCheck, RefundNotice};
 use super::machines::MinerNotice;
 use super::miner::StreamingDetails;
@@ -43,6 +44,8 @@ pub enum ToFacilitator {
     MusterJobProgress(LiveProgress),
     /// Muster's own: the progress and the metrics that a job's program reported.
     MusterJobMetrics(Box<LiveMetrics>),
+    /// Muster's own: the checkpoints of a job that are kept.
+    MusterJobCheckpoints(Box<JobCheckpoints>),
     /// Muster's own: the place of a job that waits.
     MusterJobQueued(Box<LiveQueuePlace>),
     /// Muster's own: what the validator's miners offer.

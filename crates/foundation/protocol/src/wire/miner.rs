@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::audits::{AuditMessage, AuditReply, SessionProofs};
+use super::checkpoints::{CheckpointKept, CheckpointNotice, DrainJob, RequestExtension};
 use super::executor::{
     EndStored, EnrolExecutor, ExecutorEnrolled, ExecutorHello, ExecutorMetrics, ExecutorUp, FetchImage,
     JobLog, JobMetrics, JobProgress, LeaseHeld, LeaseOver, Reattach, SealSession, SessionClosed,
@@ -15,6 +16,7 @@ use super::muster::{CancelJob, OfferExtension, ReceiptCountersigned, WhitelistNo
 use crate::class::{ExecutorClass, Manifest};
 use crate::digest::{Digest, ImageId};
 use crate::ids::{AttemptId, ExecutorToken, JobId};
+use crate::job::CompletionReport;
 use crate::keys::{Hotkey, MinerKey, ValidatorKey};
 use crate::receipt::{AcceptedReceipt, FinishedReceipt, Receipt, StartedReceipt};
 use crate::signature::Signature;
@@ -57,6 +59,10 @@ pub enum ToMiner {
     MusterEndStored(EndStored),
     /// Muster's own, validator to miner: a notice about spot checks.
     MusterAudit(Box<AuditMessage>),
+    /// Muster's own: the validator has stored a checkpoint.
+    MusterCheckpointKept(CheckpointKept),
+    /// Muster's own: the attempt must save its state and leave its executor.
+    MusterDrain(DrainJob),
 }
 
 /// A message from a miner to a validator, or from an executor to its miner.
@@ -105,6 +111,8 @@ pub enum FromMiner {
     MusterJobProgress(JobProgress),
     /// Muster's own: the progress and the metrics that the program reported.
     MusterJobMetrics(Box<JobMetrics>),
+    /// Muster's own: a checkpoint is in the file store.
+    MusterCheckpoint(Box<CheckpointNotice>),
     /// Muster's own, executor to miner: measurements of the executor's machine.
     MusterExecutorMetrics(Box<ExecutorMetrics>),
     /// Muster's own, miner to validator: the load of the miner's persistent executors.
@@ -308,6 +316,9 @@ pub struct JobRequest {
     /// The folder in the container whose files come back inside the result.
     #[serde(default)]
     pub artifacts_dir: Option<String>,
+    /// Muster's own: the job's checkpoints. Sent only to peers that showed the feature `checkpoints`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub muster: Option<Box<RequestExtension>>,
 }
 
 /// The validator's half of an accepted receipt.
@@ -462,6 +473,13 @@ pub struct JobFinished {
         deserialize_with = "crate::trace::read_trace"
     )]
     pub trace: Option<Box<JobTrace>>,
+    /// Muster's own: what the program left and used. ComputeHorde's validators ignore it.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::job::read_completion"
+    )]
+    pub completion: Option<Box<CompletionReport>>,
 }
 
 /// The image that a job's image reference meant on the executor that ran the job, as the executor tells it.
@@ -554,6 +572,7 @@ impl FromMiner {
             Self::MusterJobLog(m) => Some(m.job_uuid),
             Self::MusterJobProgress(m) => Some(m.job_uuid),
             Self::MusterJobMetrics(m) => Some(m.job_uuid),
+            Self::MusterCheckpoint(m) => Some(m.job_uuid),
             Self::MusterLeaseOver(m) => Some(m.job_uuid),
             Self::MusterSealSession(m) => Some(m.job_uuid),
             Self::MusterSessionClosed(m) => Some(m.job_uuid),

@@ -5,12 +5,14 @@
 //! peers only.
 
 pub mod audits;
+pub mod checkpoints;
 pub mod checks;
 pub mod executor;
 pub mod facilitator;
 pub mod machines;
 pub mod miner;
 pub mod muster;
+pub mod route;
 pub mod signing;
 
 use serde::Serialize;

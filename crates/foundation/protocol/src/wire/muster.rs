@@ -5,16 +5,18 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::checkpoints::{CheckpointGrant, MAX_BLOCKS_URL_BYTES};
 use super::executor::{LayerCount, LogBytes, LogStream, ProgressOf};
 use super::facilitator::JobRequest;
 use super::miner::JobImage;
+use super::route::RouteStep;
 use crate::class::ExecutorClass;
 use crate::digest::ImageId;
 use crate::features::{Feature, FeatureSet};
 use crate::ids::{AttemptId, JobId};
 use crate::job::{
-    ArchiveSource, JobTerms, MetricRule, OverLimit, PartialResult, ProgramReport, RegistryCredentials,
-    SealedCredentials,
+    ArchiveSource, CompletionReport, JobTerms, MetricRule, OverLimit, PartialResult, ProgramReport,
+    RegistryCredentials, SealedCredentials,
 };
 use crate::macros::{constant_text, serde_as_text};
 use crate::receipt::Receipt;
@@ -304,6 +306,20 @@ pub struct StatusExtension {
         deserialize_with = "crate::trace::read_trace"
     )]
     pub trace: Option<Box<JobTrace>>,
+    /// The completion report of the attempt. Only facilitators with the feature `completion` get it.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::job::read_completion"
+    )]
+    pub completion: Option<Box<CompletionReport>>,
+    /// The decisions about where the job went, the oldest first. Only facilitators with the feature `trace` get them.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "super::route::read_route"
+    )]
+    pub route: Vec<RouteStep>,
 }
 
 /// The longest account in [`JobExtension::account`], in bytes.
@@ -341,6 +357,11 @@ pub struct JobExtension {
     )]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub traceparent: Option<TraceParent>,
+    /// The grant on the file store for the checkpoints of the job. The facilitator sets it towards a validator that
+    /// showed the feature `checkpoints`; it is not signed, and no user may send it here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    pub checkpoints: Option<CheckpointGrant>,
 }
 
 impl JobExtension {
@@ -352,11 +373,16 @@ impl JobExtension {
         let terms = self.terms.is_some() || self.registry.is_some();
         let metrics = self.terms.as_ref().is_some_and(|terms| !terms.metrics.is_empty());
         let deterministic = self.terms.as_ref().is_some_and(|terms| terms.deterministic);
+        let checkpoints = self
+            .terms
+            .as_ref()
+            .is_some_and(|terms| terms.checkpoints.is_some());
         let needed = [
             (terms, Feature::Terms),
             (private, Feature::PrivateImages),
             (metrics, Feature::Metrics),
             (deterministic, Feature::CrossChecks),
+            (checkpoints, Feature::Checkpoints),
         ];
         let needed = needed.into_iter().filter(|(needed, _)| *needed);
         needed.map(|(_, feature)| feature).collect()
@@ -382,6 +408,17 @@ impl JobExtension {
             (1..=MAX_ACCOUNT_BYTES).contains(&account.len())
                 && account.bytes().all(|byte| byte.is_ascii_graphic())
         };
+        let mut urls = self.checkpoints.iter().flat_map(|grant| {
+            let resume = grant.resume.as_ref().map(|resume| &resume.blocks);
+            std::iter::once(&grant.blocks).chain(resume)
+        });
+        if urls.any(|url| url.len() > MAX_BLOCKS_URL_BYTES) {
+            let reason = format!("The address of blocks may have {MAX_BLOCKS_URL_BYTES} bytes at most.");
+            found.push(OverLimit {
+                field: "checkpoints",
+                reason,
+            });
+        }
         if !self.account.iter().all(fits) {
             let reason =
                 format!("It must be 1 to {MAX_ACCOUNT_BYTES} printable ASCII characters without spaces.");

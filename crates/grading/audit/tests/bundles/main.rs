@@ -6,7 +6,9 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod missing;
 mod nonces;
+mod referenced;
 mod refused;
 mod support;
 mod third_party;

@@ -1,8 +1,6 @@
 //! A bundle that shows the keys of nonces: answers whose nonces do not follow from them count for the miner.
 
-use muster_audit::{
-    AuditBundle, NoncePeriod, NonceTally, Origin, ReplayError, RevealedNonceKey, Verdict, replay,
-};
+use muster_audit::{AuditBundle, NoncePeriod, NonceTally, ReplayError, RevealedNonceKey, Verdict, replay};
 
 use crate::support::{Given, Prompt, World, given};
 
@@ -85,22 +83,6 @@ fn equal_requests_of_one_client_have_an_ordinal_each() {
         ..NonceTally::default()
     };
     assert_eq!(tally(&bundle).0, Some(four));
-}
-
-#[test]
-fn an_own_prompt_has_the_pseudonym_of_its_salt() {
-    let mut bundle = world().bundle(&given(6, Prompt::Canary, |_| true));
-    for answer in &mut bundle.sessions[0].answers {
-        let Origin::Canary(opened) = &answer.origin else {
-            panic!("{answer:?}")
-        };
-        assert!(opened.client().is_some());
-    }
-    // A world that asks under clients of its own choice has nonces that follow, too, but not those of own prompts.
-    let mut chosen = World::new("int4", 1).bundle(&given(6, Prompt::Canary, |_| true));
-    chosen.format.clone_from(&bundle.format);
-    chosen.nonce_keys.clone_from(&bundle.nonce_keys);
-    assert_eq!(tally(&chosen).0.unwrap().foreign, 6);
 }
 
 #[test]

@@ -6,9 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_audit::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketDraw, BucketEvidence, Calibration,
-    Canary, CanaryList, CellCounts, ENTROPY_EDGES, MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod,
-    OpenedShare, OpenedWords, Origin, ReferenceMachine, RevealedNonceKey, SeededNumbers, SessionEvidence,
-    TokenScore, digest_of_ids,
+    Canary, CanaryList, CellCounts, ENTROPY_EDGES, EngineSampler, FalseIds, KnownAnswer, ListCommitment,
+    MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod, OpenedShare, OpenedWords, Origin,
+    REFERENCED_CALIBRATION_FORMAT, ReferenceBuild, ReferenceMachine, RevealedNonceKey, SamplerEngine,
+    SeededNumbers, SessionEvidence, Statistic, TokenScore, digest_of_ids,
 };
 use muster_identity::Keypair;
 use muster_protocol::{AttemptId, Digest, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
@@ -25,6 +26,43 @@ const PROMPT_IDS: [u32; 3] = [5, 6, 7];
 /// The ids of an answer's tokens.
 fn output_ids(sequence: u64, tokens: usize) -> Vec<u32> {
     vec![u32::try_from(sequence).unwrap(); tokens]
+}
+
+/// The same calibration as one of a whitelisted image whose sampler another image replays.
+pub(crate) fn referenced(calibration: Calibration) -> Calibration {
+    let has_seeds = calibration.statistic == Statistic::Margin;
+    Calibration {
+        format: REFERENCED_CALIBRATION_FORMAT.to_owned(),
+        reference: Some(ReferenceBuild {
+            engine: Digest::of(b"reference image"),
+            arguments: Digest::of(b"reference arguments"),
+        }),
+        sampler: has_seeds.then(|| EngineSampler {
+            engine: SamplerEngine::LlamaCpp,
+            version: "b11549".to_owned(),
+        }),
+        known_answers: if has_seeds {
+            vec![KnownAnswer {
+                request: r#"{"seed":7,"temperature":0.3}"#.to_owned(),
+                prompt: vec![5, 6],
+                output: vec![7, 8, 9],
+            }]
+        } else {
+            Vec::new()
+        },
+        ..calibration
+    }
+}
+
+/// The measured answers as they look without a seed.
+pub(crate) fn unseeded_calibration() -> Calibration {
+    let text = include_str!("../../../../../tests/vectors/audit-engines-surprise.json");
+    let measured = Calibration::parse(text).unwrap();
+    Calibration {
+        model: calibration().model,
+        engine: calibration().engine,
+        ..referenced(measured)
+    }
 }
 
 pub(crate) const START: i64 = 1_769_000_000;
@@ -57,6 +95,10 @@ pub(crate) struct Given {
 /// Everything that a bundle of the world follows from.
 pub(crate) struct World {
     pub(crate) calibration: Calibration,
+    /// The calibration of users' answers, which name no seeds; `None` if their seeds are known, too.
+    pub(crate) unseeded: Option<Calibration>,
+    /// Whether the requests of own prompts name a seed.
+    pub(crate) has_seeds: bool,
     /// The name of the engine of cheated answers.
     pub(crate) cheat: &'static str,
     /// The share that is audited, in millionths.
@@ -70,6 +112,10 @@ pub(crate) struct World {
     pub(crate) opens_words: bool,
     /// Whether nonces follow from keys that the bundle shows.
     pub(crate) has_nonce_keys: bool,
+    /// Changes the proof of the answer with this number before it is signed.
+    pub(crate) alter_proof: fn(usize, &mut ResponseProof),
+    /// Changes the proof of the answer to an own prompt after its client was set.
+    pub(crate) alter_own: fn(usize, &mut ResponseProof),
     pub(crate) validator: Keypair,
     pub(crate) miner: Keypair,
     pub(crate) session_key: Keypair,
@@ -82,6 +128,8 @@ impl World {
     pub(crate) fn new(cheat: &'static str, seed: u64) -> Self {
         Self {
             calibration: calibration(),
+            unseeded: None,
+            has_seeds: false,
             cheat,
             ppm: 1_000_000,
             seed,
@@ -89,6 +137,8 @@ impl World {
             has_others: false,
             opens_words: false,
             has_nonce_keys: false,
+            alter_proof: |_, _| {},
+            alter_own: |_, _| {},
             validator: Keypair::from_seed([1; 32]),
             miner: Keypair::from_seed([2; 32]),
             session_key: Keypair::from_seed([3; 32]),
@@ -101,7 +151,7 @@ impl World {
     /// A bundle of these answers, all in one session.
     pub(crate) fn bundle(&self, given: &[Given]) -> AuditBundle {
         let attestation = self.attestation();
-        let canaries = canaries(given.len());
+        let canaries = canaries(given.len(), self.has_seeds);
         let mut numbers = SeededNumbers::new("muster/test-world/1", &self.seed.to_be_bytes());
         let (mut previous, mut sent) = (Digest::of(&attestation.signed_bytes()), 0_u64);
         let (mut answers, mut others) = (Vec::new(), Vec::new());
@@ -120,13 +170,18 @@ impl World {
                 others.push(envelope.to_text());
             }
             let (origin, request) = origin(one.prompt, &canaries, &mut sent);
-            let tokens = self.tokens(one.cheats, &mut numbers);
+            let unseeded = self.unseeded.as_ref().filter(|_| one.prompt == Prompt::User);
+            let tokens = self.tokens(unseeded.unwrap_or(&self.calibration), one.cheats, &mut numbers);
             let mut proof = self.proof(&attestation, next, previous, one.client, &request, tokens.len());
+            (self.alter_proof)(place, &mut proof);
             let bucket = 4_000 + (place / self.bucket_answers) as u64;
+            if let Origin::Canary(opened) = &origin {
+                let canary = canaries.next(opened.position).unwrap();
+                proof.client = Some(canary.client(&block_hash_of(COMMITTED)));
+                proof.client_nonce = canary.client_nonce(&block_hash_of(COMMITTED));
+                (self.alter_own)(place, &mut proof);
+            }
             if self.has_nonce_keys {
-                if let Origin::Canary(opened) = &origin {
-                    proof.client = opened.client();
-                }
                 self.derive_nonce(&mut proof, bucket, &mut equal);
             }
             let envelope = Envelope::new(&proof, |bytes| self.session_key.sign(bytes));
@@ -139,9 +194,13 @@ impl World {
                 bucket,
                 position: (place % self.bucket_answers) as u64,
                 path: Vec::new(),
-                words: self.words(one.prompt, &request, next - 1, tokens.len()),
+                words: self.words(one.prompt, &request, &proof, tokens.len()),
                 origin,
-                outcome: Some(AuditOutcome::Scored(vec![Some(tokens.clone()), Some(tokens)])),
+                outcome: Some(match unseeded {
+                    None => AuditOutcome::Scored(vec![Some(tokens.clone()), Some(tokens)]),
+                    Some(_) => AuditOutcome::Unseeded(vec![Some(tokens.clone()), Some(tokens)]),
+                }),
+                cut: false,
             });
         }
         let buckets = self.log(&mut answers, &canaries.root());
@@ -153,7 +212,9 @@ impl World {
         }
         AuditBundle {
             format: BUNDLE_FORMAT.to_owned(),
+            unseeded: self.unseeded.clone(),
             nonce_keys,
+            commitments: vec![self.commit(COMMITTED, canaries.root())],
             genesis: self.genesis,
             netuid: self.netuid,
             validator: ValidatorKey(self.validator.hotkey()),
@@ -167,20 +228,57 @@ impl World {
                 attestation: Envelope::new(&attestation, |bytes| self.miner.sign(bytes)).to_text(),
                 answers,
                 others,
+                unproven: Vec::new(),
             }],
         }
     }
 
-    fn words(&self, prompt: Prompt, request: &[u8], sequence: u64, tokens: usize) -> Option<OpenedWords> {
+    /// The commitment to a list by the header of this bucket.
+    pub(crate) fn commit(&self, bucket: u64, canaries: Digest) -> ListCommitment {
+        let header = BucketHeader {
+            genesis: self.genesis,
+            netuid: self.netuid,
+            validator: ValidatorKey(self.validator.hotkey()),
+            bucket: BucketNumber(bucket),
+            answers: 0,
+            root: root_of([]),
+            previous: Digest::of(b""),
+            shares: 0,
+            share_root: root_of([]),
+            canaries,
+        };
+        ListCommitment {
+            header: Envelope::new(&header, |bytes| self.validator.sign(bytes)).to_text(),
+            block_hash: block_hash_of(bucket),
+        }
+    }
+
+    /// The words of an answer that a bundle opens: its ids, or its response if the session signed none.
+    fn words(
+        &self,
+        prompt: Prompt,
+        request: &[u8],
+        proof: &ResponseProof,
+        tokens: usize,
+    ) -> Option<OpenedWords> {
         let request = match prompt {
             Prompt::User => return None,
+            Prompt::Consenting if proof.tokens.is_none() => return None,
             Prompt::Consenting => Some(STANDARD.encode(request)),
             Prompt::Canary => None,
         };
-        self.opens_words.then(|| OpenedWords {
-            prompt: PROMPT_IDS.into(),
-            output: output_ids(sequence, tokens),
+        let (prompt, output, response) = match proof.tokens {
+            Some(_) => (PROMPT_IDS.into(), output_ids(proof.sequence, tokens), None),
+            None => {
+                let body = STANDARD.encode(response(proof.sequence));
+                (Vec::new(), Vec::new(), Some(body))
+            }
+        };
+        self.opens_words.then_some(OpenedWords {
+            prompt,
+            output,
             request,
+            response,
         })
     }
 
@@ -197,7 +295,7 @@ impl World {
         let input = NonceInput {
             attestation: &proof.attestation,
             client: &client,
-            client_nonce: None,
+            client_nonce: proof.client_nonce.as_ref(),
             request: &proof.input,
             ordinal: *ordinal,
         };
@@ -209,7 +307,7 @@ impl World {
         ReferenceMachine {
             machine: machine.to_owned(),
             gpu: "none".to_owned(),
-            engine: self.calibration.engine,
+            engine: self.calibration.reference_engine(),
         }
     }
 
@@ -243,7 +341,7 @@ impl World {
         request: &[u8],
         tokens: usize,
     ) -> ResponseProof {
-        let output = format!("answer {sequence}");
+        let output = response(sequence);
         ResponseProof {
             session: attestation.session,
             sequence,
@@ -279,11 +377,16 @@ impl World {
     }
 
     /// The tokens of a measured answer, by the engine that writes it.
-    fn tokens(&self, cheats: bool, numbers: &mut SeededNumbers) -> Vec<TokenScore> {
-        let machines = &self.calibration.machines;
+    fn tokens(
+        &self,
+        calibration: &Calibration,
+        cheats: bool,
+        numbers: &mut SeededNumbers,
+    ) -> Vec<TokenScore> {
+        let machines = &calibration.machines;
         let answers = if cheats {
             let named = |one: &&muster_audit::Alternative| one.name == self.cheat;
-            &self.calibration.alternatives.iter().find(named).unwrap().answers
+            &calibration.alternatives.iter().find(named).unwrap().answers
         } else {
             &machines[numbers.below(machines.len())].answers
         };
@@ -324,7 +427,7 @@ impl World {
             };
             let envelope = Envelope::new(&header, |bytes| self.validator.sign(bytes));
             previous = envelope.digest();
-            let block_hash = Digest::of(&header.bucket.draw_block().to_be_bytes());
+            let block_hash = block_hash_of(bucket);
             buckets.push(BucketEvidence {
                 header: envelope.to_text(),
                 block_hash,
@@ -338,6 +441,30 @@ impl World {
             });
         }
         buckets
+    }
+}
+
+/// The bucket whose header commits to the list of own prompts.
+pub(crate) const COMMITTED: u64 = 3_999;
+
+/// The hash of a bucket's draw block.
+pub(crate) fn block_hash_of(bucket: u64) -> Digest {
+    Digest::of(&BucketNumber(bucket).draw_block().to_be_bytes())
+}
+
+/// The body of the answer with this number.
+fn response(sequence: u64) -> String {
+    format!("answer {sequence}")
+}
+
+/// Has the answer with this number false ids by both references, which open its response if its words may be opened.
+pub(crate) fn make_false(bundle: &mut AuditBundle, number: usize, falsehood: FalseIds) {
+    let answer = &mut bundle.sessions[0].answers[number];
+    answer.outcome = Some(AuditOutcome::FalseIds(vec![Some(falsehood); 2]));
+    if let Some(words) = &mut answer.words {
+        words.prompt.clear();
+        words.output.clear();
+        words.response = Some(STANDARD.encode(response(number as u64)));
     }
 }
 
@@ -356,10 +483,14 @@ fn leaf(answer: &AnswerEvidence) -> Digest {
     .hash()
 }
 
-pub(crate) fn canaries(count: usize) -> CanaryList {
+pub(crate) fn canaries(count: usize, has_seeds: bool) -> CanaryList {
     let canary = |number: usize| Canary {
         salt: *Digest::of(&number.to_be_bytes()).as_bytes(),
-        request: format!("{{\"prompt\":\"canary {number}\"}}").into_bytes(),
+        request: match has_seeds {
+            false => format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true}}").into_bytes(),
+            true => format!("{{\"prompt\":\"canary {number}\",\"return_token_ids\":true,\"seed\":{number}}}")
+                .into_bytes(),
+        },
     };
     CanaryList::new((0..count).map(canary).collect())
 }

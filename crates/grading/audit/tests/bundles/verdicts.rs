@@ -1,8 +1,11 @@
 //! The verdicts of whole bundles, made of measured answers.
 
-use muster_audit::{AuditOutcome, CalibrationLevel, UnusableReason, Verdict, replay};
+use muster_audit::{AuditOutcome, CalibrationLevel, FalseIds, UnusableReason, Verdict, replay};
 
-use crate::support::{Given, Prompt, World, given};
+use muster_identity::Keypair;
+use muster_protocol::Digest;
+
+use crate::support::{Given, Prompt, World, given, make_false};
 
 fn verdict(world: &World, given: &[Given]) -> Verdict {
     replay(&world.bundle(given).to_text()).unwrap().verdict
@@ -11,6 +14,19 @@ fn verdict(world: &World, given: &[Given]) -> Verdict {
 #[test]
 fn the_bundle_of_the_documentation_convicts_in_every_release() {
     let text = include_str!("../../../../../tests/vectors/audit-bundle.json");
+    if std::env::var_os("MUSTER_WRITE_GOLDEN").is_some() {
+        let mut world = World::new("int4", 1);
+        let key = |uri| Keypair::from_uri(uri).unwrap();
+        (world.validator, world.miner, world.coldkey) =
+            (key("//Auditor"), key("//Cheat"), key("//CheatOwner"));
+        (world.genesis, world.netuid) = (Digest::from_bytes([0xab; 32]), 1);
+        let bundle = world.bundle(&given(8, Prompt::Canary, |_| true));
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../../tests/vectors/audit-bundle.json"
+        );
+        std::fs::write(file, bundle.to_text()).unwrap();
+    }
     let found = replay(text).unwrap();
     assert_eq!(found.verdict, Verdict::Convicted);
     assert_eq!((found.counts.logged, found.tests.public.alarm), (8, Some(3)));
@@ -60,7 +76,11 @@ fn users_answers_raise_suspicion_only_and_discrimination_halves_the_quality() {
     let users = given(12, Prompt::User, |_| true);
     assert_eq!(verdict(&world, &users), Verdict::Suspect);
     let consenting = given(12, Prompt::Consenting, |_| true);
-    assert_eq!(verdict(&world, &consenting), Verdict::Convicted);
+    assert_eq!(
+        verdict(&world, &consenting),
+        Verdict::Suspect,
+        "nothing that a client signed says that it consents, or that it is one"
+    );
     let mixed = [
         given(12, Prompt::User, |_| true),
         given(12, Prompt::Canary, |_| false),
@@ -164,4 +184,46 @@ fn a_calibration_of_two_machines_convicts_gross_cheats_only() {
     none.calibration.machines.truncate(1);
     let found = replay(&none.bundle(&given(12, Prompt::Canary, |_| true)).to_text()).unwrap();
     assert_eq!(found.verdict.to_string(), "unproven(no calibration)");
+}
+
+#[test]
+fn false_ids_convict_as_fast_as_anything_can_whatever_their_tokens_would_score() {
+    let world = World::new("int4", 1);
+    // The tokens that such a miner states are the honest engine's.
+    let mut bundle = world.bundle(&given(12, Prompt::Canary, |_| false));
+    assert_eq!(replay(&bundle.to_text()).unwrap().verdict, Verdict::Consistent);
+    for number in 0..12 {
+        make_false(&mut bundle, number, FalseIds::Text);
+    }
+    let found = replay(&bundle.to_text()).unwrap();
+    assert_eq!(found.verdict, Verdict::Convicted, "{found:#?}");
+    assert_eq!((found.tests.public.alarm, found.counts.false_ids), (Some(3), 12));
+    assert_eq!((found.counts.scored, found.counts.unscored), (12, 0));
+    // One reference alone makes no convict.
+    for answer in &mut bundle.sessions[0].answers {
+        answer.outcome = Some(AuditOutcome::FalseIds(vec![Some(FalseIds::Text), None]));
+    }
+    assert_eq!(replay(&bundle.to_text()).unwrap().verdict, Verdict::Suspect);
+}
+
+#[test]
+fn false_ids_of_users_make_a_suspect_and_one_answer_makes_nothing() {
+    let world = World::new("int4", 2);
+    let mut bundle = world.bundle(&given(12, Prompt::User, |_| false));
+    make_false(&mut bundle, 3, FalseIds::Prompt);
+    assert_eq!(replay(&bundle.to_text()).unwrap().verdict, Verdict::Consistent);
+    for number in 0..12 {
+        make_false(&mut bundle, number, FalseIds::Prompt);
+    }
+    assert_eq!(replay(&bundle.to_text()).unwrap().verdict, Verdict::Suspect);
+}
+
+#[test]
+fn false_ids_in_a_tenth_of_the_answers_convict() {
+    let world = World::new("int4", 3);
+    let mut bundle = world.bundle(&given(240, Prompt::Canary, |_| false));
+    for number in (0..240).filter(|number| number % 10 == 3) {
+        make_false(&mut bundle, number, FalseIds::End);
+    }
+    assert_eq!(replay(&bundle.to_text()).unwrap().verdict, Verdict::Convicted);
 }

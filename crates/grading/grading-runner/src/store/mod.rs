@@ -17,6 +17,9 @@ use muster_grading::fingerprints::Fingerprints;
 use muster_grading::judgement::Judgement;
 use muster_hardware_proof::challenge_keys::BatchId;
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
+use muster_store::columns::{
+    json_column, parse_column, read_column, time_column, time_column_option, to_signed, to_unsigned,
+};
 use muster_store::{During as _, StoreError, begin};
 use serde::Serialize;
 use sqlx::AnyPool;
@@ -24,7 +27,7 @@ use sqlx::any::AnyRow;
 
 pub use observations::{SeenCapacity, WaitingExcuse};
 
-use columns::{kind_name, parse_column, parse_json, place_to_i64, read_column, to_i64, to_json, to_u64};
+use columns::{kind_name, place_to_i64, to_json};
 use observations::insert_excuses;
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -107,7 +110,7 @@ impl GradingStore {
         )
         .bind(hex::encode(id.0))
         .bind(kind_name(head.kind))
-        .bind(to_i64(head.block))
+        .bind(to_signed(head.block))
         .bind(now.micros())
         .bind(to_json(head))
         .execute(&self.pool)
@@ -193,12 +196,12 @@ impl GradingStore {
             .bind(count.miner.to_string())
             .bind(count.class.to_string())
             .bind(kind_name(head.kind))
-            .bind(to_i64(head.block))
+            .bind(to_signed(head.block))
             .bind(i64::from(count.proven))
             .bind(i64::from(count.serving))
             .bind(place_to_i64(count.excuses.len()))
             .bind(i64::from(count.announced))
-            .bind(to_i64(count.credit))
+            .bind(to_signed(count.credit))
             .execute(&mut *tx)
             .await
             .during(OPERATION)?;
@@ -274,10 +277,10 @@ impl GradingStore {
             batches.push(BatchRow {
                 batch,
                 kind: read_column(row, "kind")?,
-                block: to_u64(read_column(row, "block")?),
+                block: to_unsigned(read_column(row, "block")?),
                 state: read_column(row, "state")?,
-                began_at: Timestamp::from_micros(read_column(row, "began_at")?),
-                ended_at: read_column::<Option<i64>>(row, "ended_at")?.map(Timestamp::from_micros),
+                began_at: time_column(row, "began_at")?,
+                ended_at: time_column_option(row, "ended_at")?,
                 grades,
             });
         }
@@ -341,19 +344,19 @@ impl GradingStore {
         .during(OPERATION)?;
         let mut file = BatchFile {
             format: FORMAT.to_owned(),
-            head: parse_json(&row, "head")?,
-            fingerprints: parse_json(&row, "marks")?,
+            head: json_column(&row, "head")?,
+            fingerprints: json_column(&row, "marks")?,
             judgements: Vec::new(),
             participants: BTreeMap::new(),
         };
         for row in &rows {
-            file.judgements.push(parse_json(row, "judgement")?);
+            file.judgements.push(json_column(row, "judgement")?);
             let miner: MinerKey = parse_column(row, "miner")?;
             if of.is_some_and(|of| of != miner) {
                 continue;
             }
             let place: i64 = read_column(row, "place")?;
-            let mut participant: ParticipantEvidence = parse_json(row, "evidence")?;
+            let mut participant: ParticipantEvidence = json_column(row, "evidence")?;
             let proofs = sqlx::query(
                 "SELECT proof FROM batch_proofs WHERE batch_id = $1 AND place = $2 ORDER BY number",
             )
@@ -363,7 +366,7 @@ impl GradingStore {
             .await
             .during(OPERATION)?;
             for proof in &proofs {
-                participant.proofs.push(parse_json(proof, "proof")?);
+                participant.proofs.push(json_column(proof, "proof")?);
             }
             file.participants
                 .insert(usize::try_from(place).unwrap_or(usize::MAX), participant);
@@ -401,14 +404,14 @@ impl GradingStore {
 }
 
 fn read_grade(row: &AnyRow) -> Result<GradeRow> {
-    let judgement: Judgement = parse_json(row, "judgement")?;
+    let judgement: Judgement = json_column(row, "judgement")?;
     Ok(GradeRow {
         batch: read_column(row, "batch_id")?,
-        block: to_u64(read_column(row, "block")?),
-        place: to_u64(read_column(row, "place")?),
+        block: to_unsigned(read_column(row, "block")?),
+        place: to_unsigned(read_column(row, "place")?),
         miner: parse_column(row, "miner")?,
         class: read_class(row)?,
-        index: to_u64(read_column(row, "seat")?),
+        index: to_unsigned(read_column(row, "seat")?),
         said: judgement.to_string(),
         judgement,
     })

@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use muster_grading::batch_settlement::Capacity;
 use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Timestamp};
 use muster_scoring::{ExcuseState, ObservationKind};
+use muster_store::columns::{parse_column, read_column, time_column, to_signed, to_unsigned};
 use muster_store::{During as _, StoreError, begin};
 use sqlx::{Any, Transaction};
 
 use super::GradingStore;
-use super::columns::{
-    kind_name, parse_column, place_to_i64, read_column, read_kind, read_state, state_name, to_i64, to_u64,
-};
+use super::columns::{kind_name, place_to_i64, read_kind, read_state, state_name};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -95,8 +94,8 @@ impl GradingStore {
              WHERE c.kind = $1 AND c.block >= $2 AND c.block <= $3 ORDER BY c.block, b.began_at, c.miner, c.class",
         )
         .bind(kind_name(kind))
-        .bind(to_i64(first))
-        .bind(to_i64(last))
+        .bind(to_signed(first))
+        .bind(to_signed(last))
         .fetch_all(&self.pool)
         .await
         .during(OPERATION)?;
@@ -105,8 +104,8 @@ impl GradingStore {
              ON b.batch_id = e.batch_id WHERE b.kind = $1 AND b.block >= $2 AND b.block <= $3 ORDER BY e.attempt_id",
         )
         .bind(kind_name(kind))
-        .bind(to_i64(first))
-        .bind(to_i64(last))
+        .bind(to_signed(first))
+        .bind(to_signed(last))
         .fetch_all(&self.pool)
         .await
         .during(OPERATION)?;
@@ -124,13 +123,13 @@ impl GradingStore {
             let proven = number(row, "proven")?;
             seen.push(SeenCapacity {
                 kind: read_kind(row)?,
-                at: Timestamp::from_micros(read_column(row, "began_at")?),
+                at: time_column(row, "began_at")?,
                 miner,
                 class,
                 announced: number(row, "announced")?,
                 shown: proven.saturating_add(number(row, "serving")?),
                 proven,
-                credit: to_u64(read_column(row, "credit")?),
+                credit: to_unsigned(read_column(row, "credit")?),
                 excuses: excuses
                     .remove(&(read_column(row, "batch_id")?, miner, class))
                     .unwrap_or_default(),
@@ -157,8 +156,8 @@ impl GradingStore {
             Ok(WaitingExcuse {
                 batch: read_column(row, "batch_id")?,
                 attempt: parse_column(row, "attempt_id")?,
-                at: Timestamp::from_micros(read_column(row, "at")?),
-                until: Timestamp::from_micros(read_column(row, "until_at")?),
+                at: time_column(row, "at")?,
+                until: time_column(row, "until_at")?,
             })
         };
         rows.iter().map(waiting).collect()

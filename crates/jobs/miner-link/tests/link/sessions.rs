@@ -116,6 +116,7 @@ fn finished(n: u128, bytes: usize) -> FromMiner {
         upload_results: None,
         image: None,
         trace: None,
+        completion: None,
     })
 }
 

@@ -255,6 +255,57 @@ async fn what_a_killed_miner_left_is_released_by_the_next_one_after_its_command_
     assert_eq!(cloud.recorded(), 0);
 }
 
+/// The command of a killed miner takes longer than a command may: the next process releases beside it, keeps the
+/// record, and releases what the command makes in the end. Another machine does not wait for that.
+#[tokio::test]
+async fn what_a_command_makes_after_its_time_is_released_too() {
+    let cloud = Cloud::new();
+    let (slow, other) = (order(), order());
+    let name = |order: &Order| format!("muster-{}", order.token.attempt());
+    let records = Records::new(cloud.records());
+    let now = SystemClock::default().now();
+    let held = records.write(Record::new(&slow, now)).unwrap();
+    let script = format!("while [ ! -e go ]; do sleep 0.01; done; touch {}", name(&slow));
+    let mut orphan = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(cloud.0.path())
+        .stdin(Stdio::from(held.share().unwrap()))
+        .spawn()
+        .unwrap();
+    drop(held);
+    drop(records.write(Record::new(&other, now)).unwrap());
+    std::fs::write(cloud.0.path().join(name(&other)), "").unwrap();
+    let clock = TestClock::default();
+    let mut manager = cloud.manager(MAKE, &format!("echo release >> calls && {REMOVE}"));
+    manager.clock = Arc::new(clock.clone());
+    manager.commands.limit = Duration::from_secs(3_600);
+    #[expect(clippy::disallowed_methods, reason = "a test waits for the task itself")]
+    let reclaiming = tokio::spawn(manager.reclaim(BTreeSet::new()));
+    until(|| cloud.recorded() == 1).await;
+    assert_eq!(
+        cloud.machines(),
+        Vec::<String>::new(),
+        "the other machine is gone"
+    );
+    clock.advance(Duration::from_secs(3_600));
+    until(|| cloud.calls("release") == 2).await;
+    assert_eq!(
+        cloud.recorded(),
+        1,
+        "the record stays as long as the command works"
+    );
+    std::fs::write(cloud.0.path().join("go"), "").unwrap();
+    until(|| {
+        clock.advance(Duration::from_secs(1));
+        cloud.recorded() == 0
+    })
+    .await;
+    reclaiming.await.unwrap();
+    orphan.wait().unwrap();
+    assert_eq!(cloud.machines(), Vec::<String>::new());
+    assert_eq!(cloud.calls("release"), 3);
+}
+
 #[tokio::test]
 async fn a_torn_record_is_no_executor() {
     let cloud = Cloud::new();

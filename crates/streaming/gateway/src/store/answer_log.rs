@@ -4,11 +4,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::{Digest, MinerKey, Timestamp};
 use muster_response_proof::{AnswerLeaf, BucketNumber, Envelope, ResponseProof, SessionId};
+use muster_store::columns::{parse_column, read_column, time_column, to_signed, unsigned_column};
 use muster_store::{During as _, StoreError, begin};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::rows::{parse_column, read_column, session_id, to_signed, unsigned_column};
+use super::rows::session_id;
 use super::{AnswerWords, GatewayStore, Result, SealedWords};
 
 /// A query for rows of [`LoggedAnswer`].
@@ -16,12 +17,13 @@ macro_rules! answers {
     ($rest:literal) => {
         concat!(
             "SELECT r.response_id, r.session_id, r.client, r.model, r.proof, r.sequence, r.output_tokens, r.earned, \
-             r.bucket, r.position, r.drawn, r.consent, r.ended_at, s.miner, s.attestation \
+             r.bucket, r.position, r.drawn, r.consent, r.cut, r.ended_at, s.miner, s.attestation \
              FROM responses r JOIN sessions s ON s.session_id = r.session_id ",
             $rest
         )
     };
 }
+pub(super) use answers;
 
 /// A client's consent about the words of its request and of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +86,8 @@ pub struct LoggedAnswer {
     pub is_drawn: bool,
     /// The client's consent about its words.
     pub consent: WordConsent,
+    /// Whether the connection ended before the answer did although the client was there.
+    pub cut: bool,
     /// When the answer ended.
     pub ended_at: Timestamp,
 }
@@ -199,14 +203,16 @@ impl GatewayStore {
         Ok(())
     }
 
-    /// Takes answers out of buckets that an earlier process filled and did not close: they stand in a later one.
+    /// Takes answers out of buckets that an earlier process filled and did not close: they stand in a later one. Such
+    /// buckets come after all closed ones. The bucket of an older answer may be gone because it is old: the answer was
+    /// logged, and is not logged again.
     ///
     /// # Errors
     /// The database fails.
     pub async fn release_unclosed(&self) -> Result<()> {
         sqlx::query(
-            "UPDATE responses SET bucket = NULL, position = NULL \
-             WHERE bucket IS NOT NULL AND bucket NOT IN (SELECT bucket FROM answer_buckets)",
+            "UPDATE responses SET bucket = NULL, position = NULL, drawn = 0 \
+             WHERE bucket > (SELECT COALESCE(MAX(bucket), -1) FROM answer_buckets)",
         )
         .execute(&self.pool)
         .await
@@ -223,6 +229,19 @@ impl GatewayStore {
             .fetch_optional(&self.pool)
             .await
             .during("read the last bucket of answers")?;
+        row.as_ref().map(bucket_from).transpose()
+    }
+
+    /// The first stored bucket whose header names this list of own prompts; `None` if none does.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn first_bucket_of_list(&self, root: &Digest) -> Result<Option<StoredBucket>> {
+        let row = sqlx::query("SELECT * FROM answer_buckets WHERE canary_list = $1 ORDER BY bucket LIMIT 1")
+            .bind(root.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .during("look for the commitment to a list of own prompts")?;
         row.as_ref().map(bucket_from).transpose()
     }
 
@@ -287,25 +306,6 @@ impl GatewayStore {
         rows.iter().map(answer_from).collect()
     }
 
-    /// The logged answers of a model that ended at `since` or later, by session and number, so that the audited ones
-    /// of a miner are found with all answers around them.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn answers_of_model(&self, model: &str, since: Timestamp) -> Result<Vec<LoggedAnswer>> {
-        // A session is whole or not there: its log begins with its first answer.
-        let rows = sqlx::query(answers!(
-            "WHERE r.model = $1 AND r.bucket IS NOT NULL AND s.opened_at >= $2 \
-             ORDER BY r.session_id, r.sequence"
-        ))
-        .bind(model.to_owned())
-        .bind(since.micros())
-        .fetch_all(&self.pool)
-        .await
-        .during("read the logged answers of a model")?;
-        rows.iter().map(answer_from).collect()
-    }
-
     /// Keeps proofs of a session that are not in the log, by their numbers.
     ///
     /// # Errors
@@ -350,34 +350,24 @@ impl GatewayStore {
             .collect()
     }
 
-    /// The sealed words of a bucket's answers, by the answers' ids.
+    /// The ids of a bucket's answers with sealed words, in their own order.
     ///
     /// # Errors
     /// The database fails.
-    pub(crate) async fn sealed_words(&self, bucket: BucketNumber) -> Result<Vec<(String, SealedWords)>> {
+    pub(crate) async fn sealed_answers(&self, bucket: BucketNumber) -> Result<Vec<String>> {
         let rows = sqlx::query(
-            "SELECT p.response_id, p.sealed_by, p.request, p.response, p.content_type FROM pairs p \
-             JOIN responses r ON r.response_id = p.response_id WHERE r.bucket = $1 AND p.sealed_by IS NOT NULL",
+            "SELECT p.response_id FROM pairs p JOIN responses r ON r.response_id = p.response_id \
+             WHERE r.bucket = $1 AND p.sealed_by IS NOT NULL ORDER BY p.response_id",
         )
         .bind(to_signed(bucket.0))
         .fetch_all(&self.pool)
         .await
-        .during("read sealed words")?;
-        rows.iter()
-            .map(|row| {
-                let words = SealedWords {
-                    key: unsigned_column(row, "sealed_by")?,
-                    request: bytes_column(row, "request")?,
-                    response: bytes_column(row, "response")?,
-                    content_type: read_column(row, "content_type")?,
-                };
-                Ok((read_column(row, "response_id")?, words))
-            })
-            .collect()
+        .during("list sealed words")?;
+        rows.iter().map(|row| read_column(row, "response_id")).collect()
     }
 
-    /// Stores the draw from a bucket: the drawn answers are marked, the words of `kept` are stored as they were read,
-    /// and all other words of the bucket go.
+    /// Stores the draw from a bucket: the drawn answers are marked, the words of `kept` are stored as `open` reads
+    /// them, one answer after the other, and all other words of the bucket go.
     ///
     /// # Errors
     /// The database fails.
@@ -386,7 +376,8 @@ impl GatewayStore {
         bucket: BucketNumber,
         draw: &StoredDraw,
         drawn: &[String],
-        kept: &[(String, AnswerWords)],
+        kept: &[String],
+        open: &(dyn Fn(&str, &SealedWords) -> Option<AnswerWords> + Sync),
     ) -> Result<()> {
         const OPERATION: &str = "store a draw";
         let mut tx = begin(&self.pool).await?;
@@ -397,7 +388,19 @@ impl GatewayStore {
                 .await
                 .during(OPERATION)?;
         }
-        for (id, words) in kept {
+        for id in kept {
+            let row = sqlx::query(
+                "SELECT sealed_by, request, response, content_type FROM pairs \
+                 WHERE response_id = $1 AND sealed_by IS NOT NULL",
+            )
+            .bind(id.clone())
+            .fetch_optional(&mut *tx)
+            .await
+            .during(OPERATION)?;
+            let Some(row) = row else { continue };
+            let Some(words) = open(id, &sealed_from(&row)?) else {
+                continue;
+            };
             sqlx::query(
                 "UPDATE pairs SET request = $1, response = $2, sealed_by = NULL WHERE response_id = $3",
             )
@@ -486,6 +489,15 @@ impl GatewayStore {
     }
 }
 
+fn sealed_from(row: &AnyRow) -> Result<SealedWords> {
+    Ok(SealedWords {
+        key: unsigned_column(row, "sealed_by")?,
+        request: bytes_column(row, "request")?,
+        response: bytes_column(row, "response")?,
+        content_type: read_column(row, "content_type")?,
+    })
+}
+
 fn bytes_column(row: &AnyRow, name: &'static str) -> Result<Vec<u8>> {
     let text: String = read_column(row, name)?;
     STANDARD
@@ -493,7 +505,7 @@ fn bytes_column(row: &AnyRow, name: &'static str) -> Result<Vec<u8>> {
         .map_err(|error| StoreError::corrupt(name, error.to_string()))
 }
 
-fn answer_from(row: &AnyRow) -> Result<LoggedAnswer> {
+pub(super) fn answer_from(row: &AnyRow) -> Result<LoggedAnswer> {
     let consent: String = read_column(row, "consent")?;
     let consent = WordConsent::of_name(&consent)
         .ok_or_else(|| StoreError::corrupt("consent", "no consent".to_owned()))?;
@@ -512,7 +524,8 @@ fn answer_from(row: &AnyRow) -> Result<LoggedAnswer> {
         position: unsigned_column(row, "position")?,
         is_drawn: unsigned_column(row, "drawn")? == 1,
         consent,
-        ended_at: read_column(row, "ended_at").map(Timestamp::from_micros)?,
+        cut: unsigned_column(row, "cut")? == 1,
+        ended_at: time_column(row, "ended_at")?,
     })
 }
 
@@ -523,7 +536,7 @@ fn bucket_from(row: &AnyRow) -> Result<StoredBucket> {
         Some(text) => Some(StoredDraw {
             block_hash: parse_column(row, "block_hash")?,
             text,
-            at: read_column(row, "drawn_at").map(Timestamp::from_micros)?,
+            at: time_column(row, "drawn_at")?,
         }),
     };
     Ok(StoredBucket {
@@ -532,7 +545,7 @@ fn bucket_from(row: &AnyRow) -> Result<StoredBucket> {
         header: read_column(row, "header")?,
         shares: read_column(row, "shares")?,
         canary_list: parse_column(row, "canary_list")?,
-        closed_at: read_column(row, "closed_at").map(Timestamp::from_micros)?,
+        closed_at: time_column(row, "closed_at")?,
         draw,
     })
 }

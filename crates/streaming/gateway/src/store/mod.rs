@@ -4,20 +4,25 @@
 //! history.
 
 mod answer_log;
+mod listed_sessions;
 mod rows;
+mod unproven;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_openai::TokenUsage;
 use muster_protocol::{JobId, Timestamp};
 use muster_response_proof::SessionId;
+use muster_store::columns::{parse_column, read_column, to_signed, unsigned_column};
 use muster_store::{During as _, StoreError, begin};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
 pub use self::answer_log::{LoggedAnswer, StoredBucket, StoredDraw, WordConsent};
+pub use self::listed_sessions::ListedSession;
 pub use self::rows::{AnswerWords, MinerEarnings, ResponseRow, SealedWords, SessionRow};
-use self::rows::{parse_column, read_column, response_from, session_from, to_signed, unsigned_column};
+use self::rows::{response_from, session_from};
+pub use self::unproven::{MissingAnswer, UnprovenRow};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -119,8 +124,8 @@ impl GatewayStore {
         let mut tx = begin(&self.pool).await?;
         sqlx::query(
             "INSERT INTO responses (response_id, session_id, client, model, asked_at, first_byte_at, ended_at, status, \
-             how_ended, verdict, proof, sequence, bytes, input_tokens, output_tokens, earned, consent) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+             how_ended, verdict, proof, sequence, bytes, input_tokens, output_tokens, earned, consent, cut) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
         )
         .bind(response.id.clone())
         .bind(response.session.to_string())
@@ -139,6 +144,7 @@ impl GatewayStore {
         .bind(to_signed(response.usage.output))
         .bind(to_signed(response.earned))
         .bind(consent.name())
+        .bind(i64::from(response.cut))
         .execute(&mut *tx)
         .await
         .during(OPERATION)?;

@@ -4,9 +4,9 @@ use muster_openai::TokenUsage;
 use muster_protocol::{Digest, JobId, MinerKey, Timestamp};
 use muster_response_proof::SessionId;
 use muster_store::StoreError;
+use muster_store::columns::{parse_column, read_column, time_column, time_column_option, unsigned_column};
 use serde::Serialize;
 use sqlx::any::AnyRow;
-use sqlx::{Any, Decode, Row as _, Type};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -60,6 +60,8 @@ pub struct ResponseRow {
     pub status: u16,
     /// How the answer ended: as the session signed it, or as the gateway observed it.
     pub end: String,
+    /// Whether the connection ended before the answer did although the client was there.
+    pub cut: bool,
     /// `proven`, or why the answer is not proven.
     pub verdict: String,
     /// The proof in text form, if one arrived.
@@ -127,8 +129,8 @@ pub(super) fn session_from(row: &AnyRow) -> Result<SessionRow> {
         model: read_column(row, "model")?,
         address: read_column(row, "address")?,
         attestation: read_column(row, "attestation")?,
-        opened_at: read_column(row, "opened_at").map(Timestamp::from_micros)?,
-        closed_at: read_column::<Option<i64>>(row, "closed_at")?.map(Timestamp::from_micros),
+        opened_at: time_column(row, "opened_at")?,
+        closed_at: time_column_option(row, "closed_at")?,
         closed_because: read_column(row, "closed_because")?,
         close: read_column(row, "close_proof")?,
         fault: read_column(row, "fault")?,
@@ -143,11 +145,12 @@ pub(super) fn response_from(row: &AnyRow) -> Result<ResponseRow> {
         session: session_id(row)?,
         client: parse_column(row, "client")?,
         model: read_column(row, "model")?,
-        asked_at: read_column(row, "asked_at").map(Timestamp::from_micros)?,
-        first_byte_at: read_column::<Option<i64>>(row, "first_byte_at")?.map(Timestamp::from_micros),
-        ended_at: read_column(row, "ended_at").map(Timestamp::from_micros)?,
+        asked_at: time_column(row, "asked_at")?,
+        first_byte_at: time_column_option(row, "first_byte_at")?,
+        ended_at: time_column(row, "ended_at")?,
         status: u16::try_from(status).map_err(|error| StoreError::corrupt("status", error.to_string()))?,
         end: read_column(row, "how_ended")?,
+        cut: unsigned_column(row, "cut")? == 1,
         verdict: read_column(row, "verdict")?,
         proof: read_column(row, "proof")?,
         sequence: sequence.map(|number| u64::try_from(number).unwrap_or(0)),
@@ -166,31 +169,4 @@ pub(super) fn session_id(row: &AnyRow) -> Result<SessionId> {
         .parse()
         .map_err(|_| StoreError::corrupt("session_id", "not an id".to_owned()))?;
     Ok(SessionId(id))
-}
-
-pub(super) fn read_column<'r, T: Decode<'r, Any> + Type<Any>>(
-    row: &'r AnyRow,
-    name: &'static str,
-) -> Result<T> {
-    row.try_get(name)
-        .map_err(|error| StoreError::corrupt(name, error.to_string()))
-}
-
-pub(super) fn parse_column<T>(row: &AnyRow, name: &'static str) -> Result<T>
-where
-    T: std::str::FromStr,
-    T::Err: std::fmt::Display,
-{
-    let text: String = read_column(row, name)?;
-    text.parse()
-        .map_err(|error: T::Err| StoreError::corrupt(name, error.to_string()))
-}
-
-pub(super) fn to_signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(super) fn unsigned_column(row: &AnyRow, name: &'static str) -> Result<u64> {
-    let number: i64 = read_column(row, name)?;
-    Ok(u64::try_from(number).unwrap_or(0))
 }

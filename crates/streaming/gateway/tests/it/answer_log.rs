@@ -1,11 +1,13 @@
 //! The log of proven answers: places, draws, and the words of drawn and of other answers.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
+use muster_gateway::logged_session::OwnQuestion;
 use muster_gateway::store::{LoggedAnswer, StoredBucket, StoredDraw};
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::Digest;
-use muster_response_proof::BucketNumber;
+use muster_response_proof::{BucketNumber, Envelope, RequestNonce, ResponseProof};
 use serde_json::json;
 
 use crate::rig::World;
@@ -105,6 +107,26 @@ async fn drawn_answers_keep_their_words_and_those_of_all_others_are_gone() {
 }
 
 #[tokio::test]
+async fn the_words_of_an_answer_that_is_an_error_are_not_kept() {
+    let world = World::new(|_| ()).await;
+    let log = world.gateway.answer_log();
+    let good = world.answered("").await;
+    world.pace().is_broken.store(true, Ordering::SeqCst);
+    let answer = world.chat(2, false).send().await.unwrap();
+    assert_eq!(answer.status(), 500);
+    let bad = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    assert_eq!(world.proof(&bad).await["verdict"], "proven");
+    let answers = log.fill(BucketNumber(7)).await.unwrap();
+    log.close(&closed(7, &answers)).await.unwrap();
+    let all = [good.clone(), bad.clone()];
+    log.draw(BucketNumber(7), &draw(), &all, &BTreeSet::new())
+        .await
+        .unwrap();
+    assert!(log.store().find_words(&good).await.unwrap().is_some());
+    assert_eq!(log.store().find_words(&bad).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn buckets_that_an_earlier_process_filled_and_did_not_close_are_filled_anew() {
     let world = World::new(|_| ()).await;
     let log = world.gateway.answer_log();
@@ -130,19 +152,19 @@ async fn the_validators_own_questions_take_the_way_of_every_clients() {
     let world = World::new(|_| ()).await;
     let body = json!({"model": "tiny", "stream": true, "max_tokens": 2, "messages": []});
     let pseudonym = Digest::of(b"own");
-    let id = world
-        .gateway
-        .ask(body.to_string().into(), pseudonym)
-        .await
-        .unwrap();
-    let (row, _) = world.store().find_response(&id).await.unwrap().unwrap();
-    assert_eq!((row.client, row.verdict.as_str()), (pseudonym, "proven"));
+    let own = |body: &serde_json::Value, client_nonce| OwnQuestion {
+        is_chat: true,
+        body: body.to_string().into(),
+        client: pseudonym,
+        client_nonce,
+    };
+    for nonce in [None, Some(RequestNonce::from_bytes([7; 32]))] {
+        let id = world.gateway.ask(own(&body, nonce)).await.unwrap();
+        let (row, _) = world.store().find_response(&id).await.unwrap().unwrap();
+        assert_eq!((row.client, row.verdict.as_str()), (pseudonym, "proven"));
+        let signed = Envelope::<ResponseProof>::from_text(&row.proof.unwrap()).unwrap();
+        assert_eq!(signed.statement().unwrap().client_nonce, nonce);
+    }
     let unknown = json!({"model": "none", "messages": []});
-    assert!(
-        world
-            .gateway
-            .ask(unknown.to_string().into(), pseudonym)
-            .await
-            .is_err()
-    );
+    assert!(world.gateway.ask(own(&unknown, None)).await.is_err());
 }

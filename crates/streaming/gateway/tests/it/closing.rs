@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use muster_response_proof::well_known::MAX_PROOFS;
 use muster_sealed_client::SealedSession;
 
 use crate::rig::{World, until};
@@ -47,6 +48,60 @@ async fn an_answer_that_nobody_stayed_for_is_no_gap_at_the_sessions_end() {
     let sessions = world.store().list_sessions(10).await.unwrap();
     let last = &sessions[0];
     assert!(last.close.is_some() && last.fault.is_none(), "{last:?}");
+}
+
+#[tokio::test]
+async fn more_proofs_than_a_closing_document_has_are_fetched_page_by_page() {
+    let world = World::new(|settings| settings.health_s = 3_600).await;
+    let session = serving(&world).await.swap_remove(0);
+    for _ in 0..2 * MAX_PROOFS {
+        world.subnet.answer_nobody().await;
+    }
+    world.gateway.drain_session(session.job());
+    until("the session's end", || async {
+        world.subnet.ended.lock().unwrap().first().copied()
+    })
+    .await;
+    let sessions = world.store().list_sessions(10).await.unwrap();
+    assert!(
+        sessions[0].close.is_some() && sessions[0].fault.is_none(),
+        "{sessions:?}"
+    );
+    let others = world.store().other_proofs(session.id()).await.unwrap();
+    assert!(others.len() >= 2 * MAX_PROOFS, "{}", others.len());
+}
+
+#[tokio::test]
+async fn a_missing_proof_of_an_answer_that_nobody_stayed_for_is_fetched_while_the_session_serves() {
+    let world = World::new(|_| ()).await;
+    let session = serving(&world).await.swap_remove(0);
+    world.subnet.answer_nobody().await;
+    let missing = world.subnet.signed() - 1;
+    drop(serving(&world).await);
+    let kept = until("the missing proof", || async {
+        let others = world.store().other_proofs(session.id()).await.unwrap();
+        let mut numbers = others.iter().map(|(number, _)| *number);
+        numbers.any(|number| number == missing).then_some(())
+    });
+    kept.await;
+    assert!(!session.fetch_missing().await, "nothing is withheld");
+    assert_eq!(world.gateway.list_live_sessions().await.len(), 1);
+}
+
+#[tokio::test]
+async fn other_proofs_are_kept_until_they_are_stored_and_stored_before_the_next_answer() {
+    let world = World::new(|settings| settings.health_s = 3_600).await;
+    let session = serving(&world).await.swap_remove(0);
+    session.check_health().await.unwrap();
+    let kept = session.other_proofs().pop().unwrap();
+    assert!(session.other_proofs().contains(&kept), "nobody has stored it");
+    let answer = world.chat(1, false).send().await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    drop(answer.bytes().await.unwrap());
+    world.proof(&id).await;
+    let stored = world.store().other_proofs(session.id()).await.unwrap();
+    assert!(stored.contains(&kept), "{stored:?}");
+    assert!(!session.other_proofs().contains(&kept), "it is stored");
 }
 
 #[tokio::test]

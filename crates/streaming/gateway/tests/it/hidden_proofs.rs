@@ -15,12 +15,13 @@ use hyper_util::rt::TokioIo;
 use muster_process::{Clock as _, SharedClock, Tasks, TestClock};
 use muster_response_proof::headers::PROOF;
 use muster_sealing_proxy::SealingProxy;
+use muster_session_pool::CloseReason;
 use tokio::net::TcpListener;
 
 use crate::rig::{World, until};
 use crate::subnet::JobFate;
 
-type AnyBody = UnsyncBoxBody<Bytes, Infallible>;
+pub(crate) type AnyBody = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Serves the proxy's answers without their proofs.
 pub(crate) async fn serve(
@@ -30,27 +31,48 @@ pub(crate) async fn serve(
     clock: SharedClock,
     tasks: Tasks,
 ) {
+    serve_answers(listener, tls, tasks, move |request| {
+        let (proxy, clock) = (Arc::clone(&proxy), Arc::clone(&clock));
+        async move { answer(&proxy, &clock, request).await }
+    })
+    .await;
+}
+
+/// Serves an endpoint that answers as a test says. An error breaks the connection.
+pub(crate) async fn serve_answers<A, F>(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    tasks: Tasks,
+    answer: A,
+) where
+    A: Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response<AnyBody>, BrokenOff>> + Send + 'static,
+{
     let acceptor = tokio_rustls::TlsAcceptor::from(tls);
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, proxy, clock) = (acceptor.clone(), Arc::clone(&proxy), Arc::clone(&clock));
-        tasks.spawn("hiding connection", async move {
+        let (acceptor, answer) = (acceptor.clone(), answer.clone());
+        tasks.spawn("dishonest connection", async move {
             let Ok(stream) = acceptor.accept(stream).await else {
                 return;
             };
-            let service = service_fn(|request| answer(&proxy, &clock, request));
             // The gateway hangs up when it likes.
             let _ = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), service)
+                .serve_connection(TokioIo::new(stream), service_fn(answer))
                 .await;
         });
     }
 }
 
+/// An endpoint broke the connection in place of an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the endpoint broke off")]
+pub(crate) struct BrokenOff;
+
 async fn answer(
     proxy: &SealingProxy,
     clock: &SharedClock,
     request: Request<Incoming>,
-) -> Result<Response<AnyBody>, Infallible> {
+) -> Result<Response<AnyBody>, BrokenOff> {
     let path = request.uri().path().to_owned();
     if path.ends_with("/proofs") {
         return Ok(Response::new(endless(Arc::clone(clock))));
@@ -101,4 +123,25 @@ async fn a_session_that_hides_its_proof_keeps_no_place_and_is_not_paid() {
         assert_eq!(view["cost"], 0, "{view}");
         assert_ne!(view["verdict"], "proven", "{view}");
     }
+}
+
+#[tokio::test]
+async fn a_session_that_withholds_a_proof_takes_no_more_requests() {
+    let clock = TestClock::default();
+    let world = World::at(Arc::new(clock.clone()), |_| ()).await;
+    *world.subnet.fates.lock().unwrap() = vec![JobFate::HidesProofs];
+    let answer = until("an answer", || async {
+        clock.advance(Duration::from_millis(50));
+        let answer = world.chat(2, false).send().await.unwrap();
+        (answer.status() == 200).then_some(answer)
+    })
+    .await;
+    drop(answer.bytes().await.unwrap());
+    // The health checks that follow are proven, with higher numbers.
+    let (_, why) = until("the end of the session", || async {
+        clock.advance(Duration::from_millis(200));
+        world.subnet.ended.lock().unwrap().first().copied()
+    })
+    .await;
+    assert_eq!(why, CloseReason::Drained.text());
 }

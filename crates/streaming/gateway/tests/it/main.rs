@@ -8,6 +8,8 @@ mod closing;
 #[cfg(test)]
 mod engine;
 #[cfg(test)]
+mod failed_requests;
+#[cfg(test)]
 mod hidden_proofs;
 #[cfg(test)]
 mod nonces;

@@ -2,7 +2,9 @@
 
 use muster_response_proof::{Envelope, NonceInput, RequestNonce, ResponseProof};
 
+use crate::failed_requests::FirstRequest;
 use crate::rig::World;
+use crate::subnet::JobFate;
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -64,4 +66,22 @@ async fn the_key_gives_every_nonce_and_equal_requests_have_ordinals() {
     world.gateway.answer_log().use_nonce_key(None);
     let (_, later) = ask(&world, 3, None).await;
     assert_ne!(later.gateway_nonce, derived(&later, 1), "without a key");
+}
+
+#[tokio::test]
+async fn only_a_request_that_the_session_cannot_sign_gives_its_nonce_back() {
+    for (first, ordinal) in [
+        (FirstRequest::Refused, 0),
+        // Its proof has the first nonce, and no second one may have it.
+        (FirstRequest::SignedAndBrokenOff, 1),
+    ] {
+        let world = World::new(|_| ()).await;
+        *world.subnet.fates.lock().unwrap() = vec![JobFate::FailsFirst(first)];
+        world.gateway.answer_log().use_nonce_key(Some(KEY));
+        let (_, proof) = ask(&world, 3, None).await;
+        assert_eq!(proof.gateway_nonce, derived(&proof, ordinal), "{first:?}");
+        let (_, next) = ask(&world, 3, None).await;
+        assert_eq!(next.attestation, proof.attestation, "{first:?}");
+        assert_eq!(next.gateway_nonce, derived(&next, ordinal + 1), "{first:?}");
+    }
 }

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 use crate::engine::Engine;
+use crate::failed_requests::{self, FirstRequest};
 use crate::hidden_proofs;
 
 /// The course of a job.
@@ -40,6 +41,8 @@ pub(crate) enum JobFate {
     Unsigned,
     /// A session that signs its answers, keeps the proofs to itself, and answers the search for them without an end.
     HidesProofs,
+    /// A session that gives no answer to its first request.
+    FailsFirst(FirstRequest),
     /// The job ends before it is up.
     Fails,
 }
@@ -155,6 +158,7 @@ impl Subnet {
             | JobFate::OtherImage
             | JobFate::Unsigned
             | JobFate::HidesProofs
+            | JobFate::FailsFirst(_)
             | JobFate::Fails => 0,
         };
         let clock: SharedClock = Arc::new(SkewedClock(Arc::clone(&self.clock), ahead));
@@ -207,6 +211,12 @@ impl Subnet {
                 let tls = Arc::new(muster_process::tls::server(&server.identity).unwrap());
                 let hiding = hidden_proofs::serve(listener, tls, proxy, clock, tasks.clone());
                 tasks.spawn("hiding proxy", hiding);
+                return (Self::ready(fate, attempt, address, server.pem), None);
+            }
+            if let JobFate::FailsFirst(first) = fate {
+                let tls = Arc::new(muster_process::tls::server(&server.identity).unwrap());
+                let failing = failed_requests::serve(listener, tls, proxy, first, tasks.clone());
+                tasks.spawn("failing proxy", failing);
                 return (Self::ready(fate, attempt, address, server.pem), None);
             }
             Some(Endpoint::open(listener, &server.identity, client, proxy, clock).unwrap())

@@ -73,7 +73,7 @@ async fn every_alteration_is_rejected_for_its_own_reason() {
         .verdict(&rig, &mut rig.ledger())
         .await
         .unwrap();
-    let table: [(&str, Alter, Forgery); 12] = [
+    let table: [(&str, Alter, Forgery); 13] = [
         (
             "a word exchanged",
             |handed| handed.replace("data: 2", "data: 3"),
@@ -106,6 +106,11 @@ async fn every_alteration_is_rejected_for_its_own_reason() {
             "another client's nonce",
             |handed| handed.asked.client_nonce = Some(RequestNonce::from_bytes([1; 32])),
             Forgery::Nonce,
+        ),
+        (
+            "another client",
+            |handed| handed.asked.client = Some(muster_protocol::Digest::of(b"another client")),
+            Forgery::Client,
         ),
         (
             "no nonce of the gateway's",

@@ -269,6 +269,7 @@ impl Rig {
             RequestNonce::from_hex(value)
         };
         SentRequest {
+            client: nonce("muster-client").map(|nonce| Digest::from_bytes(*nonce.as_bytes())),
             client_nonce: nonce("muster-client-nonce"),
             gateway_nonce: nonce("muster-gateway-nonce"),
             method: request.method().to_string(),

@@ -6,7 +6,8 @@
 //! * **Nothing unsealed serves**: a request goes only to a session that was attested and is not being drained.
 //! * **No request is lost**: each is waiting, is assigned to a session, or has been answered exactly once.
 //! * **Nobody starves**: users take turns (see [`FairQueue`]).
-//! * **Nothing idles while a request waits**: a free place in a session is given away at once.
+//! * **Nothing idles while a request waits**: a free place is given away at once, unless its session rests after a
+//!   failure.
 //! * **An answer that has begun stays where it is**: once its first byte has left, a request is never given to another
 //!   session, nor does it wait for one, even if its session was presumed dead in the same moment.
 
@@ -50,6 +51,10 @@ pub struct Limits {
     /// Sessions that a request is given to, one after another, if they fail before its first byte. As many failed
     /// starts in a row, with no session left, refuse every request that waits.
     pub max_tries: u32,
+    /// How long a session gets no request after one failed on it before its first byte. The end of a session becomes
+    /// known a moment after its connections break; without the rest, a dying session would take the same request until
+    /// the request's tries are used up.
+    pub rest: Duration,
     /// The pause after a failed start; it doubles with each further failure, up to 32 times as long.
     pub backoff: Duration,
 }
@@ -132,7 +137,7 @@ impl SessionPool {
                 RequestPosition::Assigned { .. } => None,
             });
         let sessions = self.sessions.values().flat_map(|session| match session.phase {
-            SessionPhase::Starting => [None, None, None],
+            SessionPhase::Starting => [None; 4],
             SessionPhase::Live { until } => [
                 Some(earlier(until, self.limits.replace)),
                 Some(earlier(until, self.limits.drain)),
@@ -140,8 +145,9 @@ impl SessionPool {
                     .active
                     .is_empty()
                     .then(|| session.used.plus(self.limits.idle)),
+                session.rest_end(&self.limits).filter(|_| !self.queue.is_empty()),
             ],
-            SessionPhase::Draining { until } => [Some(until), None, None],
+            SessionPhase::Draining { until } => [Some(until), None, None, None],
         });
         let all = waits.chain(sessions.flatten()).chain(self.not_before);
         all.filter(|at| *at > now).min()

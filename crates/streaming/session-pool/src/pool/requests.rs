@@ -1,5 +1,7 @@
 //! The pool's requests: how they wait, are assigned, fail and end.
 
+use std::cmp::Reverse;
+
 use muster_openai::OpenAiError;
 use muster_protocol::{Digest, Timestamp};
 
@@ -91,7 +93,12 @@ impl SessionPool {
     ) {
         match self.requests.get_mut(&request).map(|known| &mut known.position) {
             None => {}
-            Some(RequestPosition::Assigned { session, has_begun }) if *session == from => *has_begun = true,
+            Some(RequestPosition::Assigned { session, has_begun }) if *session == from => {
+                *has_begun = true;
+                if let Some(session) = self.sessions.get_mut(&from) {
+                    session.failed = None;
+                }
+            }
             Some(RequestPosition::Waiting { .. } | RequestPosition::Assigned { .. }) => {
                 // Its session was presumed dead while its answer began. It stays there and needs no other place.
                 self.remove_request(request, now);
@@ -109,6 +116,9 @@ impl SessionPool {
     ) {
         if self.is_assigned(request, from) {
             self.release(from, request, now);
+            if let Some(session) = self.sessions.get_mut(&from) {
+                session.failed = Some(now);
+            }
             self.reassign(request, now, effects);
         }
     }
@@ -170,14 +180,15 @@ impl SessionPool {
     /// Gives the free places of sessions to the requests that wait.
     pub(super) fn assign_waiting(&mut self, now: Timestamp, effects: &mut Vec<Effect>) {
         while !self.queue.is_empty() {
-            let per_session = self.limits.per_session;
             let free = self
                 .sessions
                 .iter_mut()
-                .filter(|(_, session)| session.is_live() && session.active.len() < per_session)
-                // The least loaded; among equals the one used last, so that the others may become idle.
+                .filter(|(_, session)| session.has_free_place(now, &self.limits))
+                // One without a failure, the least loaded; among equals the one used last, so that the others may
+                // become idle.
                 .min_by_key(|(number, session)| {
-                    (session.active.len(), std::cmp::Reverse(session.used), **number)
+                    let load = session.active.len();
+                    (session.failed.is_some(), load, Reverse(session.used), **number)
                 });
             let Some((number, session)) = free else { return };
             let Some(request) = self.queue.take() else { return };

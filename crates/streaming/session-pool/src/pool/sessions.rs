@@ -21,6 +21,8 @@ pub(super) struct PooledSession {
     pub(super) active: BTreeSet<RequestNumber>,
     /// When a request was last assigned to it or left it.
     pub(super) used: Timestamp,
+    /// When a request last failed on it before its first byte; `None` once a later answer has begun.
+    pub(super) failed: Option<Timestamp>,
     /// Health checks that it has failed one after another.
     misses: u32,
     /// It replaces a session that ends soon.
@@ -238,6 +240,7 @@ impl SessionPool {
                 phase: SessionPhase::Starting,
                 active: BTreeSet::new(),
                 used: now,
+                failed: None,
                 misses: 0,
                 is_replacement,
             },
@@ -252,6 +255,17 @@ impl PooledSession {
             SessionPhase::Live { .. } => true,
             SessionPhase::Starting | SessionPhase::Draining { .. } => false,
         }
+    }
+
+    /// When it gets requests again after the last failure.
+    pub(super) fn rest_end(&self, limits: &Limits) -> Option<Timestamp> {
+        self.failed.map(|failed| failed.plus(limits.rest))
+    }
+
+    /// Whether it takes another request now.
+    pub(super) fn has_free_place(&self, now: Timestamp, limits: &Limits) -> bool {
+        let rests = self.rest_end(limits).is_some_and(|end| now < end);
+        self.is_live() && !rests && self.active.len() < limits.per_session
     }
 
     const fn is_starting_or_live(&self) -> bool {

@@ -13,6 +13,8 @@ struct PoolModel {
     open: BTreeMap<SessionNumber, OpenSession>,
     requests: BTreeMap<RequestNumber, (u8, RequestState)>,
     asked: u64,
+    /// When a session last failed a request.
+    failed: Option<i64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +122,7 @@ impl PoolModel {
                 if !begun {
                     *place = RequestState::Waiting;
                 }
+                self.failed = Some(*now);
                 Some(Event::Failed(request, session))
             }
             PoolStep::Ready(index, lives) => {
@@ -225,12 +228,19 @@ fn check_invariants(world: &PoolModel, pool: &SessionPool, limits: &Limits, now:
     if census.waiting > limits.queue + limits.max * limits.per_session + limits.per_session {
         return Err(format!("the queue is bounded: {census:?}"));
     }
+    let may_rest = world
+        .failed
+        .is_some_and(|failed| at(now) < at(failed).plus(limits.rest));
     if census.waiting > 0
+        && !may_rest
         && census.live > 0
         && census.serving < census.live * limits.per_session
         && census.draining == 0
     {
         return Err(format!("nothing idles while somebody waits: {census:?}"));
+    }
+    if census.waiting > 0 && pool.wake(at(now)).is_none() {
+        return Err(format!("a request that waits is looked at again: {census:?}"));
     }
     let nobody_comes = census.starting + census.live == 0 && census.waiting > 0;
     if nobody_comes && open < limits.max && pool.wake(at(now)).is_none() {

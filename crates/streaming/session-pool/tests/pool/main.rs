@@ -22,6 +22,7 @@ pub(crate) const LIMITS: Limits = Limits {
     drain: Duration::from_secs(30),
     max_misses: 1,
     max_tries: 2,
+    rest: Duration::from_secs(1),
     backoff: Duration::from_secs(4),
 };
 

@@ -238,3 +238,41 @@ fn a_drained_session_ends_with_its_last_answer_and_the_next_one_waits_for_a_paus
         "it has not begun"
     );
 }
+
+#[test]
+fn a_session_rests_after_a_failure_and_others_come_first_until_an_answer_begins_there() {
+    let mut pool = SessionPool::new(Limits {
+        min: 2,
+        max_tries: 3,
+        ..LIMITS
+    });
+    pool.apply(Event::Tick, at(0));
+    pool.apply(Event::Ready(SessionNumber(0), at(10_000)), at(1));
+    assert_eq!(pool.apply(arrived(1, 1), at(1)), [route(1, 0)]);
+    let failed = |request, session| Event::Failed(RequestNumber(request), SessionNumber(session));
+    assert_eq!(
+        pool.apply(failed(1, 0), at(2)),
+        [],
+        "the only session has just failed"
+    );
+    assert_eq!(pool.wake(at(2)), Some(at(3)), "its rest is over then");
+    assert_eq!(pool.apply(Event::Tick, at(3)), [route(1, 0)]);
+    pool.apply(Event::Ready(SessionNumber(1), at(10_000)), at(4));
+    assert_eq!(
+        pool.apply(failed(1, 0), at(4)),
+        [route(1, 1)],
+        "another session takes it at once"
+    );
+    assert_eq!(
+        pool.apply(arrived(2, 1), at(10)),
+        [route(2, 1)],
+        "a session without a failure comes first, although it has more to do"
+    );
+    assert_eq!(pool.apply(arrived(3, 1), at(10)), [route(3, 0)]);
+    pool.apply(Event::FirstByte(RequestNumber(3), SessionNumber(0)), at(11));
+    assert_eq!(
+        pool.apply(arrived(4, 1), at(11)),
+        [route(4, 0)],
+        "it has answered, so the load decides again"
+    );
+}

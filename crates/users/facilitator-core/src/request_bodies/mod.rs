@@ -80,6 +80,34 @@ pub fn parse_cheat_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRejec
     reject_if_any(errors).map(|()| (report, value))
 }
 
+/// The longest body of a report of an answer, in bytes: it may carry the words of the exchange.
+const MAX_ANSWER_REPORT: usize = 768 * 1024;
+
+/// Parses a report of a streamed answer, whose two ids are that of the session's job. The second value is the body as
+/// it arrived, which the user has signed.
+///
+/// # Errors
+/// See [`parse_cheat_report`].
+pub fn parse_answer_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRejection> {
+    const FIELDS: &[Field] = &[
+        ("job_uuid", true, check_type::<JobId>),
+        ("trusted_job_uuid", true, check_type::<JobId>),
+    ];
+    let report: ReportCheat = parse_fields(body, FIELDS)?;
+    let value: Value =
+        serde_json::from_slice(body).map_err(|error| BodyRejection::NotJson(shorten(&error)))?;
+    let mut errors = FieldErrors::new();
+    if report.job_uuid != report.trusted_job_uuid {
+        let reason = "It must be the same job as job_uuid.".to_owned();
+        errors.insert("trusted_job_uuid", vec![reason]);
+    }
+    if body.len() > MAX_ANSWER_REPORT {
+        let reason = format!("Ensure the report has no more than {MAX_ANSWER_REPORT} bytes.");
+        errors.insert("details", vec![reason]);
+    }
+    reject_if_any(errors).map(|()| (report, value))
+}
+
 /// Parses feedback on a result. The second value is the body as it arrived, which the user has signed.
 ///
 /// # Errors
@@ -231,6 +259,12 @@ fn find_out_of_bounds(job: &CreateJob) -> FieldErrors {
             refuse(
                 "muster",
                 "traceparent: send it as the header of that name.".to_owned(),
+            );
+        }
+        if extension.checkpoints.is_some() {
+            refuse(
+                "muster",
+                "checkpoints: the facilitator grants them; ask for them in the terms.".to_owned(),
             );
         }
         for found in extension.find_over_limits(&job.docker_image) {

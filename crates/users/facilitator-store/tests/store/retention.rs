@@ -6,7 +6,9 @@ use muster_facilitator_store::FacilitatorRetentionConfig;
 use muster_facilitator_store::{AccountDeletion, FacilitatorRetention, TokenPair};
 use muster_identity::sign_request;
 use muster_process::TestClock;
+use muster_protocol::wire::checks::RefundNotice;
 use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag};
+use muster_protocol::{Digest, ValidatorKey};
 use muster_store::retention::{Deleted, Keep, Pace, PaceSettings, sweep_once};
 use muster_store::size::TableSize;
 
@@ -203,11 +205,28 @@ async fn a_deleted_account_starts_empty_and_others_keep_theirs() {
             .unwrap()
             .unwrap();
         assert_eq!(
-            store.delete_account(&user, at(2)).await.unwrap(),
+            store
+                .delete_account(&user, &Digest::of(b"client"), at(2))
+                .await
+                .unwrap(),
             AccountDeletion::OpenJobs(7),
             "{}",
             test.engine
         );
+        let client = Digest::of(b"client");
+        for of in [client, Digest::of(b"of another account")] {
+            let refund = RefundNotice {
+                response: of.hex(),
+                client: of,
+                model: "tiny".to_owned(),
+                answered_at: at(2),
+                input_tokens: 1,
+                output_tokens: 2,
+                bundle: Some(Digest::of(b"bundle")),
+            };
+            let author = ValidatorKey(key("Validator").hotkey());
+            store.record_refund(author, &refund, at(2)).await.unwrap();
+        }
         for uuid in mine {
             store
                 .record(validator, &update(uuid, JobStatus::Completed), at(3))
@@ -215,11 +234,17 @@ async fn a_deleted_account_starts_empty_and_others_keep_theirs() {
                 .unwrap();
         }
         assert_eq!(
-            store.delete_account(&user, at(4)).await.unwrap(),
+            store
+                .delete_account(&user, &Digest::of(b"client"), at(4))
+                .await
+                .unwrap(),
             AccountDeletion::Begun
         );
         let owner = store.find_key_owner(&secret, at(4)).await.unwrap();
         assert!(owner.is_none(), "at once");
+        assert!(store.list_refunds(&client, 9).await.unwrap().is_empty());
+        let others = Digest::of(b"of another account");
+        assert_eq!(store.list_refunds(&others, 9).await.unwrap().len(), 1);
         // The account begins anew before the rows are gone.
         let new = job("User", 50);
         create(&store, validator, &new, at(5)).await;
@@ -245,11 +270,17 @@ async fn a_deleted_account_starts_empty_and_others_keep_theirs() {
             .await
             .unwrap();
         assert_eq!(
-            store.delete_account(&user, at(8)).await.unwrap(),
+            store
+                .delete_account(&user, &Digest::of(b"client"), at(8))
+                .await
+                .unwrap(),
             AccountDeletion::DeletedToday
         );
         assert_eq!(
-            store.delete_account(&user, at(2 * DAY)).await.unwrap(),
+            store
+                .delete_account(&user, &Digest::of(b"client"), at(2 * DAY))
+                .await
+                .unwrap(),
             AccountDeletion::Begun,
             "another day"
         );

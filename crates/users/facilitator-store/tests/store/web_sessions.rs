@@ -2,6 +2,7 @@
 
 use muster_facilitator_core::web_session::WebSecret;
 use muster_facilitator_store::{FacilitatorRetention, FacilitatorRetentionConfig, NewWebSession};
+use muster_protocol::Digest;
 use muster_store::retention::RetentionRules as _;
 
 use super::*;
@@ -186,7 +187,10 @@ async fn sessions_end_by_their_time_their_number_and_with_their_account() {
             .create_web_link(&user(), &secret(71), at(1_000), at(300))
             .await
             .unwrap();
-        store.delete_account(&user(), at(301)).await.unwrap();
+        store
+            .delete_account(&user(), &Digest::of(b"client"), at(301))
+            .await
+            .unwrap();
         assert!(
             !is_signed_in(&store, 70, 302).await,
             "a deleted account is signed out"

@@ -9,6 +9,7 @@ mod stored_bytes;
 mod uploads;
 
 use muster_protocol::{Digest, Timestamp};
+use muster_store::columns::{to_signed, to_unsigned};
 use muster_store::{During as _, StoreError, json};
 use sqlx::AnyPool;
 use uuid::Uuid;
@@ -68,12 +69,13 @@ pub struct Segment {
     pub len: u64,
 }
 
-/// The bounds on files together.
+/// The bounds on files together. The view `used_bytes` counts the bytes that they bound: files, and the blocks of jobs'
+/// checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileBounds {
-    /// Bytes of one account's files.
+    /// Bytes of one account's files and blocks.
     pub account: u64,
-    /// Bytes of the files of all accounts.
+    /// Bytes of the files and blocks of all accounts.
     pub all: u64,
     /// Files of one account.
     pub files: u64,
@@ -82,9 +84,9 @@ pub struct FileBounds {
 /// A bound that one more file, or one more segment, would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExceededBound {
-    /// The bound on the account's files.
+    /// The bound on the account's files and blocks.
     Account,
-    /// The bound on the files of all accounts.
+    /// The bound on the files and blocks of all accounts.
     All,
     /// The bound on the number of the account's files.
     Files,
@@ -155,39 +157,39 @@ impl FileCatalogue {
                          sha256, held, created_at, expires_at) \
                          SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS BIGINT), \
                          CAST($6 AS TEXT), '', 0, '', -1, '', CAST($7 AS BIGINT), CAST($8 AS BIGINT), CAST($9 AS BIGINT) \
-                         WHERE CAST($7 AS BIGINT) + (SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files \
+                         WHERE CAST($7 AS BIGINT) + (SELECT COALESCE(CAST(SUM(bytes) AS BIGINT), 0) FROM used_bytes \
                          WHERE account = CAST($2 AS TEXT)) <= CAST($10 AS BIGINT) \
-                         AND CAST($7 AS BIGINT) + (SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files) \
+                         AND CAST($7 AS BIGINT) + (SELECT COALESCE(CAST(SUM(bytes) AS BIGINT), 0) FROM used_bytes) \
                          <= CAST($11 AS BIGINT) \
                          AND (SELECT COUNT(*) FROM files WHERE account = CAST($2 AS TEXT)) < CAST($12 AS BIGINT)";
         let done = sqlx::query(statement)
             .bind(file.id.to_string())
             .bind(file.account.as_str())
             .bind(file.name.as_str())
-            .bind(signed(file.bound))
-            .bind(file.declared.map_or(NONE, signed))
+            .bind(to_signed(file.bound))
+            .bind(file.declared.map_or(NONE, to_signed))
             .bind(file.promised.map(|digest| digest.hex()).unwrap_or_default())
-            .bind(signed(file.declared.unwrap_or_default()))
+            .bind(to_signed(file.declared.unwrap_or_default()))
             .bind(file.created_at.micros())
             .bind(file.expires_at.micros())
-            .bind(signed(bounds.account))
-            .bind(signed(bounds.all))
-            .bind(signed(bounds.files))
+            .bind(to_signed(bounds.account))
+            .bind(to_signed(bounds.all))
+            .bind(to_signed(bounds.files))
             .execute(&self.pool)
             .await
             .during("announce a file")?;
         if done.rows_affected() == 1 {
             return Ok(None);
         }
-        let statement =
-            "SELECT COALESCE(CAST(SUM(held) AS BIGINT), 0), COUNT(*) FROM files WHERE account = $1";
-        let (held, count): (i64, i64) = sqlx::query_as(statement)
+        let statement = "SELECT (SELECT COALESCE(CAST(SUM(bytes) AS BIGINT), 0) FROM used_bytes WHERE account = $1), \
+                         (SELECT COUNT(*) FROM files WHERE account = $1)";
+        let (used, count): (i64, i64) = sqlx::query_as(statement)
             .bind(file.account.as_str())
             .fetch_one(&self.pool)
             .await
             .during("sum up an account's files")?;
-        let own = unsigned(held).saturating_add(file.declared.unwrap_or_default());
-        Ok(Some(if unsigned(count) >= bounds.files {
+        let own = to_unsigned(used).saturating_add(file.declared.unwrap_or_default());
+        Ok(Some(if to_unsigned(count) >= bounds.files {
             ExceededBound::Files
         } else if own > bounds.account {
             ExceededBound::Account
@@ -227,7 +229,7 @@ impl FileCatalogue {
         let rows: Vec<FileRow> = sqlx::query_as(statement)
             .bind(account)
             .bind(i64::from(limit))
-            .bind(signed(offset))
+            .bind(to_signed(offset))
             .fetch_all(&self.pool)
             .await
             .during("list files")?;
@@ -236,7 +238,7 @@ impl FileCatalogue {
             .map(FileRow::into_file)
             .collect::<Result<_, _>>()?;
         Ok(FileList {
-            count: unsigned(count),
+            count: to_unsigned(count),
             files,
         })
     }
@@ -321,7 +323,7 @@ impl FileRow {
         ) {
             (Some(upload), Some(sha256)) => Some(FileContent {
                 upload,
-                size: unsigned(self.size),
+                size: to_unsigned(self.size),
                 sha256,
             }),
             (None, None) => None,
@@ -334,21 +336,13 @@ impl FileRow {
             id: json::parse("files.id", &self.id)?,
             account: self.account,
             name: self.name,
-            bound: unsigned(self.bound),
+            bound: to_unsigned(self.bound),
             declared: u64::try_from(self.declared).ok(),
             promised: digest("files.promised", &self.promised)?,
-            uploading: uploading.map(|upload| (upload, unsigned(self.received))),
+            uploading: uploading.map(|upload| (upload, to_unsigned(self.received))),
             content,
             created_at: Timestamp::from_micros(self.created_at),
             expires_at: Timestamp::from_micros(self.expires_at),
         })
     }
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or_default()
 }

@@ -5,11 +5,12 @@
 //! every file can be replaced while its old content is still read.
 
 use muster_protocol::Timestamp;
+use muster_store::columns::to_signed;
 use muster_store::{During as _, StoreError, begin};
 use sqlx::{Any, Transaction};
 use uuid::Uuid;
 
-use super::{FileBounds, FileCatalogue, Segment, signed};
+use super::{FileBounds, FileCatalogue, Segment};
 
 /// The least that an object counts, in bytes: small objects cost rows.
 const LEAST_CHARGE: u64 = 64 * 1024;
@@ -46,10 +47,10 @@ impl FileCatalogue {
         sqlx::query(statement)
             .bind(segment.object.as_str())
             .bind(upload.to_string())
-            .bind(signed(segment.start))
+            .bind(to_signed(segment.start))
             .bind(now.micros())
             .bind(account)
-            .bind(signed(charge))
+            .bind(to_signed(charge))
             .execute(&mut *transaction)
             .await
             .during("record a segment")?;
@@ -103,8 +104,8 @@ async fn charge_account(
                      DO UPDATE SET bytes = stored_bytes.bytes + $2 WHERE stored_bytes.bytes + $2 <= $3";
     let done = sqlx::query(statement)
         .bind(account)
-        .bind(signed(charge))
-        .bind(signed(most))
+        .bind(to_signed(charge))
+        .bind(to_signed(most))
         .execute(&mut **transaction)
         .await
         .during("take room for a segment")?;

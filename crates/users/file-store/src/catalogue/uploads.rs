@@ -1,13 +1,11 @@
 //! The upload of a file: beginning it, adding segments, and finishing or discarding it.
 
 use muster_protocol::Timestamp;
+use muster_store::columns::{to_signed, to_unsigned};
 use muster_store::{During as _, StoreError, begin};
 use uuid::Uuid;
 
-use super::{
-    AppendOutcome, ExceededBound, FileBounds, FileCatalogue, FileContent, Segment, StoredFile, signed,
-    unsigned,
-};
+use super::{AppendOutcome, ExceededBound, FileBounds, FileCatalogue, FileContent, Segment, StoredFile};
 use crate::signed_urls::FileId;
 
 muster_store::row! {
@@ -55,8 +53,8 @@ impl FileCatalogue {
         let done = sqlx::query(statement)
             .bind(file.id.to_string())
             .bind(upload.to_string())
-            .bind(signed(segment.start))
-            .bind(signed(segment.len))
+            .bind(to_signed(segment.start))
+            .bind(to_signed(segment.len))
             .execute(&mut *transaction)
             .await
             .during("add a segment")?;
@@ -64,23 +62,23 @@ impl FileCatalogue {
             return Ok(AppendOutcome::Overtaken);
         }
         if file.declared.is_none() {
-            let statement = "SELECT COALESCE(CAST(SUM(CASE WHEN account = $1 THEN held ELSE 0 END) AS BIGINT), 0), \
-                             COALESCE(CAST(SUM(held) AS BIGINT), 0) FROM files";
+            let statement = "SELECT COALESCE(CAST(SUM(CASE WHEN account = $1 THEN bytes ELSE 0 END) AS BIGINT), 0), \
+                             COALESCE(CAST(SUM(bytes) AS BIGINT), 0) FROM used_bytes";
             let (own, all): (i64, i64) = sqlx::query_as(statement)
                 .bind(file.account.as_str())
                 .fetch_one(&mut *transaction)
                 .await
-                .during("sum up the files")?;
-            if unsigned(own) > bounds.account {
+                .during("sum up the used bytes")?;
+            if to_unsigned(own) > bounds.account {
                 return Ok(AppendOutcome::Exceeds(ExceededBound::Account));
             }
-            if unsigned(all) > bounds.all {
+            if to_unsigned(all) > bounds.all {
                 return Ok(AppendOutcome::Exceeds(ExceededBound::All));
             }
         }
         sqlx::query("UPDATE file_segments SET durable = 1, length = $2 WHERE object = $1")
             .bind(segment.object.as_str())
-            .bind(signed(segment.len))
+            .bind(to_signed(segment.len))
             .execute(&mut *transaction)
             .await
             .during("add a segment")?;
@@ -103,7 +101,7 @@ impl FileCatalogue {
         let done = sqlx::query(statement)
             .bind(id.to_string())
             .bind(content.upload.to_string())
-            .bind(signed(content.size))
+            .bind(to_signed(content.size))
             .bind(content.sha256.hex())
             .bind(expires_at.micros())
             .execute(&self.pool)
@@ -142,8 +140,8 @@ impl FileCatalogue {
             .during("read a file's segments")?;
         let segment = |row: SegmentRow| Segment {
             object: row.object,
-            start: unsigned(row.start_at),
-            len: unsigned(row.length),
+            start: to_unsigned(row.start_at),
+            len: to_unsigned(row.length),
         };
         Ok(rows.into_iter().map(segment).collect())
     }

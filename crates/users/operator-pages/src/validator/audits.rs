@@ -94,7 +94,7 @@ fn evidence(report: &AuditReportStatus) -> Markup {
                 (number(report.alarm)) ". A conviction needs the alarm of a second reference on the same answers, and later answers that reach "
                 (number(report.confirmation)) "." }
         }))
-        (section("tests", "Tests", &tests(replayed)))
+        (section("tests", "Tests", &html! { (tests(replayed)) (missing_answers(replayed)) }))
         (section("power", "The power of the calibration", &html! {
             div.curves { @for curve in &report.roc { (roc_chart(curve)) } }
             (alarms(report))
@@ -107,7 +107,38 @@ fn test_of(replayed: &ReplayedAudit, test: &str) -> muster_status_views::audits:
     match test {
         "public" => replayed.tests.public,
         "private" => replayed.tests.private,
+        "unseeded" => replayed.tests.unseeded,
+        "missing" => missing_test(replayed),
         _ => replayed.tests.all,
+    }
+}
+
+/// The test of missing answers as one of the others, without a second reference.
+fn missing_test(replayed: &ReplayedAudit) -> muster_status_views::audits::TestRow {
+    let missing = replayed.missing.unwrap_or_default();
+    muster_status_views::audits::TestRow {
+        answers: missing.answers,
+        alarm: missing.alarm,
+        ..muster_status_views::audits::TestRow::default()
+    }
+}
+
+fn missing_answers(replayed: &ReplayedAudit) -> Markup {
+    let Some(missing) = replayed.missing else {
+        return html! { p.help { "The bundle is of an earlier release, which did not test missing answers." } };
+    };
+    let causes = missing.missing;
+    let rows = [
+        ("Own prompts without ids of tokens", causes.no_token_ids),
+        ("Broken off by the engine", causes.broken_off),
+        ("Connection ended early", causes.cut),
+        ("Without a valid proof", causes.unproven),
+    ]
+    .map(|(cause, count)| [html! { (cause) }, html! { (number(count)) }]);
+    html! {
+        p { "Missing answers: " (verdict(&describe_test(missing_test(replayed)), missing.alarm.is_none())) }
+        (table("Missing answers", [Column::Text("Cause"), Column::Number("Answers")], &rows, "No answer is missing."))
+        p.help { "An honest miner misses one answer of a hundred at most; the test looks for five. An alarm makes a suspect and never a convict." }
     }
 }
 

@@ -7,25 +7,21 @@
 //! taken, and what follows is not scored: nobody knows where the next token begins. So the scores are never worse than
 //! those of the tokens that the engine chose.
 
+use super::BROKEN_LETTER;
 use crate::api::{ApiError, Service};
 use crate::engine::{Event, Generate, Margin, Score};
-use crate::noise::{ONE, Seed};
 use crate::replay::Chooser;
 use crate::sampler::{Parameters, Slack};
 
 /// Tokens before the first difference that are looked at again: rounding may have made this reference choose another
 /// token there that spells a part of the same text.
 const LOOKED_AT_AGAIN: usize = 4;
-/// The largest margin, in Q24, that rounding explains: a quarter of a nat.
-const ROUNDING: i64 = ONE / 4;
-/// The mark for bytes that make no letter. A text does not tell which bytes it stands for.
-const BROKEN_LETTER: &str = "\u{FFFD}";
 
 /// An answer of which the text is known.
 pub(super) struct TextAnswer<'a> {
     pub(super) prompt: &'a [u32],
     pub(super) parameters: &'a Parameters,
-    pub(super) seed: Seed,
+    pub(super) chooser: &'a Chooser,
     pub(super) text: &'a str,
     /// The most tokens that the answer can have.
     pub(super) max_tokens: usize,
@@ -59,7 +55,7 @@ impl TextAnswer<'_> {
         let mut events = service.engine.generate(Generate {
             prompt: self.prompt.to_vec(),
             parameters: self.parameters.clone(),
-            seed: self.seed,
+            chooser: self.chooser.clone(),
             max_tokens: self.max_tokens,
             likely: None,
         })?;
@@ -108,7 +104,7 @@ impl TextAnswer<'_> {
             let before = ids(places.get(..place).unwrap_or_default());
             let others = spellings(service, from).filter(|other| other != id);
             for other in others {
-                if self.margin(service, &before, other).await? <= ROUNDING {
+                if self.margin(service, &before, other).await? <= self.chooser.rounding() {
                     return Ok(Retraced {
                         ids: before,
                         is_whole: false,
@@ -145,7 +141,7 @@ impl TextAnswer<'_> {
             tokens,
             prompt: self.prompt.len(),
             parameters: self.parameters.clone(),
-            chooser: Some(Chooser::Muster(self.seed)),
+            chooser: Some(self.chooser.clone()),
             slack: Slack::default(),
             likely: 0,
         })?;

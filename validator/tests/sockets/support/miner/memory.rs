@@ -57,6 +57,8 @@ impl Session {
             | ToMiner::MusterSessionSealed(_)
             | ToMiner::MusterLeaseHeld(_)
             | ToMiner::MusterEndStored(_)
+            | ToMiner::MusterCheckpointKept(_)
+            | ToMiner::MusterDrain(_)
             | ToMiner::MusterAudit(_)) => panic!("not expected here: {other:?}"),
         }
     }

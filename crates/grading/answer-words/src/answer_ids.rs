@@ -1,0 +1,103 @@
+//! The ids of the tokens that a response states, as far as its session signed them. Pure, over bytes of strangers.
+
+use muster_audit::{MAX_TOKENS, UnusableReason, digest_of_ids};
+use muster_gateway::store::AnswerWords;
+use muster_openai::BodyKind;
+use muster_openai::stream::JsonReader;
+use muster_response_proof::{ResponseProof, TokenFacts};
+use serde::Deserialize;
+
+/// The largest body of a response that is read, in bytes.
+const MAX_BODY: usize = 16 * 1024 * 1024;
+
+/// The ids of an answer's tokens, as far as its session signed them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoundIds {
+    /// The response has the ids that the session signed.
+    Signed(AnswerIds),
+    /// The session signed none, so only the text is known: ids that the response states nevertheless bind nobody.
+    Unsigned,
+    /// The session signed ids that the response does not have.
+    Missing,
+}
+
+/// The ids of an answer's tokens.
+///
+/// # Errors
+/// The reason why nobody can score the answer: a part of its body was not kept, or the engine gave no token.
+pub fn find_ids(proof: &ResponseProof, words: &AnswerWords) -> Result<FoundIds, UnusableReason> {
+    if u64::try_from(words.response.len()).is_ok_and(|bytes| bytes < proof.output_bytes) {
+        return Err(UnusableReason::TruncatedBody);
+    }
+    let Some(facts) = &proof.tokens else {
+        return Ok(FoundIds::Unsigned);
+    };
+    match answer_ids(words) {
+        Some(ids) if !ids.are_of(facts) => Ok(FoundIds::Missing),
+        // An engine that failed before the first token.
+        Some(ids) if ids.output.is_empty() => Err(UnusableReason::NoTokenIds),
+        Some(ids) => Ok(FoundIds::Signed(ids)),
+        None => Ok(FoundIds::Missing),
+    }
+}
+
+/// The ids of an answer's tokens and of its prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerIds {
+    /// The ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// The ids of the answer.
+    pub output: Vec<u32>,
+}
+
+impl AnswerIds {
+    /// Whether these are the ids whose digests and numbers a session signed.
+    fn are_of(&self, facts: &TokenFacts) -> bool {
+        let is_stated = |ids: &[u32], digest, count: u32| {
+            u32::try_from(ids.len()) == Ok(count) && digest_of_ids(ids) == digest
+        };
+        is_stated(&self.prompt, facts.prompt, facts.prompt_count)
+            && is_stated(&self.output, facts.output, facts.output_count)
+    }
+}
+
+#[derive(Deserialize)]
+struct ResponseIds {
+    #[serde(default)]
+    prompt_token_ids: Option<Vec<u32>>,
+    #[serde(default)]
+    choices: Vec<ChoiceIds>,
+}
+
+#[derive(Deserialize)]
+struct ChoiceIds {
+    #[serde(default)]
+    prompt_token_ids: Option<Vec<u32>>,
+    #[serde(default)]
+    token_ids: Option<Vec<u32>>,
+}
+
+/// The ids that a response states; `None` if it states none of a prompt, or too many.
+fn answer_ids(words: &AnswerWords) -> Option<AnswerIds> {
+    let kind = BodyKind::of(words.content_type.as_deref());
+    let mut reader = JsonReader::new(kind, MAX_BODY)?;
+    let (mut prompt, mut output) = (None, Vec::new());
+    let mut read = |json: &[u8]| {
+        // An event that is no JSON, such as `[DONE]`, states nothing.
+        let Ok(read) = serde_json::from_slice::<ResponseIds>(json) else {
+            return;
+        };
+        prompt = prompt.take().or(read.prompt_token_ids);
+        for choice in read.choices {
+            prompt = prompt.take().or(choice.prompt_token_ids);
+            output.extend(choice.token_ids.unwrap_or_default());
+        }
+    };
+    reader.update(&words.response, &mut read);
+    reader.end(&mut read);
+    let ids = AnswerIds {
+        prompt: prompt?,
+        output,
+    };
+    (ids.output.len() <= MAX_TOKENS).then_some(ids)
+}

@@ -1,0 +1,10 @@
+//! The ids of the tokens of an answer, its text and its signed body, from the words that a validator keeps of it. Pure,
+//! over bytes of strangers.
+
+mod answer_ids;
+mod answer_text;
+mod signed_body;
+
+pub use answer_ids::{AnswerIds, FoundIds, find_ids};
+pub use answer_text::{AnswerText, is_chat, read_text};
+pub use signed_body::signed_body;

@@ -1,0 +1,342 @@
+//! The evidence of a run and its bounds.
+
+use muster_audit::{BucketDraw, Canary, CanaryList, Margin};
+use muster_identity::Keypair;
+use muster_protocol::Timestamp;
+use muster_response_proof::{BucketHeader, BucketNumber};
+use serde_json::json;
+
+use super::*;
+use crate::testing::{answer, key};
+
+#[test]
+fn a_session_is_shown_up_to_the_first_gap_or_undrawn_bucket() {
+    let shown = |answers: &[(u64, u64)], others: &[u64]| {
+        let logged = answers.iter().map(|(sequence, bucket)| {
+            let mut one = answer(1, *sequence);
+            one.bucket.0 = *bucket;
+            one
+        });
+        let others = others.iter().map(|number| (*number, number.to_string()));
+        let stored = stored(logged.collect(), others.collect(), SessionGap::Regular);
+        let whole = whole_session(stored, |answer| answer.bucket.0 != 9)?;
+        let numbers: Vec<u64> = whole.answers.iter().map(|answer| answer.sequence).collect();
+        Some((numbers, whole.others.join(" ")))
+    };
+    let some = |numbers: &[u64], others: &str| Some((numbers.to_vec(), others.to_owned()));
+    assert_eq!(shown(&[(1, 4), (2, 4), (4, 5)], &[0, 3]), some(&[1, 2, 4], "0 3"));
+    assert_eq!(
+        shown(&[(1, 4), (3, 4)], &[0]),
+        some(&[1], "0"),
+        "number 2 is missing"
+    );
+    assert_eq!(
+        shown(&[(0, 4), (1, 9), (2, 4)], &[3]),
+        some(&[0], ""),
+        "not drawn yet"
+    );
+    assert_eq!(shown(&[(1, 4)], &[]), None, "the first proof is missing");
+    assert_eq!(shown(&[], &[0, 1]), None, "nothing was answered");
+}
+
+fn stored(answers: Vec<LoggedAnswer>, others: Vec<(u64, String)>, end: SessionGap) -> StoredSession {
+    StoredSession {
+        miner: MinerKey(key(1)),
+        attestation: "attested".to_owned(),
+        answers,
+        others,
+        unproven: Vec::new(),
+        end,
+    }
+}
+
+#[test]
+fn answers_without_a_proof_stand_behind_those_that_ended_before() {
+    let ended = |at| Timestamp::from_secs(at);
+    let logged = [100, 200, 300]
+        .into_iter()
+        .enumerate()
+        .map(|(number, at)| LoggedAnswer {
+            ended_at: ended(at),
+            ..answer(1, u64::try_from(number).unwrap())
+        });
+    let unproven = |at| UnprovenRow {
+        session: answer(1, 0).session,
+        miner: MinerKey(key(1)),
+        attestation: "attested".to_owned(),
+        client: Digest::of(b"client"),
+        ended_at: ended(at),
+        bucket: muster_response_proof::BucketNumber(7),
+        drawn_at: ended(at + 1_000),
+    };
+    let shown = |answers: Vec<LoggedAnswer>| {
+        let stored = StoredSession {
+            unproven: [50, 200, 250, 900].map(unproven).into(),
+            ..stored(answers, Vec::new(), SessionGap::Regular)
+        };
+        let whole = whole_session(stored, |_| true)?;
+        assert_eq!(whole.newest_unproven, Some(ended(1_900)));
+        Some(whole.unproven.iter().map(|one| one.after).collect::<Vec<u64>>())
+    };
+    assert_eq!(shown(logged.collect()), Some(vec![0, 2, 2, 3]));
+    assert_eq!(
+        shown(Vec::new()),
+        Some(vec![0; 4]),
+        "a session that answered nothing"
+    );
+}
+
+#[test]
+fn answers_behind_a_gap_that_stays_are_missing_each_or_together() {
+    let shown = |sequences: &[u64], end| {
+        let answers = sequences.iter().map(|sequence| LoggedAnswer {
+            is_drawn: true,
+            ..answer(1, *sequence)
+        });
+        let whole = whole_session(stored(answers.collect(), Vec::new(), end), |_| true).unwrap();
+        (whole.answers.len(), whole.unproven.len(), whole.behind_gap.len())
+    };
+    assert_eq!(shown(&[0, 1, 3, 4, 5], SessionGap::Withheld), (2, 3, 3));
+    assert_eq!(shown(&[0, 1, 3, 4, 5], SessionGap::Unclosed), (2, 1, 3));
+    assert_eq!(
+        shown(&[0, 1, 3, 4, 5], SessionGap::Regular),
+        (2, 0, 0),
+        "the proof may come"
+    );
+    assert_eq!(shown(&[0, 1, 2], SessionGap::Withheld), (3, 0, 0));
+    // An answer that no bucket was drawn from yet is no gap.
+    let answers = [0, 1, 2].map(|sequence| answer(1, sequence));
+    let drawn = |answer: &LoggedAnswer| answer.sequence != 1;
+    let whole = whole_session(stored(answers.into(), Vec::new(), SessionGap::Withheld), drawn).unwrap();
+    assert_eq!((whole.answers.len(), whole.unproven.len()), (1, 0));
+}
+
+/// One bucket with a session of every miner, each with three others' proofs and `answers` answers, of which every
+/// third is drawn and scored.
+fn inputs(miners: u8, answers: u64) -> EvidenceInputs {
+    let keypair = Keypair::from_uri("//Validator").unwrap();
+    let header = BucketHeader {
+        genesis: Digest::of(b"genesis"),
+        netuid: 1,
+        validator: ValidatorKey(keypair.hotkey()),
+        bucket: BucketNumber(4),
+        answers: u64::from(miners) * answers,
+        root: Digest::of(b""),
+        previous: Digest::of(b""),
+        shares: u64::from(miners),
+        share_root: Digest::of(b""),
+        canaries: Digest::of(b""),
+    };
+    let (_, draw) = BucketDraw::prove(&keypair, &header, &Digest::of(b"block"));
+    let sessions: Vec<WholeSession> = (1..=miners)
+        .map(|miner| WholeSession {
+            miner: MinerKey(key(miner)),
+            attestation: answer(miner, 3).attestation,
+            unproven: (0..=answers)
+                .step_by(7)
+                .map(|after| UnprovenAnswer {
+                    bucket: 4,
+                    client: Digest::of(b"client"),
+                    after,
+                })
+                .collect(),
+            newest_unproven: None,
+            behind_gap: Vec::new(),
+            answers: (3..3 + answers)
+                .map(|sequence| LoggedAnswer {
+                    is_drawn: sequence % 3 == 0,
+                    position: u64::from(miner - 1) * answers + sequence - 3,
+                    ..answer(miner, sequence)
+                })
+                .collect(),
+            others: vec!["other proof".to_owned(); 3],
+        })
+        .collect();
+    let all = || sessions.iter().flat_map(|session| &session.answers);
+    let token = TokenScore {
+        margin: Margin::Micronats(7),
+        entropy: 1_500,
+    };
+    let scored = || Some(ReferenceOutcome::Scored(vec![token; 40]));
+    let share = |miner| StoredShare {
+        miner: MinerKey(key(miner)),
+        model: "tiny".to_owned(),
+        ppm: 300_000,
+    };
+    let bucket = DrawnBucket {
+        stored: StoredBucket {
+            bucket: BucketNumber(4),
+            answers: header.answers,
+            header: "header".repeat(50),
+            shares: String::new(),
+            canary_list: Digest::of(b""),
+            closed_at: Timestamp::from_secs(1),
+            draw: None,
+        },
+        shares: (1..=miners).map(share).collect(),
+        block_hash: Digest::of(b"block"),
+        draw,
+        tree: LeafTree::new(all().map(|answer| Digest::of(answer.id.as_bytes())).collect()),
+    };
+    let none = Digest::of(b"");
+    let calibration = json!({
+        "format": "muster/audit-calibration/1", "statistic": "margin", "model": none, "engine": none,
+        "arguments": none, "machines": [], "alternatives": [],
+    });
+    EvidenceInputs {
+        auditor: AuditorFacts {
+            genesis: header.genesis,
+            netuid: 1,
+            validator: header.validator,
+        },
+        coldkey: key(9),
+        model: "tiny".to_owned(),
+        calibration: serde_json::from_value(calibration).unwrap(),
+        unseeded: None,
+        references: Vec::new(),
+        outcomes: all()
+            .filter(|answer| answer.is_drawn)
+            .map(|answer| (answer.id.clone(), [scored(), scored()]))
+            .collect(),
+        sessions,
+        buckets: BTreeMap::from([(4, bucket)]),
+        canaries: BTreeMap::new(),
+        commitments: Vec::new(),
+        nonce_keys: Vec::new(),
+        words: BTreeMap::new(),
+    }
+}
+
+#[test]
+fn a_bundle_is_never_longer_than_it_may_be_and_shows_the_first_sessions() {
+    let inputs = inputs(3, 30);
+    let whole = assemble(&inputs, usize::MAX).unwrap();
+    let length = whole.to_text().len();
+    assert_eq!(whole.sessions.len(), 3);
+    assert_eq!(
+        assemble(&inputs, length + 64).unwrap(),
+        whole,
+        "little room is lost"
+    );
+    let mut shown_before = 0;
+    for most in (0..=length).step_by(997) {
+        let cut = assemble(&inputs, most).unwrap();
+        let text = cut.to_text();
+        assert!(
+            cut.sessions.is_empty() || text.len() <= most,
+            "{} of {most}",
+            text.len()
+        );
+        for (session, whole) in cut.sessions.iter().zip(&whole.sessions) {
+            assert!(whole.answers.starts_with(&session.answers) && whole.others.starts_with(&session.others));
+            // Missing answers are shown as far as one that ended later is, or with the whole session.
+            let ended = u64::try_from(session.answers.len()).unwrap();
+            let before = whole.unproven.iter().filter(|one| one.after < ended);
+            assert!(session == whole || session.unproven.iter().eq(before));
+        }
+        // Each bundle ends with an audited answer, or whole sessions.
+        if let Some(last) = cut.sessions.last().filter(|last| last.answers.len() < 30) {
+            assert!(last.answers.last().unwrap().outcome.is_some());
+        }
+        let shown: usize = cut.sessions.iter().map(|session| session.answers.len()).sum();
+        assert!(shown >= shown_before, "more room shows no less");
+        let miners: BTreeSet<MinerKey> = inputs.sessions[..cut.sessions.len()]
+            .iter()
+            .map(|session| session.answers[0].miner)
+            .collect();
+        assert_eq!(cut.miners, miners.into_iter().collect::<Vec<_>>());
+        shown_before = shown;
+    }
+    assert!(shown_before > 30, "{shown_before}");
+}
+
+#[test]
+fn the_words_of_users_are_opened_to_nobody() {
+    let words = |request: Option<&str>| OpenedWords {
+        prompt: vec![5],
+        output: vec![7],
+        request: request.map(str::to_owned),
+        response: None,
+    };
+    let opened = CanaryList::new(vec![Canary {
+        salt: [1; 32],
+        request: b"{}".to_vec(),
+    }]);
+    let canary = Origin::Canary(opened.open(0).unwrap());
+    assert_eq!(open_words(&Origin::User, &words(Some("e30="))), None);
+    assert_eq!(open_words(&Origin::Consenting, &words(None)), None);
+    assert_eq!(
+        open_words(&Origin::Consenting, &words(Some("e30="))),
+        Some(words(Some("e30=")))
+    );
+    assert_eq!(open_words(&canary, &words(Some("e30="))), Some(words(None)));
+}
+
+#[test]
+fn the_keys_of_an_answers_own_period_and_of_the_one_before_are_shown() {
+    let ended_in = |bucket| {
+        let mut one = answer(1, 0);
+        one.bucket.0 = bucket;
+        one
+    };
+    let periods = |buckets: &[u64]| {
+        let answers: Vec<LoggedAnswer> = buckets.iter().map(|bucket| ended_in(*bucket)).collect();
+        let periods = nonce_periods(answers.iter());
+        periods.into_iter().map(|period| period.0).collect::<Vec<u64>>()
+    };
+    assert_eq!(periods(&[0, 11]), [0]);
+    assert_eq!(periods(&[12, 40, 41]), [0, 1, 2, 3]);
+    assert_eq!(periods(&[]), [0_u64; 0]);
+}
+
+#[test]
+fn a_response_is_shown_where_its_ids_are_false_and_as_long_as_there_is_room() {
+    let words = |output: &[u32], response: Option<&str>| OpenedWords {
+        prompt: output.to_vec(),
+        output: output.to_vec(),
+        request: None,
+        response: response.map(str::to_owned),
+    };
+    let false_ids = AuditOutcome::FalseIds(vec![Some(FalseIds::Text), None]);
+    let scored = AuditOutcome::Scored(vec![Some(Vec::new()), None]);
+    let mut room = 9;
+    let response = Some(words(&[], Some("e30=")));
+    assert_eq!(
+        show_words(words(&[7], Some("e30=")), &false_ids, &mut room),
+        response
+    );
+    assert_eq!(
+        show_words(words(&[], Some("e30=")), &false_ids, &mut room),
+        response
+    );
+    assert_eq!(room, 1);
+    assert_eq!(show_words(words(&[7], Some("e30=")), &false_ids, &mut room), None);
+    assert_eq!(show_words(words(&[7], None), &false_ids, &mut room), None);
+    let ids = Some(words(&[7], None));
+    assert_eq!(show_words(words(&[7], Some("e30=")), &scored, &mut room), ids);
+    let unusable = AuditOutcome::Unusable(UnusableReason::TruncatedBody);
+    assert_eq!(show_words(words(&[], None), &unusable, &mut room), None);
+}
+
+#[test]
+fn an_outcome_has_the_scores_of_whoever_scored_or_one_reason() {
+    let died = || Some(ReferenceOutcome::Unusable(UnusableReason::ReferenceDied));
+    let scored = || Some(ReferenceOutcome::Scored(Vec::new()));
+    let unusable = AuditOutcome::Unusable;
+    assert_eq!(outcome_of(None), unusable(UnusableReason::NotAudited));
+    assert_eq!(
+        outcome_of(Some(&[None, None])),
+        unusable(UnusableReason::NotAudited)
+    );
+    assert_eq!(
+        outcome_of(Some(&[died(), None])),
+        unusable(UnusableReason::ReferenceDied)
+    );
+    let one = AuditOutcome::Scored(vec![None, Some(Vec::new())]);
+    assert_eq!(outcome_of(Some(&[died(), scored()])), one);
+    // A reference that found the ids true goes before one that did not.
+    let false_ids = || Some(ReferenceOutcome::FalseIds(FalseIds::Prompt));
+    assert_eq!(outcome_of(Some(&[false_ids(), scored()])), one);
+    let first = AuditOutcome::FalseIds(vec![Some(FalseIds::Prompt), None]);
+    assert_eq!(outcome_of(Some(&[false_ids(), died()])), first);
+}

@@ -1,0 +1,41 @@
+//! The tables of cross-checks in the validator's database. The validator's migrations create them. `jobs` reads what
+//! has ended, `checks` carries a check from its row to its verdict, `news` tells the facilitator, `listing` tells
+//! everybody else.
+
+mod checks;
+mod jobs;
+mod listing;
+mod news;
+
+use muster_protocol::wire::checks::CheckOrigin;
+use muster_store::StoreError;
+use muster_store::columns::read_column;
+use sqlx::AnyPool;
+use sqlx::any::AnyRow;
+
+pub(crate) use checks::{DueCheck, NewCheck, UndrawnJob};
+pub(crate) use jobs::EndedJob;
+pub use listing::CheckView;
+pub(crate) use news::put_news;
+
+pub(crate) type StoreResult<T> = Result<T, StoreError>;
+
+/// Jobs that are read at once.
+const PAGE: i64 = 256;
+
+/// Reads and writes the tables. Clones share the connections.
+#[derive(Clone, Debug)]
+pub struct CheckStore {
+    pub(crate) pool: AnyPool,
+}
+
+impl CheckStore {
+    /// Uses the validator's database, which must be migrated.
+    pub const fn new(pool: AnyPool) -> Self {
+        Self { pool }
+    }
+}
+
+fn origin_of(row: &AnyRow) -> StoreResult<CheckOrigin> {
+    read_column(row, "origin").map(|name: String| CheckOrigin::from_wire(&name))
+}

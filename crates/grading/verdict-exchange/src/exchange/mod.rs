@@ -1,0 +1,190 @@
+//! The exchange itself: reads what other validators show, and carries out what the adoption rule decides. The only part
+//! that waits for anything. `gather` reads, `rescore` has the own reference score pairs again, `decide` decides and
+//! adopts.
+//!
+//! One bundle is replayed at a time, and only so many of one author in a day, so a hostile author can neither fill the
+//! disk nor keep the processor. A decision is stored in one transaction: a validator that is killed has adopted a
+//! bundle or has not.
+
+mod decide;
+mod gather;
+mod rescore;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use muster_audit::{Calibration, RescorablePair, TokenScore};
+use muster_chain::Metagraph;
+use muster_identity::Keypair;
+use muster_process::error::Causes;
+use muster_process::{SharedClock, Tasks};
+use muster_protocol::{Digest, Timestamp, ValidatorKey};
+use muster_receipts::Fetcher;
+use muster_store::StoreError;
+use muster_validator_store::{Store, genesis_digest};
+
+use crate::adoption_rule::AdoptionRule;
+use crate::rescore_budget::RescoreBudget;
+
+/// Blocks between two readings of the others' lists.
+const READ_EVERY: u64 = 5;
+/// The time in which only so many bundles of one author are read.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The validator, as the exchange uses it.
+pub trait ExchangeBackend: Send + Sync + 'static {
+    /// The subnet as the chain last showed it; `None` before the chain has answered.
+    fn metagraph(&self) -> Option<Arc<Metagraph>>;
+
+    /// Waits for the first block after this one, and returns its number.
+    fn next_block(&self, block: u64) -> BoxFuture<'_, u64>;
+
+    /// The hash of a finalised block; `None` if it is not known, or not yet.
+    fn block_hash(&self, block: u64) -> BoxFuture<'_, Option<Digest>>;
+
+    /// The other validators with a permit that serve pages.
+    fn peers(&self) -> BTreeMap<ValidatorKey, SocketAddr>;
+
+    /// This validator's own calibration of a model; `None` if it has none.
+    fn calibration(&self, model: &str) -> Option<Calibration>;
+
+    /// Has a reference of this validator score answers of a model again: the scores in the order of the pairs, `None`
+    /// for one that it did not score. The error says in words why there is no reference.
+    fn rescore(
+        &self,
+        model: String,
+        pairs: Vec<RescorablePair>,
+    ) -> BoxFuture<'_, Result<Vec<Option<Vec<TokenScore>>>, String>>;
+}
+
+/// The dependencies of a [`VerdictExchange`].
+pub struct ExchangeDeps {
+    /// The validator, as the exchange uses it.
+    pub backend: Arc<dyn ExchangeBackend>,
+    /// The validator's store.
+    pub store: Arc<Store>,
+    /// The validator's key: it draws pairs and signs statements.
+    pub keypair: Keypair,
+    /// The clock of the validator.
+    pub clock: SharedClock,
+    /// The validator's tasks, whose token stops the exchange.
+    pub tasks: Tasks,
+    /// The rule by which it adopts.
+    pub rule: AdoptionRule,
+}
+
+/// Gathers and adopts other validators' bundles.
+pub struct VerdictExchange {
+    deps: ExchangeDeps,
+    fetcher: Fetcher,
+    /// The block at which the others' lists were read last.
+    read_at: Option<u64>,
+    /// Fetches that brought no text, by author.
+    failures: BTreeMap<ValidatorKey, Vec<Timestamp>>,
+    /// The attempts to score bundles again.
+    tries: BTreeMap<(ValidatorKey, Digest), RescoreTries>,
+    /// When references were started for whose bundles.
+    budget: RescoreBudget,
+}
+
+/// The attempts to score one bundle again that failed.
+#[derive(Clone, Debug)]
+struct RescoreTries {
+    count: u32,
+    not_before: u64,
+    why: String,
+}
+
+/// The chain at one block.
+struct Moment {
+    block: u64,
+    metagraph: Arc<Metagraph>,
+    /// The genesis hash with its prefix `0x`.
+    genesis: String,
+    /// The genesis hash and the number of the subnet.
+    subnet: (Digest, u16),
+}
+
+impl std::fmt::Debug for VerdictExchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("VerdictExchange")
+    }
+}
+
+impl VerdictExchange {
+    /// An exchange that has read nothing yet; `None` if no HTTP client can be made.
+    pub fn new(deps: ExchangeDeps) -> Option<Self> {
+        let fetcher = match Fetcher::new() {
+            Ok(fetcher) => fetcher,
+            Err(error) => {
+                tracing::error!(error = %Causes(&error), "no verdicts of other validators can be gathered");
+                return None;
+            }
+        };
+        Some(Self {
+            deps,
+            fetcher,
+            read_at: None,
+            failures: BTreeMap::new(),
+            tries: BTreeMap::new(),
+            budget: RescoreBudget::default(),
+        })
+    }
+
+    /// Gathers and adopts until the validator stops.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn run(mut self) -> Result<(), StoreError> {
+        let stop = self.deps.tasks.token();
+        let rounds = async {
+            let mut block = 0;
+            loop {
+                block = self.deps.backend.next_block(block).await;
+                self.round(block).await?;
+            }
+        };
+        stop.run_until_cancelled(rounds).await.unwrap_or(Ok(()))
+    }
+
+    /// Reads the others' lists if it is time, and decides about every bundle that waits.
+    async fn round(&mut self, block: u64) -> Result<(), StoreError> {
+        let Some(moment) = self.moment(block) else {
+            return Ok(());
+        };
+        if self
+            .read_at
+            .is_none_or(|read| block >= read.saturating_add(READ_EVERY))
+        {
+            let peers = self.deps.backend.peers();
+            if !peers.is_empty() {
+                self.read_at = Some(block);
+                self.gather(&moment, peers).await?;
+            }
+        }
+        for offer in self.deps.store.open_offers().await? {
+            self.decide(&moment, offer).await?;
+        }
+        let now = self.deps.clock.now();
+        self.failures.retain(|_, at| {
+            at.retain(|at| now.since(*at) < DAY);
+            !at.is_empty()
+        });
+        Ok(())
+    }
+
+    fn moment(&self, block: u64) -> Option<Moment> {
+        let metagraph = self.deps.backend.metagraph()?;
+        let genesis = self.deps.store.genesis();
+        let subnet = (genesis_digest(&genesis)?, metagraph.netuid.0);
+        Some(Moment {
+            block,
+            metagraph,
+            genesis,
+            subnet,
+        })
+    }
+}

@@ -1,0 +1,21 @@
+//! Takes whole checkpoints out of a running job's folder, sends their blocks to a file store, and lays them out again.
+//!
+//! The folder belongs to a program that nobody trusts, and it changes while it is read. Every look goes through open
+//! folders and follows no link; everything read is bounded; nothing in the folder is ever written, locked or removed. A
+//! checkpoint that cannot be taken is skipped with a reason, and the job goes on.
+//!
+//! Reading order: [`folder_scan`] (one look at the folder), [`clone`] (a copy that no program changes), [`blocks`] (its
+//! digests and its manifest), [`block_client`] (the file store), [`keeper`] (the loop over them),
+//! [`mod@restore`] (the way back).
+
+pub mod block_client;
+pub mod blocks;
+pub mod clone;
+pub mod folder_scan;
+pub mod keeper;
+pub mod open_files;
+pub mod restore;
+
+pub use block_client::{BlockClient, BlockError, ClientMaker};
+pub use keeper::{CheckpointKeeper, KeeperHandle, KeeperSetup, LastLook, PendingKeeper, ReportedPlace};
+pub use restore::{RestoreError, RestoreReader, RestoredCheckpoint, restore};

@@ -1,0 +1,22 @@
+//! The validator's own stages of a job, as spans.
+
+use muster_protocol::job::Outcome;
+use muster_protocol::{JobId, JobTrace, ParticipantType};
+use muster_span_export::{SpanBatch, spans_of};
+
+use crate::report::describe;
+
+/// Exports the validator's own stages of a job that has ended, if this process exports spans.
+pub fn export_trace(job: JobId, trace: &JobTrace, outcome: &Outcome) {
+    muster_span_export::export(|| {
+        let (role, above) = (ParticipantType::Validator, trace.traceparent.span);
+        let job_name = job.to_string();
+        let failed = !matches!(outcome, Outcome::Completed(_));
+        SpanBatch {
+            spans: spans_of(trace, role, job.as_uuid(), Some(above)),
+            sampled: trace.traceparent.sampled,
+            failed: failed.then(|| describe(outcome)),
+            labels: vec![("muster.job", job_name)],
+        }
+    });
+}

@@ -1,0 +1,174 @@
+//! The requests below a signed URL of blocks: which are missing, one to write, one to read.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Path, Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{post, put};
+use axum::{Json, Router};
+use bytes::Bytes;
+use muster_checkpoints::BLOCK_BYTES;
+use muster_checkpoints::manifest::MAX_MANIFEST_BYTES;
+use muster_process::error::Causes;
+use muster_protocol::rest::Detail;
+use muster_protocol::wire::checkpoints::{BlockList, MAX_BLOCK_LIST};
+use muster_protocol::{Digest, JobId};
+use serde::Deserialize;
+
+use crate::block_grant::BlockAccess;
+use crate::catalogue::BlockOwner;
+use crate::service::{BlockStoreError, CheckpointService, RECEIVE_LIMIT};
+
+/// The longest body: a block, or a manifest, which is stored as one.
+const MAX_BODY: usize = {
+    assert!(MAX_MANIFEST_BYTES as u64 == BLOCK_BYTES);
+    MAX_MANIFEST_BYTES
+};
+
+type Service = Arc<CheckpointService>;
+
+/// The parameters of a signed URL.
+#[derive(Debug, Deserialize)]
+struct SignedQuery {
+    #[serde(rename = "Expires")]
+    expires: String,
+    #[serde(rename = "Signature")]
+    signature: String,
+}
+
+/// The routes `/blocks/{job}/missing` and `/blocks/{job}/{block}`.
+pub fn router(service: Service) -> Router {
+    Router::new()
+        .route("/blocks/{job}/missing", post(missing))
+        .route("/blocks/{job}/{block}", put(write).get(read))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(service)
+}
+
+async fn permitted(
+    service: &Service,
+    access: BlockAccess,
+    job: &str,
+    signed: Result<Query<SignedQuery>, QueryRejection>,
+) -> Result<(JobId, BlockOwner), BlockStoreError> {
+    let job: JobId = job.parse().map_err(|_| BlockStoreError::NotFound)?;
+    let Query(signed) = signed.map_err(|_| BlockStoreError::NotPermitted)?;
+    let owner = service
+        .find_permitted(access, job, &signed.expires, &signed.signature)
+        .await?;
+    Ok((job, owner))
+}
+
+fn read_digest(text: &str) -> Result<Digest, BlockStoreError> {
+    let mut bytes = [0; 32];
+    hex::decode_to_slice(text, &mut bytes).map_err(|_| BlockStoreError::NotFound)?;
+    Ok(Digest::from_bytes(bytes))
+}
+
+async fn missing(
+    State(service): State<Service>,
+    job: Result<Path<String>, PathRejection>,
+    signed: Result<Query<SignedQuery>, QueryRejection>,
+    asked: Result<Json<BlockList>, JsonRejection>,
+) -> Result<Response, BlockStoreError> {
+    let Path(job) = job.map_err(|_| BlockStoreError::NotFound)?;
+    let (job, _) = permitted(&service, BlockAccess::Write, &job, signed).await?;
+    let Json(asked) = match asked {
+        Ok(asked) if asked.blocks.len() <= MAX_BLOCK_LIST => asked,
+        Ok(_) | Err(_) => {
+            let detail = format!("ask for at most {MAX_BLOCK_LIST} blocks at a time, by their SHA-256");
+            return Ok((StatusCode::BAD_REQUEST, Json(Detail { detail })).into_response());
+        }
+    };
+    let blocks = service.find_missing(job, &asked.blocks).await?;
+    Ok(Json(BlockList { blocks }).into_response())
+}
+
+async fn write(
+    State(service): State<Service>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    signed: Result<Query<SignedQuery>, QueryRejection>,
+    request: Request,
+) -> Result<Response, BlockStoreError> {
+    let Path((job, block)) = path.map_err(|_| BlockStoreError::NotFound)?;
+    let block = read_digest(&block)?;
+    let (job, owner) = permitted(&service, BlockAccess::Write, &job, signed).await?;
+    // Before the body is read: so many blocks are in memory at most.
+    let Ok(_permit) = service.receiving.acquire().await else {
+        return Err(BlockStoreError::Throttled(1));
+    };
+    let received = tokio::select! {
+        biased;
+        received = Bytes::from_request(request, &()) => received,
+        () = service.clock.sleep(RECEIVE_LIMIT) => return Err(BlockStoreError::TooSlow),
+    };
+    match received {
+        Ok(content) => {
+            service.put(job, &owner, block, content).await?;
+            Ok(StatusCode::CREATED.into_response())
+        }
+        Err(rejection) => Ok(rejection.into_response()),
+    }
+}
+
+async fn read(
+    State(service): State<Service>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    signed: Result<Query<SignedQuery>, QueryRejection>,
+) -> Result<Response, BlockStoreError> {
+    let Path((job, block)) = path.map_err(|_| BlockStoreError::NotFound)?;
+    let block = read_digest(&block)?;
+    let (job, _) = permitted(&service, BlockAccess::Read, &job, signed).await?;
+    let content = service.get(job, block).await?;
+    let headers = [
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/octet-stream"),
+        ),
+        (
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        ),
+    ];
+    Ok((headers, content).into_response())
+}
+
+impl BlockStoreError {
+    /// The HTTP status of the answer.
+    pub const fn status(&self) -> StatusCode {
+        match self {
+            Self::NotPermitted => StatusCode::FORBIDDEN,
+            Self::Ended => StatusCode::GONE,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::OtherContent(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Full => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::Throttled(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::NoCheckpoint(..) => StatusCode::BAD_REQUEST,
+            Self::BeingDropped | Self::Store(_) | Self::Storage(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl IntoResponse for BlockStoreError {
+    fn into_response(self) -> Response {
+        let detail = match &self {
+            Self::Store(_) | Self::Storage(_) => {
+                tracing::error!(error = %Causes(&self), "a request about a block failed");
+                "The facilitator's file store does not answer; try again.".to_owned()
+            }
+            Self::NotPermitted
+            | Self::Ended
+            | Self::NotFound
+            | Self::OtherContent(_)
+            | Self::Full
+            | Self::TooSlow
+            | Self::BeingDropped
+            | Self::Throttled(_)
+            | Self::NoCheckpoint(..) => self.to_string(),
+        };
+        (self.status(), Json(Detail { detail })).into_response()
+    }
+}

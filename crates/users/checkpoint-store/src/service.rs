@@ -1,0 +1,390 @@
+//! The store of blocks: tables, objects and signed URLs together.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use muster_checkpoints::{BLOCK_BYTES, CheckpointManifest};
+use muster_file_store::{ObjectStorage, Settings, StorageError, UrlKey};
+use muster_http::rate_limit::RateLimiter;
+use muster_process::SharedClock;
+use muster_process::error::Causes;
+use muster_protocol::job::{CheckpointTerms, KeptCheckpoint};
+use muster_protocol::rest::JobCheckpointsView;
+use muster_protocol::wire::checkpoints::{CheckpointGrant, ResumeOrder};
+use muster_protocol::{Digest, JobId, Timestamp, ValidatorKey};
+use muster_store::StoreError;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::block_grant::{BlockAccess, BlockGrant};
+use crate::catalogue::{Announcement, BlockBounds, BlockCatalogue, BlockOwner};
+
+/// The time for which an executor may use its URL. A job has ended long before, and its URL with it.
+const WRITE_GRANT: Duration = Duration::from_secs(400 * 24 * 3_600);
+
+/// How long a block stays that no kept checkpoint names, since it was used last.
+const GRACE: Duration = Duration::from_secs(3_600);
+
+/// Blocks that are received at one time; each is in memory.
+const RECEIVED_AT_ONCE: usize = 32;
+
+/// How long a block may take to arrive: eight mebibytes at 35 KiB/s. It is far below [`GRACE`], so that no sweep drops
+/// a block that is being written.
+pub(crate) const RECEIVE_LIMIT: Duration = Duration::from_secs(240);
+
+/// The wait of a client whose block is being dropped.
+const BUSY_SECS: u64 = 2;
+
+/// A request about blocks that is not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockStoreError {
+    /// The URL permits nothing, or not this.
+    #[error("the URL does not permit this: it has expired, or was not signed for these blocks")]
+    NotPermitted,
+    /// The job has ended.
+    #[error("the job has ended; its executors keep no more checkpoints")]
+    Ended,
+    /// There is no such block.
+    #[error("there is no such block")]
+    NotFound,
+    /// The content has another digest than the block's name.
+    #[error("the content has the SHA-256 {0}, which is not the name of the block")]
+    OtherContent(Digest),
+    /// The body came too slowly.
+    #[error("the block did not arrive within {} s; send it again", RECEIVE_LIMIT.as_secs())]
+    TooSlow,
+    /// The block is being dropped at this moment.
+    #[error("the block is being dropped at this moment; send it again in {BUSY_SECS} s")]
+    BeingDropped,
+    /// The account has no room.
+    #[error("the account's files and checkpoints take as much room as they may")]
+    Full,
+    /// The account's URLs are used too often.
+    #[error("too many requests; try again in {0} s")]
+    Throttled(u64),
+    /// The checkpoint that a job wants to begin from is not kept.
+    #[error("job {0} keeps no checkpoint {1}; `muster job checkpoints {0}` lists those that it keeps")]
+    NoCheckpoint(JobId, u32),
+    /// The database fails.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The object store fails.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+}
+
+/// The blocks of all jobs of a facilitator.
+#[derive(Clone)]
+pub struct CheckpointService {
+    catalogue: BlockCatalogue,
+    storage: ObjectStorage,
+    key: UrlKey,
+    settings: Settings,
+    pub(crate) clock: SharedClock,
+    requests: Arc<Mutex<RateLimiter<String>>>,
+    /// Bounds the blocks in memory.
+    pub(crate) receiving: Arc<Semaphore>,
+}
+
+fn object(job: &str, block: &str) -> String {
+    format!("blocks/{job}/{block}")
+}
+
+impl CheckpointService {
+    /// A store of blocks beside the files of the same settings. All replicas must use the same `key`.
+    pub fn new(
+        catalogue: BlockCatalogue,
+        storage: ObjectStorage,
+        key: UrlKey,
+        settings: Settings,
+        clock: SharedClock,
+    ) -> Self {
+        let requests = RateLimiter::new(settings.requests_per_minute);
+        Self {
+            catalogue,
+            storage,
+            key,
+            settings,
+            clock,
+            requests: Arc::new(Mutex::new(requests)),
+            receiving: Arc::new(Semaphore::new(RECEIVED_AT_ONCE)),
+        }
+    }
+
+    fn url(&self, access: BlockAccess, job: JobId, lasts: Duration, base: &str) -> String {
+        let until = Timestamp::from_secs(self.clock.now().plus(lasts).secs());
+        BlockGrant { access, job, until }.url(&self.key, base)
+    }
+
+    /// The grant that goes with a job of `account` to its validator. `base` is the address at which executors reach
+    /// this facilitator.
+    ///
+    /// # Errors
+    /// The checkpoint that the job begins from is not kept, or belongs to another account.
+    pub async fn grant(
+        &self,
+        account: &str,
+        job: JobId,
+        terms: &CheckpointTerms,
+        base: &str,
+    ) -> Result<CheckpointGrant, BlockStoreError> {
+        let resume = match terms.resume_from {
+            None => None,
+            Some(source) => {
+                let missing = BlockStoreError::NoCheckpoint(source.job, source.ordinal);
+                if !self.catalogue.is_owned(source.job, account).await? {
+                    return Err(missing);
+                }
+                let whole = self.whole_checkpoints(source.job).await?;
+                let found = whole
+                    .iter()
+                    .find(|checkpoint| checkpoint.ordinal == source.ordinal);
+                Some(ResumeOrder {
+                    manifest: found.ok_or(missing)?.manifest,
+                    blocks: self.url(BlockAccess::Read, source.job, WRITE_GRANT, base),
+                })
+            }
+        };
+        Ok(CheckpointGrant {
+            blocks: self.url(BlockAccess::Write, job, WRITE_GRANT, base),
+            resume,
+        })
+    }
+
+    /// The checkpoints of a job for its user, with a URL that reads them.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn view(&self, job: JobId, base: &str) -> Result<JobCheckpointsView, StoreError> {
+        Ok(JobCheckpointsView {
+            checkpoints: self.whole_checkpoints(job).await?,
+            blocks: self.url(BlockAccess::Read, job, self.settings.url_lifetime(), base),
+        })
+    }
+
+    /// The kept checkpoints of a job whose manifests are stored.
+    async fn whole_checkpoints(&self, job: JobId) -> Result<Vec<KeptCheckpoint>, StoreError> {
+        let Some((_, kept)) = self.catalogue.kept(job).await? else {
+            return Ok(Vec::new());
+        };
+        let mut whole = Vec::with_capacity(kept.len());
+        for checkpoint in kept {
+            if self
+                .catalogue
+                .block_length(job, checkpoint.manifest)
+                .await?
+                .is_some()
+            {
+                whole.push(checkpoint);
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Stores the list of a job's kept checkpoints, as its validator told it.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn record_kept(
+        &self,
+        validator: ValidatorKey,
+        job: JobId,
+        kept: &[KeptCheckpoint],
+    ) -> Result<(), StoreError> {
+        // Three newest and the best; a validator that tells more is cut.
+        let kept = kept.get(..16).unwrap_or(kept);
+        self.catalogue
+            .record_kept(validator, job, kept, self.clock.now())
+            .await
+    }
+
+    /// Checks a URL, and finds the job.
+    pub(crate) async fn find_permitted(
+        &self,
+        access: BlockAccess,
+        job: JobId,
+        expires: &str,
+        signature: &str,
+    ) -> Result<BlockOwner, BlockStoreError> {
+        let now = self.clock.now();
+        let grant = BlockGrant::read(&self.key, job, expires, signature, now);
+        let grant = grant.ok_or(BlockStoreError::NotPermitted)?;
+        if access == BlockAccess::Write && grant.access == BlockAccess::Read {
+            return Err(BlockStoreError::NotPermitted);
+        }
+        let owner = self
+            .catalogue
+            .owner(job)
+            .await?
+            .ok_or(BlockStoreError::NotFound)?;
+        if owner.has_ended && grant.access == BlockAccess::Write {
+            return Err(BlockStoreError::Ended);
+        }
+        let counted = self.requests.lock().take(owner.account.clone(), now);
+        counted.map_err(|wait| BlockStoreError::Throttled(wait.as_secs().saturating_add(1)))?;
+        Ok(owner)
+    }
+
+    /// Those of the blocks that the job lacks.
+    pub(crate) async fn find_missing(
+        &self,
+        job: JobId,
+        blocks: &[Digest],
+    ) -> Result<Vec<Digest>, StoreError> {
+        let found = self.catalogue.touch_all(job, blocks, self.clock.now()).await?;
+        let missing = blocks.iter().copied().filter(|block| !found.contains(block));
+        Ok(missing.collect())
+    }
+
+    /// Stores a block of a job. It is durable once this has succeeded.
+    pub(crate) async fn put(
+        &self,
+        job: JobId,
+        owner: &BlockOwner,
+        block: Digest,
+        content: Bytes,
+    ) -> Result<(), BlockStoreError> {
+        let found = Digest::of(&content);
+        if found != block {
+            return Err(BlockStoreError::OtherContent(found));
+        }
+        let (bytes, now) = (u64::try_from(content.len()).unwrap_or(u64::MAX), self.clock.now());
+        let bounds = self.settings.bounds();
+        let bounds = BlockBounds {
+            account: bounds.account,
+            all: bounds.all,
+        };
+        let announced = self
+            .catalogue
+            .announce(job, block, &owner.account, bytes, bounds, now)
+            .await?;
+        match announced {
+            Announcement::Write => {}
+            Announcement::Full => return Err(BlockStoreError::Full),
+            Announcement::BeingDropped => return Err(BlockStoreError::BeingDropped),
+        }
+        self.storage
+            .put(&object(&job.to_string(), &block.hex()), vec![content])
+            .await?;
+        match self.catalogue.mark_durable(job, block).await? {
+            true => Ok(()),
+            false => Err(BlockStoreError::BeingDropped),
+        }
+    }
+
+    /// Reads a block of a job.
+    pub(crate) async fn get(&self, job: JobId, block: Digest) -> Result<Bytes, BlockStoreError> {
+        let length = self.catalogue.block_length(job, block).await?;
+        let length = length.ok_or(BlockStoreError::NotFound)?;
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        Ok(self
+            .storage
+            .get(
+                &object(&job.to_string(), &block.hex()),
+                0..length.min(BLOCK_BYTES),
+            )
+            .await?)
+    }
+
+    /// Drops the blocks of jobs that are gone or ended long ago, and the blocks of other jobs that no kept checkpoint
+    /// names. Returns the number of dropped blocks. A job whose objects cannot be read or deleted is passed over.
+    ///
+    /// # Errors
+    /// The database failed. The next sweep goes on.
+    pub async fn sweep(&self) -> Result<u64, BlockStoreError> {
+        let (mut after, mut dropped) = (String::new(), 0);
+        loop {
+            let jobs = self.catalogue.jobs_with_blocks(&after).await?;
+            let Some((last, _)) = jobs.last() else {
+                return Ok(dropped);
+            };
+            after.clone_from(last);
+            for (job, ended_at) in jobs {
+                match self.sweep_job(&job, ended_at).await {
+                    Ok(more) => dropped += more,
+                    Err(error @ BlockStoreError::Store(_)) => return Err(error),
+                    Err(error) => {
+                        tracing::warn!(job, error = %Causes(&error), "the blocks of a job could not be swept");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn sweep_job(&self, job: &str, ended_at: Option<i64>) -> Result<u64, BlockStoreError> {
+        let now = self.clock.now();
+        let is_over = match ended_at {
+            None => true,
+            Some(0) => false,
+            Some(ended_at) => Timestamp::from_micros(ended_at).plus(self.settings.retention()) <= now,
+        };
+        if is_over {
+            // A request that is under way may still write what it announced.
+            let old = self.catalogue.blocks_before(job, now.minus(GRACE)).await?;
+            let dropped = self.drop_blocks(job, old, now.minus(GRACE)).await?;
+            self.catalogue.forget_checkpoints(job).await?;
+            return Ok(dropped);
+        }
+        let Ok(id) = job.parse::<JobId>() else {
+            return Ok(0);
+        };
+        let Some((told_at, kept)) = self.catalogue.kept(id).await? else {
+            return Ok(0);
+        };
+        // A checkpoint that is newer than the list, or that is being sent, has used its blocks since.
+        let before = told_at.minus(GRACE);
+        let mut old = self.catalogue.blocks_before(job, before).await?;
+        if old.is_empty() {
+            return Ok(0);
+        }
+        let mut named = BTreeSet::new();
+        for checkpoint in kept {
+            named.insert(checkpoint.manifest.hex());
+            let manifest = match self.get(id, checkpoint.manifest).await {
+                Ok(content) => CheckpointManifest::read(&content).ok(),
+                Err(BlockStoreError::NotFound) => None,
+                Err(error) => return Err(error),
+            };
+            let Some(manifest) = manifest else {
+                // Nothing of the job goes while a kept checkpoint cannot be read.
+                tracing::warn!(
+                    job,
+                    ordinal = checkpoint.ordinal,
+                    "the manifest of a checkpoint cannot be read"
+                );
+                return Ok(0);
+            };
+            named.extend(manifest.blocks().map(|(block, _)| block.hex()));
+        }
+        old.retain(|block| !named.contains(block));
+        self.drop_blocks(job, old, before).await
+    }
+
+    /// Drops those of the blocks that were still not used since `before`.
+    async fn drop_blocks(
+        &self,
+        job: &str,
+        blocks: Vec<String>,
+        before: Timestamp,
+    ) -> Result<u64, BlockStoreError> {
+        let mut dropped = 0;
+        for block in blocks {
+            if !self.catalogue.withdraw(job, &block, before).await? {
+                continue;
+            }
+            self.storage.delete(&object(job, &block)).await?;
+            self.catalogue.forget(job, &block).await?;
+            dropped += 1;
+        }
+        Ok(dropped)
+    }
+
+    /// The pause between two sweeps.
+    pub const fn sweep_interval(&self) -> Duration {
+        self.settings.sweep_interval()
+    }
+}

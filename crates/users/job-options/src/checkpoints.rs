@@ -1,0 +1,118 @@
+//! The options of `muster job run` about checkpoints.
+
+use clap::Args;
+use muster_protocol::job::{
+    BestMetric, CheckpointTerms, DEFAULT_CHECKPOINT_EVERY, DEFAULT_CHECKPOINT_FOLDER, ResumeSource,
+    SaveSignal,
+};
+
+/// The checkpoints of a job, from which another attempt goes on, on any miner.
+#[derive(Debug, Default, Args)]
+pub struct CheckpointOptions {
+    /// The program leaves checkpoints in this folder; another attempt goes on from the newest one.
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true,
+        default_missing_value = DEFAULT_CHECKPOINT_FOLDER)]
+    pub checkpoint: Option<String>,
+    /// Ask the program to save every so many epochs; by default 5.
+    #[arg(long, value_name = "N")]
+    pub every: Option<u32>,
+    /// Keep the checkpoint with the best value of this metric beside the three newest ones: loss, or accuracy=max.
+    #[arg(long, value_name = "METRIC[=min|max]", value_parser = read_best_metric)]
+    pub best: Option<BestMetric>,
+    /// The signal that asks the program to save and to end with exit code 85: TERM (the default), USR1 or USR2.
+    #[arg(long = "save-signal", value_name = "SIGNAL")]
+    pub signal: Option<SaveSignal>,
+    /// An exit code after which the job never goes on. Repeatable.
+    #[arg(long = "fatal-exit", value_name = "CODE")]
+    pub fatal: Vec<u8>,
+    /// Begin from a checkpoint of an earlier job: its id, a colon and the number that `muster job checkpoints` shows.
+    #[arg(long, value_name = "JOB:N", value_parser = read_resume_source)]
+    pub resume_from: Option<ResumeSource>,
+}
+
+impl CheckpointOptions {
+    /// The terms; `None` where no option was given.
+    pub fn terms(&self) -> Option<CheckpointTerms> {
+        let is_given = self.checkpoint.is_some()
+            || self.every.is_some()
+            || self.best.is_some()
+            || self.signal.is_some()
+            || !self.fatal.is_empty()
+            || self.resume_from.is_some();
+        is_given.then(|| CheckpointTerms {
+            folder: self
+                .checkpoint
+                .clone()
+                .unwrap_or_else(|| DEFAULT_CHECKPOINT_FOLDER.to_owned()),
+            every: self.every.unwrap_or(DEFAULT_CHECKPOINT_EVERY),
+            best: self.best.clone(),
+            signal: self.signal.unwrap_or_default(),
+            fatal_exit_codes: self.fatal.clone(),
+            resume_from: self.resume_from,
+        })
+    }
+}
+
+/// Reads `METRIC`, `METRIC=min` or `METRIC=max`.
+///
+/// # Errors
+/// The text is none of them.
+pub fn read_best_metric(text: &str) -> Result<BestMetric, String> {
+    let (name, larger_is_better) = match text.split_once('=') {
+        Some((name, "max")) => (name, true),
+        Some((name, "min")) => (name, false),
+        Some(_) => return Err("write METRIC, METRIC=min or METRIC=max".to_owned()),
+        None => (text, false),
+    };
+    let name = name.parse().map_err(|error| format!("{error}"))?;
+    Ok(BestMetric {
+        name,
+        larger_is_better,
+    })
+}
+
+/// Reads `JOB:N`.
+///
+/// # Errors
+/// The text has another form.
+pub fn read_resume_source(text: &str) -> Result<ResumeSource, String> {
+    let (job, ordinal) = text.split_once(':').ok_or("write JOB:N, such as 1f0c…:3")?;
+    let job = job.parse().map_err(|error| format!("{error}"))?;
+    let ordinal = ordinal
+        .parse()
+        .map_err(|_| "N is the number of a checkpoint".to_owned())?;
+    Ok(ResumeSource { job, ordinal })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_option_asks_for_checkpoints_and_none_for_none() {
+        assert_eq!(CheckpointOptions::default().terms(), None);
+        let every = CheckpointOptions {
+            every: Some(2),
+            ..CheckpointOptions::default()
+        };
+        let expected = CheckpointTerms {
+            every: 2,
+            ..CheckpointTerms::default()
+        };
+        assert_eq!(every.terms(), Some(expected));
+    }
+
+    #[test]
+    fn metrics_and_sources_are_read() {
+        assert!(read_best_metric("accuracy=max").unwrap().larger_is_better);
+        assert!(!read_best_metric("loss").unwrap().larger_is_better);
+        for wrong in ["loss=best", "a b", ""] {
+            read_best_metric(wrong).unwrap_err();
+        }
+        let source = read_resume_source("11111111-2222-4333-8444-555555555555:3").unwrap();
+        assert_eq!(source.ordinal, 3);
+        for wrong in ["", "3", "11111111-2222-4333-8444-555555555555:x", "x:3"] {
+            read_resume_source(wrong).unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `muster job checkpoints`: the checkpoints of a job that are kept, and one of them on this machine.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow};
+use muster_checkpoint_transfer::{BlockClient, RestoreReader, restore};
+use muster_checkpoints::TreeLimits;
+use muster_client::HttpClient;
+use muster_process::SharedClock;
+use muster_protocol::rest::JobCheckpointsView;
+use muster_terminal::{checkpoint_text, print};
+
+use crate::cli::user::JobCheckpoints;
+use crate::facilitator_access::{self, client_failure};
+use crate::failure::Result;
+
+pub(super) async fn checkpoints(args: JobCheckpoints, clock: SharedClock) -> Result<ExitCode> {
+    let client = facilitator_access::resolve(&args.door)?
+        .connect(clock.clone())
+        .await?;
+    let view = client.job_checkpoints(args.id).await.map_err(client_failure)?;
+    if let Some(ordinal) = args.get {
+        return fetch(&args, ordinal, &view, client.http(), clock).await;
+    }
+    if args.json {
+        print::line(format_args!(
+            "{}",
+            serde_json::to_string_pretty(&view.checkpoints)?
+        ));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if view.checkpoints.is_empty() {
+        let hint = "a job leaves checkpoints in the folder that `muster job run --checkpoint` names";
+        print::problem(format_args!("job {} keeps no checkpoints; {hint}", args.id));
+        return Ok(ExitCode::SUCCESS);
+    }
+    checkpoint_text::print_table(&view.checkpoints);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn fetch(
+    args: &JobCheckpoints,
+    ordinal: u32,
+    view: &JobCheckpointsView,
+    http: HttpClient,
+    clock: SharedClock,
+) -> Result<ExitCode> {
+    let found = view
+        .checkpoints
+        .iter()
+        .find(|checkpoint| checkpoint.ordinal == ordinal);
+    let found = found.ok_or_else(|| anyhow!("job {} keeps no checkpoint {ordinal}", args.id))?;
+    std::fs::create_dir_all(&args.save).with_context(|| format!("{} cannot be made", args.save.display()))?;
+    let base = view
+        .blocks
+        .parse()
+        .context("the facilitator's address of the checkpoint is not valid")?;
+    let blocks = BlockClient::new(http, base, clock)?;
+    let (reader, limits) = (RestoreReader::User(&found.name), TreeLimits::default());
+    let written = restore(&blocks, found.manifest, reader, &args.save, limits, 0).await?;
+    print::line(format_args!(
+        "{} ({} bytes)",
+        print::plain(&args.save.join(&written.name).display().to_string()),
+        written.bytes
+    ));
+    Ok(ExitCode::SUCCESS)
+}
