@@ -30,9 +30,9 @@ use crate::proof;
 const QUESTIONS: [&str; 4] = ["The tides", "A lighthouse", "Bread", "Old bridges"];
 const QUESTION_TOKENS: u32 = 24;
 /// How long verdicts may take: two buckets of the log, and two machines that score.
-const AUDIT_PATIENCE: Duration = Duration::from_secs(180);
-/// How long the machines may take to be gone after the verdicts.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(60);
+const AUDIT_PATIENCE: Duration = Duration::from_secs(450);
+/// How long the machines may take to be gone after the verdicts: one of them may have begun to score for the next audit.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(300);
 /// Epochs within which a weight has to change.
 const EPOCHS: u64 = 4;
 
@@ -278,12 +278,17 @@ async fn verdicts(
     Ok(replayed)
 }
 
-/// Waits until every machine that was provisioned is released. Returns both numbers.
+/// Waits until every machine that was provisioned for the verdicts is released. Returns how many were provisioned, and
+/// how many of those were released.
+///
+/// Audits go on meanwhile, so machines that are provisioned during the wait are left out.
 async fn machines(diary: &mut DemoSteps, setup: &Setup<'_>, audits: &AuditsPlan) -> Result<(usize, usize)> {
     let clock = diary.clock.clone();
     let deadline = clock.now().plus(RELEASE_PATIENCE);
+    let provisioned = calls(setup, "provision")?;
     loop {
-        let (provisioned, released) = (calls(setup, "provision")?, calls(setup, "released")?);
+        let mut released = calls(setup, "released")?;
+        released.retain(|machine| provisioned.contains(machine));
         if !provisioned.is_empty() && provisioned.iter().all(|machine| released.contains(machine)) {
             diary.step(format!(
                 "{} machines of the validator's own miner {} were provisioned, and all of them are released",
