@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_checkpoint_transfer::LastLook;
-use muster_checkpoints::resume::EXIT_SAVED;
 use muster_protocol::job::Fault;
 use muster_protocol::wire::WireError;
 use muster_protocol::wire::executor::{ExecutorUp, SessionClosed};
@@ -34,7 +33,7 @@ use crate::output_capture::OutputCapture;
 use crate::steps::streaming_mode;
 use muster_attempt_state::{
     Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
-    ProgramExit, StageLimits,
+    StageLimits,
 };
 
 /// One attempt in progress.
@@ -302,18 +301,14 @@ impl Driver {
             StepResult::Exited(exit) => {
                 self.steps.end_program();
                 if let Some(keeper) = self.stage.keeper() {
-                    self.steps.end_keeper(keeper.clone(), last_look(&exit));
+                    self.steps
+                        .end_keeper(keeper.clone(), LastLook::after_exit(exit.code));
                 }
                 Some(Event::Exited(exit))
             }
-            StepResult::CheckpointsKept => {
-                let AttemptStage::Placed(placed) = &mut self.stage else {
-                    return None;
-                };
-                placed.keeper = None;
-                placed.held_back.take()
-            }
+            StepResult::CheckpointsKept => self.end_keeping(),
             StepResult::DiskFull(limit) => Some(Event::DiskFull(limit)),
+            StepResult::Stalled(seconds) => Some(Event::Stalled(seconds)),
             StepResult::SessionOpened(open) => {
                 if let AttemptStage::Placed(placed) = &mut self.stage {
                     placed.session = SessionStage::Open(open);
@@ -354,6 +349,15 @@ impl Driver {
             }
             StepResult::Failed(failure) => Some(Event::Failed(failure)),
         }
+    }
+
+    /// No more checkpoints are taken. Returns the event that waited for that.
+    fn end_keeping(&mut self) -> Option<Event> {
+        let AttemptStage::Placed(placed) = &mut self.stage else {
+            return None;
+        };
+        placed.keeper = None;
+        placed.held_back.take()
     }
 
     /// The last event of a job, which waits until the last checkpoint of its program is kept. The machine's own clock
@@ -519,15 +523,5 @@ impl Driver {
     fn image_name(&self) -> Option<String> {
         let requested = self.request.as_ref().map(|job| job.docker_image.as_str());
         requested.or_else(|| self.stage.image_name()).map(str::to_owned)
-    }
-}
-
-/// The checkpoints that are taken of a program that has ended.
-const fn last_look(exit: &ProgramExit) -> LastLook {
-    match exit.code {
-        0 => LastLook::Nothing,
-        EXIT_SAVED => LastLook::Everything,
-        // It may have died while it wrote one.
-        _ => LastLook::Named,
     }
 }

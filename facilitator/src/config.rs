@@ -31,6 +31,8 @@ pub struct Config {
     pub store: String,
     /// The address at which users reach this facilitator, for links and signed URLs.
     pub public_url: Option<String>,
+    /// Whether the stages of every job are collected; else only of those whose users send a trace context.
+    pub trace_all: bool,
     /// Validators that are served also without a permit on the chain.
     pub validators: Vec<ValidatorKey>,
     /// The hotkeys that may log in; every hotkey if absent.
@@ -136,6 +138,7 @@ impl Default for Config {
             ready_file: None,
             store: "sqlite:facilitator.db".to_owned(),
             public_url: None,
+            trace_all: true,
             validators: Vec::new(),
             users: None,
             administrators: Vec::new(),

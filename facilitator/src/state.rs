@@ -307,6 +307,7 @@ impl Services<'_> {
             notifier,
             live_output,
             checkpoints: self.checkpoints,
+            trace_all: self.config.trace_all,
             clock: self.clock,
             tasks: self.tasks,
             unauthenticated: socket::count_unauthenticated(),

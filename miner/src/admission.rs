@@ -1,5 +1,7 @@
 //! Admission: whether the miner takes an attempt it is offered. A pure function of the offer and of what is leased.
 
+use std::time::Duration;
+
 use muster_protocol::{AttemptId, ExecutorClass, ImageId, JobRejectionReason, Manifest, ValidatorKey};
 
 use muster_validator_shares::shares::ValidatorShare;
@@ -15,6 +17,8 @@ pub struct AdmissionRequest {
     pub validator: ValidatorKey,
     /// Whether the job's image comes from an archive or with a login.
     pub private_image: bool,
+    /// The longest that the program may run, if it cannot go on elsewhere.
+    pub runs_unbroken: Option<Duration>,
 }
 
 /// The miner's record of an attempt, by its id.
@@ -54,6 +58,8 @@ pub struct AdmissionInputs<'a> {
     pub served: bool,
     /// The miner is about to stop.
     pub draining: bool,
+    /// The longest that an executor is lent to one program, if that is bounded.
+    pub lend: Option<Duration>,
     /// The validator's share of the executors.
     pub share: ValidatorShare,
     /// The image of a sealed session that is not on the whitelist that its validator has published.
@@ -126,24 +132,13 @@ pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> Admissio
             ),
         );
     }
-    let count = facts.manifest.count(offer.class);
-    if count == 0 {
-        let reason = JobRejectionReason::NoMinerForJob;
-        return decline(
-            reason,
-            format!("this miner has no executor of class {}", offer.class),
-        );
-    }
-    if offer.private_image && facts.takers == 0 {
-        let message = format!(
-            "no executor of class {} here knows private-images, which the job's image needs",
-            offer.class
-        );
+    if let Some(message) = find_misfit(offer, facts) {
         return decline(JobRejectionReason::NoMinerForJob, message);
     }
     if facts.draining {
         return decline(JobRejectionReason::Busy, "the miner is shutting down".to_owned());
     }
+    let count = facts.manifest.count(offer.class);
     if facts.leased >= count {
         let message = format!("all {count} executors of class {} are at work", offer.class);
         return decline(JobRejectionReason::Busy, message);
@@ -164,10 +159,30 @@ pub fn decide(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> Admissio
     }
 }
 
+/// The reason why no executor of this miner could ever take the job; `None` if one could.
+fn find_misfit(offer: &AdmissionRequest, facts: &AdmissionInputs<'_>) -> Option<String> {
+    let class = offer.class;
+    if facts.manifest.count(class) == 0 {
+        return Some(format!("this miner has no executor of class {class}"));
+    }
+    if offer.private_image && facts.takers == 0 {
+        return Some(format!(
+            "no executor of class {class} here knows private-images, which the job's image needs"
+        ));
+    }
+    let (lend, runs) = facts.lend.zip(offer.runs_unbroken)?;
+    (runs > lend).then(|| {
+        format!(
+            "this miner lends an executor to one program for {} s at most, and this one may run for {} s; a job with \
+             checkpoints goes on elsewhere",
+            lend.as_secs(),
+            runs.as_secs()
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use muster_protocol::Hotkey;
 
@@ -186,6 +201,8 @@ mod tests {
         known: AttemptHistory,
         served: bool,
         draining: bool,
+        lend: Option<Duration>,
+        runs_unbroken: Option<Duration>,
         share: ValidatorShare,
         unlisted: Option<ImageId>,
         unaffordable: Option<&'static str>,
@@ -203,6 +220,8 @@ mod tests {
             known: AttemptHistory::New,
             served: true,
             draining: false,
+            lend: None,
+            runs_unbroken: Some(Duration::from_secs(60)),
             share: ValidatorShare {
                 places: 2,
                 held: 1,
@@ -225,6 +244,7 @@ mod tests {
             known: case.known,
             served: case.served,
             draining: case.draining,
+            lend: case.lend,
             share: case.share,
             unlisted: case.unlisted,
             unaffordable: case.unaffordable,
@@ -236,6 +256,7 @@ mod tests {
             class: CLASS,
             validator: validator(1),
             private_image: case.private_image,
+            runs_unbroken: case.runs_unbroken,
         };
         decide(&offer, &facts)
     }
@@ -265,6 +286,19 @@ mod tests {
         assert_eq!(ask(|_| {}), AdmissionDecision::Accept);
         assert_eq!(reason(ask(|c| c.leased = 2)), JobRejectionReason::Busy);
         assert_eq!(reason(ask(|c| c.draining = true)), JobRejectionReason::Busy);
+    }
+
+    #[test]
+    fn a_program_that_may_outlast_the_lent_time_must_be_able_to_go_on_elsewhere() {
+        let lent = |lend, runs_unbroken: Option<u64>| {
+            ask(|case| {
+                case.lend = Some(Duration::from_secs(lend));
+                case.runs_unbroken = runs_unbroken.map(Duration::from_secs);
+            })
+        };
+        assert_eq!(lent(60, Some(60)), AdmissionDecision::Accept);
+        assert_eq!(reason(lent(60, Some(61))), JobRejectionReason::NoMinerForJob);
+        assert_eq!(lent(60, None), AdmissionDecision::Accept);
     }
 
     #[test]

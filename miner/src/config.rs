@@ -184,6 +184,9 @@ pub struct ExecutorConfig {
     /// How long a lease is kept for an executor whose connection is lost, in seconds. 0: it is lost with its
     /// connection.
     pub reattach_s: u64,
+    /// The longest that one program keeps an executor, in seconds: a job with checkpoints is asked to save and leaves,
+    /// another job that may take longer is declined. 0: as long as its job allows.
+    pub lend_s: u64,
     /// How far the clock of one may be off before its streaming sessions are not attested, in milliseconds.
     pub max_skew_ms: u64,
 }
@@ -397,6 +400,7 @@ impl Default for ExecutorConfig {
             startup_s: 30,
             prepare_s: 1200,
             reattach_s: 150,
+            lend_s: 0,
             max_skew_ms: 2000,
         }
     }
@@ -507,6 +511,10 @@ prepare_s = 1200
 # executor goes on with the job and comes back. Above the executors' orphan_s, below the validators' reattach_s. 0: the
 # job is lost with the connection.
 reattach_s = 150
+# The longest that one program keeps an executor, in seconds, so that this machine can be lent by the day. A job with
+# checkpoints may be longer: five minutes before the end its program is asked to save its state and to leave, and the job
+# goes on elsewhere. Another job that may take longer is declined. 0: as long as its job allows.
+lend_s = 0
 # How far an executor's clock may be off before the miner no longer attests its streaming sessions, milliseconds.
 max_skew_ms = 2000
 

@@ -462,6 +462,7 @@ fn rules(config: &Config) -> LeaseRules {
             margin: MARGIN,
             skew: Duration::from_millis(config.executor.max_skew_ms),
             reattach: Duration::from_secs(config.executor.reattach_s),
+            lend: Some(Duration::from_secs(config.executor.lend_s)).filter(|lend| !lend.is_zero()),
         },
         memory: Duration::from_secs(config.retention.results_s),
         fetch: FetchRules {

@@ -1,5 +1,5 @@
 //! Images that tests make of what lies on this machine: one of nothing but a shell, for jobs that tests write down as
-//! scripts, and one of an engine that nobody here wrote.
+//! scripts, one of an engine that nobody here wrote, and one of what people train with.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -82,17 +82,46 @@ pub async fn llama_image_of(interpreter: &Path, image: &LlamaImage<'_>) -> Resul
     let converted = run(convert.arg(&weights).arg(image.kind))?;
     ensure!(converted.code == Some(0), "{converted:?}");
     let mut list = Command::new(interpreter);
-    let listed = run(list
-        .arg(root.join("tests/python/llama_cpp_image.py"))
-        .arg(&weights))?;
+    list.arg(root.join("tests/python/llama_cpp_image.py"))
+        .arg(&weights);
+    load(&mut list, image.tag).await
+}
+
+/// Loads the image that this script lists.
+async fn load(list: &mut Command, tag: &str) -> Result<ImageId> {
+    let listed = run(list)?;
     ensure!(listed.code == Some(0), "{listed:?}");
     let recipe: Recipe = serde_json::from_str(&listed.stdout)?;
-    let archive = ImageArchive::new(&recipe.content(image.tag)?)?;
+    let archive = ImageArchive::new(&recipe.content(tag)?)?;
     ContainerEngine::connect("").await?.load(archive.bytes).await?;
     Ok(archive.id)
 }
 
-/// The output of `tests/python/llama_cpp_image.py`.
+/// The name of the image that [`training_image`] loads.
+pub const TRAINING_IMAGE: &str = "muster/train-test:1";
+
+/// Puts PyTorch with Hugging Face's Trainer and Lightning, as this Python has them, and the scripts of `images/train`
+/// into an image, loads that into this machine's engine as [`TRAINING_IMAGE`], and returns its id. A job's arguments
+/// are a script's path below `/train` and the script's own arguments.
+///
+/// # Errors
+/// There is no engine, or the Python lacks a package.
+pub async fn training_image(interpreter: &Path) -> Result<ImageId> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("no checkout")?;
+    let environment = interpreter
+        .parent()
+        .and_then(Path::parent)
+        .context("an interpreter outside of an environment")?;
+    let mut list = Command::new("python3");
+    list.arg(root.join("images/train/training_image.py"))
+        .arg(environment)
+        .arg(root);
+    load(&mut list, TRAINING_IMAGE).await
+}
+
+/// The output of `tests/python/llama_cpp_image.py` and of `images/train/training_image.py`.
 #[derive(Deserialize)]
 struct Recipe {
     /// Where each file goes, and where it is.

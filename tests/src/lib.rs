@@ -17,11 +17,14 @@ pub use cluster::Cluster;
 pub use devchain::RunningChain;
 pub use dockerd::Dockerd;
 pub use evm::RunningEvm;
-pub use image::{BUSYBOX, IMAGES_OF_TESTS, LlamaImage, llama_image, llama_image_of, shell_image};
+pub use image::{
+    BUSYBOX, IMAGES_OF_TESTS, LlamaImage, TRAINING_IMAGE, llama_image, llama_image_of, shell_image,
+    training_image,
+};
 pub use muster_test_ports::free_address;
 pub use parts::{Absences, Keys, Layout, Parts, Role, SpareMiner};
 pub use process::{Output, muster, run, run_with_input, wait_for};
 pub use registry::{HeldDoor, PublishedImage, REGISTRY_PASSWORD, REGISTRY_USER, Registry, SlowDoor};
 pub use relay::{Relay, Weather};
 pub use subnet::{RunningSubnet, program_from_env, python};
-pub use user::User;
+pub use user::{User, add_terms};

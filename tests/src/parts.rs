@@ -244,6 +244,9 @@ impl Parts {
             .arg(role.command())
             .arg("--config")
             .arg(self.config_file(role))
+            // For a bucket of a test.
+            .env("AWS_ACCESS_KEY_ID", "a")
+            .env("AWS_SECRET_ACCESS_KEY", "b")
             // The lifeline: whoever runs the test may be killed.
             .arg("--lifeline")
             .stdin(Stdio::piped())

@@ -6,9 +6,22 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use muster_account_api::{ApiKey, LoginNonce, LoginRequest, Token};
 use muster_identity::Keypair;
-use muster_protocol::rest::{CreateJob, JobCheckpointsView, headers};
+use muster_protocol::job::JobTerms;
+use muster_protocol::rest::{CreateJob, JobCheckpointsView, JobMetricsView, headers};
+use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{JobId, Timestamp};
 use serde_json::{Value, json};
+
+/// Adds terms to a job, signed by this key, as it is submitted at `now`.
+pub fn add_terms(job: &mut CreateJob, key: &Keypair, terms: JobTerms, now: Timestamp) {
+    let digest = job.signed_fields().digest(now.micros().saturating_mul(1_000));
+    let signature = muster_identity::sign_terms(key, &terms, &digest);
+    job.muster = Some(Box::new(JobExtension {
+        signature: Some(signature),
+        terms: Some(terms),
+        ..JobExtension::default()
+    }));
+}
 
 /// Logged in where it must be.
 #[derive(Debug)]
@@ -115,6 +128,16 @@ impl User {
     /// The facilitator does not answer.
     pub async fn checkpoints(&self, job: JobId) -> Result<JobCheckpointsView> {
         let url = format!("{}/api/v1/jobs/{job}/checkpoints/", self.base);
+        let asked = self.http.get(url).bearer_auth(&self.token);
+        Ok(asked.send().await?.error_for_status()?.json().await?)
+    }
+
+    /// The metrics of a job.
+    ///
+    /// # Errors
+    /// The facilitator does not answer, or does not know the job.
+    pub async fn metrics(&self, job: JobId) -> Result<JobMetricsView> {
+        let url = format!("{}/api/v1/jobs/{job}/metrics/", self.base);
         let asked = self.http.get(url).bearer_auth(&self.token);
         Ok(asked.send().await?.error_for_status()?.json().await?)
     }

@@ -134,6 +134,7 @@ impl Driver {
                 | StepResult::ImageMissing(..)
                 | StepResult::SessionOpened(_)
                 | StepResult::DiskFull(_)
+                | StepResult::Stalled(_)
                 | StepResult::CheckpointsKept
                 | StepResult::Nothing
                 | StepResult::Collected(_)

@@ -56,6 +56,8 @@ pub(super) enum StepResult {
     Exited(ProgramExit),
     /// The job wrote more than this many bytes.
     DiskFull(u64),
+    /// The program made no progress for so many seconds.
+    Stalled(u32),
     /// The program answers, and its session is open.
     SessionOpened(Box<OpenSession>),
     /// The session is over; its signed close.
@@ -320,6 +322,18 @@ impl StepRunner {
             self.begin_until_called_off(async move {
                 keeping.await;
                 StepResult::CheckpointsKept
+            });
+        }
+        if let Some(seconds) = checkpoint_order(&job.request.job).and_then(|order| order.stall_s) {
+            let stalling = follower
+                .clone()
+                .wait_for_stall(Duration::from_secs(u64::from(seconds)));
+            let over = self.program_over.clone();
+            self.begin_until_called_off(async move {
+                match over.run_until_cancelled(stalling).await {
+                    Some(()) => StepResult::Stalled(seconds),
+                    None => StepResult::Nothing,
+                }
             });
         }
         // It ends with the program, after its last look.

@@ -267,6 +267,7 @@ fn a_folder_of_checkpoints_covers_no_other_mount_of_the_job() {
         metric: None,
         attempt: 1,
         halvings: 0,
+        stall_s: None,
         blocks: String::new(),
         resume: None,
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use muster_checkpoint_transfer::{
-    BlockClient, CheckpointKeeper, KeeperHandle, KeeperSetup, ReportedPlace, RestoreError, RestoreReader,
+    BlockClient, CheckpointKeeper, FollowedPlace, KeeperHandle, KeeperSetup, RestoreError, RestoreReader,
     restore,
 };
 use muster_checkpoints::TreeLimits;
@@ -12,7 +12,7 @@ use muster_containers::owned_folders::ClaimedFolder;
 use muster_job_data::Fetcher;
 use muster_job_metrics::ProgramFollower;
 use muster_process::error::Causes;
-use muster_protocol::job::{Fault, MetricName, MetricValue};
+use muster_protocol::job::Fault;
 use muster_protocol::wire::checkpoints::{CheckpointNotice, CheckpointOrder};
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{HordeFailureReason, JobStage};
@@ -24,22 +24,6 @@ use crate::miner_link::MinerOutlet;
 use crate::output_capture::OutputCapture;
 use crate::workspace::Workspace;
 use muster_attempt_state::AttemptFailure;
-
-/// The reports of a followed program, for the keeper of its checkpoints.
-struct FollowedPlace {
-    follower: ProgramFollower,
-    metric: Option<MetricName>,
-}
-
-impl ReportedPlace for FollowedPlace {
-    fn times_named(&self, child: &str) -> u32 {
-        self.follower.times_named(child)
-    }
-
-    fn place_of(&self, child: &str) -> (Option<u64>, Option<u64>, Option<MetricValue>) {
-        self.follower.place_of(child, self.metric.as_ref())
-    }
-}
 
 /// The blocks below a signed URL, reached by the rules for the addresses of jobs' data.
 async fn open_blocks(context: &AttemptContext, url: &str) -> Result<BlockClient, String> {
@@ -134,7 +118,9 @@ pub(crate) fn keep_checkpoints(
             (_, Ok(Err(error))) => return capture.note(&format!("checkpoints are not kept: {error}")),
             (_, Err(_)) => return,
         };
+        let followed = follower.clone();
         let announce = Arc::new(move |notice: CheckpointNotice| {
+            followed.note_checkpoint(notice.number.into());
             let miner = miner.clone();
             async move {
                 let message = FromMiner::MusterCheckpoint(Box::new(notice));

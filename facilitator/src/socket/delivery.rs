@@ -90,7 +90,7 @@ impl ValidatorSession {
         if !features.has(Feature::Terms) {
             request.muster = None;
         }
-        set_context(&mut request, features);
+        set_context(&mut request, features, self.services.trace_all);
         let size = encode(&request).len();
         let limit = self.max_frame();
         if size > limit {

@@ -45,6 +45,7 @@ pub(crate) struct SessionServices {
     pub(crate) notifier: Notifier,
     pub(crate) live_output: LiveOutput,
     pub(crate) checkpoints: Arc<CheckpointService>,
+    pub(crate) trace_all: bool,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
     /// Connections that have not authenticated.

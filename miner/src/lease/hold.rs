@@ -105,6 +105,10 @@ pub struct LeaseSnapshot {
     pub volume_offered: bool,
     /// The most that the job may take once it was handed over, in milliseconds.
     pub job_ms: u64,
+    /// For how long the program may run here, in milliseconds, if that is bounded. It counts anew from the return to
+    /// another process of this miner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lend_ms: Option<u64>,
     /// The trace that the lease belongs to; `None` if its validator gave none, or an earlier version stored it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traced: Option<TracedLease>,

@@ -6,21 +6,24 @@ mod sealing;
 
 use std::time::Duration;
 
-use muster_protocol::job::ImageFetchFailure;
+use muster_protocol::job::{Fault, ImageFetchFailure, LEASE_OVER, RESUME_KEY};
+use muster_protocol::wire::checkpoints::DrainJob;
 use muster_protocol::wire::executor::{EndStored, OneTimeSecret};
 use muster_protocol::wire::miner::{
-    AttemptNotice, FromMiner, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails, ToMiner,
+    AttemptNotice, FromMiner, HordeFailed, InitialJobRequest, JobRequest, MachineSpecs, StreamingDetails,
+    ToMiner,
 };
 use muster_protocol::wire::muster::CancelJob;
 use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, HordeFailureReason, ParticipantType, Timestamp, ValidatorKey,
 };
+use serde_json::json;
 
 use super::hold::Hold;
 use super::trace::{LeaseTrace, add_trace};
 use super::{
-    Effect, Event, ExecutorReport, Fence, FetchStage, LeaseEnding, LeaseRefusal, LeaseStage, LeaseState,
-    LeaseTimeouts, horde_failed,
+    DRAIN_LEAD, Effect, Event, ExecutorReport, Fence, FetchStage, LeaseEnding, LeaseRefusal, LeaseStage,
+    LeaseState, LeaseTimeouts, horde_failed,
 };
 
 /// The processes that may take the place of one that ended, for one lease. A machine that kills them all is not fit.
@@ -70,6 +73,10 @@ pub struct Lease {
     closed_told: bool,
     volume_offered: bool,
     job_time: Duration,
+    /// For how long its program may run here, if that is bounded and the program can go on elsewhere.
+    lend: Option<Duration>,
+    /// When its program is asked to save its state and to leave; `None` if it never is, or was asked.
+    drain_at: Option<Timestamp>,
     specs_told: bool,
     /// The times of its stages; `None` if its validator does not want them.
     trace: Option<LeaseTrace>,
@@ -119,7 +126,9 @@ impl Lease {
             streaming: offer.streaming_details.clone(),
             closed_told: false,
             volume_offered: offer.volume.is_some(),
-            job_time: job_time(&offer).saturating_add(patience.margin),
+            job_time: patience.job_limit(&offer).saturating_add(patience.margin),
+            lend: patience.lend_of(&offer),
+            drain_at: None,
             specs_told: false,
             trace,
             history: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
@@ -204,8 +213,10 @@ impl Lease {
 
     /// When a [`Event::Tick`] is due.
     pub fn deadline(&self) -> Timestamp {
-        self.away_until()
-            .map_or(self.deadline, |until| until.min(self.deadline))
+        let own = self
+            .drain_at
+            .map_or(self.deadline, |drain| drain.min(self.deadline));
+        self.away_until().map_or(own, |until| until.min(own))
     }
 
     /// When the lease is lost because its executor is away; `None` while the executor is connected.
@@ -308,6 +319,9 @@ impl Lease {
                 let from = [LeaseStage::Fetching];
                 let effects = self.advance(&from, LeaseStage::Executing, message, "volumes in place")?;
                 self.job = None;
+                if !effects.is_empty() {
+                    self.drain_at = self.lend.map(|lend| now.plus(lend.saturating_sub(lead_of(lend))));
+                }
                 Ok(effects)
             }
             ExecutorReport::StreamingReady(ready) => {
@@ -454,8 +468,14 @@ impl Lease {
             );
             return self.lose(HordeFailureReason::ExecutorDisconnected, text);
         }
+        if self.drain_at.is_some_and(|drain| drain <= now) {
+            return Ok(self.ask_to_leave());
+        }
         if now < self.deadline {
             return Ok(vec![]);
+        }
+        if let (LeaseState::Running(LeaseStage::Executing), Some(lend)) = (self.state, self.lend) {
+            return Ok(self.end_lending(lend));
         }
         let (reason, text) = match self.state {
             LeaseState::WaitingForExecutor => (
@@ -503,6 +523,40 @@ impl Lease {
             LeaseState::Ended(_) => return Ok(vec![]),
         };
         self.lose(reason, text.to_owned())
+    }
+
+    /// The time for which the executor is lent is almost over: its program is to save its state and to leave.
+    fn ask_to_leave(&mut self) -> Vec<Effect> {
+        self.drain_at = None;
+        if self.state != LeaseState::Running(LeaseStage::Executing) {
+            return vec![];
+        }
+        let drain = DrainJob {
+            job_uuid: self.attempt(),
+            lead_s: self.lend.map_or(0, |lend| lead_of(lend).as_secs()),
+        };
+        vec![Effect::Order(Box::new(ToMiner::MusterDrain(drain)))]
+    }
+
+    /// The program did not leave although it was asked to.
+    fn end_lending(&mut self, lend: Duration) -> Vec<Effect> {
+        let text = format!(
+            "this miner lends an executor for {} s at most, and the program did not save its state and leave before; the \
+             job goes on elsewhere from its last checkpoint",
+            lend.as_secs()
+        );
+        let order = self.cancel_order(text.clone());
+        let failure = HordeFailed {
+            job_uuid: self.attempt(),
+            reported_by: ParticipantType::Miner,
+            message: text,
+            reason: HordeFailureReason::ExecutionTimedOut,
+            context: Some(json!({ "fault": Fault::User, RESUME_KEY: LEASE_OVER })),
+        };
+        let mut effects = self.end(LeaseEnding::HordeFailed, FromMiner::V0HordeFailedRequest(failure));
+        let before_stop = effects.len().saturating_sub(1);
+        effects.insert(before_stop, order);
+        effects
     }
 
     /// One stage further, from any of `from`. A report of a stage that is passed is a repetition.
@@ -620,6 +674,22 @@ impl Lease {
             state: self.state.name(),
         }
     }
+}
+
+/// How long before the end of the lent time a program is asked to leave.
+fn lead_of(lend: Duration) -> Duration {
+    DRAIN_LEAD.min(lend / 2)
+}
+
+/// The longest that a program may run which cannot go on elsewhere; `None` for one that can, and for a session.
+pub fn runs_unbroken(offer: &InitialJobRequest) -> Option<Duration> {
+    let is_resumable = offer.muster.as_ref().is_some_and(|terms| terms.resumable);
+    let is_session = offer.streaming_details.is_some();
+    if is_resumable || is_session {
+        return None;
+    }
+    let execution = offer.executor_timing.map(|timing| timing.execution_time_limit);
+    Some(execution.map_or_else(|| job_time(offer), Duration::from_secs))
 }
 
 /// The most a job may take, by its own times.

@@ -24,7 +24,7 @@ use muster_protocol::{
 use muster_response_proof::{Attestation, HashScheme, Price};
 
 pub use hold::{Fence, LeaseSnapshot, ReturningExecutor};
-pub use machine::{Lease, has_private_image, job_time};
+pub use machine::{Lease, has_private_image, job_time, runs_unbroken};
 pub use trace::TracedLease;
 pub(crate) use trace::read_trace;
 
@@ -45,7 +45,12 @@ pub struct LeaseTimeouts {
     pub skew: Duration,
     /// For an executor to come back after its connection was lost. Zero: the lease is lost with the connection.
     pub reattach: Duration,
+    /// For a program that can go on elsewhere, from its begin; `None` if it may take as long as its job allows.
+    pub lend: Option<Duration>,
 }
+
+/// The time that a program has for saving its state before its executor leaves.
+pub const DRAIN_LEAD: Duration = Duration::from_secs(300);
 
 /// The stage of a running job, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -235,8 +240,26 @@ impl LeaseTimeouts {
     pub fn longest_of_offer(&self, offer: &InitialJobRequest) -> Duration {
         let terms = offer.muster.as_deref();
         let image = terms.and_then(|terms| terms.image_time_limit);
-        let job = job_time(offer).saturating_add(self.margin);
+        let job = self.job_limit(offer).saturating_add(self.margin);
         self.longest_lease(offer.executor_class, image.map(Duration::from_secs), job)
+    }
+
+    /// The most that the job of this offer may take here: by its own times, or by the time for which an executor is
+    /// lent to a job that can go on elsewhere.
+    pub fn job_limit(&self, offer: &InitialJobRequest) -> Duration {
+        let own = job_time(offer);
+        let Some((lend, timing)) = self.lend_of(offer).zip(offer.executor_timing) else {
+            return own;
+        };
+        let execution = Duration::from_secs(timing.execution_time_limit);
+        own.saturating_sub(execution.saturating_sub(lend))
+    }
+
+    /// For how long an executor is lent to the program of this offer, if that is bounded and the program can go on
+    /// elsewhere.
+    pub fn lend_of(&self, offer: &InitialJobRequest) -> Option<Duration> {
+        let is_resumable = offer.muster.as_ref().is_some_and(|terms| terms.resumable);
+        self.lend.filter(|_| is_resumable)
     }
 }
 

@@ -6,7 +6,8 @@ use uuid::Uuid;
 use super::*;
 use crate::testing::{job, offer, validator_pair};
 use muster_protocol::wire::executor::SessionSealed;
-use muster_protocol::wire::miner::{InitialJobRequest, SealTerms, StreamingDetails};
+use muster_protocol::wire::miner::{ExecutorTiming, InitialJobRequest, SealTerms, StreamingDetails};
+use muster_protocol::wire::muster::OfferExtension;
 use muster_protocol::{Digest, ExecutorToken, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, HashScheme, Price, SessionId, Text};
 
@@ -18,6 +19,7 @@ const PATIENCE: LeaseTimeouts = LeaseTimeouts {
     margin: Duration::from_secs(60),
     skew: Duration::from_secs(2),
     reattach: Duration::from_secs(150),
+    lend: None,
 };
 
 fn start() -> Timestamp {
@@ -40,6 +42,10 @@ fn lease(streaming: bool) -> Lease {
 }
 
 fn lease_of(change: impl FnOnce(&mut InitialJobRequest)) -> Lease {
+    lease_with(PATIENCE, change)
+}
+
+fn lease_with(patience: LeaseTimeouts, change: impl FnOnce(&mut InitialJobRequest)) -> Lease {
     let mut offer = offer(attempt());
     change(&mut offer);
     let token = ExecutorToken::new(attempt(), Uuid::from_u128(8));
@@ -47,7 +53,7 @@ fn lease_of(change: impl FnOnce(&mut InitialJobRequest)) -> Lease {
         ValidatorKey(validator_pair().hotkey()),
         Box::new(offer),
         token,
-        PATIENCE,
+        patience,
         start(),
     )
 }
@@ -217,6 +223,68 @@ fn each_silence_has_its_name() {
     assert_eq!(name(events.clone()), HordeFailureReason::ExecutionTimedOut);
     events.push(Event::Said(ExecutorReport::ExecutionDone));
     assert_eq!(name(events), HordeFailureReason::FinalResponseTimedOut);
+}
+
+/// An executor that is lent for 100 s at most, to a job that may take days.
+fn lent_lease(is_resumable: bool) -> Lease {
+    let patience = LeaseTimeouts {
+        lend: Some(Duration::from_secs(100)),
+        ..PATIENCE
+    };
+    let mut lease = lease_with(patience, |offer| {
+        offer.executor_timing = Some(ExecutorTiming {
+            allowed_leeway: 0,
+            download_time_limit: 10,
+            execution_time_limit: 864_000,
+            upload_time_limit: 20,
+            streaming_start_time_limit: 0,
+        });
+        offer.muster = Some(Box::new(OfferExtension {
+            resumable: is_resumable,
+            ..OfferExtension::default()
+        }));
+    });
+    for event in [dialled(), Event::Said(ExecutorReport::Ready), payload()] {
+        lease.apply(event, start()).unwrap();
+    }
+    lease
+        .apply(Event::Said(ExecutorReport::VolumesReady), start())
+        .unwrap();
+    lease
+}
+
+#[test]
+fn a_program_that_can_go_on_elsewhere_is_asked_to_leave_when_the_lent_time_is_almost_over() {
+    let mut lease = lent_lease(true);
+    assert!(lease.longest() < Duration::from_secs(10_000), "not ten days");
+    assert_eq!(lease.deadline(), start().plus(Duration::from_secs(50)));
+    let asked = lease.apply(Event::Tick, lease.deadline()).unwrap();
+    let [Effect::Order(order)] = asked.as_slice() else {
+        panic!("{asked:?}")
+    };
+    assert!(
+        matches!(&**order, ToMiner::MusterDrain(drain) if drain.lead_s == 50),
+        "{order:?}"
+    );
+    // It is asked once. A program that does not leave ends with its lease, and nobody is blamed for its length.
+    let end = lease.deadline();
+    assert_eq!(
+        end,
+        start()
+            .plus(Duration::from_secs(10 + 100 + 20))
+            .plus(PATIENCE.margin)
+    );
+    let effects = lease.apply(Event::Tick, end).unwrap();
+    assert_eq!(effects.last(), Some(&Effect::StopExecutor));
+    let Some(FromMiner::V0HordeFailedRequest(failure)) = lease.history().last() else {
+        panic!()
+    };
+    let context = failure.context.as_ref().unwrap();
+    assert_eq!(
+        (&context["fault"], &context["resume"]),
+        (&"user".into(), &"lease_over".into())
+    );
+    assert_eq!(lent_lease(false).deadline().since(start()).as_secs() / 864_000, 1);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use muster_protocol::{
 };
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
-use crate::lease::{self, FetchStage, Lease, LeaseRefusal, LeaseState, LeaseTimeouts};
+use crate::lease::{self, DRAIN_LEAD, FetchStage, Lease, LeaseRefusal, LeaseState, LeaseTimeouts};
 use muster_validator_shares::shares::{ShareRules, WaitingValidators};
 use muster_validator_shares::unpaid::{UnpaidRules, UnpaidTime};
 
@@ -56,9 +56,6 @@ pub struct LeaseRules {
     /// The bounds on unpaid leases.
     pub unpaid: UnpaidRules,
 }
-
-/// The time that the jobs of a miner that is emptied have to save their state and to leave.
-const DRAIN_LEAD: Duration = Duration::from_secs(300);
 
 /// A lease that has not ended, with its audience.
 #[derive(Debug)]

@@ -40,6 +40,7 @@ fn rules() -> LeaseRules {
             margin: Duration::from_secs(60),
             skew: Duration::from_secs(2),
             reattach: Duration::ZERO,
+            lend: None,
         },
         memory: Duration::from_secs(24 * 3600),
         fetch: FetchRules {

@@ -85,9 +85,11 @@ impl LeaseTable {
             class: request.executor_class,
             validator,
             private_image: has_private_image(&request),
+            runs_unbroken: lease::runs_unbroken(&request),
         };
         let (manifest, private) = (self.manifest(), self.private_manifest());
-        let share = self.share_for(&offer, &manifest, &stakes, lease::job_time(&request), now);
+        let lasts = self.rules.patience.job_limit(&request);
+        let share = self.share_for(&offer, &manifest, &stakes, lasts, now);
         let facts = AdmissionInputs {
             manifest: &manifest,
             leased: self.count_leases(offer.class),
@@ -96,6 +98,7 @@ impl LeaseTable {
             known: self.recall(attempt),
             served,
             draining: self.draining,
+            lend: self.rules.patience.lend,
             share,
             unlisted,
             unaffordable: unaffordable.as_deref(),

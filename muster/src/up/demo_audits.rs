@@ -31,7 +31,8 @@ const QUESTIONS: [&str; 4] = ["The tides", "A lighthouse", "Bread", "Old bridges
 const QUESTION_TOKENS: u32 = 24;
 /// How long verdicts may take: two buckets of the log, and two machines that score.
 const AUDIT_PATIENCE: Duration = Duration::from_secs(450);
-/// How long the machines may take to be gone after the verdicts: one of them may have begun to score for the next audit.
+/// How long the machines may take to be gone after the verdicts: one of them may have begun to score for the next
+/// audit.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(300);
 /// Epochs within which a weight has to change.
 const EPOCHS: u64 = 4;

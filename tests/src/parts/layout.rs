@@ -30,6 +30,11 @@ pub struct Layout {
     pub facilitator_through: Option<SocketAddr>,
     /// The facilitator's own port; a free one if it is not set.
     pub facilitator_port: Option<SocketAddr>,
+    /// The facilitator's URL in what it signs; its own address if it is not set.
+    pub public_url: Option<String>,
+    /// The object store of the facilitator, with the credentials `a` and `b` if it is a bucket; a folder of its own if
+    /// it is not set.
+    pub files: Option<String>,
     /// An executor does not start before this file is there.
     pub gate: Option<PathBuf>,
     /// The engine of the executors; the machine's if it is not set.
@@ -43,6 +48,8 @@ pub struct Layout {
     pub miner_answer_s: Option<u64>,
     /// How long each party waits for one that is away; the defaults if it is not set.
     pub absences: Option<Absences>,
+    /// The longest that a program keeps an executor of a miner, in seconds; as long as its job allows if it is not set.
+    pub lend_s: Option<u64>,
     /// Validators that the miner serves although they are in no metagraph.
     pub validators: Vec<String>,
 }
@@ -95,9 +102,9 @@ impl Parts {
         });
         let more = match role {
             Role::Facilitator => json!({
-                "public_url": format!("http://{}", self.address(role)),
+                "public_url": layout.public_url.clone().unwrap_or(format!("http://{}", self.address(role))),
                 "chain": {"url": self.chain.url(), "netuid": 1, "refresh_s": 2},
-                "files": {"store": format!("file:{}", self.folder.path().join("files").display())},
+                "files": {"store": layout.files.clone().unwrap_or(format!("file:{}", self.folder.path().join("files").display()))},
                 // A test may fill the queue of its validator.
                 "limits": {"open_jobs": 10_000},
             }),
@@ -155,6 +162,9 @@ impl Parts {
         });
         if let Some(absences) = layout.absences {
             extend(&mut provisioned, json!({"reattach_s": absences.miner_s}));
+        }
+        if let Some(lend_s) = layout.lend_s {
+            extend(&mut provisioned, json!({"lend_s": lend_s}));
         }
         Ok(json!({
             "announce": announced.unwrap_or(self.address(role)),

@@ -71,6 +71,10 @@ pub(crate) enum Hold {
     InputHeld,
     /// Its program takes its time.
     ProgramBusy,
+    /// Its program has saved its state, and the blocks of that checkpoint are not taken.
+    CheckpointHeld,
+    /// Its program goes on after a checkpoint that is kept.
+    CheckpointKept,
     /// Its program answers its user.
     Serving,
     /// Its output has arrived and is not acknowledged.
@@ -86,7 +90,7 @@ pub(crate) fn holds(state: JobStatus) -> &'static [Hold] {
         // Also struck as accepted, behind the gate: the jobs that keep the executors in the cell of a queued job.
         JobStatus::Accepted => &[Hold::Fetching],
         JobStatus::ExecutorReady => &[Hold::InputHeld],
-        JobStatus::VolumesReady => &[Hold::ProgramBusy],
+        JobStatus::VolumesReady => &[Hold::ProgramBusy, Hold::CheckpointHeld, Hold::CheckpointKept],
         JobStatus::StreamingReady => &[Hold::Serving],
         JobStatus::ExecutionDone => &[Hold::OutputHeld],
         JobStatus::Completed => &[Hold::Over],
@@ -125,6 +129,8 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Hold::Fetching
             | Hold::InputHeld
             | Hold::ProgramBusy
+            | Hold::CheckpointHeld
+            | Hold::CheckpointKept
             | Hold::OutputHeld
             | Hold::Over,
         ) => WELL,
@@ -141,6 +147,8 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Hold::InputHeld
             | Hold::Over,
         ) => WELL,
+        // The job goes on from its checkpoint, or anew if none is kept.
+        (Strike::Kill(Party::Engine), Hold::CheckpointHeld | Hold::CheckpointKept) => WELL,
         (Strike::Kill(Party::Engine), Hold::ProgramBusy | Hold::Serving | Hold::OutputHeld) => EITHER,
         // Whether a miner outlasts it: it tries again for some seconds before it gives its leases up.
         (Strike::Kill(Party::Database), Hold::Over) => WELL,
@@ -152,6 +160,8 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Hold::Fetching
             | Hold::InputHeld
             | Hold::ProgramBusy
+            | Hold::CheckpointHeld
+            | Hold::CheckpointKept
             | Hold::Serving
             | Hold::OutputHeld,
         ) => EITHER,
@@ -165,6 +175,8 @@ pub(crate) fn allowed(strike: Strike, at: Hold) -> &'static [JobStatus] {
             | Hold::Fetching
             | Hold::InputHeld
             | Hold::ProgramBusy
+            | Hold::CheckpointHeld
+            | Hold::CheckpointKept
             | Hold::Serving
             | Hold::OutputHeld,
         ) => EITHER,

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use muster_process::certificate::make_self_signed;
 use muster_process::{Clock as _, SystemClock};
+use muster_protocol::job::{CheckpointTerms, JobTerms};
 use muster_protocol::rest::CreateJob;
 use muster_protocol::{JobId, JobStatus};
 use muster_tests::{
     BUSYBOX, Cluster, Dockerd, HeldDoor, Layout, Parts, Registry, Relay, Role, SpareMiner, User, Weather,
-    free_address, run, shell_image, wait_for,
+    add_terms, free_address, run, shell_image, wait_for,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -27,6 +28,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 const LATE: Duration = Duration::from_millis(250);
 /// How long the program of a job takes that is struck while it runs, in seconds.
 const BUSY: u64 = 4;
+/// How long a program takes after it has saved its state, in seconds: until the strike, and a while.
+const SAVED: u64 = 10;
 /// Jobs that each miner runs at once.
 const EXECUTORS: u32 = 1;
 /// The miners, each of another owner.
@@ -40,6 +43,8 @@ pub(crate) enum Program {
     Short,
     /// Takes its time.
     Busy,
+    /// Saves its state, takes its time, and goes on from there if it is run again.
+    Saving,
     /// Answers its user, for as long.
     Serving,
 }
@@ -93,6 +98,7 @@ impl Column {
         };
         let runtime = Runtime::new().unwrap();
         muster_process::tls::install_provider();
+        let outside = runtime.block_on(Outside::start());
         let folder = tempfile::tempdir().unwrap();
         let gate = folder.path().join("gate");
         std::fs::write(&gate, "").unwrap();
@@ -105,6 +111,7 @@ impl Column {
             miner_announces: Some(relays[0].address()),
             executors_dial: Some(relays[0].address()),
             facilitator_port: Some(facilitator),
+            public_url: Some(outside.door_of_blocks(facilitator)),
             facilitator_through: Some(relays[1].address()),
             gate: Some(gate.clone()),
             engine: engine.as_ref().map(Dockerd::address),
@@ -125,7 +132,6 @@ impl Column {
         let user = runtime
             .block_on(User::login(parts.address(Role::Facilitator), key))
             .unwrap();
-        let outside = runtime.block_on(Outside::start());
         Self {
             strike,
             runtime,
@@ -149,6 +155,7 @@ impl Column {
         let name = format!("{state}-{at:?}");
         self.outside
             .begin(&name, at != Hold::InputHeld, at != Hold::OutputHeld);
+        self.outside.hold_blocks(at == Hold::CheckpointHeld);
         let (mut others, mut door) = (Vec::new(), None);
         let mut image = self.image.to_owned();
         match at {
@@ -161,6 +168,8 @@ impl Column {
             Hold::ExecutorGated
             | Hold::InputHeld
             | Hold::ProgramBusy
+            | Hold::CheckpointHeld
+            | Hold::CheckpointKept
             | Hold::Serving
             | Hold::OutputHeld
             | Hold::Over => {}
@@ -168,6 +177,7 @@ impl Column {
         let program = match at {
             Hold::ProgramBusy => Program::Busy,
             Hold::Serving => Program::Serving,
+            Hold::CheckpointHeld | Hold::CheckpointKept => Program::Saving,
             Hold::MinerStopped
             | Hold::Queued
             | Hold::ExecutorGated
@@ -195,6 +205,7 @@ impl Column {
         }
         std::fs::write(&self.gate, "").unwrap();
         self.outside.release(&name);
+        self.outside.hold_blocks(false);
         if let Some(door) = &door {
             door.release();
         }
@@ -279,6 +290,11 @@ impl Column {
         let does = match program {
             Program::Short => String::new(),
             Program::Busy => format!("{BUSYBOX} sleep {BUSY};"),
+            Program::Saving => format!(
+                "if [ -z \"$MUSTER_RESUME\" ]; then echo 1 > $MUSTER_CHECKPOINT_DIR/one.tmp; \
+                 {BUSYBOX} mv $MUSTER_CHECKPOINT_DIR/one.tmp $MUSTER_CHECKPOINT_DIR/one; \
+                 echo '{{\"step\":1,\"checkpoint\":\"one\"}}' >> $MUSTER_PROGRESS; fi; {BUSYBOX} sleep {SAVED};"
+            ),
             Program::Serving => format!(
                 "echo well > /tmp/health; {BUSYBOX} httpd -p 127.0.0.1:8000 -h /tmp; {BUSYBOX} sleep {BUSY};"
             ),
@@ -287,14 +303,14 @@ impl Column {
             "{BUSYBOX} cat /volume/input /proc/sys/kernel/random/uuid > /output/mark; {does} {BUSYBOX} cat /output/mark"
         );
         let client = (program == Program::Serving).then(|| json!({"public_key": self.certificate}));
-        let job: CreateJob = serde_json::from_value(json!({
+        let mut job: CreateJob = serde_json::from_value(json!({
             "target_validator_hotkey": self.parts.keys().validator.hotkey().to_string(),
             "executor_class": "always_on.test",
             "docker_image": image,
             "args": ["-c", script],
             "artifacts_dir": "/artifacts",
             "download_time_limit": 30,
-            "execution_time_limit": 20,
+            "execution_time_limit": 30,
             "streaming_start_time_limit": if client.is_some() { 20 } else { 0 },
             "streaming_details": client,
             "upload_time_limit": 20,
@@ -303,6 +319,13 @@ impl Column {
         }))
         .unwrap();
         let now = SystemClock::default().now();
+        if program == Program::Saving {
+            let terms = JobTerms {
+                checkpoints: Some(CheckpointTerms::default()),
+                ..JobTerms::default()
+            };
+            add_terms(&mut job, &self.parts.keys().user, terms, now);
+        }
         self.runtime.block_on(self.user.submit(&job, now)).unwrap()
     }
 
@@ -358,6 +381,20 @@ impl Column {
                 })
                 .unwrap();
             }
+            Hold::CheckpointHeld => {
+                wait_for("a checkpoint that is not taken", PATIENCE, || {
+                    Ok((outside.held_blocks() > 0).then_some(()))
+                })
+                .unwrap();
+            }
+            Hold::CheckpointKept => {
+                let (runtime, user) = (&self.runtime, &self.user);
+                wait_for("a checkpoint that is kept", PATIENCE, || {
+                    let asked = runtime.block_on(user.checkpoints(job));
+                    Ok(asked.is_ok_and(|view| !view.checkpoints.is_empty()).then_some(()))
+                })
+                .unwrap();
+            }
             Hold::MinerStopped | Hold::InputHeld | Hold::Serving | Hold::Over => {}
         }
     }
@@ -406,6 +443,8 @@ impl Column {
                     | Hold::Fetching
                     | Hold::InputHeld
                     | Hold::ProgramBusy
+                    | Hold::CheckpointHeld
+                    | Hold::CheckpointKept
                     | Hold::Serving
                     | Hold::OutputHeld => {
                         assert!(killed > 0, "there was no executor to kill");

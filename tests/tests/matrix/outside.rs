@@ -1,12 +1,17 @@
-//! The world outside of the subnet: inputs that come when they are let, and outputs that are counted.
+//! The world outside of the subnet: inputs that come when they are let, outputs that are counted, and a door before the
+//! facilitator's blocks of checkpoints.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use axum::Router;
-use axum::extract::{Path, State};
-use axum::routing::{get, put};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{any, get, put};
 use muster_process::Tasks;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -22,11 +27,26 @@ struct Cell {
 
 type Cells = Arc<Mutex<HashMap<String, Cell>>>;
 
+/// The most bytes of a request about blocks: one block and a little.
+const MAX_BLOCK_REQUEST: usize = 9 << 20;
+
+/// The door before the blocks of checkpoints.
+#[derive(Clone, Debug)]
+struct BlockDoor {
+    /// The facilitator, once it is known.
+    facilitator: Arc<OnceLock<SocketAddr>>,
+    open: watch::Sender<bool>,
+    /// Requests that have found the door closed since it was closed last.
+    held: Arc<AtomicUsize>,
+    http: reqwest::Client,
+}
+
 /// A server of files that runs until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Outside {
     address: SocketAddr,
     cells: Cells,
+    door: BlockDoor,
     tasks: Tasks,
 }
 
@@ -35,10 +55,20 @@ impl Outside {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let cells = Cells::default();
+        let door = BlockDoor {
+            facilitator: Arc::default(),
+            open: watch::Sender::new(true),
+            held: Arc::default(),
+            http: reqwest::Client::new(),
+        };
+        let blocks = Router::new()
+            .route("/blocks/{*rest}", any(pass))
+            .with_state(door.clone());
         let router = Router::new()
             .route("/input/{cell}", get(input))
             .route("/output/{cell}", put(output))
-            .with_state(Arc::clone(&cells));
+            .with_state(Arc::clone(&cells))
+            .merge(blocks);
         let tasks = Tasks::new();
         let stop = tasks.token();
         tasks.spawn("outside", async move {
@@ -50,8 +80,28 @@ impl Outside {
         Self {
             address,
             cells,
+            door,
             tasks,
         }
+    }
+
+    /// The URL of the door before the blocks of this facilitator.
+    pub(crate) fn door_of_blocks(&self, facilitator: SocketAddr) -> String {
+        self.door.facilitator.set(facilitator).unwrap();
+        format!("http://{}", self.address)
+    }
+
+    /// Holds back what comes to the door, or lets all of it through.
+    pub(crate) fn hold_blocks(&self, held: bool) {
+        if held {
+            self.door.held.store(0, Ordering::SeqCst);
+        }
+        self.door.open.send_replace(!held);
+    }
+
+    /// How many requests have found the door closed.
+    pub(crate) fn held_blocks(&self) -> usize {
+        self.door.held.load(Ordering::SeqCst)
     }
 
     pub(crate) fn url(&self, what: &str, cell: &str) -> String {
@@ -88,6 +138,31 @@ impl Drop for Outside {
 
 async fn let_through(mut gate: watch::Receiver<bool>) {
     let _ = gate.wait_for(|open| *open).await;
+}
+
+/// Passes a request about blocks on to the facilitator once the door is open.
+async fn pass(State(door): State<BlockDoor>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, MAX_BLOCK_REQUEST).await.unwrap_or_default();
+    let open = door.open.subscribe();
+    if !*open.borrow() {
+        door.held.fetch_add(1, Ordering::SeqCst);
+    }
+    let_through(open).await;
+    let url = format!("http://{}{}", door.facilitator.get().unwrap(), parts.uri);
+    let mut asked = door.http.request(parts.method, url).body(body);
+    if let Some(kind) = parts.headers.get("content-type") {
+        asked = asked.header("content-type", kind);
+    }
+    let answered = Response::builder();
+    // While the facilitator is away its proxy says so.
+    let answer = match asked.send().await {
+        Ok(answer) => answered
+            .status(answer.status())
+            .body(Body::from(answer.bytes().await.unwrap_or_default())),
+        Err(_) => answered.status(StatusCode::BAD_GATEWAY).body(Body::empty()),
+    };
+    answer.unwrap()
 }
 
 async fn input(State(cells): State<Cells>, Path(cell): Path<String>) -> &'static str {

@@ -102,6 +102,7 @@ impl Miner {
                 payload: Duration::from_secs(600),
                 margin: Duration::from_secs(60),
                 skew: Duration::from_secs(2),
+                lend: None,
                 reattach: if self.traits.reattaches {
                     REATTACH
                 } else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
-use muster_checkpoint_record::may_return;
+use muster_checkpoint_record::{may_return, since_progress};
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_job_queue::ExecutorLine;
 use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
@@ -184,7 +184,9 @@ pub(super) async fn assign(
     let is_own = state.is_own(request);
     // None that was asked before: a miner that was busy is asked again only after the job has waited. No
     // other miner stands in for the trusted one; the ledger remembers that it was busy.
-    let asked = earlier.iter().filter(|attempt| !may_return(attempt));
+    let asked = since_progress(earlier)
+        .iter()
+        .filter(|attempt| !may_return(attempt));
     let asked = asked.map(|attempt| attempt.miner);
     let asked = asked.filter(|_| is_own || !request.on_trusted_miner).collect();
     let pool = pool_of(drivers, request);
@@ -273,7 +275,9 @@ fn reserved_us(state: &ValidatorState, request: &JobRequest) -> u64 {
 /// The miners that have had their attempt at a job: all but those that only said that they were busy. The trusted miner
 /// may be asked again, because no other miner runs its jobs.
 fn tried_miners(line: ExecutorLine, earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
-    let real = earlier.iter().filter(|attempt| !attempt.was_declined_as_busy());
+    let real = since_progress(earlier)
+        .iter()
+        .filter(|attempt| !attempt.was_declined_as_busy());
     let real = real.filter(|attempt| !line.on_trusted_miner && !may_return(attempt));
     real.map(|attempt| attempt.miner).collect()
 }

@@ -598,10 +598,11 @@ impl JobDrivers {
             arrived: since,
             closed: now,
         };
-        let trace = trace_job(request.traceparent(), times, &attempts);
-        export_trace(job, &trace, &outcome);
+        let context = request.traceparent();
+        let trace = context.map(|context| trace_job(context, times, &attempts));
+        export_trace(job, trace.as_ref(), &outcome);
         let decisions = self.state.store.told_routes(job).await?;
-        let metadata = final_metadata(&outcome, &attempts, receipts, Some(trace), decisions);
+        let metadata = final_metadata(&outcome, &attempts, receipts, trace, decisions);
         self.state.store.close_job(job, &outcome, &metadata, now).await?;
         self.own_jobs.end(job, describe(&outcome));
         Ok(())

@@ -77,7 +77,7 @@ impl JobIntake {
     /// waits for it.
     pub(crate) async fn take(
         &self,
-        request: JobRequest,
+        mut request: JobRequest,
         frame: &str,
         acknowledged: BoxFuture<'static, ()>,
     ) -> Result<(), StoreError> {
@@ -92,6 +92,10 @@ impl JobIntake {
             Err(VerifyError::Terms { .. }) => SignatureCheck::WrongTerms,
             Err(_) => SignatureCheck::Wrong,
         };
+        if muster_span_export::is_on() {
+            // Also of a facilitator that knows no traces.
+            request.begin_trace();
+        }
         let (rules, own_key) = (state.config.user_rules(), state.keypair.hotkey());
         let seen = match decide_admission(&request, signature, PriorRequest::Never, &rules, own_key) {
             Admission::Admit if !self.can_open_credentials(&request) => {

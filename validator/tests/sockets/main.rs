@@ -52,6 +52,8 @@ mod own_prompts;
 #[cfg(test)]
 mod pay;
 #[cfg(test)]
+mod plain_miners;
+#[cfg(test)]
 mod queue;
 #[cfg(test)]
 mod reported_answers;

@@ -118,6 +118,7 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-collateral-view", "muster-routing", "the view applies routing's verdict"),
     arrow("muster-collateral-view", "muster-validator-store", "the book and the slashes lie in the validator's store"),
     arrow("muster-checkpoint-transfer", "muster-checkpoints", "it takes and lays out what the rules call whole"),
+    arrow("muster-checkpoint-transfer", "muster-job-metrics", "a program's reports name its checkpoints, and say how far it was"),
     arrow("muster-executor-config", "muster-attempt-state", "the configuration sets how long a job goes on without its miner"),
     arrow("muster-executor-config", "muster-containers", "the configuration has the limits and the images of containers"),
     arrow("muster-executor-config", "muster-job-data", "the configuration has the settings of downloads and uploads"),

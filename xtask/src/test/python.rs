@@ -1,5 +1,6 @@
 //! Python environments with programs nobody here wrote: the SDK of our users, the official chain client, a server of
-//! S3, the hub's client, OpenAI's client, llama.cpp, py-evm, OpenTelemetry's protocol and the driver of a browser.
+//! S3, the hub's client, OpenAI's client, llama.cpp, py-evm, OpenTelemetry's protocol, the driver of a browser, and
+//! PyTorch with two trainers.
 //!
 //! Made once with uv, then kept in the user's cache: they are versions, so they never change.
 
@@ -7,6 +8,9 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
+
+use anyhow::Context as _;
+use sha2::{Digest as _, Sha256};
 
 use super::{Run, process::quietly, report::Outcome};
 use crate::cache;
@@ -107,6 +111,58 @@ const CLIENTS: &[Client] = &[
     },
 ];
 
+/// PyTorch with Hugging Face's Trainer and Lightning, of which jobs that train are made.
+struct Trainers {
+    /// The names and versions, one in each line. They are installed without what they ask for: torch asks for two
+    /// gigabytes of CUDA's libraries.
+    requirements: &'static str,
+    /// Below the workspace: the script that makes torch do without those libraries.
+    finish: &'static str,
+    variable: &'static str,
+}
+
+const TRAINERS: Trainers = Trainers {
+    requirements: include_str!("../../../images/train/requirements.txt"),
+    finish: "images/train/torch_without_cuda.py",
+    variable: "MUSTER_TEST_TRAINING_PYTHON",
+};
+
+impl Trainers {
+    /// The interpreter of the environment, which is made if it is not there yet.
+    fn interpreter(&self, installer: &Path, workspace: &Path) -> anyhow::Result<PathBuf> {
+        let finish = workspace.join(self.finish);
+        let script = std::fs::read(&finish).with_context(|| format!("read {}", finish.display()))?;
+        let made_of = Sha256::new()
+            .chain_update(self.requirements)
+            .chain_update(script)
+            .finalize();
+        let digest = hex::encode(made_of.get(..8).unwrap_or_default());
+        let name = format!("training-{digest}-python-{}", python_version()?);
+        let environment = cache::make_once("python", &name, |folder| {
+            quietly(uv(installer, "venv").args(["--python", "python3"]).arg(folder))?;
+            let mut install = uv(installer, "pip");
+            install
+                .args(["install", "--no-deps", "--python"])
+                .arg(interpreter_in(folder));
+            quietly(install.args(self.requirements.lines()))?;
+            let site = quietly(
+                Command::new(interpreter_in(folder))
+                    .args(["-c", "import sysconfig; print(sysconfig.get_path('platlib'))"]),
+            )?;
+            quietly(Command::new("python3").arg(&finish).arg(site.trim())).map(drop)
+        })?;
+        Ok(interpreter_in(&environment))
+    }
+}
+
+/// The version of this machine's Python. An environment points at the interpreter that made it and breaks with it.
+fn python_version() -> anyhow::Result<String> {
+    let told = quietly(
+        Command::new("python3").args(["-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]),
+    )?;
+    Ok(told.trim().to_owned())
+}
+
 impl Client {
     /// The requirement as pip reads it, such as `compute-horde-sdk==0.0.18`.
     fn requirement(&self) -> String {
@@ -132,11 +188,7 @@ impl Client {
 
     /// The interpreter of its environment, which is made if it is not there yet.
     fn interpreter(&self, installer: &Path) -> anyhow::Result<PathBuf> {
-        // An environment points at the interpreter that made it and breaks with it.
-        let python = quietly(
-            Command::new("python3").args(["-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]),
-        )?;
-        let name = format!("{}-python-{}", self.name(), python.trim());
+        let name = format!("{}-python-{}", self.name(), python_version()?);
         let environment = cache::make_once("python", &name, |folder| {
             quietly(uv(installer, "venv").args(["--python", "python3"]).arg(folder))?;
             let python = interpreter_in(folder);
@@ -216,6 +268,21 @@ pub(super) fn prepare(run: &Run<'_>) -> (Interpreters, Outcome) {
             }
         }
     }
+    if !run.interrupt.requested() {
+        match TRAINERS.interpreter(&installer, run.workspace.root()) {
+            Ok(python) => {
+                run.console.say(format_args!(
+                    "Python: PyTorch, transformers, lightning ({})",
+                    TRAINERS.variable
+                ));
+                interpreters.push((TRAINERS.variable, python));
+            }
+            Err(error) => {
+                run.console.say(format_args!("PyTorch: {error:#}"));
+                missing.push("PyTorch".to_owned());
+            }
+        }
+    }
     (interpreters, Outcome::unless_missing(&missing))
 }
 
@@ -238,6 +305,7 @@ mod tests {
             .iter()
             .flat_map(|client| client.requirements.iter().chain(client.alone));
         assert!(all.all(|requirement| requirement.contains("==")));
+        assert!(TRAINERS.requirements.lines().all(|line| line.contains("==")));
         let names: Vec<_> = CLIENTS.iter().map(Client::name).collect();
         assert_eq!(names[0], "compute-horde-sdk-0.0.18");
         assert!(

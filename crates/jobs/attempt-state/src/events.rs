@@ -24,6 +24,8 @@ pub enum Event {
     Exited(ProgramExit),
     /// The job wrote more than this many bytes.
     DiskFull(u64),
+    /// The program made no progress for so many seconds, the longest that its job allows.
+    Stalled(u32),
     /// The program answers, and its session is open.
     SessionOpened,
     /// The session is over, and its close is signed.

@@ -1,6 +1,6 @@
 //! Failures of an attempt as they are reported: who is at fault, at which stage, and with which error page.
 
-use muster_protocol::job::{DAMAGED_CHECKPOINT, Fault, ImageFetchFailure, OUT_OF_MEMORY};
+use muster_protocol::job::{DAMAGED_CHECKPOINT, Fault, ImageFetchFailure, OUT_OF_MEMORY, STALLED};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage};
 
 use super::{ProgramExit, StopReason};
@@ -31,6 +31,8 @@ pub enum ResumeHint {
     OutOfMemory,
     /// The data that the attempt was to begin from is not what its manifest says.
     DamagedCheckpoint,
+    /// The program made no progress: another machine may do better.
+    Stalled,
 }
 
 impl ResumeHint {
@@ -39,6 +41,7 @@ impl ResumeHint {
         match self {
             Self::OutOfMemory => OUT_OF_MEMORY,
             Self::DamagedCheckpoint => DAMAGED_CHECKPOINT,
+            Self::Stalled => STALLED,
         }
     }
 }
@@ -183,6 +186,17 @@ impl AttemptFailure {
                 let message = format!("the job wrote more than {limit} bytes and was stopped");
                 let reason = JobFailureReason::NonzeroReturnCode;
                 Self::of_stopped(reason, JobStage::Execution, message, exit).with_code(ErrorCode::JobExitCode)
+            }
+            StopReason::Stalled(seconds) => {
+                let message = format!(
+                    "the program reported no progress for {seconds} s, the longest that its job allows, and was stopped"
+                );
+                let reason = JobFailureReason::Timeout;
+                Self {
+                    resume: Some(ResumeHint::Stalled),
+                    ..Self::of_stopped(reason, JobStage::Execution, message, exit)
+                }
+                .with_code(ErrorCode::JobTimeout)
             }
         }
     }

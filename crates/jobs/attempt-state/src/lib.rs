@@ -62,6 +62,8 @@ pub enum StopReason {
     TimedOut,
     /// The job wrote more than this many bytes.
     DiskFull(u64),
+    /// It made no progress for so many seconds.
+    Stalled(u32),
     /// Its health check did not succeed in time.
     NeverAnswered,
     /// Its session is over.
@@ -177,7 +179,8 @@ impl AttemptMachine {
             Event::VolumesReady => self.start_program(now),
             Event::SessionOpened => self.start_serving(now),
             Event::SessionClosed => self.end_session(now),
-            Event::DiskFull(limit) => self.stop_full_disk(limit, now),
+            Event::DiskFull(limit) => self.stop_running(StopReason::DiskFull(limit), now),
+            Event::Stalled(seconds) => self.stop_running(StopReason::Stalled(seconds), now),
             Event::Exited(exit) => self.handle_exit(&exit, now),
             Event::Collected => self.finish(),
         }
@@ -304,12 +307,13 @@ impl AttemptMachine {
         vec![]
     }
 
-    fn stop_full_disk(&mut self, limit: u64, now: Timestamp) -> Vec<Effect> {
+    /// Stops the program if it runs.
+    fn stop_running(&mut self, reason: StopReason, now: Timestamp) -> Vec<Effect> {
         match self.state {
             AttemptState::Running(_)
             | AttemptState::Starting(_)
             | AttemptState::Serving(_)
-            | AttemptState::Closing(_) => self.stop(StopReason::DiskFull(limit), now),
+            | AttemptState::Closing(_) => self.stop(reason, now),
             AttemptState::AwaitingOffer
             | AttemptState::PreparingImage(_)
             | AttemptState::AwaitingFetch(_)

@@ -226,6 +226,19 @@ fn a_job_that_fills_the_disk_is_stopped() {
 }
 
 #[test]
+fn a_program_without_progress_is_stopped_and_its_job_may_go_on() {
+    let mut attempt = running();
+    assert_eq!(attempt.apply(Event::Stalled(600), at(40)), [Effect::Stop]);
+    assert_eq!(attempt.apply(Event::Stalled(600), at(40)), []);
+    // It may have saved its state when it was stopped.
+    let effects = after_exit(attempt, exit(85), 41);
+    let failed = failure(&effects);
+    assert_eq!(job_reason(failed), (JobFailureReason::Timeout, Some(85)));
+    assert_eq!(failed.resume, Some(ResumeHint::Stalled));
+    assert!(failed.message.contains("600 s"));
+}
+
+#[test]
 fn every_wait_ends() {
     let mut attempt = new();
     assert_eq!(
@@ -373,6 +386,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(Event::VolumesReady),
         (-1_i64..256).prop_map(|code| Event::Exited(exit(code))),
         Just(Event::DiskFull(1)),
+        Just(Event::Stalled(1)),
         Just(Event::Collected),
         Just(Event::Tick),
         Just(Event::Failed(AttemptFailure::horde(

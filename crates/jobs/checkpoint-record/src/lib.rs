@@ -8,7 +8,8 @@ use muster_checkpoints::{
 };
 use muster_job_messages::pay::MeasuredWork;
 use muster_protocol::job::{
-    CheckpointTerms, DAMAGED_CHECKPOINT, Fault, KeptCheckpoint, OUT_OF_MEMORY, Outcome, RESUME_KEY,
+    CheckpointTerms, DAMAGED_CHECKPOINT, Fault, KeptCheckpoint, LEASE_OVER, OUT_OF_MEMORY, Outcome,
+    RESUME_KEY, STALLED,
 };
 use muster_protocol::wire::checkpoints::{
     CheckpointGrant, CheckpointNotice, CheckpointOrder, JobCheckpoints, ResumeOrder,
@@ -17,6 +18,10 @@ use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{AttemptId, JobFailureReason, JobId, Timestamp, TraceStage};
 use muster_store::StoreError;
 use muster_validator_store::{AttemptBeginning, Store, StoredAttempt, StoredCheckpoint};
+
+/// The exit code of a program that was killed by `KILL`. No program does that to itself: its machine's memory was
+/// short, its engine was stopped, or its operator did it.
+const KILLED: i64 = 137;
 
 /// The longest name of a checkpoint that is kept, in bytes.
 const MAX_NAME: usize = 255;
@@ -141,6 +146,7 @@ impl CheckpointRecord {
             metric: self.terms.best.as_ref().map(|best| best.name.clone()),
             attempt: attempt.ordinal,
             halvings: beginning.halvings,
+            stall_s: self.terms.stall_s,
             blocks: self.grant.blocks.clone(),
             resume: own.or_else(|| self.grant.resume.clone()),
         }
@@ -288,6 +294,13 @@ fn ran_secs(attempt: &StoredAttempt) -> u64 {
     ran.unwrap_or_default()
 }
 
+/// The attempts since a job last made progress: the last one that left a checkpoint, and those after it. A miner that
+/// failed before that may be asked again, or a job of a month would run out of miners.
+pub fn since_progress(attempts: &[StoredAttempt]) -> &[StoredAttempt] {
+    let last = attempts.iter().rposition(|attempt| attempt.has_checkpoint);
+    attempts.get(last.unwrap_or_default()..).unwrap_or_default()
+}
+
 /// Whether the miner of this attempt may have the next one as well: it brought the job on, or the program ran out
 /// of memory, which is no fault of the miner's.
 pub fn may_return(attempt: &StoredAttempt) -> bool {
@@ -321,17 +334,22 @@ pub fn fate_of(outcome: &Outcome) -> AttemptFate {
         Outcome::Rejected(_) => AttemptFate::Lost,
         Outcome::Failed(details) => {
             let is_exit = details.reason == JobFailureReason::NonzeroReturnCode;
-            let out_of_memory = hint(details.context.as_ref()).as_deref() == Some(OUT_OF_MEMORY);
+            let hint = hint(details.context.as_ref());
+            let out_of_memory = hint.as_deref() == Some(OUT_OF_MEMORY);
             match details.docker_process_exit_status {
                 _ if outcome.is_cancellation() => AttemptFate::UsersFault,
+                _ if hint.as_deref() == Some(STALLED) => AttemptFate::Stalled,
                 Some(muster_checkpoints::resume::EXIT_SAVED) => AttemptFate::Saved,
                 Some(_) if out_of_memory => AttemptFate::OutOfMemory,
+                Some(KILLED) if is_exit => AttemptFate::Lost,
                 Some(code) if is_exit => AttemptFate::Exit(code),
                 Some(_) | None => AttemptFate::UsersFault,
             }
         }
         Outcome::HordeFailed(details) => match hint(details.context.as_ref()).as_deref() {
             Some(DAMAGED_CHECKPOINT) => AttemptFate::DamagedData,
+            // It is the program's own doing, and it goes on elsewhere.
+            Some(LEASE_OVER) => AttemptFate::Lost,
             Some(_) | None if outcome.fault() == Fault::User => AttemptFate::UsersFault,
             Some(_) | None => AttemptFate::Lost,
         },

@@ -258,11 +258,20 @@ fn an_end_means_for_the_next_attempt_what_its_report_says() {
     let fate = |event: Event| fate_of(attempt(1, 0, 10, event).machine.outcome().unwrap());
     assert_eq!(fate(exited(85, json!({}))), AttemptFate::Saved);
     assert_eq!(fate(exited(3, json!({}))), AttemptFate::Exit(3));
+    assert_eq!(fate(exited(137, json!({}))), AttemptFate::Lost);
     assert_eq!(
         fate(exited(137, json!({"resume": "out_of_memory"}))),
         AttemptFate::OutOfMemory
     );
+    assert_eq!(
+        fate(exited(85, json!({"resume": "stalled"}))),
+        AttemptFate::Stalled
+    );
     assert_eq!(fate(lost(None)), AttemptFate::Lost);
+    assert_eq!(
+        fate(lost(Some(json!({"fault": "user", "resume": "lease_over"})))),
+        AttemptFate::Lost
+    );
     assert_eq!(
         fate(lost(Some(json!({"fault": "user"})))),
         AttemptFate::UsersFault
@@ -275,6 +284,21 @@ fn an_end_means_for_the_next_attempt_what_its_report_says() {
         fate(Event::Cancelled("enough".to_owned())),
         AttemptFate::UsersFault
     );
+}
+
+#[test]
+fn progress_gives_miners_that_failed_before_it_another_chance() {
+    let all: Vec<_> = [false, true, false, false]
+        .into_iter()
+        .zip(1..)
+        .map(|(has_checkpoint, ordinal)| StoredAttempt {
+            has_checkpoint,
+            ..attempt(ordinal, 0, 500, lost(None))
+        })
+        .collect();
+    assert_eq!(since_progress(&all), &all[1..]);
+    assert_eq!(since_progress(&all[..1]), &all[..1]);
+    assert_eq!(since_progress(&[]), &[]);
 }
 
 #[test]

@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use muster_checkpoints::resume::EXIT_SAVED;
 use muster_checkpoints::{CandidateWatch, FileTree, TreeLimits};
+use muster_job_metrics::ProgramFollower;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::job::MetricValue;
+use muster_protocol::job::{MetricName, MetricValue};
 use muster_protocol::wire::checkpoints::CheckpointNotice;
 use muster_protocol::{AttemptId, Digest};
 use tokio::sync::watch;
@@ -53,6 +55,25 @@ pub trait ReportedPlace: Send + Sync {
     /// The epoch, the step, and the value of the metric by which checkpoints are compared, when it last named this
     /// child; the newest ones if it has not named it.
     fn place_of(&self, child: &str) -> (Option<u64>, Option<u64>, Option<MetricValue>);
+}
+
+/// The reports of a followed program.
+#[derive(Debug)]
+pub struct FollowedPlace {
+    /// The follower of the program.
+    pub follower: ProgramFollower,
+    /// The metric by which checkpoints are compared.
+    pub metric: Option<MetricName>,
+}
+
+impl ReportedPlace for FollowedPlace {
+    fn times_named(&self, child: &str) -> u32 {
+        self.follower.times_named(child)
+    }
+
+    fn place_of(&self, child: &str) -> (Option<u64>, Option<u64>, Option<MetricValue>) {
+        self.follower.place_of(child, self.metric.as_ref())
+    }
 }
 
 /// Tells the miner of a checkpoint.
@@ -94,6 +115,18 @@ pub enum LastLook {
     Named,
     /// Nothing: the job needs no checkpoint any more.
     Nothing,
+}
+
+impl LastLook {
+    /// The checkpoints that are taken of a program that ended with this code.
+    pub const fn after_exit(code: i64) -> Self {
+        match code {
+            0 => Self::Nothing,
+            EXIT_SAVED => Self::Everything,
+            // It may have died while it wrote one.
+            _ => Self::Named,
+        }
+    }
 }
 
 /// Speaks to a running [`CheckpointKeeper`]. Clones speak to the same one.

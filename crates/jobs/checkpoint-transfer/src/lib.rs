@@ -17,5 +17,7 @@ pub mod open_files;
 pub mod restore;
 
 pub use block_client::{BlockClient, BlockError, ClientMaker};
-pub use keeper::{CheckpointKeeper, KeeperHandle, KeeperSetup, LastLook, PendingKeeper, ReportedPlace};
+pub use keeper::{
+    CheckpointKeeper, FollowedPlace, KeeperHandle, KeeperSetup, LastLook, PendingKeeper, ReportedPlace,
+};
 pub use restore::{RestoreError, RestoreReader, RestoredCheckpoint, restore};

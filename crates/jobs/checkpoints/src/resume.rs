@@ -34,6 +34,8 @@ pub enum AttemptFate {
     Saved,
     /// The program ran out of memory.
     OutOfMemory,
+    /// The program made no progress for as long as the job allows, and was stopped.
+    Stalled,
     /// The program ended with another exit code.
     Exit(i64),
     /// The data that it was to resume from was not what its manifest says.
@@ -130,7 +132,11 @@ pub fn decide_resume(attempts: &[AttemptFacts], kept: &[u32], fatal: &[u8]) -> R
         AttemptFate::OutOfMemory if halvings >= MAX_HALVINGS => return stop(StopReason::OutOfMemory),
         AttemptFate::OutOfMemory => halvings = halvings.saturating_add(1),
         AttemptFate::Exit(_) if !is_early_death(last) => return stop(StopReason::ProgramFailed),
-        AttemptFate::Exit(_) | AttemptFate::DamagedData | AttemptFate::Saved | AttemptFate::Lost => {}
+        AttemptFate::Exit(_)
+        | AttemptFate::DamagedData
+        | AttemptFate::Saved
+        | AttemptFate::Stalled
+        | AttemptFate::Lost => {}
     }
     let damaged_sources = attempts
         .iter()
@@ -152,9 +158,11 @@ pub fn decide_resume(attempts: &[AttemptFacts], kept: &[u32], fatal: &[u8]) -> R
     let counts = match last.fate {
         // The bounds of their own on halvings and on deaths are enough.
         AttemptFate::OutOfMemory | AttemptFate::Exit(_) | AttemptFate::DamagedData => false,
-        AttemptFate::Saved | AttemptFate::Lost | AttemptFate::Done | AttemptFate::UsersFault => {
-            last.kept.is_empty()
-        }
+        AttemptFate::Saved
+        | AttemptFate::Stalled
+        | AttemptFate::Lost
+        | AttemptFate::Done
+        | AttemptFate::UsersFault => last.kept.is_empty(),
     };
     ResumeDecision::GoOn {
         from,
@@ -171,6 +179,7 @@ fn is_early_death(attempt: &AttemptFacts) -> bool {
         AttemptFate::Done
         | AttemptFate::Saved
         | AttemptFate::OutOfMemory
+        | AttemptFate::Stalled
         | AttemptFate::UsersFault
         | AttemptFate::Lost => false,
     };
@@ -241,6 +250,16 @@ mod tests {
             decide_resume(&[lost, saved], &[1, 2, 3], &[]),
             go_on(Some(3), 0, false)
         );
+    }
+
+    #[test]
+    fn a_program_that_stalls_goes_on_and_counts_only_if_it_kept_nothing() {
+        let stalled = |kept: &[u32]| attempt(None, kept, 5, AttemptFate::Stalled);
+        assert_eq!(
+            decide_resume(&[stalled(&[1])], &[1], &[]),
+            go_on(Some(1), 0, false)
+        );
+        assert_eq!(decide_resume(&[stalled(&[])], &[], &[]), go_on(None, 0, true));
     }
 
     #[test]

@@ -6,8 +6,9 @@ use muster_span_export::{SpanBatch, spans_of};
 
 use crate::report::describe;
 
-/// Exports the validator's own stages of a job that has ended, if this process exports spans.
-pub fn export_trace(job: JobId, trace: &JobTrace, outcome: &Outcome) {
+/// Exports the validator's own stages of a job that has ended, if this process exports spans and the job has a trace.
+pub fn export_trace(job: JobId, trace: Option<&JobTrace>, outcome: &Outcome) {
+    let Some(trace) = trace else { return };
     muster_span_export::export(|| {
         let (role, above) = (ParticipantType::Validator, trace.traceparent.span);
         let job_name = job.to_string();

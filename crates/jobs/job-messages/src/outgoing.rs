@@ -165,19 +165,25 @@ impl OutgoingMessages<'_> {
             image_archive: self.request.terms().image_archive,
             registry,
             credentials: None,
+            resumable: self.checkpoints.is_some() && self.features.has(Feature::Checkpoints),
             metrics: match self.features.has(Feature::Metrics) {
                 true => self.request.terms().metrics,
                 false => Vec::new(),
             },
-            traceparent: self.features.has(Feature::Trace).then(|| self.traceparent()),
+            traceparent: self.traceparent().filter(|_| self.features.has(Feature::Trace)),
         };
         Some(extension).filter(|extension| *extension != OfferExtension::default())
     }
 
     /// The context under which the miner works: the validator's span of the attempt.
-    fn traceparent(&self) -> TraceParent {
-        let (context, attempt) = (self.request.traceparent(), self.attempt.as_uuid());
-        context_below(context, attempt, ParticipantType::Validator, TraceStage::Attempt)
+    fn traceparent(&self) -> Option<TraceParent> {
+        let (context, attempt) = (self.request.traceparent()?, self.attempt.as_uuid());
+        Some(context_below(
+            context,
+            attempt,
+            ParticipantType::Validator,
+            TraceStage::Attempt,
+        ))
     }
 
     /// The job itself, for an executor that is ready.

@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use muster_process::SharedClock;
@@ -34,6 +35,8 @@ const MAX_READ: u64 = 1 << 20;
 #[derive(Clone)]
 pub struct ProgramFollower {
     watch: Arc<Mutex<ProgramWatch>>,
+    /// The newest of the checkpoints that were taken, by the number that it is announced with.
+    newest_checkpoint: Arc<AtomicU64>,
     clock: SharedClock,
 }
 
@@ -42,6 +45,7 @@ impl ProgramFollower {
     pub fn new(watch: ProgramWatch, clock: SharedClock) -> Self {
         Self {
             watch: Arc::new(Mutex::new(watch)),
+            newest_checkpoint: Arc::default(),
             clock,
         }
     }
@@ -63,6 +67,32 @@ impl ProgramFollower {
         metric: Option<&MetricName>,
     ) -> (Option<u64>, Option<u64>, Option<MetricValue>) {
         self.watch.lock().place_of(checkpoint, metric)
+    }
+
+    /// Notes that a checkpoint was taken, whose number is the first one or larger than those before: a program that
+    /// saves makes progress.
+    pub fn note_checkpoint(&self, number: u64) {
+        self.newest_checkpoint.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// Waits until the program has made no progress for so long. Progress is what [`ProgramWatch::moves`] counts, and a
+    /// new checkpoint. Time in which this process stands still does not count, nor does a jump of the clock.
+    pub async fn wait_for_stall(self, limit: Duration) {
+        let progress = || {
+            let moves = self.watch.lock().moves();
+            (moves, self.newest_checkpoint.load(Ordering::Relaxed))
+        };
+        let (mut seen, mut quiet) = (progress(), Duration::ZERO);
+        while quiet < limit {
+            self.clock.sleep(LOOK_EVERY).await;
+            let now = progress();
+            quiet = if now == seen {
+                quiet.saturating_add(LOOK_EVERY)
+            } else {
+                Duration::ZERO
+            };
+            seen = now;
+        }
     }
 
     /// Reads the file as it grows and passes each report on with its time, until the program is `over`. The last look
@@ -192,6 +222,40 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         read_from(&pipe, 0).unwrap_err();
         read_from(folder.path(), 0).unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_stalls_once_nothing_new_was_said_or_saved_for_so_long() {
+        let clock: SharedClock = Arc::new(TokioClock::new(Timestamp::from_secs(1_000)));
+        let watch = ProgramWatch::new(MetricRules::default(), clock.now());
+        let follower = ProgramFollower::new(watch, Arc::clone(&clock));
+        let stalling = follower.clone().wait_for_stall(Duration::from_secs(20));
+        let stalled = CancellationToken::new();
+        let stall = stalled.clone();
+        let tasks = Tasks::new();
+        tasks.spawn("stall", async move {
+            stalling.await;
+            stall.cancel();
+        });
+        let say = |line: &str| follower.watch.lock().read_file(line.as_bytes(), clock.now());
+        for line in [
+            "{\"step\":1}\n",
+            "{\"step\":2}\n",
+            "{\"metrics\":{\"loss\":0.5}}\n",
+        ] {
+            clock.sleep(Duration::from_secs(15)).await;
+            say(line);
+        }
+        clock.sleep(Duration::from_secs(15)).await;
+        follower.note_checkpoint(1);
+        clock.sleep(Duration::from_secs(15)).await;
+        assert!(!stalled.is_cancelled());
+        // The same again is no progress.
+        say("{\"step\":2,\"metrics\":{\"loss\":0.5}}\n");
+        follower.note_checkpoint(1);
+        let before = clock.now();
+        stalled.cancelled().await;
+        assert!(clock.now().since(before) <= Duration::from_secs(7));
     }
 
     #[tokio::test(start_paused = true)]

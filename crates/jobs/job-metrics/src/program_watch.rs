@@ -41,6 +41,8 @@ pub struct ProgramWatch {
     forgotten_times: u32,
     second: Second,
     ignored: u64,
+    /// How often something new was said.
+    moves: u64,
 }
 
 /// The most names of checkpoints that are remembered: the newest ones.
@@ -85,6 +87,7 @@ impl ProgramWatch {
                 lines: 0,
             },
             ignored: 0,
+            moves: 0,
         }
     }
 
@@ -134,6 +137,11 @@ impl ProgramWatch {
         (state.epoch, state.step, value)
     }
 
+    /// A number that grows each time that a line of the file or a metric says something new.
+    pub const fn moves(&self) -> u64 {
+        self.moves
+    }
+
     /// The state at `now`; `None` if nothing has come since the last report, or nothing at all.
     pub fn take_report(&mut self, now: Timestamp) -> Option<ProgramReport> {
         std::mem::take(&mut self.is_changed).then(|| self.report(now))
@@ -174,12 +182,18 @@ impl ProgramWatch {
         if read == ProgressLine::default() {
             return;
         }
+        let before = (self.state.epoch, self.state.step, self.state.done_permille);
         let newer = |new: Option<u64>, old: &mut Option<u64>| *old = new.or(*old);
         newer(read.epoch, &mut self.state.epoch);
         newer(read.epochs, &mut self.state.epochs);
         newer(read.step, &mut self.state.step);
         newer(read.steps, &mut self.state.steps);
         self.state.done_permille = read.done_permille.or(self.state.done_permille);
+        if before != (self.state.epoch, self.state.step, self.state.done_permille)
+            || read.checkpoint.is_some()
+        {
+            self.moves = self.moves.saturating_add(1);
+        }
         self.own_eta = read.eta_s.map(|eta| (now, eta)).or(self.own_eta);
         self.is_changed = true;
         self.add_metrics(read.metrics);
@@ -216,8 +230,11 @@ impl ProgramWatch {
         let known: &mut BTreeMap<_, _> = &mut self.state.metrics;
         for (name, value) in metrics {
             if known.len() < MAX_METRICS || known.contains_key(&name) {
-                known.insert(name, value);
+                let before = known.insert(name, value);
                 self.is_changed = true;
+                if before != Some(value) {
+                    self.moves = self.moves.saturating_add(1);
+                }
             }
         }
     }

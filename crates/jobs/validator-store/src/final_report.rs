@@ -31,9 +31,10 @@ impl Store {
             arrived: ended.created_at,
             closed,
         };
-        let trace = trace_job(ended.request.traceparent(), times, &attempts);
+        let context = ended.request.traceparent();
+        let trace = context.map(|context| trace_job(context, times, &attempts));
         let decisions = self.told_routes(job).await?;
-        let metadata = final_metadata(&outcome, &attempts, receipts, Some(trace), decisions);
+        let metadata = final_metadata(&outcome, &attempts, receipts, trace, decisions);
         Ok(Some(metadata))
     }
 }

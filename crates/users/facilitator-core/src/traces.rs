@@ -33,10 +33,12 @@ pub fn user_context(request: &JobRequest) -> Option<TraceParent> {
         .and_then(|extension| extension.traceparent)
 }
 
-/// Sets the context under which the job's validator works; a validator without the feature `trace` gets none.
-pub fn set_context(request: &mut JobRequest, validator: FeatureSet) {
-    if validator.has(Feature::Trace) {
-        let context = context_for_validator(user_context(request), request.uuid);
+/// Sets the context under which the job's validator works. A validator without the feature `trace` gets none, and
+/// neither does a job whose user gave none, unless the stages of all jobs are wanted.
+pub fn set_context(request: &mut JobRequest, validator: FeatureSet, wants_all: bool) {
+    let user = user_context(request);
+    if validator.has(Feature::Trace) && (wants_all || user.is_some()) {
+        let context = context_for_validator(user, request.uuid);
         request.muster.get_or_insert_default().traceparent = Some(context);
     } else if let Some(extension) = &mut request.muster {
         extension.traceparent = None;
@@ -92,6 +94,46 @@ mod tests {
         for values in hostile {
             assert_eq!(read(values), None, "{values:?}");
         }
+    }
+
+    #[test]
+    fn a_validator_gets_the_context_of_a_job_whose_stages_are_wanted() {
+        let told = |user: Option<&str>, knows: bool, wants_all: bool| {
+            let mut request = request();
+            note_context(&mut request.muster, user.and_then(|text| text.parse().ok()));
+            let features = match knows {
+                true => [Feature::Trace].into_iter().collect(),
+                false => FeatureSet::NONE,
+            };
+            set_context(&mut request, features, wants_all);
+            request.traceparent()
+        };
+        assert_eq!(told(None, true, false), None);
+        assert!(told(None, true, true).is_some());
+        let own: TraceParent = EXAMPLE.parse().unwrap();
+        assert_eq!(
+            told(Some(EXAMPLE), true, false).map(|told| told.trace),
+            Some(own.trace)
+        );
+        assert_eq!(told(Some(EXAMPLE), false, true), None);
+    }
+
+    /// A job as it is stored.
+    fn request() -> JobRequest {
+        let key = muster_identity::Keypair::from_uri("//User").unwrap();
+        let mut request: JobRequest = serde_json::from_value(serde_json::json!({
+            "message_type": "V2JobRequest", "uuid": "11111111-2222-4333-8444-555555555555",
+            "signature": {
+                "signature_type": "bittensor", "signatory": key.hotkey(), "timestamp_ns": 0,
+                "signature": key.sign(b"").to_base64(), "signature_scope": "SignedFields",
+            },
+            "executor_class": "always_on.test", "docker_image": "hello@sha256:1", "args": [], "env": {},
+            "use_gpu": false, "download_time_limit": 2, "execution_time_limit": 3, "upload_time_limit": 4,
+            "streaming_start_time_limit": 1,
+        }))
+        .unwrap();
+        request.muster = None;
+        request
     }
 
     #[test]

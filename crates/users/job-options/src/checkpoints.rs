@@ -6,6 +6,8 @@ use muster_protocol::job::{
     SaveSignal,
 };
 
+use crate::duration;
+
 /// The checkpoints of a job, from which another attempt goes on, on any miner.
 #[derive(Debug, Default, Args)]
 pub struct CheckpointOptions {
@@ -28,6 +30,9 @@ pub struct CheckpointOptions {
     /// Begin from a checkpoint of an earlier job: its id, a colon and the number that `muster job checkpoints` shows.
     #[arg(long, value_name = "JOB:N", value_parser = read_resume_source)]
     pub resume_from: Option<ResumeSource>,
+    /// Stop the program after this time without progress (90s, 15m), and go on from its last checkpoint.
+    #[arg(long, value_name = "TIME", value_parser = read_stall)]
+    pub stall: Option<u32>,
 }
 
 impl CheckpointOptions {
@@ -38,7 +43,8 @@ impl CheckpointOptions {
             || self.best.is_some()
             || self.signal.is_some()
             || !self.fatal.is_empty()
-            || self.resume_from.is_some();
+            || self.resume_from.is_some()
+            || self.stall.is_some();
         is_given.then(|| CheckpointTerms {
             folder: self
                 .checkpoint
@@ -49,6 +55,7 @@ impl CheckpointOptions {
             signal: self.signal.unwrap_or_default(),
             fatal_exit_codes: self.fatal.clone(),
             resume_from: self.resume_from,
+            stall_s: self.stall,
         })
     }
 }
@@ -84,6 +91,21 @@ pub fn read_resume_source(text: &str) -> Result<ResumeSource, String> {
     Ok(ResumeSource { job, ordinal })
 }
 
+/// Reads the time without progress after which a program is stopped, in seconds.
+///
+/// # Errors
+/// The text is no time, or one out of bounds.
+pub fn read_stall(text: &str) -> Result<u32, String> {
+    let terms = CheckpointTerms {
+        stall_s: Some(u32::try_from(duration(text)?.as_secs()).unwrap_or(u32::MAX)),
+        ..CheckpointTerms::default()
+    };
+    match (terms.find_flaw(), terms.stall_s) {
+        (None, Some(seconds)) => Ok(seconds),
+        (flaw, _) => Err(flaw.unwrap_or_default()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +122,14 @@ mod tests {
             ..CheckpointTerms::default()
         };
         assert_eq!(every.terms(), Some(expected));
+    }
+
+    #[test]
+    fn a_time_without_progress_has_bounds() {
+        assert_eq!(read_stall("15m"), Ok(900));
+        for wrong in ["9", "8d", "soon", "99999999999d"] {
+            read_stall(wrong).unwrap_err();
+        }
     }
 
     #[test]

@@ -102,6 +102,10 @@ impl Checker {
 
     /// A time such as `20h`, as it is written.
     pub(crate) fn time(&mut self, table: &Table, key: &str) -> Option<String> {
+        self.time_at(table, "", key)
+    }
+
+    pub(crate) fn time_at(&mut self, table: &Table, above: &str, key: &str) -> Option<String> {
         let text = match table.get(key)? {
             Value::Integer(seconds) => seconds.to_string(),
             Value::String(text) => text.clone(),
@@ -110,14 +114,18 @@ impl Checker {
             | Value::Datetime(_)
             | Value::Array(_)
             | Value::Table(_)) => {
-                self.wrong_kind(key, "a time such as \"90s\", \"15m\" or \"2h\"", other);
+                self.wrong_kind(
+                    &format!("{above}{key}"),
+                    "a time such as \"90s\", \"15m\" or \"2h\"",
+                    other,
+                );
                 return None;
             }
         };
         match duration(&text) {
             Ok(_) => Some(text),
             Err(reason) => {
-                self.fault(key, reason);
+                self.fault(&format!("{above}{key}"), reason);
                 None
             }
         }

@@ -150,6 +150,7 @@ every = 2
 best = "loss"
 signal = "USR1"
 fatal_exit = [3, 4]
+stall = "15m"
 "#;
 
     #[test]
@@ -188,6 +189,8 @@ fatal_exit = [3, 4]
             "loss",
             "--save-signal",
             "USR1",
+            "--stall",
+            "15m",
             "--fatal-exit",
             "3",
             "--fatal-exit",
@@ -227,6 +230,7 @@ signal = "KILL"
 fatal_exit = [85]
 best = "loss=best"
 resume_from = "3"
+stall = "9s"
 resume = "x"
 "#,
         )
@@ -244,6 +248,7 @@ resume = "x"
                 "checkpoint.resume",
                 "checkpoint.resume_from",
                 "checkpoint.signal",
+                "checkpoint.stall",
                 "command",
                 "deterministic",
                 "device",

@@ -1,7 +1,7 @@
 //! The parts of a file that are more than one value.
 
 use muster_job_metrics::MetricRules;
-use muster_job_options::{read_best_metric, read_resume_source};
+use muster_job_options::{read_best_metric, read_resume_source, read_stall};
 use muster_protocol::ExecutorClass;
 use muster_protocol::job::{CheckpointTerms, MAX_CHECKPOINT_EVERY, MetricRule, SAVED_EXIT_CODE, SaveSignal};
 use toml::{Table, Value};
@@ -18,7 +18,15 @@ const GPU_CLASSES: [(i64, ExecutorClass); 2] = [
 /// The class without a GPU by the main memory of its executors in MB.
 const CPU_CLASS: (i64, ExecutorClass) = (16_000, ExecutorClass::AlwaysOnCpu8c16Gb);
 
-const CHECKPOINT_KEYS: [&str; 6] = ["folder", "every", "best", "signal", "fatal_exit", "resume_from"];
+const CHECKPOINT_KEYS: [&str; 7] = [
+    "folder",
+    "every",
+    "best",
+    "signal",
+    "fatal_exit",
+    "resume_from",
+    "stall",
+];
 
 /// The class, by its name or by device and memory.
 pub(crate) fn add_machine(spec: &mut Checker, table: &Table) {
@@ -188,6 +196,12 @@ pub(crate) fn add_checkpoint(spec: &mut Checker, table: &Table) {
         match signal.parse::<SaveSignal>() {
             Ok(signal) => spec.option("--save-signal", signal.name()),
             Err(error) => spec.fault("checkpoint.signal", error.to_string()),
+        }
+    }
+    if let Some(text) = spec.time_at(&section, ABOVE, "stall") {
+        match read_stall(&text) {
+            Ok(_) => spec.option("--stall", text),
+            Err(flaw) => spec.fault("checkpoint.stall", flaw),
         }
     }
     match section.get("fatal_exit") {

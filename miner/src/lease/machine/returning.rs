@@ -46,6 +46,8 @@ impl Lease {
             closed_told: false,
             volume_offered: snapshot.volume_offered,
             job_time: Duration::from_millis(snapshot.job_ms),
+            lend: snapshot.lend_ms.map(Duration::from_millis),
+            drain_at: None,
             specs_told: false,
             trace: snapshot.traced.map(|kept| LeaseTrace::restored(kept, now)),
             history: vec![FromMiner::V0AcceptJobRequest(AttemptNotice {
@@ -102,6 +104,9 @@ impl Lease {
             streaming: self.streaming.clone(),
             volume_offered: self.volume_offered,
             job_ms: u64::try_from(self.job_time.as_millis()).unwrap_or(u64::MAX),
+            lend_ms: self
+                .lend
+                .map(|lend| u64::try_from(lend.as_millis()).unwrap_or(u64::MAX)),
             traced: self.trace.as_ref().map(|trace| trace.kept),
         };
         vec![

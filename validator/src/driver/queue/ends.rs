@@ -214,16 +214,14 @@ impl JobDrivers {
         let attempts = attempts.unwrap_or_default();
         count_job(outcome);
         tracing::info!(%job, outcome = describe(outcome), fault = %fault_of(outcome), attempts = attempts.len(), "waiting job over");
-        let trace = stored.map(|stored| {
+        let trace = stored.and_then(|stored| {
             let times = JobTimes {
                 arrived: stored.created_at,
                 closed: now,
             };
-            trace_job(stored.request.traceparent(), times, &attempts)
+            Some(trace_job(stored.request.traceparent()?, times, &attempts))
         });
-        if let Some(trace) = &trace {
-            export_trace(job, trace, outcome);
-        }
+        export_trace(job, trace.as_ref(), outcome);
         let decisions = self.state.store.told_routes(job).await?;
         let metadata = final_metadata(outcome, &attempts, Vec::new(), trace, decisions);
         self.state.store.close_waiting(job, outcome, &metadata, now).await

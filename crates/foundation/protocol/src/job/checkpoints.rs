@@ -26,8 +26,8 @@ pub const SAVED_EXIT_CODE: u8 = 85;
 /// The longest folder of checkpoints, in bytes.
 pub const MAX_CHECKPOINT_FOLDER_BYTES: usize = 255;
 
-/// The key in a failure's context that tells whether another attempt helps: [`OUT_OF_MEMORY`] or
-/// [`DAMAGED_CHECKPOINT`].
+/// The key in a failure's context that tells whether another attempt helps: [`OUT_OF_MEMORY`],
+/// [`DAMAGED_CHECKPOINT`], [`STALLED`] or [`LEASE_OVER`].
 pub const RESUME_KEY: &str = "resume";
 
 /// The program ran out of memory.
@@ -35,6 +35,18 @@ pub const OUT_OF_MEMORY: &str = "out_of_memory";
 
 /// The data that the attempt was to begin from is not what its manifest says.
 pub const DAMAGED_CHECKPOINT: &str = "damaged_checkpoint";
+
+/// The time was over for which the miner lends an executor to one program, and the program did not leave.
+pub const LEASE_OVER: &str = "lease_over";
+
+/// The program made no progress for as long as its job allows.
+pub const STALLED: &str = "stalled";
+
+/// The longest time without progress that a job may allow before its program is stopped, in seconds: a week.
+pub const MAX_STALL_SECS: u32 = 604_800;
+
+/// The shortest such time, in seconds. The executor looks for progress once a second.
+pub const MIN_STALL_SECS: u32 = 10;
 
 /// The most exit codes that a job calls fatal.
 pub const MAX_FATAL_EXIT_CODES: usize = 32;
@@ -64,6 +76,12 @@ pub struct CheckpointTerms {
     /// The checkpoint of an earlier job of the same account that this job begins from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<ResumeSource>,
+    /// The seconds without progress after which the program is stopped and the job goes on from its last checkpoint: 10
+    /// to 604,800. Progress is a line of the progress file or a metric that says something new, and a new checkpoint.
+    /// Never, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 10, maximum = 604_800))]
+    pub stall_s: Option<u32>,
 }
 
 /// A metric by which checkpoints are compared.
@@ -157,6 +175,7 @@ impl Default for CheckpointTerms {
             signal: SaveSignal::Term,
             fatal_exit_codes: Vec::new(),
             resume_from: None,
+            stall_s: None,
         }
     }
 }
@@ -191,14 +210,21 @@ impl CheckpointTerms {
                 "The exit codes 0 (done) and {SAVED_EXIT_CODE} (saved) are never fatal."
             ));
         }
+        let bounds = MIN_STALL_SECS..=MAX_STALL_SECS;
+        if self.stall_s.is_some_and(|seconds| !bounds.contains(&seconds)) {
+            return Some(format!(
+                "A program may be stopped after {MIN_STALL_SECS} to {MAX_STALL_SECS} seconds (a week) without progress."
+            ));
+        }
         None
     }
 
     /// Adds the fixed layout to the terms': the length of the folder (1) and the folder; `every` (4); the signal (1);
     /// the number of fatal exit codes (1) and each of them (1); whether there is a best metric (1), and if so whether
-    /// larger is better (1), the length of its name (1) and the name; whether there is a checkpoint to begin from
-    /// (1), and if so its job (16) and its ordinal (4). Integers are little-endian. Longer parts are over their
-    /// limits.
+    /// larger is better (1), the length of its name (1) and the name; a byte whose lowest bit says whether there is a
+    /// checkpoint to begin from, and whose second bit says whether a program without progress is stopped; the job (16)
+    /// and the ordinal (4) of that checkpoint; the seconds without progress (4). Integers are little-endian. Longer
+    /// parts are over their limits.
     pub(super) fn add_layout(&self, layout: &mut Vec<u8>) {
         layout.push(u8::try_from(self.folder.len()).unwrap_or(u8::MAX));
         layout.extend_from_slice(self.folder.as_bytes());
@@ -217,11 +243,12 @@ impl CheckpointTerms {
             layout.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
             layout.extend_from_slice(name);
         }
-        layout.push(u8::from(self.resume_from.is_some()));
+        layout.push(u8::from(self.resume_from.is_some()) | (u8::from(self.stall_s.is_some()) << 1));
         if let Some(source) = &self.resume_from {
             layout.extend_from_slice(source.job.as_uuid().as_bytes());
             layout.extend_from_slice(&source.ordinal.to_le_bytes());
         }
+        layout.extend(self.stall_s.into_iter().flat_map(u32::to_le_bytes));
     }
 }
 
@@ -283,6 +310,9 @@ mod tests {
         assert!(with(|terms| terms.every = 0));
         assert!(with(|terms| terms.fatal_exit_codes = vec![1; 33]));
         assert!(with(|terms| terms.fatal_exit_codes = vec![SAVED_EXIT_CODE]));
+        assert!(with(|terms| terms.stall_s = Some(MIN_STALL_SECS - 1)));
+        assert!(with(|terms| terms.stall_s = Some(MAX_STALL_SECS + 1)));
+        assert!(!with(|terms| terms.stall_s = Some(MIN_STALL_SECS)));
     }
 
     #[test]

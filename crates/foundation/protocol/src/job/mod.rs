@@ -15,8 +15,9 @@ mod terms;
 pub use attempt::{Attempt, AttemptPlan, Effect, Event, IllegalEvent, ImageClock, JobState};
 pub use checkpoints::{
     BestMetric, CheckpointTerms, DAMAGED_CHECKPOINT, DEFAULT_CHECKPOINT_EVERY, DEFAULT_CHECKPOINT_FOLDER,
-    KeptCheckpoint, MAX_CHECKPOINT_EVERY, MAX_CHECKPOINT_FOLDER_BYTES, MAX_FATAL_EXIT_CODES, OUT_OF_MEMORY,
-    RESUME_KEY, ResumeSource, SAVED_EXIT_CODE, SaveSignal, SaveSignalError,
+    KeptCheckpoint, LEASE_OVER, MAX_CHECKPOINT_EVERY, MAX_CHECKPOINT_FOLDER_BYTES, MAX_FATAL_EXIT_CODES,
+    MAX_STALL_SECS, MIN_STALL_SECS, OUT_OF_MEMORY, RESUME_KEY, ResumeSource, SAVED_EXIT_CODE, STALLED,
+    SaveSignal, SaveSignalError,
 };
 pub(crate) use completion::read_completion;
 pub use completion::{

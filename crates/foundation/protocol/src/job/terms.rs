@@ -396,6 +396,7 @@ mod tests {
                     job: "11111111-2222-4333-8444-555555555555".parse().unwrap(),
                     ordinal: 9,
                 }),
+                stall_s: None,
             }),
             ..JobTerms::default()
         };
@@ -411,6 +412,18 @@ mod tests {
                 r#""best":{"name":"loss","larger_is_better":true},"signal":"USR2","fatal_exit_codes":[3],"#,
                 r#""resume_from":{"job":"11111111-2222-4333-8444-555555555555","ordinal":9}}}"#
             )
+        );
+        let stopped = JobTerms {
+            checkpoints: Some(CheckpointTerms {
+                stall_s: Some(600),
+                ..CheckpointTerms::default()
+            }),
+            ..JobTerms::default()
+        };
+        assert_eq!(
+            hex::encode(stopped.layout(&[7; 64])),
+            format!("{start}0000000005000000000b2f636865636b706f696e7405000000000000 02 58020000")
+                .replace(' ', "")
         );
         let read: JobTerms = serde_json::from_str(r#"{"checkpoints":{}}"#).unwrap();
         assert_eq!(read, plain);
@@ -520,8 +533,9 @@ mod tests {
         let signal = prop::sample::select(vec![SaveSignal::Term, SaveSignal::Usr1, SaveSignal::Usr2]);
         let codes = prop::collection::vec(any::<u8>(), 0..3);
         let source = prop::option::of((any::<u128>(), any::<u32>()));
-        ("/[a-c]{0,3}", any::<u32>(), best, signal, codes, source).prop_map(
-            |(folder, every, best, signal, fatal_exit_codes, source)| CheckpointTerms {
+        let stall = prop::option::of(any::<u32>());
+        ("/[a-c]{0,3}", any::<u32>(), best, signal, codes, source, stall).prop_map(
+            |(folder, every, best, signal, fatal_exit_codes, source, stall_s)| CheckpointTerms {
                 folder,
                 every,
                 best: best.map(|(name, larger_is_better)| BestMetric {
@@ -534,6 +548,7 @@ mod tests {
                     job: JobId::from_uuid(uuid::Uuid::from_u128(job)),
                     ordinal,
                 }),
+                stall_s,
             },
         )
     }

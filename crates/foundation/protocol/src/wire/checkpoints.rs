@@ -81,6 +81,9 @@ pub struct CheckpointOrder {
     /// How often the batch is halved, from which `MUSTER_BATCH_SCALE` follows.
     #[serde(default)]
     pub halvings: u32,
+    /// The seconds without progress after which the program is stopped; never, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall_s: Option<u32>,
     /// The signed URL below which the blocks of the job are read and written.
     pub blocks: String,
     /// The checkpoint to begin from.

@@ -451,6 +451,10 @@ pub struct OfferExtension {
     /// Miner to executor: the same login, opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<RegistryCredentials>,
+    /// Whether the job leaves checkpoints, so that another attempt goes on from the last one. Sent only to peers that
+    /// showed the feature `checkpoints`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resumable: bool,
     /// The rules that find metrics in the program's standard output. Sent only to peers that showed the feature
     /// `metrics`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -484,10 +488,17 @@ impl JobRequest {
             .unwrap_or_default()
     }
 
-    /// The context of the job's trace: the facilitator's, or one that follows from the job's id.
-    pub fn traceparent(&self) -> TraceParent {
-        let told = self.muster.as_ref().and_then(|extension| extension.traceparent);
-        told.unwrap_or_else(|| context_for_validator(None, self.uuid))
+    /// The context of the job's trace, as the facilitator told it; `None` for a job whose stages nobody wants.
+    pub fn traceparent(&self) -> Option<TraceParent> {
+        self.muster.as_ref()?.traceparent
+    }
+
+    /// Gives the job a context that follows from its id, if it has none.
+    pub fn begin_trace(&mut self) {
+        let extension = self.muster.get_or_insert_default();
+        extension
+            .traceparent
+            .get_or_insert(context_for_validator(None, self.uuid));
     }
 
     /// The account whose jobs wait in one row: the one that the facilitator named, or else the signatory's address.
