@@ -19,7 +19,7 @@ use muster_checkpoint_transfer::{BlockClient, CheckpointKeeper, KeeperHandle, Ke
 use muster_checkpoints::TreeLimits;
 use muster_facilitator_store::Store;
 use muster_file_store::{ObjectStorage, Settings, UrlKey};
-use muster_process::{Clock as _, SharedClock, SystemClock};
+use muster_process::{SharedClock, SystemClock};
 use muster_protocol::job::MetricValue;
 use muster_protocol::wire::checkpoints::CheckpointNotice;
 use muster_protocol::{AttemptId, JobId};
@@ -175,10 +175,6 @@ impl Bench {
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
         let base = format!("http://{}", listener.local_addr()?);
         let router = http::router(Arc::new(service));
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the server ends with the process, as the bench does"
-        )]
         runtime.spawn(async move { axum::serve(listener, router).await });
         Ok(Self {
             runtime,
@@ -231,10 +227,6 @@ impl Bench {
             explain: Arc::new(|_| {}),
             clock: Arc::clone(&self.clock),
         });
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the keeper ends with its handle, as the round does"
-        )]
         self.runtime.spawn(keeper.run());
         Ok(Job {
             bench: self,

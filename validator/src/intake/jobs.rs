@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use muster_identity::{VerifyError, open_credentials, verify_job};
+use muster_job_messages::job_spans::begin_trace;
 use muster_job_queue::{QueueFull, WaitingJob};
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
@@ -92,10 +93,7 @@ impl JobIntake {
             Err(VerifyError::Terms { .. }) => SignatureCheck::WrongTerms,
             Err(_) => SignatureCheck::Wrong,
         };
-        if muster_span_export::is_on() {
-            // Also of a facilitator that knows no traces.
-            request.begin_trace();
-        }
+        begin_trace(&mut request);
         let (rules, own_key) = (state.config.user_rules(), state.keypair.hotkey());
         let seen = match decide_admission(&request, signature, PriorRequest::Never, &rules, own_key) {
             Admission::Admit if !self.can_open_credentials(&request) => {

@@ -4,33 +4,12 @@ use muster_identity::{Keypair, sign_terms};
 use muster_protocol::FeatureSet;
 use muster_protocol::job::{CheckpointTerms, JobTerms};
 use muster_protocol::wire::checkpoints::CheckpointGrant;
-use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::muster::JobExtension;
 
 use crate::organic::ALL;
 use crate::support::World;
 use crate::support::facilitator::job;
 use crate::support::miner::Miner;
-
-/// A job that leaves checkpoints.
-fn lasting_job(at: i64) -> JobRequest {
-    let mut job = job("//User", at);
-    let terms = JobTerms {
-        checkpoints: Some(CheckpointTerms::default()),
-        ..JobTerms::default()
-    };
-    let user = Keypair::from_uri("//User").unwrap();
-    job.muster = Some(Box::new(JobExtension {
-        signature: Some(sign_terms(&user, &terms, &job.signed_fields().digest(at))),
-        terms: Some(terms),
-        checkpoints: Some(CheckpointGrant {
-            blocks: format!("http://127.0.0.1/blocks/{}", job.uuid),
-            resume: None,
-        }),
-        ..JobExtension::default()
-    }));
-    job
-}
 
 #[tokio::test]
 async fn a_miner_without_features_runs_jobs_with_checkpoints_as_ordinary_ones() {
@@ -39,7 +18,22 @@ async fn a_miner_without_features_runs_jobs_with_checkpoints_as_ordinary_ones() 
     let mut world = World::new(&[&miner]).await;
     world.start();
     world.facilitator.accept().await;
-    world.facilitator.submit(&lasting_job(1)).await;
+    let mut job = job("//User", 1);
+    let terms = JobTerms {
+        checkpoints: Some(CheckpointTerms::default()),
+        ..JobTerms::default()
+    };
+    let user = Keypair::from_uri("//User").unwrap();
+    job.muster = Some(Box::new(JobExtension {
+        signature: Some(sign_terms(&user, &terms, &job.signed_fields().digest(1))),
+        terms: Some(terms),
+        checkpoints: Some(CheckpointGrant {
+            blocks: format!("http://127.0.0.1/blocks/{}", job.uuid),
+            resume: None,
+        }),
+        ..JobExtension::default()
+    }));
+    world.facilitator.submit(&job).await;
     let mut session = miner.accept().await;
     let offer = session.offer().await;
     assert_eq!(offer.muster, None);
@@ -48,12 +42,10 @@ async fn a_miner_without_features_runs_jobs_with_checkpoints_as_ordinary_ones() 
     session.accepted_receipt().await;
     session.executor_ready(id).await;
     // A message that is not ComputeHorde's would come before it.
-    let request = session.job().await;
-    assert_eq!(request.muster, None);
+    assert_eq!(session.job().await.muster, None);
     session.complete(id).await;
     session.paid().await;
     let (statuses, _) = world.facilitator.updates_to_the_end().await;
     assert_eq!(statuses, ALL);
-    session.closed().await;
     world.stop().await;
 }
