@@ -184,9 +184,7 @@ pub(super) async fn assign(
     let is_own = state.is_own(request);
     // None that was asked before: a miner that was busy is asked again only after the job has waited. No
     // other miner stands in for the trusted one; the ledger remembers that it was busy.
-    let asked = since_progress(earlier)
-        .iter()
-        .filter(|attempt| !may_return(attempt));
+    let asked = since_progress(earlier).filter(|attempt| !may_return(attempt));
     let asked = asked.map(|attempt| attempt.miner);
     let asked = asked.filter(|_| is_own || !request.on_trusted_miner).collect();
     let pool = pool_of(drivers, request);
@@ -275,9 +273,7 @@ fn reserved_us(state: &ValidatorState, request: &JobRequest) -> u64 {
 /// The miners that have had their attempt at a job: all but those that only said that they were busy. The trusted miner
 /// may be asked again, because no other miner runs its jobs.
 fn tried_miners(line: ExecutorLine, earlier: &[StoredAttempt]) -> BTreeSet<MinerKey> {
-    let real = since_progress(earlier)
-        .iter()
-        .filter(|attempt| !attempt.was_declined_as_busy());
+    let real = since_progress(earlier).filter(|attempt| !attempt.was_declined_as_busy());
     let real = real.filter(|attempt| !line.on_trusted_miner && !may_return(attempt));
     real.map(|attempt| attempt.miner).collect()
 }

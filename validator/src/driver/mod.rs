@@ -598,8 +598,9 @@ impl JobDrivers {
             arrived: since,
             closed: now,
         };
-        let context = request.traceparent();
-        let trace = context.map(|context| trace_job(context, times, &attempts));
+        let trace = request
+            .traceparent()
+            .map(|context| trace_job(context, times, &attempts));
         export_trace(job, trace.as_ref(), &outcome);
         let decisions = self.state.store.told_routes(job).await?;
         let metadata = final_metadata(&outcome, &attempts, receipts, trace, decisions);

@@ -296,9 +296,9 @@ fn ran_secs(attempt: &StoredAttempt) -> u64 {
 
 /// The attempts since a job last made progress: the last one that left a checkpoint, and those after it. A miner that
 /// failed before that may be asked again, or a job of a month would run out of miners.
-pub fn since_progress(attempts: &[StoredAttempt]) -> &[StoredAttempt] {
+pub fn since_progress(attempts: &[StoredAttempt]) -> impl Iterator<Item = &StoredAttempt> {
     let last = attempts.iter().rposition(|attempt| attempt.has_checkpoint);
-    attempts.get(last.unwrap_or_default()..).unwrap_or_default()
+    attempts.iter().skip(last.unwrap_or_default())
 }
 
 /// Whether the miner of this attempt may have the next one as well: it brought the job on, or the program ran out
