@@ -108,7 +108,7 @@ pub(crate) struct JobRun {
         "image", "registry_user", "registry_password_stdin", "image_archive", "inputs", "outputs", "env", "class",
         "timeout", "download_timeout", "upload_timeout", "on_trusted_miner", "image_time_limit", "priority",
         "queue_time", "metrics", "deterministic", "checkpoint", "every", "best", "signal", "fatal", "resume_from",
-        "webhook", "artifacts", "via", "command",
+        "stall", "webhook", "artifacts", "via", "command",
     ])]
     pub(crate) spec: Option<PathBuf>,
     /// Your user name at the image's registry, for an image that not everybody may read.

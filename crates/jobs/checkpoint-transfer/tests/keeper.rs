@@ -8,8 +8,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -411,6 +413,13 @@ async fn a_checkpoint_is_told_of_again_until_it_is_answered() {
     bench.handle.note_kept(first.number);
 }
 
+/// A program that writes twenty files with the number of their version, says so, and trains for a time that is now
+/// shorter, now longer than a look needs.
+const REWRITING: &str = "version=0; while :; do version=$((version + 1)); text=$version; \
+     for i in 1 2 3 4 5 6 7 8 9 10 11 12; do text=$text.$text; done; \
+     for file in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do printf %s $text > f$file; done; \
+     echo named; sleep $((version % 4 * 6 / 10)).$((version % 4 * 6 % 10)); done";
+
 /// The program rewrites its one checkpoint in place, again and again, and names it each time it is whole. Every file of
 /// a version holds the version's number, so a manifest that mixes two versions shows it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -418,24 +427,18 @@ async fn no_manifest_mixes_two_versions_of_a_checkpoint() {
     let mut bench = bench(TreeLimits::default(), 0, |_| {}).await;
     let (folder, report) = (bench.at("last"), Arc::clone(&bench.report));
     fs::create_dir(&folder).unwrap();
-    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    let writing = tokio::task::spawn_blocking(move || {
-        let mut version = 0_u32;
-        while !stopped.load(Ordering::SeqCst) {
-            version += 1;
-            for file in 0..20 {
-                fs::write(
-                    folder.join(format!("f{file}")),
-                    format!("{version:08}").repeat(2_000),
-                )
-                .unwrap();
-            }
+    // A process of its own, as every program is: the keeper sees which files it has open.
+    let mut program = Command::new("sh")
+        .arg("-c")
+        .arg(REWRITING)
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    let naming = tokio::task::spawn_blocking(move || {
+        for _ in lines.map_while(Result::ok) {
             report.name("last");
-            // It trains: for a time that is now shorter, now longer than a look needs.
-            let (sender, receiver) = std::sync::mpsc::channel::<()>();
-            let _ = receiver.recv_timeout(Duration::from_millis(u64::from(version % 7) * 400));
-            drop(sender);
         }
     });
     let mut seen = Vec::new();
@@ -448,8 +451,9 @@ async fn no_manifest_mixes_two_versions_of_a_checkpoint() {
         }
         seen.push(first);
     }
-    stop.store(true, Ordering::SeqCst);
-    writing.await.unwrap();
+    program.kill().unwrap();
+    program.wait().unwrap();
+    naming.await.unwrap();
     seen.dedup();
     assert_eq!(seen.len(), 5);
 }
