@@ -388,12 +388,16 @@ impl Column {
                 .unwrap();
             }
             Hold::CheckpointKept => {
-                let (runtime, user) = (&self.runtime, &self.user);
+                let runtime = &self.runtime;
+                let opened = runtime.block_on(muster_store::open(parts.store(Role::Validator)));
+                let pool = opened.unwrap();
                 wait_for("a checkpoint that is kept", PATIENCE, || {
-                    let asked = runtime.block_on(user.checkpoints(job));
-                    Ok(asked.is_ok_and(|view| !view.checkpoints.is_empty()).then_some(()))
+                    let rows = sqlx::query("SELECT facts FROM checkpoints WHERE job_id = $1")
+                        .bind(job.to_string())
+                        .fetch_all(&pool);
+                    Ok((!runtime.block_on(rows)?.is_empty()).then_some(()))
                 })
-                .unwrap();
+                .unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
             }
             Hold::MinerStopped | Hold::InputHeld | Hold::Serving | Hold::Over => {}
         }

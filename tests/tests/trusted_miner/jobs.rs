@@ -78,12 +78,16 @@ fn a_killed_miner_leaves_no_provisioned_machine_and_its_job_goes_on() {
         provisioned.iter().all(|name| released.contains(name)),
         "{released:?}"
     );
-    let records = std::fs::read_dir(this.path("trusted-provisioned")).unwrap();
-    let left = records.filter(|entry| {
-        let name = entry.as_ref().unwrap().file_name();
-        name.to_string_lossy().ends_with(".json")
-    });
-    assert_eq!(left.count(), 0);
+    // The record goes once the command that releases the machine has ended.
+    wait_for("the end of every record", PATIENCE, || {
+        let mut records = std::fs::read_dir(this.path("trusted-provisioned"))?;
+        let is_left = records.any(|entry| {
+            let name = entry.unwrap().file_name();
+            name.to_string_lossy().ends_with(".json")
+        });
+        Ok((!is_left).then_some(()))
+    })
+    .unwrap();
 }
 
 #[test]

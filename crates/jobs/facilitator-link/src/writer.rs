@@ -50,10 +50,7 @@ impl LinkWriter<'_> {
             self.socket.send(encode(&notice)).await?;
         }
         let mut live = link.live_output.receiver.lock().await;
-        // Output that waited while there was no connection is out of date.
-        while live.try_recv().is_ok() {
-            link.live_output.count_dropped();
-        }
+        self.send_waiting(&mut live).await?;
         let clock = Arc::clone(&link.clock);
         let tells_capacity = is_muster && self.socket.features().has(Feature::Capacity);
         let mut capacity = CapacityReports::new(clock.now());
@@ -121,6 +118,19 @@ impl LinkWriter<'_> {
                 }
             }
         }
+    }
+
+    /// Drops the output that waited while there was no connection, because it is out of date. A list of checkpoints is
+    /// not, and is sent.
+    async fn send_waiting(&self, live: &mut mpsc::Receiver<ToFacilitator>) -> Result<(), LinkEnd> {
+        while let Ok(message) = live.try_recv() {
+            if matches!(message, ToFacilitator::MusterJobCheckpoints(_)) {
+                self.send_live(message).await?;
+            } else {
+                self.link.live_output.count_dropped();
+            }
+        }
+        Ok(())
     }
 
     /// Sends a message of live output, which is not answered. Only a Muster facilitator knows it.
