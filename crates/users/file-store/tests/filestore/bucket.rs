@@ -14,19 +14,8 @@ use tokio::process::{Child, Command};
 
 use crate::support::{MIB, MIGRATIONS, Store, noise};
 
-/// Starts the server, creates a bucket, prints the address, and prints the number of objects for each line of input.
-const SCRIPT: &str = r#"
-import sys, boto3
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-host, port = server.get_host_and_port()
-s3 = boto3.client("s3", endpoint_url=f"http://{host}:{port}", aws_access_key_id="a", aws_secret_access_key="b", region_name="us-east-1")
-s3.create_bucket(Bucket="jobs")
-print(f"http://{host}:{port}", flush=True)
-for line in sys.stdin:
-    print(s3.list_objects_v2(Bucket="jobs", Prefix="users/").get("KeyCount"), flush=True)
-"#;
+/// The server with a bucket, which tells the number of objects below a prefix.
+const SCRIPT: &str = include_str!("../../../../../tests/python/s3_bucket.py");
 /// The time for the start of Python on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -70,7 +59,7 @@ impl Bucket {
     async fn objects(&mut self) -> usize {
         use tokio::io::AsyncWriteExt as _;
         let stdin = self.child.stdin.as_mut().unwrap();
-        stdin.write_all(b"count\n").await.unwrap();
+        stdin.write_all(b"users/\n").await.unwrap();
         let line = tokio::time::timeout(PATIENCE, self.lines.next_line())
             .await
             .unwrap();
