@@ -248,6 +248,7 @@ pub fn metagraph(validator: &Keypair, miner: &Keypair, address: SocketAddr) -> M
         netuid: Netuid(1),
         tempo: 360,
         last_epoch: BlockNumber(0),
+        certificates: std::collections::BTreeMap::new(),
         neurons: vec![
             neuron(0, validator.hotkey(), None),
             neuron(1, miner.hotkey(), Some(address)),

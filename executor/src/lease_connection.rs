@@ -33,10 +33,7 @@ impl Peer for Miner {
 
 /// The address at which the lease of a token is taken up.
 pub(crate) fn lease_url(miner_address: &str, token: &ExecutorToken) -> String {
-    format!(
-        "{}/v0.1/executor_interface/{token}",
-        miner_address.trim_end_matches('/')
-    )
+    muster_websocket::with_path(miner_address, &format!("/v0.1/executor_interface/{token}"))
 }
 
 /// A message from the miner, or an error of the connection.

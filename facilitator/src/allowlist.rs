@@ -140,6 +140,7 @@ mod tests {
             netuid: Netuid(1),
             tempo: 10,
             last_epoch: BlockNumber(0),
+            certificates: std::collections::BTreeMap::new(),
             neurons: permits.iter().map(neuron).collect(),
         }
     }

@@ -37,7 +37,7 @@ use muster_checkpoint_store::catalogue::BlockCatalogue;
 use muster_facilitator_store::{FacilitatorRetention, Store};
 use muster_file_store::{FileCatalogue, FileService, ObjectStorage, UrlKey};
 use muster_http::addresses::{AddressRules, RuleError};
-use muster_http::server::{self, Server, TowerToHyperService, with_peer};
+use muster_http::server::{self, Server, TlsFileError, TowerToHyperService, with_peer};
 use muster_identity::Keypair;
 use muster_job_data::Notifications;
 use muster_process::error::Coded;
@@ -83,6 +83,9 @@ pub enum Error {
     /// An entry of `gateways.allow` cannot be read.
     #[error("gateways.allow: {0}")]
     GatewayRules(RuleError),
+    /// The files of the certificate cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] TlsFileError),
     /// The HTTP server failed while it was running.
     #[error("cannot serve requests any longer")]
     Serve(#[source] io::Error),
@@ -98,6 +101,7 @@ impl Coded for Error {
             | Self::Randomness(_)
             | Self::WebhookRules(_)
             | Self::GatewayRules(_)
+            | Self::Certificate(_)
             | Self::Serve(_) => None,
         }
     }
@@ -153,7 +157,8 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     let service = TowerToHyperService::new(rest::router(state, files, checkpoints));
     let service_for = with_peer(service, ConnectInfo::<SocketAddr>);
     ready::announce(address, config.ready_file.as_deref())?;
-    let server = Server::new("http", &config.http, tasks, serving_clock, stop);
+    let server =
+        Server::new("http", &config.http, tasks, serving_clock, stop).with_tls_files(&config.http.tls)?;
     server::serve(server, listener, service_for).await;
     store.release_all().await?;
     Ok(())

@@ -12,9 +12,10 @@ use muster_identity::Keypair;
 use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
-use muster_protocol::{MinerKey, ValidatorKey};
+use muster_protocol::{Digest, Manifest, MinerKey, ValidatorKey};
 use muster_stated_grades::GradeReader;
 use parking_lot::RwLock;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::lease_table::Event;
@@ -22,11 +23,24 @@ use crate::operator::OperatorBoard;
 use crate::queues::Inbox;
 use muster_validator_shares::shares::ValidatorStakes;
 
+/// The least time between two statements of the executors on the chain.
+const COMMIT_EVERY: Duration = Duration::from_secs(20 * 60);
 /// How a chain that does not answer is tried again.
 const RETRY: Backoff = Backoff {
     base: Duration::from_secs(1),
     max: Duration::from_secs(60),
 };
+
+/// The facts that a miner states about itself on the chain.
+#[derive(Clone, Debug)]
+pub struct MinerStatement {
+    /// The address of its port.
+    pub address: SocketAddr,
+    /// The certificate there, which may be rotated; `None` if the port speaks no TLS.
+    pub certificate: Option<watch::Receiver<Digest>>,
+    /// Its executors, whose number may change.
+    pub manifest: watch::Receiver<Manifest>,
+}
 
 /// A task that follows the chain.
 pub struct ChainFollower {
@@ -38,8 +52,8 @@ pub struct ChainFollower {
     pub refresh: Duration,
     /// Signs the announcement.
     pub key: Keypair,
-    /// The address announced.
-    pub address: SocketAddr,
+    /// The facts that the miner states about itself.
+    pub statement: MinerStatement,
     /// Gets each metagraph.
     pub served: ServedValidators,
     /// The dispatcher, which is told the served validators.
@@ -82,9 +96,51 @@ impl ChainFollower {
     }
 
     async fn announce(&self, client: &Arc<ChainClient>) {
-        let serve = || client.serve_axon(&self.key, self.netuid, self.address);
-        self.until_done("announce the address", serve).await;
-        tracing::info!(address = %self.address, netuid = %self.netuid, "the address is on the chain");
+        let MinerStatement {
+            address,
+            mut certificate,
+            mut manifest,
+        } = self.statement.clone();
+        // One after the other: two calls of one key at the same time take the same number.
+        loop {
+            let digest = certificate.as_mut().map(|seen| *seen.borrow_and_update());
+            let serve = || client.serve_axon_tls(&self.key, self.netuid, address, digest);
+            self.until_done("announce the address", serve).await;
+            tracing::info!(%address, certificate = ?digest, netuid = %self.netuid, "the address is on the chain");
+            let stated = manifest.borrow_and_update().clone();
+            self.commit_manifest(client, &stated).await;
+            let rotated = async {
+                let is_rotated = match &mut certificate {
+                    Some(seen) => seen.changed().await.is_ok(),
+                    None => false,
+                };
+                if !is_rotated {
+                    // There is none, or the miner stops.
+                    std::future::pending::<()>().await;
+                }
+            };
+            let resized = async {
+                // Executors come and go; the chain takes few statements.
+                self.clock.sleep(COMMIT_EVERY).await;
+                if manifest.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = rotated => {}
+                () = resized => {}
+            }
+        }
+    }
+
+    /// States the executors on the chain. A miner serves well without it, so a failure is reported and left.
+    async fn commit_manifest(&self, client: &Arc<ChainClient>, manifest: &Manifest) {
+        match client.commit_manifest(&self.key, self.netuid, manifest).await {
+            Ok(_) => tracing::info!(netuid = %self.netuid, "the executors are stated on the chain"),
+            Err(error) => {
+                tracing::warn!(error = %Causes(&error), "the executors cannot be stated on the chain; it is tried again when their number changes");
+            }
+        }
     }
 
     async fn refresh(&self, client: &Arc<ChainClient>) {

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lease::read_trace;
 use crate::lease_table::{ConnectionId, DialId, Effect, Event, LeaseTable, LeaseWrite};
-use crate::manager::{ExecutorManager, Order, Running};
+use crate::manager::{ExecutorManager, Notice, Order, Running};
 use crate::metrics::count_effects;
 use crate::operator::{OperatorBoard, failure_of};
 use crate::persistent::ExecutorPool;
@@ -242,14 +242,28 @@ impl Dispatcher {
             private_image: wanted.private_image,
             miner_address: self.miner_address.clone(),
             lasts: wanted.lasts,
+            notice: Notice::default(),
         };
+        let mut reasons = order.notice.follow();
         let Some(running) = run(&*self.manager, order, stop.clone()) else {
             return;
         };
         peers.processes.insert(attempt, stop);
         let inbox = self.inbox.clone();
         self.tasks.spawn("executor", async move {
-            let how = running.await.unwrap_or_else(|error| Causes(&error).to_string());
+            let told = async {
+                while reasons.changed().await.is_ok() {
+                    let reason = reasons.borrow_and_update().clone();
+                    inbox.send(Event::ExecutorWaits { attempt, reason }).await;
+                }
+                // The manager has nothing more to say.
+                std::future::pending::<()>().await;
+            };
+            let ended = tokio::select! {
+                ended = running => ended,
+                () = told => return,
+            };
+            let how = ended.unwrap_or_else(|error| Causes(&error).to_string());
             tracing::debug!(%attempt, how, "the executor is gone");
             inbox.send(Event::ExecutorExited { attempt, how }).await;
         });
@@ -408,7 +422,9 @@ impl Peers {
                 self.processes.remove(attempt);
             }
             (
-                Event::Joined { .. }
+                Event::ExecutorWaits { .. }
+                | Event::DrainAttempts(_)
+                | Event::Joined { .. }
                 | Event::Dialled { .. }
                 | Event::Reattached { .. }
                 | Event::Offered { .. }

@@ -72,7 +72,7 @@ pub async fn serve(socket: Socket, shown: String, context: Arc<MinerState>) {
             dial,
             token,
             executor_ip: Some(executor_ip.clone()),
-            apart: context.fetches_apart && greeting.is_muster(),
+            apart: context.pools.is_local(attempt) && greeting.is_muster(),
             features: greeting.features(),
             secret: draw_secret(),
         },

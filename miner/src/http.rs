@@ -8,10 +8,13 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Extension, Path, Request, State};
 use axum::http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Json, Response};
 use axum::routing::get;
 use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
-use muster_http::server::{self, ClientAddress, HttpSettings, Server, TowerToHyperService, with_peer};
+use muster_http::server::{
+    self, ClientAddress, HttpSettings, IsEncrypted, Server, ServerTls, TowerToHyperService, with_peer,
+};
 use muster_process::Tasks;
 use muster_process::error::Causes;
 use muster_protocol::FeatureSet;
@@ -31,12 +34,24 @@ use crate::{executor_session, validator_session};
 struct HttpState {
     context: Arc<MinerState>,
     tasks: Tasks,
+    refuses_plain: bool,
+}
+
+/// The miner's port.
+#[derive(Clone, Debug)]
+pub struct MinerPort {
+    /// The bounds of its connections.
+    pub settings: HttpSettings,
+    /// Its TLS, if it speaks it.
+    pub tls: Option<ServerTls>,
+    /// Whether validators, and executors of other machines, that come without TLS are refused.
+    pub refuses_plain: bool,
 }
 
 /// Serves until `stop` is cancelled. Sessions that were upgraded live on as tasks of their own.
 pub async fn serve(
     listener: TcpListener,
-    settings: HttpSettings,
+    port: MinerPort,
     context: Arc<MinerState>,
     tasks: Tasks,
     stop: CancellationToken,
@@ -45,18 +60,40 @@ pub async fn serve(
     let door = HttpState {
         context,
         tasks: tasks.clone(),
+        refuses_plain: port.refuses_plain,
     };
-    let router = Router::new()
+    let sockets = Router::new()
         .route("/v0.1/validator_interface/{validator}", get(validator))
         .route("/v0.1/executor_interface/{token}", get(executor))
         .route("/v0/reattach", get(returning_executor))
+        .layer(middleware::from_fn_with_state(door.clone(), refuse_plain));
+    // Public and signed pages may be read without TLS.
+    let router = sockets
         .route("/receipts/{page}", get(receipts))
         .route("/version", get(version))
         .route("/health", get(health))
         .with_state(door);
     let service_for = with_peer(TowerToHyperService::new(router), ConnectInfo::<SocketAddr>);
-    let server = Server::new("http", &settings, tasks, clock, stop);
+    let server = Server::new("http", &port.settings, tasks, clock, stop).with_tls(port.tls);
     server::serve(server, listener, service_for).await;
+}
+
+/// Refuses websockets without TLS where the operator wants that. Executors on this machine may do without.
+async fn refuse_plain(
+    State(door): State<HttpState>,
+    Extension(IsEncrypted(is_encrypted)): Extension<IsEncrypted>,
+    Extension(ClientAddress(client)): Extension<ClientAddress>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let is_here =
+        client.to_canonical().is_loopback() && !request.uri().path().contains("validator_interface");
+    if is_encrypted || is_here || !door.refuses_plain {
+        return next.run(request).await;
+    }
+    let text =
+        "this miner takes connections over TLS only (wss://); its certificate's digest is on the chain";
+    (StatusCode::UPGRADE_REQUIRED, text).into_response()
 }
 
 async fn validator(

@@ -8,10 +8,12 @@
 //! Absent on purpose: scoring, and any knowledge of what a job does.
 
 pub mod admission;
+pub mod certificate;
 pub mod chain;
-mod config;
 pub mod dispatcher;
+pub mod drain;
 pub mod executor_session;
+pub mod fleet;
 pub mod greeting;
 pub mod http;
 pub mod lease;
@@ -29,13 +31,13 @@ mod testing;
 pub mod validator_session;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use muster_audit_witness::Witness;
 use muster_enrollment::{ExecutorRegistry, RegistryError};
+use muster_executor_pools::{OpenPoolError, Pool, PoolOwner, Pools};
 use muster_http::addresses::{AddressRules, RuleError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
@@ -46,31 +48,33 @@ use muster_process::listen::{BindError, bind, local_address};
 use muster_process::operator_token::{OperatorToken, OperatorTokenError};
 use muster_process::ready::{ReadyError, announce};
 use muster_process::{SharedClock, Tasks};
-use muster_protocol::{ErrorCode, MinerKey};
+use muster_protocol::{ErrorCode, Manifest, MinerKey};
 use muster_receipts::{FetchError, Fetcher};
 use muster_stated_grades::GradeReader;
 use muster_store::StoreError;
 use muster_store::retention::{JanitorStore, run_janitor};
 use muster_websocket::Limits;
-use tokio_util::sync::CancellationToken;
 
-use crate::chain::{ChainFollower, ServedValidators};
+use crate::certificate::{CertificateError, MinerCertificate};
+use crate::chain::{ChainFollower, MinerStatement, ServedValidators};
 use crate::dispatcher::Dispatcher;
+use crate::fleet::Fleet;
 use crate::greeting::UNAUTHENTICATED;
 use crate::lease::LeaseTimeouts;
-use crate::lease_table::{Event, FetchRules, LeaseRules, LeaseTable};
+use crate::lease_table::{FetchRules, LeaseRules, LeaseTable};
 use crate::manager::{Commands, ExecutorManager, LocalProcesses, Provisioner};
 use crate::operator::{OperatorBoard, OperatorSources};
-use crate::persistent::{ExecutorPool, Fleet, PersistentServer};
-use crate::queues::{Inbox, inbox};
+use crate::persistent::{ExecutorPool, PersistentServer};
+use crate::queues::inbox;
 use crate::receipt_pages::{PageError, Pages, oldest_page};
 use crate::state::{LeaseGauge, MinerState, SessionLimiter};
 use crate::store::Store;
 use muster_validator_shares::shares::ShareRules;
 use muster_validator_shares::unpaid::UnpaidRules;
 
-pub use config::{
-    ChainConfig, Config, ExecutorConfig, MinerRetentionConfig, OperatorConfig, PersistentConfig, SharesConfig,
+pub use muster_miner_config::{
+    ChainConfig, Config, ExecutorConfig, MinerRetentionConfig, OperatorConfig, PersistentConfig,
+    SharesConfig, TlsConfig,
 };
 pub use muster_provisioning as manager;
 
@@ -102,6 +106,9 @@ pub enum Error {
     /// Its key towards persistent executors is invalid.
     #[error("cannot use the miner's key towards its executors")]
     Tls(#[from] rustls::Error),
+    /// Its certificate cannot be served.
+    #[error("cannot serve the miner's certificate")]
+    Certificate(#[from] CertificateError),
     /// The operator's token cannot be used.
     #[error(transparent)]
     OperatorToken(#[from] OperatorTokenError),
@@ -111,6 +118,9 @@ pub enum Error {
     /// The client that reads validators' pages cannot be made.
     #[error("cannot make the client that reads validators' pages")]
     Fetcher(#[from] FetchError),
+    /// A pool of executors cannot be used.
+    #[error("cannot open the miner's pools of executors")]
+    Pool(#[from] OpenPoolError),
     /// It cannot write its ready file.
     #[error("cannot announce that the miner is up")]
     Ready(#[from] ReadyError),
@@ -123,9 +133,11 @@ impl Coded for Error {
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
             Self::Pages(_)
+            | Self::Pool(_)
             | Self::Ready(_)
             | Self::Standing(_)
             | Self::Tls(_)
+            | Self::Certificate(_)
             | Self::OperatorToken(_)
             | Self::DialRules(_)
             | Self::Fetcher(_) => None,
@@ -183,11 +195,12 @@ pub async fn run_with(
     let board = Arc::new(OperatorBoard::default());
     board.add_receipts(lines.iter().map(|line| line.line.as_str()));
     let pages = Pages::open(&config.receipts_dir, lines, now).await?;
-    let (leases, pending) = LeaseTable::open(rules(&config), store.records().await?, now);
-
     // Sessions outlive the call to stop, because they must learn the end of their leases. So they have their own
     // spawner.
     let own = Tasks::new();
+    let pools = open_pools(&config, manager, &MinerKey(key.hotkey()), &own, &clock).await?;
+    let rules = rules(&config, pools.fixed());
+    let (leases, pending) = LeaseTable::open(rules, store.records().await?, now);
     let (inbox, events) = inbox();
     let served = ServedValidators::new(
         config.validators.iter().copied(),
@@ -208,7 +221,7 @@ pub async fn run_with(
         inbox: inbox.clone(),
         limits: Limits::miner(),
         require_signature: config.require_validator_signature,
-        fetches_apart: fetches_apart(&config),
+        pools: pools.clone(),
         machines: machine_board::MachineBoard::default(),
         hangup: own.token(),
         seats: SessionLimiter::default(),
@@ -218,29 +231,38 @@ pub async fn run_with(
         board: Arc::clone(&board),
         next: AtomicU64::new(0),
     });
-    let drain_file = config.drain_file.clone();
-    own.spawn(
-        "drain",
-        watch_drain(drain_file, inbox.clone(), Arc::clone(&clock), own.token()),
-    );
     let pool = ExecutorPool::default();
-    let manager = lend_persistent(&config, manager, &pool, &context, &own).await?;
+    let certificate = MinerCertificate::open(&config.tls, &own, &clock)?;
+    let digest = certificate.as_ref().map(|certificate| certificate.digest.clone());
+    let fleet = Fleet::new(pool.clone(), pools.clone(), digest.clone());
+    start_fleet(&config, &fleet, &pool, &context, &own).await?;
+    let manifest = fleet.manifest();
+    let manager: Arc<dyn ExecutorManager> = Arc::new(fleet);
     own.spawn(
         "executors of an earlier process",
         manager.reclaim(leases.open_attempts()),
     );
-    let settings = config.http.clone();
-    let serving = http::serve(listener, settings, Arc::clone(&context), own.clone(), own.token());
+    let port = http::MinerPort {
+        settings: config.http.clone(),
+        tls: certificate.as_ref().map(|certificate| certificate.tls.clone()),
+        refuses_plain: config.tls.refuse_plain,
+    };
+    let serving = http::serve(listener, port, Arc::clone(&context), own.clone(), own.token());
     own.spawn("http", serving);
     open_operator_pages(&config, &context, &pool, &own).await?;
     start_janitor(&config, &store, &own, &clock);
-    let measuring = metrics::measure(Arc::clone(&context), pool.clone(), config.executor.count);
+    let measuring = metrics::measure(Arc::clone(&context), pool.clone());
     let stopped = own.token();
     own.spawn(
         "measure",
         async move { stopped.run_until_cancelled(measuring).await },
     );
-    follow_chain(&config, &context, config.announce.unwrap_or(address), &own)?;
+    let statement = MinerStatement {
+        address: config.announce.unwrap_or(address),
+        certificate: digest,
+        manifest,
+    };
+    follow_chain(&config, &context, statement, &own)?;
     announce(address, config.ready_file.as_deref())?;
 
     let dispatcher = Dispatcher {
@@ -284,32 +306,11 @@ async fn open_operator_pages(
     let sources = OperatorSources {
         state: Arc::clone(context),
         pool: pool.clone(),
-        own: config.executor.count,
     };
     tracing::info!(%address, "the operator's pages are served");
     let serving = operator::open(sources, token, listener, config.http.clone(), tasks.clone());
     tasks.spawn("operator's pages", serving);
     Ok(())
-}
-
-/// How often the miner looks for the file that empties it.
-const DRAIN_EVERY: Duration = Duration::from_secs(2);
-
-/// Declines offers while the file is there.
-async fn watch_drain(file: PathBuf, inbox: Inbox, clock: SharedClock, stop: CancellationToken) {
-    let mut told = false;
-    loop {
-        let there = tokio::fs::try_exists(&file).await.unwrap_or(told);
-        if there != told {
-            told = there;
-            tracing::info!(draining = there, file = %file.display(), "the operator's wish has changed");
-            inbox.send(Event::Drain(there)).await;
-        }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = clock.sleep(DRAIN_EVERY) => {}
-        }
-    }
 }
 
 /// Starts the janitor of the store and the measurement of the folders, until the miner stops.
@@ -342,7 +343,7 @@ fn start_janitor(config: &Config, store: &Store, tasks: &Tasks, clock: &SharedCl
 fn follow_chain(
     config: &Config,
     context: &MinerState,
-    address: SocketAddr,
+    statement: MinerStatement,
     tasks: &Tasks,
 ) -> Result<(), Error> {
     if !config.follows_chain() {
@@ -357,7 +358,7 @@ fn follow_chain(
         netuid: config.chain.netuid,
         refresh: Duration::from_secs(config.chain.refresh_s),
         key: context.key.clone(),
-        address,
+        statement,
         served: context.served.clone(),
         inbox: context.inbox.clone(),
         clock: Arc::clone(&context.clock),
@@ -380,34 +381,60 @@ fn grade_reader(config: &Config, context: &MinerState) -> Result<GradeReader, Er
     })
 }
 
-/// A manager that lends persistent executors before it uses `manager`, where the configuration has a port for them.
-async fn lend_persistent(
+/// Opens the pools of the configuration, the first of which is `manager`.
+async fn open_pools(
     config: &Config,
     manager: Arc<dyn ExecutorManager>,
-    pool: &ExecutorPool,
-    context: &Arc<MinerState>,
+    me: &MinerKey,
     tasks: &Tasks,
-) -> Result<Arc<dyn ExecutorManager>, Error> {
-    let Some(address) = config.standing.bind else {
-        return Ok(manager);
+    clock: &SharedClock,
+) -> Result<Pools, Error> {
+    // The lease table decides which processes may run jobs; those that fetch are there beside them. A machine that was
+    // provisioned for a lease costs too much to do nothing else.
+    let fetching = config.fetch.slots.saturating_add(config.fetch.waiting);
+    let name = me.to_string();
+    let owner = PoolOwner {
+        name: &name,
+        provisioned: &config.executor.provisioned,
+        fetching,
     };
-    let roll = ExecutorRegistry::new(&config.standing.roll);
-    serve_persistent(address, roll, pool.clone(), Arc::clone(context), tasks).await?;
-    let ExecutorConfig { class, count, .. } = &config.executor;
-    // The lease table decides which of its processes may run jobs; those that fetch are there beside them.
-    let fetching = if fetches_apart(config) {
-        config.fetch.slots.saturating_add(config.fetch.waiting)
+    let own = config.executor.own_pool();
+    let fetching = if config.executor.provision.is_empty() {
+        fetching
     } else {
         0
     };
-    let started = count.saturating_add(fetching);
-    Ok(Arc::new(Fleet::new(pool.clone(), manager, *class, started)))
+    let mut pools = vec![Pool::new(&own, manager, fetching)];
+    for further in &config.executor.pools {
+        pools.push(muster_executor_pools::open(further, owner, tasks, clock).await?);
+    }
+    Ok(Pools::new(pools))
 }
 
-/// Whether an executor that the miner starts costs little while it only fetches: a process on this machine does, a
-/// machine that was provisioned for it does not.
-fn fetches_apart(config: &Config) -> bool {
-    config.executor.provision.is_empty()
+/// Serves persistent executors, where the configuration has a port for them, tells the dispatcher the fleet's capacity,
+/// and follows the operator's wish to empty the miner or hosts.
+async fn start_fleet(
+    config: &Config,
+    fleet: &Fleet,
+    pool: &ExecutorPool,
+    context: &Arc<MinerState>,
+    tasks: &Tasks,
+) -> Result<(), Error> {
+    let (inbox, clock) = (context.inbox.clone(), Arc::clone(&context.clock));
+    if let Some(address) = config.standing.bind {
+        let roll = ExecutorRegistry::new(&config.standing.roll);
+        serve_persistent(address, roll, pool.clone(), Arc::clone(context), tasks).await?;
+    }
+    let publishing = fleet
+        .clone()
+        .publish(inbox.clone(), Arc::clone(&clock), tasks.token());
+    tasks.spawn("capacity", publishing);
+    let wish = drain::DrainWish::of(config);
+    tasks.spawn(
+        "drain",
+        drain::watch(wish, fleet.clone(), inbox, clock, tasks.token()),
+    );
+    Ok(())
 }
 
 /// Opens the port of persistent executors, and tells the dispatcher their capacity.
@@ -429,13 +456,8 @@ async fn serve_persistent(
         .local_addr()
         .map_err(|source| BindError { address, source })?;
     tracing::info!(%address, certificate = %identity.fingerprint(), "persistent executors may connect");
-    let inbox: Inbox = context.inbox.clone();
     let (limits, clock) = (context.limits, Arc::clone(&context.clock));
-    let server = PersistentServer {
-        context,
-        pool: pool.clone(),
-        roll,
-    };
+    let server = PersistentServer { context, pool, roll };
     let config = muster_process::tls::server(&identity)?;
     let listening = muster_websocket::tls::listen(
         listener,
@@ -447,13 +469,12 @@ async fn serve_persistent(
         tasks.token(),
     );
     tasks.spawn("persistent executors", listening);
-    tasks.spawn("capacity", pool.publish(inbox, tasks.token()));
     Ok(())
 }
 
-fn rules(config: &Config) -> LeaseRules {
+fn rules(config: &Config, manifest: Manifest) -> LeaseRules {
     LeaseRules {
-        manifest: config.manifest(),
+        manifest,
         patience: LeaseTimeouts {
             startup: Duration::from_secs(config.executor.startup_s),
             prepare: Duration::from_secs(config.executor.prepare_s),

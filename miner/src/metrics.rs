@@ -87,15 +87,17 @@ pub(crate) fn end_of(standing: LeaseStatus, history: &[FromMiner]) -> &'static s
     }
 }
 
-/// Sets the gauges until its task is dropped. `own` is the number of executors that the miner starts at once.
-pub(crate) async fn measure(state: Arc<MinerState>, pool: ExecutorPool, own: u32) {
+/// Sets the gauges until its task is dropped.
+pub(crate) async fn measure(state: Arc<MinerState>, pool: ExecutorPool) {
     loop {
-        set_gauges(&state, &pool, own);
+        set_gauges(&state, &pool);
+        set_pool_gauges(&state);
         state.clock.sleep(MEASURE_EVERY).await;
     }
 }
 
-fn set_gauges(state: &MinerState, pool: &ExecutorPool, own: u32) {
+fn set_gauges(state: &MinerState, pool: &ExecutorPool) {
+    let own = state.pools.places();
     let to_u32 = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let sessions = state.seats.count();
     metrics::gauge!("muster_miner_validator_sessions").set(to_u32(sessions.sessions));
@@ -115,6 +117,17 @@ fn set_gauges(state: &MinerState, pool: &ExecutorPool, own: u32) {
     ] {
         metrics::gauge!("muster_miner_executors", "kind" => kind, "state" => "busy").set(busy);
         metrics::gauge!("muster_miner_executors", "kind" => kind, "state" => "free").set(free);
+    }
+}
+
+fn set_pool_gauges(state: &MinerState) {
+    for pool in state.pools.status() {
+        let waiting = u32::try_from(pool.waiting.len()).unwrap_or(u32::MAX);
+        let (name, is_faulty) = (pool.name, u32::from(pool.fault.is_some()));
+        metrics::gauge!("muster_miner_pool_places", "pool" => name.clone()).set(pool.places);
+        metrics::gauge!("muster_miner_pool_executors", "pool" => name.clone()).set(pool.used);
+        metrics::gauge!("muster_miner_pool_waiting", "pool" => name.clone()).set(waiting);
+        metrics::gauge!("muster_miner_pool_faulty", "pool" => name).set(is_faulty);
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use muster_audit_witness::Witness;
+use muster_executor_pools::Pools;
 use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_process::connections::ConnectionCounts;
@@ -89,8 +90,8 @@ pub struct MinerState {
     pub limits: Limits,
     /// Decline job requests without `validator_signature`.
     pub require_signature: bool,
-    /// Whether executors that the miner starts take nothing from one another while they fetch images.
-    pub fetches_apart: bool,
+    /// The pools of executors that the miner starts.
+    pub pools: Pools,
     /// The load of persistent executors' machines.
     pub machines: MachineBoard,
     /// Cancelled when sessions must end.

@@ -14,7 +14,7 @@ use muster_process::SharedClock;
 use muster_terminal::print;
 use serde::Deserialize;
 
-use crate::cli::Drain;
+use crate::cli::{Drain, MinerDrain};
 use crate::failure::{Failure, Result};
 use crate::roles::configure;
 
@@ -32,11 +32,15 @@ struct MinerHealth {
     open_leases: usize,
 }
 
-/// Empties a miner, or opens it again.
-pub(crate) async fn miner(asked: &Drain, clock: &SharedClock) -> Result<ExitCode> {
+/// Empties a miner or one host of it, or opens it again.
+pub(crate) async fn miner(asked: &MinerDrain, clock: &SharedClock) -> Result<ExitCode> {
+    let MinerDrain { host, drain: asked } = asked;
     let Some(config) = configure::<muster_miner::Config>(asked.config.as_deref(), false)? else {
         return Ok(ExitCode::SUCCESS);
     };
+    if let Some(host) = host {
+        return drain_host(&config, host, asked.undo);
+    }
     if asked.undo {
         return undo(&config.drain_file, "the miner");
     }
@@ -65,6 +69,27 @@ pub(crate) async fn miner(asked: &Drain, clock: &SharedClock) -> Result<ExitCode
         }
         clock.sleep(ASK_EVERY).await;
     }
+}
+
+/// Lets a miner start nothing on a host, or again. Its jobs there are not waited for.
+fn drain_host(config: &muster_miner::Config, host: &str, undo_it: bool) -> Result<ExitCode> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    if host.is_empty() || host.starts_with('.') || !host.bytes().all(is_plain) {
+        let text =
+            format!("{host:?} is not the name of a host: letters, digits, dots, hyphens and underscores");
+        return Err(Failure::from(anyhow::anyhow!(text)));
+    }
+    let folder = config.drained_hosts();
+    let file = folder.join(host);
+    if undo_it {
+        return undo(&file, &format!("the host {host}"));
+    }
+    make(&file)?;
+    print::raw(&format!(
+        "the miner starts nothing on {host} any more, and asks jobs with checkpoints there to leave; undo with \
+         `muster miner drain {host} --undo`\n"
+    ));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Empties a persistent executor, or opens it again.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_enrollment::{ExecutorRegistry, RegistryError};
+use muster_enrollment::ExecutorRegistry;
 use muster_executor::Invocation;
 use muster_process::config::{self, RoleConfig};
 use muster_process::telemetry;
@@ -55,6 +55,15 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     let Miner { role, command, .. } = &args;
     if let Some(MinerCommand::Drain(asked)) = command {
         return drain::miner(asked, &clock).await;
+    }
+    if let Some(MinerCommand::RotateCertificate(asked)) = command {
+        let config = configure::<muster_miner::Config>(asked.config.as_deref(), false)?.unwrap_or_default();
+        let digest = muster_miner::certificate::rotate(&config.tls).map_err(unusable)?;
+        print::raw(&format!(
+            "the new certificate is {digest}; a running miner serves and announces it within seconds, and serves the one \
+             before it to those that still know that one\n"
+        ));
+        return Ok(ExitCode::SUCCESS);
     }
     if let Some(MinerCommand::Evidence(asked)) = command {
         let config = configure::<muster_miner::Config>(asked.config(), false)?.unwrap_or_default();
@@ -111,7 +120,7 @@ fn invite(
     Ok(ExitCode::SUCCESS)
 }
 
-fn unusable(error: RegistryError) -> Failure {
+fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> Failure {
     Failure::coded(None, error)
 }
 

@@ -144,10 +144,8 @@ impl Error {
             Self::Chain(error) => error.code(),
             Self::Store(error) => error.code(),
             Self::Bind(error) => error.code(),
-            Self::Gateway(GatewayError::Bind(error)) => error.code(),
-            Self::Gateway(GatewayError::Store(error)) => error.code(),
-            Self::Gateway(GatewayError::Address(_) | GatewayError::Tokenizer(_))
-            | Self::Collateral(_)
+            Self::Gateway(error) => error.code(),
+            Self::Collateral(_)
             | Self::OperatorToken(_)
             | Self::DialRules(_)
             | Self::Ready(_)

@@ -1,4 +1,5 @@
-//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | bench | fuzz | ptx | wasm | sbom`.
+//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | bench | fleets | fuzz | ptx | wasm |
+//! sbom`.
 //!
 //! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
 //! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -14,6 +15,7 @@ mod bench;
 mod cache;
 mod cuda;
 mod features;
+mod fleets;
 mod fuzz;
 mod sbom;
 mod test;
@@ -60,6 +62,8 @@ enum Command {
         /// Programs below bench/src/bin/, or `all`
         names: Vec<String>,
     },
+    /// Start a real Kubernetes with three nodes on this machine, and run the tests of its engine against it
+    Fleets(fleets::Options),
     /// Fuzz every parser of peers' and users' bytes with libFuzzer
     Fuzz(fuzz::Options),
     /// Compile the CUDA prover's kernels to the PTX that is committed, and report their registers
@@ -89,6 +93,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Test(options) => test::run(workspace, &options),
         Command::Soak(options) => test::soak::run(workspace, &options),
         Command::Bench { names } => bench::run(&workspace, &names),
+        Command::Fleets(options) => fleets::run(&workspace, &options),
         Command::Fuzz(options) => fuzz::run(&workspace, &options),
         Command::Ptx => cuda::ptx(&workspace),
         Command::Wasm => wasm::run(&workspace),
@@ -120,7 +125,8 @@ mod tests {
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
         for name in [
-            "arrows", "features", "tidy", "test", "soak", "bench", "fuzz", "ptx", "wasm", "sbom", "help",
+            "arrows", "features", "tidy", "test", "soak", "bench", "fleets", "fuzz", "ptx", "wasm", "sbom",
+            "help",
         ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }

@@ -82,7 +82,7 @@ impl ReturnPath {
     pub(super) fn dial(&self, ticket: ReturnTicket) -> Returning {
         match self {
             Self::Own(address) => {
-                let url = format!("{}{PATH}", address.trim_end_matches('/'));
+                let url = muster_websocket::with_path(address, PATH);
                 Box::pin(return_alone(url, ticket))
             }
             Self::Shared { lines, .. } => Box::pin(return_shared(lines.clone(), ticket)),

@@ -65,6 +65,8 @@ pub struct Lease {
     /// Whether the miner started its executor for it alone. Such an executor takes nothing from other leases while it
     /// fetches, unless the lease keeps it.
     apart: bool,
+    /// The engine's reason for which its executor was not there yet; empty if none was given.
+    waits_for: String,
     /// Whether it keeps its executor while it fetches.
     keeps_executor: bool,
     /// Of a streaming job.
@@ -122,6 +124,7 @@ impl Lease {
             registry: String::new(),
             seated_by: now,
             apart: false,
+            waits_for: String::new(),
             keeps_executor: false,
             streaming: offer.streaming_details.clone(),
             closed_told: false,
@@ -261,6 +264,10 @@ impl Lease {
             Event::Seated => self.on_seated(now),
             Event::Said(report) => self.on_report(report, now),
             Event::ExecutorGone => self.on_gone(now),
+            Event::ExecutorWaits(reason) => {
+                self.waits_for = reason;
+                Ok(vec![])
+            }
             Event::ExecutorExited(how) => self.on_exited(how, now),
             Event::Payload(request) => self.on_payload(request, now),
             Event::Cancelled { reason } => self.on_cancelled(reason),
@@ -478,10 +485,13 @@ impl Lease {
             return Ok(self.end_lending(lend));
         }
         let (reason, text) = match self.state {
-            LeaseState::WaitingForExecutor => (
-                HordeFailureReason::ExecutorSpinupFailed,
-                "the executor did not dial in within its spin-up and startup time",
-            ),
+            LeaseState::WaitingForExecutor => {
+                let mut text = "the executor did not dial in within its spin-up and startup time".to_owned();
+                if !self.waits_for.is_empty() {
+                    text = format!("{text}; it waited for: {}", self.waits_for);
+                }
+                return self.lose(HordeFailureReason::ExecutorSpinupFailed, text);
+            }
             LeaseState::Preparing => (
                 HordeFailureReason::ExecutorReadinessTimedOut,
                 "the executor dialled in and did not become ready in time",

@@ -159,6 +159,8 @@ pub enum Event {
     Said(ExecutorReport),
     /// The executor's socket closed.
     ExecutorGone,
+    /// The executor is not there yet for a reason that its engine gives, in these words.
+    ExecutorWaits(String),
     /// The executor could not be started, or its process ended, in these words.
     ExecutorExited(String),
     /// The validator sent the job.

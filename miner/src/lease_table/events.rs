@@ -151,6 +151,13 @@ pub enum Event {
         /// The attempt of its token.
         attempt: AttemptId,
     },
+    /// An executor is not there yet for a reason that its engine gives.
+    ExecutorWaits {
+        /// The attempt it is started for.
+        attempt: AttemptId,
+        /// The engine's reason.
+        reason: String,
+    },
     /// An executor could not be started, or its process ended.
     ExecutorExited {
         /// The attempt it was started for.
@@ -163,6 +170,8 @@ pub enum Event {
     /// The operator empties the miner, or fills it again: it accepts no more offers, and programs with checkpoints are
     /// asked to leave.
     Drain(bool),
+    /// The operator empties the hosts on which these attempts run: programs with checkpoints are asked to leave.
+    DrainAttempts(BTreeSet<AttemptId>),
     /// The miner's process will end: it accepts no more offers. Jobs go on as long as it waits for them.
     Closing,
     /// The miner ends every open lease.

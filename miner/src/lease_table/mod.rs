@@ -301,6 +301,9 @@ impl LeaseTable {
                 report,
             } => self.on_said(dial, attempt, *report, now),
             Event::ExecutorGone { dial, attempt } => self.on_executor_gone(dial, attempt, now),
+            Event::ExecutorWaits { attempt, reason } => self
+                .drive(attempt, lease::Event::ExecutorWaits(reason), now)
+                .unwrap_or_default(),
             Event::ExecutorExited { attempt, how } => self
                 .drive(attempt, lease::Event::ExecutorExited(how), now)
                 .unwrap_or_default(),
@@ -308,10 +311,14 @@ impl LeaseTable {
             Event::Drain(draining) => {
                 self.draining = draining;
                 match draining {
-                    true => self.drain_jobs(DRAIN_LEAD, now),
+                    true => {
+                        let all = self.open_attempts();
+                        self.drain_jobs(&all, DRAIN_LEAD, now)
+                    }
                     false => vec![],
                 }
             }
+            Event::DrainAttempts(attempts) => self.drain_jobs(&attempts, DRAIN_LEAD, now),
             Event::Closing => {
                 self.draining = true;
                 vec![]

@@ -369,12 +369,15 @@ impl LeaseTable {
         self.drive(attempt, event, now).unwrap_or_default()
     }
 
-    /// Asks the programs of all running jobs with checkpoints to save: their executors leave after `lead`.
-    pub(super) fn drain_jobs(&mut self, lead: Duration, now: Timestamp) -> Vec<Effect> {
-        let mut attempts: Vec<AttemptId> = self.active.keys().copied().collect();
-        attempts.sort_unstable();
+    /// Asks the programs of these attempts to save, if they have checkpoints: their executors leave after `lead`.
+    pub(super) fn drain_jobs(
+        &mut self,
+        attempts: &BTreeSet<AttemptId>,
+        lead: Duration,
+        now: Timestamp,
+    ) -> Vec<Effect> {
         let mut effects = Vec::new();
-        for attempt in attempts {
+        for attempt in attempts.iter().copied() {
             let drain = ToMiner::MusterDrain(DrainJob {
                 job_uuid: attempt,
                 lead_s: lead.as_secs(),

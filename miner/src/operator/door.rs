@@ -29,8 +29,6 @@ const LEASES_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct OperatorSources {
     pub(crate) state: Arc<MinerState>,
     pub(crate) pool: ExecutorPool,
-    /// Executors that the miner starts at once.
-    pub(crate) own: u32,
 }
 
 /// The pages' own state: the calls that they ask.
@@ -78,7 +76,8 @@ async fn show_page(page: MinerPage, State(pages): State<Pages>) -> Response {
 }
 
 async fn status(State(sources): State<OperatorSources>) -> Json<MinerStatus> {
-    let OperatorSources { state, pool, own } = &sources;
+    let OperatorSources { state, pool } = &sources;
+    let own = state.pools.places();
     let mut answers = state.board.ask_leases();
     state.inbox.send(Event::Tick).await;
     // Without an answer in time the last list is shown.
@@ -95,8 +94,8 @@ async fn status(State(sources): State<OperatorSources>) -> Json<MinerStatus> {
         draining: state.gauge.is_draining(),
         validators: validators(state),
         started: Places {
-            all: *own,
-            busy: working.saturating_sub(lent.busy).min(*own),
+            all: own,
+            busy: working.saturating_sub(lent.busy).min(own),
         },
         persistent: Places {
             all: lent.places,

@@ -1,25 +1,23 @@
 //! Persistent executors: enrolled machines that stay connected and take one lease after another.
 //!
-//! An [`ExecutorPool`] knows the connected executors and their free capacity. [`Fleet`] lends from it, and starts a
-//! process of the miner's own where none of them is free. [`PersistentServer`] accepts their connections. A persistent
+//! An [`ExecutorPool`] knows the connected executors and their free capacity; the [`Fleet`](crate::fleet::Fleet) lends
+//! from it. [`PersistentServer`] accepts their connections. A persistent
 //! executor serves a lease exactly as a started one does: its connection dials in with the lease's token, and
 //! everything after that is the same.
 
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::sync::Arc;
 
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{AttemptId, ExecutorClass, Feature, FeatureSet, Manifest};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::lease_table::{Event, ExecutorCapacity};
-use crate::manager::{ExecutorManager, ManagerError, Order, Running};
-use crate::queues::Inbox;
+use crate::lease_table::ExecutorCapacity;
+use crate::manager::Order;
 
 pub use server::PersistentServer;
 
@@ -61,12 +59,18 @@ struct PoolState {
 #[derive(Debug, Default)]
 struct ConnectedExecutors {
     next: u64,
+    /// The names of those that get no further lease.
+    excluded: BTreeSet<String>,
     taken: BTreeMap<u64, ConnectedExecutor>,
 }
 
 /// One connected executor.
 #[derive(Debug)]
 struct ConnectedExecutor {
+    /// Its name in the registry.
+    name: String,
+    /// The attempts of its leases.
+    attempts: BTreeSet<AttemptId>,
     class: ExecutorClass,
     capacity: u32,
     /// Whether it takes images from archives or with a login.
@@ -84,10 +88,10 @@ pub(crate) struct PoolMembership {
 
 /// One job's worth of a connected executor. Dropping it gives it back.
 #[derive(Debug)]
-struct CapacitySlot {
+pub(crate) struct CapacitySlot {
     pool: ExecutorPool,
     id: u64,
-    hand: mpsc::UnboundedSender<AssignedLease>,
+    pub(crate) hand: mpsc::UnboundedSender<AssignedLease>,
 }
 
 // === impl ExecutorPool ===
@@ -96,6 +100,7 @@ impl ExecutorPool {
     /// Adds a connected executor that runs `busy` jobs from an earlier connection. Its leases arrive at the receiver.
     pub(crate) fn join(
         &self,
+        name: &str,
         class: ExecutorClass,
         capacity: u32,
         busy: u32,
@@ -108,6 +113,8 @@ impl ExecutorPool {
         seats.taken.insert(
             id,
             ConnectedExecutor {
+                name: name.to_owned(),
+                attempts: BTreeSet::new(),
                 class,
                 capacity,
                 private_images: features.has(Feature::PrivateImages),
@@ -131,10 +138,15 @@ impl ExecutorPool {
         self.0.shelf.subscribe()
     }
 
-    /// How many jobs all of them run at once.
+    /// How many jobs all of them run at once, but for those that are excluded.
     pub fn capacity(&self) -> ExecutorCapacity {
         let mut sum = ExecutorCapacity::default();
-        for seat in self.seats().taken.values() {
+        let seats = self.seats();
+        let lent = seats
+            .taken
+            .values()
+            .filter(|seat| !seats.excluded.contains(&seat.name));
+        for seat in lent {
             let one = Manifest::new([(seat.class, seat.capacity)]);
             sum.all = sum.all.plus(&one);
             if seat.private_images {
@@ -154,31 +166,37 @@ impl ExecutorPool {
         usage
     }
 
-    /// Tells the dispatcher the capacity of all executors, whenever that changes.
-    pub async fn publish(self, inbox: Inbox, stop: CancellationToken) {
-        let mut changed = self.0.changed.subscribe();
-        let mut told = ExecutorCapacity::default();
-        loop {
-            changed.borrow_and_update();
-            let capacity = self.capacity();
-            if capacity != told {
-                told = capacity.clone();
-                inbox.send(Event::Capacity(capacity)).await;
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                // The sender lives as long as this pool.
-                _ = changed.changed() => {}
-            }
+    /// Follows the changes that could let a waiting order proceed.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changed.subscribe()
+    }
+
+    /// The attempts whose leases the executors with these names serve.
+    pub(crate) fn attempts_on(&self, names: &BTreeSet<String>) -> BTreeSet<AttemptId> {
+        let seats = self.seats();
+        let named = seats.taken.values().filter(|seat| names.contains(&seat.name));
+        named.flat_map(|seat| seat.attempts.iter().copied()).collect()
+    }
+
+    /// Lends nothing of the executors with these names from now on.
+    pub(crate) fn exclude(&self, names: BTreeSet<String>) {
+        let mut seats = self.seats();
+        if seats.excluded == names {
+            return;
         }
+        seats.excluded = names;
+        drop(seats);
+        self.notify();
     }
 
     /// A slot of the least busy executor for an order. An image that everybody may read leaves the executors that take
     /// private images to others, where it can.
-    fn take(&self, order: &Order) -> Option<CapacitySlot> {
+    pub(crate) fn take(&self, order: &Order) -> Option<CapacitySlot> {
         let mut seats = self.seats();
-        let free = seats.taken.iter_mut().filter(|(_, seat)| {
+        let ConnectedExecutors { taken, excluded, .. } = &mut *seats;
+        let free = taken.iter_mut().filter(|(_, seat)| {
             seat.class == order.class
+                && !excluded.contains(&seat.name)
                 && seat.busy < seat.capacity
                 && (seat.private_images || !order.private_image)
         });
@@ -191,7 +209,7 @@ impl ExecutorPool {
         })
     }
 
-    fn notify(&self) {
+    pub(crate) fn notify(&self) {
         self.0.changed.send_modify(|count| *count = count.wrapping_add(1));
     }
 
@@ -202,6 +220,20 @@ impl ExecutorPool {
 }
 
 impl PoolMembership {
+    /// The executor serves the lease of an attempt.
+    pub(crate) fn serve(&self, attempt: AttemptId) {
+        if let Some(seat) = self.pool.seats().taken.get_mut(&self.id) {
+            seat.attempts.insert(attempt);
+        }
+    }
+
+    /// The executor is done with the lease of an attempt.
+    pub(crate) fn leave(&self, attempt: AttemptId) {
+        if let Some(seat) = self.pool.seats().taken.get_mut(&self.id) {
+            seat.attempts.remove(&attempt);
+        }
+    }
+
     /// One of the jobs from an earlier connection has ended.
     pub(crate) fn free_one(&self) {
         if let Some(seat) = self.pool.seats().taken.get_mut(&self.id) {
@@ -224,211 +256,5 @@ impl Drop for CapacitySlot {
             seat.busy = seat.busy.saturating_sub(1);
         }
         self.pool.notify();
-    }
-}
-
-/// Lends persistent executors, and runs one of the miner's own where none of them is free.
-#[derive(Clone)]
-pub struct Fleet {
-    pool: ExecutorPool,
-    own: Arc<dyn ExecutorManager>,
-    own_class: ExecutorClass,
-    own_free: Arc<Semaphore>,
-}
-
-impl Fleet {
-    /// `count` executors of `class` may be brought to life by `own`.
-    pub fn new(pool: ExecutorPool, own: Arc<dyn ExecutorManager>, class: ExecutorClass, count: u32) -> Self {
-        Self {
-            pool,
-            own,
-            own_class: class,
-            own_free: Arc::new(Semaphore::new(
-                usize::try_from(count).unwrap_or(Semaphore::MAX_PERMITS),
-            )),
-        }
-    }
-
-    async fn live(self, order: Order, stop: CancellationToken) -> Result<String, ManagerError> {
-        let mut changed = self.pool.0.changed.subscribe();
-        loop {
-            changed.borrow_and_update();
-            if let Some(slot) = self.pool.take(&order) {
-                let (over, ended) = oneshot::channel();
-                let begun = CancellationToken::new();
-                let assigned = AssignedLease {
-                    order: order.clone(),
-                    stop: stop.clone(),
-                    over,
-                    begun: begun.clone(),
-                };
-                if slot.hand.send(assigned).is_ok() {
-                    let how = ended.await;
-                    if how.is_err() && begun.is_cancelled() {
-                        // The executor runs on and may come back; only the end of the lease ends it here.
-                        drop(slot);
-                        stop.cancelled().await;
-                    }
-                    return Ok(how.unwrap_or_else(|_| "its connection ended".to_owned()));
-                }
-                // It is just leaving; another may be free.
-            } else if order.class == self.own_class
-                && let Ok(permit) = Arc::clone(&self.own_free).try_acquire_owned()
-            {
-                let how = self.own.run(order, stop).await;
-                drop(permit);
-                self.pool.notify();
-                return how;
-            }
-            tokio::select! {
-                () = stop.cancelled() => return Ok("no executor became free in time".to_owned()),
-                _ = changed.changed() => {}
-            }
-        }
-    }
-}
-
-impl ExecutorManager for Fleet {
-    fn run(&self, order: Order, stop: CancellationToken) -> Running {
-        Box::pin(self.clone().live(order, stop))
-    }
-
-    fn resume(&self, order: Order, apart: bool, stop: CancellationToken) -> Option<Running> {
-        let running = self.own.resume(order, apart, stop)?;
-        // It takes a place of the miner's own executors until it ends.
-        let permit = Arc::clone(&self.own_free).try_acquire_owned().ok();
-        let pool = self.pool.clone();
-        Some(Box::pin(async move {
-            let how = running.await;
-            drop(permit);
-            pool.notify();
-            how
-        }))
-    }
-
-    fn reclaim(&self, kept: BTreeSet<AttemptId>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.own.reclaim(kept)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt as _;
-    use muster_protocol::ExecutorToken;
-    use uuid::Uuid;
-
-    use super::*;
-
-    const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
-
-    struct Own;
-
-    impl ExecutorManager for Own {
-        fn run(&self, _order: Order, stop: CancellationToken) -> Running {
-            Box::pin(async move {
-                stop.cancelled().await;
-                Ok("own".to_owned())
-            })
-        }
-    }
-
-    fn order(class: ExecutorClass) -> Order {
-        Order {
-            token: ExecutorToken::new(AttemptId::from_uuid(Uuid::new_v4()), Uuid::new_v4()),
-            class,
-            private_image: false,
-            miner_address: "ws://127.0.0.1:1".to_owned(),
-            lasts: std::time::Duration::from_secs(60),
-        }
-    }
-
-    fn fleet(own: u32) -> (ExecutorPool, Fleet) {
-        let pool = ExecutorPool::default();
-        let fleet = Fleet::new(pool.clone(), Arc::new(Own), CLASS, own);
-        (pool, fleet)
-    }
-
-    #[tokio::test]
-    async fn standing_executors_first_then_our_own_then_whoever_is_free_first() {
-        let (pool, fleet) = fleet(1);
-        let (_seat, mut orders) = pool.join(CLASS, 1, 0, FeatureSet::ours());
-        assert_eq!(pool.capacity().all, Manifest::new([(CLASS, 1)]));
-        let stops: Vec<_> = (0..3).map(|_| CancellationToken::new()).collect();
-        let mut runs: Vec<_> = stops
-            .iter()
-            .map(|stop| fleet.run(order(CLASS), stop.clone()))
-            .collect();
-        for run in &mut runs {
-            assert!(run.now_or_never().is_none());
-        }
-        let first = orders.try_recv().unwrap();
-        assert!(
-            orders.try_recv().is_err(),
-            "the second is the miner's own, the third waits"
-        );
-        stops[1].cancel();
-        assert_eq!((&mut runs[1]).await.unwrap(), "own");
-        first.over.send("free again".to_owned()).unwrap();
-        assert_eq!((&mut runs[0]).await.unwrap(), "free again");
-        assert!((&mut runs[2]).now_or_never().is_none());
-        assert!(orders.try_recv().is_ok(), "the slot that was given back");
-    }
-
-    #[tokio::test]
-    async fn a_private_image_waits_for_an_executor_that_takes_it_and_others_leave_that_one_free() {
-        let (pool, fleet) = fleet(0);
-        let (_old, mut old_orders) = pool.join(CLASS, 1, 0, FeatureSet::NONE);
-        let (_new, mut new_orders) = pool.join(CLASS, 1, 0, FeatureSet::ours());
-        let one = Manifest::new([(CLASS, 1)]);
-        assert_eq!(
-            (pool.capacity().all.count(CLASS), pool.capacity().private_images),
-            (2, one)
-        );
-        let private = || Order {
-            private_image: true,
-            ..order(CLASS)
-        };
-        let mut runs: Vec<_> = [order(CLASS), private(), private()]
-            .into_iter()
-            .map(|order| fleet.run(order, CancellationToken::new()))
-            .collect();
-        for run in &mut runs {
-            assert!(run.now_or_never().is_none());
-        }
-        let everybodys = old_orders.try_recv().unwrap();
-        assert!(!everybodys.order.private_image);
-        let taken = new_orders.try_recv().unwrap();
-        assert!(taken.order.private_image);
-        // The executor that does not take it becomes free, and the second private image goes on waiting.
-        everybodys.over.send("free again".to_owned()).unwrap();
-        (&mut runs[0]).await.unwrap();
-        assert!((&mut runs[2]).now_or_never().is_none());
-        assert!(old_orders.try_recv().is_err() && new_orders.try_recv().is_err());
-        taken.over.send("free again".to_owned()).unwrap();
-        (&mut runs[1]).await.unwrap();
-        assert!((&mut runs[2]).now_or_never().is_none());
-        assert!(new_orders.try_recv().unwrap().order.private_image);
-    }
-
-    #[tokio::test]
-    async fn an_executor_that_vanishes_ends_its_lease_and_leaves_no_capacity() {
-        let (pool, fleet) = fleet(0);
-        let (seat, mut orders) = pool.join(CLASS, 2, 0, FeatureSet::ours());
-        let mut run = fleet.run(order(CLASS), CancellationToken::new());
-        assert!((&mut run).now_or_never().is_none());
-        drop((orders.try_recv().unwrap(), seat, orders));
-        assert_eq!(run.await.unwrap(), "its connection ended");
-        assert_eq!(pool.capacity(), ExecutorCapacity::default());
-    }
-
-    #[tokio::test]
-    async fn an_order_for_which_nobody_comes_ends_when_it_is_given_up() {
-        let (pool, fleet) = fleet(1);
-        let stop = CancellationToken::new();
-        let (_seat, _orders) = pool.join(ExecutorClass::AlwaysOnCpu8c16Gb, 1, 0, FeatureSet::ours());
-        let mut run = fleet.run(order(ExecutorClass::AlwaysOnGpu24Gb), stop.clone());
-        assert!((&mut run).now_or_never().is_none());
-        stop.cancel();
-        assert_eq!(run.await.unwrap(), "no executor became free in time");
     }
 }

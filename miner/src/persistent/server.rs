@@ -158,6 +158,7 @@ impl PersistentServer {
         let session = greeting.accept(ExecutorPeer);
         let features = session.features();
         let (seat, orders) = self.pool.join(
+            &member.name,
             hello.class,
             hello.capacity,
             hello.busy.min(hello.capacity),
@@ -214,9 +215,15 @@ impl ExecutorSession<'_> {
                     send_whitelist(images, self.class, &sender).await;
                 }
                 () = context.hangup.cancelled() => break (CloseCode::Normal, "the miner stops".to_owned()),
-                Some(assigned) = orders.recv() => self.begin(assigned, sender.clone()),
+                Some(assigned) = orders.recv() => {
+                    seat.serve(assigned.order.token.attempt());
+                    self.begin(assigned, sender.clone());
+                }
                 Some(closing) = self.work.next() => match closing {
-                    LeaseClosing::Over(attempt) => { self.open.remove(&attempt); }
+                    LeaseClosing::Over(attempt) => {
+                        self.open.remove(&attempt);
+                        seat.leave(attempt);
+                    }
                     LeaseClosing::Stuck(attempt) => break (CloseCode::Policy, format!("it does not clear up after attempt {attempt}")),
                 },
                 heard = receiver.recv() => match heard {
@@ -301,6 +308,7 @@ impl ExecutorSession<'_> {
         }
         let attempt = message.attempt().ok_or("the message names no attempt")?;
         if let FromMiner::MusterReattach(back) = message {
+            seat.serve(attempt);
             self.take_back(back, sender.clone());
             return Ok(());
         }

@@ -268,11 +268,31 @@ pub(crate) struct Drain {
     pub(crate) undo: bool,
 }
 
+/// `muster miner drain`.
+#[derive(Debug, Args)]
+pub(crate) struct MinerDrain {
+    /// Empty this host alone: a persistent executor by its name, or a node of Slurm or Kubernetes. Jobs with
+    /// checkpoints are asked to leave it, and the others end there.
+    pub(crate) host: Option<String>,
+    #[command(flatten)]
+    pub(crate) drain: Drain,
+}
+
+/// The configuration of a miner.
+#[derive(Debug, Args)]
+pub(crate) struct MinerFile {
+    /// The miner's configuration, TOML. Without it, every default.
+    #[arg(long)]
+    pub(crate) config: Option<PathBuf>,
+}
+
 /// The commands about a miner.
 #[derive(Debug, Subcommand)]
 pub(crate) enum MinerCommand {
-    /// Let the running miner take no more jobs, and wait until its last one has ended.
-    Drain(Drain),
+    /// Let the running miner take no more jobs, and wait until its last one has ended; or start none on one host.
+    Drain(MinerDrain),
+    /// Replace the certificate of the miner's port; a running miner serves and announces the new one within seconds.
+    RotateCertificate(MinerFile),
     /// Show a miner's machines: what validators proved, and what the miner only claims.
     Show(Box<MinerShow>),
     #[command(flatten)]

@@ -28,8 +28,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 const LATE: Duration = Duration::from_millis(250);
 /// How long the program of a job takes that is struck while it runs, in seconds.
 const BUSY: u64 = 4;
-/// How long a program takes after it has saved its state, in seconds: until the strike, and a while.
-const SAVED: u64 = 10;
+/// How long a program takes after it has saved its state, in seconds unless it may end: until the strike, and a while.
+const SAVED: u64 = 25;
+/// The file that lets a program end that has saved its state.
+const GO: &str = "/tmp/go";
 /// Jobs that each miner runs at once.
 const EXECUTORS: u32 = 1;
 /// The miners, each of another owner.
@@ -206,6 +208,9 @@ impl Column {
         std::fs::write(&self.gate, "").unwrap();
         self.outside.release(&name);
         self.outside.hold_blocks(false);
+        if program == Program::Saving {
+            self.let_programs_end(job);
+        }
         if let Some(door) = &door {
             door.release();
         }
@@ -223,6 +228,15 @@ impl Column {
         if at == Hold::Fetching {
             // Nobody needs it again. It is not there if it never came.
             let _ = run(self.docker().args(["image", "rm", "--force", &image]));
+        }
+    }
+
+    /// Lets programs that have saved their state end now. One that cannot be told ends by itself.
+    fn let_programs_end(&self, job: JobId) {
+        for (attempt, _) in self.parts.attempts_of(job).unwrap_or_default() {
+            for container in self.containers(&attempt.to_string()).lines() {
+                let _ = run(self.docker().args(["exec", container, BUSYBOX, "touch", GO]));
+            }
         }
     }
 
@@ -293,7 +307,8 @@ impl Column {
             Program::Saving => format!(
                 "if [ -z \"$MUSTER_RESUME\" ]; then echo 1 > $MUSTER_CHECKPOINT_DIR/one.tmp; \
                  {BUSYBOX} mv $MUSTER_CHECKPOINT_DIR/one.tmp $MUSTER_CHECKPOINT_DIR/one; \
-                 echo '{{\"step\":1,\"checkpoint\":\"one\"}}' >> $MUSTER_PROGRESS; fi; {BUSYBOX} sleep {SAVED};"
+                 echo '{{\"step\":1,\"checkpoint\":\"one\"}}' >> $MUSTER_PROGRESS; i=0; \
+                 while [ ! -e {GO} ] && [ $i -lt {SAVED} ]; do i=$((i+1)); {BUSYBOX} sleep 1; done; fi;"
             ),
             Program::Serving => format!(
                 "echo well > /tmp/health; {BUSYBOX} httpd -p 127.0.0.1:8000 -h /tmp; {BUSYBOX} sleep {BUSY};"
@@ -310,7 +325,7 @@ impl Column {
             "args": ["-c", script],
             "artifacts_dir": "/artifacts",
             "download_time_limit": 30,
-            "execution_time_limit": 30,
+            "execution_time_limit": if program == Program::Saving { 60 } else { 30 },
             "streaming_start_time_limit": if client.is_some() { 20 } else { 0 },
             "streaming_details": client,
             "upload_time_limit": 20,
@@ -385,7 +400,7 @@ impl Column {
                 wait_for("a checkpoint that is not taken", PATIENCE, || {
                     Ok((outside.held_blocks() > 0).then_some(()))
                 })
-                .unwrap();
+                .unwrap_or_else(|error| panic!("{error}\n{}", self.logs()));
             }
             Hold::CheckpointKept => {
                 let runtime = &self.runtime;

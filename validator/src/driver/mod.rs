@@ -28,7 +28,7 @@ use muster_job_messages::report::{
 };
 use muster_job_messages::{IssuedReceipt, JobTimes, trace_job};
 use muster_job_queue::{QueueTicket, WaitingJob};
-use muster_miner_link::{LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
+use muster_miner_link::{LinkSetup, MinerChannel, MinerEndpoint, MinerLink, UnmatchedMessages};
 use muster_miner_reports::claims::{self, ClaimBoard};
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
@@ -203,7 +203,10 @@ impl JobDrivers {
 
     /// A channel to a miner for one attempt. Does not dial yet.
     pub(crate) fn channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> MinerChannel {
-        self.channels.open_channel(attempt, miner, address)
+        let metagraph = self.state.subnet.last_metagraph();
+        let certificate = metagraph.and_then(|metagraph| metagraph.certificate_of(&miner.0));
+        let endpoint = MinerEndpoint::new(miner, address, certificate);
+        self.channels.open_channel(attempt, endpoint)
     }
 
     fn channel_of(&self, attempt: &StoredAttempt) -> MinerChannel {

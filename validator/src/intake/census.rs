@@ -12,7 +12,7 @@ use muster_grading::Announcement;
 use muster_grading::batch_plan::SilentMiner;
 use muster_grading::judgement::sanitize_words;
 use muster_grading_runner::Announcements;
-use muster_miner_link::ask_miner;
+use muster_miner_link::{MinerEndpoint, ask_miner};
 use muster_protocol::MinerKey;
 use muster_scoring::NamedMain;
 use muster_store::StoreError;
@@ -70,17 +70,18 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
             && !state.config.trusted_miner.is(neuron.hotkey)
             && !blacklist.contains(&miner)
         {
-            miners.push((miner, address));
+            let certificate = metagraph.certificate_of(&neuron.hotkey);
+            miners.push(MinerEndpoint::new(miner, address, certificate));
         }
     }
     let limit = Duration::from_secs(state.config.timing.dial_s);
-    let asking = stream::iter(miners).map(|(miner, address)| {
+    let asking = stream::iter(miners).map(|endpoint: MinerEndpoint| {
         let state = Arc::clone(state);
         async move {
-            let asked = ask_miner(&state.keypair, &state.clock, miner, address, limit);
+            let asked = ask_miner(&state.keypair, &state.clock, endpoint, limit);
             let answers = asked.await;
-            let said = |error| sanitize_words(&format!("at {address}: {error}"));
-            (miner, answers.map_err(said))
+            let said = |error| sanitize_words(&format!("at {}: {error}", endpoint.address));
+            (endpoint.miner, answers.map_err(said))
         }
     });
     let answers: Vec<_> = asking.buffer_unordered(MINERS_AT_ONCE).collect().await;

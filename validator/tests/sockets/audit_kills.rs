@@ -135,7 +135,7 @@ async fn end_of_appeal(audited: &Audited) -> Value {
                 if !appeals["appeals"][0]["ended"].is_null() {
                     return appeals["appeals"][0].clone();
                 }
-                tokio::task::yield_now().await;
+                crate::support::look_again().await;
             }
         }
     })
@@ -208,7 +208,7 @@ async fn kill_in(phase: AuditPhase) {
         if phase == AuditPhase::StartingReference {
             patiently("a machine", async {
                 while own.count_machines().1 == 0 {
-                    tokio::task::yield_now().await;
+                    crate::support::look_again().await;
                 }
             })
             .await;
@@ -287,7 +287,7 @@ async fn check_run(audited: &Audited, found: &[Value], has_run: bool, name: &str
 async fn check_machines(own: &Fleet, name: &str) {
     let released = async {
         while own.count_machines().1 > 0 {
-            tokio::task::yield_now().await;
+            crate::support::look_again().await;
         }
     };
     let waited = tokio::time::timeout(PATIENCE, released).await;

@@ -27,7 +27,7 @@ use crate::support::witness::TestWitness;
 use crate::support::{World, within};
 
 /// Longer than a self-test of 256 answers takes on a machine with other work.
-const TEST_PATIENCE: Duration = Duration::from_secs(90);
+const TEST_PATIENCE: Duration = Duration::from_secs(180);
 /// Own prompts of each bucket: more than a miner that always cheats needs to be convicted.
 pub(crate) const OWN_PROMPTS: u32 = 16;
 
@@ -138,7 +138,7 @@ impl Audited {
                 if answer.status() == 200 {
                     return answer.json().await.unwrap();
                 }
-                tokio::task::yield_now().await;
+                crate::support::look_again().await;
             }
         })
         .await
@@ -178,7 +178,7 @@ impl Audited {
                 if is(&bucket) {
                     return bucket;
                 }
-                tokio::task::yield_now().await;
+                crate::support::look_again().await;
             }
         })
         .await
@@ -198,7 +198,7 @@ impl Audited {
                 {
                     return;
                 }
-                tokio::task::yield_now().await;
+                crate::support::look_again().await;
             }
         })
         .await;
@@ -426,7 +426,7 @@ async fn nonces_follow_from_a_key_that_is_told_once_it_is_not_used_any_more() {
                 if told["key"].is_string() {
                     return told;
                 }
-                tokio::task::yield_now().await;
+                crate::support::look_again().await;
             }
         })
         .await;
@@ -508,7 +508,7 @@ async fn a_validator_that_is_killed_while_references_score_goes_on_and_leaves_no
                 if runs["runs"][0]["scored"].as_u64() > Some(0) {
                     return;
                 }
-                tokio::task::yield_now().await;
+                crate::support::look_again().await;
             }
         })
         .await;
@@ -549,7 +549,7 @@ async fn until_tested(world: &World, state: &str) -> Value {
                 return newest.clone();
             }
             assert_eq!(newest["reason"], Value::Null, "{newest}");
-            tokio::task::yield_now().await;
+            crate::support::look_again().await;
         }
     };
     let ended = tokio::time::timeout(TEST_PATIENCE, listed).await;
@@ -648,7 +648,7 @@ async fn until_tested_for_nothing(world: &World) -> Value {
             if listed["self_tests"][0]["state"] == "ended" {
                 return listed["self_tests"][0].clone();
             }
-            tokio::task::yield_now().await;
+            crate::support::look_again().await;
         }
     })
     .await

@@ -58,7 +58,7 @@ async fn until<T>(audited: &Audited, what: &str, mut look: impl AsyncFnMut() -> 
                 return seen;
             }
             looks += 1;
-            tokio::task::yield_now().await;
+            crate::support::look_again().await;
         }
     });
     let waited = seen.await;

@@ -139,7 +139,7 @@ async fn a_liar_that_shows_two_peers_different_rows_is_found_by_both_and_has_no_
                     return view["contradictions"][0].clone();
                 }
                 other.test_clock.advance(std::time::Duration::from_secs(1));
-                tokio::task::yield_now().await;
+                crate::support::look_again().await;
             }
         };
         let found = while_time_passes(&clock, "the contradiction", found).await;
@@ -199,7 +199,7 @@ async fn a_statement_that_one_peer_was_shown_counts_and_a_forged_one_accuses_nob
     let rounds = async {
         let from = a.test_clock.now();
         while a.test_clock.now().since(from).as_secs() < 30 {
-            tokio::task::yield_now().await;
+            crate::support::look_again().await;
         }
     };
     while_time_passes(&a.test_clock, "thirty rounds", rounds).await;

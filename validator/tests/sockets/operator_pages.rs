@@ -84,7 +84,7 @@ async fn hostile_words_of_miners_and_jobs_are_text_on_the_operators_pages() {
     let words = "&lt;script&gt;alert(1)";
     within("the machine on its miner's page", async {
         while !read_page(&world, &own).await.1.contains(words) {
-            tokio::task::yield_now().await;
+            crate::support::look_again().await;
         }
     })
     .await;

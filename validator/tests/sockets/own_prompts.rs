@@ -95,7 +95,7 @@ async fn own_prompts_have_the_form_of_users_requests_and_none_of_their_words() {
                     if heard.lock().len() >= of_users + 4 {
                         return heard.lock().split_off(of_users);
                     }
-                    tokio::task::yield_now().await;
+                    crate::support::look_again().await;
                 }
             })
             .await;

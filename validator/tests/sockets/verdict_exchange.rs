@@ -95,7 +95,7 @@ async fn listed(world: &World, what: &str, is: impl Fn(&Value) -> bool) -> Value
                 if is(&list) {
                     return list;
                 }
-                tokio::task::yield_now().await;
+                crate::support::look_again().await;
             }
         };
         if let Ok(list) = tokio::time::timeout(A_BLOCK, wanted).await {

@@ -119,6 +119,12 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-collateral-view", "muster-validator-store", "the book and the slashes lie in the validator's store"),
     arrow("muster-checkpoint-transfer", "muster-checkpoints", "it takes and lays out what the rules call whole"),
     arrow("muster-checkpoint-transfer", "muster-job-metrics", "a program's reports name its checkpoints, and say how far it was"),
+    arrow("muster-executor-pools", "muster-kubernetes-engine", "a pool may be of pods"),
+    arrow("muster-executor-pools", "muster-provisioning", "a pool starts its executors through a manager"),
+    arrow("muster-executor-pools", "muster-slurm-engine", "a pool may be of batch jobs"),
+    arrow("muster-miner-config", "muster-executor-pools", "the configuration has the pools of executors"),
+    arrow("muster-kubernetes-engine", "muster-provisioning", "the engine does what a pool of executors asks of one"),
+    arrow("muster-slurm-engine", "muster-provisioning", "the engine does what a pool of executors asks of one"),
     arrow("muster-executor-config", "muster-attempt-state", "the configuration sets how long a job goes on without its miner"),
     arrow("muster-executor-config", "muster-containers", "the configuration has the limits and the images of containers"),
     arrow("muster-executor-config", "muster-job-data", "the configuration has the settings of downloads and uploads"),
@@ -226,6 +232,7 @@ pub(super) const ARROWS: &[Arrow] = &[
 #[rustfmt::skip]
 pub(super) const TEST_ARROWS: &[Arrow] = &[
     arrow("muster-sealing-proxy", "muster-sealed-client", "the proxy is tested from its client's end"),
+    arrow("muster-slurm-engine", "muster-slurm-testbed", "the engine is tested against a real Slurm"),
     arrow("muster-gateway", "muster-sealing-proxy", "the gateway is tested against sealing proxies"),
 ];
 

@@ -81,6 +81,16 @@ const NEEDS: &[Need] = &[
         present: || on_path("runsc"),
         packages: &["runsc"],
     },
+    // Tests start the daemons themselves; without a configuration the packages' own units start neither of Slurm's.
+    Need {
+        what: "Slurm with munge",
+        present: || {
+            ["slurmctld", "slurmd", "sbatch", "munged"]
+                .into_iter()
+                .all(on_path)
+        },
+        packages: &["slurmctld", "slurmd", "slurm-client", "munge"],
+    },
 ];
 
 /// Installs what is missing; fails, and says how to get it, if something stays missing.
@@ -153,9 +163,9 @@ mod tests {
             advice,
             "missing: curl, networks apart, a C and a C++ compiler, PostgreSQL's server, Python 3 with venv, a Docker \
              engine, a registry of images, the programs inside test images, a browser with its driver and a font, \
-             Prometheus with promtool, tmux, gVisor. On Debian, as root: apt-get update && apt-get install curl iproute2 gcc g++ libc6-dev postgresql python3 \
+             Prometheus with promtool, tmux, gVisor, Slurm with munge. On Debian, as root: apt-get update && apt-get install curl iproute2 gcc g++ libc6-dev postgresql python3 \
              python3-venv docker.io containerd runc iptables docker-registry busybox-static python3 chromium \
-             chromium-driver fonts-dejavu-core prometheus tmux runsc"
+             chromium-driver fonts-dejavu-core prometheus tmux runsc slurmctld slurmd slurm-client munge"
         );
     }
 

@@ -145,8 +145,9 @@ impl ChainClient {
             return Ok(known);
         }
         let answer = self.subnet_info(&head, DOING, "get_metagraph", netuid).await?;
-        let graph = Metagraph::from_value(netuid, BlockNumber(head.at.block_number()), &answer)
+        let mut graph = Metagraph::from_value(netuid, BlockNumber(head.at.block_number()), &answer)
             .map_err(|what| ChainError::Answer { doing: DOING, what })?;
+        graph.certificates = self.certificates_at(&head, netuid).await?;
         let graph = Arc::new(graph);
         let mut metagraphs = self.metagraphs.lock();
         metagraphs.truncate(CACHED - 1);

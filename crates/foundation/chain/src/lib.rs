@@ -11,6 +11,7 @@ mod block_pace;
 pub mod blocks;
 mod call_encoding;
 pub mod call_rejection;
+mod certificates;
 pub mod client;
 mod commitment_text;
 mod endpoint_choice;

@@ -1,8 +1,9 @@
 //! A subnet at one block: its neurons with their keys, addresses, stakes and permits.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use muster_protocol::{BlockNumber, Hotkey, Netuid, Uid};
+use muster_protocol::{BlockNumber, Digest, Hotkey, Netuid, Uid};
 use subxt::dynamic::Value;
 
 use crate::scale_value::{account, field, flag, items, number};
@@ -20,6 +21,8 @@ pub struct Metagraph {
     pub last_epoch: BlockNumber,
     /// The neurons in the order of their uids.
     pub neurons: Vec<Neuron>,
+    /// The SHA-256 of the certificates that hotkeys announce for TLS at their axons.
+    pub certificates: BTreeMap<Hotkey, Digest>,
 }
 
 /// One registered hotkey.
@@ -51,6 +54,11 @@ impl Metagraph {
     /// The neuron with this hotkey.
     pub fn find(&self, hotkey: &Hotkey) -> Option<&Neuron> {
         self.neurons.iter().find(|neuron| neuron.hotkey == *hotkey)
+    }
+
+    /// The certificate that a hotkey announces for TLS at its axon; `None` if it speaks none.
+    pub fn certificate_of(&self, hotkey: &Hotkey) -> Option<Digest> {
+        self.certificates.get(hotkey).copied()
     }
 
     /// The neuron with this uid.
@@ -101,6 +109,8 @@ impl Metagraph {
                 .enumerate()
                 .map(neuron)
                 .collect::<Result<_, String>>()?,
+            // They are stored apart from what the chain tells of the metagraph.
+            certificates: BTreeMap::new(),
         })
     }
 }

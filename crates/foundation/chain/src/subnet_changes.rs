@@ -213,6 +213,7 @@ mod tests {
             netuid: Netuid(1),
             tempo: 20,
             last_epoch: BlockNumber(0),
+            certificates: std::collections::BTreeMap::new(),
             neurons,
         };
         SubnetSnapshot {

@@ -4,10 +4,11 @@
 use std::net::SocketAddr;
 
 use muster_identity::Keypair;
-use muster_protocol::{Hotkey, Manifest, Netuid, Uid};
+use muster_protocol::{Digest, Hotkey, Manifest, Netuid, Uid};
 use subxt::dynamic::Value;
 
 use crate::call_encoding;
+use crate::certificates;
 use crate::client::ChainClient;
 use crate::commitment_text;
 use crate::error::ChainError;
@@ -45,7 +46,8 @@ impl ChainClient {
         Ok(AxonAnnouncement::Now)
     }
 
-    /// Announces a hotkey's address and the TLS key that it shows there. Costs nothing if the chain has both already.
+    /// Announces a hotkey's address and the certificate that it shows there; without one, that it speaks no TLS. Costs
+    /// nothing if the chain has both already.
     ///
     /// # Errors
     /// As for [`Self::serve_axon`].
@@ -54,14 +56,16 @@ impl ChainClient {
         key: &Keypair,
         netuid: Netuid,
         at: SocketAddr,
-        certificate: &[u8],
+        certificate: Option<Digest>,
     ) -> Result<AxonAnnouncement, ChainError> {
         let known = self.certificate_of(netuid, &key.hotkey()).await?;
-        if known.as_deref() == Some(certificate) {
+        let known = known.as_deref().and_then(certificates::certificate_in);
+        if known == certificate {
             return self.serve_axon(key, netuid, at).await;
         }
         self.check_serving(key, netuid, at).await?;
-        self.submit(key, call_encoding::serve_axon_tls(netuid, at, certificate))
+        let announced = certificates::announced(certificate);
+        self.submit(key, call_encoding::serve_axon_tls(netuid, at, &announced))
             .await?;
         Ok(AxonAnnouncement::Now)
     }

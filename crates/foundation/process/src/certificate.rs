@@ -52,6 +52,14 @@ pub fn make_self_signed(names: &[String]) -> Result<SelfSigned, CertificateError
     })
 }
 
+/// A private key as PEM.
+///
+/// # Errors
+/// The key is not one that [`make_self_signed`] draws.
+pub fn key_pem(key: &PrivateKeyDer<'_>) -> Result<String, CertificateError> {
+    Ok(KeyPair::try_from(key.secret_der())?.serialize_pem())
+}
+
 /// The SHA-256 digest of a certificate in PEM; of the first certificate if the text holds more.
 ///
 /// # Errors

@@ -9,8 +9,11 @@ use std::sync::Arc;
 use muster_protocol::Digest;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error as TlsError,
     ServerConfig, SignatureScheme, version,
@@ -90,6 +93,96 @@ pub fn client(identity: &TlsIdentity, server: Digest) -> Result<ClientConfig, Tl
     // The certificate is compared, so its names do not matter.
     config.enable_sni = false;
     Ok(config)
+}
+
+/// A server that shows one of `identities` to everybody, without asking for a certificate. A client that names the
+/// certificate that it knows, as [`client_without_certificate`] does, gets that one if it is here; others get the
+/// first. So a new certificate is served beside the one before it. TLS 1.3 only.
+///
+/// # Errors
+/// A key that does not belong to its certificate, or no identity at all.
+pub fn public_server(identities: &[TlsIdentity]) -> Result<ServerConfig, TlsError> {
+    let provider = provider();
+    let mut known = Vec::new();
+    for identity in identities {
+        let chain = vec![identity.certificate.clone()];
+        let key = CertifiedKey::from_der(chain, identity.key.clone_key(), &provider)?;
+        known.push((certificate_name(identity.fingerprint()), Arc::new(key)));
+    }
+    if known.is_empty() {
+        return Err(TlsError::General("there is no certificate to serve".to_owned()));
+    }
+    Ok(ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(NamedCertificates(known))))
+}
+
+/// A server with a certificate chain and a key from PEM, such as an authority has signed them. It offers the protocols
+/// `alpn`, best first. TLS 1.2 and 1.3.
+///
+/// # Errors
+/// The text has no certificate or no key, or they do not belong together.
+pub fn server_from_pem(certificates: &[u8], key: &[u8], alpn: &[&[u8]]) -> Result<ServerConfig, TlsError> {
+    let unreadable = |what: &str| TlsError::General(format!("{what} is not in PEM form"));
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(certificates)
+        .collect::<Result<_, _>>()
+        .map_err(|_| unreadable("the certificate"))?;
+    if chain.is_empty() {
+        return Err(unreadable("the certificate"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| unreadable("the private key"))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    Ok(config)
+}
+
+/// A client without a certificate of its own that accepts only the server with exactly this one. TLS 1.3 only. It dials
+/// with the name of [`known_server_name`].
+///
+/// # Errors
+/// None in practice: the provider knows TLS 1.3.
+pub fn client_without_certificate(server: Digest) -> Result<ClientConfig, TlsError> {
+    let exact = ExactServer {
+        fingerprint: server,
+        algorithms: algorithms(),
+    };
+    Ok(ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(exact))
+        .with_no_client_auth())
+}
+
+/// The server name by which a client says which certificate it knows; it is no host's name.
+///
+/// # Errors
+/// None in practice: the name has letters, digits and dots.
+pub fn known_server_name(certificate: Digest) -> Result<ServerName<'static>, TlsError> {
+    ServerName::try_from(certificate_name(certificate))
+        .map_err(|_| TlsError::General("a fingerprint makes no server name".to_owned()))
+}
+
+/// A fingerprint as two labels of a name: one label has 63 characters at most.
+fn certificate_name(certificate: Digest) -> String {
+    let hex = certificate.hex();
+    let (first, second) = hex.split_at(hex.len() / 2);
+    format!("{first}.{second}")
+}
+
+/// Certificates by the names of their fingerprints.
+#[derive(Debug)]
+struct NamedCertificates(Vec<(String, Arc<CertifiedKey>)>);
+
+impl ResolvesServerCert for NamedCertificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let wanted = hello.server_name();
+        let named = self.0.iter().find(|(name, _)| Some(name.as_str()) == wanted);
+        named.or_else(|| self.0.first()).map(|(_, key)| Arc::clone(key))
+    }
 }
 
 fn provider() -> Arc<CryptoProvider> {

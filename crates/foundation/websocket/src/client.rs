@@ -1,6 +1,9 @@
-//! Dialling a peer: `ws://`, or `wss://` with the machine's certificate store.
+//! Dialling a peer: `ws://`, `wss://` with the machine's certificate store, or `wss://` with a certificate that is known:
+//! the address then ends with `#sha256-` and the certificate's digest.
 
-use muster_protocol::{FeatureSet, MUSTER_FEATURES_HEADER, MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION};
+use muster_protocol::{
+    Digest, FeatureSet, MUSTER_FEATURES_HEADER, MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION,
+};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::client_async_tls_with_config;
@@ -13,6 +16,7 @@ use crate::error::ConnectError;
 use crate::io::Io;
 use crate::limits::Limits;
 use crate::socket::Socket;
+use crate::tls;
 
 /// Opens a websocket to `url` within the handshake limit and shows that we are Muster.
 ///
@@ -27,8 +31,30 @@ pub async fn connect(url: &str, limits: &Limits) -> Result<Socket, ConnectError>
         })?
 }
 
+/// The mark of an address's fragment that names the certificate of its peer.
+const PIN: &str = "sha256-";
+
+/// The address of the peer at `wss://…` with exactly this certificate.
+#[must_use]
+pub fn pinned(address: &str, certificate: Digest) -> String {
+    format!("{address}#{PIN}{}", certificate.hex())
+}
+
+/// An address with `path` behind it, before what names the peer's certificate.
+#[must_use]
+pub fn with_path(address: &str, path: &str) -> String {
+    match address.split_once('#') {
+        Some((address, pin)) => format!("{}{path}#{pin}", address.trim_end_matches('/')),
+        None => format!("{}{path}", address.trim_end_matches('/')),
+    }
+}
+
 async fn dial(url: &str, limits: &Limits) -> Result<Socket, ConnectError> {
     let target = Target::parse(url)?;
+    if let Some(certificate) = target.certificate {
+        let plain = url.split_once('#').map_or(url, |(plain, _)| plain);
+        return tls::dial_pinned((&target.host, target.port), plain, certificate, limits).await;
+    }
     let unreachable = |source| ConnectError::Unreachable {
         url: url.to_owned(),
         source,
@@ -108,6 +134,8 @@ struct Target {
     host: String,
     port: u16,
     secure: bool,
+    /// The digest of the only certificate that the peer may show.
+    certificate: Option<Digest>,
 }
 
 impl Target {
@@ -123,6 +151,19 @@ impl Target {
             _ => return Err(fault("its scheme is neither ws nor wss")),
         };
         let host = url.host_str().ok_or_else(|| fault("it names no host"))?;
+        let certificate = match url.fragment() {
+            None => None,
+            Some(_) if !secure => return Err(fault("only wss addresses name a certificate")),
+            Some(fragment) => {
+                let digest = fragment
+                    .strip_prefix(PIN)
+                    .and_then(|hex| format!("sha256:{hex}").parse().ok());
+                Some(
+                    digest
+                        .ok_or_else(|| fault("it ends with # and no sha256- with 64 hexadecimal digits"))?,
+                )
+            }
+        };
         Ok(Self {
             // Resolvers know an IPv6 address without its brackets.
             host: host.trim_matches(['[', ']']).to_owned(),
@@ -131,6 +172,7 @@ impl Target {
                 .filter(|port| *port != 0)
                 .ok_or_else(|| fault("its port is 0"))?,
             secure,
+            certificate,
         })
     }
 }
@@ -138,6 +180,30 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_names_the_certificate_of_its_peer() {
+        let certificate = Digest::of(b"a certificate");
+        let address = pinned("wss://a:1", certificate);
+        let with = with_path(&address, "/path");
+        assert_eq!(with, format!("wss://a:1/path#sha256-{}", certificate.hex()));
+        assert_eq!(Target::parse(&with).unwrap().certificate, Some(certificate));
+        assert_eq!(with_path("ws://a:1/", "/path"), "ws://a:1/path");
+        assert_eq!(Target::parse("wss://a:1/path").unwrap().certificate, None);
+        for wrong in [
+            "wss://a:1/#",
+            "wss://a:1/#sha256-00",
+            "wss://a:1/#md5-00",
+            "ws://a:1/#x",
+        ] {
+            assert!(Target::parse(wrong).is_err(), "{wrong}");
+        }
+        let plain = with.replace("wss", "ws");
+        assert!(
+            Target::parse(&plain).is_err(),
+            "a pin without TLS would be forgotten"
+        );
+    }
 
     #[test]
     fn features_count_for_muster_peers_only() {

@@ -19,7 +19,7 @@ pub mod session;
 pub mod socket;
 pub mod tls;
 
-pub use client::connect;
+pub use client::{connect, pinned, with_path};
 pub use close_code::CloseCode;
 pub use error::{ConnectError, SocketError, UpgradeError};
 pub use limits::Limits;

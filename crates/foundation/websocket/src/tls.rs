@@ -47,7 +47,8 @@ pub async fn connect_known(
     limits: &Limits,
 ) -> Result<Socket, ConnectError> {
     let url = format!("wss://{address}{path}");
-    timeout(limits.handshake, dial(address, &url, config, limits))
+    let tcp = TcpStream::connect(address);
+    timeout(limits.handshake, dial(tcp, None, &url, config, limits))
         .await
         .map_err(|_| ConnectError::Timeout {
             url: url.clone(),
@@ -55,8 +56,27 @@ pub async fn connect_known(
         })?
 }
 
+/// Dials the one peer that has this certificate, without a certificate of our own.
+pub(crate) async fn dial_pinned(
+    address: (&str, u16),
+    url: &str,
+    certificate: Digest,
+    limits: &Limits,
+) -> Result<Socket, ConnectError> {
+    let fault = |error: tokio_rustls::rustls::Error| ConnectError::Tls {
+        url: url.to_owned(),
+        source: io::Error::other(error),
+    };
+    let config = tls::client_without_certificate(certificate).map_err(fault)?;
+    let name = tls::known_server_name(certificate).map_err(fault)?;
+    let tcp = TcpStream::connect(address);
+    dial(tcp, Some(name), url, Arc::new(config), limits).await
+}
+
+/// `name` tells the peer which of its certificates is known.
 async fn dial(
-    address: &str,
+    tcp: impl Future<Output = io::Result<TcpStream>>,
+    name: Option<ServerName<'static>>,
     url: &str,
     config: Arc<ClientConfig>,
     limits: &Limits,
@@ -65,11 +85,11 @@ async fn dial(
         url: url.to_owned(),
         source,
     };
-    let tcp = TcpStream::connect(address).await.map_err(unreachable)?;
+    let tcp = tcp.await.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
     let peer = tcp.peer_addr().map_err(unreachable)?;
     // The peer is known by its certificate, not by its name.
-    let name = ServerName::IpAddress(peer.ip().into());
+    let name = name.unwrap_or_else(|| ServerName::IpAddress(peer.ip().into()));
     let tls = TlsConnector::from(config).connect(name, tcp).await;
     let tls = tls.map_err(|source| ConnectError::Tls {
         url: url.to_owned(),

@@ -1,7 +1,6 @@
 //! Tells miners what they are owed about spot checks: at least once, until they have taken it or it is too old.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_audit::Verdict;
-use muster_miner_link::MinerConversation;
+use muster_miner_link::{MinerConversation, MinerEndpoint};
 use muster_protocol::wire::audits::{
     AppealAnswer, AuditMessage, AuditNotice, AuditReply, BundlePart, VerdictNotice,
 };
@@ -118,10 +117,10 @@ async fn deliver_due(state: &Arc<RunnerState>, conversations: &Conversations) ->
         state.store.make_outcome_notices(now).await?;
     }
     let accused = tell_verdicts(state, now).await?;
-    let addresses = addresses(state);
+    let endpoints = endpoints(state);
     let reachable: BTreeSet<MinerKey> = {
         let pauses = conversations.pauses.lock();
-        let miners = addresses.keys().copied();
+        let miners = endpoints.keys().copied();
         miners.filter(|miner| pauses.is_free(miner, now)).collect()
     };
     let mut due = state.store.due_notices(&reachable, now).await?;
@@ -131,13 +130,13 @@ async fn deliver_due(state: &Arc<RunnerState>, conversations: &Conversations) ->
         }
     }
     for (miner, subjects) in due {
-        let Some(address) = addresses.get(&miner).copied() else {
+        let Some(endpoint) = endpoints.get(&miner).copied() else {
             continue;
         };
         if conversations.pauses.lock().begin(miner, now) {
             let (talking, conversations) = (Arc::clone(state), conversations.clone());
             drop(state.tasks.spawn("audit conversation", async move {
-                conversations.run(&talking, miner, address, subjects).await;
+                conversations.run(&talking, endpoint, subjects).await;
             }));
         }
     }
@@ -145,18 +144,13 @@ async fn deliver_due(state: &Arc<RunnerState>, conversations: &Conversations) ->
 }
 
 impl Conversations {
-    async fn run(
-        &self,
-        state: &RunnerState,
-        miner: MinerKey,
-        address: SocketAddr,
-        subjects: Vec<NoticeSubject>,
-    ) {
+    async fn run(&self, state: &RunnerState, endpoint: MinerEndpoint, subjects: Vec<NoticeSubject>) {
+        let miner = endpoint.miner;
         // The semaphore is never closed.
         let Ok(_place) = self.places.acquire().await else {
             return;
         };
-        let talking = tokio::time::timeout(WHOLE_LIMIT, talk(state, miner, address, subjects));
+        let talking = tokio::time::timeout(WHOLE_LIMIT, talk(state, endpoint, subjects));
         let reason = match state.tasks.token().run_until_cancelled(talking).await {
             // The validator stops.
             None => return,
@@ -173,12 +167,15 @@ impl Conversations {
 }
 
 /// Where each miner is dialled.
-fn addresses(state: &RunnerState) -> BTreeMap<MinerKey, SocketAddr> {
+fn endpoints(state: &RunnerState) -> BTreeMap<MinerKey, MinerEndpoint> {
     let metagraph = state.backend.metagraph();
-    let neurons = metagraph.iter().flat_map(|metagraph| &metagraph.neurons);
-    neurons
-        .filter_map(|neuron| Some((MinerKey(neuron.hotkey), neuron.axon?)))
-        .collect()
+    let endpoints = metagraph.iter().flat_map(|metagraph| {
+        metagraph.neurons.iter().filter_map(|neuron| {
+            let (miner, certificate) = (MinerKey(neuron.hotkey), metagraph.certificate_of(&neuron.hotkey));
+            Some((miner, MinerEndpoint::new(miner, neuron.axon?, certificate)))
+        })
+    });
+    endpoints.collect()
 }
 
 /// Puts the verdicts of a week into the outbox: accusations, and those that lift one. Returns the miners that are
@@ -237,15 +234,14 @@ struct Talk<'a> {
 
 async fn talk(
     state: &RunnerState,
-    miner: MinerKey,
-    address: SocketAddr,
+    endpoint: MinerEndpoint,
     subjects: Vec<NoticeSubject>,
 ) -> Result<(), TalkFailure> {
+    let miner = endpoint.miner;
     let opening = MinerConversation::open(
         &state.keypair,
         &state.clock,
-        miner,
-        address,
+        endpoint,
         Feature::Audits,
         STEP_LIMIT,
     );

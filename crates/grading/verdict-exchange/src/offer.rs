@@ -112,6 +112,7 @@ mod tests {
             netuid: Netuid(1),
             tempo: 10,
             last_epoch: BlockNumber(0),
+            certificates: std::collections::BTreeMap::new(),
             neurons: vec![miner],
         }
     }

@@ -100,6 +100,7 @@ mod tests {
             netuid: Netuid(1),
             tempo: 10,
             last_epoch: BlockNumber(0),
+            certificates: std::collections::BTreeMap::new(),
             neurons: (0..).zip(neurons).map(neuron).collect(),
         }
     }

@@ -1,16 +1,17 @@
 //! A connection of its own to a miner, for messages about no attempt.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use muster_identity::{Keypair, sign_validator_auth};
 use muster_process::SharedClock;
 use muster_process::error::Causes;
+use muster_protocol::Feature;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::wire::{decode, encode};
-use muster_protocol::{Feature, MinerKey};
 use muster_websocket::{CloseCode, Limits, Socket, connect};
 use tokio::time::timeout;
+
+use crate::MinerEndpoint;
 
 /// An open connection to a miner that knows a feature.
 pub struct MinerConversation {
@@ -19,7 +20,7 @@ pub struct MinerConversation {
 }
 
 impl MinerConversation {
-    /// Dials the miner at `address` and greets it as the validator `keypair`. `None` if the miner does not show
+    /// Dials a miner and greets it as the validator `keypair`. `None` if the miner does not show
     /// `feature`: it is hung up on at once. `limit` bounds dialling, and each message afterwards.
     ///
     /// # Errors
@@ -27,17 +28,17 @@ impl MinerConversation {
     pub async fn open(
         keypair: &Keypair,
         clock: &SharedClock,
-        miner: MinerKey,
-        address: SocketAddr,
+        endpoint: MinerEndpoint,
         feature: Feature,
         limit: Duration,
     ) -> Result<Option<Self>, String> {
-        let url = format!("ws://{address}/v0.1/validator_interface/{}", keypair.hotkey());
+        let url = endpoint.url(keypair);
         let opening = async {
             let mut socket = connect(&url, &Limits::miner())
                 .await
                 .map_err(|error| Causes(&error).to_string())?;
-            let greeting = ToMiner::ValidatorAuthForMiner(sign_validator_auth(keypair, miner, clock.now()));
+            let greeting =
+                ToMiner::ValidatorAuthForMiner(sign_validator_auth(keypair, endpoint.miner, clock.now()));
             let greeted = socket.send(encode(&greeting)).await;
             greeted.map_err(|error| Causes(&error).to_string())?;
             Ok::<_, String>(socket)

@@ -36,7 +36,8 @@ use std::time::Duration;
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::FromMiner;
-use muster_protocol::{AttemptId, MinerKey};
+use muster_protocol::{AttemptId, Digest, MinerKey};
+use muster_websocket::pinned;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -75,11 +76,16 @@ struct LinkState {
     sessions: Mutex<HashMap<MinerEndpoint, Arc<MinerSession>>>,
 }
 
-/// A miner and the address where it is dialled. A miner that moves to another address gets a new session.
+/// A miner and the address where it is dialled. A miner that moves to another address, or rotates its certificate, gets
+/// a new session; attempts on the one before it go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct MinerEndpoint {
-    pub(crate) miner: MinerKey,
-    pub(crate) address: SocketAddr,
+pub struct MinerEndpoint {
+    /// The miner that is greeted there.
+    pub miner: MinerKey,
+    /// The address of its port.
+    pub address: SocketAddr,
+    /// The certificate that the miner announces; `None` if it speaks no TLS.
+    pub certificate: Option<Digest>,
 }
 
 /// The queue of messages about no attempt that has a channel. Each session bounds its own part of it.
@@ -104,7 +110,28 @@ pub struct ReplyPath {
     _permits: [OwnedSemaphorePermit; 2],
 }
 
-// === impl MinerLink ===
+// === impl MinerEndpoint, MinerLink ===
+
+impl MinerEndpoint {
+    /// A miner's port at an address, with the certificate that the miner announces.
+    pub const fn new(miner: MinerKey, address: SocketAddr, certificate: Option<Digest>) -> Self {
+        Self {
+            miner,
+            address,
+            certificate,
+        }
+    }
+
+    /// The address at which the validator `keypair` dials the port: over TLS with the certificate that the miner
+    /// announces, and without TLS only if it announces none.
+    pub(crate) fn url(&self, keypair: &Keypair) -> String {
+        let path = format!("/v0.1/validator_interface/{}", keypair.hotkey());
+        match self.certificate {
+            Some(certificate) => pinned(&format!("wss://{}{path}", self.address), certificate),
+            None => format!("ws://{}{path}", self.address),
+        }
+    }
+}
 
 impl MinerLink {
     /// A link without connections, and the queue of its unmatched messages.
@@ -119,10 +146,9 @@ impl MinerLink {
         (Self(Arc::new(state)), queue)
     }
 
-    /// Registers a channel for an attempt on the miner at `address`. Nothing is dialled yet; messages about the attempt
+    /// Registers a channel for an attempt on a miner. Nothing is dialled yet; messages about the attempt
     /// are queued for it from now on.
-    pub fn open_channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> MinerChannel {
-        let endpoint = MinerEndpoint { miner, address };
+    pub fn open_channel(&self, attempt: AttemptId, endpoint: MinerEndpoint) -> MinerChannel {
         let mut sessions = self.sessions();
         let session = sessions
             .entry(endpoint)

@@ -1,7 +1,6 @@
 //! Asks a miner which executors it has, and which hotkey is the main one of its owner.
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use muster_identity::{Keypair, sign_validator_auth};
@@ -9,9 +8,11 @@ use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::wire::miner::{ExecutorManifest, FromMiner, MainHotkey, ToMiner};
 use muster_protocol::wire::{decode, encode};
-use muster_protocol::{FeatureSet, Hotkey, MinerKey};
+use muster_protocol::{FeatureSet, Hotkey};
 use muster_websocket::{Limits, Socket, SocketError, connect};
 use tokio::time::timeout;
+
+use crate::MinerEndpoint;
 
 /// How long a miner that has sent its manifest may take to name its main hotkey.
 const MAIN_HOTKEY_WAIT: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ pub struct MinerAnswers {
     pub main_hotkey: Option<Hotkey>,
 }
 
-/// Dials the miner at `address`, greets it as the validator `keypair`, and returns the first manifest that it sends,
+/// Dials a miner, greets it as the validator `keypair`, and returns the first manifest that it sends,
 /// with the features that it showed and the main hotkey that it names.
 ///
 /// A miner sends its manifest only when a connection begins, so this opens a connection of its own. The manifest has to
@@ -38,11 +39,10 @@ pub struct MinerAnswers {
 pub async fn ask_miner(
     keypair: &Keypair,
     clock: &SharedClock,
-    miner: MinerKey,
-    address: SocketAddr,
+    endpoint: MinerEndpoint,
     limit: Duration,
 ) -> Result<MinerAnswers, String> {
-    let asked = timeout(limit, fetch_manifest(keypair, clock, miner, address));
+    let asked = timeout(limit, fetch_manifest(keypair, clock, endpoint));
     let (mut socket, mut heard) = match asked.await {
         Ok(asked) => asked?,
         Err(_) => return Err(format!("no manifest came within {} s", limit.as_secs())),
@@ -68,15 +68,14 @@ pub async fn ask_miner(
 async fn fetch_manifest(
     keypair: &Keypair,
     clock: &SharedClock,
-    miner: MinerKey,
-    address: SocketAddr,
+    endpoint: MinerEndpoint,
 ) -> Result<(Socket, HeardAnswers), String> {
-    let url = format!("ws://{address}/v0.1/validator_interface/{}", keypair.hotkey());
+    let url = endpoint.url(keypair);
     let causes = |error: &(dyn Error + 'static)| Causes(error).to_string();
     let mut socket = connect(&url, &Limits::miner())
         .await
         .map_err(|error| causes(&error))?;
-    let greeting = ToMiner::ValidatorAuthForMiner(sign_validator_auth(keypair, miner, clock.now()));
+    let greeting = ToMiner::ValidatorAuthForMiner(sign_validator_auth(keypair, endpoint.miner, clock.now()));
     socket
         .send(encode(&greeting))
         .await

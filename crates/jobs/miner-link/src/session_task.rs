@@ -31,11 +31,7 @@ const MAX_UNMATCHED: usize = 64;
 /// Connects to the miner and sends the greeting.
 pub(crate) async fn dial(link: &MinerLink, endpoint: MinerEndpoint) -> Result<SocketHalves, String> {
     let setup = link.setup();
-    let url = format!(
-        "ws://{}/v0.1/validator_interface/{}",
-        endpoint.address,
-        setup.keypair.hotkey()
-    );
+    let url = endpoint.url(&setup.keypair);
     let dialling = async {
         // The semaphore is never closed; if it were, the miner would be dialled without a permit.
         let _permit = link.0.dials.acquire().await;

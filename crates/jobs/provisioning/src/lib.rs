@@ -1,26 +1,33 @@
 //! Starting and ending executors. One trait, so that a fleet elsewhere is one more implementation.
 //!
 //! [`LocalProcesses`] starts a process on this machine for each lease; [`Provisioner`] runs commands of the operator's
-//! (Terraform, `SkyPilot`, kubectl, a script) that bring an executor up somewhere else and take it away again.
+//! (Terraform, `SkyPilot`, a script) that bring an executor up somewhere else and take it away again;
+//! [`EngineExecutors`] has an [`ExecutorEngine`] start it, a batch system or an orchestrator.
 
 mod child_process;
 mod daily_spend;
+mod engine;
+mod engine_executors;
 mod local_executors;
 mod provision_command;
 mod provision_records;
 mod spend_ledger;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use daily_spend::SpendExceeded;
+pub use engine::{EngineError, EngineExecutor, ExecutorEngine, Survey};
+pub use engine_executors::EngineExecutors;
 pub use local_executors::LocalProcesses;
 pub use provision_command::{Commands, Provisioner};
 
@@ -37,6 +44,42 @@ pub struct Order {
     pub miner_address: String,
     /// The most that its lease may take, every wait included.
     pub lasts: Duration,
+    /// Where the manager says what the executor waits for.
+    pub notice: Notice,
+}
+
+/// The reason for which an executor is not there yet, as its manager last said it; empty before the first. Clones share
+/// it.
+#[derive(Clone, Debug, Default)]
+pub struct Notice(Arc<watch::Sender<String>>);
+
+impl Order {
+    /// Says what the executor waits for.
+    pub fn tell(&self, reason: String) {
+        self.notice.0.send_if_modified(|told| {
+            let is_new = *told != reason;
+            *told = reason;
+            is_new
+        });
+    }
+}
+
+impl Notice {
+    /// Follows the reason.
+    pub fn follow(&self) -> watch::Receiver<String> {
+        self.0.subscribe()
+    }
+}
+
+/// The executors and the machines of a manager, as its engine last showed them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolView {
+    /// The executors that the machines hold at one time, busy ones included; `None` before the first answer.
+    pub places: Option<u32>,
+    /// The executors that are started and do not run yet, each with the engine's reason.
+    pub waiting: BTreeMap<AttemptId, String>,
+    /// The engine's fault, if it did not answer the last question.
+    pub fault: Option<String>,
 }
 
 /// Why an executor could not be run.
@@ -69,6 +112,9 @@ pub enum ManagerError {
         /// The operating system's reason.
         source: io::Error,
     },
+    /// The engine refused to start the executor.
+    #[error(transparent)]
+    Engine(EngineError),
     /// The operator's limit on machine time is reached, so nothing is provisioned.
     #[error(transparent)]
     Spent(#[from] SpendExceeded),
@@ -112,5 +158,21 @@ pub trait ExecutorManager: Send + Sync + 'static {
     fn reclaim(&self, kept: BTreeSet<AttemptId>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         drop(kept);
         Box::pin(std::future::ready(()))
+    }
+
+    /// The executors and the machines; `None` from a manager that always has what its configuration says.
+    fn view(&self) -> Option<PoolView> {
+        None
+    }
+
+    /// Starts no executor on these hosts from now on.
+    fn exclude_hosts(&self, hosts: BTreeSet<String>) {
+        drop(hosts);
+    }
+
+    /// The attempts whose executors run on these hosts.
+    fn attempts_on(&self, hosts: &BTreeSet<String>) -> BTreeSet<AttemptId> {
+        let _ = hosts;
+        BTreeSet::new()
     }
 }

@@ -171,6 +171,7 @@ mod tests {
             class: ExecutorClass::AlwaysOnTest,
             private_image: false,
             lasts: Duration::from_secs(60),
+            notice: crate::Notice::default(),
             miner_address: "ws://127.0.0.1:1".to_owned(),
         }
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use muster_http::server::{self, HttpSettings, Server, ServerLimits, TowerToHyperService};
+use muster_http::server::{self, HttpSettings, Server, ServerLimits, TlsFileError, TowerToHyperService};
 use muster_openai::OpenAiError;
+use muster_process::error::Coded;
 use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
-use muster_protocol::{JobId, MinerKey};
+use muster_protocol::{ErrorCode, JobId, MinerKey};
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
 use muster_token_count::TokenizerError;
@@ -43,9 +44,22 @@ pub enum GatewayError {
     /// The database failed.
     #[error("the gateway cannot use its store")]
     Store(#[from] StoreError),
+    /// The files of the certificate cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] TlsFileError),
     /// A model's tokenizer cannot be used.
     #[error("the gateway cannot count tokens by a model's tokenizer")]
     Tokenizer(#[from] TokenizerError),
+}
+
+impl Coded for GatewayError {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Bind(error) => error.code(),
+            Self::Store(error) => error.code(),
+            Self::Address(_) | Self::Certificate(_) | Self::Tokenizer(_) => None,
+        }
+    }
 }
 
 /// The services of its process that a gateway uses.
@@ -123,7 +137,8 @@ impl Gateway {
             tasks,
             clock,
             state.tasks.token(),
-        );
+        )
+        .with_tls_files(&deps.http.tls)?;
         server.limits = ServerLimits {
             connections: state.settings.requests,
             // A stream may go on for hours; its client sends its request elsewhere.

@@ -41,6 +41,7 @@ impl Lease {
             registry: String::new(),
             seated_by: now,
             apart: snapshot.apart,
+            waits_for: String::new(),
             keeps_executor: false,
             streaming: snapshot.streaming,
             closed_told: false,
@@ -165,7 +166,8 @@ impl Lease {
             | LeaseState::Fetching(_)
             | LeaseState::WaitingForPayload
             | LeaseState::Running(_) => {
-                let Some(hold) = &mut self.hold else {
+                // An engine that says that an executor elsewhere is gone proves nothing: it may run on, and come back.
+                let Some(hold) = self.hold.as_mut().filter(|_| self.apart) else {
                     return Ok(vec![]);
                 };
                 hold.process_over = Some(how);

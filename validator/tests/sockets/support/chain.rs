@@ -92,6 +92,7 @@ impl TestChain {
             netuid: Netuid(1),
             tempo: TEMPO,
             last_epoch: BlockNumber(0),
+            certificates: std::collections::BTreeMap::new(),
             neurons,
         };
         Self {

@@ -38,6 +38,11 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
         .unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
+/// The pause before a test looks again at what it waits for: looking without a pause keeps a core busy.
+pub(crate) async fn look_again() {
+    tokio::time::sleep(Duration::from_millis(10)).await; // polls until its condition holds; the caller sets the deadline
+}
+
 /// One validator and everything around it. Dropping this stops the validator and removes its folder.
 pub(crate) struct World {
     pub(crate) chain: Arc<TestChain>,
@@ -184,7 +189,7 @@ impl World {
                 if state["block"].as_u64().is_some_and(|seen| seen >= block) {
                     return state;
                 }
-                tokio::task::yield_now().await;
+                look_again().await;
             }
         })
         .await
@@ -202,7 +207,7 @@ impl World {
                 if is(&state) {
                     return state;
                 }
-                tokio::task::yield_now().await;
+                look_again().await;
             }
         })
         .await
@@ -220,7 +225,7 @@ impl World {
                 if is(&queue) {
                     return queue;
                 }
-                tokio::task::yield_now().await;
+                look_again().await;
             }
         })
         .await
@@ -235,7 +240,7 @@ impl World {
     pub(crate) async fn updates_waiting(&self, count: u64) {
         within("answers to be written down", async {
             while self.state().await["updates_waiting"] != count {
-                tokio::task::yield_now().await;
+                look_again().await;
             }
         })
         .await;
@@ -263,7 +268,7 @@ impl World {
                 if let Some(address) = muster_process::ready::read(&file).unwrap() {
                     return address;
                 }
-                tokio::task::yield_now().await;
+                look_again().await;
             }
         })
         .await;

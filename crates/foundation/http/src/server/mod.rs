@@ -5,10 +5,12 @@
 mod bodies;
 mod forwarded;
 mod settings;
+mod transport;
 mod version;
 
 use std::error::Error;
 use std::future::{Future, pending};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -26,7 +28,7 @@ pub use hyper_util::service::TowerToHyperService;
 use muster_process::connections::{ConnectionBounds, ConnectionCounts, ConnectionPermit, TrustedProxies};
 use muster_process::listen::{Accepted, Acceptor};
 use muster_process::{SharedClock, Tasks};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +38,8 @@ use self::bodies::InFlight;
 pub use self::bodies::{BodyError, PacedBody, ResponseInFlight};
 pub use self::forwarded::{ProxyHeader, client_address};
 pub use self::settings::HttpSettings;
+use self::transport::Transport;
+pub use self::transport::{IsEncrypted, ServerTls, TlsFileError, TlsFiles};
 use self::version::{HttpVersion, OpenedStream};
 use crate::http1::StallTimeout;
 
@@ -88,6 +92,8 @@ pub struct Server {
     pub proxies: TrustedProxies,
     /// The header in which they write it.
     pub proxy_header: ProxyHeader,
+    /// TLS, if the port speaks it.
+    pub tls: Option<ServerTls>,
     /// Runs the connections.
     pub tasks: Tasks,
     /// Paces the listener when it fails.
@@ -112,10 +118,30 @@ impl Server {
             limits: settings.limits(),
             proxies: settings.proxies(),
             proxy_header: settings.proxy_header,
+            tls: None,
             tasks,
             clock,
             stop,
         }
+    }
+
+    /// The same server with TLS.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<ServerTls>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// The same server with the TLS of these files, if they are named. Changed files are read again while it runs.
+    ///
+    /// # Errors
+    /// The files cannot be used.
+    pub fn with_tls_files(mut self, files: &TlsFiles) -> Result<Self, TlsFileError> {
+        if let Some((tls, following)) = files.open(self.clock.clone(), self.stop.clone())? {
+            self.tls = Some(tls);
+            self.tasks.spawn("certificate", following);
+        }
+        Ok(self)
     }
 }
 
@@ -136,7 +162,7 @@ impl ClientAddress {
 /// cancelled. Then no connection is accepted any more, requests under way have [`ServerLimits::drain`] to finish, and
 /// this returns once all connections are closed. Connections that were upgraded are no longer the server's.
 ///
-/// Requests carry a [`ClientAddress`] and an `Arc<ConnectionPermit>` in their extensions.
+/// Requests carry a [`ClientAddress`], an [`IsEncrypted`] and an `Arc<ConnectionPermit>` in their extensions.
 pub async fn serve<F, S, B>(server: Server, listener: TcpListener, service_for: F)
 where
     F: Fn(SocketAddr) -> S,
@@ -169,7 +195,9 @@ where
     while let Some(Accepted { stream, peer, permit }) = acceptor.next().await {
         let requests = watch::Sender::new(0);
         let in_flight = requests.subscribe();
-        let service = BoundedService {
+        let tls = server.tls.clone();
+        let mut service = BoundedService {
+            is_encrypted: false,
             service: service_for(peer),
             peer: peer.ip(),
             permit: Arc::new(permit),
@@ -179,13 +207,16 @@ where
         };
         let (builders, stop) = (Arc::clone(&builders), stop.clone());
         let connection = async move {
-            let opening = timeout(limits.head, OpenedStream::open(stream));
+            let opening = timeout(limits.head, open_http(stream, tls.as_ref()));
             let opened = tokio::select! {
                 opened = opening => opened,
                 () = stop.cancelled() => return,
             };
             // A client that says nothing in time, or hangs up, is no error of ours.
-            let Ok(Ok((version, stream))) = opened else { return };
+            let Ok(Ok(Some((version, stream)))) = opened else {
+                return;
+            };
+            service.is_encrypted = stream.is_encrypted();
             let io = StallTimeout::new(TokioIo::new(stream), limits.stall);
             let end = ConnectionEnd {
                 limits,
@@ -208,6 +239,17 @@ where
     }
     open.close();
     open.wait().await;
+}
+
+/// Opens a connection to its first bytes of HTTP. `None` if its client was told that the port speaks TLS only.
+async fn open_http(
+    stream: TcpStream,
+    tls: Option<&ServerTls>,
+) -> io::Result<Option<(HttpVersion, OpenedStream<Transport>)>> {
+    match transport::open(stream, tls).await? {
+        Some(transport) => OpenedStream::open(transport).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// The rules by which a connection ends.
@@ -298,6 +340,8 @@ struct Clients {
 /// A connection's service within the server's bounds.
 struct BoundedService<S> {
     service: S,
+    /// Whether the connection has TLS.
+    is_encrypted: bool,
     /// The other end of the connection: the client, or a proxy.
     peer: IpAddr,
     permit: Arc<ConnectionPermit>,
@@ -348,6 +392,7 @@ where
         let permit = place.clone().unwrap_or_else(|| Arc::clone(&self.permit));
         let extensions = request.extensions_mut();
         extensions.insert(client);
+        extensions.insert(IsEncrypted(self.is_encrypted));
         extensions.insert(permit);
         let in_flight = InFlight::begin(&self.requests, place);
         let limit = self.body;

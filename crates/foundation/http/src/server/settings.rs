@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::ServerLimits;
 use super::forwarded::ProxyHeader;
+use super::transport::TlsFiles;
 
 /// Seconds that a client may be given. A day is longer than any request needs, and no timer overflows.
 const TIMES: RangeInclusive<u64> = 1..=86_400;
@@ -31,6 +32,8 @@ pub struct HttpSettings {
     pub trusted_proxies: Vec<String>,
     /// The header in which they write their clients' addresses.
     pub proxy_header: ProxyHeader,
+    /// The certificate of the role's listeners.
+    pub tls: TlsFiles,
 }
 
 impl Default for HttpSettings {
@@ -44,6 +47,7 @@ impl Default for HttpSettings {
             stall_s: limits.stall.as_secs(),
             trusted_proxies: Vec::new(),
             proxy_header: ProxyHeader::default(),
+            tls: TlsFiles::default(),
         }
     }
 }
@@ -93,6 +97,7 @@ impl HttpSettings {
         if let Err(error) = TrustedProxies::parse(&self.trusted_proxies) {
             problems.push(Problem::at(format!("{table}.trusted_proxies"), error.to_string()));
         }
+        problems.extend(self.tls.problems(&format!("{table}.tls")));
         problems
     }
 }
@@ -112,7 +117,11 @@ mod tests {
             stall_s: 0,
             trusted_proxies: vec!["localhost".to_owned()],
             proxy_header: ProxyHeader::Forwarded,
+            tls: TlsFiles {
+                certificate: "certificate.pem".into(),
+                ..TlsFiles::default()
+            },
         };
-        assert_eq!(wrong.problems("http").len(), 6);
+        assert_eq!(wrong.problems("http").len(), 7);
     }
 }

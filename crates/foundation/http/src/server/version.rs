@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio_util::either::Either;
+
+use super::transport::Transport;
 
 /// The first bytes of a connection that speaks HTTP/2 (RFC 9113, 3.4).
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -22,8 +24,8 @@ pub(super) enum HttpVersion {
 /// A connection whose first bytes were read to learn its version. Its reader gets them again, and in the same read the
 /// bytes that follow them: hyper doubles the buffer of a connection whose first read is a short one.
 #[derive(Debug)]
-pub(super) struct OpenedStream {
-    stream: TcpStream,
+pub(super) struct OpenedStream<S> {
+    stream: S,
     first: [u8; HTTP2_PREFACE.len()],
     /// The end of the bytes in `first`.
     filled: usize,
@@ -33,12 +35,12 @@ pub(super) struct OpenedStream {
 
 // === impl OpenedStream ===
 
-impl OpenedStream {
+impl<S: AsyncRead + Unpin> OpenedStream<S> {
     /// Reads until the connection has shown its version.
     ///
     /// # Errors
     /// The connection breaks or ends before that.
-    pub(super) async fn open(mut stream: TcpStream) -> io::Result<(HttpVersion, Self)> {
+    pub(super) async fn open(mut stream: S) -> io::Result<(HttpVersion, Self)> {
         let mut first = [0; HTTP2_PREFACE.len()];
         let mut filled = 0;
         loop {
@@ -66,7 +68,14 @@ impl OpenedStream {
     }
 }
 
-impl AsyncRead for OpenedStream {
+impl OpenedStream<Transport> {
+    /// Whether the connection has TLS.
+    pub(super) const fn is_encrypted(&self) -> bool {
+        matches!(self.stream, Either::Right(_))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for OpenedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let first = this.first.get(this.taken..this.filled).unwrap_or_default();
@@ -84,7 +93,7 @@ impl AsyncRead for OpenedStream {
     }
 }
 
-impl AsyncWrite for OpenedStream {
+impl<S: AsyncWrite + Unpin> AsyncWrite for OpenedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -113,7 +122,7 @@ impl AsyncWrite for OpenedStream {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::response::Response;
 use muster_identity::Keypair;
-use muster_miner_link::{ChannelEvent, LinkSetup, MinerChannel, MinerLink, UnmatchedMessages};
+use muster_miner_link::{ChannelEvent, LinkSetup, MinerChannel, MinerEndpoint, MinerLink, UnmatchedMessages};
 use muster_process::{SharedClock, Tasks, TestClock};
 use muster_protocol::wire::encode;
 use muster_protocol::wire::executor::{JobProgress, ProgressOf};
@@ -155,7 +155,8 @@ impl Validator {
     }
 
     fn open_channel(&self, n: u128, miner: &Miner) -> MinerChannel {
-        self.link.open_channel(attempt(n), miner.key, miner.address)
+        let endpoint = MinerEndpoint::new(miner.key, miner.address, None);
+        self.link.open_channel(attempt(n), endpoint)
     }
 
     async fn until_held(&self, count: usize) {

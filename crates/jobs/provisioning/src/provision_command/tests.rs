@@ -93,6 +93,7 @@ fn order() -> Order {
         private_image: false,
         miner_address: "ws://192.0.2.1:8092".to_owned(),
         lasts: LEASE,
+        notice: crate::Notice::default(),
     }
 }
 

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use muster_chain::Netuid;
+use muster_executor_pools::{EngineKind, PoolConfig};
 use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;
 use muster_process::config::{Problem, RoleConfig};
-use muster_protocol::{ExecutorClass, Hotkey, Manifest, ValidatorKey};
+use muster_protocol::{ExecutorClass, Hotkey, Netuid, ValidatorKey};
 use muster_store::retention::{Keep, PaceSettings};
 use serde::Deserialize;
 
@@ -56,8 +56,32 @@ pub struct Config {
     pub standing: PersistentConfig,
     /// The operator's pages.
     pub operator: OperatorConfig,
+    /// TLS on the miner's port.
+    pub tls: TlsConfig,
     /// How long rows stay.
     pub retention: MinerRetentionConfig,
+}
+
+/// TLS on the miner's port, with a certificate of the miner's own.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    /// Whether the port speaks it, and the certificate is announced on the chain.
+    pub enabled: bool,
+    /// The PEM file of the certificate and its key; made at the first start.
+    pub certificate: PathBuf,
+    /// Whether validators, and executors of other machines, that come without it are refused.
+    pub refuse_plain: bool,
+}
+
+impl Default for TlsConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            certificate: PathBuf::from("miner/tls.pem"),
+            refuse_plain: false,
+        }
+    }
 }
 
 /// The operator's pages.
@@ -189,6 +213,33 @@ pub struct ExecutorConfig {
     pub lend_s: u64,
     /// How far the clock of one may be off before its streaming sessions are not attested, in milliseconds.
     pub max_skew_ms: u64,
+    /// Further pools of executors, each with a class and an engine of its own.
+    pub pools: Vec<PoolConfig>,
+}
+
+impl ExecutorConfig {
+    /// The name of the pool that this section itself is.
+    pub const OWN_POOL: &str = "own";
+
+    /// The pool that this section itself is, without its further pools.
+    pub fn own_pool(&self) -> PoolConfig {
+        PoolConfig {
+            name: Self::OWN_POOL.to_owned(),
+            class: self.class,
+            count: self.count,
+            engine: if self.provision.is_empty() {
+                EngineKind::Local
+            } else {
+                EngineKind::Command
+            },
+            command: self.command.clone(),
+            provision: self.provision.clone(),
+            release: self.release.clone(),
+            provision_s: self.provision_s,
+            daily_machine_s: self.daily_machine_s,
+            ..PoolConfig::default()
+        }
+    }
 }
 
 /// Executors that enrolled once and stay connected.
@@ -207,6 +258,11 @@ impl Config {
     /// Whether the miner follows the chain and announces its address there.
     pub fn follows_chain(&self) -> bool {
         self.registered && !self.chain.url.is_empty()
+    }
+
+    /// The folder with a file for each host that gets no more jobs.
+    pub fn drained_hosts(&self) -> PathBuf {
+        self.drain_file.with_extension("hosts")
     }
 
     /// The settings that contradict a miner without registration.
@@ -259,11 +315,6 @@ impl Config {
         }
         problems
     }
-
-    /// The miner's capacity without persistent executors.
-    pub fn manifest(&self) -> Manifest {
-        Manifest::new([(self.executor.class, self.executor.count)])
-    }
 }
 
 impl ChainConfig {
@@ -296,6 +347,7 @@ impl Default for Config {
             shares: SharesConfig::default(),
             standing: PersistentConfig::default(),
             operator: OperatorConfig::default(),
+            tls: TlsConfig::default(),
             retention: MinerRetentionConfig::default(),
         }
     }
@@ -402,6 +454,7 @@ impl Default for ExecutorConfig {
             reattach_s: 150,
             lend_s: 0,
             max_skew_ms: 2000,
+            pools: vec![],
         }
     }
 }
@@ -445,7 +498,7 @@ require_validator_signature = true
 drain_s = 0
 
 # While this file is there, the miner accepts no more jobs and finishes those that it has. `muster miner drain` makes and
-# removes it.
+# removes it. `muster miner drain HOST` makes a file for a host in the folder of the same name with the ending .hosts.
 drain_file = "miner/drain"
 
 # Connections of validators, of the executors that this miner starts, and of readers of receipts.
@@ -518,6 +571,20 @@ lend_s = 0
 # How far an executor's clock may be off before the miner no longer attests its streaming sessions, milliseconds.
 max_skew_ms = 2000
 
+# Further pools of executors, beside the one above (count = 0 above: only these). Each has a name, a class, a most of
+# executors, and an engine: "local" (processes here), "command" (provision and release), "slurm" (a batch job for each
+# lease), "kubernetes" (a pod for each lease). The miner tells validators what the engine's machines have places for, and
+# never more than count. Executors elsewhere need a `dial` that they reach. docs/operations/pools.md has the rest.
+# [[executor.pools]]
+# name = "h100"
+# class = "always_on.llm.a6000"
+# count = 8
+# engine = "slurm"
+# dial = "ws://miner.example:8092"
+# [executor.pools.slurm]
+# partition = "gpu"
+# gpus = 1
+
 # Images that jobs need and this miner's executors do not have. A job whose image is being fetched takes a slot here and
 # no executor, so that a slow registry delays only its own jobs. The executors that this miner starts on this machine do
 # so; one that is provisioned or persistent keeps its place meanwhile.
@@ -567,6 +634,14 @@ dial_allow = []
 # How often the miner looks for a statement that it has not read. A validator makes one in each epoch.
 grades_s = 60
 
+# TLS 1.3 on the port above, beside connections without it. The certificate is this miner's own: validators know it from the
+# chain, and dial with TLS once it is there. `muster miner rotate-certificate` replaces it while the miner runs.
+[tls]
+enabled = true
+certificate = "miner/tls.pem"
+# Refuse validators, and executors of other machines, that come without TLS. ComputeHorde's validators know none.
+refuse_plain = false
+
 # How long rows stay.
 [retention]
 # Seconds for which results are kept for a validator that was away, and attempts remembered.
@@ -603,8 +678,21 @@ measure_s = 3600
         if self.chain.refresh_s == 0 {
             problems.push(Problem::at("chain.refresh_s", "must be at least 1"));
         }
-        if self.executor.count == 0 && self.standing.bind.is_none() {
-            let text = "must be at least 1, or standing.bind must be set";
+        problems.extend(PoolConfig::problems_of_all(
+            &self.executor.pools,
+            "executor.pools",
+        ));
+        if self
+            .executor
+            .pools
+            .iter()
+            .any(|pool| pool.name == ExecutorConfig::OWN_POOL)
+        {
+            let text = "must not name a pool \"own\": that is the name of the pool that [executor] itself is";
+            problems.push(Problem::at("executor.pools", text));
+        }
+        if self.executor.count == 0 && self.executor.pools.is_empty() && self.standing.bind.is_none() {
+            let text = "must be at least 1, or standing.bind must be set, or a pool";
             problems.push(Problem::at("executor.count", text));
         }
         if let Some(bind) = self.standing.bind
@@ -646,6 +734,14 @@ measure_s = 3600
         }
         if self.executor.prepare_s == 0 {
             problems.push(Problem::at("executor.prepare_s", "must be at least 1"));
+        }
+        if self.tls.refuse_plain && !self.tls.enabled {
+            let text = "has no effect without tls.enabled";
+            problems.push(Problem::at("tls.refuse_plain", text));
+        }
+        if self.http.tls.is_on() {
+            let text = "has no effect at a miner: its port has a certificate of its own, see [tls]";
+            problems.push(Problem::at("http.tls", text));
         }
         problems.extend(self.operator.problems());
         problems.extend(self.retention.problems());

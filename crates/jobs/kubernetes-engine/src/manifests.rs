@@ -1,0 +1,356 @@
+//! The manifests that an operator applies to a cluster, as text for `kubectl apply -f -`.
+
+use muster_protocol::ExecutorClass;
+use serde_json::{Value, json};
+
+/// The service account of a miner that uses the cluster.
+pub const ACCOUNT: &str = "muster-miner";
+/// The Secret from which persistent executors take their invitation, and its key.
+pub const INVITATION: &str = "muster-invitation";
+
+/// The file by which a persistent executor is known to its miner. It lies on the node, so it outlives the pod.
+const MEMBERSHIP: &str = "/var/lib/muster/executor-membership.json";
+const CONFIG: &str = "/etc/muster/executor.toml";
+
+/// The wishes of an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestOptions {
+    /// The namespace of the pods.
+    pub namespace: String,
+    /// Whether the miner may list the cluster's nodes, by which it knows how many executors find room.
+    pub list_nodes: bool,
+    /// A persistent executor on each node.
+    pub persistent: Option<PersistentExecutors>,
+}
+
+/// Executors that stay on the nodes of a cluster: one on each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PersistentExecutors {
+    /// The image with the program `muster` and a shell.
+    pub image: String,
+    /// The class with which the miner enrolls them.
+    pub class: ExecutorClass,
+    /// Jobs that each of them runs at once.
+    pub capacity: u32,
+    /// GPUs of the resource `nvidia.com/gpu` that each of them takes; 0 for none.
+    pub gpus: u32,
+}
+
+/// A text could not be written as YAML, which is a defect of this crate.
+#[derive(Debug, thiserror::Error)]
+#[error("a manifest cannot be written as YAML: {0}")]
+pub struct ManifestError(String);
+
+/// The manifests as YAML, each under a comment that says what it is for.
+///
+/// # Errors
+/// A manifest cannot be written as YAML.
+pub fn manifests(options: &ManifestOptions) -> Result<String, ManifestError> {
+    let namespace = options.namespace.as_str();
+    let mut documents = vec![
+        (
+            "The namespace of the executors. They mount folders of their nodes, which a stricter level forbids.",
+            namespace_of(namespace),
+        ),
+        ("The account of the miner.", account(namespace)),
+        (
+            "The miner's rights: it starts, watches and removes pods, reads their logs, and gives each its token. It \
+             cannot read Secrets.",
+            role(namespace),
+        ),
+        (
+            "The account has those rights in this namespace.",
+            role_binding(namespace),
+        ),
+    ];
+    if options.list_nodes {
+        documents.extend([
+            (
+                "Nodes belong to no namespace. Without this right the miner takes the configured count for its places.",
+                cluster_role(),
+            ),
+            ("The account has that right.", cluster_role_binding(namespace)),
+        ]);
+    }
+    if let Some(persistent) = &options.persistent {
+        documents.extend([
+            ("The configuration of the persistent executors.", config_map(namespace, persistent)),
+            (
+                "A persistent executor on each node. It enrolls once, with the token of the Secret muster-invitation, \
+                 and keeps its key on the node. A new version starts on a node when its pod is deleted there.",
+                daemon_set(namespace, persistent),
+            ),
+        ]);
+    }
+    let mut text = String::new();
+    for (comment, document) in documents {
+        let yaml = serde_saphyr::to_string(&document).map_err(|error| ManifestError(error.to_string()))?;
+        text.push_str("---\n");
+        for line in wrapped(comment) {
+            text.push_str("# ");
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text.push_str(yaml.trim_end());
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Lines of at most 100 characters.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.len().saturating_add(word.len()) < 100 => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) | None => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+fn namespace_of(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}}
+    })
+}
+
+fn account(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": ACCOUNT, "namespace": namespace}
+    })
+}
+
+fn role(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": ACCOUNT, "namespace": namespace},
+        "rules": [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "list", "watch", "delete"]},
+            {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}
+        ]
+    })
+}
+
+fn role_binding(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": ACCOUNT, "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ACCOUNT},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}]
+    })
+}
+
+fn cluster_role() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "muster-miner-nodes"},
+        "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    })
+}
+
+fn cluster_role_binding(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        // One for each namespace: a second pool must not take the right of the first one away.
+        "metadata": {"name": format!("muster-miner-nodes-{namespace}")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "muster-miner-nodes"},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}]
+    })
+}
+
+fn config_map(namespace: &str, persistent: &PersistentExecutors) -> Value {
+    let config = format!(
+        "[standing]\nmembership = \"{MEMBERSHIP}\"\nclass = \"{}\"\ncapacity = {}\n",
+        persistent.class, persistent.capacity
+    );
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "muster-executor", "namespace": namespace},
+        "data": {"executor.toml": config}
+    })
+}
+
+fn daemon_set(namespace: &str, persistent: &PersistentExecutors) -> Value {
+    let labels = json!({"app.kubernetes.io/name": "muster-persistent-executor"});
+    let mounts = json!([
+        {"name": "config", "mountPath": "/etc/muster", "readOnly": true},
+        {"name": "docker-socket", "mountPath": "/var/run/docker.sock"},
+        {"name": "work", "mountPath": "/var/lib/muster"}
+    ]);
+    let enroll = format!(
+        "[ -e {MEMBERSHIP} ] || exec muster executor --config {CONFIG} --enroll \"$INVITATION\" --name \"$NODE_NAME\""
+    );
+    let resources = if persistent.gpus > 0 {
+        json!({"limits": {"nvidia.com/gpu": persistent.gpus.to_string()}})
+    } else {
+        json!({})
+    };
+    let spec = json!({
+        "automountServiceAccountToken": false,
+        "enableServiceLinks": false,
+        "terminationGracePeriodSeconds": 60,
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "initContainers": [{
+            "name": "enroll",
+            "image": persistent.image,
+            "command": ["sh", "-ec", enroll],
+            "env": [
+                {"name": "INVITATION", "valueFrom": {"secretKeyRef": {"name": INVITATION, "key": "token"}}},
+                {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+            ],
+            "volumeMounts": mounts
+        }],
+        "containers": [{
+            "name": "executor",
+            "image": persistent.image,
+            "command": ["muster", "executor", "--config", CONFIG, "--persistent"],
+            "resources": resources,
+            "volumeMounts": mounts
+        }],
+        "volumes": [
+            {"name": "config", "configMap": {"name": "muster-executor"}},
+            {"name": "docker-socket", "hostPath": {"path": "/var/run/docker.sock", "type": "Socket"}},
+            {"name": "work", "hostPath": {"path": "/var/lib/muster", "type": "DirectoryOrCreate"}}
+        ]
+    });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "muster-executor", "namespace": namespace},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "OnDelete"},
+            "template": {"metadata": {"labels": labels}, "spec": spec}
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::DaemonSet;
+    use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
+
+    use super::*;
+
+    fn all() -> ManifestOptions {
+        ManifestOptions {
+            namespace: "gpu-jobs".to_owned(),
+            list_nodes: true,
+            persistent: Some(PersistentExecutors {
+                image: "registry.example.org/muster:1".to_owned(),
+                class: ExecutorClass::AlwaysOnTest,
+                capacity: 2,
+                gpus: 8,
+            }),
+        }
+    }
+
+    fn documents(options: &ManifestOptions) -> Vec<Value> {
+        let text = manifests(options).unwrap();
+        text.split("---\n")
+            .filter(|document| !document.is_empty())
+            .map(|document| serde_saphyr::from_str(document).unwrap())
+            .collect()
+    }
+
+    fn of_kind(kind: &str) -> Value {
+        let mut found = documents(&all())
+            .into_iter()
+            .filter(|document| document["kind"] == kind);
+        found.next().unwrap()
+    }
+
+    #[test]
+    fn the_miner_has_these_rights_and_no_other() {
+        let role: Role = serde_json::from_value(of_kind("Role")).unwrap();
+        let rights: Vec<String> = role
+            .rules
+            .unwrap()
+            .iter()
+            .map(|rule| {
+                format!(
+                    "{}: {}",
+                    rule.resources.clone().unwrap().join(","),
+                    rule.verbs.join(",")
+                )
+            })
+            .collect();
+        let wanted = [
+            "pods: create,get,list,watch,delete",
+            "pods/log: get",
+            "secrets: create",
+        ];
+        assert_eq!(rights, wanted);
+        let nodes: ClusterRole = serde_json::from_value(of_kind("ClusterRole")).unwrap();
+        assert_eq!(nodes.rules.unwrap()[0].verbs, ["list"]);
+    }
+
+    #[test]
+    fn the_persistent_executor_enrolls_once_and_keeps_its_key_on_the_node() {
+        let set: DaemonSet = serde_json::from_value(of_kind("DaemonSet")).unwrap();
+        let spec = set.spec.unwrap().template.spec.unwrap();
+        let enroll = &spec.init_containers.unwrap()[0];
+        let command = enroll.command.as_ref().unwrap().join(" ");
+        assert!(
+            command.contains("[ -e /var/lib/muster/executor-membership.json ]"),
+            "{command}"
+        );
+        let limits = spec.containers[0].resources.clone().unwrap().limits.unwrap();
+        assert_eq!(limits["nvidia.com/gpu"].0, "8");
+        let config = of_kind("ConfigMap")["data"]["executor.toml"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(
+            config.contains("class = \"always_on.test\"\ncapacity = 2\n"),
+            "{config}"
+        );
+    }
+
+    #[test]
+    fn only_wanted_manifests_are_printed_each_in_the_namespace() {
+        let least = ManifestOptions {
+            list_nodes: false,
+            persistent: None,
+            ..all()
+        };
+        assert_eq!(documents(&least).len(), 4);
+        let all = documents(&all());
+        assert_eq!(all.len(), 8);
+        for document in all {
+            let metadata = &document["metadata"];
+            let names = [
+                &metadata["namespace"],
+                &metadata["name"],
+                &document["subjects"][0]["namespace"],
+            ];
+            let inside = names.iter().any(|name| **name == "gpu-jobs");
+            assert!(inside || document["kind"] == "ClusterRole", "{document}");
+        }
+    }
+
+    #[test]
+    fn every_manifest_has_a_comment_and_no_line_is_long() {
+        let text = manifests(&all()).unwrap();
+        assert_eq!(text.matches("---\n# ").count(), 8);
+        assert!(
+            text.lines()
+                .filter(|line| line.starts_with('#'))
+                .all(|line| line.len() <= 104)
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! A miner whose executors are started by an engine that exists: a real Slurm, whose nodes are on this machine.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use muster_slurm_testbed::{PARTITION, SlurmCluster};
+use muster_tests::{BUSYBOX, Output, RunningSubnet, shell_image, wait_for};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A subnet whose miner has one pool: the nodes of a Slurm cluster. Each executor takes one GPU, and a node has two.
+struct Fleet {
+    subnet: RunningSubnet,
+    cluster: SlurmCluster,
+    runtime: Runtime,
+}
+
+impl Fleet {
+    fn start(nodes: usize, startup_s: u32) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let cluster = runtime.block_on(SlurmCluster::start(nodes)).unwrap();
+        let subnet = RunningSubnet::start().unwrap();
+        let file = subnet.folder().join("config/miner.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut config: toml::Table = text.parse().unwrap();
+        let bound = muster_process::ready::read(&subnet.folder().join("run/miner.ready"))
+            .unwrap()
+            .unwrap();
+        let executor = config["executor"].as_table_mut().unwrap();
+        let pool = toml::toml! {
+            name = "gpus"
+            count = 9
+            engine = "slurm"
+        };
+        let mut pool = pool;
+        pool.insert("dial".to_owned(), format!("ws://{bound}").into());
+        pool.insert("command".to_owned(), executor["command"].clone());
+        let mut slurm = toml::Table::new();
+        slurm.insert("conf".to_owned(), cluster.conf().display().to_string().into());
+        slurm.insert("partition".to_owned(), PARTITION.into());
+        slurm.insert("gpus".to_owned(), 1.into());
+        slurm.insert("cpus".to_owned(), 1.into());
+        slurm.insert("memory_mib".to_owned(), 500.into());
+        pool.insert("slurm".to_owned(), slurm.into());
+        executor.insert("count".to_owned(), 0.into());
+        executor.insert("startup_s".to_owned(), i64::from(startup_s).into());
+        executor.insert("pools".to_owned(), vec![toml::Value::from(pool)].into());
+        std::fs::write(&file, toml::to_string(&config).unwrap()).unwrap();
+        subnet.restart("miner").unwrap();
+        Self {
+            subnet,
+            cluster,
+            runtime,
+        }
+    }
+
+    fn slurm(&self, program: &str, arguments: &[&str]) -> String {
+        self.runtime
+            .block_on(self.cluster.run(program, arguments))
+            .unwrap()
+    }
+
+    /// The names of jobs in these states, and their nodes.
+    fn jobs(&self, states: &str) -> Vec<String> {
+        let listed = self.slurm(
+            "squeue",
+            &["--noheader", "--format=%j %N", &format!("--states={states}")],
+        );
+        listed.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    fn wait_for_empty_queue(&self) {
+        wait_for("an empty queue of Slurm", PATIENCE, || {
+            Ok(self.jobs("PENDING,RUNNING,COMPLETING").is_empty().then_some(()))
+        })
+        .unwrap();
+    }
+
+    /// Waits until the validator knows that the miner has so many executors.
+    fn wait_for_executors(&self, count: u64) {
+        wait_for("the miner's executors", PATIENCE, || {
+            let state = self.subnet.validator_state()?;
+            let known = state["miners"][0]["manifest"]["always_on.test"].as_u64();
+            Ok((known == Some(count)).then_some(()))
+        })
+        .map_err(|error| {
+            format!(
+                "{error}\n{}\n{}",
+                self.subnet.validator_state().unwrap(),
+                self.logs()
+            )
+        })
+        .unwrap();
+    }
+
+    fn run_words(&self) -> Output {
+        let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../LICENSE-MIT");
+        let input = format!("licence.txt={text}");
+        let image = self.subnet.demo_image();
+        self.subnet
+            .muster(&["job", "run", "--json", image, "--input", &input, "--", "words"])
+            .unwrap()
+    }
+
+    /// Starts a job that prints a line a second; returns once it runs.
+    fn begin_counting(&self, seconds: u64) -> String {
+        let shell = self.runtime.block_on(shell_image("")).unwrap();
+        let script =
+            format!("i=0; while [ $i -lt {seconds} ]; do i=$((i+1)); echo tick $i; {BUSYBOX} sleep 1; done");
+        let started = self
+            .subnet
+            .muster(&["job", "run", "--detach", "--json", shell, "--", "-c", &script])
+            .unwrap();
+        assert_eq!(started.code, Some(0), "{started:?}\n{}", self.logs());
+        let id = view(&started)["uuid"].as_str().unwrap().to_owned();
+        self.subnet
+            .wait_for_status(&id, "volumes_ready", PATIENCE)
+            .unwrap();
+        id
+    }
+
+    fn end_counting(&self, id: &str, seconds: u64) {
+        let ended = self.subnet.wait_for_status(id, "completed", PATIENCE);
+        let ended = ended
+            .map_err(|error| format!("{error}\n{}", self.logs()))
+            .unwrap();
+        let ticks: Vec<_> = (1..=seconds).map(|tick| format!("tick {tick}")).collect();
+        assert_eq!(
+            ended["stdout"].as_str().unwrap().lines().collect::<Vec<_>>(),
+            ticks
+        );
+    }
+
+    fn config(&self) -> PathBuf {
+        self.subnet.folder().join("config/miner.toml")
+    }
+
+    fn logs(&self) -> String {
+        format!("{}\n{}", self.subnet.log("validator"), self.subnet.log("miner"))
+    }
+}
+
+fn view(output: &Output) -> Value {
+    let last = output.stdout.lines().last().unwrap();
+    serde_json::from_str(last).unwrap_or_else(|_| serde_json::from_str(&output.stdout).unwrap())
+}
+
+#[test]
+fn a_miner_lends_the_nodes_of_a_slurm_cluster_and_its_death_costs_no_job() {
+    let fleet = Fleet::start(2, 30);
+    // Nine are allowed, and two nodes with two GPUs hold four.
+    fleet.wait_for_executors(4);
+    let ran = fleet.run_words();
+    assert_eq!(ran.code, Some(0), "{ran:?}\n{}", fleet.logs());
+    fleet.wait_for_empty_queue();
+
+    let id = fleet.begin_counting(12);
+    let jobs = fleet.jobs("RUNNING");
+    assert_eq!(jobs.len(), 1, "{jobs:?}");
+    assert!(jobs[0].starts_with("muster-"), "{jobs:?}");
+    // An executor that no lease knows: the next process of the miner takes it away, and the other one it keeps.
+    let stale = "muster-00000000-0000-4000-8000-000000000001";
+    let comment = fleet.slurm("squeue", &["--noheader", "--format=%k", "--states=RUNNING"]);
+    let submitted = [
+        "--job-name".to_owned(),
+        stale.to_owned(),
+        format!("--comment={}", comment.trim()),
+        "--output=/dev/null".to_owned(),
+        "--wrap=sleep 600".to_owned(),
+    ];
+    let submitted: Vec<&str> = submitted.iter().map(String::as_str).collect();
+    fleet.slurm("sbatch", &submitted);
+    assert_eq!(fleet.jobs("PENDING,RUNNING").len(), 2);
+    fleet.subnet.restart("miner").unwrap();
+    wait_for("the end of the executor without a lease", PATIENCE, || {
+        let left = fleet.jobs("PENDING,RUNNING,COMPLETING");
+        Ok((left.len() <= 1 && !left.iter().any(|job| job.starts_with(stale))).then_some(()))
+    })
+    .unwrap();
+    fleet.end_counting(&id, 12);
+    fleet.wait_for_empty_queue();
+}
+
+#[test]
+fn an_executor_that_waits_for_a_node_says_so_and_a_drained_node_gets_none() {
+    let fleet = Fleet::start(2, 4);
+    fleet.wait_for_executors(4);
+    let undrain = ["--undo"];
+    let drain = |host: &str, rest: &[&str]| {
+        let config = fleet.config();
+        let args = [
+            &["miner", "drain", host, "--config", config.to_str().unwrap()],
+            rest,
+        ]
+        .concat();
+        let drained = fleet.subnet.muster(&args).unwrap();
+        assert_eq!(drained.code, Some(0), "{drained:?}");
+    };
+    drain("node0", &[]);
+    fleet.wait_for_executors(2);
+    let id = fleet.begin_counting(2);
+    assert!(
+        fleet.jobs("RUNNING")[0].ends_with("node1"),
+        "{:?}",
+        fleet.jobs("RUNNING")
+    );
+    fleet.end_counting(&id, 2);
+    fleet.wait_for_empty_queue();
+
+    // Somebody else takes all CPUs of the one node that is left.
+    let others = [
+        "--job-name=other",
+        "--nodelist=node1",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=sleep 600",
+    ];
+    fleet.slurm("sbatch", &others);
+    wait_for("the other job", PATIENCE, || {
+        Ok((!fleet.jobs("RUNNING").is_empty()).then_some(()))
+    })
+    .unwrap();
+    let started = fleet
+        .subnet
+        .muster(&[
+            "job",
+            "run",
+            "--detach",
+            "--json",
+            fleet.subnet.demo_image(),
+            "--",
+            "words",
+        ])
+        .unwrap();
+    assert_eq!(started.code, Some(0), "{started:?}");
+    wait_for("the reason of the wait", PATIENCE, || {
+        let told = fleet.subnet.log("validator").contains("it waited for: slurm: ");
+        Ok(told.then_some(()))
+    })
+    .map_err(|error| format!("{error}\n{}", fleet.logs()))
+    .unwrap();
+    drain("node0", &undrain);
+    fleet.wait_for_executors(4);
+}

@@ -1,0 +1,268 @@
+//! `cargo xtask fleets`: a real Kubernetes on this machine, and the tests of the engine that starts executors there.
+//!
+//! The control plane and the kubelet are built once from the distribution's source package. The nodes are hosts in
+//! network namespaces, each with a Docker engine; a machine that cannot have them runs the tests of the control plane.
+
+mod control_plane;
+mod hosts;
+mod kubelets;
+mod process;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+
+use self::{control_plane::ControlPlane, hosts::Hosts, kubelets::Kubelets, process::on_path};
+use crate::{cache, workspace::Workspace};
+
+/// The version that the distribution has.
+const VERSION: &str = "1.20.2";
+/// The nodes of the cluster.
+const NODES: usize = 3;
+/// The crate whose tests are run.
+const PACKAGE: &str = "muster-kubernetes-engine";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Run the tests that need a control plane only
+    #[arg(long)]
+    without_nodes: bool,
+    /// Run only the test of a lost node
+    #[arg(long, conflicts_with = "without_nodes")]
+    only_lost_node: bool,
+    /// Write the recorded answers anew
+    #[arg(long)]
+    record: bool,
+}
+
+/// The tests that went well and those that did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+/// Starts a cluster, runs the tests against it, and says how they went in the last line.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    if let Some(missing) = missing(&["etcd", "kubectl", "openssl", "setpriv"]) {
+        println!("skipped: {missing}");
+        println!("0 passed, 0 failed, 1 skipped");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let programs = build()?;
+    let folder = tempfile::Builder::new()
+        .prefix("muster-fleets-")
+        .tempdir()
+        .context("make a folder for the cluster")?;
+    let no_nodes = if options.without_nodes {
+        Some("nodes were not wanted".to_owned())
+    } else {
+        without_nodes()
+    };
+    let hosts = match &no_nodes {
+        Some(_) => None,
+        None => Some(Hosts::start(NODES, folder.path())?),
+    };
+    let cluster = ControlPlane::start(&programs, &folder.path().join("cluster"))?;
+    println!("the control plane of Kubernetes {VERSION} is up");
+    let tests = Tests {
+        workspace,
+        cluster: &cluster,
+        record: options.record,
+        killer: folder.path().join("kill-node"),
+    };
+    let mut counts = Counts::default();
+    if !options.only_lost_node {
+        counts = tests.run("test(/^recorded::control_plane::real::/)")?;
+    }
+    if let Some(hosts) = &hosts {
+        let kubelets = Kubelets::start(&programs, folder.path(), &cluster, hosts)?;
+        println!("{NODES} nodes with {} GPUs each are ready", kubelets::GPUS);
+        kubelets.write_killer(&tests.killer, hosts)?;
+        if !options.only_lost_node {
+            counts = counts.plus(tests.run("test(/^recorded::nodes::real::/)")?);
+        }
+        counts = counts.plus(tests.run("test(/^recorded::lost_node::real::/)")?);
+    } else if let Some(reason) = no_nodes {
+        println!("skipped: the tests with nodes: {reason}");
+        counts.skipped += tests.count("test(/^recorded::(nodes|lost_node)::real::/)")?;
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        counts.passed, counts.failed, counts.skipped
+    );
+    Ok(crate::exit_code(counts.failed == 0))
+}
+
+/// The programs of Kubernetes, built once for this user.
+fn build() -> anyhow::Result<PathBuf> {
+    let folder = cache::make_once("fleets", &format!("kubernetes-{VERSION}"), |folder| {
+        if let Some(missing) = missing(&["apt-get", "dpkg-source", "go", "make", "gcc", "rsync", "jq"]) {
+            bail!("{missing}");
+        }
+        println!(
+            "building Kubernetes {VERSION} from the distribution's source package; this takes ten minutes or more"
+        );
+        fs::create_dir_all(folder)?;
+        let script = folder.join("build.sh");
+        hosts::write_program(&script, include_str!("build-kubernetes.sh"))?;
+        let status = Command::new(&script)
+            .arg(folder)
+            .stdin(Stdio::null())
+            .status()
+            .context("start the build")?;
+        if !status.success() {
+            bail!("the build ended with {status}; its last lines are above");
+        }
+        Ok(())
+    });
+    Ok(folder.context("build Kubernetes")?.join("bin"))
+}
+
+/// The first program that is not there, in words.
+fn missing(programs: &[&str]) -> Option<String> {
+    let program = programs.iter().find(|program| !on_path(program))?;
+    Some(format!(
+        "{program} is not installed; on Debian: apt-get install etcd-server golang-go jq rsync dpkg-dev make gcc \
+         openssl, and kubectl"
+    ))
+}
+
+/// Why this machine cannot have nodes.
+fn without_nodes() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some("only root can make network namespaces".to_owned());
+    }
+    if !Path::new("/sys/fs/cgroup/cpuset/cpuset.cpus").exists() {
+        return Some("this kubelet needs control groups of version 1".to_owned());
+    }
+    missing(&[
+        "dockerd", "docker", "runc", "ip", "nsenter", "unshare", "gcc", "jq", "tar",
+    ])
+}
+
+/// The tests of the crate, with all that they need to know.
+struct Tests<'a> {
+    workspace: &'a Workspace,
+    cluster: &'a ControlPlane,
+    record: bool,
+    killer: PathBuf,
+}
+
+impl Tests<'_> {
+    fn nextest(&self, command: &str, filter: &str) -> Command {
+        let mut cargo = self.workspace.cargo();
+        cargo
+            .args(["nextest", command, "--package", PACKAGE])
+            .args(["--run-ignored", "all", "--filterset", filter])
+            .env("MUSTER_TEST_KUBECONFIG", &self.cluster.kubeconfig)
+            .env("MUSTER_TEST_KILL_NODE", &self.killer);
+        if self.record {
+            cargo.env("MUSTER_TEST_RECORD", "1");
+        }
+        cargo
+    }
+
+    /// Runs some tests, one at a time: they count what a cluster can hold.
+    fn run(&self, filter: &str) -> anyhow::Result<Counts> {
+        let mut nextest = self.nextest("run", filter);
+        nextest.args(["--no-fail-fast", "--test-threads", "1", "--color", "never"]);
+        let output = nextest
+            .stderr(Stdio::piped())
+            .output()
+            .context("start cargo nextest")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        print!("{said}");
+        let counts = count(&said).context("cargo nextest did not say how many tests it ran")?;
+        ensure!(counts != Counts::default(), "no test has a name of {filter}");
+        Ok(counts)
+    }
+
+    /// The tests that a filter chooses.
+    fn count(&self, filter: &str) -> anyhow::Result<usize> {
+        let mut nextest = self.nextest("list", filter);
+        let output = nextest
+            .args(["--message-format", "json"])
+            .output()
+            .context("start cargo nextest")?;
+        let listed: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("read the list of tests")?;
+        let suites = listed.get("rust-suites").and_then(serde_json::Value::as_object);
+        let cases = suites
+            .into_iter()
+            .flatten()
+            .filter_map(|(_, suite)| suite.get("testcases")?.as_object());
+        let chosen = |case: &serde_json::Value| {
+            case.pointer("/filter-match/status")
+                .is_some_and(|it| it == "matches")
+        };
+        Ok(cases.flatten().filter(|(_, case)| chosen(case)).count())
+    }
+}
+
+impl Counts {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            skipped: self.skipped + other.skipped,
+        }
+    }
+}
+
+/// Reads `Summary [   3.7s] 8 tests run: 7 passed (1 slow), 1 failed, 45 skipped`. The skipped ones are those that were
+/// not asked for.
+fn count(said: &str) -> Option<Counts> {
+    let summary = said.lines().rfind(|line| line.contains("Summary ["))?;
+    let (_, rest) = summary.split_once(']')?;
+    let number = |text: &str| text.split_whitespace().next_back()?.parse::<usize>().ok();
+    let run = rest.split_once(" test").and_then(|(before, _)| number(before))?;
+    let passed = rest
+        .split_once(" passed")
+        .map_or(Some(0), |(before, _)| number(before))?;
+    Some(Counts {
+        passed,
+        failed: run.checked_sub(passed)?,
+        skipped: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_of_nextest_is_read() {
+        let counts = |passed, failed| {
+            Some(Counts {
+                passed,
+                failed,
+                skipped: 0,
+            })
+        };
+        let line = |text: &str| count(&format!("x\n     Summary [   3.738s] {text}\n"));
+        assert_eq!(line("8 tests run: 8 passed, 45 skipped"), counts(8, 0));
+        assert_eq!(
+            line("8 tests run: 6 passed (1 slow), 1 failed, 1 timed out, 0 skipped"),
+            counts(6, 2)
+        );
+        assert_eq!(line("1 test run: 0 passed, 1 failed, 3 skipped"), counts(0, 1));
+        assert_eq!(count("error: could not compile"), None);
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named() {
+        assert_eq!(missing(&["sh"]), None);
+        assert!(
+            missing(&["sh", "no-such-program"])
+                .unwrap()
+                .starts_with("no-such-program is not")
+        );
+    }
+}
