@@ -82,6 +82,8 @@ pub use muster_provisioning as manager;
 const PAYLOAD_TIME: Duration = Duration::from_secs(600);
 /// The time beyond the sum of a job's own limits after which the miner ends it: the validator's clock comes first.
 const MARGIN: Duration = Duration::from_secs(60);
+/// How long the miner waits at its start for the engines of its pools.
+const SETTLE: Duration = Duration::from_secs(10);
 /// How long sessions and executors may take to end once the miner stops.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -408,7 +410,13 @@ async fn open_pools(
     for further in &config.executor.pools {
         pools.push(muster_executor_pools::open(further, owner, tasks, clock).await?);
     }
-    Ok(Pools::new(pools))
+    let pools = Pools::new(pools);
+    // Validators that connect first would be told of none.
+    tokio::select! {
+        () = pools.settled() => {}
+        () = clock.sleep(SETTLE) => tracing::warn!("an engine of a pool has not answered yet; the miner starts without its executors"),
+    }
+    Ok(pools)
 }
 
 /// Serves persistent executors, where the configuration has a port for them, tells the dispatcher the fleet's capacity,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use muster_enrollment::ExecutorRegistry;
+use muster_enrollment::{ExecutorRegistry, InvitationTerms};
 use muster_executor::Invocation;
 use muster_process::config::{self, RoleConfig};
 use muster_process::telemetry;
@@ -15,7 +15,7 @@ use muster_terminal::print;
 use tokio::io::AsyncReadExt as _;
 use url::Url;
 
-use crate::cli::{Executor, ExecutorCommand, LogForm, Miner, MinerCommand, Role};
+use crate::cli::{Executor, ExecutorCommand, LogForm, ManifestEngine, Miner, MinerCommand, Role};
 use crate::drain;
 use crate::failure::{Failure, Result};
 
@@ -55,6 +55,11 @@ pub(crate) async fn miner(args: Miner, tasks: Tasks, clock: SharedClock) -> Resu
     let Miner { role, command, .. } = &args;
     if let Some(MinerCommand::Drain(asked)) = command {
         return drain::miner(asked, &clock).await;
+    }
+    if let Some(MinerCommand::Manifests(asked)) = command {
+        let ManifestEngine::Kubernetes(asked) = &asked.engine;
+        print::raw(&asked.text().map_err(unusable)?);
+        return Ok(ExitCode::SUCCESS);
     }
     if let Some(MinerCommand::RotateCertificate(asked)) = command {
         let config = configure::<muster_miner::Config>(asked.config.as_deref(), false)?.unwrap_or_default();
@@ -113,9 +118,13 @@ fn invite(
     };
     let class = args.class.unwrap_or(config.executor.class);
     let lives = Duration::from_secs(args.lives);
-    let invitation = roll
-        .invite(address, class, args.capacity, lives, clock.now())
-        .map_err(unusable)?;
+    let terms = InvitationTerms {
+        class,
+        capacity: args.capacity,
+        lives,
+        uses: args.uses,
+    };
+    let invitation = roll.invite(address, terms, clock.now()).map_err(unusable)?;
     print::raw(&format!("{invitation}\n"));
     Ok(ExitCode::SUCCESS)
 }

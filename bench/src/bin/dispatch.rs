@@ -497,6 +497,7 @@ fn be_miner(folder: &Path) -> Result<()> {
         ..muster_miner::Config::default()
     };
     config.chain.url = String::new();
+    config.tls.certificate = folder.join("tls/port.pem");
     let clock: muster_process::SharedClock = Arc::new(SystemClock::new());
     let manager = muster_miner::manager::LocalProcesses::new(vec!["true".to_owned()], Arc::clone(&clock));
     runtime.block_on(muster_miner::run_with(

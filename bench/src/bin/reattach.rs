@@ -66,6 +66,7 @@ async fn miner(folder: &Path) -> Result<()> {
     let port: u16 = std::env::var(PORT)?.parse()?;
     config.standing.bind = Some(([127, 0, 0, 1], port).into());
     config.standing.roll = folder.join("standing");
+    config.tls.certificate = folder.join("tls/port.pem");
     let clock: SharedClock = Arc::new(SystemClock::new());
     let manager = LocalProcesses::new(vec![], Arc::clone(&clock));
     run_with(config, key("//Miner")?, Arc::new(manager), Tasks::new(), clock).await?;
@@ -89,7 +90,16 @@ fn measure(runtime: &Runtime, count: usize) -> Result<()> {
         let identity = StoredIdentity::generate("executor")?.open("memory")?;
         let (address, now) = (format!("127.0.0.1:{port}"), clock.now());
         let lifetime = Duration::from_secs(3600);
-        let invitation = roll.invite(address.clone(), CLASS, 1, lifetime, now)?;
+        let invitation = roll.invite(
+            address.clone(),
+            muster_enrollment::InvitationTerms {
+                class: CLASS,
+                capacity: 1,
+                lives: lifetime,
+                uses: 1,
+            },
+            now,
+        )?;
         let name = format!("executor-{number}");
         roll.enroll(&invitation.secret, identity.fingerprint(), &name, now)?;
         let executor = Executor {

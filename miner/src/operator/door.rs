@@ -14,7 +14,7 @@ use muster_operator_pages::gate::OperatorGate;
 use muster_operator_pages::miner::{MinerPage, render};
 use muster_process::Tasks;
 use muster_process::operator_token::OperatorToken;
-use muster_status_views::miner::{MAX_LISTED, MinerStatus, Places, ServedValidator, WantedImage};
+use muster_status_views::miner::{MAX_LISTED, MinerStatus, Places, PoolStatus, ServedValidator, WantedImage};
 use tokio::net::TcpListener;
 
 use crate::lease_table::Event;
@@ -97,6 +97,7 @@ async fn status(State(sources): State<OperatorSources>) -> Json<MinerStatus> {
             all: own,
             busy: working.saturating_sub(lent.busy).min(own),
         },
+        pools: state.pools.status().into_iter().map(pool_status).collect(),
         persistent: Places {
             all: lent.places,
             busy: lent.busy,
@@ -117,6 +118,23 @@ async fn status(State(sources): State<OperatorSources>) -> Json<MinerStatus> {
         declines: past.declines.into(),
         grades: state.board.grades().list(),
     })
+}
+
+fn pool_status(pool: muster_executor_pools::PoolStatus) -> PoolStatus {
+    let waiting = pool.waiting.into_iter().take(MAX_LISTED);
+    PoolStatus {
+        name: pool.name,
+        class: pool.class.to_string(),
+        engine: pool.engine.name().to_owned(),
+        places: Places {
+            all: pool.places,
+            busy: pool.used,
+        },
+        waiting: waiting
+            .map(|(attempt, reason)| (attempt.to_string(), reason))
+            .collect(),
+        fault: pool.fault,
+    }
 }
 
 /// The validators that are served or connected, the connected ones first.

@@ -1,7 +1,11 @@
 //! The miner on a real chain: it announces where it is, and serves those whom the metagraph permits.
 
 use muster_chain::Netuid;
+use muster_enrollment::keys::load_or_create;
 use muster_identity::Keypair;
+use muster_miner::TlsConfig;
+use muster_miner::certificate::rotate;
+use muster_protocol::Manifest;
 use muster_protocol::wire::miner::FromMiner;
 use serde_json::json;
 
@@ -67,5 +71,33 @@ async fn the_address_is_announced_and_the_metagraph_says_who_is_served() {
         metagraph.find(&miner_key().hotkey()).unwrap().axon
     };
     soon(async { while announced().await != Some(miner.address) {} }).await;
+    // The certificate of the port is there too, and the executors.
+    let certificate = async || {
+        client
+            .metagraph(NETUID)
+            .await
+            .unwrap()
+            .certificate_of(&miner_key().hotkey())
+    };
+    let config = TlsConfig {
+        certificate: miner.folder.path().join("tls/port.pem"),
+        ..TlsConfig::default()
+    };
+    let first = load_or_create(&config.certificate, "miner")
+        .unwrap()
+        .fingerprint();
+    assert_eq!(certificate().await, Some(first));
+    let stated = async || client.commitment_of(NETUID, &miner_key().hotkey()).await.unwrap();
+    soon(async { while stated().await.is_none() {} }).await;
+    let manifest = Manifest::new([(CLASS, 1)]);
+    assert_eq!(stated().await, Some(manifest.to_commitment()));
+    // A rotated certificate replaces it.
+    let second = rotate(&config).unwrap();
+    soon(async {
+        while certificate().await != Some(second) {
+            miner.clock.advance(std::time::Duration::from_secs(5));
+        }
+    })
+    .await;
     miner.stop().await;
 }

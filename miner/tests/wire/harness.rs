@@ -135,6 +135,7 @@ impl Miner {
             ..Config::default()
         };
         config.chain.url = String::new();
+        config.tls.certificate = path("tls/port.pem");
         // The validators of these tests are as old as the oldest that miners may choose to serve.
         config.require_validator_signature = false;
         // A lost connection loses its lease, unless a test is about leases that are kept.

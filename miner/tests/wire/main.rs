@@ -28,3 +28,4 @@ mod restarts;
 mod sessions;
 #[cfg(test)]
 mod standing;
+mod tls;

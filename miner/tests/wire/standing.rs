@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_enrollment::{ExecutorRegistry, Invitation, StoredIdentity};
+use muster_enrollment::{ExecutorRegistry, Invitation, InvitationTerms, StoredIdentity};
 use muster_miner::Config;
 use muster_process::Clock as _;
 use muster_process::tls::{self, TlsIdentity};
@@ -48,7 +48,13 @@ impl Place {
 
     fn invite(&self) -> Invitation {
         let (address, now) = (self.address.to_string(), self.miner.clock.now());
-        self.roll.invite(address, CLASS, 2, HOUR, now).unwrap()
+        let terms = InvitationTerms {
+            class: CLASS,
+            capacity: 2,
+            lives: HOUR,
+            uses: 1,
+        };
+        self.roll.invite(address, terms, now).unwrap()
     }
 
     fn miner_certificate(&self) -> Digest {

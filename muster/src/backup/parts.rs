@@ -60,6 +60,7 @@ pub(super) fn of_miner(config: &muster_miner::Config) -> RoleParts {
         store: Some(config.store.clone()),
         folders: vec![
             ("standing", config.standing.roll.clone()),
+            ("tls", config.tls.folder()),
             ("provisioned", config.executor.provisioned.clone()),
         ],
     }

@@ -301,6 +301,7 @@ fn miner_in(folder: &Path, wallet: &WalletPath) -> muster_miner::Config {
     config.chain.url = String::new();
     config.executor.provisioned = folder.join("provisioned");
     config.standing.roll = folder.join("standing");
+    config.tls.certificate = folder.join("tls/port.pem");
     config
 }
 
@@ -318,8 +319,13 @@ async fn a_miner_and_an_executor_know_each_other_after_a_restoration() {
     let identity = roll.identity().unwrap().fingerprint();
     let now = clock().now();
     let hour = Duration::from_secs(3_600);
-    roll.invite("miner:1".to_owned(), ExecutorClass::AlwaysOnTest, 1, hour, now)
-        .unwrap();
+    let terms = muster_enrollment::InvitationTerms {
+        class: ExecutorClass::AlwaysOnTest,
+        capacity: 1,
+        lives: hour,
+        uses: 1,
+    };
+    roll.invite("miner:1".to_owned(), terms, now).unwrap();
     let ready = config.ready_file.clone().unwrap();
     let running = config.clone();
     let miner = Running::start(&ready, |tasks| {

@@ -1,5 +1,6 @@
 //! The command line, as types: the roles and the operator's tools here, users' commands in [`user`].
 
+mod kubernetes_manifests;
 pub(crate) mod user;
 
 use std::net::SocketAddr;
@@ -16,6 +17,8 @@ use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
 use muster_score_tools::{AuditCurve, AuditReplay, AuditScore, MinerEvidence, Score, Simulate};
 use url::Url;
+
+pub(crate) use kubernetes_manifests::KubernetesManifests;
 
 pub(crate) use user::{
     Account, Chat, Completions, Doctor, Files, Job, Keys, Login, Proof, ProofCheck, ProofReport, ProofVerify,
@@ -204,6 +207,9 @@ pub(crate) struct Miner {
     /// With --enroll: the most jobs that it may run at once.
     #[arg(long, requires = "enroll", default_value_t = 1)]
     pub(crate) capacity: u32,
+    /// With --enroll: the executors that the token admits, each once.
+    #[arg(long, requires = "enroll", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(muster_enrollment::MAX_USES)))]
+    pub(crate) uses: u32,
     /// With --enroll: seconds until the token expires.
     #[arg(long, requires = "enroll", default_value_t = 3600)]
     pub(crate) lives: u64,
@@ -278,6 +284,20 @@ pub(crate) struct MinerDrain {
     pub(crate) drain: Drain,
 }
 
+/// `muster miner manifests`.
+#[derive(Debug, Args)]
+pub(crate) struct Manifests {
+    #[command(subcommand)]
+    pub(crate) engine: ManifestEngine,
+}
+
+/// The engines that need manifests.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ManifestEngine {
+    /// Print YAML for `kubectl apply -f -`: a namespace, an account with the least rights, and persistent executors.
+    Kubernetes(KubernetesManifests),
+}
+
 /// The configuration of a miner.
 #[derive(Debug, Args)]
 pub(crate) struct MinerFile {
@@ -291,6 +311,8 @@ pub(crate) struct MinerFile {
 pub(crate) enum MinerCommand {
     /// Let the running miner take no more jobs, and wait until its last one has ended; or start none on one host.
     Drain(MinerDrain),
+    /// Print what to apply to an engine before this miner may start executors there.
+    Manifests(Manifests),
     /// Replace the certificate of the miner's port; a running miner serves and announces the new one within seconds.
     RotateCertificate(MinerFile),
     /// Show a miner's machines: what validators proved, and what the miner only claims.

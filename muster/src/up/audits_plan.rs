@@ -178,6 +178,7 @@ impl AuditsPlan {
             "receipts_dir": layout.data("trusted-receipts"),
             "drain_file": layout.data("trusted-drain"),
             "standing": {"roll": layout.data("trusted-standing")},
+            "tls": {"certificate": layout.data("trusted-tls").join("port.pem")},
             "executor": {
                 "class": "always_on.test",
                 "count": MACHINES,

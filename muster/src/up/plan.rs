@@ -472,6 +472,7 @@ impl Setup<'_> {
             "receipts_dir": data("receipts"),
             "drain_file": data("drain"),
             "standing": standing,
+            "tls": {"certificate": data("tls").join("port.pem")},
             "operator": {
                 "bind": self.subnet.operator_of(name),
                 "token": self.layout.miner_token(name),
@@ -600,6 +601,7 @@ mod tests {
             "drain_file",
             "ready_file",
             "standing",
+            "tls",
         ] {
             assert_ne!(
                 miners[0].1[field], miners[1].1[field],

@@ -173,6 +173,11 @@ impl Parts {
             "validators": layout.validators,
             "drain_file": self.folder.path().join(format!("{name}-drain")),
             "standing": {"roll": self.folder.path().join(format!("{name}-standing"))},
+            "tls": {
+                // A relay before the miner reads and changes frames, which TLS is there to prevent.
+                "enabled": announced.is_none(),
+                "certificate": self.folder.path().join(format!("{name}-tls/port.pem")),
+            },
             "executor": provisioned,
         }))
     }

@@ -106,6 +106,7 @@ impl TrustedSubnet {
             "receipts_dir": self.path("trusted-receipts"),
             "drain_file": self.path("trusted-drain"),
             "standing": {"roll": self.path("trusted-standing")},
+            "tls": {"certificate": self.path("trusted-tls/port.pem")},
             "executor": {
                 "class": "always_on.test",
                 "count": 2,

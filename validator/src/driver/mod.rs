@@ -205,8 +205,8 @@ impl JobDrivers {
     pub(crate) fn channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> MinerChannel {
         let metagraph = self.state.subnet.last_metagraph();
         let certificate = metagraph.and_then(|metagraph| metagraph.certificate_of(&miner.0));
-        let endpoint = MinerEndpoint::new(miner, address, certificate);
-        self.channels.open_channel(attempt, endpoint)
+        self.channels
+            .open_channel(attempt, MinerEndpoint::new(miner, address, certificate))
     }
 
     fn channel_of(&self, attempt: &StoredAttempt) -> MinerChannel {

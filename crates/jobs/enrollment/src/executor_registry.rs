@@ -94,6 +94,22 @@ pub enum RegistryError {
     },
 }
 
+/// The most executors that one token admits.
+pub const MAX_USES: u32 = 10_000;
+
+/// The terms of an invitation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvitationTerms {
+    /// The class of the executors.
+    pub class: ExecutorClass,
+    /// The most jobs that each of them may run at once.
+    pub capacity: u32,
+    /// The time until the invitation expires.
+    pub lives: Duration,
+    /// The executors that it admits: 1 to [`MAX_USES`].
+    pub uses: u32,
+}
+
 /// The folder of the registry. Every call reads it anew; all calls block, none for long.
 #[derive(Clone, Debug)]
 pub struct ExecutorRegistry {
@@ -116,27 +132,27 @@ impl ExecutorRegistry {
         Ok(load_or_create(&self.folder.join("miner.pem"), "muster miner")?)
     }
 
-    /// Draws a token for one executor.
+    /// Draws a token, which admits as many executors as the invitation says, each once.
     ///
     /// # Errors
     /// The folder cannot be used, or there is no randomness.
     pub fn invite(
         &self,
         address: String,
-        class: ExecutorClass,
-        capacity: u32,
-        lives: Duration,
+        terms: InvitationTerms,
         now: Timestamp,
     ) -> Result<Invitation, RegistryError> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)?;
         let secret = OneTimeSecret::from_bytes(bytes);
-        let terms = TokenTerms {
-            class,
-            capacity,
-            expires: now.plus(lives),
+        let token = TokenTerms {
+            class: terms.class,
+            capacity: terms.capacity,
+            expires: now.plus(terms.lives),
         };
-        self.write(&self.token_file(secret.digest()), &terms)?;
+        for place in 0..terms.uses.clamp(1, MAX_USES) {
+            self.write(&self.token_file(secret.digest(), place), &token)?;
+        }
         Ok(Invitation {
             address,
             miner: self.identity()?.fingerprint(),
@@ -176,16 +192,10 @@ impl ExecutorRegistry {
         if let Some(known) = self.find(certificate)?.filter(|known| known.token == token) {
             return Ok(known);
         }
-        // Of several executors that show one token at once, one succeeds here.
-        let (file, taken) = (self.token_file(token), self.taken_file(token, certificate));
-        match fs::rename(&file, &taken) {
-            Ok(()) => {}
-            // The same executor used it before; the miner was killed before it wrote the executor's file.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && taken.exists() => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(EnrollmentRejection::Unknown.into());
-            }
-            Err(source) => return Err(RegistryError::File { path: file, source }),
+        let taken = self.taken_file(token, certificate);
+        // The same executor may have used it before, and the miner was killed before it wrote the executor's file.
+        if !taken.exists() && !self.take_place(token, &taken)? {
+            return Err(EnrollmentRejection::Unknown.into());
         }
         let terms: TokenTerms = read(&taken).ok_or(EnrollmentRejection::Unknown)?;
         if now >= terms.expires {
@@ -248,8 +258,30 @@ impl ExecutorRegistry {
         }
     }
 
-    fn token_file(&self, token: Digest) -> PathBuf {
-        self.folder.join("tokens").join(format!("{}.json", token.hex()))
+    /// Takes one of the places that a token still has. Of several executors that show the token at once, each gets
+    /// another place, as long as there is one.
+    fn take_place(&self, token: Digest, taken: &Path) -> Result<bool, RegistryError> {
+        let is_of_token = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(&token.hex()))
+        };
+        for file in self.files_in("tokens")?.into_iter().filter(is_of_token) {
+            match fs::rename(&file, taken) {
+                Ok(()) => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => return Err(RegistryError::File { path: file, source }),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The file of one place of a token. Versions that knew one place called it by the token alone.
+    fn token_file(&self, token: Digest, place: u32) -> PathBuf {
+        let name = match place {
+            0 => format!("{}.json", token.hex()),
+            place => format!("{}-{place}.json", token.hex()),
+        };
+        self.folder.join("tokens").join(name)
     }
 
     fn taken_file(&self, token: Digest, by: Digest) -> PathBuf {
@@ -312,10 +344,17 @@ mod tests {
         (folder, registry)
     }
 
+    fn terms(uses: u32) -> InvitationTerms {
+        InvitationTerms {
+            class: ExecutorClass::AlwaysOnTest,
+            capacity: 2,
+            lives: HOUR,
+            uses,
+        }
+    }
+
     fn invite(registry: &ExecutorRegistry, now: Timestamp) -> Invitation {
-        registry
-            .invite("h:1".to_owned(), ExecutorClass::AlwaysOnTest, 2, HOUR, now)
-            .unwrap()
+        registry.invite("h:1".to_owned(), terms(1), now).unwrap()
     }
 
     fn refusal(outcome: Result<EnrolledExecutor, RegistryError>) -> EnrollmentRejection {
@@ -324,6 +363,19 @@ mod tests {
             panic!("{error}")
         };
         refusal
+    }
+
+    #[test]
+    fn a_token_for_three_admits_three_executors_and_each_once() {
+        let ((_folder, registry), now) = (registry(), Timestamp::from_secs(1_000));
+        let invitation = registry.invite("h:1".to_owned(), terms(3), now).unwrap();
+        let enroll = |name: &str| registry.enroll(&invitation.secret, Digest::of(name.as_bytes()), name, now);
+        for name in ["box-1", "box-2", "box-2", "box-3", "box-1"] {
+            enroll(name).unwrap();
+        }
+        assert_eq!(refusal(enroll("box-4")), EnrollmentRejection::Unknown);
+        assert_eq!(registry.executors().unwrap().len(), 3);
+        assert!(!registry.has_valid_token(now).unwrap());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The one-time token that an operator carries from a miner to an executor.
+//! The token that an operator carries from a miner to an executor, or to several.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,14 +11,14 @@ const TAG: &str = "muster-enrol-1";
 /// Bytes of an address, at most.
 const MAX_ADDRESS: usize = 300;
 
-/// The address, the certificate and the secret for one enrollment.
+/// The address, the certificate and the secret by which executors enroll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
     /// `host:port` of the miner's port for persistent executors.
     pub address: String,
     /// The digest of the miner's certificate.
     pub miner: Digest,
-    /// Admits one executor, once.
+    /// Admits one executor once, or as many as the invitation's terms say.
     pub secret: OneTimeSecret,
 }
 

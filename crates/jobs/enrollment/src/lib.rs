@@ -15,6 +15,8 @@ pub mod keys;
 mod private_files;
 
 pub use credentials::{CredentialsError, ExecutorCredentials};
-pub use executor_registry::{EnrolledExecutor, EnrollmentRejection, ExecutorRegistry, RegistryError};
+pub use executor_registry::{
+    EnrolledExecutor, EnrollmentRejection, ExecutorRegistry, InvitationTerms, MAX_USES, RegistryError,
+};
 pub use invitation::Invitation;
 pub use keys::{KeyError, StoredIdentity};

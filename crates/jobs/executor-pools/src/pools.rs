@@ -157,6 +157,11 @@ impl Pools {
         })
     }
 
+    /// Waits until every engine has told what it has places for, or has not answered.
+    pub async fn settled(&self) {
+        join_all(self.0.pools.iter().map(|pool| pool.manager.settled())).await;
+    }
+
     /// Every pool as it is now.
     pub fn status(&self) -> Vec<PoolStatus> {
         self.0.pools.iter().map(Pool::status).collect()

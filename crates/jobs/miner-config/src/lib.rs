@@ -74,11 +74,18 @@ pub struct TlsConfig {
     pub refuse_plain: bool,
 }
 
+impl TlsConfig {
+    /// The folder of the certificate and of the one before it.
+    pub fn folder(&self) -> PathBuf {
+        self.certificate.parent().map(PathBuf::from).unwrap_or_default()
+    }
+}
+
 impl Default for TlsConfig {
     fn default() -> Self {
         Self {
             enabled: true,
-            certificate: PathBuf::from("miner/tls.pem"),
+            certificate: PathBuf::from("miner/tls/port.pem"),
             refuse_plain: false,
         }
     }
@@ -220,6 +227,49 @@ pub struct ExecutorConfig {
 impl ExecutorConfig {
     /// The name of the pool that this section itself is.
     pub const OWN_POOL: &str = "own";
+
+    /// The problems of this section. `takes_persistent` says whether persistent executors may connect.
+    fn problems(&self, takes_persistent: bool) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        problems.extend(PoolConfig::problems_of_all(&self.pools, "executor.pools"));
+        if self
+            .pools
+            .iter()
+            .any(|pool| pool.name == ExecutorConfig::OWN_POOL)
+        {
+            let text = "must not name a pool \"own\": that is the name of the pool that [executor] itself is";
+            problems.push(Problem::at("executor.pools", text));
+        }
+        if self.count == 0 && self.pools.is_empty() && !takes_persistent {
+            let text = "must be at least 1, or standing.bind must be set, or a pool";
+            problems.push(Problem::at("executor.count", text));
+        }
+        if self.command.first().is_none_or(String::is_empty) {
+            problems.push(Problem::at("executor.command", "must name a program"));
+        }
+        if self.provision.is_empty() != self.release.is_empty() {
+            let text = "must be set together with executor.provision: a provisioned machine must be released";
+            problems.push(Problem::at("executor.release", text));
+        }
+        if self.daily_machine_s > 0 && self.provision.is_empty() {
+            let text = "has no effect without executor.provision: only provisioned machines are counted";
+            problems.push(Problem::at("executor.daily_machine_s", text));
+        }
+        if self.provision_s == 0 {
+            problems.push(Problem::at("executor.provision_s", "must be at least 1"));
+        }
+        let dial = &self.dial;
+        if !dial.is_empty() && !dial.starts_with("ws://") && !dial.starts_with("wss://") {
+            problems.push(Problem::at(
+                "executor.dial",
+                "must begin with ws:// or wss://, or be empty",
+            ));
+        }
+        if self.prepare_s == 0 {
+            problems.push(Problem::at("executor.prepare_s", "must be at least 1"));
+        }
+        problems
+    }
 
     /// The pool that this section itself is, without its further pools.
     pub fn own_pool(&self) -> PoolConfig {
@@ -460,204 +510,7 @@ impl Default for ExecutorConfig {
 }
 
 impl RoleConfig for Config {
-    const COMMENTED_DEFAULT: &'static str = r#"# Where validators and executors connect. Port 0 takes a free one.
-bind = "127.0.0.1:8092"
-
-# The address that validators are told on the chain. The bound address if it is not set; set it if you bind to
-# 0.0.0.0 or sit behind a router.
-# announce = "203.0.113.7:8092"
-
-# A file that gets {"address":"…"} once the miner is up.
-# ready_file = "miner/ready.json"
-
-# false makes this the unregistered miner of one validator: it needs no registration and no chain endpoint, announces
-# nothing, and serves exactly the validator named in `validators`, which finds it by its [trusted_miner].
-registered = true
-
-# Leases, receipts and what is owed to validators. "sqlite:PATH", or "postgres://USER@HOST/DATABASE".
-store = "sqlite:miner.db"
-
-# Receipt pages, made from the store, served at /receipts/.
-receipts_dir = "miner/receipts"
-
-# Validators that are served whatever the metagraph says, as ss58 addresses.
-validators = []
-
-# Validators that are never served, whatever the metagraph and the list above say.
-blacklist = []
-
-# Decline job requests without validator_signature: without it, a party on the way could put jobs into a validator's
-# connection. Validators before compute-horde 0.0.27 do not send it.
-require_validator_signature = true
-
-# The hotkey that validators are told as the main one of this miner's owner. This miner's own if it is not set.
-# main_hotkey = "5…"
-
-# How long a stopping miner waits for its jobs to end. Jobs that are open then go on, and come back to the next process of
-# this miner, if it is there within executor.reattach_s.
-drain_s = 0
-
-# While this file is there, the miner accepts no more jobs and finishes those that it has. `muster miner drain` makes and
-# removes it. `muster miner drain HOST` makes a file for a host in the folder of the same name with the ending .hosts.
-drain_file = "miner/drain"
-
-# Connections of validators, of the executors that this miner starts, and of readers of receipts.
-[http]
-# Open connections, in all and of one address; an IPv6 network of 64 bits counts as one address. A websocket counts until
-# its peer has shown its key or token.
-connections = 4096
-connections_per_address = 1024
-# Seconds until the head of a request must be complete, in which a body must bring another KiB, and in which a client must
-# take something of its response. Each from 1 to 86400.
-head_s = 30
-body_s = 60
-stall_s = 60
-# Addresses and networks of reverse proxies in front of this miner, for example ["127.0.0.1", "10.1.0.0/16"]. Their
-# connections count for no address. The addresses of their clients are read from proxy_header, "x-forwarded-for" or
-# "forwarded": name the one that the proxies write themselves, because they pass on the other as clients wrote it.
-trusted_proxies = []
-proxy_header = "x-forwarded-for"
-
-[wallet]
-# The folder of wallets, the wallet in it, the hotkey in the wallet.
-root = "~/.bittensor/wallets"
-name = "default"
-hotkey = "default"
-
-[chain]
-# The endpoint. Empty means no chain: only the validators listed above are served and no address is announced. That is
-# for tests and private subnets.
-url = "ws://127.0.0.1:9944"
-# More endpoints of the same chain, tried in this order when the one before fails or its blocks stand still.
-urls = []
-netuid = 1
-# How often the metagraph is read again.
-refresh_s = 12
-
-[executor]
-# Executors that this miner starts itself: their class, and the number of jobs at once. 0: persistent executors only.
-class = "always_on.test"
-count = 1
-# The command that starts one executor for one job; MINER_ADDRESS and EXECUTOR_TOKEN are in its environment.
-command = ["muster", "executor"]
-# Where executors dial, "ws://HOST:PORT". Empty: the bound address, which suits executors on this machine.
-dial = ""
-# Executors elsewhere, one for each job: `provision` brings one up and ends with 0 once it is on its way, `release` takes it
-# away (with 0 also where nothing is there; called again until it succeeds, after a restart too). Both get EXECUTOR_NAME,
-# unique and the same for both, and EXECUTOR_CLASS; `provision` also MINER_ADDRESS and EXECUTOR_TOKEN, which is all that
-# `muster executor` needs, and EXECUTOR_LIFETIME_S, after which `release` is called in any case and the machine may end
-# itself. Spinning up counts against the class's spin-up time and startup_s. Set, they replace `command`.
-provision = []
-release = []
-# How long one call of either may take.
-provision_s = 600
-# The folder of provisioned executors, one file each.
-provisioned = "miner/provisioned"
-# The seconds that all provisioned machines together may take in any 24 hours: 86400 is one machine all day. A machine
-# reserves all that its lease may take, waits included, and costs what it took once it is released. An offer that does not
-# fit is declined. 0: no limit.
-daily_machine_s = 0
-# How long an executor may take to dial in, beyond its class's spin-up time; then, to have the image.
-startup_s = 30
-prepare_s = 1200
-# How long a job's lease is kept when the connection to its executor is lost, and when this miner is restarted. The
-# executor goes on with the job and comes back. Above the executors' orphan_s, below the validators' reattach_s. 0: the
-# job is lost with the connection.
-reattach_s = 150
-# The longest that one program keeps an executor, in seconds, so that this machine can be lent by the day. A job with
-# checkpoints may be longer: five minutes before the end its program is asked to save its state and to leave, and the job
-# goes on elsewhere. Another job that may take longer is declined. 0: as long as its job allows.
-lend_s = 0
-# How far an executor's clock may be off before the miner no longer attests its streaming sessions, milliseconds.
-max_skew_ms = 2000
-
-# Further pools of executors, beside the one above (count = 0 above: only these). Each has a name, a class, a most of
-# executors, and an engine: "local" (processes here), "command" (provision and release), "slurm" (a batch job for each
-# lease), "kubernetes" (a pod for each lease). The miner tells validators what the engine's machines have places for, and
-# never more than count. Executors elsewhere need a `dial` that they reach. docs/operations/pools.md has the rest.
-# [[executor.pools]]
-# name = "h100"
-# class = "always_on.llm.a6000"
-# count = 8
-# engine = "slurm"
-# dial = "ws://miner.example:8092"
-# [executor.pools.slurm]
-# partition = "gpu"
-# gpus = 1
-
-# Images that jobs need and this miner's executors do not have. A job whose image is being fetched takes a slot here and
-# no executor, so that a slow registry delays only its own jobs. The executors that this miner starts on this machine do
-# so; one that is provisioned or persistent keeps its place meanwhile.
-[fetch]
-# The most seconds that an image may take. A job's own limit may be shorter.
-image_s = 3600
-# Fetches at one time: in all, of one account, from one registry.
-slots = 4
-per_account = 2
-per_registry = 3
-# Jobs that wait for a slot without an executor; each is a process. Further ones keep their executors while they wait.
-waiting = 12
-
-# A validator's share of the executors of a class goes by its stake among the validators that this miner serves. It may
-# keep its share for as long as its jobs take. Beyond it, it gets an executor only for a job of at most beyond_s seconds,
-# and only while no other validator waits for its own share. With one validator there are no shares.
-[shares]
-# The least share of a validator, in executors. A large number ends all sharing: whoever comes first may take everything.
-floor = 1
-beyond_s = 3600
-# Grading leases all executors and pays nothing. Beyond its share, a validator may take so many seconds of each executor's
-# time within a day without paying (retention.results_s is that day), and more if its stake gives it more of unpaid_percent
-# of all executors' time. After that it gets its share until a day has passed.
-unpaid_course_s = 600
-unpaid_percent = 5
-
-# Persistent executors: on other machines, enrolled once (muster miner --enroll), and connected from then on. They count
-# as capacity while they are connected.
-[standing]
-# The address on which they connect, over TLS. Not set: there are none.
-# bind = "0.0.0.0:8093"
-# HOST:PORT under which they find that port. The bound address if it is empty.
-announce = ""
-# The folder of enrolled executors, this miner's key towards them, and open tokens.
-roll = "miner/standing"
-
-# Pages for the operator's browser: executors, leases, declined offers, earnings, grades. They change nothing. `muster top miner`
-# reads there too.
-[operator]
-# Without it there are none. Behind a proxy with TLS where it is not loopback.
-# bind = "127.0.0.1:8011"
-# The token that the pages ask for. The miner draws it when it first serves them, into a file for its own user alone.
-token = "miner/operator.token"
-# For the page of grades, the miner reads the statements that validators serve at the addresses in their commitments. Only
-# public addresses are dialled, and those listed here: addresses, addresses with a port, networks.
-dial_allow = []
-# How often the miner looks for a statement that it has not read. A validator makes one in each epoch.
-grades_s = 60
-
-# TLS 1.3 on the port above, beside connections without it. The certificate is this miner's own: validators know it from the
-# chain, and dial with TLS once it is there. `muster miner rotate-certificate` replaces it while the miner runs.
-[tls]
-enabled = true
-certificate = "miner/tls.pem"
-# Refuse validators, and executors of other machines, that come without TLS. ComputeHorde's validators know none.
-refuse_plain = false
-
-# How long rows stay.
-[retention]
-# Seconds for which results are kept for a validator that was away, and attempts remembered.
-results_s = 86400
-# Receipts: for so many days (at least 3), but no more rows than `rows`, and no more than take `mib` MiB. The oldest go
-# first, a few at a time. Receipts of the last three days stay whatever their number: validators read them and score the
-# open epoch by them.
-receipts = { days = 90, rows = 10000000, mib = 20480 }
-
-[retention.pace]
-# Seconds between two sweeps, the most rows that one transaction deletes, and seconds between two measurements of the
-# tables and folders, for metrics and for `mib`.
-interval_s = 60
-step_rows = 200
-measure_s = 3600
-"#;
+    const COMMENTED_DEFAULT: &'static str = include_str!("commented_default.toml");
 
     fn validate(&self) -> Vec<Problem> {
         let mut problems = self.http.problems("http");
@@ -678,50 +531,13 @@ measure_s = 3600
         if self.chain.refresh_s == 0 {
             problems.push(Problem::at("chain.refresh_s", "must be at least 1"));
         }
-        problems.extend(PoolConfig::problems_of_all(
-            &self.executor.pools,
-            "executor.pools",
-        ));
-        if self
-            .executor
-            .pools
-            .iter()
-            .any(|pool| pool.name == ExecutorConfig::OWN_POOL)
-        {
-            let text = "must not name a pool \"own\": that is the name of the pool that [executor] itself is";
-            problems.push(Problem::at("executor.pools", text));
-        }
-        if self.executor.count == 0 && self.executor.pools.is_empty() && self.standing.bind.is_none() {
-            let text = "must be at least 1, or standing.bind must be set, or a pool";
-            problems.push(Problem::at("executor.count", text));
-        }
+        problems.extend(self.executor.problems(self.standing.bind.is_some()));
         if let Some(bind) = self.standing.bind
             && self.standing.announce.is_empty()
             && (bind.ip().is_unspecified() || bind.port() == 0)
         {
             let text = "must be set where standing.bind is for every address or any port";
             problems.push(Problem::at("standing.announce", text));
-        }
-        if self.executor.command.first().is_none_or(String::is_empty) {
-            problems.push(Problem::at("executor.command", "must name a program"));
-        }
-        if self.executor.provision.is_empty() != self.executor.release.is_empty() {
-            let text = "must be set together with executor.provision: a provisioned machine must be released";
-            problems.push(Problem::at("executor.release", text));
-        }
-        if self.executor.daily_machine_s > 0 && self.executor.provision.is_empty() {
-            let text = "has no effect without executor.provision: only provisioned machines are counted";
-            problems.push(Problem::at("executor.daily_machine_s", text));
-        }
-        if self.executor.provision_s == 0 {
-            problems.push(Problem::at("executor.provision_s", "must be at least 1"));
-        }
-        let dial = &self.executor.dial;
-        if !dial.is_empty() && !dial.starts_with("ws://") && !dial.starts_with("wss://") {
-            problems.push(Problem::at(
-                "executor.dial",
-                "must begin with ws:// or wss://, or be empty",
-            ));
         }
         let fetch = [
             ("fetch.image_s", self.fetch.image_s),
@@ -731,9 +547,6 @@ measure_s = 3600
         ];
         for (key, _) in fetch.iter().filter(|(_, value)| *value == 0) {
             problems.push(Problem::at(*key, "must be at least 1"));
-        }
-        if self.executor.prepare_s == 0 {
-            problems.push(Problem::at("executor.prepare_s", "must be at least 1"));
         }
         if self.tls.refuse_plain && !self.tls.enabled {
             let text = "has no effect without tls.enabled";

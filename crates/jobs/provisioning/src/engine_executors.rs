@@ -344,6 +344,16 @@ impl<E: ExecutorEngine> ExecutorManager for EngineExecutors<E> {
         })
     }
 
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let mut latest = self.shared.latest.subscribe();
+        Box::pin(async move {
+            // The sender may be gone with its manager.
+            let _ = latest
+                .wait_for(|latest| latest.number > 0 || latest.fault.is_some())
+                .await;
+        })
+    }
+
     fn exclude_hosts(&self, hosts: BTreeSet<String>) {
         let mut excluded = self.shared.excluded.lock();
         if *excluded != hosts {

@@ -165,6 +165,11 @@ pub trait ExecutorManager: Send + Sync + 'static {
         None
     }
 
+    /// Waits until [`ExecutorManager::view`] tells what is there, or that the engine does not answer.
+    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Starts no executor on these hosts from now on.
     fn exclude_hosts(&self, hosts: BTreeSet<String>) {
         drop(hosts);

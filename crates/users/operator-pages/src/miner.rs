@@ -96,6 +96,7 @@ fn executors(status: &MinerStatus, now: Timestamp) -> Markup {
             ("Validators connected", connected.to_string(), connected == 0),
             ("Offers", if status.draining { "declined: draining" } else { "taken" }.to_owned(), status.draining),
         ]))
+        (section("pools", "Pools of started executors", &pools(status)))
         (section("machines", "Machines of enrolled executors", &html! {
             @if status.machines.is_empty() { p.empty { "No enrolled executor is connected." } }
             @for machine in &status.machines { (machine_part(machine, now)) }
@@ -103,6 +104,39 @@ fn executors(status: &MinerStatus, now: Timestamp) -> Markup {
         (section("images", "Images that validators want kept", &images(status)))
         (section("validators", "Validators", &validators(status)))
     }
+}
+
+fn pools(status: &MinerStatus) -> Markup {
+    let rows: Vec<_> = status
+        .pools
+        .iter()
+        .map(|pool| {
+            let waits: Vec<_> = pool
+                .waiting
+                .iter()
+                .map(|(attempt, reason)| format!("{attempt}: {reason}"))
+                .collect();
+            let state = match &pool.fault {
+                Some(fault) => verdict(fault, false),
+                None => words(&waits.join("; ")),
+            };
+            [
+                html! { (plain(&pool.name)) },
+                html! { (plain(&pool.engine)) },
+                html! { (plain(&pool.class)) },
+                html! { (pool.places.busy) " of " (pool.places.all) },
+                state,
+            ]
+        })
+        .collect();
+    let columns = [
+        Column::Text("Pool"),
+        Column::Text("Engine"),
+        Column::Text("Class"),
+        Column::Text("At work"),
+        Column::Text("Waiting, or the engine's fault"),
+    ];
+    table("Pools", columns, &rows, "The miner tells of no pools.")
 }
 
 fn machine_part(machine: &MachineStatus, now: Timestamp) -> Markup {
@@ -394,6 +428,9 @@ mod tests {
         let text = r#"{"miner":"5DAAnrj7VHTznn2AWBemMuyBwZWs6FNFjdyVXUeYum3PTXFy","time":"1970-01-01T02:46:40Z","version":"0.1.0",
             "draining":false,"validators":[{"validator":"HOSTILE","sessions":1,"served":true}],
             "started":{"all":2,"busy":1},"persistent":{"all":1,"busy":0},
+            "pools":[{"name":"HOSTILE","class":"HOSTILE","engine":"HOSTILE","places":{"all":2,"busy":1},
+            "waiting":[["HOSTILE","HOSTILE"]],"fault":null},{"name":"b","class":"c","engine":"slurm",
+            "places":{"all":0,"busy":0},"waiting":[],"fault":"HOSTILE"}],
             "machines":[{"load":{"name":"HOSTILE","class":"always_on.test","at":"1970-01-01T02:46:30Z","cpu_permille":350,
             "memory_total":100,"memory_used":50,"disk_total":0,"disk_used":0,"gpus":1,"gpu_percent":80,"gpu_memory_total":10,"gpu_memory_used":5},
             "gpus":[{"name":"HOSTILE","percent":80,"celsius":91,"milliwatts":250000,"memory_total":10,"memory_used":5}],

@@ -21,6 +21,9 @@ pub struct MinerStatus {
     pub validators: Vec<ServedValidator>,
     /// Places for jobs of executors that the miner starts itself.
     pub started: Places,
+    /// The pools of executors that the miner starts; none of a miner of an earlier release.
+    #[serde(default)]
+    pub pools: Vec<PoolStatus>,
     /// Places for jobs of enrolled executors that are connected.
     pub persistent: Places,
     /// The machines of persistent executors, by name.
@@ -61,6 +64,23 @@ pub struct ServedValidator {
     pub sessions: u64,
     /// Whether the miner serves it.
     pub served: bool,
+}
+
+/// A pool of executors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// The name in the miner's configuration.
+    pub name: String,
+    /// The class of all its executors.
+    pub class: String,
+    /// The engine that starts them.
+    pub engine: String,
+    /// The executors that there is a place for now, and those that are started or run.
+    pub places: Places,
+    /// The executors that wait for a machine or an image, each with its attempt and the engine's reason.
+    pub waiting: Vec<(String, String)>,
+    /// The engine's fault, if it does not answer.
+    pub fault: Option<String>,
 }
 
 /// Places for jobs.

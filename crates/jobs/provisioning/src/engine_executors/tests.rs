@@ -316,7 +316,8 @@ async fn the_next_process_takes_away_what_has_no_lease_and_goes_on_with_the_rest
 #[tokio::test]
 async fn a_host_that_is_emptied_counts_no_more() {
     let world = World::new();
-    world.until(|_, view| view.places == Some(3)).await;
+    world.manager.settled().await;
+    assert_eq!(world.manager.view().unwrap().places, Some(3));
     world.manager.exclude_hosts(["node1".to_owned()].into());
     world.until(|_, view| view.places == Some(2)).await;
 }

@@ -3,7 +3,7 @@
 use super::super::MetricEntry;
 use super::super::MetricKind::{Counter, Gauge};
 use super::super::MetricRole::Miner;
-use super::{A_CONNECTED_EXECUTOR, A_GPU, EXECUTOR, GPU, metric, one_of};
+use super::{A_CONNECTED_EXECUTOR, A_GPU, EXECUTOR, GPU, POOL, metric, one_of};
 
 pub(super) const METRICS: &[MetricEntry] = &[
     // === the miner ===
@@ -85,6 +85,34 @@ pub(super) const METRICS: &[MetricEntry] = &[
         &[Miner],
         &[],
         "Whether offers are declined because the miner is being emptied: 1 or 0.",
+    ),
+    metric(
+        "muster_miner_pool_places",
+        Gauge,
+        &[Miner],
+        &[POOL],
+        "Executors of a pool that there is a place for now, busy ones included.",
+    ),
+    metric(
+        "muster_miner_pool_executors",
+        Gauge,
+        &[Miner],
+        &[POOL],
+        "Executors of a pool that are started or run.",
+    ),
+    metric(
+        "muster_miner_pool_waiting",
+        Gauge,
+        &[Miner],
+        &[POOL],
+        "Executors of a pool that wait for a machine or an image.",
+    ),
+    metric(
+        "muster_miner_pool_faulty",
+        Gauge,
+        &[Miner],
+        &[POOL],
+        "Whether the engine of a pool does not answer: 1 or 0.",
     ),
     metric(
         "muster_miner_executor_cpu_permille",

@@ -70,6 +70,7 @@ const TABLE: MetricLabel = bounded_by("table", "one of the store's tables");
 const MODEL: MetricLabel = bounded_by("model", "one of the models of `gateway.services`");
 const GPU: MetricLabel = bounded_by("gpu", "the UUID of one of at most 64 GPUs");
 const EXECUTOR: MetricLabel = bounded_by("executor", "the name of an enrolled executor");
+const POOL: MetricLabel = bounded_by("pool", "the name of a pool of the configuration");
 const A_GATEWAY: &str = "a gateway that serves models";
 const A_GPU: &str = "a GPU with NVML";
 const A_MEASUREMENT: &str = "a persistent executor, which measures its machine every 5 seconds";

@@ -1,0 +1,51 @@
+//! `muster miner manifests kubernetes`: its options, and the manifests that they ask for.
+
+use clap::Args;
+use muster_kubernetes_engine::manifests::{ManifestError, ManifestOptions, PersistentExecutors, manifests};
+use muster_protocol::ExecutorClass;
+
+/// `muster miner manifests kubernetes`.
+#[derive(Debug, Args)]
+pub(crate) struct KubernetesManifests {
+    /// The namespace of the executors.
+    #[arg(long, default_value = "muster")]
+    namespace: String,
+    /// Do not let the miner list the cluster's nodes. It then counts on as many executors as its pool says.
+    #[arg(long)]
+    no_nodes: bool,
+    /// Add a persistent executor on each node, from this image with the program `muster` and a shell.
+    #[arg(long, value_name = "IMAGE", requires = "class")]
+    persistent: Option<String>,
+    /// With --persistent: the class with which the executors enroll.
+    #[arg(long, requires = "persistent")]
+    class: Option<ExecutorClass>,
+    /// With --persistent: the most jobs that each executor runs at once.
+    #[arg(long, requires = "persistent", default_value_t = 1)]
+    capacity: u32,
+    /// With --persistent: the GPUs that each executor takes.
+    #[arg(long, requires = "persistent", default_value_t = 0)]
+    gpus: u32,
+}
+
+impl KubernetesManifests {
+    /// The manifests as YAML.
+    ///
+    /// # Errors
+    /// A manifest cannot be written.
+    pub(crate) fn text(&self) -> Result<String, ManifestError> {
+        let persistent = match (&self.persistent, self.class) {
+            (Some(image), Some(class)) => Some(PersistentExecutors {
+                image: image.clone(),
+                class,
+                capacity: self.capacity,
+                gpus: self.gpus,
+            }),
+            (Some(_) | None, _) => None,
+        };
+        manifests(&ManifestOptions {
+            namespace: self.namespace.clone(),
+            list_nodes: !self.no_nodes,
+            persistent,
+        })
+    }
+}
