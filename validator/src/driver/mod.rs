@@ -203,8 +203,7 @@ impl JobDrivers {
 
     /// A channel to a miner for one attempt. Does not dial yet.
     pub(crate) fn channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> MinerChannel {
-        let metagraph = self.state.subnet.last_metagraph();
-        let certificate = metagraph.and_then(|metagraph| metagraph.certificate_of(&miner.0));
+        let certificate = self.metagraph().and_then(|known| known.certificate_of(&miner.0));
         self.channels
             .open_channel(attempt, MinerEndpoint::new(miner, address, certificate))
     }

@@ -70,11 +70,8 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
             && !state.config.trusted_miner.is(neuron.hotkey)
             && !blacklist.contains(&miner)
         {
-            miners.push(MinerEndpoint::new(
-                miner,
-                address,
-                metagraph.certificate_of(&neuron.hotkey),
-            ));
+            let certificate = metagraph.certificate_of(&neuron.hotkey);
+            miners.push(MinerEndpoint::new(miner, address, certificate));
         }
     }
     let limit = Duration::from_secs(state.config.timing.dial_s);
