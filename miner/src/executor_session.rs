@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::ExecutorEngine as _;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::sign_streaming_ready;
 use muster_process::error::Causes;

@@ -20,7 +20,8 @@ use tokio::process::Command;
 use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::facilitator_access;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::roles::configure;
 use muster_local_subnet::state::LocalSubnet;
 
 /// The time limit of each check, since its user is in trouble already.
@@ -102,7 +103,20 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         synchronised(),
         gpu(),
     );
+    let miner = match &args.config {
+        Some(path) if purpose == Purpose::Miner => {
+            let config = configure::<muster_miner::Config>(Some(path), false)?.unwrap_or_default();
+            Some(muster_miner_doctor::gather(&config, clock).await)
+        }
+        Some(_) => {
+            return Err(Failure::usage(
+                "--config is a miner's configuration: say --for miner",
+            ));
+        }
+        None => None,
+    };
     Ok(MachineFacts {
+        miner,
         engine,
         disk: disk(&args.disk, purpose),
         ports: ports(purpose),

@@ -38,6 +38,14 @@ impl RunningSubnet {
     /// # Errors
     /// As [`Self::start`].
     pub fn start_with(args: &[&str]) -> Result<Self> {
+        Self::start_among(args, &[])
+    }
+
+    /// Starts one whose processes have more variables in their environment.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_among(args: &[&str], variables: &[(&str, &Path)]) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("muster-subnet-").tempdir()?;
         let log = std::fs::File::create(folder.path().join("up.log"))?;
         let mut up = Command::new(muster()?)
@@ -45,6 +53,7 @@ impl RunningSubnet {
             .arg("--dir")
             .arg(folder.path())
             .args(args)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

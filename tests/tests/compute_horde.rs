@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use base64::ExecutorEngine as _;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_identity::{Keypair, countersign, offer_receipt, verify_receipt};
 use muster_process::{Clock as _, SystemClock};

@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use base64::ExecutorEngine as _;
+use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use muster_executor::ContainerEngine;
 use muster_executor::image_archive::{ImageArchive, ImageContent, ImageFile};

@@ -1,7 +1,7 @@
 //! A validator shows the miner its spot checks: the miner compares them with what its executors have signed, fetches
 //! the evidence about itself, and appeals.
 
-use base64::ExecutorEngine as _;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_audit_witness::{WitnessStore, appeal};
 use muster_miner::store::Store;

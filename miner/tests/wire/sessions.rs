@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base64::ExecutorEngine as _;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_protocol::wire::executor::{SealSession, SessionClosed, SessionSealed};
 use muster_protocol::wire::miner::{

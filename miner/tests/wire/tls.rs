@@ -1,5 +1,10 @@
 //! TLS on the miner's port: a certificate of its own, pinned by those who dial, and rotated while the miner runs.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure of these helpers is the test's failure, on its line"
+)]
+
 use std::path::{Path, PathBuf};
 
 use muster_enrollment::keys::load_or_create;

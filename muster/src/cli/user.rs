@@ -660,6 +660,9 @@ pub(crate) struct Doctor {
     /// A chain to ask, ws://…; that of the local subnet by default.
     #[arg(long, env = "MUSTER_CHAIN", value_name = "URL")]
     pub(crate) chain: Option<String>,
+    /// With --for miner: the miner's configuration, which is held against the chain, its port and its engines.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Print facts and verdicts as JSON.
     #[arg(long)]
     pub(crate) json: bool,

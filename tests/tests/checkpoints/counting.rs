@@ -67,7 +67,7 @@ fn start(script: &str, checkpoints: CheckpointTerms) -> Subnet {
 }
 
 fn base64_of(bytes: &[u8]) -> String {
-    use base64::ExecutorEngine as _;
+    use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use base64::ExecutorEngine as _;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bollard::auth::DockerCredentials;
 use serde::Deserialize;

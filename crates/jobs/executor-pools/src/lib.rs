@@ -10,5 +10,5 @@ mod open;
 mod pools;
 
 pub use config::{EngineKind, PoolConfig};
-pub use open::{OpenPoolError, PoolOwner, open};
+pub use open::{OpenPoolError, PoolOwner, ask_places, open};
 pub use pools::{Pool, PoolSlot, PoolStatus, Pools};

@@ -1,10 +1,12 @@
 //! Makes the manager of a pool from its configuration.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_kubernetes_engine::{KubernetesEngine, Pool as LabelledPool, SetupError};
+use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_provisioning::{
     Commands, EngineExecutors, ExecutorEngine, ExecutorManager, LocalProcesses, Provisioner,
@@ -44,7 +46,6 @@ pub async fn open(
     tasks: &Tasks,
     clock: &SharedClock,
 ) -> Result<Pool, OpenPoolError> {
-    let label = format!("muster:{}:{}", owner.name, config.name);
     let manager: Arc<dyn ExecutorManager> = match config.engine {
         EngineKind::Local => Arc::new(LocalProcesses::new(config.command.clone(), Arc::clone(clock))),
         EngineKind::Command => {
@@ -58,15 +59,16 @@ pub async fn open(
             Arc::new(Provisioner::new(commands, folder, Arc::clone(clock)))
         }
         EngineKind::Slurm => {
-            let engine = SlurmEngine::new(config.slurm.clone(), &config.command, label, Arc::clone(clock));
+            let engine = SlurmEngine::new(
+                config.slurm.clone(),
+                &config.command,
+                label(owner.name, config),
+                Arc::clone(clock),
+            );
             watched(engine, tasks, clock)
         }
         EngineKind::Kubernetes => {
-            let pool = LabelledPool {
-                miner: owner.name.to_owned(),
-                name: config.name.clone(),
-                count: config.count,
-            };
+            let pool = labelled(owner.name, config);
             let engine = KubernetesEngine::connect(&config.kubernetes, pool, Arc::clone(clock)).await;
             let engine = engine.map_err(|source| OpenPoolError {
                 pool: config.name.clone(),
@@ -80,6 +82,54 @@ pub async fn open(
         EngineKind::Command | EngineKind::Slurm | EngineKind::Kubernetes => 0,
     };
     Ok(Pool::new(config, manager, fetching))
+}
+
+/// Asks the engine of a pool once for the executors that its machines hold at one time. `None` for a pool without an
+/// engine.
+///
+/// # Errors
+/// The access to the engine cannot be used, or the engine does not answer; the reason in words.
+pub async fn ask_places(
+    config: &PoolConfig,
+    owner: &str,
+    clock: &SharedClock,
+) -> Option<Result<u32, String>> {
+    let no_hosts = BTreeSet::new();
+    let survey = match config.engine {
+        EngineKind::Local | EngineKind::Command => return None,
+        EngineKind::Slurm => {
+            let label = label(owner, config);
+            SlurmEngine::new(config.slurm.clone(), &config.command, label, Arc::clone(clock))
+                .survey(&no_hosts)
+                .await
+        }
+        EngineKind::Kubernetes => {
+            let pool = labelled(owner, config);
+            match KubernetesEngine::connect(&config.kubernetes, pool, Arc::clone(clock)).await {
+                Ok(engine) => engine.survey(&no_hosts).await,
+                Err(error) => return Some(Err(Causes(&error).to_string())),
+            }
+        }
+    };
+    Some(
+        survey
+            .map(|survey| survey.places)
+            .map_err(|error| error.to_string()),
+    )
+}
+
+/// The label of a pool's jobs at Slurm.
+fn label(owner: &str, config: &PoolConfig) -> String {
+    format!("muster:{owner}:{}", config.name)
+}
+
+/// The labels of a pool's pods at Kubernetes.
+fn labelled(owner: &str, config: &PoolConfig) -> LabelledPool {
+    LabelledPool {
+        miner: owner.to_owned(),
+        name: config.name.clone(),
+        count: config.count,
+    }
 }
 
 fn watched(engine: impl ExecutorEngine, tasks: &Tasks, clock: &SharedClock) -> Arc<dyn ExecutorManager> {

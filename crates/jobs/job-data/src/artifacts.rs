@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use base64::ExecutorEngine as _;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use indexmap::IndexMap;
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};

@@ -348,7 +348,7 @@ impl Conversation<'_> {
 }
 
 fn basic(username: &str, password: &str) -> String {
-    use base64::ExecutorEngine as _;
+    use base64::Engine as _;
     let pair = base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}"));
     format!("Basic {pair}")
 }

@@ -21,6 +21,48 @@ pub struct MachineFacts {
     pub login: LoginFacts,
     /// The NVIDIA cards.
     pub gpu: GpuFacts,
+    /// The miner of a configuration, if one is given.
+    pub miner: Option<MinerFacts>,
+}
+
+/// A miner by its configuration, held against the chain, its port and its engines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MinerFacts {
+    /// The miner's hotkey; absent if its wallet cannot be used.
+    pub hotkey: Option<String>,
+    /// The reason for which the wallet or the chain could not be asked.
+    pub error: Option<String>,
+    /// The number of the subnet.
+    pub netuid: u16,
+    /// Whether the hotkey is registered in the subnet; absent if the chain was not asked.
+    pub registered: Option<bool>,
+    /// The address that the configuration announces.
+    pub address: String,
+    /// The address that the chain tells validators.
+    pub chain_address: Option<String>,
+    /// The digest of the certificate in the configured file; absent without TLS, and before the first start.
+    pub certificate: Option<String>,
+    /// The digest that the chain tells validators.
+    pub chain_certificate: Option<String>,
+    /// The reason for which nobody, or another certificate, answers at the address; absent if the miner answers there.
+    pub unanswered: Option<String>,
+    /// The pools that have an engine.
+    pub pools: Vec<PoolFacts>,
+}
+
+/// A pool of executors on an engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolFacts {
+    /// The pool's name in the configuration.
+    pub name: String,
+    /// The engine that starts its executors.
+    pub engine: String,
+    /// The most executors that the configuration allows.
+    pub count: u32,
+    /// The executors that the engine's machines hold; absent if it does not answer.
+    pub places: Option<u32>,
+    /// The reason why it does not.
+    pub error: Option<String>,
 }
 
 /// The Docker engine.

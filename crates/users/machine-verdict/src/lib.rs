@@ -1,9 +1,11 @@
 //! Whether a machine can do what it is meant for: facts, gathered elsewhere, and the verdicts over them. Pure.
 
 mod facts;
+mod miner;
 mod verdict;
 
 pub use facts::{
-    ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, RemoteFacts,
+    ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, MinerFacts, PoolFacts, PortFacts,
+    RemoteFacts,
 };
 pub use verdict::{Purpose, Severity, Verdict, judge, worst_severity};

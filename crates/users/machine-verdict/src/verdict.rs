@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::facts::{
     ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, RemoteFacts,
 };
+use crate::miner;
 
 const GIB: u64 = 1024 * 1024 * 1024;
 /// Images and a job's data need more than this.
@@ -93,7 +94,7 @@ impl fmt::Display for Severity {
 }
 
 impl Verdict {
-    fn new(check: &'static str, state: Severity, says: impl Into<String>) -> Self {
+    pub(crate) fn new(check: &'static str, state: Severity, says: impl Into<String>) -> Self {
         Self {
             check,
             state,
@@ -103,11 +104,11 @@ impl Verdict {
         }
     }
 
-    fn fine(check: &'static str, says: impl Into<String>) -> Self {
+    pub(crate) fn fine(check: &'static str, says: impl Into<String>) -> Self {
         Self::new(check, Severity::Fine, says)
     }
 
-    fn advising(mut self, advice: impl Into<String>) -> Self {
+    pub(crate) fn advising(mut self, advice: impl Into<String>) -> Self {
         self.advice = advice.into();
         self
     }
@@ -131,6 +132,7 @@ pub fn judge(facts: &MachineFacts, purpose: Purpose) -> Vec<Verdict> {
     verdicts.push(chain(facts.chain.as_ref(), purpose));
     verdicts.push(facilitator(facts.facilitator.as_ref(), purpose));
     verdicts.push(login(&facts.login, purpose));
+    verdicts.extend(facts.miner.iter().flat_map(miner::judge));
     verdicts
 }
 
@@ -455,6 +457,7 @@ mod tests {
                 error: None,
                 toolkit: Some("1.17.8".to_owned()),
             },
+            miner: None,
         }
     }
 

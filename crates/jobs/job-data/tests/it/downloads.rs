@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use base64::ExecutorEngine as _;
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use muster_process::Coded;
 use muster_protocol::ErrorCode;

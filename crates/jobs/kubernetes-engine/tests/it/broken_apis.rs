@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use muster_process::{Tasks, TestClock};
-use muster_provisioning::{ExecutorEngine as _, EngineError};
+use muster_provisioning::{EngineError, ExecutorEngine as _};
 use tokio::net::TcpListener;
 
 use crate::target::{Target, attempt, order};

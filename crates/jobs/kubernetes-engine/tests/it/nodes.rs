@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use muster_kubernetes_engine::KubernetesEngine;
-use muster_provisioning::{ExecutorEngine as _, EngineExecutor, Survey};
+use muster_provisioning::{EngineExecutor, ExecutorEngine as _, Survey};
 
 use crate::target::{Rights, Target, attempt, order};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use muster_kubernetes_engine::manifests::{ManifestOptions, PersistentExecutors, manifests};
 use muster_protocol::ExecutorClass;
-use muster_provisioning::{ExecutorEngine as _, EngineError, EngineExecutor};
+use muster_provisioning::{EngineError, EngineExecutor, ExecutorEngine as _};
 
 use crate::target::{Rights, Target, attempt, order};
 
