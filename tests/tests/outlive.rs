@@ -241,7 +241,7 @@ impl CountingJob {
             let entry = entry.unwrap();
             let file = entry.file_name().into_string().unwrap();
             let is_state = ["db", "db-wal", "db-shm"].map(|kind| format!("{name}.{kind}"));
-            let is_folder = [format!("{name}-standing"), format!("{name}-receipts")];
+            let is_folder = ["standing", "receipts", "tls"].map(|kind| format!("{name}-{kind}"));
             if is_state.contains(&file) || is_folder.contains(&file) {
                 std::fs::rename(entry.path(), lost.join(file)).unwrap();
             }
