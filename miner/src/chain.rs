@@ -108,7 +108,7 @@ impl ChainFollower {
             self.until_done("announce the address", serve).await;
             tracing::info!(%address, certificate = ?digest, netuid = %self.netuid, "the address is on the chain");
             let stated = manifest.borrow_and_update().clone();
-            self.commit_manifest(client, &stated).await;
+            let is_stated = self.commit_manifest(client, &stated).await;
             let rotated = async {
                 let is_rotated = match &mut certificate {
                     Some(seen) => seen.changed().await.is_ok(),
@@ -122,7 +122,7 @@ impl ChainFollower {
             let resized = async {
                 // Executors come and go; the chain takes few statements.
                 self.clock.sleep(COMMIT_EVERY).await;
-                if manifest.changed().await.is_err() {
+                if is_stated && manifest.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
@@ -133,12 +133,17 @@ impl ChainFollower {
         }
     }
 
-    /// States the executors on the chain. A miner serves well without it, so a failure is reported and left.
-    async fn commit_manifest(&self, client: &Arc<ChainClient>, manifest: &Manifest) {
+    /// States the executors on the chain; whether the chain has them. A miner serves well without it, so a failure is
+    /// reported, and tried again when the next statement would be due.
+    async fn commit_manifest(&self, client: &Arc<ChainClient>, manifest: &Manifest) -> bool {
         match client.commit_manifest(&self.key, self.netuid, manifest).await {
-            Ok(_) => tracing::info!(netuid = %self.netuid, "the executors are stated on the chain"),
+            Ok(_) => {
+                tracing::info!(netuid = %self.netuid, "the executors are stated on the chain");
+                true
+            }
             Err(error) => {
-                tracing::warn!(error = %Causes(&error), "the executors cannot be stated on the chain; it is tried again when their number changes");
+                tracing::warn!(error = %Causes(&error), "the executors cannot be stated on the chain; it is tried again later");
+                false
             }
         }
     }

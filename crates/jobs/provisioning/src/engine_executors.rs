@@ -32,6 +32,8 @@ const RETRY: Backoff = Backoff {
     base: Duration::from_secs(1),
     max: Duration::from_secs(30),
 };
+/// After so many surveys in a row without an answer the engine counts as away. One that is lost changes nothing.
+const FAULT_AFTER: u32 = 3;
 /// After so many failures in a row the operator has to look.
 const ALARM_AFTER: u32 = 6;
 
@@ -110,8 +112,10 @@ impl<E: ExecutorEngine> EngineExecutors<E> {
                 Err(error) => {
                     failures = failures.saturating_add(1);
                     self.say_failure("the engine's executors cannot be surveyed", failures, &error);
-                    let fault = Some(error.to_string());
-                    self.shared.latest.send_modify(|latest| latest.fault = fault);
+                    if failures >= FAULT_AFTER {
+                        let fault = Some(error.to_string());
+                        self.shared.latest.send_modify(|latest| latest.fault = fault);
+                    }
                     RETRY.delay(failures, random_jitter())
                 }
             };
