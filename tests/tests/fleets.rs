@@ -199,6 +199,34 @@ fn a_miner_lends_the_nodes_of_a_slurm_cluster_and_its_death_costs_no_job() {
 }
 
 #[test]
+fn a_job_outlives_the_death_of_the_engines_daemons_and_runs_once() {
+    const TICKS: u64 = 20;
+    let mut fleet = Fleet::start(1, 30);
+    fleet.wait_for_executors(2);
+    let id = fleet.begin_counting(TICKS);
+    let Fleet { cluster, runtime, .. } = &mut fleet;
+    runtime
+        .block_on(async {
+            cluster.kill_node(0).await?;
+            cluster.kill_controller().await
+        })
+        .unwrap();
+    // The engine does not answer, so it counts as none; its executor goes on.
+    fleet.wait_for_executors(0);
+    let Fleet { cluster, .. } = &mut fleet;
+    cluster.start_controller().unwrap();
+    cluster.start_node(0).unwrap();
+    fleet.wait_for_executors(2);
+    // One attempt printed each line once.
+    fleet.end_counting(&id, TICKS);
+    let state = fleet.subnet.validator_state().unwrap();
+    let mut jobs = state["jobs"].as_array().unwrap().iter();
+    let job = jobs.find(|job| job["job"] == id.as_str()).unwrap();
+    assert_eq!(job["attempts"].as_array().map(Vec::len), Some(1), "{job:#}");
+    fleet.wait_for_empty_queue();
+}
+
+#[test]
 fn an_executor_that_waits_for_a_node_says_so_and_a_drained_node_gets_none() {
     let fleet = Fleet::start(2, 4);
     fleet.wait_for_executors(4);

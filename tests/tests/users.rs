@@ -153,6 +153,15 @@ fn miners_are_shown(subnet: &RunningSubnet) {
     })
     .unwrap();
     let miner = listed["miners"][0]["miner"].as_str().unwrap();
+    wait_for("the miner's manifest on the chain", PATIENCE, || {
+        let page = subnet.validator_page("/v0/subnet")?;
+        let neuron = page["neurons"].as_array().and_then(|neurons| {
+            let mut neurons = neurons.iter();
+            neurons.find(|neuron| neuron["hotkey"] == miner).cloned()
+        });
+        Ok(neuron.filter(|neuron| neuron["stated"] == serde_json::json!({"always_on.test": 2})))
+    })
+    .unwrap();
     let shown = wait_for("the miner at the facilitator", PATIENCE, || {
         let shown = subnet.muster(&["miner", "show", miner])?;
         Ok(Some(shown.stdout).filter(|shown| shown.contains("specs of always_on.test")))

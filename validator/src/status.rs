@@ -239,16 +239,17 @@ async fn subnet(State(sources): State<StatusSources>) -> Result<Json<SubnetView>
         .first()
         .map(|cycle| cycle.weights.as_slice())
         .unwrap_or_default();
-    // A chain that does not answer leaves its column empty.
-    let shown = state.subnet.chain().read_weights().await;
+    // A chain that does not answer leaves its columns empty.
+    let chain = state.subnet.chain();
+    let (shown, stated) = tokio::join!(chain.read_weights(), chain.manifests());
     let shown = shown.map(|shown| shown.weights).unwrap_or_default();
     let miners = metagraph.neurons.iter().map(|neuron| MinerKey(neuron.hotkey));
     let stats = sources
         .drivers
         .ledger()
         .stats(miners, &BTreeSet::new(), state.clock.now());
-    let own = state.keypair.hotkey();
-    Ok(Json(view_subnet(&metagraph, own, &stats, decided, &shown)))
+    let (own, stated) = (state.keypair.hotkey(), stated.unwrap_or_default());
+    Ok(Json(view_subnet(&metagraph, own, &stats, decided, &shown, &stated)))
 }
 
 /// The gateway: the state of each model, the newest sessions, and what miners have earned with them within a day.

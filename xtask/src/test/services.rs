@@ -2,10 +2,19 @@
 //!
 //! A service that cannot be had leaves its variable unset: the tests that need it fail by name and say why.
 
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use nix::sys::statvfs::statvfs;
+
 use super::{console::Console, docker::TestEngine, postgres::Postgres, report::Outcome};
 
 /// Where the stores' tests find PostgreSQL.
 pub(super) const POSTGRES: &str = "MUSTER_TEST_POSTGRES_URL";
+
+/// The room that the tests' images, stores and jobs take at one time, in GiB, with some to spare. Executors begin no job
+/// on a full disk, so with less many tests fail, each with words of its own.
+const ROOM_GIB: u64 = 10;
 
 /// The services of one run. Dropping them stops what was started.
 #[derive(Default)]
@@ -15,7 +24,7 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// Starts all that can be started; fails if one cannot, after trying the other.
+    /// Starts all that can be started; fails if one cannot, or the disk has no room, after trying the others.
     ///
     /// The services end with the thread that started them (`setpriv --pdeathsig`), so that is the main thread.
     pub(super) fn start(console: &Console) -> (Self, Outcome) {
@@ -24,6 +33,12 @@ impl Services {
             console.say(format_args!("{what}: {error:#}"));
             missing.push(what);
         };
+        for folder in [std::env::temp_dir().as_path(), Path::new("/var/lib")] {
+            match check_room(folder) {
+                Ok(free) => console.say(format_args!("Disk: {free} GiB are free below {}", folder.display())),
+                Err(error) => note("room on the disk", error),
+            }
+        }
         let postgres = Postgres::start()
             .inspect(|_| console.say(format_args!("PostgreSQL: a cluster for this run ({POSTGRES})")))
             .map_err(|error| note("PostgreSQL", error))
@@ -51,5 +66,28 @@ impl Services {
     /// The URL of the PostgreSQL cluster, if there is one.
     pub(super) fn postgres(&self) -> Option<&str> {
         self.postgres.as_ref().map(Postgres::url)
+    }
+}
+
+/// The GiB that are free on the disk of a folder, which must be enough for the tests.
+fn check_room(folder: &Path) -> anyhow::Result<u64> {
+    let disk = statvfs(folder).with_context(|| format!("look at the disk of {}", folder.display()))?;
+    let free = disk.blocks_available().saturating_mul(disk.fragment_size()) >> 30;
+    ensure!(
+        free >= ROOM_GIB,
+        "{free} GiB are free below {}, and the tests need {ROOM_GIB}: remove target folders of other checkouts",
+        folder.display()
+    );
+    Ok(free)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let error = check_room(Path::new("/no/such/folder")).unwrap_err().to_string();
+        assert!(error.contains("/no/such/folder"), "{error}");
     }
 }

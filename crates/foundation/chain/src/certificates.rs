@@ -4,20 +4,17 @@
 use std::collections::BTreeMap;
 
 use muster_protocol::{Digest, Hotkey, Netuid};
-use subxt::dynamic::{self, Value};
+use subxt::dynamic::Value;
 
-use crate::answer_decoding::AnswerValue;
-use crate::client::{ChainClient, has_entry};
+use crate::client::ChainClient;
 use crate::endpoints::ChainHead;
 use crate::error::ChainError;
 use crate::scale_value::{bytes, field, number};
+use crate::subnet_maps::SubnetMap;
 
 /// The algorithm's number of a SHA-256 of a certificate: the letter M. The chain gives numbers no meaning, and keys of
 /// other kinds that a hotkey may announce must not be taken for ours.
 const SHA256_OF_CERTIFICATE: u8 = b'M';
-
-const PALLET: &str = "SubtensorModule";
-const ENTRY: &str = "NeuronCertificates";
 
 /// A certificate as it is announced; `None` announces that there is none any more.
 pub(crate) fn announced(certificate: Option<Digest>) -> Vec<u8> {
@@ -36,6 +33,13 @@ pub(crate) fn certificate_in(announcement: &[u8]) -> Option<Digest> {
     }
 }
 
+/// The certificate in the chain's structure for a neuron's certificate.
+fn certificate_of(value: &Value) -> Option<Digest> {
+    let algorithm: u8 = field(value, "algorithm").and_then(number)?;
+    let key = field(value, "public_key").and_then(bytes)?;
+    certificate_in(&[&[algorithm], key.as_slice()].concat())
+}
+
 impl ChainClient {
     /// The certificates that the subnet's hotkeys announce. A chain that knows none has none.
     pub(crate) async fn certificates_at(
@@ -43,40 +47,12 @@ impl ChainClient {
         head: &ChainHead,
         netuid: Netuid,
     ) -> Result<BTreeMap<Hotkey, Digest>, ChainError> {
-        const DOING: &str = "read the miners' certificates";
-        let mut found = BTreeMap::new();
-        if !has_entry(head, PALLET, ENTRY) {
-            return Ok(found);
-        }
-        let address = dynamic::storage::<Vec<Value>, AnswerValue>(PALLET, ENTRY);
-        let prefix = vec![Value::u128(netuid.0.into())];
-        let storage = head.at.storage();
-        let mut entries = self
-            .endpoint
-            .read(head, DOING, storage.iter(address, prefix))
-            .await?;
-        loop {
-            let next = async { entries.next().await.transpose() };
-            let Some(entry) = self.endpoint.read(head, DOING, next).await? else {
-                return Ok(found);
-            };
-            let hotkey = entry
-                .key()
-                .ok()
-                .and_then(|key| key.part(1)?.decode_as::<[u8; 32]>().ok().flatten());
-            let Ok(AnswerValue(value)) = entry.value().decode() else {
-                continue;
-            };
-            let parts = (
-                field(&value, "algorithm").and_then(number::<u8>),
-                field(&value, "public_key").and_then(bytes),
-            );
-            if let (Some(hotkey), (Some(algorithm), Some(key))) = (hotkey, parts)
-                && let Some(digest) = certificate_in(&[&[algorithm], key.as_slice()].concat())
-            {
-                found.insert(Hotkey::from_bytes(hotkey), digest);
-            }
-        }
+        let map = SubnetMap {
+            doing: "read the miners' certificates",
+            pallet: "SubtensorModule",
+            entry: "NeuronCertificates",
+        };
+        self.subnet_map_at(head, map, netuid, certificate_of).await
     }
 }
 

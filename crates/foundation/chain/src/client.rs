@@ -1,6 +1,6 @@
 //! Reads the chain.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use muster_process::SharedClock;
@@ -19,6 +19,7 @@ use crate::error::ChainError;
 use crate::hyperparameters::Hyperparameters;
 use crate::metagraph::Metagraph;
 use crate::scale_value::{flag, items, number, option};
+use crate::subnet_maps::SubnetMap;
 
 /// How many metagraphs are cached, by the hash of their block.
 const CACHED: usize = 4;
@@ -273,6 +274,25 @@ impl ChainClient {
     pub async fn manifest_of(&self, netuid: Netuid, hotkey: &Hotkey) -> Result<Option<Manifest>, ChainError> {
         let text = self.commitment_of(netuid, hotkey).await?;
         Ok(text.as_deref().and_then(Manifest::from_commitment))
+    }
+
+    /// The manifests that the subnet's hotkeys have committed, at the last finalised block. Hotkeys whose commitment is
+    /// something else are not in it; a chain without commitments has none.
+    ///
+    /// # Errors
+    /// As for [`Self::weights_of`].
+    pub async fn manifests(&self, netuid: Netuid) -> Result<BTreeMap<Hotkey, Manifest>, ChainError> {
+        let map = SubnetMap {
+            doing: "read the committed manifests",
+            pallet: "Commitments",
+            entry: "CommitmentOf",
+        };
+        let decode = |value: &Value| Manifest::from_commitment(&commitment_text::decode(value)?);
+        self.endpoint
+            .ask(map.doing, |head| async move {
+                self.subnet_map_at(&head, map, netuid, decode).await
+            })
+            .await
     }
 
     /// The text that a hotkey has committed; `None` without one, or if the commitment is no text.

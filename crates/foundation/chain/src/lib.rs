@@ -31,6 +31,7 @@ mod pages_commitment;
 mod scale_value;
 mod submit;
 pub mod subnet_changes;
+mod subnet_maps;
 mod subxt_errors;
 pub mod timelock;
 mod transfers;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use muster_chain::Metagraph;
-use muster_protocol::{Hotkey, MinerKey};
+use muster_protocol::{Hotkey, Manifest, MinerKey};
 use muster_routing::MinerStats;
 use serde::Serialize;
 
@@ -26,6 +26,8 @@ pub struct NeuronView {
     pub uid: u16,
     /// Its hotkey as an address.
     pub hotkey: Hotkey,
+    /// The manifest that it has committed on the chain; `None` without one, or if the chain does not answer.
+    pub stated: Option<Manifest>,
     /// Its address, if it may be dialled.
     pub axon: Option<SocketAddr>,
     /// Whether it may set weights.
@@ -41,13 +43,14 @@ pub struct NeuronView {
 }
 
 /// The subnet as the validator `own` sees it: `decided` are the weights of its newest cycle, `shown` those on the
-/// chain, both as pairs of uid and weight.
+/// chain, both as pairs of uid and weight; `stated` are the manifests on the chain.
 pub fn view_subnet(
     metagraph: &Metagraph,
     own: Hotkey,
     stats: &BTreeMap<MinerKey, MinerStats>,
     decided: &[(u16, u16)],
     shown: &[(u16, u16)],
+    stated: &BTreeMap<Hotkey, Manifest>,
 ) -> SubnetView {
     let weight_in = |weights: &[(u16, u16)], uid: u16| {
         let found = weights.iter().find(|(of, _)| *of == uid);
@@ -57,6 +60,7 @@ pub fn view_subnet(
     let neurons = neurons.map(|neuron| NeuronView {
         uid: neuron.uid.0,
         hotkey: neuron.hotkey,
+        stated: stated.get(&neuron.hotkey).cloned(),
         axon: neuron.axon.filter(|axon| axon.port() != 0),
         permit: neuron.permit,
         stake: neuron.stake,

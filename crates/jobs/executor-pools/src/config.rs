@@ -45,6 +45,9 @@ pub struct PoolConfig {
     pub class: ExecutorClass,
     /// The most executors at one time.
     pub count: u32,
+    /// The price of one executor for an hour, in a unit that all pools share. Of the pools of a class that have a place
+    /// the cheapest one gets the lease.
+    pub price: u64,
     /// The way in which they are started.
     pub engine: EngineKind,
     /// Where they dial, `ws://…`. Empty: where `executor.dial` says.
@@ -71,6 +74,7 @@ impl Default for PoolConfig {
             name: String::new(),
             class: ExecutorClass::AlwaysOnTest,
             count: 1,
+            price: 0,
             engine: EngineKind::default(),
             dial: String::new(),
             command: vec!["muster".to_owned(), "executor".to_owned()],

@@ -21,6 +21,7 @@ pub struct Pool {
     class: ExecutorClass,
     engine: EngineKind,
     count: u32,
+    price: u64,
     /// The processes beside its places that only fetch images.
     fetching: u32,
     dial: String,
@@ -55,6 +56,8 @@ pub struct Pools(Arc<PoolList>);
 
 struct PoolList {
     pools: Vec<Pool>,
+    /// The places of the pools in the list, the cheapest pool first.
+    by_price: Vec<usize>,
     /// The attempts whose executors are processes on this machine.
     local: Mutex<BTreeSet<AttemptId>>,
     /// Counts the executors that have ended.
@@ -83,6 +86,7 @@ impl Pool {
             class: config.class,
             engine: config.engine,
             count: config.count,
+            price: config.price,
             fetching: if config.count == 0 { 0 } else { fetching },
             dial: config.dial.clone(),
             manager,
@@ -124,10 +128,13 @@ impl Pool {
 }
 
 impl Pools {
-    /// These pools; the first of a class with a free place gets a lease.
+    /// These pools. Of those of a class with a free place the cheapest one gets a lease; of equally cheap ones the first.
     pub fn new(pools: Vec<Pool>) -> Self {
+        let mut by_price: Vec<usize> = (0..pools.len()).collect();
+        by_price.sort_by_key(|index| pools.get(*index).map(|pool| pool.price));
         Self(Arc::new(PoolList {
             pools,
+            by_price,
             local: Mutex::default(),
             freed: watch::Sender::new(0),
         }))
@@ -177,11 +184,12 @@ impl Pools {
         self.0.local.lock().contains(&attempt)
     }
 
-    /// A place of the first pool of a class that has one and is not in `refused`. A process that only fetches is the
+    /// A place of the cheapest pool of a class that has one and is not in `refused`. A process that only fetches is the
     /// last choice.
     pub fn take(&self, class: ExecutorClass, refused: &BTreeSet<usize>) -> Option<PoolSlot> {
         let of_class = || {
-            let pools = self.0.pools.iter().enumerate();
+            let pools = self.0.by_price.iter();
+            let pools = pools.filter_map(|index| Some((*index, self.0.pools.get(*index)?)));
             pools.filter(|(index, pool)| pool.class == class && !refused.contains(index))
         };
         let (index, _) = of_class()

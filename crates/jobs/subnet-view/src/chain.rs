@@ -2,6 +2,7 @@
 //!
 //! The trait exists for tests of failures that an honest chain does not show on demand.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use muster_chain::{
 };
 use muster_identity::Keypair;
 use muster_process::clock::SystemClock;
-use muster_protocol::Hotkey;
+use muster_protocol::{Hotkey, Manifest};
 use tokio::sync::OnceCell;
 
 /// Finalised blocks as they come. After an error the stream is useless: drop it and call [`Chain::blocks`] again.
@@ -49,6 +50,11 @@ pub trait Chain: fmt::Debug + Send + Sync + 'static {
     /// hashes: then nothing is drawn from them.
     fn block_hash(&self, _block: BlockNumber) -> BoxFuture<'_, Result<Option<[u8; 32]>, ChainError>> {
         async { Ok(None) }.boxed()
+    }
+
+    /// The manifests that the subnet's miners have committed. A chain without commitments has none.
+    fn manifests(&self) -> BoxFuture<'_, Result<BTreeMap<Hotkey, Manifest>, ChainError>> {
+        async { Ok(BTreeMap::new()) }.boxed()
     }
 
     /// Where a validator serves its pages; `None` if it does not state it.
@@ -139,6 +145,10 @@ impl Chain for Subnet {
 
     fn block_hash(&self, block: BlockNumber) -> BoxFuture<'_, Result<Option<[u8; 32]>, ChainError>> {
         async move { self.client().await?.block_hash(block).await }.boxed()
+    }
+
+    fn manifests(&self) -> BoxFuture<'_, Result<BTreeMap<Hotkey, Manifest>, ChainError>> {
+        async { self.client().await?.manifests(self.netuid).await }.boxed()
     }
 
     fn pages_of<'a>(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_protocol::wire::machines::MinerNotice;
-use muster_protocol::{JobStatus, Timestamp};
+use muster_protocol::{JobStatus, Manifest, Timestamp};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -211,6 +211,8 @@ pub struct NeuronRow {
     pub uid: u16,
     /// Its hotkey as an address.
     pub hotkey: String,
+    /// The manifest that it has committed on the chain.
+    pub stated: Option<Manifest>,
     /// Its address on the chain, if it has one that may be dialled.
     pub axon: Option<String>,
     /// Whether it may set weights.

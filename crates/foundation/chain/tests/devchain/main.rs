@@ -299,6 +299,10 @@ async fn a_manifest_is_stated_and_read() -> Test {
             client.commit_manifest(&bob, OPEN, &manifest).await?,
             AxonAnnouncement::Before
         );
+        assert_eq!(
+            client.manifests(OPEN).await?,
+            [(bob.hotkey(), manifest.clone())].into()
+        );
         assert_eq!(client.manifest_of(OPEN, &bob.hotkey()).await?, Some(manifest));
     }
     let stranger = client

@@ -134,6 +134,24 @@ fn the_first_free_place_is_taken_and_a_process_that_only_fetches_comes_last() {
     assert_eq!(pools.take(CLASS, &[0].into()).unwrap().index(), 1);
 }
 
+#[test]
+fn the_cheapest_pool_with_a_place_is_taken_and_equal_ones_in_their_order() {
+    let priced = |price: u64| {
+        let config = PoolConfig {
+            price,
+            ..PoolConfig::default()
+        };
+        Pool::new(&config, Arc::new(Scripted::default()), 0)
+    };
+    let pools = Pools::new([900, 250, 900, 250].map(priced).into());
+    let slots: Vec<_> = std::iter::from_fn(|| pools.take(CLASS, &BTreeSet::new())).collect();
+    let taken: Vec<_> = slots.iter().map(PoolSlot::index).collect();
+    assert_eq!(taken, [1, 3, 0, 2]);
+    drop(slots);
+    let others = pools.take(CLASS, &[1, 3].into()).map(|slot| slot.index());
+    assert_eq!(others, Some(0), "the cheap ones have refused");
+}
+
 #[tokio::test]
 async fn a_pool_has_its_own_address_and_its_refusal_is_told() {
     let (slurm, refusing) = (

@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use muster_page_frame::text::{number, plain};
+use muster_protocol::Manifest;
 use muster_protocol::wire::machines::MinerNotice;
 use muster_status_views::validator::{LinkStatus, MinersStatus, NeuronRow, SubnetStatus, ValidatorStatus};
 
@@ -69,7 +70,7 @@ fn neurons(subnet: &SubnetStatus, miners: &MinersStatus) -> Markup {
                         .as_deref()
                         .unwrap_or(if neuron.permit { "validator" } else { "none" }),
                 ),
-                known.map_or_else(|| html! { "—" }, offers),
+                offers(known, neuron.stated.as_ref()),
                 known.map_or_else(|| html! { "—" }, proven),
                 reliability(neuron),
                 weight(neuron.weight),
@@ -95,17 +96,31 @@ fn neurons(subnet: &SubnetStatus, miners: &MinersStatus) -> Markup {
     )
 }
 
-fn offers(miner: &MinerNotice) -> Markup {
-    let offers: Vec<_> = miner
-        .claims
-        .offers
-        .iter()
-        .map(|offer| format!("{} × {}", offer.executors, offer.class))
+/// The executors that a miner tells this validator, and those that it states on the chain where these are others.
+fn offers(miner: Option<&MinerNotice>, stated: Option<&Manifest>) -> Markup {
+    let told = miner.map(|miner| miner.claims.offers.as_slice());
+    let told = Manifest::new(
+        told.unwrap_or_default()
+            .iter()
+            .map(|offer| (offer.class, offer.executors)),
+    );
+    // The chain keeps no classes without executors.
+    let other = stated.filter(|stated| stated.to_commitment() != told.to_commitment());
+    html! {
+        (words(&listed(&told)))
+        @if let Some(other) = other { ", on the chain " (verdict(&listed(other), false)) }
+    }
+}
+
+fn listed(manifest: &Manifest) -> String {
+    let classes = manifest.iter();
+    let classes: Vec<_> = classes
+        .map(|(class, count)| format!("{count} × {class}"))
         .collect();
-    if offers.is_empty() {
-        html! { "—" }
+    if classes.is_empty() {
+        "—".to_owned()
     } else {
-        words(&offers.join(", "))
+        classes.join(", ")
     }
 }
 

@@ -38,7 +38,7 @@ fn status() -> CallAnswer<ValidatorStatus> {
 fn subnet_status() -> CallAnswer<SubnetStatus> {
     read(
         r#"{"block":1234,"netuid":1,"neurons":[{"uid":7,"hotkey":"MINER","axon":"127.0.0.1:1","reliability_permille":950,
-        "weight":65535,"chain_weight":100}]}"#,
+        "stated":{"always_on.test":2},"weight":65535,"chain_weight":100}]}"#,
     )
 }
 
@@ -109,6 +109,11 @@ fn a_weight_that_the_chain_shows_otherwise_is_marked_and_the_score_is_explained(
     let of = |name: &str| &pages.iter().find(|(of, _)| *of == name).unwrap().1;
     assert!(
         of("subnet").contains("<span class=\"bad\">100</span>"),
+        "{}",
+        of("subnet")
+    );
+    assert!(
+        of("subnet").contains("3 × always_on.test, on the chain <span class=\"bad\">2 × always_on.test</span>"),
         "{}",
         of("subnet")
     );

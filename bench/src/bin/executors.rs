@@ -1,0 +1,457 @@
+//! A miner with ten thousand persistent executors: its start-up until all of them are connected, its memory and
+//! processor time while they only report their machines, how long a job's offer takes to reach one of them, and its
+//! restart after `kill -9` while each of them has a job.
+//!
+//! The executors are simulated; their sockets and TLS are real, each has a certificate of its own, and they live in
+//! processes of their own. `MUSTER_BENCH_EXECUTORS` lists the numbers of executors that are measured.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use muster_bench::process::{CORE_OF_OTHERS, CORE_OF_PROXY, Process, raise, say, soon};
+use muster_bench::stage::{CLASS, now};
+use muster_bench::{Direction, Report, Row, quantile};
+use muster_enrollment::{ExecutorRegistry, InvitationTerms, StoredIdentity};
+use muster_identity::{Keypair, offer_receipt, sign_validator_auth};
+use muster_miner::{Config, run_with};
+use muster_process::{Clock as _, SharedClock, SystemClock, Tasks, ready, tls};
+use muster_protocol::receipt::{StartedReceipt, StartedTag};
+use muster_protocol::wire::executor::{ExecutorHello, ExecutorMetrics, LeaseHeld, Reattach};
+use muster_protocol::wire::miner::{ExecutorReady, FromMiner, InitialJobRequest, ToMiner};
+use muster_protocol::wire::{decode, encode};
+use muster_protocol::{AttemptId, MinerKey, ReceiptPayload, ValidatorKey};
+use muster_provisioning::LocalProcesses;
+use muster_websocket::tls::connect_known;
+use muster_websocket::{Limits, Socket, connect};
+use rustls::ClientConfig;
+use tokio::runtime::Runtime;
+use uuid::Uuid;
+
+/// The numbers of executors, unless the environment lists others.
+const SIZES: &str = "1000,2000,5000,10000";
+/// The most executors of one process. Each takes a file, and 16,384 files may be open.
+const PER_PROCESS: usize = 5_000;
+/// Offers that are timed at each size, one after another.
+const OFFERS: usize = 100;
+/// Offers that are made at once at each size, again and again until every executor has a job.
+const BURST: usize = 300;
+/// How long the processor time of a miner without jobs is counted.
+const IDLE: Duration = Duration::from_secs(20);
+/// How often an executor reports its machine, as `muster executor` does.
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
+/// The pause of an executor before it dials again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The words by which this program is started as a miner and as executors.
+const MINER: &str = "miner";
+const EXECUTORS: &str = "executors";
+/// The file in which a process of executors writes how many of their leases the miner's present process holds.
+const HELD: &str = "held";
+
+fn main() -> Result<()> {
+    tls::install_provider();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let words: Vec<String> = std::env::args().collect();
+    match words.get(1).map(String::as_str) {
+        Some(MINER) => return runtime.block_on(serve(Path::new(&words[2]))),
+        Some(EXECUTORS) => return runtime.block_on(populate(Path::new(&words[2]))),
+        Some(_) | None => {}
+    }
+    raise()?;
+    let sizes = std::env::var("MUSTER_BENCH_EXECUTORS").unwrap_or_else(|_| SIZES.to_owned());
+    let sizes = sizes
+        .split(',')
+        .map(str::parse)
+        .collect::<Result<Vec<usize>, _>>();
+    measure(
+        &runtime,
+        &sizes.context("MUSTER_BENCH_EXECUTORS is a list of numbers")?,
+    )
+}
+
+fn key(name: &str) -> Result<Keypair> {
+    Ok(Keypair::from_uri(name)?)
+}
+
+// === the miner ===
+
+/// The process that is measured. Its folder holds the port for executors.
+async fn serve(folder: &Path) -> Result<()> {
+    let mut config = Config {
+        bind: ([127, 0, 0, 1], 0).into(),
+        store: format!("sqlite:{}", folder.join("miner.db").display()),
+        receipts_dir: folder.join("receipts"),
+        drain_file: folder.join("drain"),
+        ready_file: Some(folder.join("ready.json")),
+        validators: vec![ValidatorKey(key("//Validator")?.hotkey())],
+        ..Config::default()
+    };
+    config.chain.url = String::new();
+    config.executor.count = 0;
+    config.standing.bind = Some(([127, 0, 0, 1], read_port(folder)?).into());
+    config.standing.roll = folder.join("standing");
+    config.tls.certificate = folder.join("tls/port.pem");
+    let tasks = Tasks::new();
+    let clock: SharedClock = Arc::new(SystemClock::new());
+    let manager = LocalProcesses::new(vec![], Arc::clone(&clock));
+    let running = run_with(config, key("//Miner")?, Arc::new(manager), tasks, clock);
+    let up = async {
+        loop {
+            if let Some(address) = ready::read(&folder.join("ready.json"))? {
+                return say(folder, MINER, &address.to_string());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let (ended, said) = tokio::join!(running, up);
+    ended?;
+    said
+}
+
+fn read_port(folder: &Path) -> Result<u16> {
+    Ok(std::fs::read_to_string(folder.join("port"))?.parse()?)
+}
+
+/// Starts the miner and waits until it says that it is up.
+fn start_miner(folder: &Path) -> Result<Process> {
+    for stale in ["ready.json", "miner.address"] {
+        // Neither is there before the first start.
+        let _ = std::fs::remove_file(folder.join(stale));
+    }
+    Process::own(folder, MINER, CORE_OF_PROXY)
+}
+
+// === the executors ===
+
+/// Executors as a process of their own: a folder in the miner's folder says how many.
+async fn populate(folder: &Path) -> Result<()> {
+    let miner = folder.parent().context("a folder in the miner's")?;
+    let count: usize = std::fs::read_to_string(folder.join("count"))?.parse()?;
+    let address = format!("127.0.0.1:{}", read_port(miner)?);
+    let roll = ExecutorRegistry::new(miner.join("standing"));
+    let terms = InvitationTerms {
+        class: CLASS,
+        capacity: 1,
+        lives: Duration::from_secs(3_600),
+        uses: 1,
+    };
+    let clock = SystemClock::new();
+    let part = folder
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let held = Arc::new(AtomicUsize::new(0));
+    let mut executors = Vec::with_capacity(count);
+    for number in 0..count {
+        let identity = StoredIdentity::generate("executor")?.open("memory")?;
+        let invitation = roll.invite(address.clone(), terms, clock.now())?;
+        let name = format!("{part}-{number}");
+        roll.enroll(&invitation.secret, identity.fingerprint(), &name, clock.now())?;
+        let config = Arc::new(tls::client(&identity, invitation.miner)?);
+        let executor = Executor {
+            address: address.clone(),
+            config,
+            lease: None,
+            held: Arc::clone(&held),
+        };
+        executors.push(executor.keep_connected());
+    }
+    let tasks = Tasks::new();
+    for executor in executors {
+        drop(tasks.spawn("executor", executor));
+    }
+    say(folder, EXECUTORS, &address)?;
+    let mut told = None;
+    loop {
+        let now = held.load(Ordering::Relaxed);
+        if told.replace(now) != Some(now) {
+            let draft = folder.join("held.draft");
+            std::fs::write(&draft, now.to_string())?;
+            std::fs::rename(draft, folder.join(HELD))?;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A persistent executor with at most one job, which it keeps.
+struct Executor {
+    address: String,
+    config: Arc<ClientConfig>,
+    lease: Option<LeaseHeld>,
+    /// Leases of this process that the miner's present process holds.
+    held: Arc<AtomicUsize>,
+}
+
+impl Executor {
+    async fn keep_connected(mut self) {
+        loop {
+            let mut is_held = false;
+            // The miner was killed, or is not there yet.
+            let _ = self.visit(&mut is_held).await;
+            if is_held {
+                self.held.fetch_sub(1, Ordering::Relaxed);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// One connection: reports the machine every few seconds, and is ready for every job at once.
+    async fn visit(&mut self, is_held: &mut bool) -> Result<()> {
+        let config = Arc::clone(&self.config);
+        let mut socket = connect_known(&self.address, "/v0/standing", config, &Limits::miner()).await?;
+        let hello = ExecutorHello {
+            class: CLASS,
+            capacity: 1,
+            version: "bench".to_owned(),
+            busy: u32::from(self.lease.is_some()),
+        };
+        socket
+            .send(encode(&FromMiner::MusterExecutorHello(hello)))
+            .await?;
+        if let Some(lease) = &self.lease {
+            let back = Reattach {
+                job_uuid: lease.job_uuid,
+                epoch: lease.epoch,
+                secret: lease.secret.clone(),
+                job_ms: None,
+            };
+            socket.send(encode(&FromMiner::MusterReattach(back))).await?;
+        }
+        let mut beat = tokio::time::interval(MEASURE_EVERY);
+        loop {
+            tokio::select! {
+                _ = beat.tick() => {
+                    let metrics = FromMiner::MusterExecutorMetrics(metrics());
+                    socket.send(encode(&metrics)).await?;
+                }
+                heard = socket.recv() => {
+                    let Some(frame) = heard? else { return Ok(()) };
+                    match decode(&frame)? {
+                        ToMiner::MusterLeaseHeld(lease) => {
+                            let ready = ExecutorReady { job_uuid: lease.job_uuid, executor_token: None };
+                            self.lease = Some(lease);
+                            self.held.fetch_add(1, Ordering::Relaxed);
+                            *is_held = true;
+                            socket.send(encode(&FromMiner::V0ExecutorReadyRequest(ready))).await?;
+                        }
+                        ToMiner::MusterCancelJob(cancel) => bail!("a lease was lost: {}", cancel.reason),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn metrics() -> ExecutorMetrics {
+    ExecutorMetrics {
+        at: SystemClock::new().now(),
+        cpu_permille: 250,
+        memory_total: 64 << 30,
+        memory_used: 16 << 30,
+        disk_total: 1 << 40,
+        disk_used: 1 << 39,
+        network_received: 1 << 33,
+        network_sent: 1 << 32,
+        gpus: vec![],
+    }
+}
+
+/// Starts processes with so many executors in all. Returns them with their folders.
+fn start_executors(folder: &Path, mut count: usize) -> Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    while count > 0 {
+        let part = count.min(PER_PROCESS);
+        let own = folder.join(format!("part-{}", processes.len()));
+        std::fs::create_dir(&own)?;
+        std::fs::write(own.join("count"), part.to_string())?;
+        processes.push(Process::own(&own, EXECUTORS, CORE_OF_OTHERS)?);
+        count -= part;
+    }
+    Ok(processes)
+}
+
+/// The leases of all processes that the miner's present process holds.
+fn held(folder: &Path, processes: usize) -> usize {
+    let of = |part: usize| {
+        let text = std::fs::read_to_string(folder.join(format!("part-{part}")).join(HELD)).ok()?;
+        text.parse::<usize>().ok()
+    };
+    (0..processes).filter_map(of).sum()
+}
+
+// === the measurement ===
+
+fn measure(runtime: &Runtime, sizes: &[usize]) -> Result<()> {
+    let mut rows = Vec::new();
+    for &size in sizes {
+        ensure!(size > OFFERS, "{size} executors are too few for {OFFERS} offers");
+        let folder = tempfile::tempdir()?;
+        rows.extend(runtime.block_on(measure_one(folder.path(), size))?);
+    }
+    Report {
+        rows,
+        notes: vec![
+            "one miner on one core, executors in other processes on the other: TLS 1.3 with a certificate of each executor's own, a report of the machine every 5 s".to_owned(),
+            format!("{OFFERS} offers one after another, then {BURST} at a time, each with a signed receipt and a durable write"),
+            "after kill -9: until the last lease is held again, with the executor's secret and a durable write each".to_owned(),
+        ],
+    }
+    .print()
+}
+
+/// The rows of one number of executors.
+async fn measure_one(folder: &Path, size: usize) -> Result<Vec<Row>> {
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    std::fs::write(folder.join("port"), port.to_string())?;
+    let processes = start_executors(folder, size)?;
+    let lower = Direction::LowerIsBetter;
+    let row = |what: &str, unit: &str, sample: f64| {
+        Row::alone(&format!("{size} executors: {what}"), unit, lower, vec![sample])
+    };
+    let mut rows = Vec::new();
+
+    let started = now();
+    let miner = start_miner(folder)?;
+    let mut validator = greet(&miner.address).await?;
+    wait_for_manifest(&mut validator, size).await?;
+    let start_s = started.elapsed().as_secs_f64();
+    rows.push(row(
+        "from the miner's start until all are connected",
+        "s",
+        start_s,
+    ));
+
+    // The handshakes are over; from here on the miner is at rest.
+    tokio::time::sleep(MEASURE_EVERY).await;
+    let before = miner.processor()?;
+    tokio::time::sleep(IDLE).await;
+    let share = (miner.processor()? - before) / IDLE.as_secs_f64();
+    rows.push(row("the miner's memory", "MiB", miner.resident()? / 1024.0));
+    rows.push(row("the miner's processor time without jobs", "cores", share));
+
+    let mut ready_ms = Vec::new();
+    for _ in 0..OFFERS {
+        let asked = now();
+        validator.send(encode(&offer()?)).await?;
+        hear_ready(&mut validator).await?;
+        ready_ms.push(asked.elapsed().as_secs_f64() * 1_000.0);
+    }
+    for (name, share) in [("P50", 0.5), ("P99", 0.99)] {
+        let sample = quantile(&ready_ms, share).unwrap_or_default();
+        rows.push(row(
+            &format!("from an offer to an executor that is ready, {name}"),
+            "ms",
+            sample,
+        ));
+    }
+    let asked = now();
+    let mut left = size - OFFERS;
+    while left > 0 {
+        let burst = left.min(BURST);
+        for _ in 0..burst {
+            validator.send(encode(&offer()?)).await?;
+        }
+        for _ in 0..burst {
+            hear_ready(&mut validator).await?;
+        }
+        left -= burst;
+    }
+    let rate = (size - OFFERS) as f64 / asked.elapsed().as_secs_f64();
+    rows.push(Row::alone(
+        &format!("{size} executors: ready with a job, {BURST} offers at a time"),
+        "1/s",
+        Direction::HigherIsBetter,
+        vec![rate],
+    ));
+
+    // Its drop kills it.
+    drop(miner);
+    soon("the end of every connection", || {
+        (held(folder, processes.len()) == 0).then_some(())
+    })?;
+    let started = now();
+    let miner = start_miner(folder)?;
+    soon("every lease", || {
+        (held(folder, processes.len()) == size).then_some(())
+    })?;
+    let back_s = started.elapsed().as_secs_f64();
+    rows.push(row("each with a job, all back after kill -9", "s", back_s));
+    rows.push(row("the miner's memory then", "MiB", miner.resident()? / 1024.0));
+    Ok(rows)
+}
+
+// === the validator ===
+
+async fn greet(address: &str) -> Result<Socket> {
+    let validator = key("//Validator")?;
+    let url = format!("ws://{address}/v0.1/validator_interface/{}", validator.hotkey());
+    let mut socket = connect(&url, &Limits::miner()).await?;
+    let miner = MinerKey(key("//Miner")?.hotkey());
+    let auth = sign_validator_auth(&validator, miner, SystemClock::new().now());
+    socket.send(encode(&ToMiner::ValidatorAuthForMiner(auth))).await?;
+    Ok(socket)
+}
+
+/// Waits until the miner tells that so many executors are connected.
+async fn wait_for_manifest(socket: &mut Socket, size: usize) -> Result<()> {
+    loop {
+        if let FromMiner::V0ExecutorManifestRequest(told) = hear(socket).await?
+            && usize::try_from(told.manifest.count(CLASS))? == size
+        {
+            return Ok(());
+        }
+    }
+}
+
+async fn hear(socket: &mut Socket) -> Result<FromMiner> {
+    let frame = socket.recv().await?.context("the miner closed the connection")?;
+    Ok(decode(&frame)?)
+}
+
+/// Waits until an executor is ready for an offer.
+async fn hear_ready(socket: &mut Socket) -> Result<()> {
+    loop {
+        match hear(socket).await? {
+            FromMiner::V0ExecutorReadyRequest(_) => return Ok(()),
+            FromMiner::V0DeclineJobRequest(declined) => bail!("{declined:?}"),
+            FromMiner::V0ExecutorFailedRequest(failed) => bail!("{failed:?}"),
+            other => ensure!(
+                !matches!(other, FromMiner::GenericError(_)),
+                "the miner reports {other:?}"
+            ),
+        }
+    }
+}
+
+fn offer() -> Result<ToMiner> {
+    let (validator, job_uuid) = (key("//Validator")?, AttemptId::from_uuid(Uuid::new_v4()));
+    let payload = StartedReceipt {
+        job_uuid,
+        miner_hotkey: MinerKey(key("//Miner")?.hotkey()),
+        validator_hotkey: ValidatorKey(validator.hotkey()),
+        timestamp: SystemClock::new().now(),
+        receipt_type: StartedTag,
+        executor_class: CLASS,
+        is_organic: true,
+        ttl: 7,
+    };
+    let signed = offer_receipt(&validator, ReceiptPayload::Started(payload.clone()))?;
+    Ok(ToMiner::V0InitialJobRequest(Box::new(InitialJobRequest {
+        job_uuid,
+        executor_class: CLASS,
+        docker_image: Some("hello:latest".to_owned()),
+        timeout_seconds: Some(3_600),
+        volume: None,
+        job_started_receipt_payload: payload,
+        job_started_receipt_signature: signed.validator_signature,
+        streaming_details: None,
+        executor_timing: None,
+        muster: None,
+    })))
+}
