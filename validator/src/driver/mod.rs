@@ -203,7 +203,8 @@ impl JobDrivers {
 
     /// A channel to a miner for one attempt. Does not dial yet.
     pub(crate) fn channel(&self, attempt: AttemptId, miner: MinerKey, address: SocketAddr) -> MinerChannel {
-        let certificate = self.metagraph().and_then(|known| known.certificate_of(&miner.0));
+        let own = &self.state.config.trusted_miner;
+        let certificate = own.certificate_of(miner, self.metagraph().as_deref());
         self.channels
             .open_channel(attempt, MinerEndpoint::new(miner, address, certificate))
     }
@@ -212,13 +213,8 @@ impl JobDrivers {
         self.channel(attempt.id, attempt.miner, attempt.address)
     }
 
-    /// Takes back a first attempt whose job turned out to be known.
-    pub(crate) fn withdraw(&self, first: FirstAttempt) {
-        self.withdraw_attempt(&first.attempt.attempt);
-    }
-
     /// Takes back an attempt that was never offered, so that its executor is free again.
-    fn withdraw_attempt(&self, attempt: &StoredAttempt) {
+    pub(crate) fn withdraw_attempt(&self, attempt: &StoredAttempt) {
         let class = attempt.machine.plan().class;
         self.ledger()
             .withdraw_attempt(attempt.miner, class, attempt.started_at);

@@ -182,7 +182,7 @@ impl JobIntake {
                     Ok(IntakeStep::Starts(first))
                 }
                 JobAdmission::Known(seen) => {
-                    self.drivers.withdraw(first);
+                    self.drivers.withdraw_attempt(&first.attempt.attempt);
                     Ok(IntakeStep::Known(seen))
                 }
             },

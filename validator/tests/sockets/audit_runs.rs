@@ -76,6 +76,7 @@ impl Audited {
         world.config.trusted_miner = TrustedMinerConfig {
             hotkey: Some(trusted.key()),
             address: Some(trusted.server.address),
+            certificate: None,
         };
         world.config.audit.share_ppm = Some(1_000_000);
         world.config.audit.own_prompts = OWN_PROMPTS;

@@ -26,6 +26,7 @@ async fn world_of(ordinary: &Miner, trusted: &Miner) -> World {
     world.config.trusted_miner = TrustedMinerConfig {
         hotkey: Some(trusted.key()),
         address: Some(trusted.server.address),
+        certificate: None,
     };
     world.config.cross_checks.share_ppm = 1_000_000;
     world

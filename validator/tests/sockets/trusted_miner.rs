@@ -25,6 +25,7 @@ fn own(miner: &Miner) -> TrustedMinerConfig {
     TrustedMinerConfig {
         hotkey: Some(miner.key()),
         address: Some(miner.server.address),
+        certificate: None,
     }
 }
 
@@ -196,6 +197,7 @@ async fn a_job_waits_for_a_trusted_miner_that_is_away_longer_than_any_number_of_
     world.config.trusted_miner = TrustedMinerConfig {
         hotkey: Some(MinerKey(key)),
         address: Some(address),
+        certificate: None,
     };
     world.config.timing.linger_s = 600;
     world.start();

@@ -684,6 +684,12 @@ mod tests {
                 .is(whole.trusted_miner.miner().unwrap().miner.0)
         );
         assert!(!Config::default().user_rules().trusted_miner);
+        let own = whole.trusted_miner.miner().unwrap().miner;
+        assert_eq!(whole.trusted_miner.certificate_of(own, None), None);
+        let pin = format!("sha256:{}", "ab".repeat(32));
+        let pinned = section(&format!("{hotkey}\n{address}\ncertificate = \"{pin}\"")).unwrap();
+        let known = pinned.trusted_miner.certificate_of(own, None);
+        assert_eq!(known.map(|digest| digest.to_string()), Some(pin));
         for (rest, key) in [
             (hotkey.to_owned(), "trusted_miner.address"),
             (address.to_owned(), "trusted_miner.hotkey"),

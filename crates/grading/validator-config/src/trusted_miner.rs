@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 
+use muster_chain::Metagraph;
 use muster_process::config::Problem;
-use muster_protocol::{Hotkey, MinerKey};
+use muster_protocol::{Digest, Hotkey, MinerKey};
 use serde::Deserialize;
 
-/// The section `[trusted_miner]`: both keys, or neither.
+/// The section `[trusted_miner]`: hotkey and address, or neither.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrustedMinerConfig {
@@ -14,6 +15,8 @@ pub struct TrustedMinerConfig {
     pub hotkey: Option<MinerKey>,
     /// The address at which it listens.
     pub address: Option<SocketAddr>,
+    /// The SHA-256 of its port's certificate, as its log says it. Absent, it is dialled without TLS.
+    pub certificate: Option<Digest>,
 }
 
 /// The trusted miner of a validator.
@@ -35,6 +38,15 @@ impl TrustedMinerConfig {
     /// Whether this is the hotkey of the trusted miner.
     pub fn is(&self, hotkey: Hotkey) -> bool {
         self.hotkey.is_some_and(|miner| miner.0 == hotkey)
+    }
+
+    /// The certificate by which this validator knows a miner's port: that of this section for the trusted miner, which
+    /// is on no chain, and that of the chain for others.
+    pub fn certificate_of(&self, miner: MinerKey, chain: Option<&Metagraph>) -> Option<Digest> {
+        if self.is(miner.0) {
+            return self.certificate;
+        }
+        chain?.certificate_of(&miner.0)
     }
 
     pub(crate) fn problems(&self) -> Vec<Problem> {
