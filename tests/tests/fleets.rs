@@ -204,9 +204,12 @@ fn a_job_outlives_the_death_of_the_engines_daemons_and_runs_once() {
     let mut fleet = Fleet::start(1, 30);
     fleet.wait_for_executors(2);
     let id = fleet.begin_counting(TICKS);
+    let executor = fleet.jobs("RUNNING").remove(0);
+    let (name, _) = executor.split_once(' ').unwrap();
     let Fleet { cluster, runtime, .. } = &mut fleet;
     runtime
         .block_on(async {
+            cluster.wait_until_saved(name, 0).await?;
             cluster.kill_node(0).await?;
             cluster.kill_controller().await
         })

@@ -132,18 +132,20 @@ impl SlurmCluster {
         })
     }
 
-    /// Waits until a job of this name is in the controller's saved state, which is written some seconds after a change.
+    /// Waits until the controller's saved state, which is written some seconds after a change, has a job of this name
+    /// that runs on this node. A controller that goes on with a state in which the job still waits takes it for a
+    /// leftover, and kills it.
     ///
     /// # Errors
     /// It is not saved within two minutes.
-    pub async fn wait_until_saved(&self, job: &str) -> io::Result<()> {
+    pub async fn wait_until_saved(&self, job: &str, node: usize) -> io::Result<()> {
         let file = self.folder.path().join("state/job_state");
+        // The state names a node only with the jobs that it runs.
+        let node = format!("node{node}\0");
         self.wait_until("the job is saved", async || {
             let saved = std::fs::read(&file).ok()?;
-            saved
-                .windows(job.len())
-                .any(|window| window == job.as_bytes())
-                .then_some(())
+            let has = |text: &str| saved.windows(text.len()).any(|window| window == text.as_bytes());
+            (has(job) && has(&node)).then_some(())
         })
         .await
     }
