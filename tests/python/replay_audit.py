@@ -449,8 +449,10 @@ def test(answers, tables):
     alarm = reached([first for first, _ in answers], True, ALARM, tables)
     found = {"answers": len(answers), "alarm": alarm, "rescored": False, "fresh": False}
     if alarm:
-        found["rescored"] = reached([second for _, second in answers[:alarm]], True, ALARM, tables) is not None
-        found["fresh"] = reached([second for _, second in answers[alarm:]], False, CONFIRMATION, tables) is not None
+        again = reached([second for _, second in answers], True, ALARM, tables)
+        found["rescored"] = again is not None
+        later = [second for _, second in answers[max(alarm, again):]] if again else []
+        found["fresh"] = reached(later, False, CONFIRMATION, tables) is not None
     return found
 
 

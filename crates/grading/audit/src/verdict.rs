@@ -128,9 +128,9 @@ pub struct TestOutcome {
     pub answers: usize,
     /// The number of answers until the alarm, by the first reference.
     pub alarm: Option<usize>,
-    /// Whether the second reference raises the alarm on the same answers, too.
+    /// Whether the second reference raises an alarm on these answers, too.
     pub rescored: bool,
-    /// Whether the answers after the alarm confirm it, by the second reference.
+    /// Whether the answers after both alarms confirm them, by the second reference.
     pub fresh: bool,
 }
 
@@ -140,17 +140,11 @@ impl TestOutcome {
         let first = |answer: &ScoredAnswer| answer.first.clone();
         let second = |answer: &ScoredAnswer| answer.second.clone();
         let alarm = first_reached(answers, alternatives, Restart::AtOne, ALARM, first);
-        let (before, after) = answers
-            .split_at_checked(alarm.unwrap_or(answers.len()))
-            .unwrap_or((answers, &[]));
-        let rescored = alarm.and(first_reached(before, alternatives, Restart::AtOne, ALARM, second));
-        let fresh = alarm.and(first_reached(
-            after,
-            alternatives,
-            Restart::Never,
-            CONFIRMATION,
-            second,
-        ));
+        // The arithmetic of the two differs, so one of them may need some answers more.
+        let rescored = alarm.and(first_reached(answers, alternatives, Restart::AtOne, ALARM, second));
+        let both = alarm.zip(rescored).map(|(first, second)| first.max(second));
+        let after = both.and_then(|both| answers.get(both..)).unwrap_or_default();
+        let fresh = first_reached(after, alternatives, Restart::Never, CONFIRMATION, second);
         Self {
             answers: answers.len(),
             alarm,
@@ -304,6 +298,11 @@ mod tests {
             second: None,
         };
         assert!(!outcome(&vec![unscored; 9]).is_confirmed());
+        let slower = [vec![answer(exp2(CAP_LOG2), ONE)], vec![cheated(); 4]].concat();
+        let early = outcome(&slower[..3]);
+        assert_eq!((early.alarm, early.rescored), (Some(3), false));
+        assert!(outcome(&slower).is_confirmed(), "one answer more, and one fresh one");
+        assert!(!outcome(&slower[..4]).fresh, "answers that made the second alarm are not fresh");
         let then_honest = [vec![cheated(); 3], vec![honest(); 50]].concat();
         assert!(!outcome(&then_honest).fresh, "an appeal by fresh answers");
     }

@@ -105,13 +105,13 @@ fn describe_test(test: &TestOutcome) -> String {
     match test.alarm {
         None => format!("no alarm in {}", test.answers),
         Some(alarm) => format!(
-            "an alarm after {alarm} of {}; the second reference {} on them, and {} by the later ones",
+            "an alarm after {alarm} of {}; the second reference raises {}, and later answers {}",
             test.answers,
-            if test.rescored { "agrees" } else { "does not agree" },
+            if test.rescored { "one too" } else { "none" },
             if test.fresh {
-                "confirms it"
+                "confirm it"
             } else {
-                "does not confirm it"
+                "do not confirm it"
             },
         ),
     }
@@ -390,7 +390,7 @@ mod tests {
             "model tiny: convicted",
             "8 answers in the log, 8 audited",
             "not tested against int8: honest answers of bf16",
-            "all answers: an alarm after 3 of 8; the second reference agrees",
+            "all answers: an alarm after 3 of 8; the second reference raises one too",
         ] {
             assert!(shown.contains(expected), "{expected}: {shown}");
         }

@@ -149,7 +149,7 @@ pub struct TestRow {
     pub answers: u64,
     /// The answers until the alarm.
     pub alarm: Option<u64>,
-    /// Whether the second reference raises it on the same answers.
+    /// Whether the second reference raises an alarm, too.
     pub rescored: bool,
     /// Whether later answers confirm it.
     pub fresh: bool,

@@ -91,7 +91,7 @@ fn evidence(report: &AuditReportStatus) -> Markup {
                 @for wealth in &report.wealth { (wealth_chart(wealth, test_of(replayed, &wealth.test), report.alarm)) }
             }
             p.help { "An honest miner\u{2019}s evidence reaches the alarm after as many answers on average, at the earliest: "
-                (number(report.alarm)) ". A conviction needs the alarm of a second reference on the same answers, and later answers that reach "
+                (number(report.alarm)) ". A conviction needs an alarm of a second reference too, and answers after both that reach "
                 (number(report.confirmation)) "." }
         }))
         (section("tests", "Tests", &html! { (tests(replayed)) (missing_answers(replayed)) }))
