@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::devchain::RunningChain;
 use crate::log_secrets;
-use crate::process::{muster, wait_for};
+use crate::process::{muster, release_mounts, wait_for};
 
 mod layout;
 
@@ -431,6 +431,7 @@ impl Drop for Parts {
             let _ = process.kill();
             let _ = process.wait();
         }
+        release_mounts(self.folder.path());
         // A test that fails already has its own reason.
         if !std::thread::panicking() {
             let found = log_secrets::find_beside_roles(self.folder.path())

@@ -1,7 +1,7 @@
 //! Running our binary and others, with deadlines instead of sleeps.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -127,4 +127,15 @@ pub fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Res
         pause = (pause + pause / 8).min(LAST);
     }
     bail!("{what} did not appear within {} s", patience.as_secs())
+}
+
+/// Takes away the disks of jobs that executors of `folder` left mounted: a killed one cannot, and its loop device lives
+/// as long as the mount.
+pub(crate) fn release_mounts(folder: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    for point in points.filter(|point| Path::new(point).starts_with(folder)) {
+        // Another process may have done it.
+        let _ = Command::new("umount").arg("--lazy").arg(point).output();
+    }
 }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::log_secrets;
-use crate::process::{Output, muster, run, run_with_input, wait_for};
+use crate::process::{Output, muster, release_mounts, run, run_with_input, wait_for};
 
 /// A cold machine builds the local chain first; everything else takes seconds.
 const START: Duration = Duration::from_secs(900);
@@ -240,6 +240,7 @@ impl Drop for RunningSubnet {
             let _ = self.up.kill();
             let _ = self.up.wait();
         }
+        release_mounts(self.folder.path());
         // A test that fails already has its own reason.
         if !std::thread::panicking() {
             let found =
