@@ -249,7 +249,8 @@ async fn subnet(State(sources): State<StatusSources>) -> Result<Json<SubnetView>
         .ledger()
         .stats(miners, &BTreeSet::new(), state.clock.now());
     let (own, stated) = (state.keypair.hotkey(), stated.unwrap_or_default());
-    Ok(Json(view_subnet(&metagraph, own, &stats, decided, &shown, &stated)))
+    let view = view_subnet(&metagraph, own, &stats, decided, &shown, &stated);
+    Ok(Json(view))
 }
 
 /// The gateway: the state of each model, the newest sessions, and what miners have earned with them within a day.

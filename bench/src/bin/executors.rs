@@ -226,7 +226,7 @@ impl Executor {
         loop {
             tokio::select! {
                 _ = beat.tick() => {
-                    let metrics = FromMiner::MusterExecutorMetrics(metrics());
+                    let metrics = FromMiner::MusterExecutorMetrics(Box::new(metrics()));
                     socket.send(encode(&metrics)).await?;
                 }
                 heard = socket.recv() => {

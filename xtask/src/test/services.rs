@@ -35,7 +35,10 @@ impl Services {
         };
         for folder in [std::env::temp_dir().as_path(), Path::new("/var/lib")] {
             match check_room(folder) {
-                Ok(free) => console.say(format_args!("Disk: {free} GiB are free below {}", folder.display())),
+                Ok(free) => console.say(format_args!(
+                    "Disk: {free} GiB are free below {}",
+                    folder.display()
+                )),
                 Err(error) => note("room on the disk", error),
             }
         }

@@ -141,7 +141,13 @@ impl TestOutcome {
         let second = |answer: &ScoredAnswer| answer.second.clone();
         let alarm = first_reached(answers, alternatives, Restart::AtOne, ALARM, first);
         // The arithmetic of the two differs, so one of them may need some answers more.
-        let rescored = alarm.and(first_reached(answers, alternatives, Restart::AtOne, ALARM, second));
+        let rescored = alarm.and(first_reached(
+            answers,
+            alternatives,
+            Restart::AtOne,
+            ALARM,
+            second,
+        ));
         let both = alarm.zip(rescored).map(|(first, second)| first.max(second));
         let after = both.and_then(|both| answers.get(both..)).unwrap_or_default();
         let fresh = first_reached(after, alternatives, Restart::Never, CONFIRMATION, second);
@@ -301,8 +307,14 @@ mod tests {
         let slower = [vec![answer(exp2(CAP_LOG2), ONE)], vec![cheated(); 4]].concat();
         let early = outcome(&slower[..3]);
         assert_eq!((early.alarm, early.rescored), (Some(3), false));
-        assert!(outcome(&slower).is_confirmed(), "one answer more, and one fresh one");
-        assert!(!outcome(&slower[..4]).fresh, "answers that made the second alarm are not fresh");
+        assert!(
+            outcome(&slower).is_confirmed(),
+            "one answer more, and one fresh one"
+        );
+        assert!(
+            !outcome(&slower[..4]).fresh,
+            "answers that made the second alarm are not fresh"
+        );
         let then_honest = [vec![cheated(); 3], vec![honest(); 50]].concat();
         assert!(!outcome(&then_honest).fresh, "an appeal by fresh answers");
     }

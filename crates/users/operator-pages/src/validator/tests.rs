@@ -113,7 +113,8 @@ fn a_weight_that_the_chain_shows_otherwise_is_marked_and_the_score_is_explained(
         of("subnet")
     );
     assert!(
-        of("subnet").contains("3 × always_on.test, on the chain <span class=\"bad\">2 × always_on.test</span>"),
+        of("subnet")
+            .contains("3 × always_on.test, on the chain <span class=\"bad\">2 × always_on.test</span>"),
         "{}",
         of("subnet")
     );
