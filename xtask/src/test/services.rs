@@ -12,8 +12,8 @@ use super::{console::Console, docker::TestEngine, postgres::Postgres, report::Ou
 /// Where the stores' tests find PostgreSQL.
 pub(super) const POSTGRES: &str = "MUSTER_TEST_POSTGRES_URL";
 
-/// The room that the tests' images, stores and jobs take at one time, in GiB, with some to spare. Executors begin no job
-/// on a full disk, so with less many tests fail, each with words of its own.
+/// The room that the tests' images, stores and jobs take at one time, with some to spare, in GiB. Executors begin no
+/// job on a full disk, so with less room many tests fail, each with words of its own.
 const ROOM_GIB: u64 = 10;
 
 /// The services of one run. Dropping them stops what was started.

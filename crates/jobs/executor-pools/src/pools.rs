@@ -128,7 +128,8 @@ impl Pool {
 }
 
 impl Pools {
-    /// These pools. Of those of a class with a free place the cheapest one gets a lease; of equally cheap ones the first.
+    /// These pools. Of those of a class with a free place the cheapest one gets a lease, and of equally cheap ones the
+    /// first.
     pub fn new(pools: Vec<Pool>) -> Self {
         let mut by_price: Vec<usize> = (0..pools.len()).collect();
         by_price.sort_by_key(|index| pools.get(*index).map(|pool| pool.price));
