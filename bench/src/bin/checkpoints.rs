@@ -161,7 +161,7 @@ impl Bench {
             })
             .build()?;
         let clock: SharedClock = Arc::new(SystemClock::default());
-        let url = format!("sqlite:{}?mode=rwc", root.join("facilitator.db").display());
+        let url = format!("sqlite:{}", root.join("facilitator.db").display());
         let pool = runtime.block_on(muster_store::open(&url))?;
         let store = runtime.block_on(Store::over(pool.clone()))?;
         let storage = format!("file:{}", root.join("files").display());
