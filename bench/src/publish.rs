@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Report, Row, median};
 
+/// The longest line of a page, in characters.
+const COLUMNS: usize = 120;
+
 /// A report with when and where it was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -70,12 +73,28 @@ fn table(record: &Record) -> String {
         );
     }
     for note in &record.report.notes {
-        let _ = write!(text, "\n* {note}");
+        text.push_str(&item(note));
     }
     if !record.report.notes.is_empty() {
         text.push('\n');
     }
     text.push('\n');
+    text
+}
+
+/// A note as an item of a list, in lines as long as the page's.
+fn item(note: &str) -> String {
+    let (mut text, mut used) = ("\n*".to_owned(), 1);
+    for word in note.split(' ') {
+        let width = word.chars().count();
+        if used + 1 + width > COLUMNS {
+            text.push_str("\n ");
+            used = 1;
+        }
+        text.push(' ');
+        text.push_str(word);
+        used += 1 + width;
+    }
     text
 }
 
@@ -154,6 +173,18 @@ mod tests {
         assert!(text.contains("`cargo xtask bench job-start`, 2026-11-21, 2 cores"));
         assert!(text.contains("| trivial job | 150 ms | 140 ms (bare engine) | 1.07 | ≤ 1.15, reached |"));
         assert!(text.contains("* image of one static binary"));
+    }
+
+    #[test]
+    fn long_notes_are_wrapped() {
+        let text = item(&["word"; 60].join(" "));
+        assert!(text.lines().all(|line| line.len() <= COLUMNS), "{text}");
+        assert_eq!(text.split_whitespace().filter(|word| *word == "word").count(), 60);
+        assert_eq!(
+            text.lines().filter(|line| line.starts_with("  word")).count(),
+            2,
+            "{text}"
+        );
     }
 
     #[test]
