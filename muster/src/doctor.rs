@@ -45,11 +45,7 @@ pub(crate) async fn run(args: Doctor, clock: SharedClock) -> Result<ExitCode> {
     };
     let facts = gather(&args, purpose, &clock).await?;
     let verdicts = judge(&facts, purpose);
-    let ended = if worst_severity(&verdicts) == Severity::Failure {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    };
+    let ended = ExitCode::from(u8::from(worst_severity(&verdicts) == Severity::Failure));
     if args.json {
         let report = json!({"verdicts": verdicts, "facts": facts});
         print::line(format_args!("{}", serde_json::to_string_pretty(&report)?));
@@ -92,10 +88,18 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
             (args.door.facilitator.clone(), LoginFacts { whom: None, error })
         }
     };
-    let chain = args
-        .chain
-        .clone()
-        .or_else(|| subnet.as_ref().map(LocalSubnet::chain_url));
+    if args.config.is_some() && purpose != Purpose::Miner {
+        let text = "--config is a miner's configuration: say --for miner";
+        return Err(Failure::usage(text));
+    }
+    let config = match args.config.as_deref() {
+        None => None,
+        path => configure::<muster_miner::Config>(path, false)?,
+    };
+    let configured = config.as_ref().map(|config| config.chain.url.clone());
+    let known = subnet.as_ref().map(LocalSubnet::chain_url);
+    let configured = configured.filter(|url| !url.is_empty());
+    let chain = args.chain.clone().or(configured).or(known);
     let (engine, (facilitator, ahead_s), chain, synchronised, gpu) = tokio::join!(
         engine(),
         facilitator(url, clock),
@@ -103,23 +107,16 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         synchronised(),
         gpu(),
     );
-    let miner = match &args.config {
-        Some(path) if purpose == Purpose::Miner => {
-            let config = configure::<muster_miner::Config>(Some(path), false)?.unwrap_or_default();
-            Some(muster_miner_doctor::gather(&config, clock).await)
-        }
-        Some(_) => {
-            return Err(Failure::usage(
-                "--config is a miner's configuration: say --for miner",
-            ));
-        }
-        None => None,
+    // A configured miner's port is asked whether the miner answers there.
+    let (miner, ports) = match &config {
+        Some(config) => (Some(muster_miner_doctor::gather(config, clock).await), Vec::new()),
+        None => (None, ports(purpose)),
     };
     Ok(MachineFacts {
         miner,
         engine,
         disk: disk(&args.disk, purpose),
-        ports: ports(purpose),
+        ports,
         clock: ClockFacts {
             synchronised,
             ahead_s,

@@ -209,16 +209,18 @@ fn a_job_outlives_the_death_of_the_engines_daemons_and_runs_once() {
     let Fleet { cluster, runtime, .. } = &mut fleet;
     runtime
         .block_on(async {
-            cluster.wait_until_saved(name, 0).await?;
+            cluster.wait_until_saved(name).await?;
             cluster.kill_node(0).await?;
             cluster.kill_controller().await
         })
         .unwrap();
     // The engine does not answer, so it counts as none; its executor goes on.
     fleet.wait_for_executors(0);
-    let Fleet { cluster, .. } = &mut fleet;
+    let Fleet { cluster, runtime, .. } = &mut fleet;
+    let context = runtime.enter();
     cluster.start_controller().unwrap();
     cluster.start_node(0).unwrap();
+    drop(context);
     fleet.wait_for_executors(2);
     // One attempt printed each line once.
     fleet.end_counting(&id, TICKS);

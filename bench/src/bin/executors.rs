@@ -20,7 +20,7 @@ use muster_identity::{Keypair, offer_receipt, sign_validator_auth};
 use muster_miner::{Config, run_with};
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks, ready, tls};
 use muster_protocol::receipt::{StartedReceipt, StartedTag};
-use muster_protocol::wire::executor::{ExecutorHello, ExecutorMetrics, LeaseHeld, Reattach};
+use muster_protocol::wire::executor::{ExecutorHello, LeaseHeld, Reattach};
 use muster_protocol::wire::miner::{ExecutorReady, FromMiner, InitialJobRequest, ToMiner};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{AttemptId, MinerKey, ReceiptPayload, ValidatorKey};
@@ -52,14 +52,21 @@ const EXECUTORS: &str = "executors";
 /// The file in which a process of executors writes how many of their leases the miner's present process holds.
 const HELD: &str = "held";
 
+/// A report of a machine.
+const METRICS: &str = concat!(
+    r#"{"message_type":"MusterExecutorMetrics","at":"2026-01-21T12:34:56Z","cpu_permille":250,"#,
+    r#""memory_total":68719476736,"memory_used":17179869184,"disk_total":1099511627776,"disk_used":549755813888,"#,
+    r#""network_received":8589934592,"network_sent":4294967296,"gpus":[]}"#
+);
+
 fn main() -> Result<()> {
     tls::install_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let words: Vec<String> = std::env::args().collect();
-    match words.get(1).map(String::as_str) {
-        Some(MINER) => return runtime.block_on(serve(Path::new(&words[2]))),
-        Some(EXECUTORS) => return runtime.block_on(populate(Path::new(&words[2]))),
-        Some(_) | None => {}
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.as_slice() {
+        [role, folder] if role == MINER => return runtime.block_on(serve(Path::new(folder))),
+        [role, folder] if role == EXECUTORS => return runtime.block_on(populate(Path::new(folder))),
+        _ => {}
     }
     raise()?;
     let sizes = std::env::var("MUSTER_BENCH_EXECUTORS").unwrap_or_else(|_| SIZES.to_owned());
@@ -228,39 +235,24 @@ impl Executor {
         loop {
             tokio::select! {
                 _ = beat.tick() => {
-                    let metrics = FromMiner::MusterExecutorMetrics(Box::new(metrics()));
-                    socket.send(encode(&metrics)).await?;
+                    socket.send(METRICS.to_owned()).await?;
                 }
                 heard = socket.recv() => {
                     let Some(frame) = heard? else { return Ok(()) };
-                    match decode(&frame)? {
-                        ToMiner::MusterLeaseHeld(lease) => {
-                            let ready = ExecutorReady { job_uuid: lease.job_uuid, executor_token: None };
-                            self.lease = Some(lease);
-                            self.held.fetch_add(1, Ordering::Relaxed);
-                            *is_held = true;
-                            socket.send(encode(&FromMiner::V0ExecutorReadyRequest(ready))).await?;
-                        }
-                        ToMiner::MusterCancelJob(cancel) => bail!("a lease was lost: {}", cancel.reason),
-                        _ => {}
+                    let message = decode::<ToMiner>(&frame)?;
+                    if let ToMiner::MusterCancelJob(cancel) = &message {
+                        bail!("a lease was lost: {}", cancel.reason);
+                    }
+                    if let ToMiner::MusterLeaseHeld(lease) = message {
+                        let ready = ExecutorReady { job_uuid: lease.job_uuid, executor_token: None };
+                        self.lease = Some(lease);
+                        self.held.fetch_add(1, Ordering::Relaxed);
+                        *is_held = true;
+                        socket.send(encode(&FromMiner::V0ExecutorReadyRequest(ready))).await?;
                     }
                 }
             }
         }
-    }
-}
-
-fn metrics() -> ExecutorMetrics {
-    ExecutorMetrics {
-        at: SystemClock::new().now(),
-        cpu_permille: 250,
-        memory_total: 64 << 30,
-        memory_used: 16 << 30,
-        disk_total: 1 << 40,
-        disk_used: 1 << 39,
-        network_received: 1 << 33,
-        network_sent: 1 << 32,
-        gpus: vec![],
     }
 }
 
@@ -340,37 +332,25 @@ async fn measure_one(folder: &Path, size: usize) -> Result<Vec<Row>> {
     let mut ready_ms = Vec::new();
     for _ in 0..OFFERS {
         let asked = now();
-        validator.send(encode(&offer()?)).await?;
-        hear_ready(&mut validator).await?;
+        make_ready(&mut validator, 1).await?;
         ready_ms.push(asked.elapsed().as_secs_f64() * 1_000.0);
     }
     for (name, share) in [("P50", 0.5), ("P99", 0.99)] {
         let sample = quantile(&ready_ms, share).unwrap_or_default();
-        rows.push(row(
-            &format!("from an offer to an executor that is ready, {name}"),
-            "ms",
-            sample,
-        ));
+        let what = format!("from an offer to an executor that is ready, {name}");
+        rows.push(row(&what, "ms", sample));
     }
     let asked = now();
     let mut left = size - OFFERS;
     while left > 0 {
         let burst = left.min(BURST);
-        for _ in 0..burst {
-            validator.send(encode(&offer()?)).await?;
-        }
-        for _ in 0..burst {
-            hear_ready(&mut validator).await?;
-        }
+        make_ready(&mut validator, burst).await?;
         left -= burst;
     }
     let rate = (size - OFFERS) as f64 / asked.elapsed().as_secs_f64();
-    rows.push(Row::alone(
-        &format!("{size} executors: ready with a job, {BURST} offers at a time"),
-        "1/s",
-        Direction::HigherIsBetter,
-        vec![rate],
-    ));
+    let what = format!("{size} executors: ready with a job, {BURST} offers at a time");
+    let higher = Direction::HigherIsBetter;
+    rows.push(Row::alone(&what, "1/s", higher, vec![rate]));
 
     // Its drop kills it.
     drop(miner);
@@ -416,19 +396,19 @@ async fn hear(socket: &mut Socket) -> Result<FromMiner> {
     Ok(decode(&frame)?)
 }
 
-/// Waits until an executor is ready for an offer.
-async fn hear_ready(socket: &mut Socket) -> Result<()> {
-    loop {
-        match hear(socket).await? {
-            FromMiner::V0ExecutorReadyRequest(_) => return Ok(()),
-            FromMiner::V0DeclineJobRequest(declined) => bail!("{declined:?}"),
-            FromMiner::V0ExecutorFailedRequest(failed) => bail!("{failed:?}"),
-            other => ensure!(
-                !matches!(other, FromMiner::GenericError(_)),
-                "the miner reports {other:?}"
-            ),
+/// Makes so many offers at once, and waits until an executor is ready for each.
+async fn make_ready(socket: &mut Socket, mut offers: usize) -> Result<()> {
+    for _ in 0..offers {
+        socket.send(encode(&offer()?)).await?;
+    }
+    while offers > 0 {
+        let heard = hear(socket).await?;
+        offers -= usize::from(matches!(heard, FromMiner::V0ExecutorReadyRequest(_)));
+        if let FromMiner::V0DeclineJobRequest(declined) = &heard {
+            bail!("{declined:?}");
         }
     }
+    Ok(())
 }
 
 fn offer() -> Result<ToMiner> {

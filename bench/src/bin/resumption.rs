@@ -36,17 +36,15 @@ fn main() -> anyhow::Result<()> {
     load_image(&Runtime::new()?)?;
     let subnet = Subnet::start(root)?;
     let peer = Peer::start(root, mib)?;
-    let (mut turns, mut downloads, mut starts) = (Turns::default(), Vec::new(), Vec::new());
+    let mut turns = Turns::default();
     for round in 0..=ROUNDS {
         let job = subnet.start_training(mib)?;
         let ours = subnet.kill_and_wait(&job)?;
         subnet.cancel(&job)?;
-        let (download, start) = peer.download_and_start(&root.join(format!("peer-{round}")))?;
+        let theirs = peer.download_and_start(&root.join(format!("peer-{round}")))?;
         if round > 0 {
             turns.ours.push(ours);
-            turns.peer.push(download + start);
-            downloads.push(download);
-            starts.push(start);
+            turns.peer.push(theirs);
         }
     }
     let lower = Direction::LowerIsBetter;
@@ -54,8 +52,6 @@ fn main() -> anyhow::Result<()> {
     Report {
         rows: vec![
             Row::against(&what, "s", lower, "curl, then docker run", turns).target(1.1),
-            Row::alone("of the peer's: the download", "s", lower, downloads),
-            Row::alone("of the peer's: the container's start, and the program's reading", "s", lower, starts),
         ],
         notes: vec![
             "ours: the container is killed; the end of the attempt, the choice of a miner, the offer, the download of the blocks from the facilitator's file store, the check of each digest, the start and the program's reading are in the time, and the way of the program's line to its user".to_owned(),
@@ -268,8 +264,8 @@ impl Peer {
         })
     }
 
-    /// Seconds of the download, and of the start until the program trains again.
-    fn download_and_start(&self, folder: &Path) -> anyhow::Result<(f64, f64)> {
+    /// Seconds of the download and of the start, until the program trains again.
+    fn download_and_start(&self, folder: &Path) -> anyhow::Result<f64> {
         std::fs::create_dir(folder)?;
         let began = now();
         let fetched = Command::new("curl")
@@ -278,8 +274,6 @@ impl Peer {
             .arg(format!("http://{}/step-1", self.address))
             .status()?;
         ensure!(fetched.success(), "curl: {fetched}");
-        let download = began.elapsed().as_secs_f64();
-        let began = now();
         let name = format!("muster-resumption-bench-{}", std::process::id());
         let mut follower = Follower::start(
             Command::new("docker")
@@ -289,10 +283,10 @@ impl Peer {
                 .args([IMAGE, "-c", &script(0)]),
         )?;
         follower.wait_for_line(&format!("{TRAINS} 0"))?;
-        let start = began.elapsed().as_secs_f64();
+        let took = began.elapsed().as_secs_f64();
         let removed = Command::new("docker").args(["rm", "--force", &name]).output()?;
         ensure!(removed.status.success(), "docker rm: {removed:?}");
         std::fs::remove_dir_all(folder)?;
-        Ok((download, start))
+        Ok(took)
     }
 }

@@ -377,7 +377,7 @@ mod tests {
         test.rescored = true;
         let shown = describe_test(&test);
         assert!(
-            shown.starts_with("an alarm after 3 of 12") && shown.contains("does not confirm"),
+            shown.starts_with("an alarm after 3 of 12") && shown.contains("do not confirm"),
             "{shown}"
         );
     }

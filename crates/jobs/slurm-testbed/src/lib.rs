@@ -132,20 +132,29 @@ impl SlurmCluster {
         })
     }
 
-    /// Waits until the controller's saved state, which is written some seconds after a change, has a job of this name
-    /// that runs on this node. A controller that goes on with a state in which the job still waits takes it for a
+    /// Waits until the controller's saved state, which is written some seconds after a change, has the running job of
+    /// this name as it is now. A controller that goes on with a state in which the job still waits takes it for a
     /// leftover, and kills it.
     ///
     /// # Errors
-    /// It is not saved within two minutes.
-    pub async fn wait_until_saved(&self, job: &str, node: usize) -> io::Result<()> {
+    /// There is no such job, or it is not saved within two minutes.
+    pub async fn wait_until_saved(&self, name: &str) -> io::Result<()> {
+        let listed = self
+            .run("squeue", &["--noheader", "--format=%i", "--name", name])
+            .await?;
+        // A change that only a save after it can contain.
+        let mark = format!("saved-{name}");
+        let update = [
+            "update".to_owned(),
+            format!("JobId={}", listed.trim()),
+            format!("AdminComment={mark}"),
+        ];
+        self.run("scontrol", &update).await?;
         let file = self.folder.path().join("state/job_state");
-        // The state names a node only with the jobs that it runs.
-        let node = format!("node{node}\0");
         self.wait_until("the job is saved", async || {
             let saved = std::fs::read(&file).ok()?;
-            let has = |text: &str| saved.windows(text.len()).any(|window| window == text.as_bytes());
-            (has(job) && has(&node)).then_some(())
+            let mut windows = saved.windows(mark.len());
+            windows.any(|window| window == mark.as_bytes()).then_some(())
         })
         .await
     }

@@ -38,7 +38,7 @@ async fn a_dead_controller_is_unreachable_and_loses_no_executor() {
     engine.create(&first, &none()).await.unwrap();
     wait_for(&cluster, &engine, &first, runs).await;
     cluster
-        .wait_until_saved(&first.token.attempt().to_string(), 0)
+        .wait_until_saved(&format!("muster-{}", first.token.attempt()))
         .await
         .unwrap();
     cluster.kill_controller().await.unwrap();
