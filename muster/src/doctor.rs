@@ -1,6 +1,6 @@
 //! `muster doctor`: gathers facts about this machine, has them judged, prints the verdicts.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -107,10 +107,14 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         synchronised(),
         gpu(),
     );
-    // A configured miner's port is asked whether the miner answers there.
-    let (miner, ports) = match &config {
-        Some(config) => (Some(muster_miner_doctor::gather(config, clock).await), Vec::new()),
-        None => (None, ports(purpose)),
+    let miner = match &config {
+        Some(config) => Some(muster_miner_doctor::gather(config, clock).await),
+        None => None,
+    };
+    // The port of a miner that answers is its own.
+    let ports = match &miner {
+        Some(miner) if miner.unanswered.is_none() => Vec::new(),
+        Some(_) | None => ports(purpose, config.map(|config| config.bind)),
     };
     Ok(MachineFacts {
         miner,
@@ -167,7 +171,7 @@ fn disk(folder: &Path, purpose: Purpose) -> DiskFacts {
     }
 }
 
-fn ports(purpose: Purpose) -> Vec<PortFacts> {
+fn ports(purpose: Purpose, configured: Option<SocketAddr>) -> Vec<PortFacts> {
     let needed = |role: &str| match purpose {
         Purpose::Up => true,
         Purpose::User => false,
@@ -178,10 +182,13 @@ fn ports(purpose: Purpose) -> Vec<PortFacts> {
     PORTS
         .iter()
         .filter(|(role, _)| needed(role))
-        .map(|(role, address)| PortFacts {
-            role: (*role).to_owned(),
-            address: (*address).to_owned(),
-            error: TcpListener::bind(address).err().map(|error| error.to_string()),
+        .map(|(role, default)| {
+            let address = configured.map_or_else(|| (*default).to_owned(), |own| own.to_string());
+            PortFacts {
+                role: (*role).to_owned(),
+                error: TcpListener::bind(&address).err().map(|error| error.to_string()),
+                address,
+            }
         })
         .collect()
 }

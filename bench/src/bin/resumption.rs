@@ -139,8 +139,13 @@ impl Subnet {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        soon("the subnet", || folder.join("subnet.json").exists().then_some(()))?;
-        Ok(Self { program, folder, up })
+        let mut subnet = Self { program, folder, up };
+        // The first start builds the local chain, which takes minutes.
+        while !subnet.folder.join("subnet.json").exists() {
+            ensure!(subnet.up.try_wait()?.is_none(), "muster up ended early");
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+        Ok(subnet)
     }
 
     fn muster(&self, words: [&str; 2], rest: &[&str]) -> Command {
@@ -217,15 +222,7 @@ impl Drop for Subnet {
 /// Builds the one binary of this checkout in the release profile.
 fn build_muster() -> anyhow::Result<PathBuf> {
     let built = Command::new("cargo")
-        .args([
-            "build",
-            "--quiet",
-            "--release",
-            "--package",
-            "muster",
-            "--bin",
-            "muster",
-        ])
+        .args("build --quiet --release --package muster --bin muster".split(' '))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()?;
     ensure!(built.success(), "muster does not build");

@@ -662,7 +662,9 @@ impl RoleConfig for Config {
 
 #[cfg(test)]
 mod tests {
+    use muster_chain::Metagraph;
     use muster_process::config::{commented_default, parse};
+    use muster_protocol::{BlockNumber, Digest};
 
     use super::*;
 
@@ -684,12 +686,6 @@ mod tests {
                 .is(whole.trusted_miner.miner().unwrap().miner.0)
         );
         assert!(!Config::default().user_rules().trusted_miner);
-        let own = whole.trusted_miner.miner().unwrap().miner;
-        assert_eq!(whole.trusted_miner.certificate_of(own, None), None);
-        let pin = format!("sha256:{}", "ab".repeat(32));
-        let pinned = section(&format!("{hotkey}\n{address}\ncertificate = \"{pin}\"")).unwrap();
-        let known = pinned.trusted_miner.certificate_of(own, None);
-        assert_eq!(known.map(|digest| digest.to_string()), Some(pin));
         for (rest, key) in [
             (hotkey.to_owned(), "trusted_miner.address"),
             (address.to_owned(), "trusted_miner.hotkey"),
@@ -705,6 +701,32 @@ mod tests {
             let errors = section(&rest).unwrap_err().to_string();
             assert!(errors.contains(key), "{key} in {errors}");
         }
+    }
+
+    #[test]
+    fn a_pin_counts_for_the_trusted_miner_only_and_the_chain_for_the_others() {
+        let key = |byte: u8| MinerKey(Hotkey::from_bytes([byte; 32]));
+        let (own, other) = (key(1), key(2));
+        let (pin, on_chain) = (Digest::of(b"pinned"), Digest::of(b"announced"));
+        let metagraph = Metagraph {
+            block: BlockNumber(1),
+            netuid: Netuid(1),
+            tempo: 20,
+            last_epoch: BlockNumber(0),
+            neurons: vec![],
+            certificates: [(own.0, on_chain), (other.0, on_chain)].into(),
+        };
+        let mut trusted = TrustedMinerConfig {
+            hotkey: Some(own),
+            ..TrustedMinerConfig::default()
+        };
+        assert_eq!(trusted.certificate_of(own, None), None);
+        assert_eq!(trusted.certificate_of(own, Some(&metagraph)), Some(on_chain));
+        trusted.certificate = Some(pin);
+        assert_eq!(trusted.certificate_of(own, None), Some(pin));
+        assert_eq!(trusted.certificate_of(own, Some(&metagraph)), Some(pin));
+        assert_eq!(trusted.certificate_of(other, Some(&metagraph)), Some(on_chain));
+        assert_eq!(trusted.certificate_of(other, None), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct TrustedMinerConfig {
     pub hotkey: Option<MinerKey>,
     /// The address at which it listens.
     pub address: Option<SocketAddr>,
-    /// The SHA-256 of its port's certificate, as its log says it. Absent, it is dialled without TLS.
+    /// The SHA-256 of its port's certificate, as its log says it. Absent, the one on the chain counts, if there is one.
     pub certificate: Option<Digest>,
 }
 
@@ -40,13 +40,11 @@ impl TrustedMinerConfig {
         self.hotkey.is_some_and(|miner| miner.0 == hotkey)
     }
 
-    /// The certificate by which this validator knows a miner's port: that of this section for the trusted miner, which
-    /// is on no chain, and that of the chain for others.
+    /// The certificate by which this validator knows a miner's port; `None` if it is dialled without TLS. The chain tells
+    /// it, but for a trusted miner that this section pins.
     pub fn certificate_of(&self, miner: MinerKey, chain: Option<&Metagraph>) -> Option<Digest> {
-        if self.is(miner.0) {
-            return self.certificate;
-        }
-        chain?.certificate_of(&miner.0)
+        let pinned = self.certificate.filter(|_| self.is(miner.0));
+        pinned.or_else(|| chain?.certificate_of(&miner.0))
     }
 
     pub(crate) fn problems(&self) -> Vec<Problem> {

@@ -89,7 +89,7 @@ pub struct DiskFacts {
     pub unsized_because: Option<String>,
 }
 
-/// An address on which a role listens by default.
+/// An address on which a role is to listen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortFacts {
     /// The role that listens there by default.

@@ -269,7 +269,7 @@ fn port(port: &PortFacts, purpose: Purpose) -> Verdict {
     let Some(why) = error else {
         return Verdict::fine(CHECK, format!("{address} is free for a {role}"));
     };
-    let says = format!("{address}, where a {role} listens by default, cannot be listened on: {why}");
+    let says = format!("{address}, where a {role} is to listen, cannot be listened on: {why}");
     // `muster up` takes free ports by itself.
     let state = match purpose {
         Purpose::Up | Purpose::User => Severity::Note,

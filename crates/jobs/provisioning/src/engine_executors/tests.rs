@@ -14,6 +14,8 @@ struct Cluster {
     deleted: Vec<AttemptId>,
     places: u32,
     is_away: bool,
+    /// The calls that came while it was away.
+    unanswered: u32,
     refuses: Option<String>,
     /// Creates, and then does not answer: the caller cannot know.
     loses_answers: bool,
@@ -26,6 +28,7 @@ impl FakeEngine {
     fn answer<T>(&self, act: impl FnOnce(&mut Cluster) -> T) -> Result<T, EngineError> {
         let mut cluster = self.0.lock();
         if cluster.is_away {
+            cluster.unanswered += 1;
             return Err(EngineError::Unreachable("the engine is away".to_owned()));
         }
         Ok(act(&mut cluster))
@@ -244,6 +247,22 @@ async fn an_executor_that_ends_or_vanishes_before_its_lease_is_reported_and_clea
         assert_eq!(world.end(run).await.unwrap(), wanted);
         assert!(world.engine.0.lock().deleted.contains(&attempt));
     }
+}
+
+#[tokio::test]
+async fn an_engine_counts_as_away_after_three_surveys_without_an_answer_and_no_earlier() {
+    let world = World::new();
+    world.until(|_, view| view.places == Some(3)).await;
+    world.engine.0.lock().is_away = true;
+    world
+        .until(|cluster, view| {
+            let is_early = cluster.unanswered < FAULT_AFTER;
+            assert!(!is_early || (view.fault.is_none() && view.places == Some(3)));
+            view.fault.is_some()
+        })
+        .await;
+    world.engine.0.lock().is_away = false;
+    world.until(|_, view| view.fault.is_none()).await;
 }
 
 #[tokio::test]
