@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use muster_chain::ChainClient;
 use muster_client::Credential;
 use muster_executor::sized_disk::try_out;
@@ -32,6 +33,7 @@ const PORTS: [(&str, &str); 3] = [
     ("validator", "127.0.0.1:8091"),
     ("miner", "127.0.0.1:8092"),
 ];
+const NOT_A_MINER: &str = "--config is a miner's configuration: say --for miner";
 const GPU_DEVICE: &str = "/dev/nvidiactl";
 
 /// Runs it: exit code 0 unless something fails.
@@ -52,10 +54,8 @@ pub(crate) async fn run(args: Doctor, clock: SharedClock) -> Result<ExitCode> {
         return Ok(ended);
     }
     for verdict in &verdicts {
-        print::line(format_args!(
-            "{:<8} {:<12} {}",
-            verdict.state, verdict.check, verdict.says
-        ));
+        let (state, check, says) = (&verdict.state, &verdict.check, &verdict.says);
+        print::line(format_args!("{state:<8} {check:<12} {says}"));
         if !verdict.advice.is_empty() {
             print::line(format_args!("{:21} {}", "", verdict.advice));
         }
@@ -88,12 +88,9 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
             (args.door.facilitator.clone(), LoginFacts { whom: None, error })
         }
     };
-    if args.config.is_some() && purpose != Purpose::Miner {
-        let text = "--config is a miner's configuration: say --for miner";
-        return Err(Failure::usage(text));
-    }
     let config = match args.config.as_deref() {
         None => None,
+        Some(_) if purpose != Purpose::Miner => return Err(Failure::usage(NOT_A_MINER)),
         path => configure::<muster_miner::Config>(path, false)?,
     };
     let configured = config.as_ref().map(|config| config.chain.url.clone());
@@ -107,10 +104,8 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         synchronised(),
         gpu(),
     );
-    let miner = match &config {
-        Some(config) => Some(muster_miner_doctor::gather(config, clock).await),
-        None => None,
-    };
+    let ask = |config| muster_miner_doctor::gather(config, clock);
+    let miner = OptionFuture::from(config.as_ref().map(ask)).await;
     // The port of a miner that answers is its own.
     let ports = match &miner {
         Some(miner) if miner.unanswered.is_none() => Vec::new(),
