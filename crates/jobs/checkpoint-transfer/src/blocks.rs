@@ -1,28 +1,41 @@
-//! The blocks of a copied checkpoint: their digests, their manifest, and their way into the file store.
+//! The blocks of a checkpoint: each is read once, hashed, and sent if the file store lacks it, while the next are read.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read as _};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_checkpoints::manifest::FileBlocks;
 use muster_checkpoints::{BLOCK_BYTES, CheckpointManifest, FileTree, ManifestEntry, ManifestError};
 use muster_protocol::Digest;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
 use crate::block_client::{BlockClient, BlockError};
+use crate::source::CheckpointSource;
 
 /// Blocks that are sent at one time.
 const SENT_AT_ONCE: usize = 3;
 
+/// Blocks that one question to the store names at most. It names fewer while reading is slower than asking.
+const ASKED_TOGETHER: usize = 4;
+
+/// Questions to the store that wait for their answer at one time.
+const ASKED_AT_ONCE: usize = 2;
+
+/// Blocks in memory at one time: read, and neither sent nor found in the store. 64 MiB.
+const HELD_AT_ONCE: usize = 8;
+
 /// A checkpoint could not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// Its copy cannot be read.
-    #[error("the copy of the checkpoint cannot be read")]
-    Copy(#[from] io::Error),
+    /// A file of it cannot be read.
+    #[error("the checkpoint cannot be read")]
+    Read(#[from] io::Error),
     /// It cannot have a manifest.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -34,36 +47,91 @@ pub enum SendError {
     Interrupted,
 }
 
-/// The place of a block in a copied checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct BlockPlace {
-    path: PathBuf,
-    offset: u64,
-    length: u64,
-}
-
-/// A copied checkpoint with its manifest.
+/// A checkpoint whose blocks are in the store. Without its manifest nobody finds them there.
 #[derive(Clone, Debug)]
-pub struct PackedCheckpoint {
-    /// Its files and blocks.
+pub struct SentBlocks {
+    /// The files and blocks that were read.
     pub manifest: CheckpointManifest,
-    /// The places of its blocks; a block that stands in several places is read from the first.
-    places: BTreeMap<Digest, BlockPlace>,
+    /// The bytes that the store lacked.
+    pub sent: u64,
 }
 
-impl PackedCheckpoint {
-    /// Reads a copied checkpoint, and makes its manifest. `tree` is the look that was copied. Blocks.
-    ///
-    /// # Errors
-    /// A file cannot be read, or the checkpoint is too large for a manifest.
-    pub fn read(copy: &Path, tree: &FileTree) -> Result<Self, SendError> {
-        let mut places = BTreeMap::new();
+/// A block that was read and is not in the store yet.
+struct HeldBlock {
+    digest: Digest,
+    content: Bytes,
+    /// Goes back with the content, so that the reader may read on.
+    _place: OwnedSemaphorePermit,
+}
+
+/// Reads the files of `tree` out of `source`, and sends the blocks that the store lacks.
+///
+/// # Errors
+/// See [`SendError`].
+pub async fn send_blocks(
+    source: Arc<CheckpointSource>,
+    tree: Arc<FileTree>,
+    store: &BlockClient,
+) -> Result<SentBlocks, SendError> {
+    let (sender, read) = unbounded_channel();
+    let mut reader = BlockReader {
+        places: Arc::new(Semaphore::new(HELD_AT_ONCE)),
+        runtime: Handle::current(),
+        read: sender,
+        seen: HashSet::new(),
+    };
+    let reading = spawn_blocking(move || reader.read_all(&source, &tree));
+    let sent = stream::unfold(read, |mut read| async move {
+        let block: HeldBlock = read.recv().await?;
+        Some((block, read))
+    })
+    .ready_chunks(ASKED_TOGETHER)
+    .map(|blocks| keep_missing(store, blocks))
+    .buffered(ASKED_AT_ONCE)
+    .map_ok(|missing| stream::iter(missing.into_iter().map(Ok)))
+    .try_flatten()
+    .map_ok(|block| send_block(store, block))
+    .try_buffer_unordered(SENT_AT_ONCE)
+    .try_fold(0_u64, |sum, bytes| async move { Ok(sum.saturating_add(bytes)) })
+    .await?;
+    let manifest = reading.await.map_err(|_| SendError::Interrupted)??;
+    Ok(SentBlocks { manifest, sent })
+}
+
+/// Those of the blocks that the store lacks.
+async fn keep_missing(store: &BlockClient, blocks: Vec<HeldBlock>) -> Result<Vec<HeldBlock>, SendError> {
+    let asked: Vec<Digest> = blocks.iter().map(|block| block.digest).collect();
+    let missing = store.find_missing(&asked).await?;
+    let missing = blocks.into_iter().filter(|block| missing.contains(&block.digest));
+    Ok(missing.collect())
+}
+
+/// Sends one block, and returns its length.
+async fn send_block(store: &BlockClient, block: HeldBlock) -> Result<u64, SendError> {
+    store.put(block.digest, block.content.clone()).await?;
+    Ok(u64::try_from(block.content.len()).unwrap_or(u64::MAX))
+}
+
+/// Reads a checkpoint on a thread of its own, no faster than its blocks are sent.
+struct BlockReader {
+    places: Arc<Semaphore>,
+    runtime: Handle,
+    read: UnboundedSender<HeldBlock>,
+    /// The blocks that were handed over; one that comes again, for example of zeros, is not.
+    seen: HashSet<Digest>,
+}
+
+impl BlockReader {
+    fn read_all(
+        &mut self,
+        source: &CheckpointSource,
+        tree: &FileTree,
+    ) -> Result<CheckpointManifest, SendError> {
         let mut entries = Vec::with_capacity(tree.entries().len());
-        for entry in tree.entries() {
-            let path = copy.join(entry.path.as_str());
+        for (number, entry) in tree.entries().iter().enumerate() {
             let file = match entry.is_folder {
                 true => None,
-                false => Some(read_file(&path, &mut places)?),
+                false => Some(self.read_file(source.file(number, entry)?, entry.size)?),
             };
             entries.push(ManifestEntry {
                 path: entry.path.clone(),
@@ -71,71 +139,39 @@ impl PackedCheckpoint {
                 file,
             });
         }
-        let manifest = CheckpointManifest::new(entries)?;
-        Ok(Self { manifest, places })
+        Ok(CheckpointManifest::new(entries)?)
     }
 
-    /// Sends what the store lacks, and last the manifest. The checkpoint is whole there once this has succeeded.
-    ///
-    /// Returns the bytes that were sent.
-    ///
-    /// # Errors
-    /// See [`SendError`].
-    pub async fn send(&self, store: &BlockClient) -> Result<u64, SendError> {
-        let all: Vec<Digest> = self.places.keys().copied().collect();
-        let missing = store.find_missing(&all).await?;
-        let mut sending = Vec::with_capacity(missing.len());
-        for block in missing {
-            if let Some(place) = self.places.get(&block) {
-                sending.push(send_block(store.clone(), block, place.clone()));
+    /// Reads a file to the end that it had when it was looked at: it may grow meanwhile.
+    fn read_file(&mut self, mut file: File, size: u64) -> Result<FileBlocks, SendError> {
+        let mut found = FileBlocks::default();
+        loop {
+            let wanted = BLOCK_BYTES.min(size.saturating_sub(found.size));
+            if wanted == 0 {
+                return Ok(found);
+            }
+            let place = Arc::clone(&self.places).acquire_owned();
+            let place = self.runtime.block_on(place);
+            let place = place.map_err(|_| SendError::Interrupted)?;
+            let mut content = Vec::with_capacity(usize::try_from(wanted).unwrap_or_default());
+            file.by_ref().take(wanted).read_to_end(&mut content)?;
+            if content.is_empty() {
+                return Ok(found);
+            }
+            found.size = found
+                .size
+                .saturating_add(u64::try_from(content.len()).unwrap_or(u64::MAX));
+            let digest = Digest::of(&content);
+            found.blocks.push(digest);
+            if self.seen.insert(digest) {
+                let block = HeldBlock {
+                    digest,
+                    content: content.into(),
+                    _place: place,
+                };
+                // Nobody receives any more once sending has failed.
+                self.read.send(block).map_err(|_| SendError::Interrupted)?;
             }
         }
-        let sent = stream::iter(sending)
-            .buffer_unordered(SENT_AT_ONCE)
-            .try_fold(0_u64, |sum, length| async move { Ok(sum.saturating_add(length)) })
-            .await?;
-        let manifest = Bytes::from(self.manifest.to_bytes());
-        store.put(Digest::of(&manifest), manifest).await?;
-        Ok(sent)
-    }
-}
-
-/// Sends one block, and returns its length.
-async fn send_block(store: BlockClient, block: Digest, place: BlockPlace) -> Result<u64, SendError> {
-    let length = place.length;
-    let reading = spawn_blocking(move || place.read());
-    let content = reading.await.map_err(|_| SendError::Interrupted)??;
-    store.put(block, content).await?;
-    Ok(length)
-}
-
-impl BlockPlace {
-    fn read(&self) -> io::Result<Bytes> {
-        let mut file = File::open(&self.path)?;
-        file.seek(SeekFrom::Start(self.offset))?;
-        let mut content = Vec::new();
-        file.take(self.length).read_to_end(&mut content)?;
-        Ok(content.into())
-    }
-}
-
-fn read_file(path: &Path, places: &mut BTreeMap<Digest, BlockPlace>) -> io::Result<FileBlocks> {
-    let mut file = File::open(path)?;
-    let mut found = FileBlocks::default();
-    let mut content = Vec::new();
-    loop {
-        content.clear();
-        let read = file.by_ref().take(BLOCK_BYTES).read_to_end(&mut content)?;
-        if read == 0 {
-            return Ok(found);
-        }
-        let (block, length) = (Digest::of(&content), u64::try_from(read).unwrap_or(u64::MAX));
-        places.entry(block).or_insert_with(|| BlockPlace {
-            path: path.to_owned(),
-            offset: found.size,
-            length,
-        });
-        found.blocks.push(block);
-        found.size = found.size.saturating_add(length);
     }
 }

@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use muster_checkpoints::{FileTree, TreeEntry};
-use rustix::fs::{Mode, OFlags, ResolveFlags, ioctl_ficlone, openat2, statvfs};
+use rustix::fs::{ioctl_ficlone, statvfs};
+
+use crate::source::open_file;
 
 /// The reason why a checkpoint could not be copied.
 #[derive(Debug, thiserror::Error)]
@@ -55,15 +57,7 @@ fn clone_file(
     into: &Path,
     reserve: u64,
 ) -> Result<(), CloneError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let opened = openat2(folder, entry.path.as_str(), flags, Mode::empty(), resolve);
-    let source = File::from(opened.map_err(|_| CloneError::Changed)?);
-    let facts = source.metadata()?;
-    let inode = std::os::unix::fs::MetadataExt::ino(&facts);
-    if !facts.is_file() || inode != entry.inode || facts.len() != entry.size {
-        return Err(CloneError::Changed);
-    }
+    let source = open_file(folder, entry)?;
     let mut copy = File::options().write(true).create_new(true).open(target)?;
     if ioctl_ficlone(&copy, &source).is_ok() {
         return match copy.metadata()?.len() == entry.size {

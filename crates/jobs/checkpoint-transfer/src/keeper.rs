@@ -1,4 +1,4 @@
-//! Takes checkpoints while a job's program runs: looks at the folder, copies what is whole, sends it, tells of it.
+//! Takes checkpoints while a job's program runs: looks at the folder, reads and sends what is whole, tells of it.
 //!
 //! The program never waits for this. A checkpoint that cannot be taken is skipped with a reason, and the next one is
 //! tried.
@@ -24,10 +24,11 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use crate::block_client::BlockClient;
-use crate::blocks::{PackedCheckpoint, SendError};
-use crate::clone::{CloneError, clone_tree};
+use crate::blocks::{SendError, SentBlocks, send_blocks};
+use crate::clone::CloneError;
 use crate::folder_scan::{FolderLook, look, look_at, open_folder};
 use crate::open_files::is_open_for_writing;
+use crate::source::{CheckpointSource, ReadingPlace};
 
 /// The shortest pause between two looks at the folder.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -148,6 +149,8 @@ pub struct CheckpointKeeper {
     number: u32,
     /// The manifest of the last one that the validator has stored.
     last_manifest: Option<Digest>,
+    /// The place where files are read; copies once the program has changed a checkpoint while it was sent.
+    reading_place: ReadingPlace,
     kept: watch::Receiver<u32>,
     last: watch::Receiver<Option<LastLook>>,
 }
@@ -169,6 +172,7 @@ impl PendingKeeper {
             explained: BTreeMap::new(),
             number: 0,
             last_manifest: None,
+            reading_place: ReadingPlace::InPlace,
             kept: self.kept,
             last: self.last,
         }
@@ -179,7 +183,7 @@ impl PendingKeeper {
 #[derive(Debug, thiserror::Error)]
 enum TakeError {
     /// It changes; a later look takes it.
-    #[error("it changed while it was copied")]
+    #[error("it changed while it was read")]
     Changed,
     #[error(transparent)]
     Clone(CloneError),
@@ -335,7 +339,7 @@ impl CheckpointKeeper {
             }
         }
         let named = self.setup.place.times_named(&name);
-        let taken = match self.pack_and_send(&name, &tree, may_be_written).await {
+        let taken = match self.send(&name, &tree, may_be_written).await {
             // A later look takes it.
             Err(TakeError::Changed) => return false,
             Ok(taken) => taken,
@@ -353,60 +357,77 @@ impl CheckpointKeeper {
         true
     }
 
-    async fn pack_and_send(
-        &self,
+    async fn send(
+        &mut self,
         name: &str,
         tree: &FileTree,
         may_be_written: bool,
     ) -> Result<CheckpointNotice, TakeError> {
         let (epoch, step, metric) = self.setup.place.place_of(name);
-        let (folder, scratch) = (self.setup.folder.clone(), self.setup.scratch.clone());
-        let (child, looked) = (name.to_owned(), tree.clone());
-        let (limits, reserve) = (self.setup.limits, self.setup.reserve);
-        let copying = spawn_blocking(move || {
-            let copy = tempfile::tempdir_in(scratch)?;
-            let made = copy.path().metadata()?;
-            let now = i128::from(made.ctime()) * 1_000_000_000 + i128::from(made.ctime_nsec());
-            if may_be_written && (now - looked.changed_ns()).abs() < CLOCK_STEP_NS {
-                return Err(TakeError::Changed);
-            }
-            let folder = open_folder(&folder)?;
-            match clone_tree(&folder, &looked, copy.path(), reserve) {
-                Ok(()) => {}
-                Err(CloneError::Changed) => return Err(TakeError::Changed),
-                Err(error) => return Err(TakeError::Clone(error)),
-            }
-            match look_at(&folder, &child, limits) {
-                Ok(after) if after == looked => {}
-                Ok(_) | Err(_) => return Err(TakeError::Changed),
-            }
-            let packed = PackedCheckpoint::read(copy.path(), &looked)?;
-            Ok((copy, packed))
-        });
-        let (copy, packed) = copying
-            .await
-            .map_err(|_| TakeError::Send(SendError::Interrupted))??;
-        let manifest = packed.manifest.digest();
-        if self.last_manifest != Some(manifest) {
-            let sent = packed.send(&self.setup.store).await?;
-            tracing::info!(
-                checkpoint = name,
-                bytes = packed.manifest.bytes(),
-                sent,
-                "a checkpoint was sent"
-            );
+        let tree = Arc::new(tree.clone());
+        let source = self.open_source(name, Arc::clone(&tree), may_be_written).await?;
+        let store = &self.setup.store;
+        let SentBlocks { manifest, sent } =
+            send_blocks(Arc::clone(&source), Arc::clone(&tree), store).await?;
+        // A copy goes with its source, and the removal of a large one blocks.
+        let unchanged = spawn_blocking(move || source.is_unchanged(&tree)).await;
+        if !unchanged.unwrap_or(false) {
+            self.reading_place = ReadingPlace::Copy;
+            return Err(TakeError::Changed);
         }
-        drop(copy);
+        let (digest, bytes) = (manifest.digest(), manifest.bytes());
+        if self.last_manifest != Some(digest) {
+            store
+                .put(digest, manifest.to_bytes().into())
+                .await
+                .map_err(SendError::from)?;
+            tracing::info!(checkpoint = name, bytes, sent, "a checkpoint was sent");
+        }
         Ok(CheckpointNotice {
             job_uuid: self.setup.attempt,
             number: self.number.saturating_add(1),
-            manifest,
+            manifest: digest,
             name: name.to_owned(),
-            bytes: packed.manifest.bytes(),
+            bytes,
             epoch,
             step,
             metric,
         })
+    }
+
+    /// Opens or copies the files of a look, and makes sure that they are still what the look has found.
+    async fn open_source(
+        &self,
+        name: &str,
+        tree: Arc<FileTree>,
+        may_be_written: bool,
+    ) -> Result<Arc<CheckpointSource>, TakeError> {
+        let (folder, scratch, child) = (
+            self.setup.folder.clone(),
+            self.setup.scratch.clone(),
+            name.to_owned(),
+        );
+        let (limits, reserve, place) = (self.setup.limits, self.setup.reserve, self.reading_place);
+        let opening = spawn_blocking(move || {
+            let copy = tempfile::tempdir_in(scratch)?;
+            let made = copy.path().metadata()?;
+            let now = i128::from(made.ctime()) * 1_000_000_000 + i128::from(made.ctime_nsec());
+            if may_be_written && (now - tree.changed_ns()).abs() < CLOCK_STEP_NS {
+                return Err(TakeError::Changed);
+            }
+            let folder = open_folder(&folder)?;
+            let source = match CheckpointSource::open(&folder, &tree, copy, reserve, place) {
+                Err(CloneError::Changed) => return Err(TakeError::Changed),
+                opened => opened.map_err(TakeError::Clone)?,
+            };
+            match look_at(&folder, &child, limits) {
+                Ok(after) if after == *tree => Ok(Arc::new(source)),
+                Ok(_) | Err(_) => Err(TakeError::Changed),
+            }
+        });
+        opening
+            .await
+            .map_err(|_| TakeError::Send(SendError::Interrupted))?
     }
 
     /// Tells of a checkpoint until the validator has it. The program's end may break this off; then nothing is known of

@@ -4,9 +4,9 @@
 //! folders and follows no link; everything read is bounded; nothing in the folder is ever written, locked or removed. A
 //! checkpoint that cannot be taken is skipped with a reason, and the job goes on.
 //!
-//! Reading order: [`folder_scan`] (one look at the folder), [`clone`] (a copy that no program changes), [`blocks`] (its
-//! digests and its manifest), [`block_client`] (the file store), [`keeper`] (the loop over them),
-//! [`mod@restore`] (the way back).
+//! Reading order: [`folder_scan`] (one look at the folder), [`source`] (its files, held open or copied by [`clone`]),
+//! [`blocks`] (their digests, and their way into the file store), [`block_client`] (the file store), [`keeper`] (the
+//! loop over them), [`mod@restore`] (the way back).
 
 pub mod block_client;
 pub mod blocks;
@@ -15,6 +15,7 @@ pub mod folder_scan;
 pub mod keeper;
 pub mod open_files;
 pub mod restore;
+pub mod source;
 
 pub use block_client::{BlockClient, BlockError, ClientMaker};
 pub use keeper::{

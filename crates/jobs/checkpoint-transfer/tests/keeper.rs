@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use muster_checkpoint_transfer::source::MAX_OPEN_FILES;
 use muster_checkpoint_transfer::{
     BlockClient, BlockError, CheckpointKeeper, KeeperHandle, KeeperSetup, LastLook, ReportedPlace,
     RestoreError, RestoreReader, restore,
@@ -71,7 +72,9 @@ struct Bench {
 }
 
 async fn bench(limits: TreeLimits, reserve: u64, prepare: impl FnOnce(&Path)) -> Bench {
-    let (folder, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // A file system in memory shares no blocks, so the files are read where the program has them.
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
     prepare(folder.path());
     let tasks = Tasks::new();
     let store = BlockStore::default();
@@ -127,18 +130,28 @@ impl Bench {
     }
 
     async fn reason(&self) -> String {
-        let waiting = async {
-            loop {
-                if let Some(reason) = self.reasons.lock().first().cloned() {
-                    return reason;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await; // polls until a reason was told
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), waiting)
-            .await
-            .unwrap()
+        poll(|| self.reasons.lock().first().cloned()).await
     }
+
+    /// Waits until so many blocks have come as far as the store's gate.
+    async fn arrived(&self, blocks: u32) {
+        poll(|| (self.store.arrived.load(Ordering::SeqCst) >= blocks).then_some(())).await;
+    }
+}
+
+/// Waits until there is something, for a minute at most.
+async fn poll<T>(look: impl Fn() -> Option<T>) -> T {
+    let waiting = async {
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await; // polls until it is there
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -256,12 +269,19 @@ async fn a_hostile_folder_ends_nothing_and_its_good_checkpoints_are_kept() {
 
 #[tokio::test]
 async fn a_full_disk_stops_the_copies_first() {
-    let bench = bench(TreeLimits::default(), u64::MAX, |_| {}).await;
-    fs::write(bench.at("a"), "weights").unwrap();
+    let mut bench = bench(TreeLimits::default(), u64::MAX, |_| {}).await;
+    fs::create_dir(bench.at("a")).unwrap();
+    for number in 0..=MAX_OPEN_FILES {
+        fs::write(bench.at(&format!("a/{number}")), "weights").unwrap();
+    }
     bench.report.name("a");
     let reason = bench.reason().await;
     assert!(reason.contains("has no room for a copy of 7 bytes"), "{reason}");
     assert!(bench.at("a").exists());
+    // One of few files needs no copy.
+    fs::write(bench.at("b"), "weights").unwrap();
+    bench.report.name("b");
+    assert_eq!(bench.next().await.name, "b");
 }
 
 #[tokio::test]
@@ -421,9 +441,17 @@ const REWRITING: &str = "version=0; while :; do version=$((version + 1)); text=$
      echo named; sleep $((version % 4 * 6 / 10)).$((version % 4 * 6 % 10)); done";
 
 /// The program rewrites its one checkpoint in place, again and again, and names it each time it is whole. Every file of
-/// a version holds the version's number, so a manifest that mixes two versions shows it.
+/// a version holds the version's number, so a manifest that mixes two versions shows it. Each keeper reads the files in
+/// place until the program has written to one meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_manifest_mixes_two_versions_of_a_checkpoint() {
+    for _ in 0..4 {
+        take_versions(2).await;
+    }
+}
+
+/// Takes so many versions of a checkpoint that a program rewrites.
+async fn take_versions(versions: usize) {
     let mut bench = bench(TreeLimits::default(), 0, |_| {}).await;
     let (folder, report) = (bench.at("last"), Arc::clone(&bench.report));
     fs::create_dir(&folder).unwrap();
@@ -442,7 +470,7 @@ async fn no_manifest_mixes_two_versions_of_a_checkpoint() {
         }
     });
     let mut seen = Vec::new();
-    for _ in 0..5 {
+    for _ in 0..versions {
         let notice = bench.next().await;
         let first = bench.store.content(&notice, "last/f0");
         for file in 1..20 {
@@ -455,7 +483,43 @@ async fn no_manifest_mixes_two_versions_of_a_checkpoint() {
     program.wait().unwrap();
     naming.await.unwrap();
     seen.dedup();
-    assert_eq!(seen.len(), 5);
+    assert_eq!(seen.len(), versions);
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_its_program_removes_while_it_is_sent_is_kept() {
+    let mut bench = bench(TreeLimits::default(), 0, |_| {}).await;
+    let gate = Arc::clone(&bench.store.gate).write_owned().await;
+    fs::write(bench.at("step-1"), "weights").unwrap();
+    bench.report.name("step-1");
+    bench.arrived(1).await;
+    fs::remove_file(bench.at("step-1")).unwrap();
+    drop(gate);
+    let notice = bench.next().await;
+    assert_eq!(bench.store.content(&notice, "step-1"), b"weights");
+}
+
+#[tokio::test]
+async fn a_program_that_writes_into_a_checkpoint_while_it_is_sent_gets_copies_from_then_on() {
+    let mut bench = bench(TreeLimits::default(), 0, |_| {}).await;
+    let gate = Arc::clone(&bench.store.gate).write_owned().await;
+    fs::write(bench.at("last"), "version 1").unwrap();
+    bench.report.name("last");
+    bench.arrived(1).await;
+    fs::write(bench.at("last"), "version 2").unwrap();
+    drop(gate);
+    let second = bench.next().await;
+    assert_eq!(bench.store.content(&second, "last"), b"version 2");
+
+    let gate = Arc::clone(&bench.store.gate).write_owned().await;
+    let before = bench.store.arrived.load(Ordering::SeqCst);
+    fs::write(bench.at("last"), "version 3").unwrap();
+    bench.report.name("last");
+    bench.arrived(before + 1).await;
+    fs::write(bench.at("last"), "version 4").unwrap();
+    drop(gate);
+    let third = bench.next().await;
+    assert_eq!(bench.store.content(&third, "last"), b"version 3");
 }
 
 #[tokio::test]

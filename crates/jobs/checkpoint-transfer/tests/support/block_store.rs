@@ -16,6 +16,7 @@ use muster_process::{Backoff, SharedClock, SystemClock, Tasks};
 use muster_protocol::Digest;
 use muster_protocol::wire::checkpoints::{BlockList, CheckpointNotice};
 use parking_lot::Mutex;
+use tokio::sync::RwLock;
 
 /// A store of blocks in memory that fails as often as it is told to.
 #[derive(Clone, Default)]
@@ -25,6 +26,10 @@ pub(crate) struct BlockStore {
     pub(crate) puts: Arc<AtomicU32>,
     /// Reads that give another content than the block's.
     pub(crate) spoilt: Arc<AtomicU32>,
+    /// Blocks wait while a test holds this for writing.
+    pub(crate) gate: Arc<RwLock<()>>,
+    /// Blocks that have come as far as the gate.
+    pub(crate) arrived: Arc<AtomicU32>,
 }
 
 /// Takes one of what is left, if any is.
@@ -60,6 +65,8 @@ impl BlockStore {
             UrlPath(block): UrlPath<String>,
             content: Bytes,
         ) -> StatusCode {
+            store.arrived.fetch_add(1, Ordering::SeqCst);
+            drop(store.gate.read().await);
             if store.fails() {
                 return StatusCode::SERVICE_UNAVAILABLE;
             }
