@@ -140,7 +140,7 @@ pub async fn run(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(),
     let serving_clock = Arc::clone(&clock);
     let state = services.build_state();
 
-    let listener = listen::bind(config.bind).await?;
+    let listener = listen::bind(config.bind)?;
     let address = listener.local_addr().map_err(Error::Serve)?;
     let stop = tasks.token();
     if !config.chain.url.is_empty() {

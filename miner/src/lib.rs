@@ -187,7 +187,7 @@ pub async fn run_with(
     clock: SharedClock,
 ) -> Result<(), Error> {
     let store = Store::open(&config.store).await?;
-    let listener = bind(config.bind).await?;
+    let listener = bind(config.bind)?;
     let address = listener.local_addr().map_err(|source| BindError {
         address: config.bind,
         source,
@@ -304,7 +304,7 @@ async fn open_operator_pages(
         return Ok(());
     };
     let token = OperatorToken::open(&config.operator.token)?;
-    let listener = bind(address).await?;
+    let listener = bind(address)?;
     let sources = OperatorSources {
         state: Arc::clone(context),
         pool: pool.clone(),
@@ -459,7 +459,7 @@ async fn serve_persistent(
         let (path, source) = ("roll".into(), std::io::Error::other(error));
         Err(RegistryError::File { path, source })
     })?;
-    let listener = bind(address).await?;
+    let listener = bind(address)?;
     let address = listener
         .local_addr()
         .map_err(|source| BindError { address, source })?;

@@ -182,14 +182,14 @@ pub async fn run_on(
     tasks: Tasks,
     clock: SharedClock,
 ) -> Result<(), Error> {
-    let listener = listen::bind(config.bind).await?;
+    let listener = listen::bind(config.bind)?;
     let address = listener.local_addr().map_err(Error::Serve)?;
     let pages = match config.pages.bind {
-        Some(bind) => Some(listen::bind(bind).await?),
+        Some(bind) => Some(listen::bind(bind)?),
         None => None,
     };
     let operator = match config.operator.bind {
-        Some(bind) => Some(listen::bind(bind).await?),
+        Some(bind) => Some(listen::bind(bind)?),
         None => None,
     };
     let store = Arc::new(Store::open(&config.store).await?);

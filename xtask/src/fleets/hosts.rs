@@ -15,10 +15,15 @@ use super::{
 };
 use crate::tool::quietly;
 
+/// The network of the hosts.
+pub(super) const NETWORK: &str = "10.231.0.0/24";
 /// The namespace of the switch. In a namespace of its own no rule of this machine's firewall drops its frames.
 const SWITCH: &str = "muster-switch";
 /// This machine's end of its cable.
 const OUR_CABLE: &str = "mfleet0";
+/// Folders that each host has of its own, and their names in the host's folder. The first has the engine's socket, where
+/// programs look for it, and the second has what executors keep.
+const OWN_FOLDERS: [(&str, &str); 2] = [("/run", "run"), ("/var/lib/muster", "muster")];
 /// The engines start one after the other on two cores.
 const READY: Duration = Duration::from_secs(60);
 
@@ -27,7 +32,8 @@ pub(super) struct Host {
     pub(super) name: String,
     pub(super) number: usize,
     pub(super) engine: Background,
-    socket: PathBuf,
+    /// What it has instead of the machine's folders; see [`OWN_FOLDERS`].
+    folder: PathBuf,
 }
 
 /// The network and its hosts; dropping it takes everything away.
@@ -76,6 +82,21 @@ impl Hosts {
         }
         Ok(made)
     }
+
+    /// Writes a program that cuts the cable of a host, `down`, or mends it, `up`.
+    pub(super) fn write_cutter(path: &Path) -> anyhow::Result<()> {
+        let text = format!(
+            "#!/bin/bash\n# Cuts the cable of the node $1 (down), or mends it (up).\n\
+             exec ip -n {SWITCH} link set \"mfleet${{1#mh}}p\" \"$2\"\n"
+        );
+        write_program(path, &text)
+    }
+
+    /// The URLs of all Docker engines, with spaces between them.
+    pub(super) fn docker_urls(&self) -> String {
+        let urls: Vec<String> = self.hosts.iter().map(Host::docker_url).collect();
+        urls.join(" ")
+    }
 }
 
 impl Drop for Hosts {
@@ -111,46 +132,51 @@ impl Host {
         fs::create_dir_all(&own)?;
         // The machine's own configuration of Docker must not count here.
         fs::write(own.join("daemon.json"), "{}")?;
-        let socket = own.join("docker.sock");
-        let own = own.display();
-        let mut command = Self::inside(&name, "");
-        command.push(format!(
+        for (place, name) in OWN_FOLDERS {
+            // A mount point, which other hosts and this machine have too.
+            fs::create_dir_all(place)?;
+            fs::create_dir_all(own.join(name))?;
+        }
+        let script = format!(
             "exec dockerd --config-file {own}/daemon.json --data-root {own}/data --exec-root {own}/exec \
-             --pidfile {own}/pid -H unix://{own}/docker.sock --storage-driver vfs \
-             --add-runtime lax={} --default-runtime lax",
-            runtime.display()
-        ));
+             --pidfile {own}/pid -H unix:///run/docker.sock --storage-driver vfs \
+             --add-runtime lax={runtime} --default-runtime lax",
+            own = own.display(),
+            runtime = runtime.display()
+        );
+        let command = Self::command(&name, &own, &script);
         let engine = Background::start(&format!("dockerd-{name}"), folder, &command)?;
         Ok(Self {
             name,
             number,
             engine,
-            socket,
+            folder: own,
         })
     }
 
-    /// The beginning of a command line that runs a shell inside a host; a script of the shell is the last word.
-    /// `ip netns exec` would not do: it hides the control groups.
-    fn inside(name: &str, more: &str) -> Vec<String> {
-        let mut command = words(&["nsenter"]);
-        command.push(format!("--net=/run/netns/muster-{name}"));
-        command.extend(words(&["unshare", "--uts"]));
-        command.extend(more.split_whitespace().map(str::to_owned));
-        command.extend(words(&["sh", "-c", "hostname \"$0\"; eval \"$1\""]));
-        command.push(name.to_owned());
-        command
+    /// A command line that runs a script inside this host, with a table of mounts of its own.
+    pub(super) fn script(&self, script: &str) -> Vec<String> {
+        Self::command(&self.name, &self.folder, script)
     }
 
-    /// A command line that runs a script inside this host, with a table of mounts of its own.
-    pub(super) fn script(&self, script: String) -> Vec<String> {
-        let mut command = Self::inside(&self.name, "--mount");
-        command.push(script);
+    /// `ip netns exec` would not do: it hides the control groups.
+    fn command(name: &str, folder: &Path, script: &str) -> Vec<String> {
+        let mut command = words(&["nsenter"]);
+        command.push(format!("--net=/run/netns/muster-{name}"));
+        command.extend(words(&["unshare", "--uts", "--mount", "sh", "-c"]));
+        command.push("hostname \"$0\"; eval \"$1\"".to_owned());
+        command.push(name.to_owned());
+        let mounts = OWN_FOLDERS.map(|(place, own)| {
+            let own = folder.join(own);
+            format!("mount --bind {} {place}", own.display())
+        });
+        command.push(format!("{} && {script}", mounts.join(" && ")));
         command
     }
 
     /// The URL of its Docker engine.
     pub(super) fn docker_url(&self) -> String {
-        format!("unix://{}", self.socket.display())
+        format!("unix://{}", self.folder.join("run/docker.sock").display())
     }
 
     /// Runs docker against its engine.
@@ -164,16 +190,25 @@ impl Host {
 
     /// Gives its engine an image of one program.
     pub(super) fn import(&self, program: &Path, image: &str) -> anyhow::Result<()> {
-        let name = program
-            .file_name()
-            .and_then(|name| name.to_str())
-            .context("a program without a name")?;
+        let name = program.file_name().and_then(|name| name.to_str());
+        let name = name.context("a program without a name")?;
         let folder = program.parent().context("a program without a folder")?;
+        self.import_folder(folder, name, &format!("/{name}"), image)
+    }
+
+    /// Gives its engine an image of what `name` is in a folder, whose program is `entry`.
+    pub(super) fn import_folder(
+        &self,
+        folder: &Path,
+        name: &str,
+        entry: &str,
+        image: &str,
+    ) -> anyhow::Result<()> {
         let script =
-            "tar -C \"$1\" -c \"$2\" | docker -H \"$3\" import -c \"ENTRYPOINT [\\\"/$2\\\"]\" - \"$4\"";
+            "tar -C \"$1\" -c \"$2\" | docker -H \"$3\" import -c \"ENTRYPOINT [\\\"$4\\\"]\" - \"$5\"";
         let mut command = Command::new("sh");
         command.args(["-c", script, "import"]).arg(folder);
-        command.args([name, &self.docker_url(), image]);
+        command.args([name, &self.docker_url(), entry, image]);
         quietly(&mut command).map(drop)
     }
 }

@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 
 use super::{
     control_plane::ControlPlane,
+    executor_image::{EXECUTOR, PROGRAM},
     hosts::{Host, Hosts, unmount_below, write_program},
     process::{Background, within},
 };
@@ -36,12 +37,14 @@ pub(super) struct Kubelets {
 }
 
 impl Kubelets {
-    /// Starts a kubelet on each host, and waits until all are ready and have GPUs.
+    /// Starts a kubelet on each host, and waits until all are ready and have GPUs. `executor` is the root of the image of
+    /// a real executor.
     pub(super) fn start(
         programs: &Path,
         folder: &Path,
         cluster: &ControlPlane,
         hosts: &Hosts,
+        executor: &Path,
     ) -> anyhow::Result<Self> {
         let stand_in = folder.join("stand-in");
         let source = folder.join("stand-in.c");
@@ -60,10 +63,11 @@ impl Kubelets {
         for host in &hosts.hosts {
             host.import(&programs.join("pause"), PAUSE)?;
             host.import(&stand_in, STAND_IN)?;
+            host.import_folder(executor, ".", PROGRAM, EXECUTOR)?;
             made.groups.push(host.name.clone());
             make_groups(&host.name)?;
             let state = folder.join(&host.name).join("kubelet");
-            let command = host.script(script(programs, &state, cluster, host)?);
+            let command = host.script(&script(programs, &state, cluster, host)?);
             let name = format!("kubelet-{}", host.name);
             made.running.push(Background::start(&name, folder, &command)?);
         }
@@ -94,7 +98,7 @@ impl Kubelets {
         Ok(made)
     }
 
-    /// A program that ends a host with its engine and its kubelet at once, as a loss of power would.
+    /// A program that ends a host with its engine, its kubelet and its containers at once, as a loss of power would.
     pub(super) fn write_killer(&self, path: &Path, hosts: &Hosts) -> anyhow::Result<()> {
         let cases: String = hosts
             .hosts
@@ -105,7 +109,12 @@ impl Kubelets {
                 format!("{name}) kill -KILL -- -{} -{engine} ;;\n", kubelet.pid())
             })
             .collect();
-        let text = format!("#!/bin/bash\n# Kills the node $1.\ncase $1 in\n{cases}*) exit 1 ;;\nesac\n");
+        // A container is a child of its shim, and outlives the engine.
+        let text = format!(
+            "#!/bin/bash\n# Kills the node $1.\ncase $1 in\n{cases}*) exit 1 ;;\nesac\n\
+             for shim in $(pgrep -f \"shim.*{}/$1/\"); do pkill -KILL -P $shim; kill -KILL $shim; done\n",
+            self.folder.display()
+        );
         write_program(path, &text)
     }
 }

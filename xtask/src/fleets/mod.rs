@@ -1,9 +1,11 @@
-//! `cargo xtask fleets`: a real Kubernetes on this machine, and the tests of the engine that starts executors there.
+//! `cargo xtask fleets`: a real Kubernetes on this machine, the tests of the engine that starts executors there, and those
+//! of a whole subnet whose executors are pods.
 //!
 //! The control plane and the kubelet are built once from the distribution's source package. The nodes are hosts in
 //! network namespaces, each with a Docker engine; a machine that cannot have them runs the tests of the control plane.
 
 mod control_plane;
+mod executor_image;
 mod hosts;
 mod kubelets;
 mod process;
@@ -15,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use self::{control_plane::ControlPlane, hosts::Hosts, kubelets::Kubelets, process::on_path};
 use crate::{cache, workspace::Workspace};
@@ -24,20 +26,56 @@ use crate::{cache, workspace::Workspace};
 const VERSION: &str = "1.20.2";
 /// The nodes of the cluster.
 const NODES: usize = 3;
-/// The crate whose tests are run.
-const PACKAGE: &str = "muster-kubernetes-engine";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Run the tests that need a control plane only
-    #[arg(long)]
-    without_nodes: bool,
-    /// Run only the test of a lost node
-    #[arg(long, conflicts_with = "without_nodes")]
-    only_lost_node: bool,
+    /// Run only this part; may be given several times
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
     /// Write the recorded answers anew
     #[arg(long)]
     record: bool,
+}
+
+/// A part of the tests. They run in this order, because the last one loses two of the three nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// The engine against a control plane without nodes
+    ControlPlane,
+    /// The engine against three nodes
+    Nodes,
+    /// A job, a session and a grading batch of a whole subnet, persistent executors, and a cut cable
+    Subnet,
+    /// The loss of a node, for the engine and for a job of a whole subnet
+    LostNodes,
+}
+
+impl Part {
+    const fn needs_nodes(self) -> bool {
+        match self {
+            Self::ControlPlane => false,
+            Self::Nodes | Self::Subnet | Self::LostNodes => true,
+        }
+    }
+
+    /// Which tests it has, as nextest's filters; each runs by itself.
+    const fn filters(self) -> &'static [&'static str] {
+        match self {
+            Self::ControlPlane => {
+                &["package(muster-kubernetes-engine) & test(/^recorded::control_plane::real::/)"]
+            }
+            Self::Nodes => &["package(muster-kubernetes-engine) & test(/^recorded::nodes::real::/)"],
+            Self::Subnet => &[
+                "binary(kubernetes) & test(pods_run_a_job_a_grading_batch_and_a_session)",
+                "binary(kubernetes) & test(a_daemon_set_enrolls_an_executor_on_each_node_and_they_run_jobs)",
+                "binary(kubernetes) & test(a_job_outlives_a_cable_that_is_cut_for_a_minute)",
+            ],
+            Self::LostNodes => &[
+                "package(muster-kubernetes-engine) & test(/^recorded::lost_node::real::/)",
+                "binary(kubernetes) & test(a_job_whose_node_is_lost_goes_on_to_another_one)",
+            ],
+        }
+    }
 }
 
 /// The tests that went well and those that did not.
@@ -60,14 +98,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         .prefix("muster-fleets-")
         .tempdir()
         .context("make a folder for the cluster")?;
-    let no_nodes = if options.without_nodes {
-        Some("nodes were not wanted".to_owned())
-    } else {
-        without_nodes()
-    };
+    let parts: Vec<Part> = Part::value_variants()
+        .iter()
+        .copied()
+        .filter(|part| options.only.is_empty() || options.only.contains(part))
+        .collect();
+    build_tests(workspace)?;
+    let no_nodes = without_nodes();
+    let wants_nodes = parts.iter().any(|part| part.needs_nodes());
     let hosts = match &no_nodes {
-        Some(_) => None,
-        None => Some(Hosts::start(NODES, folder.path())?),
+        None if wants_nodes => Some(Hosts::start(NODES, folder.path())?),
+        None | Some(_) => None,
     };
     let cluster = ControlPlane::start(&programs, &folder.path().join("cluster"))?;
     println!("the control plane of Kubernetes {VERSION} is up");
@@ -75,28 +116,40 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         workspace,
         cluster: &cluster,
         record: options.record,
+        engines: hosts.as_ref().map(Hosts::docker_urls).unwrap_or_default(),
         killer: folder.path().join("kill-node"),
+        cutter: folder.path().join("cut-node"),
     };
+    Hosts::write_cutter(&tests.cutter)?;
     let mut counts = Counts::default();
-    if !options.only_lost_node {
-        counts = tests.run("test(/^recorded::control_plane::real::/)")?;
-    }
-    if let Some(hosts) = &hosts {
-        let kubelets = Kubelets::start(&programs, folder.path(), &cluster, hosts)?;
-        println!("{NODES} nodes with {} GPUs each are ready", kubelets::GPUS);
-        kubelets.write_killer(&tests.killer, hosts)?;
-        if !options.only_lost_node {
-            counts = counts.plus(tests.run("test(/^recorded::nodes::real::/)")?);
+    let mut kubelets = None;
+    for part in parts {
+        match &hosts {
+            Some(hosts) if part.needs_nodes() && kubelets.is_none() => {
+                let executor = executor_image::stage(workspace, folder.path())?;
+                let started = Kubelets::start(&programs, folder.path(), &cluster, hosts, &executor)?;
+                started.write_killer(&tests.killer, hosts)?;
+                kubelets = Some(started);
+                println!("{NODES} nodes with {} GPUs each are ready", kubelets::GPUS);
+            }
+            Some(_) | None => {}
         }
-        counts = counts.plus(tests.run("test(/^recorded::lost_node::real::/)")?);
-    } else if let Some(reason) = no_nodes {
+        for filter in part.filters() {
+            if part.needs_nodes() && hosts.is_none() {
+                counts.skipped += tests.count(filter)?;
+            } else {
+                counts = counts.plus(tests.run(filter)?);
+            }
+        }
+    }
+    if let Some(reason) = no_nodes.filter(|_| wants_nodes) {
         println!("skipped: the tests with nodes: {reason}");
-        counts.skipped += tests.count("test(/^recorded::(nodes|lost_node)::real::/)")?;
     }
     println!(
         "{} passed, {} failed, {} skipped",
         counts.passed, counts.failed, counts.skipped
     );
+    drop(kubelets);
     Ok(crate::exit_code(counts.failed == 0))
 }
 
@@ -134,6 +187,16 @@ fn missing(programs: &[&str]) -> Option<String> {
     ))
 }
 
+/// Builds the tests, and the program that they start. A build of fewer packages would choose other features of what they
+/// share, and compile it once more.
+fn build_tests(workspace: &Workspace) -> anyhow::Result<()> {
+    let mut build = workspace.cargo();
+    build.args(["nextest", "run", "--workspace", "--no-run"]);
+    let built = build.status().context("start cargo nextest")?;
+    ensure!(built.success(), "the tests do not build");
+    Ok(())
+}
+
 /// Why this machine cannot have nodes.
 fn without_nodes() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
@@ -143,26 +206,33 @@ fn without_nodes() -> Option<String> {
         return Some("this kubelet needs control groups of version 1".to_owned());
     }
     missing(&[
-        "dockerd", "docker", "runc", "ip", "nsenter", "unshare", "gcc", "jq", "tar",
+        "dockerd", "docker", "runc", "ip", "nsenter", "unshare", "gcc", "jq", "tar", "ldd", "strip", "pgrep",
     ])
 }
 
-/// The tests of the crate, with all that they need to know.
+/// The tests, with all that they need to know.
 struct Tests<'a> {
     workspace: &'a Workspace,
     cluster: &'a ControlPlane,
     record: bool,
+    engines: String,
     killer: PathBuf,
+    cutter: PathBuf,
 }
 
 impl Tests<'_> {
     fn nextest(&self, command: &str, filter: &str) -> Command {
         let mut cargo = self.workspace.cargo();
         cargo
-            .args(["nextest", command, "--package", PACKAGE])
+            .args(["nextest", command, "--workspace"])
             .args(["--run-ignored", "all", "--filterset", filter])
+            .envs(self.workspace.shared_variables())
             .env("MUSTER_TEST_KUBECONFIG", &self.cluster.kubeconfig)
-            .env("MUSTER_TEST_KILL_NODE", &self.killer);
+            .env("MUSTER_TEST_ADDRESS", control_plane::OUR_ADDRESS)
+            .env("MUSTER_TEST_NETWORK", hosts::NETWORK)
+            .env("MUSTER_TEST_ENGINES", &self.engines)
+            .env("MUSTER_TEST_KILL_NODE", &self.killer)
+            .env("MUSTER_TEST_CUT_NODE", &self.cutter);
         if self.record {
             cargo.env("MUSTER_TEST_RECORD", "1");
         }

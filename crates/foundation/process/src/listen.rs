@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use muster_protocol::ErrorCode;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::SharedClock;
@@ -16,6 +16,10 @@ use crate::error::Coded;
 
 /// The pause after a failed accept, so that a lack of file descriptors does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that the system keeps until they are accepted: after a miner's restart all its executors dial at once.
+/// Linux keeps no more than `net.core.somaxconn`, 4,096 by default.
+const ACCEPT_QUEUE: u32 = 4_096;
 
 /// An address that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -33,14 +37,23 @@ impl Coded for BindError {
     }
 }
 
-/// Listens on `address`. Port 0 takes a free one; the listener knows which.
+/// Listens on `address`, within a Tokio runtime. Port 0 takes a free one; the listener knows which.
 ///
 /// # Errors
 /// The address is taken, is not of this machine, or its port needs privileges.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| BindError { address, source })
+pub fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
+    listen(address).map_err(|source| BindError { address, source })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // A restarted process takes its port back while connections of the last one still close.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE)
 }
 
 /// The address by which this machine itself reaches a listener: one that listens on every interface is reached over
@@ -168,7 +181,6 @@ fn advice(error: &io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncReadExt as _;
-    use tokio::net::TcpSocket;
 
     use std::sync::Arc;
 
@@ -177,7 +189,7 @@ mod tests {
 
     #[tokio::test]
     async fn connections_beyond_the_bound_are_closed_until_one_ends() {
-        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let bounds = ConnectionBounds {
@@ -208,7 +220,7 @@ mod tests {
     #[tokio::test]
     async fn one_address_takes_no_more_than_its_share_and_a_proxy_has_none() {
         for (proxies, admitted) in [(vec![], false), (vec!["127.0.0.1".to_owned()], true)] {
-            let listener = bind("0.0.0.0:0".parse().unwrap()).await.unwrap();
+            let listener = bind("0.0.0.0:0".parse().unwrap()).unwrap();
             let port = listener.local_addr().unwrap().port();
             let bounds = ConnectionBounds {
                 total: 3,
@@ -233,10 +245,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_taken_address_is_named_with_its_code() {
-        let first = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let first = bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = first.local_addr().unwrap();
         assert_ne!(address.port(), 0);
-        let error = bind(address).await.unwrap_err();
+        let error = bind(address).unwrap_err();
         assert_eq!(error.code(), Some(ErrorCode::BindFailed));
         assert!(error.to_string().contains(&address.to_string()), "{error}");
         assert!(error.to_string().contains("another process"), "{error}");

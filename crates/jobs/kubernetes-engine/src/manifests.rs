@@ -203,6 +203,10 @@ fn daemon_set(namespace: &str, persistent: &PersistentExecutors) -> Value {
         "automountServiceAccountToken": false,
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": 60,
+        // As in the pod of a lease: sessions are dialled, and processes of jobs looked at.
+        "hostNetwork": true,
+        "hostPID": true,
+        "dnsPolicy": "ClusterFirstWithHostNet",
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
         "initContainers": [{
             "name": "enroll",

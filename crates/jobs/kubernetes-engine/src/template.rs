@@ -102,6 +102,9 @@ impl PodTemplate {
 
 /// An executor that runs its jobs in the Docker engine of its node. The folder of jobs has the same path inside and
 /// outside, since the engine mounts parts of it into the containers of jobs.
+///
+/// It has the network and the processes of its node. Clients of streaming sessions dial the executor, and it looks at
+/// the process that listens in a job's container. Neither adds to what the engine's socket already gives.
 fn built_in() -> Value {
     json!({
         "metadata": {"labels": {"app.kubernetes.io/name": "muster-executor"}},
@@ -109,6 +112,9 @@ fn built_in() -> Value {
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "terminationGracePeriodSeconds": 30,
+            "hostNetwork": true,
+            "hostPID": true,
+            "dnsPolicy": "ClusterFirstWithHostNet",
             "containers": [{
                 "name": CONTAINER,
                 "command": ["muster", "executor"],

@@ -91,7 +91,7 @@ impl Gateway {
     /// # Errors
     /// The address cannot be bound, a model's tokenizer cannot be used, or the store fails.
     pub async fn open(bind: SocketAddr, settings: Settings, deps: GatewayDeps) -> Result<Self, GatewayError> {
-        let listener = listen::bind(bind).await?;
+        let listener = listen::bind(bind)?;
         let address = listener.local_addr().map_err(GatewayError::Address)?;
         let store = GatewayStore::new(deps.pool);
         let lost = store.drop_unreadable_words().await?;

@@ -39,7 +39,7 @@ async fn start(waits: bool) -> TestServer {
 }
 
 async fn start_with(waits: bool, limits: ServerLimits, proxies: &[&str]) -> TestServer {
-    let listener = listen::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let listener = listen::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = listener.local_addr().unwrap();
     let (arrived, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let signals = (Arc::clone(&arrived), Arc::clone(&release));
@@ -165,7 +165,7 @@ async fn a_body_that_makes_no_progress_is_given_up_and_the_connection_ends() {
 
 #[tokio::test]
 async fn a_client_that_reads_nothing_does_not_hold_its_connection() {
-    let listener = listen::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let listener = listen::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = listener.local_addr().unwrap();
     let gone = Arc::new(Notify::new());
     let held = Arc::clone(&gone);

@@ -71,7 +71,7 @@ pub async fn serve_metrics(
     tasks: &Tasks,
     clock: SharedClock,
 ) -> Result<SocketAddr, MetricsError> {
-    let listener = listen::bind(address).await?;
+    let listener = listen::bind(address)?;
     let bound = listener
         .local_addr()
         .map_err(|source| BindError { address, source })?;
