@@ -26,6 +26,11 @@ struct Fleet {
 
 impl Fleet {
     fn start(nodes: usize, startup_s: u32) -> Self {
+        Self::start_of_class(nodes, startup_s, "always_on.test")
+    }
+
+    /// Starts one whose pool has executors of this class.
+    fn start_of_class(nodes: usize, startup_s: u32, class: &str) -> Self {
         muster_process::tls::install_provider();
         let runtime = Runtime::new().unwrap();
         let cluster = runtime.block_on(SlurmCluster::start(nodes)).unwrap();
@@ -43,6 +48,7 @@ impl Fleet {
             engine = "slurm"
         };
         let mut pool = pool;
+        pool.insert("class".to_owned(), class.into());
         pool.insert("dial".to_owned(), format!("ws://{bound}").into());
         pool.insert("command".to_owned(), executor["command"].clone());
         let mut slurm = toml::Table::new();
@@ -291,4 +297,31 @@ fn an_executor_that_waits_for_a_node_says_so_and_a_drained_node_gets_none() {
     .unwrap();
     drain("node0", &undrain);
     fleet.wait_for_executors(4);
+}
+
+/// Slurm promises GPUs here that are block devices. Executors of a class with GPUs look for theirs, and find none.
+#[test]
+fn a_node_without_the_gpu_that_it_promised_runs_nothing_and_its_owner_is_named() {
+    const CLASS: &str = "always_on.llm.a6000";
+    let fleet = Fleet::start_of_class(1, 30, CLASS);
+    fleet.wait_for_executors(2);
+    wait_for("the class at the validator", PATIENCE, || {
+        let miners = fleet.subnet.validator_page("/v0/miners")?;
+        Ok(miners.to_string().contains(CLASS).then_some(()))
+    })
+    .unwrap();
+    let image = fleet.subnet.demo_image();
+    let run = ["job", "run", "--json", "--class", CLASS, image, "--", "words"];
+    let ran = fleet.subnet.muster(&run).unwrap();
+    assert_ne!(ran.code, Some(0), "{ran:?}");
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(
+        said.contains("this machine shows none"),
+        "{ran:?}\n{}",
+        fleet.logs()
+    );
+    let log = fleet.subnet.log("validator");
+    let over = log.lines().find(|line| line.contains("job over")).unwrap();
+    assert!(over.ends_with("fault=executor attempts=1"), "{over}");
+    fleet.wait_for_empty_queue();
 }

@@ -163,6 +163,8 @@ fn start_api(programs: &Path, folder: &Path, etcd: u16, port: u16) -> anyhow::Re
         ("service-account-signing-key-file", file("accounts.key")),
         ("allow-privileged", "true".to_owned()),
         ("cert-dir", file("generated")),
+        // No name service knows the nodes, whose kubelets have the logs of pods.
+        ("kubelet-preferred-address-types", "InternalIP".to_owned()),
     ] {
         command.push(format!("--{option}={value}"));
     }

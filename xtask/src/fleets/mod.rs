@@ -65,14 +65,10 @@ impl Part {
                 &["package(muster-kubernetes-engine) & test(/^recorded::control_plane::real::/)"]
             }
             Self::Nodes => &["package(muster-kubernetes-engine) & test(/^recorded::nodes::real::/)"],
-            Self::Subnet => &[
-                "binary(kubernetes) & test(pods_run_a_job_a_grading_batch_and_a_session)",
-                "binary(kubernetes) & test(a_daemon_set_enrolls_an_executor_on_each_node_and_they_run_jobs)",
-                "binary(kubernetes) & test(a_job_outlives_a_cable_that_is_cut_for_a_minute)",
-            ],
+            Self::Subnet => &["binary(kubernetes) & test(/^on_three_nodes::/)"],
             Self::LostNodes => &[
                 "package(muster-kubernetes-engine) & test(/^recorded::lost_node::real::/)",
-                "binary(kubernetes) & test(a_job_whose_node_is_lost_goes_on_to_another_one)",
+                "binary(kubernetes) & test(/^lost_node::/)",
             ],
         }
     }

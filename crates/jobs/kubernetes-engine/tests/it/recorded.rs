@@ -46,15 +46,7 @@ scenarios! {
     ends_have_their_reasons,
 }
 
-/// The loss of a node is played against real nodes only.
-mod lost_node {
-    mod real {
-        use crate::{nodes, target::Target};
-
-        #[tokio::test]
-        #[ignore = "needs a Kubernetes cluster with nodes; `cargo xtask fleets` starts one and runs this"]
-        async fn a_lost_node_takes_its_places() {
-            nodes::a_lost_node_takes_its_places(Target::real("a_lost_node_takes_its_places").await).await;
-        }
-    }
+scenarios! {
+    lost_node of nodes:
+    a_lost_node_takes_its_places,
 }
