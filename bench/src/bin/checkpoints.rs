@@ -101,7 +101,7 @@ fn main() -> anyhow::Result<()> {
         rows,
         notes: vec![
             "all of them into a folder of the same disk, which is flushed at the end of each; ours over HTTP to the file \
-             store of a facilitator in the same process, with a second copy on the way that the program cannot change"
+             store of a facilitator in the same process, which checks each block's digest"
                 .to_owned(),
             "ours counts from the line that names the checkpoint to the message to the miner, with up to a second until \
              the executor looks"
