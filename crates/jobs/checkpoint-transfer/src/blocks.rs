@@ -27,6 +27,9 @@ const ASKED_TOGETHER: usize = 4;
 /// Questions to the store that wait for their answer at one time.
 const ASKED_AT_ONCE: usize = 2;
 
+/// Blocks that are hashed at one time.
+const HASHED_AT_ONCE: usize = 2;
+
 /// Blocks in memory at one time: read, and neither sent nor found in the store. 64 MiB.
 const HELD_AT_ONCE: usize = 8;
 
@@ -56,12 +59,17 @@ pub struct SentBlocks {
     pub sent: u64,
 }
 
-/// A block that was read and is not in the store yet.
-struct HeldBlock {
-    digest: Digest,
+/// A block that was read.
+struct ReadBlock {
     content: Bytes,
     /// Goes back with the content, so that the reader may read on.
     _place: OwnedSemaphorePermit,
+}
+
+/// A block that was read and hashed, and is not in the store yet.
+struct HeldBlock {
+    digest: Digest,
+    read: ReadBlock,
 }
 
 /// Reads the files of `tree` out of `source`, and sends the blocks that the store lacks.
@@ -73,17 +81,17 @@ pub async fn send_blocks(
     tree: Arc<FileTree>,
     store: &BlockClient,
 ) -> Result<SentBlocks, SendError> {
-    let (sender, read) = unbounded_channel();
+    let (sender, held) = unbounded_channel();
     let mut reader = BlockReader {
         places: Arc::new(Semaphore::new(HELD_AT_ONCE)),
         runtime: Handle::current(),
-        read: sender,
+        held: sender,
         seen: HashSet::new(),
     };
     let reading = spawn_blocking(move || reader.read_all(&source, &tree));
-    let sent = stream::unfold(read, |mut read| async move {
-        let block: HeldBlock = read.recv().await?;
-        Some((block, read))
+    let sent = stream::unfold(held, |mut held| async move {
+        let block: HeldBlock = held.recv().await?;
+        Some((block, held))
     })
     .ready_chunks(ASKED_TOGETHER)
     .map(|blocks| keep_missing(store, blocks))
@@ -108,15 +116,16 @@ async fn keep_missing(store: &BlockClient, blocks: Vec<HeldBlock>) -> Result<Vec
 
 /// Sends one block, and returns its length.
 async fn send_block(store: &BlockClient, block: HeldBlock) -> Result<u64, SendError> {
-    store.put(block.digest, block.content.clone()).await?;
-    Ok(u64::try_from(block.content.len()).unwrap_or(u64::MAX))
+    let content = &block.read.content;
+    store.put(block.digest, content.clone()).await?;
+    Ok(u64::try_from(content.len()).unwrap_or(u64::MAX))
 }
 
 /// Reads a checkpoint on a thread of its own, no faster than its blocks are sent.
 struct BlockReader {
     places: Arc<Semaphore>,
     runtime: Handle,
-    read: UnboundedSender<HeldBlock>,
+    held: UnboundedSender<HeldBlock>,
     /// The blocks that were handed over; one that comes again, for example of zeros, is not.
     seen: HashSet<Digest>,
 }
@@ -146,32 +155,63 @@ impl BlockReader {
     fn read_file(&mut self, mut file: File, size: u64) -> Result<FileBlocks, SendError> {
         let mut found = FileBlocks::default();
         loop {
-            let wanted = BLOCK_BYTES.min(size.saturating_sub(found.size));
-            if wanted == 0 {
+            let read = self.read_blocks(&mut file, size.saturating_sub(found.size))?;
+            if read.is_empty() {
                 return Ok(found);
             }
+            let digests = digest_each(&read)?;
+            for (block, digest) in read.into_iter().zip(digests) {
+                let bytes = u64::try_from(block.content.len()).unwrap_or(u64::MAX);
+                found.size = found.size.saturating_add(bytes);
+                found.blocks.push(digest);
+                if self.seen.insert(digest) {
+                    let block = HeldBlock { digest, read: block };
+                    // Nobody receives any more once sending has failed.
+                    self.held.send(block).map_err(|_| SendError::Interrupted)?;
+                }
+            }
+        }
+    }
+
+    /// Reads the next blocks of a file that has `left` more bytes, as many as are hashed at one time.
+    fn read_blocks(&self, file: &mut File, left: u64) -> Result<Vec<ReadBlock>, SendError> {
+        let mut read = Vec::new();
+        let mut left = left;
+        while left > 0 && read.len() < HASHED_AT_ONCE {
+            let wanted = BLOCK_BYTES.min(left);
+            left -= wanted;
             let place = Arc::clone(&self.places).acquire_owned();
             let place = self.runtime.block_on(place);
             let place = place.map_err(|_| SendError::Interrupted)?;
             let mut content = Vec::with_capacity(usize::try_from(wanted).unwrap_or_default());
             file.by_ref().take(wanted).read_to_end(&mut content)?;
             if content.is_empty() {
-                return Ok(found);
+                // It is shorter than it was.
+                break;
             }
-            found.size = found
-                .size
-                .saturating_add(u64::try_from(content.len()).unwrap_or(u64::MAX));
-            let digest = Digest::of(&content);
-            found.blocks.push(digest);
-            if self.seen.insert(digest) {
-                let block = HeldBlock {
-                    digest,
-                    content: content.into(),
-                    _place: place,
-                };
-                // Nobody receives any more once sending has failed.
-                self.read.send(block).map_err(|_| SendError::Interrupted)?;
-            }
+            read.push(ReadBlock {
+                content: content.into(),
+                _place: place,
+            });
         }
+        Ok(read)
     }
+}
+
+/// The digests of some blocks, each computed by a thread of its own: where the processor has no instructions for
+/// SHA-256, one thread hashes less than a disk reads.
+fn digest_each(blocks: &[ReadBlock]) -> Result<Vec<Digest>, SendError> {
+    let Some((last, others)) = blocks.split_last() else {
+        return Ok(Vec::new());
+    };
+    std::thread::scope(|scope| {
+        let hashing: Vec<_> = others
+            .iter()
+            .map(|block| scope.spawn(|| Digest::of(&block.content)))
+            .collect();
+        let last = Digest::of(&last.content);
+        let hashed = hashing.into_iter().map(std::thread::ScopedJoinHandle::join);
+        let digests = hashed.chain(std::iter::once(Ok(last))).collect::<Result<_, _>>();
+        digests.map_err(|_| SendError::Interrupted)
+    })
 }
