@@ -5,11 +5,6 @@
 //! `muster/executor:1`.
 
 #![cfg(test)]
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail as tests do"
-)]
 
 mod cluster;
 mod fleet;

@@ -1,8 +1,9 @@
 //! Tests that leave all three nodes as they found them.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use muster_process::{Clock as _, SystemClock};
 use muster_tests::{free_address, muster, run, wait_for};
 use serde_json::{Value, json};
 
@@ -132,7 +133,8 @@ fn a_job_outlives_a_cable_that_is_cut_for_a_minute() {
     fleet.wait_for_places(3);
     let (id, node) = fleet.begin_counting(TICKS);
     set_cable(&node, "down");
-    let began = Instant::now();
+    let clock = SystemClock::default();
+    let began = clock.now();
     wait_for(
         "a minute in which the cluster calls the node lost",
         PATIENCE,
@@ -145,7 +147,7 @@ fn a_job_outlives_a_cable_that_is_cut_for_a_minute() {
             );
             let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
             let is_lost = kubectl(&["get", "node", &node, "-o", ready]) == "Unknown";
-            Ok((is_lost && began.elapsed() >= Duration::from_mins(1)).then_some(()))
+            Ok((is_lost && clock.now().since(began) >= Duration::from_mins(1)).then_some(()))
         },
     )
     .unwrap();
