@@ -24,7 +24,7 @@ pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run `cargo xtask fleets`"))
 }
 
-/// What a command printed; it must have succeeded.
+/// The output of a command, which must have succeeded.
 pub(crate) fn succeeded(output: &Output) -> String {
     assert_eq!(output.code, Some(0), "{output:?}");
     output.stdout.trim().to_owned()

@@ -329,7 +329,7 @@ impl Fleet {
         );
     }
 
-    /// What an administrator and the roles saw, for the message of a failed test.
+    /// The pods, the events and the logs of the roles, for the message of a failed test.
     pub(crate) fn logs(&self) -> String {
         let pods = kubectl(&["get", "pods", "-o", "wide"]);
         let events = kubectl(&["get", "events"]);

@@ -21,8 +21,8 @@ pub(super) const NETWORK: &str = "10.231.0.0/24";
 const SWITCH: &str = "muster-switch";
 /// This machine's end of its cable.
 const OUR_CABLE: &str = "mfleet0";
-/// Folders that each host has of its own, and their names in the host's folder. The first has the engine's socket, where
-/// programs look for it, and the second has what executors keep.
+/// Folders that each host has of its own, and their names in the host's folder. The first has the engine's socket,
+/// where programs look for it, and the second has what executors keep.
 const OWN_FOLDERS: [(&str, &str); 2] = [("/run", "run"), ("/var/lib/muster", "muster")];
 /// The engines start one after the other on two cores.
 const READY: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ pub(super) struct Host {
     pub(super) name: String,
     pub(super) number: usize,
     pub(super) engine: Background,
-    /// What it has instead of the machine's folders; see [`OWN_FOLDERS`].
+    /// Its folders instead of the machine's; see [`OWN_FOLDERS`].
     folder: PathBuf,
 }
 

@@ -37,8 +37,8 @@ pub(super) struct Kubelets {
 }
 
 impl Kubelets {
-    /// Starts a kubelet on each host, and waits until all are ready and have GPUs. `executor` is the root of the image of
-    /// a real executor.
+    /// Starts a kubelet on each host, and waits until all are ready and have GPUs. `executor` is the root of the image
+    /// of a real executor.
     pub(super) fn start(
         programs: &Path,
         folder: &Path,

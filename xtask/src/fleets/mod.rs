@@ -1,5 +1,5 @@
-//! `cargo xtask fleets`: a real Kubernetes on this machine, the tests of the engine that starts executors there, and those
-//! of a whole subnet whose executors are pods.
+//! `cargo xtask fleets`: a real Kubernetes on this machine, the tests of the engine that starts executors there, and
+//! those of a whole subnet whose executors are pods.
 //!
 //! The control plane and the kubelet are built once from the distribution's source package. The nodes are hosts in
 //! network namespaces, each with a Docker engine; a machine that cannot have them runs the tests of the control plane.
@@ -58,7 +58,7 @@ impl Part {
         }
     }
 
-    /// Which tests it has, as nextest's filters; each runs by itself.
+    /// The filters of its tests, in the language of nextest. Each runs by itself.
     const fn filters(self) -> &'static [&'static str] {
         match self {
             Self::ControlPlane => {
@@ -183,8 +183,8 @@ fn missing(programs: &[&str]) -> Option<String> {
     ))
 }
 
-/// Builds the tests, and the program that they start. A build of fewer packages would choose other features of what they
-/// share, and compile it once more.
+/// Builds the tests, and the program that they start. A build of fewer packages would choose other features of what
+/// they share, and compile it once more.
 fn build_tests(workspace: &Workspace) -> anyhow::Result<()> {
     let mut build = workspace.cargo();
     build.args(["nextest", "run", "--workspace", "--no-run"]);
