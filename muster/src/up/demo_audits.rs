@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow};
 use futures_util::future::try_join_all;
 use muster_chain::{ChainClient, Metagraph, Netuid, Uid};
 use muster_client::{Client, Credential};
-use muster_operator_tools::fetch_bundle;
+use muster_operator_tools::{fetch_bundle, wait_for_offers};
 use muster_process::clock::SharedClock;
 use muster_protocol::{Digest, ErrorCode, JobStatus, MinerKey};
 use muster_score_tools::replay_bundle;
@@ -93,13 +93,16 @@ pub(super) async fn run(
     )
     .await
     .map_err(client_failure)?;
+    // If they do not come, the batch says who is missing.
+    let until = clock.now().plus(JOB_PATIENCE);
+    let offers = wait_for_offers(subnet.validator_status, setup.all_executors(), until, &clock).await;
+    offers.map_err(|error| anyhow!("{error}"))?;
     batch(&mut diary, setup, false).await?;
     jobs(&mut diary, setup, &client).await?;
     let miners: Vec<MinerKey> = subnet.miners().into_iter().map(|(miner, _)| miner).collect();
-    let [honest, cheat] = miners.as_slice() else {
+    let &[honest, cheat] = miners.as_slice() else {
         return Err(anyhow!("the demonstration has two miners").into());
     };
-    let (honest, cheat) = (*honest, *cheat);
     let chain = Weights::connect(setup, &clock).await?;
     let before = chain
         .wait_until("both miners have a weight", |weights| {
@@ -243,11 +246,8 @@ async fn verdicts(
             break [honest.0, cheat.0];
         }
         if clock.now() >= deadline {
-            let error = anyhow!(
-                "within {} s the audits came to {last:?}",
-                AUDIT_PATIENCE.as_secs()
-            );
-            return Err(error.into());
+            let waited = AUDIT_PATIENCE.as_secs();
+            return Err(anyhow!("within {waited} s the audits came to {last:?}").into());
         }
         clock.sleep(LOOK).await;
         let asked = reqwest::get(format!("http://{at}/v0/audits/runs")).await?;

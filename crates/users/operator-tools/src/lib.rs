@@ -1,6 +1,6 @@
 //! The commands of a validator's operator: `muster validator collateral`, `muster validator slash`, `muster validator
 //! adopt`, `muster validator check-trusted-miner`, `muster audit run`, `muster audit self-test`, and the text of
-//! `muster route explain`.
+//! `muster route explain`; and the wait for miners' offers.
 //!
 //! Each asks the running validator at the address of its status page. The validator's operator token admits a slash,
 //! an adoption, a check, an audit and a self-test.
@@ -12,6 +12,7 @@ mod calls;
 mod check;
 mod cross_checks;
 mod listing;
+mod offers;
 mod route_text;
 mod self_tests;
 mod slash;
@@ -26,6 +27,7 @@ pub use calls::OperatorToolError;
 pub use check::{CheckArguments, check_trusted_miner};
 pub use cross_checks::list_cross_checks;
 pub use listing::list_collateral;
+pub use offers::wait_for_offers;
 pub use route_text::describe_routes;
 pub use self_tests::{SelfTestArguments, self_test};
 pub use slash::{SlashArguments, slash_miner};

@@ -1,0 +1,45 @@
+//! The wait for miners' offers, which a validator hears once its miners are connected.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use muster_process::SharedClock;
+use muster_protocol::Timestamp;
+use muster_protocol::wire::machines::MinerNotice;
+use serde::Deserialize;
+
+use crate::calls::{OperatorToolError, call};
+
+/// The pause between two questions.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Deserialize)]
+struct ListedMiners {
+    miners: Vec<MinerNotice>,
+}
+
+/// Waits until the miners of the validator at this address offer so many executors together, or until the time is over.
+/// Returns whether they do.
+///
+/// # Errors
+/// The validator does not answer, or is of another version.
+pub async fn wait_for_offers(
+    at: SocketAddr,
+    wanted: u32,
+    until: Timestamp,
+    clock: &SharedClock,
+) -> Result<bool, OperatorToolError> {
+    loop {
+        let listed = call(at, "/v0/miners", None).await?;
+        let listed: ListedMiners =
+            serde_json::from_value(listed).map_err(|_| OperatorToolError::OtherVersion(at))?;
+        let offers = listed.miners.iter().flat_map(|miner| &miner.claims.offers);
+        if offers.map(|offer| offer.executors).sum::<u32>() >= wanted {
+            return Ok(true);
+        }
+        if clock.now() >= until {
+            return Ok(false);
+        }
+        clock.sleep(PAUSE).await;
+    }
+}
