@@ -19,6 +19,7 @@ const CUT_NODE: &str = "MUSTER_TEST_CUT_NODE";
 
 /// The namespace of all pods.
 const NAMESPACE: &str = "muster";
+
 /// A variable that `cargo xtask fleets` set.
 pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run `cargo xtask fleets`"))

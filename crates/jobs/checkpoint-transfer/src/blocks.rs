@@ -178,6 +178,10 @@ impl BlockReader {
         let mut read = Vec::new();
         let mut left = left;
         while left > 0 && read.len() < HASHED_AT_ONCE {
+            // Blocks that were seen are not handed over, so a file of holes would be read to its end for nobody.
+            if self.held.is_closed() {
+                return Err(SendError::Interrupted);
+            }
             let wanted = BLOCK_BYTES.min(left);
             left -= wanted;
             let place = Arc::clone(&self.places).acquire_owned();
