@@ -23,10 +23,29 @@ use serde_json::{Value, json};
 /// Raised for a thousand connections.
 const OPEN_FILES: u32 = 8_192;
 /// Set in a process whose limit of open files was raised.
-pub const RAISED: &str = "MUSTER_BENCH_DOOR_RAISED";
+const RAISED: &str = "MUSTER_BENCH_DOOR_RAISED";
+
+/// The `main` of a bench of the facilitator: the facilitator itself in a child process, and the measurement in a
+/// process that may open many files.
+///
+/// # Errors
+/// That of the measurement or of the facilitator, or the arguments are none of a bench.
+pub fn run<F: Future<Output = anyhow::Result<()>>>(measure: impl FnOnce() -> F) -> anyhow::Result<()> {
+    muster_process::tls::install_provider();
+    let mut arguments = std::env::args().skip(1);
+    match (arguments.next().as_deref(), arguments.next()) {
+        (Some("serve"), Some(config)) => serve(Path::new(&config)),
+        (None, _) if std::env::var_os(RAISED).is_none() => Err(raise().into()),
+        (None, _) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(measure())
+        }
+        (Some(other), _) => bail!("unknown word {other:?}"),
+    }
+}
 
 /// Starts itself again with a higher limit of open files. Comes back only if that fails.
-pub fn raise() -> std::io::Error {
+fn raise() -> std::io::Error {
     let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("bench"));
     Command::new("sh")
         .arg("-c")
@@ -37,10 +56,7 @@ pub fn raise() -> std::io::Error {
 }
 
 /// The facilitator itself, in its own process.
-///
-/// # Errors
-/// The configuration is invalid, or the facilitator fails.
-pub fn serve(config: &Path) -> anyhow::Result<()> {
+fn serve(config: &Path) -> anyhow::Result<()> {
     let config: Config = muster_process::config::parse(&std::fs::read_to_string(config)?, "bench")?;
     let clock: SharedClock = Arc::new(SystemClock::new());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

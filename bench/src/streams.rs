@@ -42,6 +42,21 @@ pub struct StreamParameters {
     pub pause_us: u32,
 }
 
+impl StreamParameters {
+    /// So many events, with so many microseconds before each.
+    pub const fn new(events: u32, pause_us: u32) -> Self {
+        Self { events, pause_us }
+    }
+}
+
+/// One stream after another: an event, and a little later another one, so that the first byte does not wait for what
+/// follows the last.
+pub const SHORT: StreamParameters = StreamParameters::new(2, 2_000);
+/// As an engine speaks, for [`CALM_STREAMS`] at once.
+pub const CALM: StreamParameters = StreamParameters::new(100, 10_000);
+/// So few streams that each is heard on time.
+pub const CALM_STREAMS: usize = 16;
+
 /// The observations of one stream.
 #[derive(Clone, Debug, Default)]
 pub struct StreamObservation {
@@ -285,10 +300,7 @@ mod tests {
         tasks.spawn("client", async move {
             let _ = connection.await;
         });
-        let parameters = StreamParameters {
-            events: 5,
-            pause_us: 0,
-        };
+        let parameters = StreamParameters::new(5, 0);
         let sent = now_us();
         let response = sender
             .send_request(request("/v1/chat/completions", "bench", parameters).unwrap())

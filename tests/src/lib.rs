@@ -11,6 +11,7 @@ mod process;
 mod registry;
 mod relay;
 mod subnet;
+mod subnet_jobs;
 mod user;
 
 pub use cluster::Cluster;

@@ -159,11 +159,20 @@ impl RunningSubnet {
     /// It does not answer.
     pub fn validator_page(&self, path: &str) -> Result<Value> {
         let url = format!("http://{}{path}", self.field("validator_status")?);
+        Self::get(&url, None)
+    }
+
+    /// The JSON of a page, asked for with this bearer token.
+    pub(crate) fn get(url: &str, token: Option<&str>) -> Result<Value> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         muster_process::tls::install_provider();
-        runtime.block_on(async { Ok(reqwest::get(url).await?.json().await?) })
+        let mut request = reqwest::Client::new().get(url);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        runtime.block_on(async { Ok(request.send().await?.json().await?) })
     }
 
     /// The process id of a role.

@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::indexing_slicing,
     reason = "helpers of tests fail as tests do"
 )]
@@ -11,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use muster_slurm_testbed::{PARTITION, SlurmCluster};
-use muster_tests::{BUSYBOX, Output, RunningSubnet, muster, run, shell_image, wait_for};
+use muster_tests::{RunningSubnet, muster, run, shell_image, wait_for};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -92,18 +93,9 @@ impl Fleet {
         .unwrap();
     }
 
-    /// The pool as the miner's operator sees it.
+    /// The pool as the miner's operator sees it; nothing while the miner starts.
     fn pool(&self) -> Value {
-        let config: toml::Table = std::fs::read_to_string(self.config()).unwrap().parse().unwrap();
-        let operator = config["operator"].as_table().unwrap();
-        let token = std::fs::read_to_string(operator["token"].as_str().unwrap()).unwrap();
-        let url = format!("http://{}/v0/state", operator["bind"].as_str().unwrap());
-        let state = async {
-            let asked = reqwest::Client::new().get(url).bearer_auth(token.trim()).send();
-            asked.await?.json::<Value>().await
-        };
-        // While the miner starts, nobody answers.
-        let state = self.runtime.block_on(state).unwrap_or_default();
+        let state = self.subnet.miner_state("miner").unwrap_or_default();
         state["pools"][1].clone()
     }
 
@@ -116,42 +108,18 @@ impl Fleet {
         .unwrap();
     }
 
-    fn run_words(&self) -> Output {
-        let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../LICENSE-MIT");
-        let input = format!("licence.txt={text}");
-        let image = self.subnet.demo_image();
-        self.subnet
-            .muster(&["job", "run", "--json", image, "--input", &input, "--", "words"])
-            .unwrap()
-    }
-
     /// Starts a job that prints a line a second; returns once it runs.
     fn begin_counting(&self, seconds: u64) -> String {
         let shell = self.runtime.block_on(shell_image("")).unwrap();
-        let script =
-            format!("i=0; while [ $i -lt {seconds} ]; do i=$((i+1)); echo tick $i; {BUSYBOX} sleep 1; done");
-        let started = self
-            .subnet
-            .muster(&["job", "run", "--detach", "--json", shell, "--", "-c", &script])
-            .unwrap();
-        assert_eq!(started.code, Some(0), "{started:?}\n{}", self.logs());
-        let id = view(&started)["uuid"].as_str().unwrap().to_owned();
-        self.subnet
-            .wait_for_status(&id, "volumes_ready", PATIENCE)
-            .unwrap();
-        id
+        let begun = self.subnet.begin_counting(shell, seconds, PATIENCE);
+        begun.unwrap_or_else(|error| panic!("{error:#}\n{}", self.logs()))
     }
 
+    /// Waits for the end of such a job, whose one attempt printed each line once.
     fn end_counting(&self, id: &str, seconds: u64) {
-        let ended = self.subnet.wait_for_status(id, "completed", PATIENCE);
-        let ended = ended
-            .map_err(|error| format!("{error}\n{}", self.logs()))
-            .unwrap();
-        let ticks: Vec<_> = (1..=seconds).map(|tick| format!("tick {tick}")).collect();
-        assert_eq!(
-            ended["stdout"].as_str().unwrap().lines().collect::<Vec<_>>(),
-            ticks
-        );
+        let ended = self.subnet.end_counting(id, seconds, PATIENCE);
+        let made = ended.unwrap_or_else(|error| panic!("{error:#}\n{}", self.logs()));
+        assert_eq!(made, 1, "{}", self.logs());
     }
 
     fn config(&self) -> PathBuf {
@@ -163,17 +131,12 @@ impl Fleet {
     }
 }
 
-fn view(output: &Output) -> Value {
-    let last = output.stdout.lines().last().unwrap();
-    serde_json::from_str(last).unwrap_or_else(|_| serde_json::from_str(&output.stdout).unwrap())
-}
-
 #[test]
 fn a_miner_lends_the_nodes_of_a_slurm_cluster_and_its_death_costs_no_job() {
     let fleet = Fleet::start(2, 30);
     // Nine are allowed, and two nodes with two GPUs hold four.
     fleet.wait_for_executors(4);
-    let ran = fleet.run_words();
+    let ran = fleet.subnet.run_words().unwrap();
     assert_eq!(ran.code, Some(0), "{ran:?}\n{}", fleet.logs());
     fleet.wait_for_empty_queue();
 
@@ -228,12 +191,7 @@ fn a_job_outlives_the_death_of_the_engines_daemons_and_runs_once() {
     cluster.start_node(0).unwrap();
     drop(context);
     fleet.wait_for_executors(2);
-    // One attempt printed each line once.
     fleet.end_counting(&id, TICKS);
-    let state = fleet.subnet.validator_state().unwrap();
-    let mut jobs = state["jobs"].as_array().unwrap().iter();
-    let job = jobs.find(|job| job["job"] == id.as_str()).unwrap();
-    assert_eq!(job["attempts"].as_array().map(Vec::len), Some(1), "{job:#}");
     fleet.wait_for_empty_queue();
 }
 

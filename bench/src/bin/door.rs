@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{bail, ensure};
-use muster_bench::door_server::{DoorServer, RAISED, Server, clocked, job_body, raise, serve, soon};
+use muster_bench::door_server::{self, DoorServer, Server, clocked, job_body, soon};
 use muster_bench::{Direction, Report, Row, Turns, median};
 use muster_identity::Keypair;
-use muster_process::{SystemClock, tls};
+use muster_process::SystemClock;
 use muster_protocol::ValidatorKey;
 use muster_protocol::rest::JobPage;
 use serde_json::Value;
@@ -27,17 +27,7 @@ const PAGE: u64 = 256;
 const WATCHERS: usize = 1_000;
 
 fn main() -> anyhow::Result<()> {
-    tls::install_provider();
-    let mut arguments = std::env::args().skip(1);
-    match (arguments.next().as_deref(), arguments.next()) {
-        (Some("serve"), Some(config)) => serve(Path::new(&config)),
-        (None, _) if std::env::var_os(RAISED).is_none() => Err(raise().into()),
-        (None, _) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(measure())
-        }
-        (Some(other), _) => bail!("unknown word {other:?}"),
-    }
+    door_server::run(measure)
 }
 
 async fn measure() -> anyhow::Result<()> {

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail, ensure};
 use muster_account_api::WebLink;
-use muster_bench::door_server::{DoorServer, RAISED, clocked, raise, serve};
+use muster_bench::door_server::{self, DoorServer, clocked};
 use muster_bench::{Direction, Report, Row, Turns};
-use muster_process::{Clock as _, SystemClock, tls};
+use muster_process::{Clock as _, SystemClock};
 use reqwest::header::{COOKIE, HeaderMap, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method};
@@ -23,17 +23,7 @@ const WATCHERS: u64 = 1_000;
 const PAGE: u64 = 25;
 
 fn main() -> anyhow::Result<()> {
-    tls::install_provider();
-    let mut arguments = std::env::args().skip(1);
-    match (arguments.next().as_deref(), arguments.next()) {
-        (Some("serve"), Some(config)) => serve(Path::new(&config)),
-        (None, _) if std::env::var_os(RAISED).is_none() => Err(raise().into()),
-        (None, _) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(measure())
-        }
-        (Some(other), _) => bail!("unknown word {other:?}"),
-    }
+    door_server::run(measure)
 }
 
 async fn measure() -> anyhow::Result<()> {

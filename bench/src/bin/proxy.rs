@@ -20,7 +20,8 @@ use muster_bench::process::{
     CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, say, soon, write_identity,
 };
 use muster_bench::streams::{
-    StreamObservation, StreamParameters, hear, now_us, quantile, request, serve_engine,
+    CALM, CALM_STREAMS, SHORT, StreamObservation, StreamParameters, hear, now_us, quantile, request,
+    serve_engine,
 };
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_identity::Keypair;
@@ -37,39 +38,15 @@ use uuid::Uuid;
 const PATH: &str = "/v1/chat/completions";
 
 /// As fast as it goes, many at once.
-const FAST: StreamParameters = StreamParameters {
-    events: 2_000,
-    pause_us: 0,
-};
+const FAST: StreamParameters = StreamParameters::new(2_000, 0);
 const FAST_STREAMS: usize = 64;
 /// Each event by itself, as many at once.
-const PACED: StreamParameters = StreamParameters {
-    events: 300,
-    pause_us: 5_000,
-};
-/// As an engine speaks, a few at once.
-const CALM: StreamParameters = StreamParameters {
-    events: 100,
-    pause_us: 10_000,
-};
-const CALM_STREAMS: usize = 16;
-/// One after another: an event, and a little later another one, so that the first byte does not wait for what follows
-/// the last.
-const SHORT: StreamParameters = StreamParameters {
-    events: 2,
-    pause_us: 2_000,
-};
+const PACED: StreamParameters = StreamParameters::new(300, 5_000);
 const SHORT_STREAMS: usize = 200;
 /// One event, then nothing for a while.
-const WAITING: StreamParameters = StreamParameters {
-    events: 2,
-    pause_us: 60_000_000,
-};
+const WAITING: StreamParameters = StreamParameters::new(2, 60_000_000);
 /// Many at once.
-const CROWD: StreamParameters = StreamParameters {
-    events: 20,
-    pause_us: 200_000,
-};
+const CROWD: StreamParameters = StreamParameters::new(20, 200_000);
 
 fn main() -> Result<()> {
     tls::install_provider();

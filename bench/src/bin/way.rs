@@ -21,7 +21,8 @@ use muster_bench::process::{
     CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, say, soon, write_identity,
 };
 use muster_bench::streams::{
-    StreamObservation, StreamParameters, hear, now_us, quantile, request, serve_engine,
+    CALM, CALM_STREAMS, SHORT, StreamObservation, StreamParameters, hear, now_us, quantile, request,
+    serve_engine,
 };
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_facilitator::Config;
@@ -51,30 +52,12 @@ use uuid::Uuid;
 /// The facilitator's key, for the gateway.
 const VOUCHES: &str = "facilitator.hotkey";
 const PATH: &str = "/v1/chat/completions";
-/// One after another: an event, and a little later another one, so that the first byte does not wait for what follows
-/// the last.
-const SHORT: StreamParameters = StreamParameters {
-    events: 2,
-    pause_us: 2_000,
-};
 const SHORT_STREAMS: usize = 100;
-/// As an engine speaks, a few at once.
-const CALM: StreamParameters = StreamParameters {
-    events: 100,
-    pause_us: 10_000,
-};
-const CALM_STREAMS: usize = 16;
 /// Each event by itself, many at once.
-const PACED: StreamParameters = StreamParameters {
-    events: 200,
-    pause_us: 10_000,
-};
+const PACED: StreamParameters = StreamParameters::new(200, 10_000);
 const PACED_STREAMS: usize = 64;
 /// As fast as it goes, many at once.
-const FAST: StreamParameters = StreamParameters {
-    events: 500,
-    pause_us: 0,
-};
+const FAST: StreamParameters = StreamParameters::new(500, 0);
 
 fn main() -> Result<()> {
     tls::install_provider();

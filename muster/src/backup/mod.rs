@@ -11,8 +11,6 @@
 //! Folders are copied before the store and, as far as they have changed, after it: a file that the store's copy speaks
 //! of was there before its row, so one of the two passes has it.
 
-mod copy;
-mod manifest;
 mod parts;
 #[cfg(test)]
 mod tests;
@@ -21,16 +19,18 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
+use muster_backup_folder::{Manifest, copy_changed, make_private_folder};
 use muster_process::SharedClock;
 use muster_store::backup::{copy_sqlite, sqlite_file};
 use muster_terminal::print;
 use muster_validator::store::Store as ValidatorStore;
 
-use self::copy::{copy_changed, make_private_folder};
-use self::manifest::{FORMAT, Manifest, STORE};
 use self::parts::{RoleParts, read_parts};
 use crate::cli::{Backup, BackupRole, Restore};
 use crate::failure::Result;
+
+/// The store's place in a backup.
+const STORE: &str = "store.db";
 
 /// `muster backup`.
 pub(crate) async fn backup(args: Backup, clock: SharedClock) -> Result<ExitCode> {
@@ -121,12 +121,6 @@ fn copy_folders(parts: &RoleParts, to: &Path) -> anyhow::Result<()> {
 /// Brings a backup to the places that the configuration names. Nothing is overwritten.
 async fn restore_backup(parts: &RoleParts, from: &Path, clock: &SharedClock) -> anyhow::Result<Manifest> {
     let manifest = Manifest::read(from)?;
-    ensure!(
-        manifest.format == FORMAT,
-        "{} has the format {:?}, which this program does not know",
-        from.display(),
-        manifest.format
-    );
     ensure!(
         manifest.role == parts.role,
         "{} is the backup of a {}, not of a {}",

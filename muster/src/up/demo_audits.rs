@@ -34,8 +34,9 @@ const AUDIT_PATIENCE: Duration = Duration::from_secs(450);
 /// How long the machines may take to be gone after the verdicts: one of them may have begun to score for the next
 /// audit.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(300);
-/// Epochs within which a weight has to change.
-const EPOCHS: u64 = 4;
+/// How long a weight may take to change: an epoch of these short blocks takes five seconds, and on a busy machine the
+/// validator needs more than a few of them.
+const WEIGHTS_PATIENCE: Duration = Duration::from_secs(180);
 
 /// Everything that happened, for machines.
 #[derive(Debug, Serialize)]
@@ -362,21 +363,21 @@ impl Weights {
         Ok(of_miners.collect())
     }
 
-    /// Waits for weights of this kind, a few epochs at most.
+    /// Waits for weights of this kind.
     async fn wait_until(
         &self,
         what: &str,
         is: impl Fn(&BTreeMap<MinerKey, u16>) -> bool,
     ) -> Result<BTreeMap<MinerKey, u16>> {
-        let begun = self.chain.head().await.map_err(unreachable)?.0;
-        let last = begun + EPOCHS * (u64::from(self.metagraph.tempo) + 1);
+        let deadline = self.clock.now().plus(WEIGHTS_PATIENCE);
         loop {
             let weights = self.read().await?;
             if is(&weights) {
                 return Ok(weights);
             }
-            if self.chain.head().await.map_err(unreachable)?.0 > last {
-                let error = anyhow!("after {EPOCHS} epochs not yet: {what}; the weights are {weights:?}");
+            if self.clock.now() >= deadline {
+                let waited = WEIGHTS_PATIENCE.as_secs();
+                let error = anyhow!("within {waited} s not yet: {what}; the weights are {weights:?}");
                 return Err(Failure::new(ErrorCode::WeightsNotSet, error));
             }
             self.clock.sleep(LOOK).await;

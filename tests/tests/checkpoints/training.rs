@@ -186,7 +186,8 @@ fn a_small_language_model_is_trained_through_two_losses_on_one_curve_with_its_ch
     load_image();
     let training = Training {
         script: "/train/plain_torch.py",
-        arguments: &["--steps", "24", "--save-every", "6"],
+        // Slow enough that a checkpoint is kept long before the next one is saved.
+        arguments: &["--steps", "36", "--save-every", "6", "--pause", "2"],
         metrics: vec![],
     };
     let undisturbed = training.undisturbed_output();
@@ -238,7 +239,7 @@ fn a_small_language_model_is_trained_through_two_losses_on_one_curve_with_its_ch
             expected[&step]
         );
     }
-    assert_eq!(points.last().unwrap().step, Some(24));
+    assert_eq!(points.last().unwrap().step, Some(36));
 }
 
 /// The step and the loss in a line such as `step 3 loss 2.1047`.

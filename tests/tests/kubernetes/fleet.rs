@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use muster_tests::{BUSYBOX, Output, RunningSubnet, run, shell_image, wait_for};
+use muster_tests::{RunningSubnet, run, shell_image, wait_for};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -217,25 +217,13 @@ impl Fleet {
         self.subnet.restart(role).unwrap();
     }
 
-    /// A miner as its operator sees it; nothing while it starts.
-    pub(crate) fn miner_state(&self, miner: &str) -> Value {
-        let config = read_toml(&self.file(&format!("{miner}.toml")));
-        let operator = config["operator"].as_table().unwrap();
-        let token = std::fs::read_to_string(operator["token"].as_str().unwrap()).unwrap();
-        let url = format!("http://{}/v0/state", operator["bind"].as_str().unwrap());
-        let state = async {
-            let asked = reqwest::Client::new().get(&url).bearer_auth(token.trim()).send();
-            asked.await?.json::<Value>().await
-        };
-        self.runtime.block_on(state).unwrap_or_default()
-    }
-
     /// Waits until each miner's pool has so many places.
     pub(crate) fn wait_for_places(&self, count: u64) {
         let mut last = Value::Null;
         let seen = wait_for("the pools' places", PATIENCE, || {
             let reached = self.miners.iter().all(|miner| {
-                last = self.miner_state(miner)["pools"][1].take();
+                let state = self.subnet.miner_state(miner).unwrap_or_default();
+                last = state["pools"][1].clone();
                 last["places"]["all"].as_u64() == Some(count)
             });
             Ok(reached.then_some(()))
@@ -264,42 +252,11 @@ impl Fleet {
         .unwrap();
     }
 
-    /// Runs a job with an input and an output file.
-    pub(crate) fn run_words(&self) -> Output {
-        let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../LICENSE-MIT");
-        let input = format!("licence.txt={text}");
-        let image = self.subnet.demo_image();
-        self.subnet
-            .muster(&["job", "run", "--json", image, "--input", &input, "--", "words"])
-            .unwrap()
-    }
-
     /// Starts a job that prints a line a second; returns its id once it runs, and its node.
     pub(crate) fn begin_counting(&self, seconds: u64) -> (String, String) {
         let shell = self.runtime.block_on(shell_image("")).unwrap();
-        let script =
-            format!("i=0; while [ $i -lt {seconds} ]; do i=$((i+1)); echo tick $i; {BUSYBOX} sleep 1; done");
-        let started = self
-            .subnet
-            .muster(&[
-                "job",
-                "run",
-                "--detach",
-                "--json",
-                "--timeout",
-                "5m",
-                shell,
-                "--",
-                "-c",
-                &script,
-            ])
-            .unwrap();
-        assert_eq!(started.code, Some(0), "{started:?}\n{}", self.logs());
-        let started: Value = serde_json::from_str(&started.stdout).unwrap();
-        let id = started["uuid"].as_str().unwrap().to_owned();
-        self.subnet
-            .wait_for_status(&id, "volumes_ready", PATIENCE)
-            .unwrap();
+        let begun = self.subnet.begin_counting(shell, seconds, PATIENCE);
+        let id = begun.unwrap_or_else(|error| panic!("{error:#}\n{}", self.logs()));
         let nodes = "jsonpath={.items[*].spec.nodeName}";
         let node = kubectl(&["get", "pods", "-o", nodes]);
         assert!(
@@ -312,21 +269,9 @@ impl Fleet {
 
     /// Waits for the end of such a job, of which each attempt that counts printed each line once.
     pub(crate) fn end_counting(&self, id: &str, seconds: u64, attempts: usize) {
-        let ended = self.subnet.wait_for_status(id, "completed", PATIENCE);
-        let ended = ended
-            .map_err(|error| format!("{error}\n{}", self.logs()))
-            .unwrap();
-        let ticks: Vec<_> = (1..=seconds).map(|tick| format!("tick {tick}")).collect();
-        let said: Vec<_> = ended["stdout"].as_str().unwrap().lines().collect();
-        assert_eq!(said, ticks);
-        let state = self.subnet.validator_state().unwrap();
-        let mut jobs = state["jobs"].as_array().unwrap().iter();
-        let job = jobs.find(|job| job["job"] == id).unwrap();
-        assert_eq!(
-            job["attempts"].as_array().map(Vec::len),
-            Some(attempts),
-            "{job:#}"
-        );
+        let ended = self.subnet.end_counting(id, seconds, PATIENCE);
+        let made = ended.unwrap_or_else(|error| panic!("{error:#}\n{}", self.logs()));
+        assert_eq!(made, attempts, "{}", self.logs());
     }
 
     /// The pods, the events and the logs of the roles, for the message of a failed test.

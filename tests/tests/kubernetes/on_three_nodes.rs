@@ -17,7 +17,7 @@ fn pods_run_a_job_a_grading_batch_and_a_session() {
     let subnet = &fleet.subnet;
     fleet.wait_for_places(3);
 
-    let ran = fleet.run_words();
+    let ran = subnet.run_words().unwrap();
     assert_eq!(ran.code, Some(0), "{ran:?}\n{}", fleet.logs());
     fleet.wait_until_no_pod_is_left();
 
@@ -88,12 +88,18 @@ fn a_daemon_set_enrolls_an_executor_on_each_node_and_they_run_jobs() {
     let enrolled = wait_for("three persistent executors", PATIENCE, || {
         let listed = miner(&["--executors"]);
         let all = ["mh1", "mh2", "mh3"].iter().all(|node| listed.contains(node));
-        let state = fleet.miner_state("miner");
+        let state = fleet.subnet.miner_state("miner").unwrap_or_default();
         let connected = state["persistent"]["all"].as_u64();
         Ok((all && connected == Some(3)).then_some(()))
     });
     enrolled
-        .map_err(|error| format!("{error}\n{:#}\n{}", fleet.miner_state("miner"), fleet.logs()))
+        .map_err(|error| {
+            format!(
+                "{error}\n{:#}\n{}",
+                fleet.subnet.miner_state("miner").unwrap_or_default(),
+                fleet.logs()
+            )
+        })
         .unwrap();
     let here = tempfile::tempdir().unwrap();
     let config = here.path().join("executor.toml");
@@ -106,7 +112,7 @@ fn a_daemon_set_enrolls_an_executor_on_each_node_and_they_run_jobs() {
     assert_ne!(fourth.code, Some(0), "the token admits three: {fourth:?}");
 
     for _ in 0..3 {
-        let ran = fleet.run_words();
+        let ran = fleet.subnet.run_words().unwrap();
         assert_eq!(ran.code, Some(0), "{ran:?}\n{}", fleet.logs());
     }
     let scheduled = "jsonpath={.items[*].involvedObject.name}";

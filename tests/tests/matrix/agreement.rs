@@ -46,7 +46,7 @@ impl Column {
             let name = format!("last-{number}");
             self.outside.begin(&name, true, true);
             let job = self.submit(&name, self.image, Program::Short);
-            let history = self.end_of(job);
+            let history = self.end_of(job, Program::Short);
             assert_eq!(
                 self.agreed(job, &history),
                 JobStatus::Completed,

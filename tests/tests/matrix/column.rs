@@ -26,12 +26,12 @@ use crate::outside::Outside;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 /// How late a late frame is.
 const LATE: Duration = Duration::from_millis(250);
-/// How long the program of a job takes that is struck while it runs, in seconds.
-const BUSY: u64 = 4;
-/// How long a program takes after it has saved its state, in seconds unless it may end: until the strike, and a while.
-const SAVED: u64 = 25;
-/// The file that lets a program end that has saved its state.
+/// The file that lets the program of a job end that is struck while it runs.
 const GO: &str = "/tmp/go";
+/// How long such a program waits for that file, in seconds: the strike comes first on the slowest machine.
+const LONGEST: u64 = 90;
+/// The time limit of such a program, in seconds.
+const LIMIT: u64 = 120;
 /// Jobs that each miner runs at once.
 const EXECUTORS: u32 = 1;
 /// The miners, each of another owner.
@@ -43,11 +43,11 @@ const IMAGE_BYTES: usize = 256 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Short,
-    /// Takes its time.
+    /// Goes on until it may end.
     Busy,
-    /// Saves its state, takes its time, and goes on from there if it is run again.
+    /// Saves its state, goes on until it may end, and begins after that if it is run again.
     Saving,
-    /// Answers its user, for as long.
+    /// Answers its user until it may end.
     Serving,
 }
 
@@ -190,7 +190,7 @@ impl Column {
         };
         let job = self.submit(&name, &image, program);
         self.jobs.push((job, name.clone(), state));
-        self.wait_for(job, &format!("{state} of job {job}"), |history| {
+        self.wait_for(job, &format!("{state} of job {job}"), |_, history| {
             history.iter().any(|status| status == state.as_str())
         });
         self.held(job, at, &name, door.as_ref());
@@ -208,17 +208,14 @@ impl Column {
         std::fs::write(&self.gate, "").unwrap();
         self.outside.release(&name);
         self.outside.hold_blocks(false);
-        if program == Program::Saving {
-            self.let_programs_end(job);
-        }
         if let Some(door) = &door {
             door.release();
         }
 
-        let history = self.end_of(job);
+        let history = self.end_of(job, program);
         let others: Vec<_> = others
             .into_iter()
-            .map(|other| (other, self.end_of(other)))
+            .map(|other| (other, self.end_of(other, Program::Short)))
             .collect();
         self.calm();
         for (other, history) in others {
@@ -231,7 +228,7 @@ impl Column {
         }
     }
 
-    /// Lets programs that have saved their state end now. One that cannot be told ends by itself.
+    /// Lets the programs of a job end that run now.
     fn let_programs_end(&self, job: JobId) {
         for (attempt, _) in self.parts.attempts_of(job).unwrap_or_default() {
             for container in self.containers(&attempt.to_string()).lines() {
@@ -240,12 +237,20 @@ impl Column {
         }
     }
 
-    /// Waits for the end of a job; its history.
-    pub(crate) fn end_of(&mut self, job: JobId) -> Vec<String> {
-        self.wait_for(job, &format!("the end of job {job}"), |history| {
-            history
+    /// Waits for the end of a job, whose programs may end now; its history.
+    pub(crate) fn end_of(&mut self, job: JobId, program: Program) -> Vec<String> {
+        self.wait_for(job, &format!("the end of job {job}"), |column, history| {
+            let is_over = history
                 .iter()
-                .any(|status| JobStatus::from_wire(status).is_terminal())
+                .any(|status| JobStatus::from_wire(status).is_terminal());
+            match program {
+                // A later attempt runs a program that was not told yet.
+                Program::Busy | Program::Saving | Program::Serving if !is_over => {
+                    column.let_programs_end(job)
+                }
+                Program::Busy | Program::Saving | Program::Serving | Program::Short => {}
+            }
+            is_over
         })
     }
 
@@ -279,7 +284,7 @@ impl Column {
             others.push(other);
         }
         for other in &others {
-            self.wait_for(*other, &format!("{accepted} of job {other}"), |history| {
+            self.wait_for(*other, &format!("{accepted} of job {other}"), |_, history| {
                 history.iter().any(|status| status == accepted.as_str())
             });
             self.held(*other, Hold::ExecutorGated, "", None);
@@ -301,18 +306,20 @@ impl Column {
     }
 
     pub(crate) fn submit(&self, cell: &str, image: &str, program: Program) -> JobId {
+        let goes_on = format!(
+            "i=0; while [ ! -e {GO} ] && [ $i -lt {LONGEST} ]; do i=$((i+1)); {BUSYBOX} sleep 1; done;"
+        );
         let does = match program {
             Program::Short => String::new(),
-            Program::Busy => format!("{BUSYBOX} sleep {BUSY};"),
+            Program::Busy => goes_on,
             Program::Saving => format!(
                 "if [ -z \"$MUSTER_RESUME\" ]; then echo 1 > $MUSTER_CHECKPOINT_DIR/one.tmp; \
                  {BUSYBOX} mv $MUSTER_CHECKPOINT_DIR/one.tmp $MUSTER_CHECKPOINT_DIR/one; \
-                 echo '{{\"step\":1,\"checkpoint\":\"one\"}}' >> $MUSTER_PROGRESS; i=0; \
-                 while [ ! -e {GO} ] && [ $i -lt {SAVED} ]; do i=$((i+1)); {BUSYBOX} sleep 1; done; fi;"
+                 echo '{{\"step\":1,\"checkpoint\":\"one\"}}' >> $MUSTER_PROGRESS; {goes_on} fi;"
             ),
-            Program::Serving => format!(
-                "echo well > /tmp/health; {BUSYBOX} httpd -p 127.0.0.1:8000 -h /tmp; {BUSYBOX} sleep {BUSY};"
-            ),
+            Program::Serving => {
+                format!("echo well > /tmp/health; {BUSYBOX} httpd -p 127.0.0.1:8000 -h /tmp; {goes_on}")
+            }
         };
         let script = format!(
             "{BUSYBOX} cat /volume/input /proc/sys/kernel/random/uuid > /output/mark; {does} {BUSYBOX} cat /output/mark"
@@ -325,7 +332,7 @@ impl Column {
             "args": ["-c", script],
             "artifacts_dir": "/artifacts",
             "download_time_limit": 30,
-            "execution_time_limit": if program == Program::Saving { 60 } else { 30 },
+            "execution_time_limit": if program == Program::Short { 30 } else { LIMIT },
             "streaming_start_time_limit": if client.is_some() { 20 } else { 0 },
             "streaming_details": client,
             "upload_time_limit": 20,
@@ -345,13 +352,18 @@ impl Column {
     }
 
     /// Waits for something in what the user sees, and starts whatever has ended meanwhile, as a supervisor would.
-    fn wait_for(&mut self, job: JobId, what: &str, mut holds: impl FnMut(&[String]) -> bool) -> Vec<String> {
-        let (parts, runtime, user) = (&mut self.parts, &self.runtime, &self.user);
+    fn wait_for(
+        &mut self,
+        job: JobId,
+        what: &str,
+        mut holds: impl FnMut(&Self, &[String]) -> bool,
+    ) -> Vec<String> {
         let found = wait_for(what, PATIENCE, || {
-            parts.keep_running()?;
+            self.parts.keep_running()?;
             // While the facilitator is away nobody answers.
-            let history = runtime.block_on(user.history(job)).unwrap_or_default();
-            Ok(holds(&history).then_some(history))
+            let history = self.runtime.block_on(self.user.history(job));
+            let history = history.unwrap_or_default();
+            Ok(holds(self, &history).then_some(history))
         });
         found.unwrap_or_else(|error| {
             let history = self.runtime.block_on(self.user.history(job));

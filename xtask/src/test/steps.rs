@@ -1,7 +1,8 @@
 //! The steps, cheapest first: a missing comma should not wait for a build.
 //!
 //! Two steps run at a time, one of each lane. Cargo builds a workspace under one lock, and a test run often waits for
-//! a clock: one lane alone left two cores idle for more than a third of the time.
+//! a clock: one lane alone left two cores idle for more than a third of the time. `llm-tests` keeps every core busy for
+//! many minutes, so it stands where it runs beside compilers and not beside `nextest`, whose jobs have time limits.
 
 use std::{io::IsTerminal, process::Command};
 
@@ -50,6 +51,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], lane: Main, run: devchain },
     Step { name: "llm", about: "the language model engine, static, a workspace of its own", needs: &[], lane: Side, run: llm },
     Step { name: "cuda", about: "the CUDA prover, against a libcuda without a device, a workspace of its own", needs: &[], lane: Side, run: cuda },
+    Step { name: "llm-tests", about: "the engine's own tests, OpenAI's client and llama.cpp among them", needs: &["clients", "llm"], lane: Side, run: llm_tests },
     Step { name: "clippy", about: "no warnings, tests included", needs: &[], lane: Main, run: clippy },
     Step { name: "devchain-clippy", about: "no warnings in devchain", needs: &["devchain"], lane: Side, run: devchain_clippy },
     Step { name: "llm-clippy", about: "no warnings in the language model engine", needs: &["llm"], lane: Side, run: llm_clippy },
@@ -59,7 +61,6 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "clients", "services", "build", "images", "devchain", "llm"], lane: Main, run: nextest },
     Step { name: "doctests", about: "the examples in the documentation", needs: &[], lane: Main, run: doctests },
     Step { name: "devchain-tests", about: "devchain's own tests", needs: &["devchain"], lane: Side, run: devchain_tests },
-    Step { name: "llm-tests", about: "the engine's own tests, OpenAI's client and llama.cpp among them", needs: &["clients", "llm"], lane: Side, run: llm_tests },
     Step { name: "cuda-tests", about: "the CUDA prover's kernels on the processor, against the golden vectors", needs: &["cuda"], lane: Side, run: cuda_tests },
 ];
 

@@ -483,15 +483,14 @@ mod tests {
         };
         let janitor = run_janitor(rules, store, pace, Arc::new(clock.clone()));
         let watching = async {
-            for _ in 0..3 {
-                clock.wait_for_sleepers(1).await;
-                clock.advance(Duration::from_secs(70));
-                // The janitor's sleep ends before its next one begins.
-                while clock.sleepers() > 0 {
-                    tokio::task::yield_now().await;
+            for sweep in 1..=4 {
+                // Each sweep ends with the sleep until the next one.
+                let next = start.plus(pace.interval * sweep);
+                clock.wait_for_sleepers_until(next, 1).await;
+                if sweep < 4 {
+                    clock.advance_to(next);
                 }
             }
-            clock.wait_for_sleepers(1).await;
         };
         tokio::select! {
             () = janitor => unreachable!("it does not end"),

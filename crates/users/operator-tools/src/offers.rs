@@ -19,7 +19,6 @@ struct ListedMiners {
 }
 
 /// Waits until the miners of the validator at this address offer so many executors together, or until the time is over.
-/// Returns whether they do.
 ///
 /// # Errors
 /// The validator does not answer, or is of another version.
@@ -28,17 +27,14 @@ pub async fn wait_for_offers(
     wanted: u32,
     until: Timestamp,
     clock: &SharedClock,
-) -> Result<bool, OperatorToolError> {
+) -> Result<(), OperatorToolError> {
     loop {
         let listed = call(at, "/v0/miners", None).await?;
         let listed: ListedMiners =
             serde_json::from_value(listed).map_err(|_| OperatorToolError::OtherVersion(at))?;
         let offers = listed.miners.iter().flat_map(|miner| &miner.claims.offers);
-        if offers.map(|offer| offer.executors).sum::<u32>() >= wanted {
-            return Ok(true);
-        }
-        if clock.now() >= until {
-            return Ok(false);
+        if offers.map(|offer| offer.executors).sum::<u32>() >= wanted || clock.now() >= until {
+            return Ok(());
         }
         clock.sleep(PAUSE).await;
     }

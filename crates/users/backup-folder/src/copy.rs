@@ -8,7 +8,10 @@ use std::path::Path;
 /// Copies a file, or a folder with all that is in it. A file that is at `to` already with the same size, and is newer,
 /// is left alone. Links are left out. A file that goes away meanwhile is no error; of a missing `from` nothing is
 /// copied.
-pub(super) fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// A file or a folder cannot be read or written.
+pub fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(from) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -55,7 +58,47 @@ pub(super) fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Makes a folder with its parents, if it is missing, with access for this user alone.
-pub(super) fn make_private_folder(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_private_folder(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_copied_for_this_user_alone_and_without_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("a/to"));
+        fs::create_dir_all(from.join("deep")).unwrap();
+        fs::write(from.join("deep/file"), "one").unwrap();
+        symlink("/etc/hostname", from.join("link")).unwrap();
+        copy_changed(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("deep/file")).unwrap(), "one");
+        assert!(!to.join("link").exists());
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&to), mode(&to.join("deep/file"))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_second_pass_copies_what_has_changed_and_misses_nothing_that_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("grows"), "one").unwrap();
+        fs::write(from.join("goes"), "one").unwrap();
+        copy_changed(&from, &to).unwrap();
+        fs::write(from.join("grows"), "one and two").unwrap();
+        fs::remove_file(from.join("goes")).unwrap();
+        copy_changed(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("grows")).unwrap(), "one and two");
+        assert_eq!(fs::read_to_string(to.join("goes")).unwrap(), "one");
+        copy_changed(&folder.path().join("nowhere"), &to).unwrap();
+    }
 }
