@@ -33,7 +33,8 @@ impl RunningSubnet {
         let started = self.muster(&[options.as_slice(), job.as_slice()].concat())?;
         ensure!(started.code == Some(0), "the job was refused: {started:?}");
         let view: Value = serde_json::from_str(&started.stdout)?;
-        let id = view["uuid"].as_str().context("a job has a uuid")?.to_owned();
+        let id = view.get("uuid").and_then(Value::as_str);
+        let id = id.context("a job has a uuid")?.to_owned();
         self.wait_for_status(&id, "volumes_ready", patience)?;
         Ok(id)
     }
@@ -44,13 +45,14 @@ impl RunningSubnet {
     /// It does not end well in time, or printed something else.
     pub fn end_counting(&self, id: &str, seconds: u64, patience: Duration) -> Result<usize> {
         let ended = self.wait_for_status(id, "completed", patience)?;
-        let said: Vec<_> = ended["stdout"].as_str().unwrap_or_default().lines().collect();
+        let said = ended.get("stdout").and_then(Value::as_str).unwrap_or_default();
+        let said: Vec<_> = said.lines().collect();
         let ticks: Vec<_> = (1..=seconds).map(|tick| format!("tick {tick}")).collect();
         ensure!(said == ticks, "the job printed {said:?}");
         let state = self.validator_state()?;
-        let mut jobs = state["jobs"].as_array().into_iter().flatten();
-        let job = jobs.find(|job| job["job"] == id);
-        let attempts = job.and_then(|job| job["attempts"].as_array());
+        let mut jobs = state.get("jobs").and_then(Value::as_array).into_iter().flatten();
+        let job = jobs.find(|job| job.get("job").and_then(Value::as_str) == Some(id));
+        let attempts = job.and_then(|job| job.get("attempts")?.as_array());
         attempts
             .map(Vec::len)
             .with_context(|| format!("the validator does not know job {id}: {state:#}"))

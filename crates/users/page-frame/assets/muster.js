@@ -122,7 +122,7 @@
       const length = new TextEncoder().encode(log.text).length;
       if (last && log.offset <= last.start && Date.parse(log.at) <= last.at) return;
       if (last && log.offset <= last.start) {
-        this.note("The job begins anew on another miner. Its output from before is no part of its result.");
+        this.note("The program was started again on another miner. The result has what it prints from here on.");
       } else if (log.offset > (last ? last.end : 0)) {
         this.note(`${log.offset - (last ? last.end : 0)} bytes did not come live.`);
       }

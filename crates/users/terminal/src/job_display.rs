@@ -23,6 +23,8 @@ struct PrintedOutput {
     last: Option<PrintedPiece>,
     /// Pieces were missing.
     gap: bool,
+    /// The programs that have begun to print here, one after another.
+    programs: u32,
 }
 
 /// A piece of output that was printed.
@@ -40,7 +42,7 @@ enum LogPosition {
     Next,
     /// It was sent again after a reconnection.
     Again,
-    /// The job's program began anew, on another miner.
+    /// The job's program was started again, on another miner.
     Anew,
 }
 
@@ -68,6 +70,7 @@ impl PrintedOutput {
             Some(last) if log.offset <= last.start && log.at <= last.at => return LogPosition::Again,
             Some(last) if log.offset <= last.start => {
                 self.gap = log.offset > 0;
+                self.programs = self.programs.saturating_add(1);
                 LogPosition::Anew
             }
             Some(last) => {
@@ -76,6 +79,7 @@ impl PrintedOutput {
             }
             None => {
                 self.gap |= log.offset > 0;
+                self.programs = 1;
                 LogPosition::Next
             }
         };
@@ -225,16 +229,21 @@ impl LiveDisplay {
             return;
         }
         let beside = log.stream == LogStream::Stderr;
-        let printed = if beside {
-            &mut self.stderr
+        let (printed, other) = if beside {
+            (&mut self.stderr, self.stdout)
         } else {
-            &mut self.stdout
+            (&mut self.stdout, self.stderr)
         };
         match printed.takes(log) {
             LogPosition::Again => {}
             LogPosition::Next => self.put(beside, &log.text),
             LogPosition::Anew => {
-                self.say("  the job begins anew on another miner; what it printed before is no longer part of its result");
+                // Each program is told of once, by the stream that it prints to first.
+                if printed.programs > other.programs {
+                    self.say(
+                        "  the program was started again on another miner: the result has what it prints from here on",
+                    );
+                }
                 self.put(beside, &log.text);
             }
         }
@@ -341,6 +350,7 @@ mod tests {
         assert_eq!(printed.takes(&log_at(9, 0, "one ")), LogPosition::Anew);
         assert_eq!(printed.takes(&log_at(10, 4, "two ")), LogPosition::Next);
         assert_eq!(printed.rest("one two three"), "three");
+        assert_eq!(printed.programs, 2);
     }
 
     #[test]
