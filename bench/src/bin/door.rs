@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use muster_bench::door_server::{self, DoorServer, Server, clocked, job_body, soon};
 use muster_bench::{Direction, Report, Row, Turns, median};
 use muster_identity::Keypair;

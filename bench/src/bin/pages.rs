@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use muster_account_api::WebLink;
 use muster_bench::door_server::{self, DoorServer, clocked};
 use muster_bench::{Direction, Report, Row, Turns};

@@ -123,7 +123,7 @@ impl Bench {
 
     /// The next notice, which is answered.
     async fn next(&mut self) -> CheckpointNotice {
-        let waiting = tokio::time::timeout(Duration::from_secs(60), self.notices.recv());
+        let waiting = tokio::time::timeout(Duration::from_secs(120), self.notices.recv());
         let notice = waiting.await.unwrap().unwrap();
         self.handle.note_kept(notice.number);
         notice
@@ -434,11 +434,21 @@ async fn a_checkpoint_is_told_of_again_until_it_is_answered() {
 }
 
 /// A program that writes twenty files with the number of their version, says so, and trains for a time that is now
-/// shorter, now longer than a look needs.
+/// shorter, now longer than a look needs. The long times grow, so that a look on a slow machine finds one of them.
 const REWRITING: &str = "version=0; while :; do version=$((version + 1)); text=$version; \
      for i in 1 2 3 4 5 6 7 8 9 10 11 12; do text=$text.$text; done; \
      for file in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do printf %s $text > f$file; done; \
-     echo named; sleep $((version % 4 * 6 / 10)).$((version % 4 * 6 % 10)); done";
+     echo named; rest=$((version % 4 * (6 + version))); sleep $((rest / 10)).$((rest % 10)); done";
+
+/// A process that is killed with its owner, so that a test that fails does not wait for it.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// The program rewrites its one checkpoint in place, again and again, and names it each time it is whole. Every file of
 /// a version holds the version's number, so a manifest that mixes two versions shows it. Each keeper reads the files in
@@ -456,14 +466,15 @@ async fn take_versions(versions: usize) {
     let (folder, report) = (bench.at("last"), Arc::clone(&bench.report));
     fs::create_dir(&folder).unwrap();
     // A process of its own, as every program is: the keeper sees which files it has open.
-    let mut program = Command::new("sh")
+    let program = Command::new("sh")
         .arg("-c")
         .arg(REWRITING)
         .current_dir(folder)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(program.stdout.take().unwrap()).lines();
+    let mut program = Killed(program);
+    let lines = BufReader::new(program.0.stdout.take().unwrap()).lines();
     let naming = tokio::task::spawn_blocking(move || {
         for _ in lines.map_while(Result::ok) {
             report.name("last");
@@ -479,8 +490,7 @@ async fn take_versions(versions: usize) {
         }
         seen.push(first);
     }
-    program.kill().unwrap();
-    program.wait().unwrap();
+    drop(program);
     naming.await.unwrap();
     seen.dedup();
     assert_eq!(seen.len(), versions);
