@@ -159,20 +159,7 @@ impl RunningSubnet {
     /// It does not answer.
     pub fn validator_page(&self, path: &str) -> Result<Value> {
         let url = format!("http://{}{path}", self.field("validator_status")?);
-        Self::get(&url, None)
-    }
-
-    /// The JSON of a page, asked for with this bearer token.
-    pub(crate) fn get(url: &str, token: Option<&str>) -> Result<Value> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        muster_process::tls::install_provider();
-        let mut request = reqwest::Client::new().get(url);
-        if let Some(token) = token {
-            request = request.bearer_auth(token);
-        }
-        runtime.block_on(async { Ok(request.send().await?.json().await?) })
+        get_json(&url, None)
     }
 
     /// The process id of a role.
@@ -260,6 +247,19 @@ impl Drop for RunningSubnet {
             );
         }
     }
+}
+
+/// The JSON of a page, asked for with this bearer token.
+pub(crate) fn get_json(url: &str, token: Option<&str>) -> Result<Value> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    muster_process::tls::install_provider();
+    let mut request = reqwest::Client::new().get(url);
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    runtime.block_on(async { Ok(request.send().await?.json().await?) })
 }
 
 /// A program that `cargo xtask test` installed and named in a variable.

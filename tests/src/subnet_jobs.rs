@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::image::BUSYBOX;
 use crate::process::Output;
-use crate::subnet::RunningSubnet;
+use crate::subnet::{RunningSubnet, get_json};
 
 impl RunningSubnet {
     /// Runs a job with an input and an output file, which counts the words of a text.
@@ -71,6 +71,6 @@ impl RunningSubnet {
         };
         let token = std::fs::read_to_string(operator("token")?)?;
         let url = format!("http://{}/v0/state", operator("bind")?);
-        Self::get(&url, Some(token.trim()))
+        get_json(&url, Some(token.trim()))
     }
 }

@@ -28,6 +28,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 const LATE: Duration = Duration::from_millis(250);
 /// The file that lets the program of a job end that is struck while it runs.
 const GO: &str = "/tmp/go";
+/// How long the program of a job goes on after that, in seconds: whatever was struck finds it at work.
+const BUSY: u64 = 4;
 /// How long such a program waits for that file, in seconds: the strike comes first on the slowest machine.
 const LONGEST: u64 = 90;
 /// The time limit of such a program, in seconds.
@@ -43,11 +45,11 @@ const IMAGE_BYTES: usize = 256 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Short,
-    /// Goes on until it may end.
+    /// Goes on until it may end, and a little longer.
     Busy,
     /// Saves its state, goes on until it may end, and begins after that if it is run again.
     Saving,
-    /// Answers its user until it may end.
+    /// Answers its user until it may end, and a little longer.
     Serving,
 }
 
@@ -311,15 +313,16 @@ impl Column {
         );
         let does = match program {
             Program::Short => String::new(),
-            Program::Busy => goes_on,
+            Program::Busy => format!("{goes_on} {BUSYBOX} sleep {BUSY};"),
             Program::Saving => format!(
                 "if [ -z \"$MUSTER_RESUME\" ]; then echo 1 > $MUSTER_CHECKPOINT_DIR/one.tmp; \
                  {BUSYBOX} mv $MUSTER_CHECKPOINT_DIR/one.tmp $MUSTER_CHECKPOINT_DIR/one; \
                  echo '{{\"step\":1,\"checkpoint\":\"one\"}}' >> $MUSTER_PROGRESS; {goes_on} fi;"
             ),
-            Program::Serving => {
-                format!("echo well > /tmp/health; {BUSYBOX} httpd -p 127.0.0.1:8000 -h /tmp; {goes_on}")
-            }
+            Program::Serving => format!(
+                "echo well > /tmp/health; {BUSYBOX} httpd -p 127.0.0.1:8000 -h /tmp; {goes_on} \
+                 {BUSYBOX} sleep {BUSY};"
+            ),
         };
         let script = format!(
             "{BUSYBOX} cat /volume/input /proc/sys/kernel/random/uuid > /output/mark; {does} {BUSYBOX} cat /output/mark"
