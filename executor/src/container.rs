@@ -371,7 +371,6 @@ async fn drain(mut output: BoxStream<'_, Result<LogOutput, ApiError>>, capture: 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use muster_process::{SystemClock, Tasks};
     use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -440,8 +439,8 @@ mod tests {
             capture.clone(),
             Arc::new(SystemClock::default()),
         );
-        let exit = tokio::time::timeout(Duration::from_secs(60), exit).await;
-        assert_eq!(exit.unwrap().unwrap().code, 0);
+        let exit = muster_testbed::within("the end of the container", exit).await;
+        assert_eq!(exit.unwrap().code, 0);
         let printed = capture.printed();
         assert_eq!(printed.stdout, format!("{PRINTED_BEFORE}{PRINTED_SINCE}"));
         assert_eq!(printed.stderr, "", "no gap is told");

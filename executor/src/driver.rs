@@ -1,4 +1,4 @@
-//! Drives one attempt: receives what the miner sends, lets [`crate::attempt_state`] decide, begins the steps that it
+//! Drives one attempt: receives what the miner sends, lets [`muster_attempt_state`] decide, begins the steps that it
 //! asks for, and tells the miner.
 
 mod adoption;

@@ -2,22 +2,21 @@
 //! `list`, the program prints the names of all parsers.
 #![no_main]
 
-mod targets;
-
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
+use muster_fuzz::Target;
 
-static CHOSEN: OnceLock<targets::Target> = OnceLock::new();
+static CHOSEN: OnceLock<Target> = OnceLock::new();
 
-fn chosen() -> targets::Target {
+fn chosen() -> Target {
     let name = std::env::var("MUSTER_FUZZ_TARGET").unwrap_or_default();
-    let found = targets::all().into_iter().find(|(known, _)| *known == name);
+    let found = muster_fuzz::all().into_iter().find(|(known, _)| *known == name);
     if let Some((_, target)) = found {
         return target;
     }
     // Asked for a list, or a wrong name: both are answered with the names.
-    for (name, _) in targets::all() {
+    for (name, _) in muster_fuzz::all() {
         println!("{name}");
     }
     std::process::exit(if name.is_empty() { 0 } else { 1 })

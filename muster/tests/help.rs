@@ -2,60 +2,62 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-/// Every command of users, and those of operators.
-const COMMANDS: &[&[&str]] = &[
-    &[],
-    &["up"],
-    &["facilitator"],
-    &["validator"],
-    &["validator", "collateral"],
-    &["validator", "slash"],
-    &["miner"],
-    &["executor"],
-    &["job"],
-    &["job", "run"],
-    &["job", "ls"],
-    &["job", "show"],
-    &["job", "logs"],
-    &["job", "cancel"],
-    &["job", "get"],
-    &["subnet"],
-    &["files"],
-    &["files", "put"],
-    &["files", "ls"],
-    &["files", "show"],
-    &["files", "get"],
-    &["files", "rm"],
-    &["login"],
-    &["keys"],
-    &["keys", "new"],
-    &["keys", "ls"],
-    &["keys", "rm"],
-    &["account"],
-    &["account", "show"],
-    &["account", "delete"],
-    &["grade"],
-    &["grade", "self"],
-    &["grade", "run"],
-    &["grade", "ls"],
-    &["grade", "explain"],
-    &["grade", "replay"],
-    &["doctor"],
-    &["top"],
-    &["backup"],
-    &["restore"],
-    &["completions"],
-    &["wallet"],
-    &["explain"],
-];
+/// The words behind `muster` that name a command.
+type Words = Vec<String>;
 
-fn help(command: &[&str]) -> String {
+/// Every command of clap's own tree, hidden ones among them, with the program itself first. The completion script for
+/// bash names each command once behind its parent, in pairs of lines: `muster,job)` and `cmd="muster__job"`.
+fn commands() -> BTreeSet<Words> {
+    let printed = Command::new(env!("CARGO_BIN_EXE_muster"))
+        .args(["completions", "bash"])
+        .output()
+        .unwrap();
+    assert!(printed.status.success());
+    let script = String::from_utf8(printed.stdout).unwrap();
+    let mut parents = BTreeMap::new();
+    for (case, below) in script.lines().zip(script.lines().skip(1)) {
+        let pair = case
+            .trim()
+            .strip_suffix(')')
+            .and_then(|pair| pair.split_once(','));
+        let key = below
+            .trim()
+            .strip_prefix("cmd=\"")
+            .and_then(|key| key.strip_suffix('"'));
+        // The program itself has no parent.
+        if let (Some((parent, name)), Some(key)) = (pair, key.filter(|key| *key != "muster")) {
+            parents.insert(key, (parent, name));
+        }
+    }
+    let mut all = BTreeSet::from([Words::new()]);
+    for key in parents.keys() {
+        let (mut words, mut at) = (Words::new(), *key);
+        while let Some((parent, name)) = parents.get(at) {
+            words.insert(0, (*name).to_owned());
+            at = *parent;
+        }
+        // `help` and the commands below it are clap's.
+        if !words.iter().any(|word| word == "help") {
+            all.insert(words);
+        }
+    }
+    assert!(
+        all.contains(&["job".to_owned(), "run".to_owned()][..]),
+        "{script}"
+    );
+    all
+}
+
+fn help(command: &[String]) -> String {
     let called = Command::new(env!("CARGO_BIN_EXE_muster"))
         .args(command)
         .arg("--help")
         .env("COLUMNS", "100")
+        .env("MUSTER_API_KEY", SECRET)
+        .env("EXECUTOR_TOKEN", SECRET)
         .output()
         .unwrap();
     assert!(called.status.success(), "{command:?}");
@@ -64,8 +66,8 @@ fn help(command: &[&str]) -> String {
 
 #[test]
 fn every_command_explains_itself() {
-    for command in COMMANDS {
-        let text = help(command);
+    for command in commands() {
+        let text = help(&command);
         let first = text.lines().next().unwrap();
         assert!(
             first.split(' ').count() > 2 && !first.starts_with("Usage"),
@@ -88,48 +90,59 @@ fn every_command_explains_itself() {
 
 #[test]
 fn what_a_program_reads_is_offered_by_every_command_that_says_something() {
-    let speaking = COMMANDS
-        .iter()
-        .filter(|command| matches!(command, ["job" | "files" | "keys", _] | ["login" | "doctor"]));
-    for command in speaking {
-        assert!(help(command).contains("--json"), "{command:?}");
+    for command in commands() {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        // A report prints one sentence; `job check` is where a program reads what came of it.
+        let is_report = words == ["job", "report"];
+        if matches!(words[..], ["job" | "files" | "keys", _] | ["login" | "doctor"]) && !is_report {
+            assert!(help(&command).contains("--json"), "{command:?}");
+        }
     }
 }
 
+/// The value of each variable that is secret, where help texts are asked for.
+const SECRET: &str = "msk_verysecret";
+
 #[test]
 fn secrets_of_the_environment_are_not_shown() {
-    let called = Command::new(env!("CARGO_BIN_EXE_muster"))
-        .args(["job", "run", "--help"])
-        .env("MUSTER_API_KEY", "msk_verysecret")
-        .output()
-        .unwrap();
-    assert!(!String::from_utf8(called.stdout).unwrap().contains("verysecret"));
+    for command in commands() {
+        assert!(!help(&command).contains(SECRET), "{command:?}");
+    }
 }
 
+const ANEW: &str = "MUSTER_WRITE_GOLDEN=1 writes the file anew; review its change";
 /// The file with all help texts. A change of a text shows in a review as a change of this file.
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/help.txt");
 
+/// The line above the help text of a command.
+fn heading(command: &[String]) -> String {
+    let words: Vec<&str> = ["muster"]
+        .into_iter()
+        .chain(command.iter().map(String::as_str))
+        .collect();
+    format!("$ {} --help", words.join(" "))
+}
+
 #[test]
 fn help_texts_are_the_reviewed_ones() {
-    let text: String = COMMANDS
+    let commands = commands();
+    let text: String = commands
         .iter()
-        .map(|command| {
-            format!(
-                "$ muster {} --help\n{}\n",
-                command.join(" "),
-                help(command).trim_end()
-            )
-        })
+        .map(|command| format!("{}\n{}\n\n", heading(command), help(command).trim_end()))
         .collect();
     if std::env::var_os("MUSTER_WRITE_GOLDEN").is_some() {
         std::fs::write(GOLDEN, &text).unwrap();
     }
     let reviewed = std::fs::read_to_string(GOLDEN).unwrap();
+    let headings: BTreeSet<String> = commands.iter().map(|command| heading(command)).collect();
+    let kept = reviewed.lines().filter(|line| line.starts_with("$ "));
+    let kept: BTreeSet<String> = kept.map(str::to_owned).collect();
+    assert_eq!(
+        headings, kept,
+        "commands with and without a reviewed text: {ANEW}"
+    );
     for (made, kept) in text.lines().zip(reviewed.lines()) {
-        assert_eq!(
-            made, kept,
-            "MUSTER_WRITE_GOLDEN=1 writes the file anew; review its change"
-        );
+        assert_eq!(made, kept, "{ANEW}");
     }
     assert_eq!(text.lines().count(), reviewed.lines().count());
 }

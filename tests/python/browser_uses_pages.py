@@ -1,11 +1,15 @@
-"""A headless Chromium on the facilitator's real pages: signs in, runs jobs, watches one live, cancels it, asks a model,
-opens the proof, makes and revokes a key, works with the keyboard alone, and tries another account's ids. Every page is
-checked by axe-core and for texts that overflow or overlap.
+"""A headless Chromium on the real pages of one subnet.
 
-Usage: browser_uses_pages.py MUSTER STATE_FOLDER SCREENSHOTS_FOLDER
+On the facilitator's it signs in, runs jobs, watches one live, cancels it, asks a model, opens the proof, makes and revokes
+a key, works with the keyboard alone, and tries another account's ids. Then it reads the pages of the operators of the
+validator and of the miner. Every page is checked by axe-core and for texts that overflow or overlap.
+
+Usage: browser_uses_pages.py ARGUMENTS, one JSON object: `muster` (the program), `folder` (the subnet's), `validator` and
+`miner` (each with `url` and `token`, a file), and `pictures` (a folder for pictures of the pages, or null).
 Prints one JSON object with what it measured."""
 
 import importlib.util
+import itertools
 import json
 import pathlib
 import subprocess
@@ -15,13 +19,12 @@ import time
 import urllib.error
 import urllib.request
 
-from selenium import webdriver
+from browser import PATIENCE, open_browser
+from operators_pages import OperatorsPages
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-PATIENCE = 90
 MOST_WEIGHT = 150 * 1024
 SIZES = [(1280, 800), (390, 844)]
 SCHEMES = ["light", "dark"]
@@ -58,21 +61,16 @@ def is_gone(error):
 
 
 class Cockpit:
-    def __init__(self, muster, folder, shots):
-        self.muster, self.folder, self.shots = muster, folder, shots
-        options = webdriver.ChromeOptions()
-        options.binary_location = "/usr/bin/chromium"
-        # Chromium's own sandbox does not run as root; the pages are our own.
-        for argument in ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]:
-            options.add_argument(argument)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
-        # axe-core takes its time on a machine that does other work.
-        self.driver.set_script_timeout(PATIENCE)
+    def __init__(self, muster, folder, pictures):
+        self.muster, self.folder, self.pictures = muster, folder, pictures
+        # Each size and each scheme once; with a folder for pictures, as the soak has one, every pair of them.
+        self.looks = list(itertools.product(SIZES, SCHEMES) if pictures else zip(SIZES, SCHEMES, strict=True))
+        self.driver = open_browser()
         package = importlib.util.find_spec("axe_playwright_python")
         axe = pathlib.Path(next(iter(package.submodule_search_locations))) / "axe.min.js"
         self.axe = axe.read_text(encoding="utf-8")
         self.checked = []
+        self.begun = time.monotonic()
         self.view(*SIZES[0], "light")
 
     def view(self, width, height, scheme):
@@ -99,8 +97,11 @@ class Cockpit:
             return ""
 
     def until(self, what, ask):
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
+        begun = reported = time.monotonic()
+        while (now := time.monotonic()) < begun + PATIENCE:
+            if now >= reported + 30:
+                reported = now
+                print(f"after {now - begun:.0f} s still waiting: {what}", file=sys.stderr)
             try:
                 found = ask()
             except WebDriverException as error:
@@ -133,26 +134,29 @@ class Cockpit:
         assert not {"\u001b", "\u0007", "\u202e"} & set(self.driver.page_source), path
 
     def check(self, name):
-        """Looks at the page in every size and scheme: axe-core, overflow, overlap, and a picture of it."""
-        for width, height in SIZES:
-            for scheme in SCHEMES:
-                self.view(width, height, scheme)
-                bad = self.driver.execute_script(OVERLAPS)
-                assert not bad, f"{name}, {width} pixels: {bad}"
-                self.driver.execute_script(self.axe)
-                # Lines of output are alike: the first forty are enough.
-                found = self.driver.execute_async_script(
-                    "const done = arguments[0]; axe.run({exclude: [['.line:nth-child(n+40)']]}, {resultTypes: ['violations']}).then(done)"
-                )
-                serious = [
-                    f"{v['id']} ({v['impact']}): {v['help']}: {v['nodes'][0]['html'][:200]} {v['nodes'][0].get('failureSummary', '')}"
-                    for v in found["violations"]
-                    if v["impact"] in ("serious", "critical")
-                ]
-                assert not serious, f"{name}, {width} pixels, {scheme}: {serious}"
-                self.driver.save_screenshot(str(self.shots / f"{name}-{width}-{scheme}.png"))
+        """Looks at the page in each size and in each scheme: axe-core, overflow, overlap, and a picture of it."""
+        if not self.driver.execute_script("return 'axe' in window"):
+            self.driver.execute_script(self.axe)
+        for (width, height), scheme in self.looks:
+            self.view(width, height, scheme)
+            bad = self.driver.execute_script(OVERLAPS)
+            assert not bad, f"{name}, {width} pixels: {bad}"
+            # Lines of output are alike: the first forty are enough.
+            found = self.driver.execute_async_script(
+                "const done = arguments[0]; axe.run({exclude: [['.line:nth-child(n+40)']]}, {resultTypes: ['violations']}).then(done)"
+            )
+            serious = [
+                f"{v['id']} ({v['impact']}): {v['help']}: {v['nodes'][0]['html'][:200]} {v['nodes'][0].get('failureSummary', '')}"
+                for v in found["violations"]
+                if v["impact"] in ("serious", "critical")
+            ]
+            assert not serious, f"{name}, {width} pixels, {scheme}: {serious}"
+            if self.pictures:
+                self.driver.save_screenshot(f"{self.pictures}/{name}-{width}-{scheme}.png")
         self.view(*SIZES[0], "light")
         self.checked.append(name)
+        # A walk that is stopped shows how far it was.
+        print(f"{time.monotonic() - self.begun:.1f} s: {name} is checked", file=sys.stderr)
 
     def no_complaints(self):
         """The browser has seen no violation of the policy and no error of the script."""
@@ -228,6 +232,7 @@ class Cockpit:
         # The page is never loaded again: the script brings the end.
         self.until("the end of the job", lambda: "completed" in self.text("#head h1"))
         self.until("the output", lambda: "plum" in self.text("#log"))
+        self.until("the receipts", lambda: "both signatures hold" in self.text("#side"))
         side = self.text("#side")
         for words in ["Steps", "Way", "executor run", "words.json", "Receipts", "both signatures hold", "Artifacts"]:
             assert words in side, f"{words}: {side}"
@@ -278,21 +283,23 @@ class Cockpit:
         validator, executor_class = self.one("#target").get_attribute("value").split("/")
         spec = {
             "target_validator_hotkey": validator, "executor_class": executor_class, "docker_image": IMAGE,
-            "args": ["probe", "say", "8", HOSTILE], "env": {"A": HOSTILE}, "use_gpu": False, "artifacts_dir": "/artifacts",
-            "on_trusted_miner": False, "download_time_limit": 30, "execution_time_limit": 30,
-            "streaming_start_time_limit": 30, "upload_time_limit": 30,
+            "args": ["probe", "say", "3000", HOSTILE], "env": {"A": HOSTILE}, "use_gpu": False, "artifacts_dir": "/artifacts",
+            "on_trusted_miner": False, "download_time_limit": PATIENCE, "execution_time_limit": PATIENCE,
+            "streaming_start_time_limit": PATIENCE, "upload_time_limit": PATIENCE,
         }
         self.one("details.spec summary").click()
         self.fill("#spec", json.dumps(spec))
         self.one("details.spec button").click()
         self.until("its words live", lambda: "alert(1)" in self.text("#log") and "running" in self.text("#head h1"))
         self.only_text("a running job")
-        self.until("its end", lambda: "completed" in self.text("#head h1"))
+        job = self.driver.current_url.rsplit("/", 1)[-1]
+        self.run_muster("job", "cancel", job)
+        self.until("its end", lambda: "cancelled" in self.text("#head h1"))
         for place in ["#log", "#side"]:
-            assert "<script>alert(1)</script><img src=x" in self.text(place), self.text(place)
+            self.until(f"its words in {place}", lambda place=place: "<script>alert(1)</script><img src=x" in self.text(place))
         self.only_text("a job that has ended")
         self.check("job-hostile-words")
-        return self.driver.current_url.rsplit("/", 1)[-1]
+        return job
 
     def fail_by_own_fault(self):
         """A program that fails, and prints more than a page holds."""
@@ -301,8 +308,7 @@ class Cockpit:
         self.until("its end", lambda: "failed" in self.text("#head h1"))
         failure = self.text(".failure")
         assert "exit code 3" in failure and "At fault: user" in failure, failure
-        route = self.text("#route ~ ol")
-        assert "Asked" in route and "could be asked" in route, self.text("#side")
+        self.until("its route", lambda: all(words in self.text("#route ~ ol") for words in ["Asked", "could be asked"]))
         self.check("job-failed")
         talkative = self.run_muster("job", "run", IMAGE, "--detach", "--", "probe", "print", "250000")
         self.go(f"/jobs/{talkative}")
@@ -355,7 +361,7 @@ class Cockpit:
         def status(key):
             request = urllib.request.Request(self.base + "/api/v1/jobs/", headers={"Authorization": f"Bearer {key}"})
             try:
-                with urllib.request.urlopen(request, timeout=20) as answer:
+                with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                     return answer.status
             except urllib.error.HTTPError as refused:
                 return refused.code
@@ -470,14 +476,17 @@ class Cockpit:
         self.no_complaints()
         self.sign_out()
         self.other_account(hostile)
-        return {"weight": weight, "checked": self.checked}
+        return {"weight": weight}
 
 
 def main():
-    muster, folder, shots = sys.argv[1:4]
-    cockpit = Cockpit(muster, folder, pathlib.Path(shots))
+    arguments = json.loads(sys.argv[1])
+    cockpit = Cockpit(arguments["muster"], arguments["folder"], arguments["pictures"])
     try:
-        print(json.dumps(cockpit.run()))
+        told = cockpit.run()
+        operators = OperatorsPages(cockpit)
+        operators.run(arguments["validator"], arguments["miner"])
+        print(json.dumps(told | {"checked": cockpit.checked, "operators": operators.checked}))
     finally:
         cockpit.driver.quit()
 

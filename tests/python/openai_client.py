@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import sys
 
 import openai
 from openai import AsyncOpenAI, OpenAI
 
 base, key, model = sys.argv[1:4]
+PATIENCE = float(os.environ.get("MUSTER_TEST_PATIENCE", "240"))
 ASK = [{"role": "user", "content": "Say something."}]
 
 
@@ -35,7 +37,7 @@ async def in_async():
 
 
 def main():
-    client = OpenAI(base_url=base, api_key=key, max_retries=0, timeout=120)
+    client = OpenAI(base_url=base, api_key=key, max_retries=0, timeout=PATIENCE)
     report = {"models": [one.id for one in client.models.list()]}
     report["model"] = client.models.retrieve(model).id
     # The first stream waits for a session to come up.

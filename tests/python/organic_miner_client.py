@@ -15,6 +15,7 @@ JSON object:
 
 import asyncio
 import json
+import os
 import sys
 import time
 import uuid
@@ -51,6 +52,7 @@ from compute_horde_core.volume import InlineVolume  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
 
+PATIENCE = float(os.environ.get("MUSTER_TEST_PATIENCE", "240"))
 TIMING = OrganicJobDetails.TimingDetails(
     allowed_leeway=10, download_time_limit=20, execution_time_limit=30, upload_time_limit=20, streaming_start_time_limit=1
 )
@@ -162,7 +164,7 @@ class Run:
         await JobStartedReceipt.objects.all().adelete()
         await JobAcceptedReceipt.objects.all().adelete()
         await JobFinishedReceipt.objects.all().adelete()
-        deadline, total, errors = time.monotonic() + 20, 0, []
+        deadline, total, errors = time.monotonic() + PATIENCE, 0, []
         while total < 6 and time.monotonic() < deadline:
             result = await read()
             total += result.n_receipts

@@ -325,6 +325,47 @@ def cycle_points(snapshot, neurons, convicted):
     return {miner: share for miner, share in points.items() if share}
 
 
+def listed(snapshot, amounts):
+    """The list of weights for amounts by uid, filled up to what the subnet demands."""
+    largest = max(amounts.values())
+    scaled = {uid: (2 * 65_535 * value + largest) // (2 * largest) for uid, value in amounts.items()}
+    scaled = {uid: weight for uid, weight in scaled.items() if weight}
+    idle = sorted(neuron["uid"] for neuron in snapshot["neurons"] if neuron["uid"] not in scaled)
+    missing = max(0, snapshot["rules"]["min_entries"] - len(scaled))
+    scaled.update({uid: 0 for uid in idle[:missing]})
+    return sorted(scaled.items())
+
+
+def standing_weights(snapshot, convicted):
+    """The weights that are set in a cycle that pays nobody: none if all may keep what they have, or if nobody burns."""
+    by_uid = {}
+    for neuron in snapshot["neurons"]:
+        by_uid.setdefault(neuron["uid"], neuron)
+
+    def keeps(row):
+        now = by_uid.get(row["uid"])
+        if now is None or now["hotkey"] != row["hotkey"] or convicted(row) or convicted(now):
+            return False
+        return not (row["registered"] and now["registered"]) or row["registered"] == now["registered"]
+
+    rows = snapshot.get("standing", [])
+    if all(map(keeps, rows)):
+        return []
+    burners = [
+        neuron
+        for hotkey in (snapshot["rules"]["burn_hotkey"], snapshot.get("owner"))
+        for neuron in sorted(by_uid.values(), key=lambda neuron: neuron["uid"])
+        if neuron["hotkey"] == hotkey and not convicted(neuron)
+    ]
+    if not burners:
+        return []
+    amounts = {}
+    for row in rows:
+        uid = row["uid"] if keeps(row) else burners[0]["uid"]
+        amounts[uid] = amounts.get(uid, 0) + row["weight"]
+    return listed(snapshot, amounts)
+
+
 def weights(snapshot):
     """The weights as a sorted list of (uid, weight)."""
     neurons = {}
@@ -334,7 +375,7 @@ def weights(snapshot):
     convicted = lambda neuron: neuron["coldkey"] in keys or neuron["hotkey"] in keys
     points = cycle_points(snapshot, neurons, convicted)
     if not points and not any(map(convicted, snapshot["neurons"])):
-        return []
+        return standing_weights(snapshot, convicted)
     cycles = {cycle["cycle"]: cycle["rows"] for cycle in snapshot["history"]}
     rows = [row for cycle in sorted(cycles)[-(VESTING - 1):] for row in cycles[cycle]]
 
@@ -354,13 +395,8 @@ def weights(snapshot):
     vested = {neuron["uid"]: paid(neuron) for neuron in neurons.values() if not convicted(neuron)}
     largest = max(vested.values(), default=0)
     if not largest:
-        return []
-    scaled = {uid: (2 * 65_535 * value + largest) // (2 * largest) for uid, value in vested.items()}
-    scaled = {uid: weight for uid, weight in scaled.items() if weight}
-    idle = sorted(neuron["uid"] for neuron in snapshot["neurons"] if neuron["uid"] not in scaled)
-    missing = max(0, snapshot["rules"]["min_entries"] - len(scaled))
-    scaled.update({uid: 0 for uid in idle[:missing]})
-    return sorted(scaled.items())
+        return standing_weights(snapshot, convicted)
+    return listed(snapshot, vested)
 
 
 def main():
@@ -368,7 +404,7 @@ def main():
         with open(path, "rb") as file:
             text = file.read()
         snapshot = json.loads(text)
-        if snapshot["format"] != "muster/scoring-snapshot/2":
+        if snapshot["format"] not in ("muster/scoring-snapshot/2", "muster/scoring-snapshot/3"):
             sys.exit(f"this program does not read {snapshot['format']!r}")
         if json.dumps(snapshot, sort_keys=True, separators=(",", ":")).encode("ascii") != text:
             sys.exit(f"{path} is not the canonical text of its snapshot")

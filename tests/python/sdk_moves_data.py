@@ -8,6 +8,7 @@ PLACES is what `s3_and_hub.py` printed. Prints {"status": ..., "stdout": ..., "r
 
 import asyncio
 import json
+import os
 import sys
 
 import bittensor_wallet
@@ -20,6 +21,8 @@ from compute_horde_sdk.v1 import (
     HuggingfaceInputVolume,
     InlineInputVolume,
 )
+
+PATIENCE = float(os.environ.get("MUSTER_TEST_PATIENCE", "240"))
 
 
 async def run(url, validator, wallet_root, wallet_name, wallet_hotkey, image, places):
@@ -49,7 +52,7 @@ async def run(url, validator, wallet_root, wallet_name, wallet_hotkey, image, pl
         execution_time_limit_sec=60,
         upload_time_limit_sec=60,
     )
-    job = await client.run_until_complete(spec, timeout=180, max_attempts=1)
+    job = await client.run_until_complete(spec, timeout=PATIENCE, max_attempts=1)
     result = job.result
     print(
         json.dumps(

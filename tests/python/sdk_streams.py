@@ -12,6 +12,7 @@ no other is trusted. Exit code 0 only for a completed job:
 import argparse
 import asyncio
 import json
+import os
 import ssl
 import sys
 import tempfile
@@ -21,6 +22,8 @@ import bittensor_wallet
 import httpx
 from compute_horde_sdk.v1 import ComputeHordeClient, ComputeHordeJobSpec, ExecutorClass
 from cryptography.hazmat.primitives import serialization
+
+PATIENCE = float(os.environ.get("MUSTER_TEST_PATIENCE", "240"))
 
 
 def arguments() -> argparse.Namespace:
@@ -49,7 +52,7 @@ async def stranger_is_refused(job, base: str) -> bool:
     """Whether somebody without the user's certificate is turned away while the job runs."""
     strangers = ssl.create_default_context(cadata=job.streaming_server_cert)
     try:
-        async with httpx.AsyncClient(verify=strangers, base_url=base, timeout=30) as stranger:
+        async with httpx.AsyncClient(verify=strangers, base_url=base, timeout=PATIENCE) as stranger:
             await stranger.get("/health")
     # TLS 1.3 refuses a certificate after the handshake, at the first read, and httpx passes that on as it is.
     except (httpx.HTTPError, ssl.SSLError):
@@ -77,10 +80,10 @@ async def run(args: argparse.Namespace) -> int:
         upload_time_limit_sec=30,
     )
     job = await client.create_job(spec)
-    await job.wait_for_streaming(timeout=120)
+    await job.wait_for_streaming(timeout=PATIENCE)
     with tempfile.TemporaryDirectory() as folder:
         base = f"https://{job.streaming_server_address}:{job.streaming_server_port}"
-        async with httpx.AsyncClient(verify=trust(job, Path(folder)), base_url=base, timeout=30) as direct:
+        async with httpx.AsyncClient(verify=trust(job, Path(folder)), base_url=base, timeout=PATIENCE) as direct:
             health = (await direct.get("/health")).status_code
             lines = []
             async with direct.stream("POST", "/v1/chat/completions", json={"messages": []}) as answer:
@@ -88,7 +91,7 @@ async def run(args: argparse.Namespace) -> int:
                     lines.append(line)
             refused = await stranger_is_refused(job, base)
             await direct.post("/terminate")
-    await job.wait(timeout=120)
+    await job.wait(timeout=PATIENCE)
     report = {
         "uuid": job.uuid,
         "status": str(job.status),

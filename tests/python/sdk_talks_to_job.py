@@ -6,6 +6,7 @@ prints what came: {"health": 200, "lines": [...], "stranger_refused": true, "end
 """
 
 import json
+import os
 import ssl
 import sys
 import tempfile
@@ -14,6 +15,8 @@ from pathlib import Path
 import httpx
 from compute_horde_core.certificate import generate_certificate, serialize_certificate
 from cryptography.hazmat.primitives import serialization
+
+PATIENCE = float(os.environ.get("MUSTER_TEST_PATIENCE", "240"))
 
 
 def main() -> int:
@@ -35,7 +38,7 @@ def main() -> int:
                 stranger.get(job["url"] + "/health")
         except httpx.HTTPError:
             refused = True
-        with httpx.Client(verify=context, base_url=job["url"], timeout=30) as direct:
+        with httpx.Client(verify=context, base_url=job["url"], timeout=PATIENCE) as direct:
             health = direct.get("/health").status_code
             with direct.stream("POST", "/v1/chat/completions", json={"messages": []}) as answer:
                 lines = list(answer.iter_lines())

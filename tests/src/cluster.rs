@@ -4,18 +4,17 @@ use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use muster_test_ports::free_address;
+use muster_testbed::{free_address, wait_for};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 
-use crate::process::{run, wait_for};
+use crate::log_ends;
+use crate::process::run;
 
 /// Debian keeps the server's programs off the path, one folder per major version.
 const DEBIAN: &str = "/usr/lib/postgresql";
-const START: Duration = Duration::from_secs(60);
 
 /// A cluster that runs until it is dropped.
 #[derive(Debug)]
@@ -108,9 +107,9 @@ impl Cluster {
             .spawn()
             .context("cannot start PostgreSQL")?;
         self.server = Some(server);
-        wait_for("PostgreSQL", START, || {
+        wait_for("PostgreSQL", || {
             let answered = self.query("SELECT 1")?;
-            Ok((answered.code == Some(0)).then_some(()))
+            anyhow::Ok((answered.code == Some(0)).then_some(()))
         })
     }
 
@@ -148,14 +147,15 @@ impl Cluster {
         kill(Pid::from_raw(i32::try_from(server.id())?), Signal::SIGKILL)?;
         server.wait()?;
         // Its children notice and leave; until then a new server would not start on their memory.
-        wait_for("the end of PostgreSQL's children", START, || {
-            Ok(children_of(&self.data())?.is_empty().then_some(()))
+        wait_for("the end of PostgreSQL's children", || {
+            anyhow::Ok(children_of(&self.data())?.is_empty().then_some(()))
         })
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        log_ends::show_if_panicking(&[self.folder.path().join("log")]);
         if let Some(mut server) = self.server.take() {
             // Its fast shutdown: clients are disconnected, not waited for.
             let asked = i32::try_from(server.id()).map(|id| kill(Pid::from_raw(id), Signal::SIGINT));

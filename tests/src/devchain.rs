@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::http::answer_of;
+
 /// A local chain that runs until it is dropped.
 #[derive(Debug)]
 pub struct RunningChain {
@@ -53,18 +55,7 @@ impl RunningChain {
     pub fn call(&self, method: &str, params: Value) -> Result<Value> {
         let url = self.url.replace("ws://", "http://");
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        muster_process::tls::install_provider();
-        let mut answer: Value = runtime.block_on(async {
-            let sent = reqwest::Client::new()
-                .post(url)
-                .header("content-type", "application/json")
-                .body(request.to_string());
-            let body = sent.send().await?.bytes().await?;
-            anyhow::Ok(serde_json::from_slice(&body)?)
-        })?;
+        let mut answer = answer_of(|client| client.post(url).json(&request))?;
         if let Some(error) = answer.get("error") {
             bail!("{method}: {error}");
         }
@@ -80,7 +71,7 @@ impl Drop for RunningChain {
 }
 
 /// The program of this checkout, built if it is not there.
-fn program() -> Result<PathBuf> {
+pub(crate) fn program() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}")));
     built.clone().map_err(anyhow::Error::msg)
@@ -93,24 +84,18 @@ fn build() -> Result<PathBuf> {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .context("no checkout")?;
-    let target = match std::env::var_os("MUSTER_DEVCHAIN_TARGET_DIR") {
-        Some(target) => PathBuf::from(target),
-        None => {
-            // `target/debug/deps/<test>` lies three folders below the target folder.
-            let test = std::env::current_exe()?;
-            let target = test
-                .ancestors()
-                .nth(3)
-                .context("the test lies outside a target folder")?;
-            target.join("devchain")
-        }
-    };
+    // `target/debug/deps/<test>` lies three folders below the target folder.
+    let test = std::env::current_exe()?;
+    let target = test
+        .ancestors()
+        .nth(3)
+        .context("the test lies outside a target folder")?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["build", "--quiet", "--bin", "muster-devchain", "--manifest-path"])
         .arg(checkout.join("devchain/Cargo.toml"))
         .arg("--target-dir")
-        .arg(&target);
+        .arg(target);
     // The variables of the cargo that runs the test would make this build begin from nothing.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
         if name != "CARGO_HOME" {

@@ -3,16 +3,15 @@
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use muster_testbed::wait_for;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
 
-use crate::process::{run, wait_for};
-
-const START: Duration = Duration::from_secs(90);
+use crate::log_ends;
+use crate::process::run;
 
 /// An engine that runs until it is dropped.
 #[derive(Debug)]
@@ -55,12 +54,8 @@ impl Dockerd {
             live_restore,
         };
         if let Err(error) = engine.begin() {
-            let log = std::fs::read_to_string(engine.folder.path().join("log")).unwrap_or_default();
-            let end: Vec<_> = log.lines().rev().take(15).collect();
-            return Err(error.context(format!(
-                "the test's own Docker engine does not come up:
-{end:#?}"
-            )));
+            let log = log_ends::end_of(&engine.folder.path().join("log"));
+            return Err(error.context(format!("the test's own Docker engine does not come up:\n{log}")));
         }
         Ok(engine)
     }
@@ -128,12 +123,12 @@ impl Dockerd {
         self.daemon = Some(daemon);
         let daemon = self.daemon.as_mut().context("it was just started")?;
         let address = format!("unix://{}", self.folder.path().join("socket").display());
-        wait_for("the test's own Docker engine", START, || {
+        wait_for("the test's own Docker engine", || {
             if let Some(status) = daemon.try_wait()? {
                 anyhow::bail!("dockerd ended ({status})");
             }
             let answered = run(Command::new("docker").args(["--host", &address, "version"]))?;
-            Ok((answered.code == Some(0)).then_some(()))
+            anyhow::Ok((answered.code == Some(0)).then_some(()))
         })
     }
 
@@ -169,6 +164,7 @@ impl Dockerd {
 
 impl Drop for Dockerd {
     fn drop(&mut self) {
+        log_ends::show_if_panicking(&[self.folder.path().join("log")]);
         if let Some(mut daemon) = self.daemon.take() {
             let asked = i32::try_from(daemon.id()).map(|id| kill(Pid::from_raw(id), Signal::SIGTERM));
             if !matches!(asked, Ok(Ok(()))) {

@@ -4,12 +4,16 @@ mod cluster;
 mod devchain;
 mod dockerd;
 mod evm;
+mod held_program;
+mod http;
 mod image;
+mod log_ends;
 mod log_secrets;
 mod parts;
 mod process;
 mod registry;
 mod relay;
+mod section;
 mod subnet;
 mod subnet_jobs;
 mod user;
@@ -18,14 +22,16 @@ pub use cluster::Cluster;
 pub use devchain::RunningChain;
 pub use dockerd::Dockerd;
 pub use evm::RunningEvm;
+pub use held_program::{held_limit_s, release, while_held};
 pub use image::{
     BUSYBOX, IMAGES_OF_TESTS, LlamaImage, TRAINING_IMAGE, llama_image, llama_image_of, shell_image,
     training_image,
 };
-pub use muster_test_ports::free_address;
+pub use muster_testbed::free_address;
 pub use parts::{Absences, Keys, Layout, Parts, Role, SpareMiner};
-pub use process::{Output, muster, run, run_with_input, wait_for};
+pub use process::{Output, muster, run, run_with_input};
 pub use registry::{HeldDoor, PublishedImage, REGISTRY_PASSWORD, REGISTRY_USER, Registry, SlowDoor};
 pub use relay::{Relay, Weather};
+pub use section::section;
 pub use subnet::{RunningSubnet, program_from_env, python};
 pub use user::{User, add_terms};

@@ -3,28 +3,30 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use muster_identity::Keypair;
 use muster_identity::wallet::{ColdkeyStorage, WalletPath, create};
 use muster_process::ready;
+use muster_protocol::rest::CreateJob;
 use muster_protocol::{AttemptId, JobId};
-use muster_test_ports::free_address;
+use muster_testbed::tally::count_subnet;
+use muster_testbed::{free_address, wait_for};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::devchain::RunningChain;
-use crate::log_secrets;
-use crate::process::{muster, release_mounts, wait_for};
+use crate::http::answer_of;
+use crate::process::{muster, release_mounts};
+use crate::{log_ends, log_secrets};
 
 mod layout;
 
 pub use layout::{Absences, Keys, Layout, SpareMiner};
 
-/// How long a role may take to be up on a busy machine.
-const START: Duration = Duration::from_secs(60);
+/// The time between two blocks, in milliseconds: short, because tests wait for blocks and epochs.
+pub(crate) const BLOCK_MS: &str = "200";
 const HOTKEY: &str = "default";
 
 /// A role that runs as a process of its own.
@@ -92,6 +94,7 @@ impl Parts {
     /// # Errors
     /// Something does not come up; the message has the end of its log.
     pub fn start(layout: &Layout) -> Result<Self> {
+        count_subnet("parts")?;
         let folder = tempfile::Builder::new().prefix("muster-parts-").tempdir()?;
         let wallets = folder.path().join("wallets");
         let key = |name: &str| -> Result<Keypair> {
@@ -110,7 +113,7 @@ impl Parts {
         let genesis = folder.path().join("genesis.json");
         std::fs::write(&genesis, layout::spec(&keys, layout).to_string())?;
         let genesis = genesis.to_str().context("a folder that is no text")?;
-        let chain = RunningChain::start(&["--spec", genesis, "--block-time-ms", "500"])?;
+        let chain = RunningChain::start(&["--spec", genesis, "--block-time-ms", BLOCK_MS])?;
         let given = |address: Option<SocketAddr>| address.map_or_else(free_address, Ok);
         let addresses = [
             given(layout.facilitator_port)?,
@@ -161,6 +164,24 @@ impl Parts {
     /// The folder of everything.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// A job for the validator that runs a script of the shell, for at most so many seconds.
+    ///
+    /// # Errors
+    /// A job has other fields.
+    pub fn shell_job(&self, image: &str, script: &str, execution_s: u64) -> Result<CreateJob> {
+        let job = json!({
+            "target_validator_hotkey": self.keys().validator.hotkey().to_string(),
+            "executor_class": "always_on.test",
+            "docker_image": image,
+            "args": ["-c", script],
+            "download_time_limit": 30,
+            "execution_time_limit": execution_s,
+            "streaming_start_time_limit": 0,
+            "upload_time_limit": 20,
+        });
+        Ok(serde_json::from_value(job)?)
     }
 
     /// The keys of all parties.
@@ -225,12 +246,12 @@ impl Parts {
             .get_mut(place(role))
             .and_then(Option::as_mut)
             .context("no process")?;
-        wait_for(&format!("the {}", role.name()), START, || {
+        wait_for(&format!("the {}", role.name()), || {
             if let Some(status) = process.try_wait()? {
                 let log = std::fs::read_to_string(&log_file).unwrap_or_default();
                 bail!("the {} ended early ({status}):\n{log}", role.name());
             }
-            Ok(ready::read(&ready_file)?)
+            anyhow::Ok(ready::read(&ready_file)?)
         })?;
         Ok(())
     }
@@ -340,30 +361,25 @@ impl Parts {
 
     /// The end of a role's log, for messages of failing tests.
     pub fn log(&self, role: Role) -> String {
-        let text = std::fs::read_to_string(self.file(role, "log")).unwrap_or_default();
-        let lines: Vec<_> = text.lines().collect();
-        lines
-            .get(lines.len().saturating_sub(60)..)
-            .unwrap_or_default()
-            .join("\n")
+        log_ends::end_of(&self.file(role, "log"))
     }
 
     /// Waits until the facilitator has its validator.
     fn wait_for_validator(&self) -> Result<()> {
         let url = format!("http://{}/health", self.address(Role::Facilitator));
-        wait_for("the validator at its facilitator", START, || {
-            let health = fetch(&url).unwrap_or_default();
+        wait_for("the validator at its facilitator", || {
+            let health = answer_of(|client| client.get(&url)).unwrap_or_default();
             let validators = health.get("validators").and_then(Value::as_u64);
-            Ok(validators.is_some_and(|count| count > 0).then_some(()))
+            anyhow::Ok(validators.is_some_and(|count| count > 0).then_some(()))
         })
     }
 
     /// Waits until the chain has the address of each miner.
     fn wait_for_miners(&self) -> Result<()> {
         for role in self.roles.iter().filter(|role| role.command() == "miner") {
-            wait_for("the miner's address on the chain", START, || {
+            wait_for("the miner's address on the chain", || {
                 let text = std::fs::read_to_string(self.file(*role, "log")).unwrap_or_default();
-                Ok(text.contains("the address is on the chain").then_some(()))
+                anyhow::Ok(text.contains("the address is on the chain").then_some(()))
             })
             .with_context(|| format!("{}\n{}", role.name(), self.log(*role)))?;
         }
@@ -381,7 +397,8 @@ impl Parts {
     /// # Errors
     /// It does not answer.
     pub fn validator_state(&self) -> Result<Value> {
-        fetch(&format!("http://{}/v0/state", self.address(Role::Validator)))
+        let url = format!("http://{}/v0/state", self.address(Role::Validator));
+        answer_of(|client| client.get(url))
     }
 }
 
@@ -417,7 +434,7 @@ impl Parts {
     /// The validator does not answer.
     pub fn waiting_jobs(&self) -> Result<Vec<JobId>> {
         let url = format!("http://{}/v0/queue?limit=1000", self.address(Role::Validator));
-        let queue = fetch(&url)?;
+        let queue = answer_of(|client| client.get(&url))?;
         let jobs = queue.get("jobs").and_then(Value::as_array).context("no jobs")?;
         let id = |job: &Value| Ok(job.get("job").and_then(Value::as_str).context("no id")?.parse()?);
         jobs.iter().map(id).collect()
@@ -426,6 +443,8 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
+        let logs: Vec<_> = self.roles.iter().map(|role| self.file(*role, "log")).collect();
+        log_ends::show_if_panicking(&logs);
         for process in self.processes.iter_mut().flatten() {
             let _ = i32::try_from(process.id()).map(|id| kill(Pid::from_raw(id), Signal::SIGCONT));
             let _ = process.kill();
@@ -442,18 +461,4 @@ impl Drop for Parts {
             );
         }
     }
-}
-
-/// A JSON answer.
-fn fetch(url: &str) -> Result<Value> {
-    muster_process::tls::install_provider();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let client = reqwest::Client::builder()
-            .timeout(Duration::from_secs(5))
-            .build()?;
-        Ok(client.get(url).send().await?.json().await?)
-    })
 }

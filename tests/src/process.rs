@@ -1,10 +1,9 @@
-//! Running our binary and others, with deadlines instead of sleeps.
+//! Running our binary and others.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -79,6 +78,37 @@ pub fn run(command: &mut Command) -> Result<Output> {
     Ok(Output::read(&output))
 }
 
+/// Runs a program to its end and repeats each line of its standard error at once. A test that is stopped shows then how
+/// far the program was.
+///
+/// # Errors
+/// It cannot be started.
+#[expect(clippy::print_stderr, reason = "the words belong to the output of the test")]
+pub(crate) fn run_aloud(command: &mut Command) -> Result<Output> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    let stderr = child.stderr.take().context("it has a standard error")?;
+    let repeated = std::thread::spawn(move || {
+        let mut said = String::new();
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            eprintln!("{line}");
+            said.push_str(&line);
+            said.push('\n');
+        }
+        said
+    });
+    let output = child.wait_with_output()?;
+    let stderr = repeated.join().unwrap_or_default();
+    Ok(Output {
+        stderr,
+        ..Output::read(&output)
+    })
+}
+
 /// Runs a program to its end with this text on its standard input.
 ///
 /// # Errors
@@ -106,27 +136,6 @@ impl Output {
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }
-}
-
-/// Looks for something until it is there.
-///
-/// # Errors
-/// It is not there after `patience`, or looking failed.
-pub fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    // A look may start a program or ask a role, and what is waited for takes seconds on a busy machine: looks that find
-    // nothing come less and less often. The pauses bound the looks; they decide nothing.
-    const FIRST: Duration = Duration::from_millis(20);
-    const LAST: Duration = Duration::from_millis(160);
-    let (mut waited, mut pause) = (Duration::ZERO, FIRST);
-    while waited < patience {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        std::thread::park_timeout(pause);
-        waited += pause;
-        pause = (pause + pause / 8).min(LAST);
-    }
-    bail!("{what} did not appear within {} s", patience.as_secs())
 }
 
 /// Takes away the disks of jobs that executors of `folder` left mounted: a killed one cannot, and its loop device lives

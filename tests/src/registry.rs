@@ -12,14 +12,13 @@ use bollard::auth::DockerCredentials;
 use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 use muster_process::Tasks;
 use muster_protocol::ImageId;
-use muster_test_ports::free_address;
+use muster_testbed::{free_address, wait_for};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::image::BUSYBOX;
-use crate::process::wait_for;
 
 /// The user of a registry that wants a login.
 pub const REGISTRY_USER: &str = "muster";
@@ -28,7 +27,6 @@ pub const REGISTRY_PASSWORD: &str = "only-in-the-users-hands-5e1f";
 /// The bcrypt hash of the password, as `htpasswd -nbB -C 5` makes one: the registry takes no other.
 const HTPASSWD: &str = "muster:$2b$05$abcdefghijklmnopqrstuu8y8fYFYd/OlFvlG4MQzey5xVOjjdjG6\n";
 
-const START: Duration = Duration::from_secs(30);
 /// How often a slow connection passes its next bytes on.
 const BEAT: Duration = Duration::from_millis(100);
 
@@ -99,8 +97,8 @@ impl Registry {
             wants_login,
             _folder: folder,
         };
-        wait_for("the registry", START, || {
-            Ok(std::net::TcpStream::connect(address).ok())
+        wait_for("the registry", || {
+            anyhow::Ok(std::net::TcpStream::connect(address).ok())
         })?;
         Ok(registry)
     }

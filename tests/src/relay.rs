@@ -185,13 +185,16 @@ async fn one_way(
             Weather::Fair | Weather::Cut => vec![frame],
             Weather::Duplicated => vec![frame.clone(), frame],
             Weather::Reordered if swapped => vec![frame],
-            Weather::Reordered => match tokio::time::timeout(SWAP, from.recv()).await {
-                Ok(Ok(Some(next))) => {
-                    swapped = true;
-                    vec![next, frame]
+            Weather::Reordered => {
+                let next = tokio::time::timeout(SWAP, from.recv()); // bounds: there may be no frame to overtake it
+                match next.await {
+                    Ok(Ok(Some(next))) => {
+                        swapped = true;
+                        vec![next, frame]
+                    }
+                    Ok(Ok(None) | Err(_)) | Err(_) => vec![frame],
                 }
-                Ok(Ok(None) | Err(_)) | Err(_) => vec![frame],
-            },
+            }
             Weather::Delayed(span) => {
                 // Nothing comes of it but the time that passes, which is the fault.
                 let _ = tokio::time::timeout(span, std::future::pending::<()>()).await;

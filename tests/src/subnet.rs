@@ -2,19 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
+use muster_protocol::JobStatus;
+use muster_testbed::tally::count_subnet;
+use muster_testbed::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::log_secrets;
-use crate::process::{Output, muster, release_mounts, run, run_with_input, wait_for};
-
-/// A cold machine builds the local chain first; everything else takes seconds.
-const START: Duration = Duration::from_secs(900);
-const STOP: Duration = Duration::from_secs(60);
+use crate::http::answer_of;
+use crate::parts::BLOCK_MS;
+use crate::process::{Output, muster, release_mounts, run, run_aloud, run_with_input};
+use crate::{devchain, log_ends, log_secrets};
 
 /// A subnet that runs until it is dropped.
 #[derive(Debug)]
@@ -46,12 +46,21 @@ impl RunningSubnet {
     /// # Errors
     /// As [`Self::start`].
     pub fn start_among(args: &[&str], variables: &[(&str, &Path)]) -> Result<Self> {
+        // A cold machine builds the local chain first, which takes minutes. `muster up` then finds it built.
+        devchain::program()?;
+        count_subnet("muster up")?;
         let folder = tempfile::Builder::new().prefix("muster-subnet-").tempdir()?;
         let log = std::fs::File::create(folder.path().join("up.log"))?;
-        let mut up = Command::new(muster()?)
+        let block_ms: &[&str] = if args.contains(&"--block-ms") {
+            &[]
+        } else {
+            &["--block-ms", BLOCK_MS]
+        };
+        let up = Command::new(muster()?)
             .arg("up")
             .arg("--dir")
             .arg(folder.path())
+            .args(block_ms)
             .args(args)
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
@@ -60,16 +69,20 @@ impl RunningSubnet {
             .spawn()
             .context("cannot start muster up")?;
         let file = folder.path().join("subnet.json");
-        let state = wait_for("the subnet", START, || {
-            if let Some(status) = up.try_wait()? {
-                let said = std::fs::read_to_string(folder.path().join("up.log")).unwrap_or_default();
-                anyhow::bail!("muster up ended early ({status}):\n{said}");
+        let mut subnet = Self {
+            folder,
+            up,
+            state: Value::Null,
+        };
+        subnet.state = wait_for("the subnet", || {
+            if let Some(status) = subnet.up.try_wait()? {
+                let said = log_ends::end_of(&subnet.folder.path().join("up.log"));
+                bail!("muster up ended early ({status}):\n{said}");
             }
-            Ok(std::fs::read(&file)
-                .ok()
-                .and_then(|text| serde_json::from_slice(&text).ok()))
+            let text = std::fs::read(&file).ok();
+            Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
         })?;
-        Ok(Self { folder, up, state })
+        Ok(subnet)
     }
 
     /// The folder of its state.
@@ -109,7 +122,7 @@ impl RunningSubnet {
         run_with_input(&mut self.command(args)?, input)
     }
 
-    fn command(&self, args: &[&str]) -> Result<Command> {
+    pub(crate) fn command(&self, args: &[&str]) -> Result<Command> {
         // A command of one word has its options right behind it.
         let words = args.iter().take_while(|word| !word.starts_with('-')).count();
         let (command, rest) = args.split_at(words.min(2));
@@ -130,8 +143,8 @@ impl RunningSubnet {
     /// Waits until a job has `status` somewhere in its history, and returns it.
     ///
     /// # Errors
-    /// It does not get there in time.
-    pub fn wait_for_status(&self, id: &str, status: &str, patience: Duration) -> Result<Value> {
+    /// It ends without, or does not get there in time.
+    pub fn wait_for_status(&self, id: &str, status: &str) -> Result<Value> {
         let reached = |job: &Value| {
             let history = job.get("status_history").and_then(Value::as_array);
             history.is_some_and(|history| {
@@ -140,8 +153,15 @@ impl RunningSubnet {
                     .any(|entry| entry.get("status").and_then(Value::as_str) == Some(status))
             })
         };
-        wait_for(&format!("status {status} of job {id}"), patience, || {
-            Ok(Some(self.job(id)?).filter(reached))
+        wait_for(&format!("status {status} of job {id}"), || {
+            let job = self.job(id)?;
+            if reached(&job) {
+                return Ok(Some(job));
+            }
+            let now = job.get("status").cloned().unwrap_or_default();
+            let is_over = serde_json::from_value::<JobStatus>(now).is_ok_and(JobStatus::is_terminal);
+            ensure!(!is_over, "job {id} ended without the status {status}: {job}");
+            Ok(None)
         })
     }
 
@@ -188,9 +208,9 @@ impl RunningSubnet {
         let ready = self.folder.path().join("run").join(format!("{role}.ready"));
         std::fs::remove_file(&ready)?;
         self.kill(role)?;
-        wait_for(&format!("the next process of {role}"), START, || {
+        wait_for(&format!("the next process of {role}"), || {
             let is_new = self.pid(role).is_ok_and(|pid| pid != before);
-            Ok((is_new && ready.exists()).then_some(()))
+            anyhow::Ok((is_new && ready.exists()).then_some(()))
         })
     }
 
@@ -206,13 +226,21 @@ impl RunningSubnet {
 
     /// The end of a role's log, for messages of failing tests.
     pub fn log(&self, role: &str) -> String {
-        let text = std::fs::read_to_string(self.folder.path().join("logs").join(format!("{role}.log")))
-            .unwrap_or_default();
-        let lines: Vec<_> = text.lines().collect();
-        lines
-            .get(lines.len().saturating_sub(40)..)
-            .unwrap_or_default()
-            .join("\n")
+        log_ends::end_of(&self.folder.path().join("logs").join(format!("{role}.log")))
+    }
+
+    /// The logs of `muster up` and of its processes.
+    fn logs(&self) -> Vec<PathBuf> {
+        let written = std::fs::read_dir(self.folder.path().join("logs"));
+        let mut logs: Vec<_> = written
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        logs.sort();
+        logs.push(self.folder.path().join("up.log"));
+        logs
     }
 
     /// Stops it as an operator would, with one signal, and says how it ended.
@@ -225,13 +253,16 @@ impl RunningSubnet {
         }
         kill(Pid::from_raw(i32::try_from(self.up.id())?), Signal::SIGTERM)?;
         let up = &mut self.up;
-        wait_for("the end of muster up", STOP, || Ok(up.try_wait()?)).map(|status| status.code())
+        let ended = wait_for("the end of muster up", || up.try_wait())?;
+        Ok(ended.code())
     }
 }
 
 impl Drop for RunningSubnet {
     fn drop(&mut self) {
-        if self.stop().is_err() {
+        log_ends::show_if_panicking(&self.logs());
+        // A wait that is too long would panic, and a second panic ends the process without a word.
+        if std::thread::panicking() || self.stop().is_err() {
             // The roles notice that their supervisor is gone and stop by themselves.
             let _ = self.up.kill();
             let _ = self.up.wait();
@@ -251,15 +282,10 @@ impl Drop for RunningSubnet {
 
 /// The JSON of a page, asked for with this bearer token.
 pub(crate) fn get_json(url: &str, token: Option<&str>) -> Result<Value> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    muster_process::tls::install_provider();
-    let mut request = reqwest::Client::new().get(url);
-    if let Some(token) = token {
-        request = request.bearer_auth(token);
-    }
-    runtime.block_on(async { Ok(request.send().await?.json().await?) })
+    answer_of(|client| match token {
+        Some(token) => client.get(url).bearer_auth(token),
+        None => client.get(url),
+    })
 }
 
 /// A program that `cargo xtask test` installed and named in a variable.
@@ -271,15 +297,18 @@ pub fn program_from_env(variable: &str) -> Result<PathBuf> {
     program.with_context(|| format!("this test needs {variable}, which `cargo xtask test` sets"))
 }
 
-/// Runs one of our Python scripts with somebody else's packages, in a home folder of its own.
+/// Runs one of our Python scripts with somebody else's packages, in a home folder of its own. Its standard error is
+/// repeated as it comes.
 ///
 /// # Errors
 /// It cannot be started.
 pub fn python(interpreter: &Path, script: &str, args: &[&str]) -> Result<Output> {
     let home = tempfile::tempdir()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
-    run(Command::new(interpreter)
-        .arg(script)
-        .args(args)
-        .env("HOME", home.path()))
+    run_aloud(
+        Command::new(interpreter)
+            .arg(script)
+            .args(args)
+            .env("HOME", home.path()),
+    )
 }

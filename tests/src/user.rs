@@ -1,7 +1,6 @@
 //! A user of a running subnet, over the job REST API.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use muster_account_api::{ApiKey, LoginNonce, LoginRequest, Token};
@@ -10,6 +9,7 @@ use muster_protocol::job::JobTerms;
 use muster_protocol::rest::{CreateJob, JobCheckpointsView, JobMetricsView, headers};
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{JobId, Timestamp};
+use muster_testbed::patience;
 use serde_json::{Value, json};
 
 /// Adds terms to a job, signed by this key, as it is submitted at `now`.
@@ -39,9 +39,7 @@ impl User {
     /// The facilitator does not answer, or does not want us.
     pub async fn login(facilitator: SocketAddr, key: Keypair) -> Result<Self> {
         muster_process::tls::install_provider();
-        let http = reqwest::Client::builder()
-            .timeout(Duration::from_secs(10))
-            .build()?;
+        let http = reqwest::Client::builder().timeout(patience()).build()?;
         let base = format!("http://{facilitator}");
         let nonce: LoginNonce = http
             .get(format!("{base}/auth/nonce"))

@@ -76,8 +76,15 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     // The machine is named so that build scripts and macros are compiled without the counters.
     let mut cargo = workspace.cargo();
     cargo
-        .args(["build", "--locked", "--manifest-path", "fuzz/Cargo.toml"])
-        .args(["--bin", "parsers"])
+        .args([
+            "build",
+            "--locked",
+            "--profile",
+            "fuzz",
+            "--package",
+            "muster-fuzz",
+        ])
+        .args(["--features", "libfuzzer", "--bin", "parsers"])
         .args(["--target", &machine])
         .arg("--target-dir")
         .arg(&target)
@@ -86,7 +93,7 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         cargo.status()?.success(),
         "the parsers do not compile for libFuzzer (it needs g++)"
     );
-    Ok(target.join(machine).join("debug/parsers"))
+    Ok(target.join(machine).join("fuzz/parsers"))
 }
 
 /// The names of all parsers.

@@ -1,4 +1,4 @@
-//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | bench | fleets | fuzz | ptx | wasm |
+//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | budget | bench | fleets | fuzz | ptx | wasm |
 //! sbom`.
 //!
 //! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
@@ -17,6 +17,7 @@ mod cuda;
 mod features;
 mod fleets;
 mod fuzz;
+mod plan;
 mod sbom;
 mod test;
 mod tidy;
@@ -57,6 +58,8 @@ enum Command {
     Test(test::Options),
     /// Run the proofs that are too long for every run: long tests, many schedules, many inputs, fuzzing
     Soak(test::soak::Options),
+    /// Run both commands of the README from an empty target folder, and print their cost and its ratio
+    Budget(test::budget::Options),
     /// Measure, and write the tables of docs/performance.md; without a name, list what can be measured
     Bench {
         /// Programs below bench/src/bin/, or `all`
@@ -92,6 +95,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tidy { fix } => tidy::run(&workspace, fix),
         Command::Test(options) => test::run(workspace, &options),
         Command::Soak(options) => test::soak::run(workspace, &options),
+        Command::Budget(options) => test::budget::run(&workspace, &options),
         Command::Bench { names } => bench::run(&workspace, &names),
         Command::Fleets(options) => fleets::run(&workspace, &options),
         Command::Fuzz(options) => fuzz::run(&workspace, &options),
@@ -110,6 +114,13 @@ fn exit_code(passed: bool) -> ExitCode {
     }
 }
 
+/// The patience of all tests of Muster (tests/testbed/src/wait.rs): this program uses none of our crates.
+#[cfg(test)]
+fn test_patience() -> std::time::Duration {
+    let seconds = std::env::var("MUSTER_TEST_PATIENCE");
+    std::time::Duration::from_secs(seconds.map_or(240, |seconds| seconds.parse().unwrap()))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -125,8 +136,8 @@ mod tests {
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
         for name in [
-            "arrows", "features", "tidy", "test", "soak", "bench", "fleets", "fuzz", "ptx", "wasm", "sbom",
-            "help",
+            "arrows", "features", "tidy", "test", "soak", "budget", "bench", "fleets", "fuzz", "ptx", "wasm",
+            "sbom", "help",
         ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }

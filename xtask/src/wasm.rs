@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 
 /// The module, as pages load it.
 pub(crate) const MODULE: &str = "crates/users/page-frame/assets/proof.wasm";
-/// The digest of the sources that the module was made of.
+/// The sources that the module was made of, each with its digest.
 pub(crate) const SOURCES_DIGEST: &str = "crates/users/page-frame/assets/proof.wasm.sources";
 /// The crate of the module.
 pub(crate) const PACKAGE: &str = "muster-proof-module";
@@ -57,8 +57,8 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
         made.len()
     );
     fs::write(root.join(MODULE), &made).context("write the module")?;
-    let digest = proof_module::read_digest(root)?;
-    fs::write(root.join(SOURCES_DIGEST), format!("{digest}\n")).context("write the digest")?;
+    let sources = proof_module::read_sources(root)?;
+    fs::write(root.join(SOURCES_DIGEST), sources).context("write the list of sources")?;
     println!("wrote {MODULE}, {} bytes", made.len());
     Ok(ExitCode::SUCCESS)
 }

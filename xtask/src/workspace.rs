@@ -2,7 +2,6 @@
 
 use std::{
     env,
-    ffi::OsString,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -10,8 +9,6 @@ use std::{
 use anyhow::Context;
 use cargo_metadata::{Metadata, MetadataCommand};
 
-/// Moves devchain's target folder; `muster up` obeys the same variable, so both find one build.
-const DEVCHAIN_TARGET: &str = "MUSTER_DEVCHAIN_TARGET_DIR";
 /// Where end-to-end tests find the binary that this run has built.
 const MUSTER_BINARY: &str = "MUSTER_TEST_BINARY";
 
@@ -52,24 +49,9 @@ impl Workspace {
             .with_context(|| format!("read {manifest} through cargo metadata"))
     }
 
-    /// Where devchain, a workspace of its own, is built.
-    pub(crate) fn devchain_target(&self) -> PathBuf {
-        devchain_target(env::var_os(DEVCHAIN_TARGET), &self.target)
-    }
-
-    /// Where the job images are built: linked statically, hence apart from everything else. `muster up` looks here too.
-    pub(crate) fn images_target(&self) -> PathBuf {
-        self.target.join("static")
-    }
-
-    /// The variables by which end-to-end tests, and the `muster up` that they start, find the builds of this run.
-    ///
-    /// A build of `muster` alone would take other features of shared dependencies, and so compile them once more.
-    pub(crate) fn shared_variables(&self) -> [(&'static str, PathBuf); 2] {
-        [
-            (DEVCHAIN_TARGET, self.devchain_target()),
-            (MUSTER_BINARY, self.target.join("debug/muster")),
-        ]
+    /// The variable by which end-to-end tests find the `muster` of this run.
+    pub(crate) fn shared_variables(&self) -> [(&'static str, PathBuf); 1] {
+        [(MUSTER_BINARY, self.target.join("debug/muster"))]
     }
 
     /// Cargo at the root, with nothing on stdin and without the variables that `cargo run` set for xtask:
@@ -85,12 +67,13 @@ impl Workspace {
         cargo
     }
 
-    /// Cargo inside devchain's workspace.
+    /// Cargo inside devchain's workspace, which has the target folder of the root: most of its third-party crates are
+    /// those of the root, and cargo compiles them once.
     pub(crate) fn devchain_cargo(&self) -> Command {
         let mut cargo = self.cargo();
         cargo
             .current_dir(self.root.join("devchain"))
-            .env("CARGO_TARGET_DIR", self.devchain_target());
+            .env("CARGO_TARGET_DIR", &self.target);
         cargo
     }
 
@@ -116,12 +99,6 @@ impl Workspace {
     }
 }
 
-fn devchain_target(chosen: Option<OsString>, target: &Path) -> PathBuf {
-    chosen
-        .filter(|folder| !folder.is_empty())
-        .map_or_else(|| target.join("devchain"), PathBuf::from)
-}
-
 fn is_of_cargo_run(variable: &str) -> bool {
     variable.starts_with("CARGO_PKG_")
         || matches!(
@@ -133,17 +110,6 @@ fn is_of_cargo_run(variable: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_variable_moves_devchain_and_an_empty_one_does_not() {
-        let target = Path::new("/t");
-        assert_eq!(devchain_target(None, target), Path::new("/t/devchain"));
-        assert_eq!(devchain_target(Some("".into()), target), Path::new("/t/devchain"));
-        assert_eq!(
-            devchain_target(Some("/elsewhere".into()), target),
-            Path::new("/elsewhere")
-        );
-    }
 
     #[test]
     fn only_what_cargo_run_set_is_taken_away() {

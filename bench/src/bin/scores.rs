@@ -182,6 +182,8 @@ fn snapshot(receipts: u64) -> ScoringSnapshot {
         main_hotkeys: Vec::new(),
         deferred: Vec::new(),
         burned: std::collections::BTreeMap::new(),
+        standing: Vec::new(),
+        owner: None,
     }
 }
 

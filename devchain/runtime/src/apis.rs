@@ -1,5 +1,5 @@
 //! The runtime APIs, each a line that names the pallet function behind it. `state_call` reaches them by name through
-//! [`api::dispatch`].
+//! `api::dispatch`, which the macro makes.
 
 use crate::types::{
     DynamicInfo, HyperparamEntry, Metagraph, NetUid, NeuronInfo, NeuronInfoLite, SelectiveMetagraph,

@@ -1,7 +1,6 @@
 //! A persistent executor and a miner that leases it one job after another over TLS.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use muster_enrollment::{ExecutorCredentials, StoredIdentity};
 use muster_executor::Error;
@@ -9,19 +8,17 @@ use muster_executor::persistent::serve;
 use muster_process::task::Task;
 use muster_process::{Coded as _, SystemClock, Tasks, tls};
 use muster_protocol::{Digest, ErrorCode};
+use muster_testbed::{until, within};
 use muster_websocket::tls::{Callers, listen};
 use muster_websocket::{CloseCode, Limits, Socket};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use crate::support::lease::{Job, Lease};
 use crate::support::{engine, image};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Passes every connection on to the test.
 struct ConnectionQueue(mpsc::UnboundedSender<Socket>);
@@ -84,7 +81,7 @@ impl EnrolledExecutor {
 
     /// The next connection, after its first message.
     pub(crate) async fn next_connection(&mut self) -> ExecutorConnection {
-        let socket = timeout(PATIENCE, self.sockets.recv()).await.unwrap().unwrap();
+        let socket = within("an executor", self.sockets.recv()).await.unwrap();
         let mut connection = ExecutorConnection(socket);
         assert_eq!(connection.recv().await["message_type"], "MusterExecutorHello");
         connection
@@ -104,7 +101,7 @@ impl ExecutorConnection {
     }
 
     async fn recv(&mut self) -> Value {
-        let frame = timeout(PATIENCE, self.0.recv()).await.expect("silence").unwrap();
+        let frame = within("a frame", self.0.recv()).await.unwrap();
         serde_json::from_str(&frame.expect("the executor left")).unwrap()
     }
 
@@ -232,9 +229,8 @@ async fn an_executor_that_is_turned_away_says_so_and_stops() {
         .0
         .close(CloseCode::Policy, "the operator removed it from the registry")
         .await;
-    let error = timeout(PATIENCE, enrolled.executor.join())
+    let error = within("the executor's end", enrolled.executor.join())
         .await
-        .unwrap()
         .unwrap()
         .unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::NotEnrolled), "{error}");
@@ -253,12 +249,7 @@ async fn what_may_serve_is_kept_before_any_job_of_it_comes_and_a_name_that_leads
     let forged = listed(Digest::of(b"another"), Some("127.0.0.1:9/muster/no-such-image:1"));
     let notice = json!({"message_type": "MusterWhitelist", "images": [forged, listed(id.0, None)]});
     connection.send(&notice).await;
-    let kept = async {
-        while used().is_empty() {
-            tokio::time::sleep(Duration::from_millis(50)).await; // polls until the condition holds
-        }
-    };
-    timeout(PATIENCE, kept).await.unwrap();
+    until("the image is kept", async || (!used().is_empty()).then_some(())).await;
     assert_eq!(used()[0].image, id);
     assert_eq!(used().len(), 1);
     enrolled.stop().await;

@@ -38,8 +38,7 @@ async fn one_waits(engine: &ContainerEngine, work_dir: &Path, but: &str) -> Stri
             None => false,
         }
     })
-    .await
-    .unwrap();
+    .await;
     found.into_inner()
 }
 

@@ -5,12 +5,13 @@ use muster_identity::sign_facilitator_auth;
 use muster_protocol::JobId;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::ToFacilitator;
+use muster_testbed::within;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-use crate::facilitator::{Facilitator, SOON, key};
+use crate::facilitator::{Facilitator, key};
 
 /// A ComputeHorde validator, or a third party with its greeting: it does not send Muster's header.
 pub(crate) struct ComputeHordeValidator {
@@ -55,11 +56,7 @@ impl ComputeHordeValidator {
 
     pub(crate) async fn next(&mut self) -> Value {
         loop {
-            let message = tokio::time::timeout(SOON, self.socket.next())
-                .await
-                .unwrap()
-                .unwrap()
-                .unwrap();
+            let message = within("a message", self.socket.next()).await.unwrap().unwrap();
             if let Message::Text(text) = message {
                 return serde_json::from_str(text.as_str()).unwrap();
             }

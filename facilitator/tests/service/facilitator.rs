@@ -2,17 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use muster_facilitator::{Config, Error, run};
 use muster_identity::Keypair;
 use muster_process::task::Task;
 use muster_process::{SharedClock, SystemClock, Tasks, ready};
 use muster_protocol::ValidatorKey;
+use muster_testbed::patience;
 use tempfile::TempDir;
-
-/// The time in which a condition must come true, also on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// The key of a scripted party: `//User`, `//Validator` and so on.
 pub(crate) fn key(name: &str) -> Keypair {
@@ -83,7 +80,7 @@ impl Facilitator {
     /// Stops the facilitator as a signal would.
     pub(crate) async fn stop(self) -> (Config, SharedClock, TempDir) {
         self.tasks.shutdown();
-        self.tasks.wait(SOON).await.unwrap();
+        self.tasks.wait(patience()).await.unwrap();
         self.running.join().await.unwrap().unwrap();
         assert_eq!(self.tasks.panics(), 0);
         (self.config, self.clock, self.folder)
@@ -134,16 +131,6 @@ impl Facilitator {
 }
 
 /// Calls `ask` until it returns a value.
-pub(crate) async fn until<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let asking = async {
-        loop {
-            if let Some(answer) = ask().await {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await; // polls until it is there; the caller sets the deadline
-        }
-    };
-    tokio::time::timeout(SOON, asking)
-        .await
-        .expect("the condition never came true")
+pub(crate) async fn until<T>(ask: impl AsyncFnMut() -> Option<T>) -> T {
+    muster_testbed::until("the condition of the test", ask).await
 }

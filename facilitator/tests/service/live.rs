@@ -6,10 +6,11 @@ use muster_protocol::wire::facilitator::FromFacilitator;
 use muster_protocol::wire::facilitator::ResponseStatus;
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus};
+use muster_testbed::within;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::facilitator::{Facilitator, SOON, until, validator_key};
+use crate::facilitator::{Facilitator, until, validator_key};
 use crate::user::{User, job_for, read_json};
 use crate::validator::Validator;
 
@@ -65,9 +66,7 @@ impl Events {
                     None => continue,
                 }
             }
-            let piece = tokio::time::timeout(SOON, self.answer.next())
-                .await
-                .expect("no event came")?;
+            let piece = within("an event", self.answer.next()).await?;
             self.text.push_str(std::str::from_utf8(&piece.unwrap()).unwrap());
         }
     }

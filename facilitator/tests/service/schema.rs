@@ -1,5 +1,6 @@
 //! Checks the API against its OpenAPI document with schemathesis, an independent tool.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use muster_process::SystemClock;
@@ -14,8 +15,10 @@ use crate::validator::Validator;
 /// The Python interpreter that has schemathesis.
 const VARIABLE: &str = "MUSTER_TEST_SCHEMATHESIS_PYTHON";
 
-/// The number of requests of each kind for each call. More of them found nothing new and cost seconds.
-const EXAMPLES: &str = "40";
+/// The drawn requests of each kind for each call. The requests at the limits of what the document allows are not drawn:
+/// every run sends all of them, 1,275 when this was written.
+const EXAMPLES: &str = "2";
+const EXAMPLES_OF_SOAK: &str = "40";
 
 #[tokio::test]
 async fn the_document_names_every_call() {
@@ -55,7 +58,18 @@ async fn the_document_names_every_call() {
 
 #[tokio::test]
 async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
-    let python = std::env::var(VARIABLE)
+    check_by_schemathesis(EXAMPLES).await;
+}
+
+#[tokio::test]
+#[ignore = "soak: 40 drawn requests of each kind for each call, a minute of processor time"]
+async fn schemathesis_finds_nothing_in_many_requests() {
+    check_by_schemathesis(EXAMPLES_OF_SOAK).await;
+}
+
+async fn check_by_schemathesis(examples: &str) {
+    let python = std::env::var_os(VARIABLE)
+        .map(PathBuf::from)
         .expect("this test needs MUSTER_TEST_SCHEMATHESIS_PYTHON, which `cargo xtask test` sets");
     let facilitator = Facilitator::start_with(Arc::new(SystemClock::new()), |config| {
         config.limits.requests_per_minute = 0;
@@ -73,9 +87,19 @@ async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
     user.create(&job_for(validator_key("Validator")), facilitator.now_ns())
         .await;
     let folder = tempfile::tempdir().unwrap();
+    let environment = python
+        .ancestors()
+        .nth(2)
+        .expect("the folder of the interpreter's environment");
     let mut command = Command::new(&python);
     command
         .current_dir(folder.path())
+        // Each request asks every variable whether it names a proxy.
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", folder.path())
+        // The tables of Unicode take seconds of processor time to make; examples are not kept.
+        .env("HYPOTHESIS_STORAGE_DIRECTORY", environment.join("hypothesis"))
         .args(["-m", "schemathesis.cli", "run"])
         .arg(facilitator.url("/api/schema"))
         .args(["--url", &facilitator.url("")])
@@ -85,7 +109,8 @@ async fn schemathesis_finds_nothing_that_the_document_does_not_say() {
         .args(["--exclude-method", "DELETE"])
         .args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,unsupported_method,ignored_auth"])
         .args(["--phases", "examples,coverage,fuzzing"])
-        .args(["--max-examples", EXAMPLES, "--seed", "1", "--no-color"])
+        .args(["--max-examples", examples, "--seed", "1", "--no-color"])
+        .args(["--generation-database", "none"])
         .args(["--suppress-health-check", "all"])
         .kill_on_drop(true);
     let output = tokio::select! {

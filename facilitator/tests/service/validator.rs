@@ -8,9 +8,10 @@ use muster_protocol::wire::facilitator::{
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
 use muster_protocol::{JobId, JobStatus};
+use muster_testbed::within;
 use muster_websocket::{CloseCode, Limits, Socket};
 
-use crate::facilitator::{Facilitator, SOON, key};
+use crate::facilitator::{Facilitator, key};
 
 pub(crate) struct Validator {
     pub(crate) socket: Socket,
@@ -117,10 +118,7 @@ impl Validator {
 
     /// The next frame; `None` once the socket is closed.
     pub(crate) async fn frame(&mut self) -> Option<String> {
-        tokio::time::timeout(SOON, self.socket.recv())
-            .await
-            .expect("no frame came")
-            .unwrap()
+        within("a frame", self.socket.recv()).await.unwrap()
     }
 
     /// The next message, without a time limit; `None` once the socket is closed.

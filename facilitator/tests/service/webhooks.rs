@@ -7,13 +7,14 @@ use muster_facilitator::Config;
 use muster_process::TestClock;
 use muster_protocol::rest::JobView;
 use muster_protocol::{FeatureSet, JobId, JobStatus, MUSTER_FEATURES_HEADER, Timestamp};
+use muster_testbed::within;
 use muster_webhooks::message::{MAX_ATTEMPTS, WebhookSecret};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::facilitator::{Facilitator, SOON, until, validator_key};
+use crate::facilitator::{Facilitator, until, validator_key};
 use crate::user::{User, job_for, read_json};
 use crate::validator::Validator;
 
@@ -61,12 +62,12 @@ impl Receiver {
 
     /// Takes the next message while the clock goes on in steps, and answers it with this status line and headers.
     async fn receive(&self, clock: &TestClock, step: Duration, answer: &str) -> Received {
-        let mut receiving = std::pin::pin!(tokio::time::timeout(SOON, self.take(answer)));
+        let mut receiving = std::pin::pin!(within("a message", self.take(answer)));
         loop {
             tokio::select! {
-                            received = &mut receiving => return received.expect("no message came"),
-            () = tokio::time::sleep(Duration::from_millis(20)) => clock.advance(step), // polls until a message comes
-                        }
+                received = &mut receiving => return received,
+                () = tokio::time::sleep(Duration::from_millis(20)) => clock.advance(step), // polls until a message comes
+            }
         }
     }
 

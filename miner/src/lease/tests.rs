@@ -11,7 +11,7 @@ use muster_protocol::wire::muster::OfferExtension;
 use muster_protocol::{Digest, ExecutorToken, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{Attestation, HashScheme, Price, SessionId, Text};
 
-const PATIENCE: LeaseTimeouts = LeaseTimeouts {
+const TIMEOUTS: LeaseTimeouts = LeaseTimeouts {
     startup: Duration::from_secs(30),
     prepare: Duration::from_secs(100),
     image: Duration::from_secs(1_000),
@@ -42,7 +42,7 @@ fn lease(streaming: bool) -> Lease {
 }
 
 fn lease_of(change: impl FnOnce(&mut InitialJobRequest)) -> Lease {
-    lease_with(PATIENCE, change)
+    lease_with(TIMEOUTS, change)
 }
 
 fn lease_with(patience: LeaseTimeouts, change: impl FnOnce(&mut InitialJobRequest)) -> Lease {
@@ -229,7 +229,7 @@ fn each_silence_has_its_name() {
 fn lent_lease(is_resumable: bool) -> Lease {
     let patience = LeaseTimeouts {
         lend: Some(Duration::from_secs(100)),
-        ..PATIENCE
+        ..TIMEOUTS
     };
     let mut lease = lease_with(patience, |offer| {
         offer.executor_timing = Some(ExecutorTiming {
@@ -272,7 +272,7 @@ fn a_program_that_can_go_on_elsewhere_is_asked_to_leave_when_the_lent_time_is_al
         end,
         start()
             .plus(Duration::from_secs(10 + 100 + 20))
-            .plus(PATIENCE.margin)
+            .plus(TIMEOUTS.margin)
     );
     let effects = lease.apply(Event::Tick, end).unwrap();
     assert_eq!(effects.last(), Some(&Effect::StopExecutor));

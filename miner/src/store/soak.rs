@@ -1,16 +1,23 @@
-//! Months of use in a miner's store and receipt pages whose sizes are bounded.
+//! Months of use in a miner's store and receipt pages whose sizes are bounded: jobs, chats, and what validators tell of
+//! their spot checks.
 
 use std::path::Path;
 use std::time::Duration;
 
+use muster_audit_witness::evidence::{BundleOpinion, ReadBundle};
+use muster_audit_witness::header_check::{CheckedHeader, CheckedLeaf};
+use muster_audit_witness::store::KEPT;
+use muster_audit_witness::{Finding, FindingKind, WitnessStore};
 use muster_process::folders::measure_folder;
 use muster_process::{Clock as _, TestClock};
 use muster_protocol::receipt::{
     FinishedReceipt, FinishedTag, OfferedReceipt, PAGE_SECS, SERVED_SECS, StartedReceipt, StartedTag, page_of,
 };
+use muster_protocol::wire::audits::{HeaderNotice, SessionProofs, SignedProof, VerdictNotice};
 use muster_protocol::{
-    AttemptId, ExecutorClass, MinerKey, ReceiptPayload, Signature, Timestamp, ValidatorKey,
+    AttemptId, Digest, ExecutorClass, MinerKey, ReceiptPayload, Signature, Timestamp, ValidatorKey,
 };
+use muster_response_proof::{BucketHeader, BucketNumber, SessionId};
 use muster_store::retention::{Keep, Pace, PaceSettings, sweep_once};
 use muster_store::size::measure_tables;
 use muster_store::testing::sqlite;
@@ -22,6 +29,11 @@ use crate::store::{MIGRATIONS, Store};
 use crate::testing::{miner_pair, validator_pair};
 
 const HOUR: Duration = Duration::from_secs(3_600);
+/// Answers of this miner's session in an hour.
+const HOUR_ANSWERS: u64 = 2;
+/// The newest findings and verdicts that the miner keeps of a validator.
+const FINDINGS: u64 = 1_000;
+const VERDICTS: u64 = 64;
 
 /// How much is done for how long, and how long receipts stay.
 #[derive(Clone, Copy, Debug)]
@@ -31,11 +43,12 @@ struct Soak {
     kept_days: u32,
 }
 
+/// Longer than the ten days for which the miner keeps what validators log.
 #[tokio::test]
-async fn ten_days_of_jobs_stay_within_their_bounds() {
+async fn days_of_jobs_and_chats_stay_within_their_bounds() {
     run(Soak {
-        days: 10,
-        jobs_a_day: 48,
+        days: 13,
+        jobs_a_day: 24,
         kept_days: 3,
     })
     .await;
@@ -43,7 +56,7 @@ async fn ten_days_of_jobs_stay_within_their_bounds() {
 
 #[tokio::test]
 #[ignore = "soak: a year at 1,000 jobs a day, half an hour to two hours"]
-async fn a_year_of_jobs_stays_within_its_bounds() {
+async fn a_year_of_jobs_and_chats_stays_within_its_bounds() {
     run(Soak {
         days: 365,
         jobs_a_day: 1_000,
@@ -107,6 +120,85 @@ fn lease(n: u64, miner: MinerKey, validator: ValidatorKey, at: Timestamp) -> Vec
     ]
 }
 
+/// A session's answers of an hour, the header of the validator's log that has them, a finding and a verdict.
+async fn chat(witness: &WitnessStore, validator: ValidatorKey, hour: u64, now: Timestamp) {
+    let session = SessionId(Uuid::from_u128(u128::from(hour) + 1));
+    let digest = |answer: u64| Digest::of(&(hour * HOUR_ANSWERS + answer).to_be_bytes());
+    let proofs = (0..HOUR_ANSWERS).map(|answer| SignedProof {
+        digest: digest(answer),
+        is_answer: true,
+        at: now,
+    });
+    let told = SessionProofs {
+        job_uuid: attempt(hour),
+        session: session.to_string(),
+        validator,
+        first: 0,
+        proofs: proofs.collect(),
+    };
+    witness.put_proofs(&told).await.unwrap();
+    let notice = HeaderNotice {
+        header: format!("header {hour}"),
+        between: vec![],
+        own: HOUR_ANSWERS,
+        leaves: vec![],
+    };
+    let leaves = (0..HOUR_ANSWERS).map(|answer| CheckedLeaf {
+        session,
+        sequence: answer,
+        proof: digest(answer),
+        model: "tiny".to_owned(),
+        position: answer,
+    });
+    let nothing = Digest::of(b"");
+    let header = BucketHeader {
+        genesis: nothing,
+        netuid: 1,
+        validator,
+        bucket: BucketNumber(hour),
+        answers: HOUR_ANSWERS,
+        root: nothing,
+        previous: nothing,
+        shares: 0,
+        share_root: nothing,
+        canaries: nothing,
+    };
+    let checked = CheckedHeader {
+        header,
+        digest: Digest::of(notice.header.as_bytes()),
+        leaves: leaves.collect(),
+        findings: vec![],
+    };
+    witness
+        .put_header(validator, &notice, &checked, now)
+        .await
+        .unwrap();
+    let finding = Finding {
+        kind: FindingKind::Withheld,
+        about: format!("answer {hour}"),
+        words: "it stands in no header".to_owned(),
+    };
+    witness.put_findings(validator, vec![finding], now).await.unwrap();
+    let verdict = VerdictNotice {
+        bundle: Digest::of(&hour.to_be_bytes()),
+        bytes: 3,
+        verdict: "suspect".to_owned(),
+        model: "tiny".to_owned(),
+        quality_per_mille: 500,
+        since: now,
+    };
+    let read = ReadBundle {
+        opinion: BundleOpinion::Agrees,
+        subnet: None,
+        headers: vec![],
+    };
+    let body = Some("the text of a bundle".repeat(64));
+    witness
+        .put_verdict(validator, &verdict, &read, body, now)
+        .await
+        .unwrap();
+}
+
 async fn run(soak: Soak) {
     let test = sqlite(&MIGRATIONS).await.unwrap();
     let store = Store::on(test.pool.clone());
@@ -130,6 +222,10 @@ async fn run(soak: Soak) {
         ..PaceSettings::default().pace()
     };
     let a_day = u64::from(soak.jobs_a_day);
+    let witness = store.witness().unwrap();
+    // Every table has its full size once the longest of these times has passed.
+    let audits_days = u32::try_from(KEPT.as_secs() / (24 * 3_600)).unwrap();
+    let full_after = u64::from(soak.kept_days.max(audits_days) + 1) * 24;
     let (mut made, mut forgotten, mut full) = (0, 0, 0);
     for hour in 0..u64::from(soak.days) * 24 {
         let (now, due) = (clock.now(), a_day * (hour + 1) / 24);
@@ -140,7 +236,8 @@ async fn run(soak: Soak) {
         let lines = store.commit(&writes, page_of(now)).await.unwrap();
         pages.append(&lines).await.unwrap();
         let greeting = Signature::from_bytes([u8::try_from(hour % 251).unwrap(); 64]);
-        store.first_use(&greeting, now.plus(HOUR)).await.unwrap();
+        store.first_use(&greeting, now.plus(HOUR * 2)).await.unwrap();
+        chat(&witness, validator, hour, now).await;
         clock.advance(HOUR);
         // The lease table forgets leases after a day.
         let old = made.saturating_sub(a_day);
@@ -149,21 +246,11 @@ async fn run(soak: Soak) {
         forgotten = forgotten.max(old);
         pages.prune(clock.now()).await.unwrap();
         sweep_once(&rules, &writer, &[], pace, &clock).await.unwrap();
-        if hour == u64::from(soak.kept_days + 1) * 24 {
+        if hour == full_after {
             full = size();
         }
     }
-    for table in measure_tables(&test.url).await.unwrap() {
-        let bound = match table.table.as_str() {
-            "receipts" => 2 * a_day * u64::from(soak.kept_days + 1),
-            "leases" => a_day + a_day / 24 + 1,
-            _ => 16,
-        };
-        assert!(
-            table.rows <= bound,
-            "{table:?}: more than {bound} rows after {soak:?}"
-        );
-    }
+    check_tables(&test.url, soak, audits_days).await;
     let end = size();
     assert!(
         full > 0 && end <= full + full / 4,
@@ -172,4 +259,30 @@ async fn run(soak: Soak) {
     let served = u64::try_from(SERVED_SECS / PAGE_SECS).unwrap();
     let left = measure_folder(folder.path());
     assert!(left.files > 0 && left.files <= served + 1, "{left:?}");
+}
+
+/// Each table has rows, and no more than its rule keeps.
+async fn check_tables(url: &str, soak: Soak, audits_days: u32) {
+    let a_day = u64::from(soak.jobs_a_day);
+    let audit_hours = u64::from(audits_days) * 24 + 1;
+    for table in measure_tables(url).await.unwrap() {
+        let bound = match table.table.as_str() {
+            "receipts" => 2 * a_day * u64::from(soak.kept_days + 1),
+            "leases" => a_day + a_day / 24 + 1,
+            "greetings" => 2,
+            "session_proofs" | "audit_leaves" => audit_hours * HOUR_ANSWERS,
+            "audit_headers" => audit_hours,
+            "audit_findings" => FINDINGS,
+            "audit_verdicts" => VERDICTS,
+            other => panic!("nothing is written into {other}, so its bound is not shown"),
+        };
+        assert!(
+            table.rows > 0,
+            "{table:?}: nothing is written, so no bound is shown"
+        );
+        assert!(
+            table.rows <= bound,
+            "{table:?}: more than {bound} rows after {soak:?}"
+        );
+    }
 }

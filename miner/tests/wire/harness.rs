@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use muster_identity::{Keypair, offer_receipt, sign_validator_auth};
 use muster_miner::manager::{ExecutorManager, Order, Running};
@@ -24,9 +23,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// No condition takes this long unless it never comes.
-const DEADLINE: Duration = Duration::from_secs(30);
-
 pub(crate) const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 
 pub(crate) fn validator_key() -> Keypair {
@@ -43,9 +39,7 @@ pub(crate) fn new_attempt() -> AttemptId {
 
 /// Waits for `future`, which must not take long.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future)
-        .await
-        .expect("it did not happen in time")
+    muster_testbed::within("the future of the test", future).await
 }
 
 /// An executor that the miner wants started.
@@ -161,14 +155,9 @@ impl Miner {
             .await;
             let _ = end.send(outcome);
         });
-        let address = soon(async {
-            loop {
-                if let Some(address) = ready::read(&ready_file).unwrap() {
-                    return address;
-                }
-                assert!(ended.is_empty(), "the miner ended: {:?}", ended.try_recv());
-                tokio::time::sleep(Duration::from_millis(5)).await; // polls until it is there; the caller sets the deadline
-            }
+        let address = muster_testbed::until("the miner is ready", async || {
+            assert!(ended.is_empty(), "the miner ended: {:?}", ended.try_recv());
+            ready::read(&ready_file).unwrap()
         })
         .await;
         Self {

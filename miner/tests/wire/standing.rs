@@ -15,7 +15,7 @@ use muster_protocol::wire::executor::{
 use muster_protocol::wire::miner::{FromMiner, StreamingDetails, ToMiner};
 use muster_protocol::wire::muster::{ListedImage, WhitelistNotice};
 use muster_protocol::{Digest, ExecutorClass, HordeFailureReason, ImageId};
-use muster_test_ports::free_address;
+use muster_testbed::free_address;
 use muster_websocket::tls::connect_known;
 use muster_websocket::{CloseCode, ConnectError, Limits, Socket};
 

@@ -22,9 +22,6 @@ use uuid::Uuid;
 use super::parts::{of_executor, of_facilitator, of_miner, of_validator};
 use super::*;
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 fn clock() -> SharedClock {
     Arc::new(SystemClock::new())
 }
@@ -48,25 +45,18 @@ impl Running {
         let tasks = Tasks::new();
         let running = run(tasks.clone());
         drop(Tasks::new().spawn("role", async move { running.await.unwrap() }));
-        let written = async {
-            loop {
-                let read = std::fs::read(ready).ok();
-                let value = read.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
-                if let Some(address) = value.as_ref().and_then(|value| value["address"].as_str()) {
-                    return address.to_owned();
-                }
-                tokio::task::yield_now().await;
-            }
+        let written = async || {
+            let text = std::fs::read(ready).ok()?;
+            let value = serde_json::from_slice::<serde_json::Value>(&text).ok()?;
+            value["address"].as_str().map(str::to_owned)
         };
-        let address = tokio::time::timeout(PATIENCE, written)
-            .await
-            .expect("the role is up");
+        let address = muster_testbed::until("the role is up", written).await;
         Self { tasks, address }
     }
 
     async fn stop(self) {
         self.tasks.shutdown();
-        self.tasks.wait(PATIENCE).await.unwrap();
+        self.tasks.wait(muster_testbed::patience()).await.unwrap();
     }
 }
 

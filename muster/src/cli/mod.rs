@@ -278,7 +278,7 @@ pub(crate) struct Drain {
 #[derive(Debug, Args)]
 pub(crate) struct MinerDrain {
     /// Empty this host alone: a persistent executor by its name, or a node of Slurm or Kubernetes. Jobs with
-    /// checkpoints are asked to leave it, and the others end there.
+    /// checkpoints leave it, and the others end there.
     pub(crate) host: Option<String>,
     #[command(flatten)]
     pub(crate) drain: Drain,

@@ -12,7 +12,7 @@ use muster_local_subnet::state::Layout;
 use muster_protocol::{ImageId, MinerKey};
 use serde_json::{Value, json};
 
-use super::plan::Setup;
+use super::plan::{LONG_S, Setup};
 
 /// The model of the demonstration.
 pub(crate) const MODEL: &str = "tiny";
@@ -20,9 +20,16 @@ pub(crate) const MODEL: &str = "tiny";
 pub(crate) const CHEAT: &str = "miner-2";
 /// The validator's own miner, by the name of its process and wallet.
 pub(crate) const TRUSTED: &str = "trusted";
-/// The validator's own prompts in each bucket, and the longest answer to one, in tokens.
-const OWN_PROMPTS: u32 = 40;
+/// The validator's own prompts in each bucket, and the longest answer to one, in tokens. Two buckets fill an audit.
+/// More prompts would go on in the buckets after it and keep the engines at work for an audit that nobody waits for.
+const OWN_PROMPTS: u32 = 20;
 const OWN_TOKENS: u32 = 64;
+/// The answers of both miners together for which machines are provisioned.
+const GATHERED_ANSWERS: u32 = 40;
+/// One block in so many draws a batch of grading: a demonstration of a day sees none. A batch counts in the scores of
+/// the sixteen times as many blocks after it, so that the capacity that the operator's batch has proven is paid to the
+/// end, however long the audits take.
+pub(crate) const EVERY_BLOCKS: u64 = 100_000_000;
 /// The arguments of the engine in a session.
 const ARGUMENTS: [&str; 4] = ["--socket", "/muster/http.sock", "--name", MODEL];
 /// Machines of the validator's own miner at once: a reference and the one that confirms it.
@@ -149,7 +156,8 @@ impl AuditsPlan {
             // The demo's blocks are short, and its one audit shall be over soon.
             "own_spread_s": 0,
             "written_prompts": 0,
-            "gather_answers": OWN_PROMPTS,
+            "gather_answers": GATHERED_ANSWERS,
+            "score_s": LONG_S,
             "calibrations": {MODEL: calibration_file(layout)},
             "second_engines": {MODEL: {"image": self.second_image, "args": ARGUMENTS}},
         });
@@ -182,6 +190,7 @@ impl AuditsPlan {
             "executor": {
                 "class": "always_on.test",
                 "count": MACHINES,
+                "startup_s": LONG_S,
                 "provisioned": layout.data("trusted-provisioned"),
                 "provision": provision,
                 "release": call("release"),

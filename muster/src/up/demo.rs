@@ -22,6 +22,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::LIMIT;
 use super::plan::{self, DEMO_MODEL, Setup};
 use crate::facilitator_access::client_failure;
 use crate::failure::{Failure, Result};
@@ -30,8 +31,6 @@ use crate::{chat, grade, job, job_inputs, proof};
 /// Where Debian keeps the texts of common licences.
 const LICENCES: &str = "/usr/share/common-licenses";
 const ARTIFACT: &str = "/artifacts/words.json";
-/// How long the demo job may take altogether; it takes seconds.
-pub(super) const JOB_PATIENCE: Duration = Duration::from_secs(120);
 /// The prompt of the demo model.
 const CHAT: &str = "every answer carries a signature";
 const CHAT_TOKENS: u32 = 10;
@@ -39,10 +38,13 @@ const CHAT_TOKENS: u32 = 10;
 const SHOWN_WORDS: usize = 5;
 /// One block in so many draws a batch, in the last part of the demo.
 const EVERY_BLOCKS: u64 = 4;
-/// The wait for the drawn batch: the validator restarts, about four blocks pass, and the batch is run.
-const DRAW_PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at the chain.
-pub(super) const LOOK: Duration = Duration::from_millis(200);
+/// The seconds that the transfers and the program of the demo job may take, many times what an idle machine needs.
+const TRANSFER_SECS: u64 = 120;
+const EXECUTION_SECS: u64 = 240;
+/// The time between two words about what is waited for.
+const REPORT_EVERY: Duration = Duration::from_secs(30);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Everything that happened, for machines.
 #[derive(Debug, Serialize)]
@@ -118,6 +120,8 @@ struct ChainWeight {
 /// Counts the steps and prints them as they happen.
 pub(crate) struct DemoSteps {
     begun: Timestamp,
+    /// When what has not come is given up.
+    pub(super) deadline: Timestamp,
     pub(super) clock: SharedClock,
     quiet: bool,
     pub(super) steps: Vec<DemoStep>,
@@ -126,11 +130,50 @@ pub(crate) struct DemoSteps {
 impl DemoSteps {
     /// Starts counting now.
     pub(crate) fn new(clock: SharedClock, quiet: bool) -> Self {
+        let begun = clock.now();
         Self {
-            begun: clock.now(),
+            begun,
+            deadline: begun.plus(LIMIT),
             clock,
             quiet,
             steps: Vec::new(),
+        }
+    }
+
+    /// Begins the time within which the demonstration has to be over. Programs may have been built before, for minutes.
+    pub(crate) fn begin_limit(&mut self) {
+        self.deadline = self.clock.now().plus(LIMIT);
+    }
+
+    /// Looks for something until it is there.
+    ///
+    /// # Errors
+    /// Looking failed, or the demonstration's time is over; the error names what has not come, and what was seen last.
+    pub(super) async fn wait_for<T>(
+        &self,
+        what: &str,
+        mut look: impl AsyncFnMut() -> Result<DemoFinding<T>>,
+    ) -> Result<T> {
+        let mut report_at = self.clock.now().plus(REPORT_EVERY);
+        loop {
+            let seen = match look().await? {
+                DemoFinding::There(found) => return Ok(found),
+                DemoFinding::NotYet(seen) => seen,
+            };
+            let now = self.clock.now();
+            if now >= report_at {
+                report_at = now.plus(REPORT_EVERY);
+                print::problem(format_args!("still waiting for {what}; seen last: {seen}"));
+            }
+            if now >= self.deadline {
+                let minutes = LIMIT.as_secs() / 60;
+                let error = anyhow::anyhow!(
+                    "the demonstration is given up after {minutes} minutes, since this did not come: {what}; \
+                     seen last: {seen}"
+                );
+                return Err(error.into());
+            }
+            self.clock.sleep(LOOK).await;
         }
     }
 
@@ -146,6 +189,14 @@ impl DemoSteps {
         }
         self.steps.push(DemoStep { name, seconds });
     }
+}
+
+/// The result of one look for something.
+pub(super) enum DemoFinding<T> {
+    /// It is there.
+    There(T),
+    /// It is not there yet; holds what there is instead, as text.
+    NotYet(String),
 }
 
 /// Runs the demo job.
@@ -170,9 +221,8 @@ pub(crate) async fn run(
         format!("job {} submitted: the words of {}", created.uuid, texts.display()),
         submitted,
     );
-    let deadline = clock.now().plus(JOB_PATIENCE);
     let job = client
-        .follow(created.uuid, deadline, |news| match news {
+        .follow(created.uuid, diary.deadline, |news| match news {
             News::Status(entry) => diary.step_at(format!("job {}", entry.status), entry.created_at),
             News::Log(_) | News::Progress(_) | News::Queued(_) | News::Metrics(_) => {}
         })
@@ -199,7 +249,7 @@ pub(crate) async fn run(
         "{} said {said:?} in {took} ms; {} by miner {}",
         view.model, chat.verdict, view.miner
     ));
-    let weight = weight(&clock, subnet, netuid).await?;
+    let weight = weight(&diary, subnet, netuid).await?;
     diary.step(format!(
         "weight {} of miner uid {} set by validator uid {} on netuid {}",
         weight.weight, weight.miner_uid, weight.validator_uid, weight.netuid
@@ -256,26 +306,25 @@ pub(super) async fn batch(diary: &mut DemoSteps, setup: &Setup<'_>, cheating: bo
 /// Restarts the validator with a configuration by which one block in four draws a batch, and waits for a batch that
 /// nobody asked for. Its file is judged again here, and its block must be one that draws.
 async fn drawn_batch(diary: &mut DemoSteps, setup: &Setup<'_>, signer: String) -> Result<DrawnBatch> {
-    let (clock, address) = (diary.clock.clone(), setup.subnet.validator_status);
+    let address = setup.subnet.validator_status;
     let earlier = grade::batches(address).await?;
     let config = setup.validator(Some(signer), EVERY_BLOCKS);
     plan::write_toml(&setup.layout.config("validator"), &config)?;
     let pid = std::fs::read_to_string(setup.layout.pid("validator"))?;
     let pid = pid.parse().context("the validator's process id")?;
     kill(Pid::from_raw(pid), Signal::SIGTERM).context("cannot restart the validator")?;
-    let deadline = clock.now().plus(DRAW_PATIENCE);
-    let file = loop {
-        // Nobody answers while the validator restarts.
-        let drawn = grade::batches(address).await.unwrap_or_default();
-        let drawn = drawn.difference(&earlier).next();
-        if let Some(id) = drawn {
-            break grade::read_batch(address, id).await?;
-        }
-        if clock.now() >= deadline {
-            return Err(anyhow::anyhow!("no block drew a batch in {} s", DRAW_PATIENCE.as_secs()).into());
-        }
-        clock.sleep(LOOK).await;
+    let look = async || {
+        Ok::<_, Failure>(match grade::batches(address).await {
+            Ok(batches) => match batches.difference(&earlier).next() {
+                Some(id) => DemoFinding::There(id.clone()),
+                None => DemoFinding::NotYet(format!("{} batches", batches.len())),
+            },
+            // Nobody answers while the validator restarts.
+            Err(_) => DemoFinding::NotYet("no answer of the validator".to_owned()),
+        })
     };
+    let id = diary.wait_for("a batch that a block drew", look).await?;
+    let file = grade::read_batch(address, &id).await?;
     let head = &file.head;
     if !is_due(&head.hash, head.validator, EVERY_BLOCKS) {
         return Err(anyhow::anyhow!("block {} draws no batch, and one was run", head.block).into());
@@ -343,10 +392,10 @@ pub(super) fn request(subnet: &LocalSubnet, image: ImageId, folder: &Path) -> an
         use_gpu: false,
         artifacts_dir: Some("/artifacts".to_owned()),
         on_trusted_miner: false,
-        download_time_limit: 10,
-        execution_time_limit: 30,
+        download_time_limit: TRANSFER_SECS,
+        execution_time_limit: EXECUTION_SECS,
         streaming_start_time_limit: 0,
-        upload_time_limit: 10,
+        upload_time_limit: TRANSFER_SECS,
         streaming_details: None,
         volumes: Some(vec![volume]),
         uploads: None,
@@ -402,8 +451,8 @@ fn checked_receipts(job: &JobView, now: Timestamp) -> Result<Vec<Receipt>> {
     Ok(receipts)
 }
 
-/// Waits until the validator's weight for the miner is on the chain: at most three epochs.
-async fn weight(clock: &SharedClock, subnet: &LocalSubnet, netuid: Netuid) -> Result<ChainWeight> {
+/// Waits until the validator's weight for the miner is on the chain.
+async fn weight(diary: &DemoSteps, subnet: &LocalSubnet, netuid: Netuid) -> Result<ChainWeight> {
     let unreachable = |error| Failure::new(ErrorCode::ChainUnreachable, error);
     let chain = ChainClient::connect(&subnet.chain_url())
         .await
@@ -416,29 +465,27 @@ async fn weight(clock: &SharedClock, subnet: &LocalSubnet, netuid: Netuid) -> Re
             .context("a role has no uid in the subnet")
     };
     let (validator_uid, miner_uid) = (uid(&subnet.validator.0)?, uid(&subnet.miner.0)?);
-    let last = metagraph.block.0 + 3 * (u64::from(metagraph.tempo) + 1);
-    loop {
+    let look = async || {
         let weights = chain
             .weights_of(netuid, validator_uid)
             .await
             .map_err(unreachable)?;
-        if let Some((_, weight)) = weights
+        let of_miner = weights
             .iter()
-            .find(|(uid, weight)| *uid == miner_uid.0 && *weight > 0)
-        {
-            return Ok(ChainWeight {
-                netuid,
-                validator_uid,
-                miner_uid,
-                weight: *weight,
-                epoch_blocks: metagraph.tempo,
-            });
-        }
-        if chain.head().await.map_err(unreachable)?.0 > last {
-            let error =
-                anyhow::anyhow!("after three epochs the chain has no weight of the validator for the miner");
-            return Err(Failure::new(ErrorCode::WeightsNotSet, error));
-        }
-        clock.sleep(LOOK).await;
-    }
+            .find(|(uid, weight)| *uid == miner_uid.0 && *weight > 0);
+        Ok::<_, Failure>(match of_miner {
+            Some((_, weight)) => DemoFinding::There(*weight),
+            None => DemoFinding::NotYet(format!("the weights {weights:?}")),
+        })
+    };
+    let weight = diary
+        .wait_for("a weight of the validator for the miner", look)
+        .await?;
+    Ok(ChainWeight {
+        netuid,
+        validator_uid,
+        miner_uid,
+        weight,
+        epoch_blocks: metagraph.tempo,
+    })
 }

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use futures_util::future::try_join_all;
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::audits_plan::{AuditsPlan, MODEL, fleet_folder};
-use super::demo::{DemoStep, DemoSteps, JOB_PATIENCE, LOOK, batch, licence_texts, request};
+use super::demo::{DemoFinding, DemoStep, DemoSteps, batch, licence_texts, request};
 use super::plan::{Keys, NETUID, Setup};
 use crate::chat::{ChatAnswer, Conversation};
 use crate::facilitator_access::client_failure;
@@ -29,14 +28,6 @@ use crate::proof;
 /// The user's questions, all at once: each miner answers some of them.
 const QUESTIONS: [&str; 4] = ["The tides", "A lighthouse", "Bread", "Old bridges"];
 const QUESTION_TOKENS: u32 = 24;
-/// How long verdicts may take: two buckets of the log, and two machines that score.
-const AUDIT_PATIENCE: Duration = Duration::from_secs(450);
-/// How long the machines may take to be gone after the verdicts: one of them may have begun to score for the next
-/// audit.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(300);
-/// How long a weight may take to change: an epoch of these short blocks takes five seconds, and on a busy machine the
-/// validator needs more than a few of them.
-const WEIGHTS_PATIENCE: Duration = Duration::from_secs(180);
 
 /// Everything that happened, for machines.
 #[derive(Debug, Serialize)]
@@ -95,8 +86,8 @@ pub(super) async fn run(
     .await
     .map_err(client_failure)?;
     // If they do not come, the batch says who is missing.
-    let until = clock.now().plus(JOB_PATIENCE);
-    let offers = wait_for_offers(subnet.validator_status, setup.all_executors(), until, &clock).await;
+    let (wanted, until) = (setup.all_executors(), diary.deadline);
+    let offers = wait_for_offers(subnet.validator_status, wanted, until, &clock).await;
     offers.map_err(|error| anyhow!("{error}"))?;
     batch(&mut diary, setup, false).await?;
     jobs(&mut diary, setup, &client).await?;
@@ -104,9 +95,9 @@ pub(super) async fn run(
     let &[honest, cheat] = miners.as_slice() else {
         return Err(anyhow!("the demonstration has two miners").into());
     };
-    let chain = Weights::connect(setup, &clock).await?;
+    let chain = Weights::connect(setup).await?;
     let before = chain
-        .wait_until("both miners have a weight", |weights| {
+        .wait_until(&diary, "both miners have a weight", |weights| {
             [honest, cheat].iter().all(|miner| of(weights, miner) > 0)
         })
         .await?;
@@ -128,7 +119,7 @@ pub(super) async fn run(
     }
     let (provisioned, released) = machines(&mut diary, setup, audits).await?;
     let after = chain
-        .wait_until("the weight of the miner that cheats falls", |weights| {
+        .wait_until(&diary, "the weight of the miner that cheats falls", |weights| {
             of(weights, &cheat) == 0 && of(weights, &honest) > 0
         })
         .await?;
@@ -150,7 +141,7 @@ pub(super) async fn run(
 /// A job on each miner, so that both have earned something.
 async fn jobs(diary: &mut DemoSteps, setup: &Setup<'_>, client: &Client) -> Result {
     let wanted = setup.all_executors();
-    let deadline = diary.clock.now().plus(JOB_PATIENCE);
+    let deadline = diary.deadline;
     let running = (0..wanted).map(|_| async {
         let request = request(setup.subnet, setup.image, licence_texts())?;
         let created = client.create(&request).await.map_err(client_failure)?;
@@ -212,7 +203,6 @@ async fn verdicts(
     [honest, cheat]: [MinerKey; 2],
 ) -> Result<BTreeMap<MinerKey, ReplayedVerdict>> {
     let at = setup.subnet.validator_status;
-    let clock = diary.clock.clone();
     let coldkeys = BTreeMap::from([
         (honest, keys.miner_coldkey.to_string()),
         (
@@ -224,36 +214,33 @@ async fn verdicts(
                 .to_string(),
         ),
     ]);
-    let deadline = clock.now().plus(AUDIT_PATIENCE);
-    let mut is_provisioned = false;
-    let mut last = ListedRuns { runs: Vec::new() };
+    let provisioned = async || {
+        Ok::<_, Failure>(match calls(setup, "provision")?.is_empty() {
+            true => DemoFinding::NotYet("no call for a machine".to_owned()),
+            false => DemoFinding::There(()),
+        })
+    };
+    diary
+        .wait_for("the first machine that scores", provisioned)
+        .await?;
+    diary.step("enough answers have gathered: machines are provisioned, which score them");
     // A miner may have had too few answers for a conviction at its first audit; the next one has more.
-    let runs = loop {
-        if !is_provisioned && !calls(setup, "provision")?.is_empty() {
-            is_provisioned = true;
-            diary.step("enough answers have gathered: machines are provisioned, which score them");
-        }
-        let of = |miner: &MinerKey, runs: &ListedRuns| {
-            let run = runs
-                .runs
-                .iter()
-                .find(|run| Some(&run.coldkey) == coldkeys.get(miner) && run.verdict.is_some())?;
+    let judged = async || {
+        let asked = reqwest::get(format!("http://{at}/v0/audits/runs")).await?;
+        let listed: ListedRuns = asked.json().await.context("the validator lists no audits")?;
+        let of = |miner: &MinerKey| {
+            let is_of = |run: &&ListedRun| Some(&run.coldkey) == coldkeys.get(miner) && run.verdict.is_some();
+            let run = listed.runs.iter().find(is_of)?;
             Some((run.bundle?, run.verdict.clone()?))
         };
-        let found = (of(&honest, &last), of(&cheat, &last));
-        if let (Some(honest), Some(cheat)) = found
-            && cheat.1 == "convicted"
-        {
-            break [honest.0, cheat.0];
-        }
-        if clock.now() >= deadline {
-            let waited = AUDIT_PATIENCE.as_secs();
-            return Err(anyhow!("within {waited} s the audits came to {last:?}").into());
-        }
-        clock.sleep(LOOK).await;
-        let asked = reqwest::get(format!("http://{at}/v0/audits/runs")).await?;
-        last = asked.json().await.context("the validator lists no audits")?;
+        Ok::<_, Failure>(match (of(&honest), of(&cheat)) {
+            (Some(honest), Some(cheat)) if cheat.1 == "convicted" => DemoFinding::There([honest.0, cheat.0]),
+            (Some(_) | None, Some(_) | None) => DemoFinding::NotYet(format!("{listed:?}")),
+        })
     };
+    let runs = diary
+        .wait_for("a verdict about each miner, and a conviction", judged)
+        .await?;
     let mut replayed = BTreeMap::new();
     for (miner, bundle) in [honest, cheat].into_iter().zip(runs) {
         let text = fetch_bundle(at, &bundle)
@@ -285,26 +272,23 @@ async fn verdicts(
 ///
 /// Audits go on meanwhile, so machines that are provisioned during the wait are left out.
 async fn machines(diary: &mut DemoSteps, setup: &Setup<'_>, audits: &AuditsPlan) -> Result<(usize, usize)> {
-    let clock = diary.clock.clone();
-    let deadline = clock.now().plus(RELEASE_PATIENCE);
     let provisioned = calls(setup, "provision")?;
-    loop {
+    let look = async || {
         let mut released = calls(setup, "released")?;
         released.retain(|machine| provisioned.contains(machine));
-        if !provisioned.is_empty() && provisioned.iter().all(|machine| released.contains(machine)) {
-            diary.step(format!(
-                "{} machines of the validator's own miner {} were provisioned, and all of them are released",
-                provisioned.len(),
-                audits.key()
-            ));
-            return Ok((provisioned.len(), released.len()));
-        }
-        if clock.now() >= deadline {
-            let error = anyhow!("of the machines {provisioned:?} only {released:?} were released");
-            return Err(error.into());
-        }
-        clock.sleep(LOOK).await;
-    }
+        let is_released = |machine| released.contains(machine);
+        Ok::<_, Failure>(match provisioned.iter().all(is_released) {
+            true => DemoFinding::There(released.len()),
+            false => DemoFinding::NotYet(format!("of {provisioned:?} only {released:?} were released")),
+        })
+    };
+    let released = diary.wait_for("the release of all machines", look).await?;
+    diary.step(format!(
+        "{} machines of the validator's own miner {} were provisioned, and all of them are released",
+        provisioned.len(),
+        audits.key()
+    ));
+    Ok((provisioned.len(), released))
 }
 
 /// The machines for which the fleet's script was called with this word.
@@ -332,11 +316,10 @@ struct Weights {
     metagraph: Metagraph,
     netuid: Netuid,
     validator: Uid,
-    clock: SharedClock,
 }
 
 impl Weights {
-    async fn connect(setup: &Setup<'_>, clock: &SharedClock) -> Result<Self> {
+    async fn connect(setup: &Setup<'_>) -> Result<Self> {
         let chain = ChainClient::connect(&setup.subnet.chain_url())
             .await
             .map_err(unreachable)?;
@@ -348,7 +331,6 @@ impl Weights {
             metagraph,
             netuid: NETUID,
             validator,
-            clock: clock.clone(),
         })
     }
 
@@ -366,22 +348,18 @@ impl Weights {
     /// Waits for weights of this kind.
     async fn wait_until(
         &self,
+        diary: &DemoSteps,
         what: &str,
         is: impl Fn(&BTreeMap<MinerKey, u16>) -> bool,
     ) -> Result<BTreeMap<MinerKey, u16>> {
-        let deadline = self.clock.now().plus(WEIGHTS_PATIENCE);
-        loop {
+        let look = async || {
             let weights = self.read().await?;
-            if is(&weights) {
-                return Ok(weights);
-            }
-            if self.clock.now() >= deadline {
-                let waited = WEIGHTS_PATIENCE.as_secs();
-                let error = anyhow!("within {waited} s not yet: {what}; the weights are {weights:?}");
-                return Err(Failure::new(ErrorCode::WeightsNotSet, error));
-            }
-            self.clock.sleep(LOOK).await;
-        }
+            Ok::<_, Failure>(match is(&weights) {
+                true => DemoFinding::There(weights),
+                false => DemoFinding::NotYet(format!("the weights {weights:?}")),
+            })
+        };
+        diary.wait_for(what, look).await
     }
 }
 

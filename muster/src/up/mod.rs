@@ -40,9 +40,11 @@ const MODEL_IMAGE: &str = "muster/tiny-model:latest";
 const SECOND_MODEL_IMAGE: &str = "muster/tiny-model-f16:latest";
 const CHEATING_MODEL_IMAGE: &str = "muster/cheating-tiny-model:latest";
 /// The milliseconds between blocks in that demonstration, at most: buckets of answers have 25 blocks.
-const AUDITS_BLOCK_MS: u64 = 250;
-/// How long a role may take to be ready. They need a second; a loaded machine needs more.
-const PATIENCE: Duration = Duration::from_secs(60);
+const AUDITS_BLOCK_MS: u64 = 200;
+/// The longest wait for a role to be ready, and the longest time of a demonstration once its programs are there. Each
+/// wait ends with what it waits for, and Ctrl-C ends all of them, so this only ends waits that nobody watches, for what
+/// never comes. At rest a role needs a second, and a demonstration less than a minute.
+const LIMIT: Duration = Duration::from_secs(1_800);
 
 /// Starts the subnet and keeps it until Ctrl-C, or runs the demo job and stops.
 pub(crate) async fn run(args: Up, tasks: Tasks, clock: SharedClock) -> Result<ExitCode> {
@@ -122,9 +124,10 @@ async fn serve(
     args: &Up,
 ) -> Result<ExitCode> {
     let subnet = setup.subnet;
+    diary.begin_limit();
     supervisor.start(chain_program(setup, &programs.chain));
     let listening = || std::net::TcpStream::connect(subnet.chain).ok();
-    supervisor.wait_for("the chain", PATIENCE, listening).await?;
+    supervisor.wait_for("the chain", LIMIT, listening).await?;
     diary.step(format!("chain at {}", subnet.chain_url()));
     let miners = (0..subnet.miners().len()).map(plan::miner_name);
     let roles = std::iter::once("facilitator".to_owned())
@@ -136,7 +139,7 @@ async fn serve(
         supervisor.start(role_program(setup, &role));
         let file = setup.layout.ready(&role);
         let address = supervisor
-            .wait_for(&role, PATIENCE, || ready::read(&file).ok().flatten())
+            .wait_for(&role, LIMIT, || ready::read(&file).ok().flatten())
             .await?;
         diary.step(format!("{role} at {address}"));
         if role == "facilitator" {
@@ -150,7 +153,7 @@ async fn serve(
     }
     announced(supervisor, subnet).await?;
     diary.step("the addresses of the miners are on the chain");
-    let served = supervisor.wait_until("the validator at its facilitator", PATIENCE, || {
+    let served = supervisor.wait_until("the validator at its facilitator", LIMIT, || {
         serves_validators(subnet)
     });
     served.await?;
@@ -201,7 +204,7 @@ async fn start_cheat(
     let socket = setup.layout.cheat_socket();
     let listening = || std::os::unix::net::UnixStream::connect(&socket).ok();
     supervisor
-        .wait_for("the engine of the cheating executor", PATIENCE, listening)
+        .wait_for("the engine of the cheating executor", LIMIT, listening)
         .await?;
     Ok(())
 }

@@ -11,7 +11,7 @@ use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
 use muster_local_subnet::ports::{self, PortClaims};
 use muster_local_subnet::state::{FurtherMiner, FurtherValidator, Layout, LocalSubnet};
 use muster_protocol::{ErrorCode, Hotkey, ImageId, MinerKey, ValidatorKey};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use url::Url;
 
 use super::audits_plan::{self, AuditsPlan};
@@ -29,6 +29,8 @@ const HOTKEY: &str = "default";
 pub(crate) const LOCAL: &str = "127.0.0.0/8";
 /// The model that a local subnet serves.
 pub(crate) const DEMO_MODEL: &str = "parrot";
+/// In a demonstration, the seconds for what an idle machine does in a few and a busy one in minutes.
+pub(crate) const LONG_S: u64 = 600;
 /// A thousand TAO, in rao: enough for a permit.
 const STAKE: u64 = 1_000_000_000_000;
 
@@ -302,6 +304,17 @@ impl Setup<'_> {
         json!({"root": self.layout.wallets(), "name": name, "hotkey": HOTKEY})
     }
 
+    /// Whether the subnet shows what is planned, and nobody's faults.
+    const fn is_demonstration(&self) -> bool {
+        self.may_cheat || self.audits.is_some()
+    }
+
+    /// The time after which a role gives something up, in seconds: in a demonstration so long that a busy machine does
+    /// not look like a fault, otherwise `usual`.
+    const fn seconds_of_patience(&self, usual: u64) -> u64 {
+        if self.is_demonstration() { LONG_S } else { usual }
+    }
+
     fn facilitator(&self) -> Value {
         json!({
             "bind": self.subnet.facilitator,
@@ -318,8 +331,13 @@ impl Setup<'_> {
 
     /// The jobs are taken that `signer` signs for accounts: the facilitator's own key, known once it runs, signs for
     /// users who have an API key only. A block draws a batch of grading once in `every_blocks` on average; never if
-    /// that is 0.
+    /// that is 0. In a demonstration of spot checks none is drawn either, and the operator's own batch counts to its
+    /// end.
     pub(crate) fn validator(&self, signer: Option<String>, every_blocks: u64) -> Value {
+        let every_blocks = match &self.audits {
+            Some(_) => audits_plan::EVERY_BLOCKS,
+            None => every_blocks,
+        };
         let mut config = json!({
             "facilitator": {"url": format!("ws://{}/ws/v0/", self.subnet.facilitator)},
             "wallet": self.wallet("validator"),
@@ -341,10 +359,17 @@ impl Setup<'_> {
                 "probe_every_blocks": 0,
                 // A full course takes longer than the blocks between two batches here.
                 "full_course_one_in": 0,
-                "gather_s": 60,
+                "gather_s": self.seconds_of_patience(60),
                 "images": {"always_on.test": {"image": self.grader}},
             },
         });
+        if let (Some(config), true) = (config.as_object_mut(), self.is_demonstration()) {
+            let timing = ["dial_s", "reservation_s", "startup_s", "leeway_s"];
+            config.insert(
+                "timing".to_owned(),
+                Map::from_iter(timing.map(|key| (key.to_owned(), json!(LONG_S)))).into(),
+            );
+        }
         if let (Some(config), Some(audits)) = (config.as_object_mut(), &self.audits) {
             for (section, value) in audits.sections(self.layout) {
                 config.insert(section.to_owned(), value);
@@ -416,8 +441,8 @@ impl Setup<'_> {
             "facilitators": Vec::from_iter(facilitator),
             "max_sessions": max_sessions,
             "heartbeat_s": 2,
-            "patience_s": 90,
-            "start_s": 60,
+            "patience_s": self.seconds_of_patience(90),
+            "start_s": self.seconds_of_patience(60),
             "services": services,
         });
         if let Some(gateway) = gateway.as_object_mut() {
@@ -484,6 +509,7 @@ impl Setup<'_> {
                 "class": "always_on.test",
                 "count": self.executors,
                 "command": executor,
+                "startup_s": self.seconds_of_patience(30),
             },
         })
     }

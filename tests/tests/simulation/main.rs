@@ -5,8 +5,8 @@
 //! against every `Invariant`. In two of three schedules executors come back to their leases, and other processes take
 //! their jobs over.
 //!
-//! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests simulation` replays one and
-//! says what happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
+//! A schedule is its seed. `MUSTER_SIMULATION_SEED=123 cargo nextest run -p muster-tests -E 'binary(simulation)'`
+//! replays one and says what happened; `MUSTER_SIMULATION_SEEDS=100000` runs more of them.
 
 #![expect(
     clippy::print_stderr,

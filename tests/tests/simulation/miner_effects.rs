@@ -17,7 +17,7 @@ use crate::network::Line;
 use crate::world::{Frame, Happening, Node, World};
 
 /// How long an executor may take to end by itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10); // paused time
 
 impl World {
     /// Writes first, then speaks; killed in between if it is its time.

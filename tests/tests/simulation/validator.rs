@@ -31,7 +31,7 @@ pub(crate) const RECONNECT: Duration = Duration::from_secs(60);
 /// How long it may stay lost if the miner keeps its leases meanwhile.
 const REATTACH: Duration = Duration::from_secs(180);
 /// How long the miner's half of the last receipt is waited for.
-pub(crate) const RECEIPT_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const RECEIPT_WAIT: Duration = Duration::from_secs(2); // paused time
 
 /// One receipt of the validator's.
 #[derive(Clone, Debug, PartialEq)]

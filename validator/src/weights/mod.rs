@@ -10,7 +10,8 @@
 //! chain that they are there. Once the chain has taken the weights of a window, it is not asked again in that window.
 //! Where the subnet wants weights committed first, the secret that reveals them is stored before the commit is
 //! submitted. A cycle in which no miner earned anything sets nothing, unless there is a burn hotkey: the weights on the
-//! chain stay as they are.
+//! chain stay as they are. Only weights of neurons that may not keep theirs are burned in it, by setting the others
+//! again.
 
 mod block_loop;
 mod burns;

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_audit_runner::consequences;
 use muster_chain::{BlockNumber, Epoch, Metagraph, Uid};
 use muster_cross_checks::quality_factors;
-use muster_protocol::{Hotkey, ValidatorKey};
+use muster_protocol::{ErrorCode, Hotkey, ValidatorKey};
 use muster_scoring::{
     DeferredWork, MainHotkey, Neuron, PaidReceipt, PastCycle, PastPoints, SNAPSHOT_FORMAT, Score, ScoredSpan,
-    ScoringRules, ScoringSnapshot, VESTING_CYCLES, agree_main_hotkeys, credit_burns, score_cycle,
-    score_with_attempts, unspend,
+    ScoringRules, ScoringSnapshot, StandingWeight, VESTING_CYCLES, agree_main_hotkeys, credit_burns,
+    score_cycle, score_with_attempts, unspend,
 };
 use muster_store::StoreError;
 
@@ -77,6 +77,10 @@ impl WeightSetter {
             CycleState::Pending
         };
         tracing::info!(cycle = %span.cycle, snapshot = %digest, receipts = count, miners = scores.scores.len(), ?state, "cycle scored");
+        let error = unburnable(&scores.unburned);
+        if state == CycleState::Pending && scores.is_renewal() {
+            tracing::warn!(cycle = %span.cycle, "the cycle pays nobody; the earlier weights are set again without neurons that may not keep theirs, whose weights are burned");
+        }
         let cycle = StoredCycle {
             number: span.cycle.0,
             first_block: span.first.0,
@@ -85,7 +89,7 @@ impl WeightSetter {
             scores,
             weights: to_numbers(&weights),
             reveal: None,
-            error: None,
+            error,
             snapshot: Some(digest),
             at_block: chain.block.0,
             changed_at: self.state.clock.now(),
@@ -153,6 +157,8 @@ impl WeightSetter {
             main_hotkeys,
             deferred: before.first().map(deferred_by).unwrap_or_default(),
             burned,
+            standing: before.iter().find_map(standing_after).unwrap_or_default(),
+            owner: chain.rules.owner,
         })
     }
 
@@ -234,6 +240,31 @@ fn past_cycle(cycle: &StoredCycle) -> PastCycle {
         cycle: cycle.number,
         rows: cycle.scores.scores.iter().filter_map(row).collect(),
     }
+}
+
+/// The weights that the chain has after a settled cycle; `None` if the cycle does not say.
+fn standing_after(cycle: &StoredCycle) -> Option<Vec<StandingWeight>> {
+    // The weights of its scores were never set if all their miners left before.
+    let kept_all = cycle.state == CycleState::Kept && !cycle.scores.is_renewal();
+    if kept_all {
+        None
+    } else {
+        cycle.scores.standing_after()
+    }
+}
+
+/// The error of a cycle in which weights of these uids are to be burned and nothing burns them; `None` without any.
+pub(super) fn unburnable(uids: &[Uid]) -> Option<String> {
+    if uids.is_empty() {
+        return None;
+    }
+    let uids: Vec<_> = uids.iter().map(Uid::to_string).collect();
+    let uids = uids.join(", ");
+    let code = ErrorCode::WeightsNotSet;
+    tracing::error!(%code, uids, "weights of neurons that may not keep them are to be burned, and no neuron of the subnet burns: the weights stay on the chain");
+    Some(format!(
+        "the weights of uids {uids} are to be burned: neither scoring.burn_hotkey nor the subnet's owner has a uid"
+    ))
 }
 
 fn deferred_by(cycle: &StoredCycle) -> Vec<DeferredWork> {

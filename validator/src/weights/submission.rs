@@ -10,11 +10,13 @@ use muster_chain::{
 };
 use muster_process::error::Causes;
 use muster_protocol::ErrorCode;
-use muster_scoring::{follow_uids, weights_of};
+use muster_scoring::{
+    BurnKeys, Renewal, follow_uids, renew_after_departures, weights_of, weights_of_standing,
+};
 use muster_store::StoreError;
 
 use super::block_loop::ChainSnapshot;
-use super::score_cycle::{scored_neurons, to_numbers};
+use super::score_cycle::{scored_neurons, to_numbers, unburnable};
 use super::{AdvanceError, WeightSetter};
 use crate::store::{CycleState, StoredCycle};
 use muster_subnet_view::cycle::BlockSpan;
@@ -252,6 +254,25 @@ impl WeightSetter {
         }
     }
 
+    /// The weights of a cycle that sets again what stood, without the neurons that have left since it was scored; none,
+    /// and an error in the cycle, if no neuron burns theirs.
+    fn renewed_weights(&self, cycle: &mut StoredCycle, chain: &ChainSnapshot) -> Vec<(Uid, u16)> {
+        let neurons = scored_neurons(&chain.metagraph);
+        let burn = BurnKeys {
+            burn_hotkey: self.state.config.scoring.burn_hotkey,
+            owner: chain.rules.owner,
+        };
+        let min_entries = chain.rules.hyperparameters.min_allowed_weights;
+        match renew_after_departures(&cycle.scores.standing, &neurons, burn) {
+            Renewal::Unchanged => weights_of_standing(&cycle.scores.standing, &neurons, min_entries),
+            Renewal::Renewed(standing) => weights_of_standing(&standing, &neurons, min_entries),
+            Renewal::Unburnable(uids) => {
+                cycle.error = unburnable(&uids);
+                Vec::new()
+            }
+        }
+    }
+
     /// Submits a pending cycle's weights and stores the result. A failure keeps the cycle pending.
     pub(super) async fn submit_weights(
         &self,
@@ -259,17 +280,11 @@ impl WeightSetter {
         chain: &ChainSnapshot,
     ) -> Result<(), StoreError> {
         let rules = &chain.rules;
-        // A uid may have passed to another miner since the cycle was scored; that miner has not earned the weight.
-        let neurons = scored_neurons(&chain.metagraph);
-        let moved = follow_uids(&cycle.scores.scores, &neurons);
-        let min_entries = rules.hyperparameters.min_allowed_weights;
-        let weights = weights_of(&moved, &neurons, min_entries);
-        if moved != cycle.scores.scores {
-            tracing::warn!(
-                cycle = cycle.number,
-                "a miner lost or changed its uid since the cycle was scored; its weight went with it"
-            );
-        }
+        let weights = if cycle.scores.is_renewal() {
+            self.renewed_weights(&mut cycle, chain)
+        } else {
+            earned_weights(&cycle, chain)
+        };
         if weights.is_empty() {
             cycle.state = CycleState::Kept;
             let now = self.state.clock.now();
@@ -298,6 +313,20 @@ impl WeightSetter {
             .move_cycle(&cycle, CycleState::Pending, at, now)
             .await
     }
+}
+
+/// The weights of a cycle's scores. A uid may have passed to another miner since the cycle was scored; that miner has
+/// not earned the weight.
+fn earned_weights(cycle: &StoredCycle, chain: &ChainSnapshot) -> Vec<(Uid, u16)> {
+    let neurons = scored_neurons(&chain.metagraph);
+    let moved = follow_uids(&cycle.scores.scores, &neurons);
+    if moved != cycle.scores.scores {
+        tracing::warn!(
+            cycle = cycle.number,
+            "a miner lost or changed its uid since the cycle was scored; its weight went with it"
+        );
+    }
+    weights_of(&moved, &neurons, chain.rules.hyperparameters.min_allowed_weights)
 }
 
 /// Notes in a cycle what came of submitting its weights at block `now`; returns the block at which its state changed.

@@ -18,7 +18,6 @@ use table::{ARROWS, Arrow, Group, PROGRAMS, TEST_ARROWS, never_of};
 
 /// Workspaces of their own: their crates are not in the root's metadata.
 const DEVCHAIN: &str = "devchain/Cargo.toml";
-const FUZZ: &str = "fuzz/Cargo.toml";
 const LLM: &str = "images/llm/Cargo.toml";
 const CUDA: &str = "images/grader-cuda/Cargo.toml";
 
@@ -55,7 +54,7 @@ const PARTS_OF_THE_BINARY: [&str; 2] = ["muster-local-subnet", "muster-terminal"
 /// Prints every forbidden arrow; fails if there is one.
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let mut crates = read(workspace, "Cargo.toml")?;
-    for manifest in [DEVCHAIN, FUZZ, LLM, CUDA] {
+    for manifest in [DEVCHAIN, LLM, CUDA] {
         if workspace.root().join(manifest).exists() {
             crates.extend(read(workspace, manifest)?);
         }
@@ -199,6 +198,9 @@ fn refused(from: &Crate, to: &Dependency, by_name: &BTreeMap<&str, &Crate>) -> O
     let Some(below) = target.and_then(|target| target.group()) else {
         return Some("it lies in no known folder".to_owned());
     };
+    if below == Group::TestBed && development {
+        return None;
+    }
     if group == Group::Program {
         return refused_for_program(&from.name, &to.name);
     }
@@ -257,6 +259,7 @@ mod tests {
         ("muster-executor", "executor"),
         ("muster", "muster"),
         ("muster-tests", "tests"),
+        ("muster-testbed", "tests/testbed"),
         ("xtask", "xtask"),
         ("muster-image-hello", "images/hello"),
         ("muster-image-grader", "images/grader"),
@@ -324,6 +327,7 @@ mod tests {
             ("muster-validator", "muster-chain"),
             ("muster", "muster-validator"),
             ("muster-tests", "muster-executor"),
+            ("muster-tests", "muster-testbed"),
             ("muster-image-grader", "muster-hardware-proof"),
             ("muster-image-grader-cuda", "muster-image-grader"),
             ("muster-process", "tokio"),
@@ -335,6 +339,28 @@ mod tests {
                 "{name} -> {dependency}"
             );
         }
+    }
+
+    #[test]
+    fn every_test_may_use_the_test_bed_which_uses_nothing_of_ours() {
+        for name in ["muster-protocol", "muster-miner", "muster-image-grader"] {
+            let tests = member(
+                name,
+                place(name).unwrap(),
+                &[("muster-testbed", DependencyKind::Development)],
+            );
+            assert_eq!(faults_of(tests), Vec::<String>::new(), "{name}");
+        }
+        refuses(
+            "muster-miner",
+            "muster-testbed",
+            "the roles must not use the test bed",
+        );
+        refuses(
+            "muster-testbed",
+            "muster-protocol",
+            "the test bed must not use foundation",
+        );
     }
 
     #[test]

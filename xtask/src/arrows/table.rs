@@ -1,6 +1,6 @@
 //! The rules about arrows: which folder may use which, the arrows inside a folder, and what a crate must never hold.
 
-use Group::{Binary, Foundation, Grading, Jobs, Market, Program, Role, Streaming, Users};
+use Group::{Binary, Foundation, Grading, Jobs, Market, Program, Role, Streaming, TestBed, Users};
 
 /// The part of the repository in which a crate lies, read from its folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,9 @@ pub(super) enum Group {
     Market,
     /// `validator`, `miner`, `executor`, `facilitator`.
     Role,
+    /// `tests/testbed`: what the tests of every crate share. It uses nothing of ours, so that no change builds it
+    /// again.
+    TestBed,
     /// `muster`, `tests`, `bench`: they put the roles together, and nobody imports them.
     Binary,
     /// `images/*`, `xtask`, fuzz targets: programs that nobody imports and that use only what [`PROGRAMS`] lists.
@@ -37,6 +40,7 @@ impl Group {
             ("crates", Some("users")) => Users,
             ("crates", Some("market")) => Market,
             ("validator" | "miner" | "executor" | "facilitator", None) => Role,
+            ("tests", Some("testbed")) => TestBed,
             ("muster" | "tests" | "bench", None) => Binary,
             ("images", Some(_)) | ("xtask" | "fuzz", None) => Program,
             _ => return None,
@@ -47,12 +51,12 @@ impl Group {
     /// The groups that a crate of this group may use without a listed arrow.
     pub(super) fn may_use(self) -> &'static [Self] {
         match self {
-            Foundation | Program => &[],
+            Foundation | Program | TestBed => &[],
             Jobs | Streaming | Users => &[Foundation],
             Grading => &[Foundation, Jobs, Streaming],
             Market => &[Foundation, Jobs, Grading],
             Role => &[Foundation, Jobs, Streaming, Grading, Users, Market],
-            Binary => &[Foundation, Jobs, Streaming, Grading, Users, Market, Role],
+            Binary => &[Foundation, Jobs, Streaming, Grading, Users, Market, Role, TestBed],
         }
     }
 
@@ -60,7 +64,7 @@ impl Group {
     pub(super) fn is_library(self) -> bool {
         match self {
             Foundation | Jobs | Streaming | Grading | Users | Market => true,
-            Role | Binary | Program => false,
+            Role | Binary | Program | TestBed => false,
         }
     }
 
@@ -76,6 +80,7 @@ impl Group {
             Role => "the roles",
             Binary => "the binaries",
             Program => "the programs",
+            TestBed => "the test bed",
         }
     }
 }
@@ -236,8 +241,11 @@ pub(super) const ARROWS: &[Arrow] = &[
 #[rustfmt::skip]
 pub(super) const TEST_ARROWS: &[Arrow] = &[
     arrow("muster-sealing-proxy", "muster-sealed-client", "the proxy is tested from its client's end"),
-    arrow("muster-slurm-engine", "muster-slurm-testbed", "the engine is tested against a real Slurm"),
     arrow("muster-gateway", "muster-sealing-proxy", "the gateway is tested against sealing proxies"),
+    arrow("muster-facilitator-store", "muster-checkpoint-store", "the soak stores blocks of checkpoints in the tables"),
+    arrow("muster-facilitator-store", "muster-file-store", "the soak stores users' files in the tables"),
+    arrow("muster-proof-module", "muster-openai", "the golden proofs are made of OpenAI's streams"),
+    arrow("muster-proof-module", "muster-response-proof", "the golden proofs are signed as sessions sign them"),
 ];
 
 /// The crates of ours that programs of their own may use.

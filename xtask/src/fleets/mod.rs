@@ -65,10 +65,10 @@ impl Part {
                 &["package(muster-kubernetes-engine) & test(/^recorded::control_plane::real::/)"]
             }
             Self::Nodes => &["package(muster-kubernetes-engine) & test(/^recorded::nodes::real::/)"],
-            Self::Subnet => &["binary(kubernetes) & test(/^on_three_nodes::/)"],
+            Self::Subnet => &["binary(subnets) & test(/^kubernetes::on_three_nodes::/)"],
             Self::LostNodes => &[
                 "package(muster-kubernetes-engine) & test(/^recorded::lost_node::real::/)",
-                "binary(kubernetes) & test(/^lost_node::/)",
+                "binary(subnets) & test(/^kubernetes::lost_node::/)",
             ],
         }
     }

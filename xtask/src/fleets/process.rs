@@ -125,7 +125,7 @@ mod tests {
         let command = words(&["sh", "-c", "echo ready; exec tail -f /dev/null"]);
         let mut program = Background::start("program", folder.path(), &command).unwrap();
         let log = folder.path().join("program.log");
-        assert!(within(Duration::from_secs(10), || {
+        assert!(within(crate::test_patience(), || {
             std::fs::read_to_string(&log).is_ok_and(|said| said.contains("ready"))
         }));
         program.check().unwrap();
@@ -140,7 +140,7 @@ mod tests {
         let command = words(&["sh", "-c", "echo no disk left; exit 3"]);
         let mut program = Background::start("etcd", folder.path(), &command).unwrap();
         let mut failure = None;
-        within(Duration::from_secs(10), || {
+        within(crate::test_patience(), || {
             failure = program.check().err();
             failure.is_some()
         });

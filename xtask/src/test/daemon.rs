@@ -35,6 +35,11 @@ impl Daemon {
         Ok(Self { child, stop, grace })
     }
 
+    /// Its process id.
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The status, if it ended by itself.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()

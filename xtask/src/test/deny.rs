@@ -1,25 +1,20 @@
 //! Licences, sources and advisories of the crates in every lockfile, with cargo-deny.
 
-use std::process::Command;
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, ensure};
 
 use super::{
     Run,
     console::Console,
     process::{last_lines, quietly},
+    python,
     report::{Counts, Outcome},
 };
-use crate::tool::install;
-
-/// cargo-deny, compiled once without optimisation: a minute, and a check takes seconds.
-const VERSION: &str = "0.20.2";
-
-/// The manifests whose lockfiles are checked, each with its rules.
-const LOCKFILES: [(&str, &str); 4] = [
-    ("Cargo.toml", "deny.toml"),
-    ("devchain/Cargo.toml", "devchain/deny.toml"),
-    ("images/llm/Cargo.toml", "deny.toml"),
-    ("images/grader-cuda/Cargo.toml", "deny.toml"),
-];
+use crate::tool::{CARGO_DENY, git_files};
 
 /// The words with which cargo-deny reports that it has no advisory database.
 const NO_DATABASE: [&str; 2] = [
@@ -30,15 +25,14 @@ const NO_DATABASE: [&str; 2] = [
 /// Checks every lockfile: one check of its licences, sources and bans, and one of its advisories, which is skipped
 /// where no database can be had.
 pub(super) fn run(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    let program = install(run.workspace, "cargo-deny", VERSION, |line| {
-        run.console.say(format_args!("{line}"));
-    })?;
+    let program = python::prebuilt(&CARGO_DENY)?;
     let mut counts = Counts::default();
-    for (manifest, rules) in LOCKFILES {
+    for lockfile in lockfiles(run.workspace.root())? {
+        let (manifest, rules) = (lockfile.manifest.display().to_string(), &lockfile.rules);
         let check = |what: &[&str]| {
             let mut deny = Command::new(&program);
             deny.current_dir(run.workspace.root());
-            deny.args(["--log-level", "error", "--manifest-path", manifest, "--config"])
+            deny.args(["--log-level", "error", "--manifest-path", &manifest, "--config"])
                 .arg(run.workspace.root().join(rules))
                 .args([
                     "--locked",
@@ -54,19 +48,51 @@ pub(super) fn run(run: &Run<'_>) -> anyhow::Result<Outcome> {
         add(
             &run.console,
             &mut counts,
-            manifest,
+            &manifest,
             "licences, bans and sources",
             check(&["licenses", "bans", "sources"]),
         );
         add(
             &run.console,
             &mut counts,
-            manifest,
+            &manifest,
             "advisories",
             check(&["advisories"]),
         );
     }
     Ok(Outcome::Tests { counts, error: None })
+}
+
+/// A lockfile of the repository, by the manifest beside it.
+#[derive(Debug, PartialEq, Eq)]
+struct Lockfile {
+    manifest: PathBuf,
+    rules: PathBuf,
+}
+
+/// Every lockfile that git knows, with the nearest `deny.toml` in its folder or above.
+fn lockfiles(root: &Path) -> anyhow::Result<Vec<Lockfile>> {
+    let files = git_files(root, &["*Cargo.lock"])?;
+    ensure!(
+        !files.is_empty(),
+        "git knows no lockfile below {}",
+        root.display()
+    );
+    let rules = |folder: &Path| {
+        let mut nearest = folder.ancestors().map(|above| above.join("deny.toml"));
+        nearest.find(|rules| root.join(rules).exists())
+    };
+    files
+        .into_iter()
+        .map(|file| {
+            let folder = file.parent().unwrap_or(Path::new(""));
+            let rules = rules(folder).with_context(|| format!("{} has no deny.toml", file.display()))?;
+            Ok(Lockfile {
+                manifest: folder.join("Cargo.toml"),
+                rules,
+            })
+        })
+        .collect()
 }
 
 /// Counts one check and prints it unless it passed.
@@ -88,16 +114,21 @@ fn add(console: &Console, counts: &mut Counts, manifest: &str, what: &str, resul
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
     fn every_lockfile_has_rules() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        for (manifest, rules) in LOCKFILES {
-            assert!(root.join(manifest).with_extension("lock").exists(), "{manifest}");
-            assert!(root.join(rules).exists(), "{rules}");
+        let found = lockfiles(&root).unwrap();
+        let of = |manifest: &str| {
+            let known = found.iter().find(|file| file.manifest == Path::new(manifest));
+            known.map(|file| file.rules.display().to_string())
+        };
+        assert_eq!(of("Cargo.toml").as_deref(), Some("deny.toml"));
+        assert_eq!(of("devchain/Cargo.toml").as_deref(), Some("devchain/deny.toml"));
+        assert_eq!(of("images/llm/Cargo.toml").as_deref(), Some("deny.toml"));
+        for file in found {
+            assert!(root.join(&file.manifest).exists(), "{file:?}");
         }
     }
 

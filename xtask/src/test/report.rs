@@ -2,12 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::console::Console;
-
-/// Ceilings on two cores. Printed, never enforced: machines differ. A large piece of work may add half a minute to the
-/// warm one.
-const COLD: Duration = Duration::from_secs(25 * 60);
-const WARM: Duration = Duration::from_secs(8 * 60);
+use super::{build::Compiled, console::Console};
 
 /// How many checks went how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -51,7 +46,8 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    fn counts(&self) -> Counts {
+    /// How many checks of the step went how.
+    pub(super) fn counts(&self) -> Counts {
         match self {
             Self::Passed => Counts {
                 passed: 1,
@@ -99,25 +95,38 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The steps that ran, and the time that all of them took together: two run at a time.
+/// The cost of a step, or of all of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub(super) wall: Duration,
+    /// With all that it started, containers and databases too; nothing where this user may not make control groups.
+    pub(super) processor: Option<Duration>,
+    pub(super) compiled: Compiled,
+    /// Subnets that tests and demonstrations started.
+    pub(super) subnets: usize,
+    /// Containers that the engine of the tests started.
+    pub(super) containers: usize,
+}
+
+/// The steps that ran, and the cost of all of them together: two run at a time.
 #[derive(Default)]
 pub(super) struct Report {
-    steps: Vec<(&'static str, Duration, Outcome)>,
-    wall: Duration,
+    steps: Vec<(&'static str, Cost, Outcome)>,
+    all: Cost,
 }
 
 impl Report {
     /// Takes a step's outcome and says it.
-    pub(super) fn add(&mut self, console: &Console, step: &'static str, took: Duration, outcome: Outcome) {
-        console.say(format_args!("--- {step}: {outcome} ({})", Wall(took)));
-        self.steps.push((step, took, outcome));
+    pub(super) fn add(&mut self, console: &Console, step: &'static str, cost: Cost, outcome: Outcome) {
+        console.say(format_args!("--- {step}: {outcome} ({})", Time(cost.wall)));
+        self.steps.push((step, cost, outcome));
     }
 
-    /// Puts the steps into this order and takes the time of the whole run.
-    pub(super) fn finish(&mut self, order: &[&str], wall: Duration) {
+    /// Puts the steps into this order and takes the cost of the whole run.
+    pub(super) fn finish(&mut self, order: &[&str], all: Cost) {
         self.steps
             .sort_by_key(|(step, ..)| order.iter().position(|name| name == step).unwrap_or(usize::MAX));
-        self.wall = wall;
+        self.all = all;
     }
 
     fn totals(&self) -> Counts {
@@ -137,15 +146,21 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f)?;
-        for (step, took, outcome) in &self.steps {
-            writeln!(f, "{step:<15} {:>9}  {outcome}", Wall(*took).to_string())?;
-        }
-        let (total, cold, warm) = (Wall(self.wall), Wall(COLD), Wall(WARM));
         writeln!(
             f,
-            "{:<15} {:>9}  (ceilings on two cores: {cold} cold, {warm} warm)",
-            "in all",
-            total.to_string()
+            "{:<15} {:>12} {:>12} {:>6} {:>8}  outcome",
+            "step", "wall", "processor", "units", "programs"
+        )?;
+        for (step, cost, outcome) in &self.steps {
+            writeln!(f, "{step:<15} {cost}  {outcome}")?;
+        }
+        let Cost {
+            subnets, containers, ..
+        } = self.all;
+        writeln!(
+            f,
+            "{:<15} {}  {subnets} subnets and {containers} containers started",
+            "in all", self.all
         )?;
         let totals = self.totals();
         if totals.skipped > 0 {
@@ -160,10 +175,24 @@ impl fmt::Display for Report {
     }
 }
 
-/// A duration as a person says it: `4.2 s`, `12 min 03 s`.
-struct Wall(Duration);
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let processor = self
+            .processor
+            .map_or_else(|| "not measured".to_owned(), |used| Time(used).to_string());
+        let Compiled { units, programs } = self.compiled;
+        write!(
+            f,
+            "{:>12} {processor:>12} {units:>6} {programs:>8}",
+            Time(self.wall).to_string()
+        )
+    }
+}
 
-impl fmt::Display for Wall {
+/// A duration as a person says it: `4.2 s`, `12 min 03 s`.
+pub(crate) struct Time(pub(crate) Duration);
+
+impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         match (seconds / 60, seconds % 60) {
@@ -179,13 +208,16 @@ mod tests {
     use super::*;
 
     fn report(outcomes: Vec<Outcome>) -> Report {
-        let took = Duration::from_millis(4_230);
+        let cost = Cost {
+            wall: Duration::from_millis(4_230),
+            ..Cost::default()
+        };
         Report {
             steps: outcomes
                 .into_iter()
-                .map(|outcome| ("step", took, outcome))
+                .map(|outcome| ("step", cost, outcome))
                 .collect(),
-            wall: took,
+            all: cost,
         }
     }
 
@@ -239,9 +271,18 @@ mod tests {
 
     #[test]
     fn times_are_written_for_people() {
-        let wall = |milliseconds| Wall(Duration::from_millis(milliseconds)).to_string();
-        assert_eq!(wall(4_230), "4.2 s");
-        assert_eq!(wall(723_900), "12 min 03 s");
-        assert_eq!(wall(600_000), "10 min");
+        let time = |milliseconds| Time(Duration::from_millis(milliseconds)).to_string();
+        assert_eq!(time(4_230), "4.2 s");
+        assert_eq!(time(723_900), "12 min 03 s");
+        assert_eq!(time(600_000), "10 min");
+    }
+
+    #[test]
+    fn a_cost_that_was_not_measured_says_so() {
+        let text = report(vec![Outcome::Passed]).to_string();
+        assert!(
+            text.contains("not measured") && text.contains("0 subnets"),
+            "{text}"
+        );
     }
 }

@@ -7,7 +7,10 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use nix::sys::statvfs::statvfs;
 
-use super::{console::Console, docker::TestEngine, postgres::Postgres, report::Outcome};
+use super::{
+    SLOW_MILLICORES, cgroup::Cgroup, console::Console, docker::TestEngine, postgres::Postgres,
+    report::Outcome,
+};
 
 /// Where the stores' tests find PostgreSQL.
 pub(super) const POSTGRES: &str = "MUSTER_TEST_POSTGRES_URL";
@@ -20,14 +23,20 @@ const ROOM_GIB: u64 = 10;
 #[derive(Default)]
 pub(super) struct Services {
     postgres: Option<Postgres>,
-    _engine: Option<TestEngine>,
+    engine: Option<TestEngine>,
 }
 
 impl Services {
     /// Starts all that can be started; fails if one cannot, or the disk has no room, after trying the others.
     ///
     /// The services end with the thread that started them (`setpriv --pdeathsig`), so that is the main thread.
-    pub(super) fn start(console: &Console) -> (Self, Outcome) {
+    /// PostgreSQL is put into the group `control`. With `bounded` the engine is one of the run's own below that group:
+    /// the machine's is never bounded.
+    pub(super) fn start(
+        console: &Console,
+        control: Option<&Cgroup>,
+        bounded: Option<&Cgroup>,
+    ) -> (Self, Outcome) {
         let mut missing = Vec::new();
         let mut note = |what: &'static str, error: anyhow::Error| {
             console.say(format_args!("{what}: {error:#}"));
@@ -46,9 +55,16 @@ impl Services {
             .inspect(|_| console.say(format_args!("PostgreSQL: a cluster for this run ({POSTGRES})")))
             .map_err(|error| note("PostgreSQL", error))
             .ok();
-        let engine = TestEngine::find_or_start()
-            .map_err(|error| note("Docker", error))
-            .ok();
+        if let (Some(control), Some(postgres)) = (control, &postgres)
+            && let Err(error) = control.adopt(postgres.process())
+        {
+            console.say(format_args!("PostgreSQL's time is not measured: {error:#}"));
+        }
+        let engine = match bounded {
+            Some(bounded) => TestEngine::start_below(bounded, SLOW_MILLICORES),
+            None => TestEngine::find_or_start(),
+        };
+        let engine = engine.map_err(|error| note("Docker", error)).ok();
         if let Some(engine) = &engine {
             console.say(format_args!(
                 "Docker: {}",
@@ -59,11 +75,13 @@ impl Services {
                 }
             ));
         }
-        let services = Self {
-            postgres,
-            _engine: engine,
-        };
+        let services = Self { postgres, engine };
         (services, Outcome::unless_missing(&missing))
+    }
+
+    /// The address of an engine that is not the machine's, as `DOCKER_HOST` takes it.
+    pub(super) fn engine(&self) -> Option<&str> {
+        self.engine.as_ref().and_then(TestEngine::address)
     }
 
     /// The URL of the PostgreSQL cluster, if there is one.

@@ -5,10 +5,11 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 
 use super::{
-    Run, choose,
+    Pace, Run, choose,
     report::Outcome,
     run_steps,
-    steps::{Lane::Main, STEPS, Step, run_nextest},
+    steps::{Lane::Main, STEPS, Step, cuda_tests, devchain_tests, llm_tests, run_nextest, trainers},
+    tested::{CUDA, DEVCHAIN, LLM, run_and_record},
 };
 use crate::{tidy, workspace::Workspace};
 
@@ -26,12 +27,23 @@ pub(crate) struct Options {
 const NEEDS: &[&str] = &[
     "install", "clients", "services", "build", "images", "devchain", "llm",
 ];
+/// The needs of the long tests, some of which train.
+const LONG_NEEDS: &[&str] = &[
+    "install", "clients", TRAINERS, "services", "build", "images", "devchain", "llm",
+];
+const TRAINERS: &str = "soak-trainers";
 
 #[rustfmt::skip]
 const SOAK: &[Step] = &[
-    Step { name: "soak-tests", about: "the tests that are ignored because they are long", needs: NEEDS, lane: Main, run: long_tests },
+    Step { name: "soak-devchain", about: "devchain's own tests and lints, written down in xtask/tested.toml", needs: &["devchain"], lane: Main, run: |run| run_and_record(run, &DEVCHAIN, devchain_tests) },
+    Step { name: "soak-llm", about: "the engine's own tests and lints, written down in xtask/tested.toml", needs: &["clients", "llm"], lane: Main, run: |run| run_and_record(run, &LLM, llm_tests) },
+    Step { name: "soak-cuda", about: "the CUDA prover's tests and lints, written down in xtask/tested.toml", needs: &[], lane: Main, run: |run| run_and_record(run, &CUDA, cuda_tests) },
+    Step { name: "soak-docs", about: "documentation without warnings", needs: &[], lane: Main, run: docs },
+    Step { name: TRAINERS, about: "PyTorch with two trainers, for the tests that train", needs: &["install"], lane: Main, run: trainers },
+    Step { name: "soak-tests", about: "the tests that are ignored because they are long", needs: LONG_NEEDS, lane: Main, run: long_tests },
     Step { name: "soak-simulation", about: "the simulated subnet, twenty times as many schedules", needs: &["build"], lane: Main, run: simulation },
     Step { name: "soak-properties", about: "properties and seeded parsers, ten times as many inputs", needs: NEEDS, lane: Main, run: properties },
+    Step { name: "soak-slow", about: "all tests of the workspace on half a core, at most 100 minutes", needs: &["install"], lane: Main, run: slowly },
     Step { name: "soak-fuzz", about: "every parser for a minute, guided by coverage", needs: &["install"], lane: Main, run: fuzz },
 ];
 
@@ -59,7 +71,7 @@ pub(crate) fn run(workspace: Workspace, options: &Options) -> anyhow::Result<Exi
     };
     let known: Vec<&str> = SOAK.iter().map(|step| step.name).collect();
     super::check_names(&options.only, &known)?;
-    run_steps(workspace, &choose(&all, named))
+    run_steps(workspace, &choose(&all, named), Pace::Full)
 }
 
 fn long_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
@@ -94,6 +106,22 @@ fn properties(run: &Run<'_>) -> anyhow::Result<Outcome> {
     })
 }
 
+fn docs(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let mut cargo = run.workspace.cargo();
+    run.check(
+        cargo
+            .args(["doc", "--no-deps", "--workspace"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+/// The suite once more on half a core, as a machine that is slow and busy runs it.
+fn slowly(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let mut slow = Command::new(std::env::current_exe()?);
+    slow.args(["test", "--slow"]);
+    run.check(slow.current_dir(run.workspace.root()))
+}
+
 fn fuzz(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut fuzz = Command::new(std::env::current_exe()?);
     fuzz.args(["fuzz", "--seconds", SECONDS]);
@@ -109,7 +137,7 @@ mod tests {
         for step in SOAK {
             for need in step.needs {
                 assert!(
-                    STEPS.iter().any(|other| other.name == *need),
+                    STEPS.iter().chain(SOAK).any(|other| other.name == *need),
                     "{} needs {need}",
                     step.name
                 );

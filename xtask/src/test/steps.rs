@@ -1,20 +1,20 @@
 //! The steps, cheapest first: a missing comma should not wait for a build.
 //!
-//! Two steps run at a time, one of each lane. Cargo builds a workspace under one lock, and a test run often waits for
-//! a clock: one lane alone left two cores idle for more than a third of the time. `llm-tests` keeps every core busy for
-//! many minutes, so it stands where it runs beside compilers and not beside `nextest`, whose jobs have time limits.
+//! Two steps run at a time, one of each lane: a build has parts that keep one core busy, and what has a target folder
+//! of its own, or compiles nothing, goes on beside it.
 
 use std::{io::IsTerminal, process::Command};
 
 use super::{
-    Run, deny, install,
+    Pace, Run, SLOW_PATIENCE, budget, build, deny, examples, install,
     process::on_path,
     python,
     report::{Counts, Outcome},
     services::Services,
     summary,
+    tested::{self, CUDA, DEVCHAIN, LLM},
 };
-use crate::{cuda, tidy};
+use crate::{cuda, tidy, workspace::Workspace};
 
 /// One line of the report.
 pub(super) struct Step {
@@ -31,11 +31,14 @@ pub(super) struct Step {
 pub(super) enum Lane {
     /// The workspace at the root, in sight of the user.
     Main,
-    /// Everything with a target folder of its own; its output is shown when a step has ended.
+    /// Steps that compile little or have a target folder of their own; their output is shown when they have ended.
     Side,
 }
 
 use Lane::{Main, Side};
+
+/// The step of the workspace's tests, which `--slow` bounds.
+pub(super) const TESTS: &str = "nextest";
 
 #[rustfmt::skip]
 pub(super) const STEPS: &[Step] = &[
@@ -44,27 +47,22 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "fmt", about: "cargo fmt --check, in every workspace", needs: &[], lane: Main, run: fmt },
     Step { name: "arrows", about: "crates use only what their folders may use", needs: &[], lane: Main, run: |run| own(run, &["arrows"]) },
     Step { name: "features", about: "third-party crates have one set of features, so each is compiled once", needs: &[], lane: Main, run: |run| own(run, &["features"]) },
-    Step { name: "tidy", about: "sizes, names, sentences, purposes, wire hash, error pages, ADRs, words", needs: &[], lane: Main, run: |run| own(run, &["tidy"]) },
+    Step { name: "plans", about: "cargo plans no more units and programs than xtask/budget.toml says", needs: &[], lane: Main, run: budget::check_plans },
+    Step { name: "tidy", about: "sizes, names, sentences, links, purposes, deadlines of tests, error pages, ADRs, words", needs: &[], lane: Main, run: |run| own(run, &["tidy"]) },
     Step { name: "deny", about: "licences, advisories and sources of dependencies, in every lockfile", needs: &["install"], lane: Side, run: deny::run },
-    Step { name: "build", about: "everything in the workspace but the benches, which clippy checks", needs: &[], lane: Main, run: build },
+    Step { name: "build", about: "everything in the workspace, without a warning of the compiler or of clippy", needs: &[], lane: Main, run: build },
     Step { name: "images", about: "the job images, static", needs: &[], lane: Main, run: images },
-    Step { name: "devchain", about: "the local chain, a workspace of its own", needs: &[], lane: Main, run: devchain },
-    Step { name: "llm", about: "the language model engine, static, a workspace of its own", needs: &[], lane: Side, run: llm },
-    Step { name: "cuda", about: "the CUDA prover, against a libcuda without a device, a workspace of its own", needs: &[], lane: Side, run: cuda },
-    Step { name: "llm-tests", about: "the engine's own tests, OpenAI's client and llama.cpp among them", needs: &["clients", "llm"], lane: Side, run: llm_tests },
-    Step { name: "clippy", about: "no warnings, tests included", needs: &[], lane: Main, run: clippy },
-    Step { name: "devchain-clippy", about: "no warnings in devchain", needs: &["devchain"], lane: Side, run: devchain_clippy },
-    Step { name: "llm-clippy", about: "no warnings in the language model engine", needs: &["llm"], lane: Side, run: llm_clippy },
-    Step { name: "cuda-clippy", about: "no warnings in the CUDA prover", needs: &["cuda"], lane: Side, run: cuda_clippy },
-    Step { name: "docs", about: "documentation without warnings", needs: &[], lane: Main, run: docs },
+    Step { name: "devchain", about: "the local chain, a workspace of its own in the same target folder", needs: &[], lane: Main, run: devchain },
+    Step { name: "llm", about: "the language model engine, static and optimised, a workspace of its own", needs: &[], lane: Side, run: llm },
+    Step { name: "llm-tests", about: "the engine's own tests and lints, if its sources changed", needs: &["clients", "llm"], lane: Side, run: |run| tested::run_if_changed(run, &LLM, llm_tests) },
+    Step { name: "devchain-tests", about: "devchain's own tests and lints, if its sources changed", needs: &["devchain"], lane: Side, run: |run| tested::run_if_changed(run, &DEVCHAIN, devchain_tests) },
+    Step { name: "cuda-tests", about: "the CUDA prover's kernels on the processor and its lints, if its sources changed", needs: &[], lane: Side, run: |run| tested::run_if_changed(run, &CUDA, cuda_tests) },
     Step { name: "services", about: "PostgreSQL and a Docker engine", needs: &["install"], lane: Main, run: services },
-    Step { name: "nextest", about: "all tests of the workspace", needs: &["install", "clients", "services", "build", "images", "devchain", "llm"], lane: Main, run: nextest },
+    Step { name: TESTS, about: "all tests of the workspace", needs: &["install", "clients", "services", "build", "images", "devchain", "llm"], lane: Main, run: nextest },
+    Step { name: "started", about: "the tests started no more subnets and containers than xtask/budget.toml says", needs: &[TESTS], lane: Main, run: budget::check_started },
     Step { name: "doctests", about: "the examples in the documentation", needs: &[], lane: Main, run: doctests },
-    Step { name: "devchain-tests", about: "devchain's own tests", needs: &["devchain"], lane: Side, run: devchain_tests },
-    Step { name: "cuda-tests", about: "the CUDA prover's kernels on the processor, against the golden vectors", needs: &["cuda"], lane: Side, run: cuda_tests },
 ];
 
-const FUZZ: &str = "fuzz/Cargo.toml";
 /// The compiler flags of a program that runs in an image without a base: no loader, no libraries.
 const STATIC: &str = "-C target-feature=+crt-static";
 
@@ -82,13 +80,7 @@ fn fmt(run: &Run<'_>) -> anyhow::Result<Outcome> {
         "images/grader-cuda/Cargo.toml",
         "--check",
     ]);
-    let mut all = vec![here, devchain, llm, cuda];
-    if run.workspace.root().join(FUZZ).exists() {
-        let mut fuzz = run.workspace.cargo();
-        fuzz.args(["fmt", "--manifest-path", FUZZ, "--check"]);
-        all.push(fuzz);
-    }
-    every(run, all)
+    every(run, vec![here, devchain, llm, cuda])
 }
 
 /// Another command of xtask, as a child so that it counts and prints like every other step.
@@ -98,50 +90,46 @@ fn own(run: &Run<'_>, arguments: &[&str]) -> anyhow::Result<Outcome> {
 }
 
 fn build(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    run.check(
-        run.workspace
-            .cargo()
-            .args(["build", "--workspace", "--all-targets"])
-            // Each bench links the whole subnet, and no test runs one.
-            .args(["--exclude", "muster-bench"]),
-    )
+    let mut cargo = run.workspace.cargo();
+    cargo.args(["build", "--workspace", "--all-targets"]);
+    build::run(run, vec![cargo])
+}
+
+/// The selection of the programs of images: all of them, for a named target, so that the flags reach the image's own
+/// code and not the build scripts of this machine.
+pub(super) fn image_arguments(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    let folder = workspace.root().join("images");
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut arguments = ["--bins", "--examples", "--target", &target]
+        .map(str::to_owned)
+        .to_vec();
+    for package in workspace.metadata("Cargo.toml")?.packages {
+        if package.manifest_path.starts_with(&folder) {
+            arguments.extend(["--package".to_owned(), package.name.to_string()]);
+        }
+    }
+    Ok(arguments)
 }
 
 fn images(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    let folder = run.workspace.root().join("images");
-    let metadata = run.workspace.metadata("Cargo.toml")?;
     let mut cargo = run.workspace.cargo();
-    // Named, so that the flags reach the image's own code and not the build scripts of this machine.
-    cargo.args([
-        "build",
-        "--bins",
-        "--examples",
-        "--target",
-        &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
-    ]);
     cargo
-        .arg("--target-dir")
-        .arg(run.workspace.images_target())
+        .arg("build")
+        .args(image_arguments(run.workspace)?)
         .env("RUSTFLAGS", STATIC);
-    for package in metadata
-        .packages
-        .iter()
-        .filter(|package| package.manifest_path.starts_with(&folder))
-    {
-        cargo.args(["--package", package.name.as_str()]);
-    }
-    run.check(&mut cargo)
+    build::run(run, vec![cargo])
 }
 
 fn devchain(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    run.check(run.workspace.devchain_cargo().arg("build"))
+    let mut cargo = run.workspace.devchain_cargo();
+    cargo.args(["build", "--bin", "muster-devchain"]);
+    build::run(run, vec![cargo])
 }
 
 fn llm(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    let (mut tests, mut optimised) = (run.workspace.llm_cargo(), run.workspace.llm_cargo());
-    tests.args(["build", "--all-targets"]);
+    let mut cargo = run.workspace.llm_cargo();
     // The engines of `muster up --demo audits`, and of the tests that have miners cheat with them.
-    optimised.args([
+    cargo.args([
         "build",
         "--release",
         "--bin",
@@ -149,7 +137,7 @@ fn llm(run: &Run<'_>) -> anyhow::Result<Outcome> {
         "--example",
         "cheating_llm",
     ]);
-    every(run, vec![tests, optimised])
+    build::run(run, vec![cargo])
 }
 
 /// Cargo for the CUDA prover with a libcuda to link with, or why there is none. Every step makes its own: a step may
@@ -169,56 +157,31 @@ fn with_stub(run: &Run<'_>) -> anyhow::Result<Result<Command, Outcome>> {
 /// The kernels are compiled for this processor too: what is built, checked and tested is one build.
 const EMULATOR: [&str; 2] = ["--features", "emulator"];
 
-fn cuda(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    match with_stub(run)? {
-        Ok(mut cargo) => run.check(cargo.args(["build", "--all-targets"]).args(EMULATOR)),
-        Err(skipped) => Ok(skipped),
+pub(super) fn cuda_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let (mut lints, tests) = match (with_stub(run)?, with_stub(run)?) {
+        (Ok(lints), Ok(tests)) => (lints, tests),
+        (Err(skipped), _) | (_, Err(skipped)) => return Ok(skipped),
+    };
+    lints.args(["build", "--all-targets"]).args(EMULATOR);
+    both(build::run(run, vec![lints])?, || {
+        tests_with(run, tests, &EMULATOR, Ignored::StayIgnored)
+    })
+}
+
+/// The lints of a workspace, and its tests if they pass.
+fn both(lints: Outcome, tests: impl FnOnce() -> anyhow::Result<Outcome>) -> anyhow::Result<Outcome> {
+    match lints {
+        Outcome::Passed => tests(),
+        Outcome::Failed(_) | Outcome::Skipped(_) | Outcome::Tests { .. } => Ok(lints),
     }
-}
-
-fn cuda_clippy(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    match with_stub(run)? {
-        Ok(mut cargo) => {
-            let (arguments, lints) = CLIPPY.split_at(3);
-            run.check(cargo.args(arguments).args(EMULATOR).args(lints))
-        }
-        Err(skipped) => Ok(skipped),
-    }
-}
-
-fn cuda_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    match with_stub(run)? {
-        Ok(cargo) => tests_with(run, cargo, &EMULATOR, Ignored::StayIgnored),
-        Err(skipped) => Ok(skipped),
-    }
-}
-
-fn clippy(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    run.check(run.workspace.cargo().args(CLIPPY))
-}
-
-fn devchain_clippy(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    run.check(run.workspace.devchain_cargo().args(CLIPPY))
-}
-
-fn llm_clippy(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    run.check(run.workspace.llm_cargo().args(CLIPPY))
-}
-
-const CLIPPY: [&str; 6] = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-
-fn docs(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    let mut cargo = run.workspace.cargo();
-    run.check(
-        cargo
-            .args(["doc", "--no-deps", "--workspace"])
-            .env("RUSTDOCFLAGS", "-D warnings"),
-    )
 }
 
 fn services(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    let (services, outcome) = Services::start(&run.console);
+    let group = run.shared.services_group.as_ref().map(|group| &group.0);
+    let bounded = run.shared.slow_group.as_ref().map(|group| &group.0);
+    let (services, outcome) = Services::start(&run.console, group, bounded);
     run.keep_services(services);
+    run.begin_tally()?;
     Ok(outcome)
 }
 
@@ -226,6 +189,12 @@ fn clients(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let (interpreters, outcome) = python::prepare(run);
     run.keep_interpreters(interpreters);
     Ok(outcome)
+}
+
+/// The step of the soak that makes the environment of the programs that train.
+pub(super) fn trainers(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    run.keep_interpreters(python::prepare_trainers(run)?);
+    Ok(Outcome::Passed)
 }
 
 /// Cargo at the root with everything by which the tests find what runs beside them.
@@ -237,19 +206,23 @@ fn test_cargo(run: &Run<'_>) -> Command {
 
 /// Some tests of the workspace, as `arguments` chooses them.
 pub(super) fn run_nextest(run: &Run<'_>, arguments: impl FnOnce(&mut Command)) -> anyhow::Result<Outcome> {
-    if !on_path("cargo-nextest") {
-        return Ok(Outcome::Failed(
-            "cargo-nextest is not installed: cargo install --locked cargo-nextest".to_owned(),
-        ));
-    }
     let mut cargo = test_cargo(run);
-    cargo.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+    cargo.args(NEXTEST);
     arguments(&mut cargo);
-    counted(run, cargo, summary::nextest)
+    count_nextest(run, cargo)
 }
 
+const NEXTEST: [&str; 4] = ["nextest", "run", "--workspace", "--no-fail-fast"];
+
 fn nextest(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    let outcome = all_tests(run, test_cargo(run), Ignored::StayIgnored)?;
+    let outcome = run_nextest(run, |cargo| match run.shared.pace {
+        Pace::Full => {}
+        Pace::Slow => {
+            cargo
+                .args(["--profile", "slow"])
+                .env("MUSTER_TEST_PATIENCE", SLOW_PATIENCE);
+        }
+    })?;
     if let Outcome::Tests { counts, .. } = &outcome
         && counts.skipped > 0
     {
@@ -260,11 +233,15 @@ fn nextest(run: &Run<'_>) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn devchain_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
-    all_tests(run, run.workspace.devchain_cargo(), Ignored::StayIgnored)
+pub(super) fn devchain_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
+    let mut lints = run.workspace.devchain_cargo();
+    lints.args(["build", "--workspace", "--all-targets"]);
+    both(build::run(run, vec![lints])?, || {
+        tests_with(run, run.workspace.devchain_cargo(), &[], Ignored::StayIgnored)
+    })
 }
 
-fn llm_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
+pub(super) fn llm_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.llm_cargo();
     cargo.envs(run.variables());
     // Its tests against other people's programs are ignored where those are not at hand, so that nobody counts them as
@@ -278,7 +255,11 @@ fn llm_tests(run: &Run<'_>) -> anyhow::Result<Outcome> {
         ));
         Ignored::StayIgnored
     };
-    all_tests(run, cargo, ignored)
+    let mut lints = run.workspace.llm_cargo();
+    lints.args(["build", "--all-targets"]);
+    both(build::run(run, vec![lints])?, || {
+        tests_with(run, cargo, &[], ignored)
+    })
 }
 
 const LLM_PEERS: &str = "MUSTER_TEST_OPENAI_PYTHON";
@@ -292,48 +273,35 @@ enum Ignored {
 
 fn doctests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.cargo();
-    cargo.args(["test", "--doc", "--workspace", "--no-fail-fast"]);
+    cargo.args(["test", "--doc", "--no-fail-fast"]);
+    // rustdoc reads a whole crate to find out that it has no example.
+    for package in examples::packages(run.workspace)? {
+        cargo.args(["--package", &package]);
+    }
     counted(run, cargo, summary::libtest)
 }
 
-/// All tests of a workspace but its doctests.
-fn all_tests(run: &Run<'_>, cargo: Command, ignored: Ignored) -> anyhow::Result<Outcome> {
-    tests_with(run, cargo, &[], ignored)
-}
-
-/// All tests of a workspace built with these features.
+/// All tests of a workspace but its doctests, built with these features.
 fn tests_with(
     run: &Run<'_>,
     mut cargo: Command,
     features: &[&str],
     ignored: Ignored,
 ) -> anyhow::Result<Outcome> {
-    if on_path("cargo-nextest") {
-        cargo
-            .args(["nextest", "run", "--workspace", "--no-fail-fast"])
-            .args(features);
-        if ignored == Ignored::Run {
-            cargo.args(["--run-ignored", "all"]);
-        }
-        return counted(run, cargo, summary::nextest);
-    }
-    run.console.say(format_args!(
-        "cargo-nextest is not installed (cargo install --locked cargo-nextest): running cargo test instead,\n\
-         without .config/nextest.toml: no test is stopped after five minutes"
-    ));
-    cargo.args([
-        "test",
-        "--workspace",
-        "--lib",
-        "--bins",
-        "--tests",
-        "--no-fail-fast",
-    ]);
-    cargo.args(features).args(["--", "--test-threads=2"]);
+    cargo.args(NEXTEST).args(features);
     if ignored == Ignored::Run {
-        cargo.arg("--include-ignored");
+        cargo.args(["--run-ignored", "all"]);
     }
-    counted(run, cargo, summary::libtest)
+    count_nextest(run, cargo)
+}
+
+fn count_nextest(run: &Run<'_>, cargo: Command) -> anyhow::Result<Outcome> {
+    if !on_path("cargo-nextest") {
+        return Ok(Outcome::Failed(
+            "cargo-nextest is not installed: cargo install --locked cargo-nextest".to_owned(),
+        ));
+    }
+    counted(run, cargo, summary::nextest)
 }
 
 fn counted(run: &Run<'_>, mut cargo: Command, parse: fn(&str) -> Option<Counts>) -> anyhow::Result<Outcome> {

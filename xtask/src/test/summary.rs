@@ -10,8 +10,11 @@ pub(super) fn nextest(output: &str) -> Option<Counts> {
         .lines()
         .rev()
         .find(|line| line.trim_start().starts_with("Summary ["))?;
-    let (_, parts) = line.split_once(" run: ").or_else(|| line.split_once(" run, "))?;
-    let mut counts = Counts::default();
+    let (begun, parts) = line.split_once(" run: ").or_else(|| line.split_once(" run, "))?;
+    let mut counts = Counts {
+        failed: never_begun(begun),
+        ..Counts::default()
+    };
     for part in without_brackets(parts).split(',') {
         let mut words = part.split_whitespace();
         let (Some(number), Some(kind)) = (
@@ -28,6 +31,16 @@ pub(super) fn nextest(output: &str) -> Option<Counts> {
         }
     }
     Some(counts)
+}
+
+/// The tests that were chosen and never begun, of `Summary [   0.135s] 3/4 tests`.
+fn never_begun(begun: &str) -> usize {
+    let numbers = begun.split_whitespace().find_map(|word| word.split_once('/'));
+    let difference = numbers.and_then(|(run, chosen)| {
+        let (run, chosen) = (run.parse::<usize>().ok()?, chosen.parse::<usize>().ok()?);
+        Some(chosen.saturating_sub(run))
+    });
+    difference.unwrap_or_default()
 }
 
 /// The sum of all lines of libtest and rustdoc:
@@ -112,7 +125,8 @@ mod tests {
         );
         assert_eq!(
             line("3/10 tests run: 2 passed, 1 failed, 0 skipped"),
-            counts(2, 1, 0)
+            counts(2, 8, 0),
+            "seven never began"
         );
         assert_eq!(line("0 tests run: 0 passed, 4 skipped"), counts(0, 0, 4));
     }

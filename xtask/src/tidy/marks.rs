@@ -53,15 +53,23 @@ pub(super) fn unfinished(tree: &Tree) -> Vec<Finding> {
 
 /// The words of the table, anywhere but in their exceptions.
 pub(super) fn words(tree: &Tree) -> Vec<Finding> {
-    let search = |ForbiddenText { text, why, except }: &'static ForbiddenText| {
-        let files = tree
-            .files()
-            .filter(|(path, _)| !except.iter().any(|folder| path.starts_with(folder)));
-        each_line(files, |line| {
-            line.contains(text).then(|| format!("`{text}`: {why}"))
-        })
-    };
-    WORDS.iter().flat_map(search).collect()
+    let mut findings = Vec::new();
+    for (path, text) in tree.files() {
+        let is_excepted = |word: &&ForbiddenText| word.except.iter().any(|folder| path.starts_with(folder));
+        let words = WORDS
+            .iter()
+            .filter(|word| !is_excepted(word) && text.contains(word.text));
+        let words: Vec<&ForbiddenText> = words.collect();
+        if words.is_empty() {
+            continue;
+        }
+        let found = each_line([(path, text)].into_iter(), |line| {
+            let ForbiddenText { text, why, .. } = words.iter().find(|word| line.contains(word.text))?;
+            Some(format!("`{text}`: {why}"))
+        });
+        findings.extend(found);
+    }
+    findings
 }
 
 /// A test that does not run says why, since its name is printed among the skipped.

@@ -2,9 +2,14 @@
 //!
 //! The files are read once into a [`Tree`]; every rule is a function of it, so a test is a few lines of text.
 
+mod deadlines;
+mod doc_links;
+mod markdown;
 mod marks;
 mod names;
+mod page_links;
 mod pages;
+mod plain_code;
 pub(crate) mod proof_module;
 mod prose;
 mod ptx;
@@ -15,10 +20,11 @@ mod source;
 mod wire_hash;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     path::Path,
     process::{Command, ExitCode},
+    sync::OnceLock,
 };
 
 use anyhow::{Context, ensure};
@@ -49,11 +55,21 @@ const RULES: &[Rule] = &[
     marks::words,
     marks::ignored,
     sleeping::check,
+    deadlines::check,
+    doc_links::check,
+    page_links::check,
 ];
 
-/// The text files of the checkout by path, relative to the root and with `/`. Ignored files are absent.
+/// The files of the checkout by path, relative to the root and with `/`. Ignored files are absent.
 #[derive(Default)]
-struct Tree(BTreeMap<String, String>);
+struct Tree {
+    /// The text of each text file.
+    texts: BTreeMap<String, String>,
+    /// Everything else that a link may name: pictures, archives, links to other files.
+    others: BTreeSet<String>,
+    /// The Rust files without comments and texts, made when a rule first asks for one.
+    code: OnceLock<BTreeMap<String, String>>,
+}
 
 impl Tree {
     /// Tracked files, and new ones that git does not ignore: a check that sees only commits comes too late.
@@ -69,27 +85,54 @@ impl Tree {
             String::from_utf8_lossy(&listed.stderr).trim()
         );
         let names = String::from_utf8(listed.stdout).context("a file's name is not UTF-8")?;
-        let mut files = BTreeMap::new();
+        let mut tree = Self::default();
         for name in names.split('\0').filter(|name| !name.is_empty()) {
             let path = root.join(name);
-            // Deleted and not yet committed; or a link, which is checked where it points.
-            if !path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+            let Ok(found) = path.symlink_metadata() else {
+                continue; // deleted and not yet committed
+            };
+            // A link is checked where it points.
+            let bytes = if found.is_file() {
+                std::fs::read(&path).with_context(|| format!("read {name}"))?
+            } else {
+                tree.others.insert(name.to_owned());
                 continue;
-            }
-            let bytes = std::fs::read(&path).with_context(|| format!("read {name}"))?;
-            if let Ok(text) = String::from_utf8(bytes) {
-                files.insert(name.to_owned(), text);
+            };
+            match String::from_utf8(bytes) {
+                Ok(text) => drop(tree.texts.insert(name.to_owned(), text)),
+                Err(_) => drop(tree.others.insert(name.to_owned())),
             }
         }
-        Ok(Self(files))
+        Ok(tree)
     }
 
     fn get(&self, path: &str) -> Option<&str> {
-        self.0.get(path).map(String::as_str)
+        self.texts.get(path).map(String::as_str)
     }
 
     fn files(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(path, text)| (path.as_str(), text.as_str()))
+        self.texts
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// Whether a path is a file, or a folder that holds one.
+    fn holds(&self, path: &str) -> bool {
+        let folder = format!("{path}/");
+        let begins = |found: Option<&String>| found.is_some_and(|found| found.starts_with(&folder));
+        self.texts.contains_key(path)
+            || self.others.contains(path)
+            || begins(self.texts.range(folder.clone()..).next().map(|(path, _)| path))
+            || begins(self.others.range(folder.clone()..).next())
+    }
+
+    /// A Rust file with blanks in place of comments and texts; empty for any other file.
+    fn code(&self, path: &str) -> &str {
+        let code = self.code.get_or_init(|| {
+            let blank = |(path, text): (&str, &str)| (path.to_owned(), plain_code::without_texts(text));
+            self.rust().map(blank).collect()
+        });
+        code.get(path).map(String::as_str).unwrap_or_default()
     }
 
     fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -104,12 +147,13 @@ impl Tree {
 
     #[cfg(test)]
     fn of(files: &[(&str, &str)]) -> Self {
-        Self(
-            files
-                .iter()
-                .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
-                .collect(),
-        )
+        let texts = files
+            .iter()
+            .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
+        Self {
+            texts: texts.collect(),
+            ..Self::default()
+        }
     }
 }
 
@@ -167,21 +211,32 @@ pub(crate) fn run(workspace: &Workspace, fix: bool) -> anyhow::Result<ExitCode> 
                 std::fs::write(workspace.root().join(path), &text)
                     .with_context(|| format!("write {path}"))?;
                 println!("tidy: wrote {what} into {path}");
-                tree.0.insert(path.to_owned(), text);
+                tree.texts.insert(path.to_owned(), text);
             }
         }
     }
-    let findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    let findings = findings(&tree);
     for finding in &findings {
         eprintln!("{finding}");
     }
     let faults = findings.iter().filter(|finding| !finding.note).count();
     println!(
         "tidy: {} files, {faults} faults, {} notes",
-        tree.0.len(),
+        tree.texts.len(),
         findings.len() - faults
     );
     Ok(crate::exit_code(faults == 0))
+}
+
+/// The findings of all rules in their order. The rules run beside one another, since each only reads.
+fn findings(tree: &Tree) -> Vec<Finding> {
+    std::thread::scope(|threads| {
+        let begun: Vec<_> = RULES.iter().map(|rule| threads.spawn(|| rule(tree))).collect();
+        let ended = begun.into_iter().map(|rule| rule.join());
+        ended
+            .flat_map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// Tests put aside, as `path:line: reason`.
@@ -230,6 +285,8 @@ mod tests {
         let names: Vec<&str> = tree.files().map(|(path, _)| path).collect();
         assert_eq!(names, [".gitignore", "kept.rs", "new.md"]);
         assert_eq!(tree.get("new.md"), Some("new"));
+        assert!(tree.holds("kept.rs") && tree.holds("picture.png"));
+        assert!(!tree.holds("gone.rs") && !tree.holds("target"));
     }
 
     #[test]

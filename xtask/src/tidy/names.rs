@@ -147,8 +147,8 @@ mod tests {
         let crates = |name: &str, visibility: &str, count: usize| {
             let mut tree = Tree::default();
             for number in 0..count {
-                tree.0.insert(format!("c{number}/Cargo.toml"), String::new());
-                tree.0.insert(
+                tree.texts.insert(format!("c{number}/Cargo.toml"), String::new());
+                tree.texts.insert(
                     format!("c{number}/src/lib.rs"),
                     format!("{visibility}struct {name};\n"),
                 );

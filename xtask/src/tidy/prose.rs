@@ -108,10 +108,13 @@ pub(super) fn columns(tree: &Tree) -> Vec<Finding> {
                 code = !code;
             }
             let prose = if page { !code } else { start.starts_with("//") };
+            if !prose || line.len() <= COLUMNS {
+                continue; // a letter has at least one byte
+            }
             let exempt =
                 start.starts_with('|') || line.contains("://") || line.contains("](") || start.contains("| ");
             let width = line.chars().count();
-            if prose && !exempt && width > COLUMNS {
+            if !exempt && width > COLUMNS {
                 findings.push(Finding::fault(
                     path,
                     number,

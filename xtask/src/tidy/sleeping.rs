@@ -1,6 +1,6 @@
 //! Tests do not sleep: a pause is either too short on a busy machine or too long on every other.
 
-use super::{Finding, Tree};
+use super::{Finding, Tree, source};
 
 const CALL: &str = concat!("sle", "ep(");
 /// Marks on the same line that show that the call is no pause.
@@ -10,47 +10,15 @@ const EXCUSES: &[&str] = &["// paused time", "// polls until"];
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.rust() {
-        let first = if is_test_file(path) {
-            Some(1)
-        } else {
-            test_module(text)
-        };
-        let mut paused = false;
-        for (line, number) in text.lines().zip(1..) {
-            if is_test_attribute(line) {
-                paused = line.contains("start_paused = true");
-            }
-            if first.is_some_and(|first| number >= first) && !paused && sleeps(line) {
+        for line in source::test_lines(path, text) {
+            if !line.paused && sleeps(line.text) {
                 let says = "a test sleeps: pause tokio's time (`start_paused = true`, or say `// paused time`), \
                     move an injected clock, or wait for a condition with a deadline (`// polls until …`)";
-                findings.push(Finding::fault(path, number, says));
+                findings.push(Finding::fault(path, line.number, says));
             }
         }
     }
     findings
-}
-
-fn is_test_attribute(line: &str) -> bool {
-    let line = line.trim_start();
-    line.starts_with("#[test]") || line.starts_with("#[tokio::test")
-}
-
-fn is_test_file(path: &str) -> bool {
-    path.split('/').any(|part| part == "tests" || part == "tests.rs")
-}
-
-/// The line where the test module begins: tests are at the foot, so everything below belongs to it.
-/// `#[cfg(test)]` may also mark a single function, and other attributes may stand between it and its module.
-fn test_module(text: &str) -> Option<usize> {
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let opens = |number: usize| {
-        let item = lines.iter().skip(number).find(|line| !line.starts_with("#["));
-        item.is_some_and(|item| item.starts_with("mod ") || item.starts_with("pub(crate) mod "))
-    };
-    (1..)
-        .zip(&lines)
-        .find(|(number, line)| **line == "#[cfg(test)]" && opens(*number))
-        .map(|(number, _)| number)
 }
 
 /// A call of tokio's or the thread's sleep; that of a clock is injected, and longer names are something else.
@@ -110,9 +78,12 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_starts_paused_may_wait_until_the_next_test() {
+    fn a_test_that_starts_paused_may_wait_until_its_end() {
         let text =
             "#[tokio::test(start_paused = true)]\nfn a() { pause(1) }\n#[tokio::test]\nfn b() { pause(1) }\n";
         assert_eq!(lines("tests/a.rs", text), [4]);
+        let helper =
+            "#[tokio::test(start_paused = true)]\nfn a() {\n    pause(1)\n}\n\nfn b() {\n    pause(1)\n}\n";
+        assert_eq!(lines("tests/a.rs", helper), [7]);
     }
 }

@@ -29,6 +29,64 @@ pub(super) fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(text.get(..end).unwrap_or(text).lines())
 }
 
+/// A line of a test, or of what stands beside tests.
+pub(super) struct TestLine<'a> {
+    pub(super) number: usize,
+    /// The place of the line in its file, in bytes.
+    pub(super) begin: usize,
+    pub(super) text: &'a str,
+    /// Whether the line belongs to a test that starts with its time paused.
+    pub(super) paused: bool,
+}
+
+/// The lines of a file's tests: all of a file in a folder of tests, else the module of tests at the foot.
+pub(super) fn test_lines<'a>(path: &str, text: &'a str) -> Vec<TestLine<'a>> {
+    let is_test_file = path.split('/').any(|part| part == "tests" || part == "tests.rs");
+    let Some(first) = is_test_file.then_some(1).or_else(|| test_module(text)) else {
+        return Vec::new();
+    };
+    let mut paused: Option<usize> = None;
+    let mut begin = 0;
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.split_inclusive('\n')) {
+        let start = line.trim_start();
+        let indent = line.len() - start.len();
+        if start.starts_with("#[test]") || start.starts_with("#[tokio::test") {
+            paused = line.contains("start_paused = true").then_some(indent);
+        }
+        if number >= first {
+            found.push(TestLine {
+                number,
+                begin,
+                text: line.trim_end(),
+                paused: paused.is_some(),
+            });
+        }
+        // rustfmt puts the closing brace under the attribute.
+        if start.starts_with('}') && paused == Some(indent) {
+            paused = None;
+        }
+        begin += line.len();
+    }
+    found
+}
+
+/// The line where the test module begins: tests are at the foot, so everything below belongs to it.
+/// `#[cfg(test)]` may also mark a single function or a module in a file of its own, and other attributes may stand
+/// between it and its module.
+fn test_module(text: &str) -> Option<usize> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let opens = |number: usize| {
+        let item = lines.iter().skip(number).find(|line| !line.starts_with("#["));
+        let is_module = |item: &&&str| item.starts_with("mod ") || item.starts_with("pub(crate) mod ");
+        item.filter(is_module).is_some_and(|item| !item.ends_with(';'))
+    };
+    (1..)
+        .zip(&lines)
+        .find(|(number, line)| **line == "#[cfg(test)]" && opens(*number))
+        .map(|(number, _)| number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

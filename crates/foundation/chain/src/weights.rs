@@ -9,7 +9,7 @@ use crate::client::ChainClient;
 use crate::endpoints::ChainHead;
 use crate::epoch_schedule::Schedule;
 use crate::error::ChainError;
-use crate::scale_value::{bytes, field, items, number};
+use crate::scale_value::{account, bytes, field, items, number};
 use crate::timelock::Beacon;
 use crate::weights_commit::{CommitPosition, OnChainWeights, Salt, StoredCommit};
 use crate::weights_method::WeightRules;
@@ -81,7 +81,14 @@ impl ChainClient {
                     schedule: None,
                     beacon: None,
                     last_round: None,
+                    owner: None,
                 };
+                let keys = vec![Value::u128(netuid.0.into())];
+                let owner = self
+                    .read_storage_at(&head, DOING, SUBTENSOR, "SubnetOwnerHotkey", keys)
+                    .await?;
+                let unowned = Hotkey::from_bytes([0; 32]);
+                rules.owner = owner.as_ref().and_then(account).filter(|owner| *owner != unowned);
                 let period = hyperparameters.reveal_period;
                 rules.schedule = self.read_schedule_at(&head, netuid, period).await?;
                 // Where weights are set without a commit, the rest is not needed.

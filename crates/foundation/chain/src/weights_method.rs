@@ -1,5 +1,6 @@
 //! A chain's rules for weights, and the method of setting them that the rules demand. Pure.
 
+use muster_protocol::Hotkey;
 use serde::{Deserialize, Serialize};
 
 use crate::epoch_schedule::Schedule;
@@ -51,6 +52,8 @@ pub struct WeightRules {
     pub beacon: Option<Beacon>,
     /// The last round of the beacon that the chain has seen.
     pub last_round: Option<u64>,
+    /// The hotkey of the subnet's owner, where the chain states one.
+    pub owner: Option<Hotkey>,
 }
 
 impl WeightRules {

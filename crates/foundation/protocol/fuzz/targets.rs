@@ -1,7 +1,7 @@
 //! Fuzz targets: one function per parser, each with the property that must hold besides not panicking.
 //!
-//! Used by `cargo xtask fuzz` (coverage-guided, `fuzz/` at the root) and by `tests/fuzz.rs` (a fixed number of seeded
-//! inputs).
+//! Used by `cargo xtask fuzz` (coverage-guided, `fuzz/` at the root) and by `tests/it/fuzz.rs` (a fixed number of
+//! seeded inputs).
 
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::{FromMiner, ToMiner};

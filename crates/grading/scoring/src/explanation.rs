@@ -9,7 +9,9 @@ use serde::Serialize;
 use crate::agreed_capacity::AgreedCapacity;
 use crate::class_points::Member;
 use crate::score_cycle::{ClassTerms, Terms};
+use crate::scores::Scores;
 use crate::snapshot::ScoringSnapshot;
+use crate::standing_weights::StandingWeight;
 use crate::zero_reasons::ZeroReason;
 use crate::{DropReason, score_cycle};
 
@@ -34,7 +36,9 @@ pub struct MinerExplanation {
     pub points: u64,
     /// The points that are paid with this cycle: a twentieth of those of this cycle and of the nineteen before.
     pub vested: u64,
-    /// The weight that the chain is given, of 65,535.
+    /// In a cycle that pays nobody, the terms of the weight that stands.
+    pub standing: Option<StandingTerms>,
+    /// The weight that the chain has after the cycle, of 65,535.
     pub weight: u16,
     /// The reason, if the weight is zero.
     pub zero: Option<ZeroReason>,
@@ -63,6 +67,17 @@ pub struct ClassExplanation {
     pub deferred_ms: u64,
     /// The miner's points, with the weight of the class.
     pub points: u64,
+}
+
+/// The terms of a weight that stands, since the cycle pays nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct StandingTerms {
+    /// The weight of the uid before the cycle, of 65,535.
+    pub before: u16,
+    /// Whether the neuron burns the weights of neurons that may not keep theirs.
+    pub burns: bool,
+    /// Whether the weight is to be burned, and no neuron of the subnet burns.
+    pub unburned: bool,
 }
 
 /// Receipts that do not count for one reason, in whole or in part.
@@ -96,6 +111,7 @@ pub fn explain(snapshot: &ScoringSnapshot, miner: MinerKey) -> Option<MinerExpla
         .iter()
         .map(|(class, of)| explain_class(&terms, *class, of, miner));
     let score = scores.scores.iter().find(|score| score.miner == miner);
+    let (standing, weight) = weigh(snapshot, &scores, &weights, uid);
     Some(MinerExplanation {
         cycle: snapshot.span.cycle,
         miner,
@@ -106,16 +122,38 @@ pub fn explain(snapshot: &ScoringSnapshot, miner: MinerKey) -> Option<MinerExpla
         main_hotkey,
         points: of(&terms.points),
         vested: score.map_or(0, |score| score.paid_points()),
-        weight: weights
-            .iter()
-            .find(|(of, _)| *of == uid)
-            .map_or(0, |(_, weight)| *weight),
+        standing,
+        weight,
         zero: scores
             .zeros
             .into_iter()
-            .find(|zero| zero.miner == miner)
+            .find(|zero| zero.miner == miner && weight == 0)
             .map(|zero| zero.why),
     })
+}
+
+/// The weight of a uid, with its terms if it stands from earlier cycles.
+fn weigh(
+    snapshot: &ScoringSnapshot,
+    scores: &Scores,
+    weights: &[(Uid, u16)],
+    uid: Uid,
+) -> (Option<StandingTerms>, u16) {
+    let standing_at = |rows: &[StandingWeight]| {
+        let row = rows.iter().find(|row| row.neuron.uid == uid);
+        row.map_or(0, |row| row.weight)
+    };
+    if scores.is_renewal() {
+        let (before, after) = (standing_at(&snapshot.standing), standing_at(&scores.standing));
+        let terms = StandingTerms {
+            before,
+            burns: after > before,
+            unburned: scores.unburned.contains(&uid),
+        };
+        return (Some(terms), after);
+    }
+    let weight = weights.iter().find(|(of, _)| *of == uid);
+    (None, weight.map_or(0, |(_, weight)| *weight))
 }
 
 fn explain_class(
@@ -193,10 +231,30 @@ impl fmt::Display for MinerExplanation {
             "paid with this cycle (a twentieth of the last twenty): {} points",
             self.vested
         )?;
+        if let Some(standing) = &self.standing {
+            write!(f, "{standing}")?;
+        }
         match &self.zero {
             Some(why) => writeln!(f, "weight: 0, because {why}"),
             None => writeln!(f, "weight: {} of 65535", self.weight),
         }
+    }
+}
+
+impl fmt::Display for StandingTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let before = self.before;
+        writeln!(
+            f,
+            "the cycle pays nobody, so the earlier weights stand: that of this uid was {before}"
+        )?;
+        if self.burns {
+            writeln!(f, "it burns the weights of neurons that may not keep theirs")?;
+        }
+        if self.unburned {
+            writeln!(f, "its weight is to be burned, and no neuron of the subnet burns")?;
+        }
+        Ok(())
     }
 }
 

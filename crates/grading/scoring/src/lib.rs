@@ -5,7 +5,8 @@
 //! that validators state (`agreed_capacity`, from observations as `proven_capacity` judges them), divides each
 //! class's weight by work and capacity in one formula (`class_points`), splits each coldkey's points over its hotkeys
 //! (`coldkey_split`), and spreads them over twenty cycles (`vesting`). [`to_u16`] makes the weights that the chain
-//! accepts.
+//! accepts. Where nobody is paid, the earlier weights stand, without those of neurons that may not keep theirs
+//! (`standing_weights`).
 //!
 //! The unit of work is the executor-microsecond: a millionth of an executor-second, which is the unit of a receipt's
 //! `score_str`. The unit of capacity is a thousandth of an executor. A sealed session is work like any other: its
@@ -35,6 +36,7 @@ mod proven_capacity;
 mod score_cycle;
 mod scores;
 mod snapshot;
+mod standing_weights;
 #[cfg(test)]
 mod testing;
 mod vesting;
@@ -53,7 +55,7 @@ pub use class_points::{CAPACITY_PER_MILLE, WHOLE_EXECUTOR};
 pub use coldkey_split::MainHotkey;
 pub use contradictions::silence_contradictions;
 pub use drop_reason::DropReason;
-pub use explanation::{ClassExplanation, LostWork, MinerExplanation, explain};
+pub use explanation::{ClassExplanation, LostWork, MinerExplanation, StandingTerms, explain};
 pub use main_hotkeys::{NamedMain, agree_main_hotkeys};
 pub use normalize::to_u16;
 pub use proven_capacity::{
@@ -66,8 +68,9 @@ pub use snapshot::{
     DeferredWork, Neuron, PaidReceipt, ProvenExecutors, QualityFactor, SNAPSHOT_FORMAT, ScoredSpan,
     ScoringRules, ScoringSnapshot, SnapshotError,
 };
+pub use standing_weights::{BurnKeys, Renewal, StandingWeight, renew_after_departures};
 pub use vesting::{Conviction, PastCycle, PastPoints, VESTING_CYCLES};
-pub use weight_list::{follow_uids, weights_of};
+pub use weight_list::{follow_uids, weights_of, weights_of_standing};
 pub use zero_reasons::{ZeroReason, ZeroWeight};
 
 /// The worth of one unit of a class's weight, in points.

@@ -13,15 +13,17 @@ use crate::counted_work::{CountedWork, count_work};
 use crate::proven_capacity::MAX_EXECUTORS;
 use crate::scores::{Score, Scores};
 use crate::snapshot::{DeferredWork, Neuron, ScoringSnapshot};
+use crate::standing_weights::{Renewal, renew};
 use crate::vesting::{Convicted, VESTING_CYCLES, vest};
-use crate::weight_list::weights_of;
+use crate::weight_list::{weights_of, weights_of_standing};
 use crate::zero_reasons::explain_zeros;
 use crate::{MAX_CLASS_WEIGHT, POINTS};
 
 /// Scores a cycle: the scores, and the weights that follow from them, sorted by uid. Both are a function of the
 /// snapshot alone.
 ///
-/// If no miner earned anything, the burn hotkey has the whole weight; without one there are no weights at all.
+/// If no miner earned anything, the burn hotkey has the whole weight. Without one there are no weights to set, unless a
+/// neuron may not keep the weight that it has: see [`Renewal`].
 pub fn score_cycle(snapshot: &ScoringSnapshot) -> (Scores, Vec<(Uid, u16)>) {
     score_terms(snapshot, &Terms::of(snapshot))
 }
@@ -47,7 +49,19 @@ fn score_terms(snapshot: &ScoringSnapshot, terms: &Terms<'_>) -> (Scores, Vec<(U
     for lost in &terms.work.dropped {
         scores.drop_one(lost.attempt, lost.reason);
     }
-    let weights = weights_of(&scores.scores, &snapshot.neurons, snapshot.rules.min_entries);
+    let min_entries = snapshot.rules.min_entries;
+    let mut weights = weights_of(&scores.scores, &snapshot.neurons, min_entries);
+    if weights.is_empty() {
+        scores.standing.clone_from(&snapshot.standing);
+        match renew(snapshot, &terms.convicted) {
+            Renewal::Unchanged => {}
+            Renewal::Renewed(standing) => {
+                weights = weights_of_standing(&standing, &snapshot.neurons, min_entries);
+                scores.standing = standing;
+            }
+            Renewal::Unburnable(uids) => scores.unburned = uids,
+        }
+    }
     scores.zeros = explain_zeros(snapshot, terms, &scores, &weights);
     (scores, weights)
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::DropReason;
 use crate::allowance::SpentBlocks;
 use crate::snapshot::DeferredWork;
+use crate::standing_weights::StandingWeight;
 use crate::zero_reasons::ZeroWeight;
 
 /// Dropped receipts that are listed; further ones are counted.
@@ -63,6 +64,13 @@ pub struct Scores {
     /// Blocks that receipts have named, for the next cycles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spent: Vec<SpentBlocks>,
+    /// In a cycle that paid nobody, the weights that stand after it by uid: the earlier ones, or those that it sets
+    /// instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub standing: Vec<StandingWeight>,
+    /// The uids whose weights stand although they are to be burned: no neuron of the subnet burns.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unburned: Vec<Uid>,
 }
 
 impl Scores {

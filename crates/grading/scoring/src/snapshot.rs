@@ -13,10 +13,14 @@ use crate::agreed_capacity::CapacityInputs;
 use crate::allowance::AllowanceInputs;
 use crate::class_points::CAPACITY_PER_MILLE;
 use crate::coldkey_split::MainHotkey;
+use crate::standing_weights::StandingWeight;
 use crate::vesting::{Conviction, PastCycle};
 
 /// The format and version of a snapshot. It changes with every change of the formulas or their constants.
-pub const SNAPSHOT_FORMAT: &str = "muster/scoring-snapshot/2";
+pub const SNAPSHOT_FORMAT: &str = "muster/scoring-snapshot/3";
+
+/// The format before the weights that stand were an input. Its snapshots give the same weights by the present formulas.
+const EARLIER_FORMAT: &str = "muster/scoring-snapshot/2";
 
 /// All inputs of the scores and weights of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +69,12 @@ pub struct ScoringSnapshot {
     /// The rao that each validator has burned for the work of this cycle; read only if a second has a price.
     #[serde(default)]
     pub burned: BTreeMap<ValidatorKey, u64>,
+    /// The scorer's weights on the chain by uid, each with the neuron that got it. Read only if nobody is paid.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub standing: Vec<StandingWeight>,
+    /// The hotkey of the subnet's owner; absent if the chain states none. Read only with `standing`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Hotkey>,
 }
 
 /// The blocks and the time that are scored.
@@ -202,7 +212,7 @@ impl ScoringSnapshot {
     /// The text is none, or of another version.
     pub fn parse(text: &str) -> Result<Self, SnapshotError> {
         let stated: StatedFormat = serde_json::from_str(text)?;
-        if stated.format != SNAPSHOT_FORMAT {
+        if ![SNAPSHOT_FORMAT, EARLIER_FORMAT].contains(&stated.format.as_str()) {
             return Err(SnapshotError::Format(stated.format));
         }
         Ok(serde_json::from_str(text)?)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_protocol::Uid;
 
-use crate::{Neuron, Score, to_u16};
+use crate::{Neuron, Score, StandingWeight, to_u16};
 
 /// The same scores under the uids that their miners have now, sorted by uid.
 ///
@@ -35,10 +35,24 @@ pub fn weights_of(scores: &[Score], neurons: &[Neuron], min_entries: u16) -> Vec
         .iter()
         .map(|score| (score.uid, score.paid_points()))
         .collect();
-    let mut weights: BTreeMap<Uid, u16> = to_u16(&scores).into_iter().collect();
+    fill_up(to_u16(&scores), neurons, min_entries)
+}
+
+/// The list of weights that stand, filled up in the same way.
+pub fn weights_of_standing(
+    standing: &[StandingWeight],
+    neurons: &[Neuron],
+    min_entries: u16,
+) -> Vec<(Uid, u16)> {
+    let rows = standing.iter().map(|row| (row.neuron.uid, row.weight));
+    fill_up(rows.collect(), neurons, min_entries)
+}
+
+fn fill_up(weights: Vec<(Uid, u16)>, neurons: &[Neuron], min_entries: u16) -> Vec<(Uid, u16)> {
     if weights.is_empty() {
-        return Vec::new();
+        return weights;
     }
+    let mut weights: BTreeMap<Uid, u16> = weights.into_iter().collect();
     let mut idle: Vec<_> = neurons
         .iter()
         .map(|neuron| neuron.uid)

@@ -214,6 +214,8 @@ impl View {
             main_hotkeys: Vec::new(),
             deferred: std::mem::take(&mut self.scores.deferred),
             burned: BTreeMap::new(),
+            standing: Vec::new(),
+            owner: None,
         }
     }
 }

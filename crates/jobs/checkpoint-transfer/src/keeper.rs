@@ -329,8 +329,8 @@ impl CheckpointKeeper {
     /// Takes a checkpoint. Returns whether the validator has it.
     async fn take(&mut self, name: String, tree: FileTree, may_be_written: bool) -> bool {
         if may_be_written {
-            let looked = tree.clone();
-            if spawn_blocking(move || is_open_for_writing(&looked))
+            let (folder, looked) = (self.setup.folder.clone(), tree.clone());
+            if spawn_blocking(move || is_open_for_writing(&folder, &looked))
                 .await
                 .unwrap_or(true)
             {

@@ -7,11 +7,16 @@ use std::path::Path;
 
 use muster_checkpoints::FileTree;
 
-/// Whether a process of this machine has a file of the tree open for writing, as far as this process may see. A process
-/// that is hidden from it counts as one that has none open: the rest that a checkpoint must have had remains.
-///
-/// Inodes alone are compared: a false match costs one look. Blocks.
-pub fn is_open_for_writing(tree: &FileTree) -> bool {
+/// Whether a process of this machine has a file of the tree in `folder` open for writing, as far as this process may
+/// see. A process that is hidden from it counts as one that has none open: the rest that a checkpoint must have had
+/// remains. The look at all processes blocks.
+pub fn is_open_for_writing(folder: &Path, tree: &FileTree) -> bool {
+    fs::metadata(folder).is_ok_and(|folder| is_open_on(folder.dev(), tree))
+}
+
+/// Whether a file of the tree, which lies on this device, is open. Each job has a disk of its own, so files of two jobs
+/// often have one inode, and a program may keep a file open for as long as it runs.
+fn is_open_on(device: u64, tree: &FileTree) -> bool {
     let files = tree.entries().iter().filter(|entry| !entry.is_folder);
     let inodes: HashSet<u64> = files.map(|entry| entry.inode).collect();
     let Ok(processes) = fs::read_dir("/proc") else {
@@ -23,14 +28,14 @@ pub fn is_open_for_writing(tree: &FileTree) -> bool {
         let is_number = name
             .to_str()
             .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-        if is_number && name != own.as_str() && has_open(&process.path(), &inodes) {
+        if is_number && name != own.as_str() && has_open(&process.path(), device, &inodes) {
             return true;
         }
     }
     false
 }
 
-fn has_open(process: &Path, inodes: &HashSet<u64>) -> bool {
+fn has_open(process: &Path, device: u64, inodes: &HashSet<u64>) -> bool {
     let Ok(open) = fs::read_dir(process.join("fd")) else {
         return false;
     };
@@ -38,7 +43,7 @@ fn has_open(process: &Path, inodes: &HashSet<u64>) -> bool {
         let Ok(facts) = fs::metadata(descriptor.path()) else {
             continue;
         };
-        if inodes.contains(&facts.ino()) && facts.is_file() {
+        if facts.dev() == device && inodes.contains(&facts.ino()) && facts.is_file() {
             let about = process.join("fdinfo").join(descriptor.file_name());
             if fs::read_to_string(about).is_ok_and(|about| is_writable(&about)) {
                 return true;
@@ -71,7 +76,9 @@ mod tests {
         fs::write(&path, "12345").unwrap();
         let fd = open_folder(folder.path()).unwrap();
         let tree = look_at(&fd, "c", TreeLimits::default()).unwrap();
-        assert!(!is_open_for_writing(&tree));
+        let is_open = || is_open_for_writing(folder.path(), &tree);
+        let elsewhere = folder.path().metadata().unwrap().dev() + 1;
+        assert!(!is_open());
         for (redirection, expected) in [(">>", true), ("<", false)] {
             let mut shell = Command::new("sh")
                 .args([
@@ -88,11 +95,15 @@ mod tests {
             BufReader::new(shell.stdout.take().unwrap())
                 .read_line(&mut line)
                 .unwrap();
-            assert_eq!((line.as_str(), is_open_for_writing(&tree)), ("open\n", expected));
+            assert_eq!((line.as_str(), is_open()), ("open\n", expected));
+            assert!(
+                !is_open_on(elsewhere, &tree),
+                "a file of another job has this inode"
+            );
             shell.stdin.take().unwrap().write_all(b"\n").unwrap();
             shell.wait().unwrap();
         }
-        assert!(!is_open_for_writing(&tree));
+        assert!(!is_open());
     }
 
     #[test]

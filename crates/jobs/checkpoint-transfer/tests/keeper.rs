@@ -28,6 +28,7 @@ use muster_process::{SystemClock, Tasks};
 use muster_protocol::Digest;
 use muster_protocol::job::MetricValue;
 use muster_protocol::wire::checkpoints::CheckpointNotice;
+use muster_testbed::{until, within};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -123,35 +124,20 @@ impl Bench {
 
     /// The next notice, which is answered.
     async fn next(&mut self) -> CheckpointNotice {
-        let waiting = tokio::time::timeout(Duration::from_secs(120), self.notices.recv());
-        let notice = waiting.await.unwrap().unwrap();
+        let notice = within("a notice", self.notices.recv()).await.unwrap();
         self.handle.note_kept(notice.number);
         notice
     }
 
     async fn reason(&self) -> String {
-        poll(|| self.reasons.lock().first().cloned()).await
+        until("a reason", async || self.reasons.lock().first().cloned()).await
     }
 
     /// Waits until so many blocks have come as far as the store's gate.
     async fn arrived(&self, blocks: u32) {
-        poll(|| (self.store.arrived.load(Ordering::SeqCst) >= blocks).then_some(())).await;
+        let came = async || (self.store.arrived.load(Ordering::SeqCst) >= blocks).then_some(());
+        until("blocks at the gate", came).await;
     }
-}
-
-/// Waits until there is something, for a minute at most.
-async fn poll<T>(look: impl Fn() -> Option<T>) -> T {
-    let waiting = async {
-        loop {
-            if let Some(found) = look() {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await; // polls until it is there
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), waiting)
-        .await
-        .unwrap()
 }
 
 #[tokio::test]
@@ -426,9 +412,7 @@ async fn a_checkpoint_is_told_of_again_until_it_is_answered() {
     fs::write(bench.at("a"), "weights").unwrap();
     bench.report.name("a");
     let first = bench.notices.recv().await.unwrap();
-    let again = tokio::time::timeout(Duration::from_secs(60), bench.notices.recv())
-        .await
-        .unwrap();
+    let again = within("the notice again", bench.notices.recv()).await;
     assert_eq!(again.unwrap(), first);
     bench.handle.note_kept(first.number);
 }

@@ -161,6 +161,7 @@ mod tests {
 
     use muster_process::TestClock;
     use muster_protocol::{ExecutorClass, ExecutorToken};
+    use muster_testbed::{until, within};
     use uuid::Uuid;
 
     use super::*;
@@ -213,9 +214,7 @@ mod tests {
         let stop = CancellationToken::new();
         let running = shell(&script, &clock).run(order(), stop.clone());
         let time = async {
-            while !deaf.exists() {
-                tokio::time::sleep(Duration::from_millis(5)).await; // polls until it is there; the caller sets the deadline
-            }
+            until("the script is deaf", async || deaf.exists().then_some(())).await;
             stop.cancel();
             loop {
                 clock.wait_for_sleepers(1).await;
@@ -223,13 +222,13 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        let end = tokio::time::timeout(Duration::from_secs(60), async {
+        let end = within("the end of the process", async {
             tokio::select! {
                 end = running => end,
                 () = time => panic!("time does not end"),
             }
         });
-        let end = end.await.unwrap();
+        let end = end.await;
         assert!(end.unwrap().contains("signal: 9"));
     }
 
@@ -241,9 +240,10 @@ mod tests {
         let manager = shell("while :; do sleep 1; done", &clock);
         let mut child = manager.start(&order).unwrap();
         let token = order.token.to_string();
-        while find_process(&token).await.is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await; // polls until it has its variables; nextest sets the deadline
-        }
+        until("the process has its variables", async || {
+            find_process(&token).await
+        })
+        .await;
         let resume = || {
             manager
                 .resume(order.clone(), true, CancellationToken::new())
@@ -255,19 +255,18 @@ mod tests {
             child.kill().await.unwrap();
             loop {
                 clock.advance(LOOK_EVERY);
-                tokio::time::sleep(Duration::from_millis(5)).await; // polls until it is noticed; the caller sets the deadline
+                tokio::time::sleep(Duration::from_millis(5)).await; // polls until the end is noticed, within the patience
             }
         };
-        let ended = tokio::time::timeout(Duration::from_secs(60), async {
+        let ended = within("the end is noticed", async {
             tokio::select! {
                 ended = watching => ended,
                 () = time => panic!("time does not end"),
             }
         });
-        assert!(ended.await.unwrap().unwrap().contains("has ended"));
+        assert!(ended.await.unwrap().contains("has ended"));
         // Of one that is gone there is nothing to wait for.
-        let gone = tokio::time::timeout(Duration::from_secs(60), resume()).await;
-        assert!(gone.unwrap().is_ok());
+        assert!(within("the end of nothing", resume()).await.is_ok());
         // One that is persistent is nobody's child.
         assert!(manager.resume(order, false, CancellationToken::new()).is_none());
     }

@@ -183,6 +183,7 @@ mod tests {
     use std::sync::Arc;
 
     use muster_process::{SystemClock, TestClock};
+    use muster_testbed::until;
     use tempfile::TempDir;
 
     use super::*;
@@ -242,13 +243,9 @@ mod tests {
         let noted = folder.path().join("squeue.child");
         let time = async {
             clock.wait_for_sleepers(1).await;
-            while std::fs::read_to_string(&noted)
-                .unwrap_or_default()
-                .trim()
-                .is_empty()
-            {
-                tokio::time::sleep(Duration::from_millis(5)).await; // polls until it has started
-            }
+            let text = || std::fs::read_to_string(&noted).unwrap_or_default();
+            let started = async || (!text().trim().is_empty()).then_some(());
+            until("the program has started", started).await;
             clock.advance(Duration::from_secs(30));
             std::future::pending::<()>().await;
         };
@@ -260,9 +257,7 @@ mod tests {
         let child = std::fs::read_to_string(&noted).unwrap();
         let stat = format!("/proc/{}/stat", child.trim());
         let gone = || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z "));
-        while !gone() {
-            tokio::time::sleep(Duration::from_millis(5)).await; // polls until it is gone; nextest sets the deadline
-        }
+        until("the program's child is gone", async || gone().then_some(())).await;
     }
 
     #[tokio::test]

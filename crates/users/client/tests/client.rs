@@ -9,7 +9,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
@@ -254,9 +253,8 @@ async fn follow(client: &Client) -> (Vec<JobStatus>, usize) {
         News::Status(entry) => statuses.push(entry.status),
         News::Log(_) | News::Progress(_) | News::Queued(_) | News::Metrics(_) => others += 1,
     });
-    let view = tokio::time::timeout(Duration::from_secs(60), followed)
+    let view = muster_testbed::within("the end of the job", followed)
         .await
-        .unwrap()
         .unwrap();
     assert_eq!(view.last_status(), JobStatus::Completed);
     (statuses, others)

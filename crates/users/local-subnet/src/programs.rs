@@ -76,14 +76,18 @@ pub async fn find_or_build(demo: Option<Demonstration>, clock: &SharedClock) -> 
         let here = std::env::current_exe().context("cannot find out where muster lies")?;
         // The model lies in the checkout.
         let is_audits = demo == Some(Demonstration::Audits);
-        if !is_audits && let Some(installed) = find_beside(&here, demo.is_some()) {
-            return Ok(installed);
-        }
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(3)
             .context("no checkout")?;
-        let target = target_folder(&here, checkout, demo.is_some())?;
+        // Beside a `muster` in its target folder lie programs of the same names that are not linked statically.
+        let target = match target_folder(&here, checkout, demo.is_some()) {
+            Ok(target) => target,
+            Err(error) => {
+                let installed = find_beside(&here, demo.is_some()).filter(|_| !is_audits);
+                return installed.ok_or(error);
+            }
+        };
         let mut programs = build(checkout, &target, demo.is_some(), clock).await?;
         if is_audits {
             programs.model = Some(build_model(checkout, &target, clock).await?);
@@ -130,8 +134,8 @@ fn target_folder(muster: &Path, checkout: &Path, demo: bool) -> anyhow::Result<P
         Some(target) if checkout.join("devchain/Cargo.toml").exists() => Ok(target.to_owned()),
         Some(_) | None => bail!(
             "`muster up` needs the programs {}. They are not in {}, and {} is no build of the checkout {} that could \
-             build them. Run `cargo run -- up` in a checkout, or copy the programs there (`target/devchain/debug` and \
-             `target/static/*/debug` hold them after `cargo run -- up --demo`).",
+             build them. Run `cargo run -- up` in a checkout, or copy the programs there (`target/debug` and \
+             `target/*-linux-gnu/debug` hold them after `cargo run -- up --demo`).",
             needed(demo).join(", "),
             muster.parent().unwrap_or(muster).display(),
             muster.display(),
@@ -141,16 +145,14 @@ fn target_folder(muster: &Path, checkout: &Path, demo: bool) -> anyhow::Result<P
 }
 
 async fn build(checkout: &Path, target: &Path, demo: bool, clock: &SharedClock) -> anyhow::Result<Programs> {
-    let chain_target =
-        std::env::var_os("MUSTER_DEVCHAIN_TARGET_DIR").map_or_else(|| target.join("devchain"), PathBuf::from);
-    let static_target = target.join("static");
     let machine = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
 
-    let mut chain = cargo(checkout, &chain_target);
+    // One target folder for all: cargo compiles a third-party crate once that several of them use in the same way.
+    let mut chain = cargo(checkout, target);
     chain.args(["--manifest-path", "devchain/Cargo.toml", "--bin", CHAIN]);
     finish(chain, "the local chain", clock).await?;
 
-    let mut images = cargo(checkout, &static_target);
+    let mut images = cargo(checkout, target);
     // Linked statically, so that the image needs nothing but the program. The target is named so that the flags reach
     // the program and not the build scripts of this machine.
     images
@@ -162,9 +164,9 @@ async fn build(checkout: &Path, target: &Path, demo: bool, clock: &SharedClock) 
     }
     finish(images, "the programs of the images", clock).await?;
 
-    let built = static_target.join(machine).join("debug");
+    let built = target.join(machine).join("debug");
     Ok(Programs {
-        chain: chain_target.join("debug").join(CHAIN),
+        chain: target.join("debug").join(CHAIN),
         hello: built.join(HELLO),
         grader: built.join(GRADER),
         cheat: demo.then(|| CheatPrograms {

@@ -25,6 +25,13 @@ use sp_runtime::generic::Era;
 use sp_runtime::{MultiAddress, MultiSignature};
 use std::time::Duration;
 
+/// The patience of all tests of Muster (tests/testbed/src/wait.rs): this workspace depends on no crate of the other
+/// one.
+pub(crate) fn patience() -> Duration {
+    let seconds = std::env::var("MUSTER_TEST_PATIENCE");
+    Duration::from_secs(seconds.map_or(240, |seconds| seconds.parse().unwrap()))
+}
+
 /// Blocks twelve seconds apart, final at once.
 pub(crate) fn options() -> Options {
     Options::new(Clock::steps(SLOT_DURATION_MS))
@@ -127,7 +134,7 @@ impl Client {
         let builder = WsClientBuilder::default()
             .max_request_size(64 * 1024 * 1024)
             .max_response_size(64 * 1024 * 1024)
-            .request_timeout(Duration::from_secs(300));
+            .request_timeout(patience());
         Ok(Self(builder.build(url).await?))
     }
 

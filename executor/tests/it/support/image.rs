@@ -16,10 +16,7 @@ pub(crate) fn program() -> Vec<u8> {
 
 /// Builds a static program of this checkout.
 pub(crate) fn static_program(package: &str, binary: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .unwrap()
-        .join("static");
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let status = Command::new(env!("CARGO"))
         .args([
@@ -31,20 +28,16 @@ pub(crate) fn static_program(package: &str, binary: &str) -> PathBuf {
             &triple,
             "--target-dir",
         ])
-        .arg(&target)
+        .arg(target)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .status()
         .unwrap();
     assert!(status.success(), "{package} does not build");
-    [
-        target.as_path(),
-        Path::new(&triple),
-        &Path::new("debug").join(binary),
-    ]
-    .iter()
-    .collect()
+    [target, Path::new(&triple), &Path::new("debug").join(binary)]
+        .iter()
+        .collect()
 }
 
 /// The archive of the image, with `files` in addition to the program.

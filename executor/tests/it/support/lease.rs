@@ -40,7 +40,7 @@ impl Job {
         Self {
             image: super::image::NAME.into(),
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
-            execution_secs: 60,
+            execution_secs: 600,
             volume: Value::Null,
             artifacts_dir: Value::Null,
         }
@@ -118,7 +118,7 @@ impl Lease {
                 "download_time_limit": 60,
                 "execution_time_limit": job.execution_secs,
                 "upload_time_limit": 30,
-                "streaming_start_time_limit": 5,
+                "streaming_start_time_limit": 600,
             },
         })
     }

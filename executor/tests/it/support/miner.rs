@@ -1,17 +1,12 @@
 //! The miner's side of the socket: frames as Python writes them, without any header of Muster.
 
-use std::time::Duration;
-
 use futures_util::{SinkExt, StreamExt};
+use muster_testbed::within;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse, Request, Response};
-
-/// The limit of every wait; no wait takes so long even if all processors are busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for executors.
 pub(crate) struct FakeMiner {
@@ -89,7 +84,7 @@ impl FakeMiner {
     }
 
     pub(crate) async fn accept(&self) -> Wire {
-        timeout(PATIENCE, async {
+        within("an executor", async {
             let (stream, _) = self.listener.accept().await.unwrap();
             let mut path = String::new();
             let socket = tokio_tungstenite::accept_hdr_async(stream, NotePath(&mut path, self.shows))
@@ -98,7 +93,6 @@ impl FakeMiner {
             Wire { path, socket }
         })
         .await
-        .expect("no executor dialled in")
     }
 }
 
@@ -123,9 +117,7 @@ impl Wire {
     /// The next message as it was written; `None` once the executor has closed.
     pub(crate) async fn recv_text(&mut self) -> Option<String> {
         loop {
-            let frame = timeout(PATIENCE, self.socket.next())
-                .await
-                .expect("the executor says nothing");
+            let frame = within("a word of the executor", self.socket.next()).await;
             match frame? {
                 Ok(Message::Text(text)) => return Some(text.as_str().to_owned()),
                 Err(_) => return None,

@@ -10,13 +10,7 @@ pub(crate) mod miner;
 #[expect(dead_code, reason = "the engine's own tests use all of it")]
 pub(crate) mod registry;
 
-use std::time::Duration;
-
-use anyhow::bail;
 use muster_executor::ContainerEngine;
-
-/// The limit of every wait; no wait takes so long even if all processors are busy.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The engine of this machine.
 ///
@@ -29,20 +23,9 @@ pub(crate) async fn engine() -> ContainerEngine {
     }
 }
 
-/// Polls until `ready` returns true; fails after [`PATIENCE`].
-pub(crate) async fn until<F: Future<Output = bool>>(
-    what: &str,
-    mut ready: impl FnMut() -> F,
-) -> anyhow::Result<()> {
-    let poll = async {
-        while !ready().await {
-            tokio::time::sleep(Duration::from_millis(50)).await; // polls until the condition holds
-        }
-    };
-    match tokio::time::timeout(PATIENCE, poll).await {
-        Ok(()) => Ok(()),
-        Err(_) => bail!("{what}: not within {} s", PATIENCE.as_secs()),
-    }
+/// Polls until `ready` returns true.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut ready: impl FnMut() -> F) {
+    muster_testbed::until(what, async || ready().await.then_some(())).await;
 }
 
 /// Fails the test unless a program of Debian is installed.

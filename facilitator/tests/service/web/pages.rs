@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use futures_util::StreamExt as _;
 use muster_protocol::JobStatus;
+use muster_testbed::within;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::browser::Browser;
-use crate::facilitator::{Facilitator, SOON, validator_key};
+use crate::facilitator::{Facilitator, validator_key};
 use crate::models::{Gateway, announced, notice};
 use crate::user::{User, job_for, read_json};
 use crate::validator::Validator;
@@ -32,7 +33,7 @@ async fn event_with(answer: reqwest::Response, wanted: &str) -> String {
         }
         panic!("the stream ended with {text}");
     };
-    tokio::time::timeout(SOON, reading).await.expect("no such event")
+    within("an event of the stream", reading).await
 }
 
 #[tokio::test]

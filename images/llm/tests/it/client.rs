@@ -4,10 +4,16 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
+
+use crate::wait::{patience, wait_for};
+
+/// The folder of the repository's model.
+pub(crate) fn small_model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("model")
+}
 
 /// A running engine; it is killed with its folder.
 pub(crate) struct Server {
@@ -39,11 +45,22 @@ impl Server {
     }
 
     /// Serves the model at `path` with that engine.
-    pub(crate) fn cheating_with(path: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
+    fn cheating_with(path: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let program = Path::new(env!("CARGO_BIN_EXE_muster-llm")).with_file_name("examples/cheating_llm");
         let socket = folder.path().join("s");
         Self::serve(&program, path, socket, arguments, folder)
+    }
+
+    /// Serves the repository's model on one thread: others wait for it in a loop, in candle's products of quantised
+    /// weights, and take the processor from the tests beside.
+    pub(crate) fn small(arguments: &[&str]) -> anyhow::Result<Self> {
+        Self::of(&small_model(), &[&["--threads", "1"], arguments].concat())
+    }
+
+    /// The same with the cheating engine.
+    pub(crate) fn cheating_small(arguments: &[&str]) -> anyhow::Result<Self> {
+        Self::cheating_with(&small_model(), &[&["--threads", "1"], arguments].concat())
     }
 
     /// Serves the model at `path`.
@@ -74,17 +91,16 @@ impl Server {
             socket,
             _folder: folder,
         };
-        for _ in 0..3_000 {
-            // polls until the socket answers, at most a minute
+        wait_for("the engine's socket answers", || {
             if UnixStream::connect(&server.socket).is_ok() {
-                return Ok(server);
+                return Ok(Some(()));
             }
-            if let Some(status) = server.child.try_wait()? {
-                bail!("the engine ended: {status}");
+            match server.child.try_wait()? {
+                Some(status) => bail!("the engine ended: {status}"),
+                None => Ok(None),
             }
-            std::thread::park_timeout(Duration::from_millis(20));
-        }
-        bail!("the engine does not listen")
+        })?;
+        Ok(server)
     }
 
     pub(crate) fn connect(&self) -> anyhow::Result<UnixStream> {
@@ -146,14 +162,9 @@ impl Server {
 
     /// Waits until it works on nothing.
     pub(crate) fn idle(&self) -> anyhow::Result<()> {
-        for _ in 0..3_000 {
-            // polls until nothing is open, at most a minute
-            if self.open()? == 0 {
-                return Ok(());
-            }
-            std::thread::park_timeout(Duration::from_millis(20));
-        }
-        bail!("something stays open")
+        wait_for("the engine works on nothing", || {
+            Ok((self.open()? == 0).then_some(()))
+        })
     }
 
     /// Its resident memory, in KiB.
@@ -176,7 +187,7 @@ impl Drop for Server {
 
 /// Reads an answer to its end.
 pub(crate) fn read(stream: UnixStream) -> anyhow::Result<(u16, String)> {
-    stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+    stream.set_read_timeout(Some(patience()?))?;
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Server, read};
 use crate::support::{CONTEXT, VOCABULARY};
+use crate::wait::wait_for;
 
 fn server() -> Server {
     Server::start(&["--threads", "1"]).unwrap()
@@ -297,18 +298,16 @@ fn a_port_is_served_and_other_weights_than_expected_are_not() {
         .args(["--expect", id, "--port", &port.to_string()])
         .spawn()
         .unwrap();
-    let mut answer = String::new();
-    for _ in 0..3_000 {
-        // polls until the port answers, at most a minute
-        if let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", port)) {
-            stream
-                .write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-                .unwrap();
-            stream.read_to_string(&mut answer).unwrap();
-            break;
-        }
-        std::thread::park_timeout(std::time::Duration::from_millis(20));
-    }
+    let answer = wait_for("the port answers", || {
+        let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", port)) else {
+            return Ok(None);
+        };
+        let mut answer = String::new();
+        stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+        stream.read_to_string(&mut answer)?;
+        Ok(Some(answer))
+    })
+    .unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(
@@ -487,9 +486,8 @@ fn connections_beyond_the_limit_wait() {
     third
         .write_all(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         .unwrap();
-    third
-        .set_read_timeout(Some(std::time::Duration::from_millis(200)))
-        .unwrap();
+    let moment = Some(std::time::Duration::from_millis(200));
+    third.set_read_timeout(moment).unwrap(); // bounds: no answer may come within it
     assert!(third.read(&mut [0; 1]).is_err(), "it waits");
     drop((first, second));
     assert_eq!(read(third).unwrap().0, 200);

@@ -18,3 +18,4 @@ mod retrace;
 mod stated_ids;
 mod support;
 mod vectors;
+mod wait;

@@ -1,10 +1,8 @@
 //! Answers of which only the text is known, written and scored by the real model.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
-use crate::client::Server;
+use crate::client::{Server, small_model};
 
 const ANSWERS: u64 = 24;
 const PROMPTS: [&str; 4] = [
@@ -15,7 +13,7 @@ const PROMPTS: [&str; 4] = [
 ];
 
 fn engine(arguments: &[&str]) -> Server {
-    Server::of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("model"), arguments).unwrap()
+    Server::small(arguments).unwrap()
 }
 
 fn request(number: u64) -> Value {
@@ -81,7 +79,7 @@ fn margin(token: &Value) -> f64 {
 #[test]
 fn a_text_gives_the_ids_that_were_sampled_where_its_own_tokenization_does_not() {
     let reference = engine(&[]);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/tokenizer.json");
+    let file = small_model().join("tokenizer.json");
     let tokenizer = tokenizers::Tokenizer::from_file(file).unwrap();
     let mut alike = 0;
     for number in 0..ANSWERS {
@@ -208,7 +206,7 @@ fn of_llama_cpp() -> Vec<Value> {
 #[test]
 fn a_text_of_llama_cpp_gives_the_ids_that_its_sampler_chose() {
     let reference = engine(&[]);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/tokenizer.json");
+    let file = small_model().join("tokenizer.json");
     let tokenizer = tokenizers::Tokenizer::from_file(file).unwrap();
     let (mut told, mut sampled, mut off, mut under_another) = (0, 0, 0, 0);
     for row in of_llama_cpp() {

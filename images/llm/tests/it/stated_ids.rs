@@ -1,7 +1,5 @@
 //! Ids that an answer states are compared with its request and its text before they are scored.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
 use crate::client::Server;
@@ -12,7 +10,7 @@ const COMPLETION: &str = "/v1/completions";
 const MACHINES: [&[&str]; 3] = [&[], &["--rounding", "f16"], &["--rounding", "bf16"]];
 
 fn engine(arguments: &[&str]) -> Server {
-    Server::of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("model"), arguments).unwrap()
+    Server::small(arguments).unwrap()
 }
 
 /// An answer that states its ids, as its client put it together.
@@ -293,13 +291,12 @@ fn only_an_answer_alone_is_compared() {
 
 #[test]
 fn ids_of_an_honest_answer_beside_a_cheaper_text_are_found() {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("model");
     let reference = engine(&[]);
     for (cheat, expected) in [
         ("other-text", "text_differs"),
         ("other-prompt", "prompt_ids_differ"),
     ] {
-        let cheating = Server::cheating_with(&model, &["--cheat", cheat]).unwrap();
+        let cheating = Server::cheating_small(&["--cheat", cheat]).unwrap();
         let mut found = 0;
         for seed in 0..6 {
             for stream in [false, true] {

@@ -5,6 +5,7 @@ likeliest tokens are closer than that, the rest of the text is another text and 
 """
 
 import json
+import os
 import sys
 
 import httpx2
@@ -13,6 +14,8 @@ import xllamacpp
 TOLERANCE = {"f32": 0.0001, "f16": 0.004, "q8_0": 0.09}[sys.argv[3]]
 PROMPTS = ["fn main() {\n", "The ownership rules of Rust", "Returns the", "error[E0308]: mismatched types", "```rust\nuse std::", "To install Cargo, "]
 COUNT = 32
+# Seconds, as in tests/it/wait.rs.
+PATIENCE = float(os.environ.get("MUSTER_TEST_PATIENCE", "240"))
 
 params = xllamacpp.CommonParams()
 params.model.path = sys.argv[2]
@@ -21,7 +24,7 @@ params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
 params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 peer = xllamacpp.Server(params)
-ours = httpx2.Client(transport=httpx2.HTTPTransport(uds=sys.argv[1]), base_url="http://engine", timeout=300)
+ours = httpx2.Client(transport=httpx2.HTTPTransport(uds=sys.argv[1]), base_url="http://engine", timeout=PATIENCE)
 
 worst, compared = 0.0, 0
 for prompt in PROMPTS:

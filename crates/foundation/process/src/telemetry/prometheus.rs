@@ -189,6 +189,6 @@ mod tests {
         let again = serve_metrics(MetricRole::Miner, local, &tasks, Arc::new(TestClock::default())).await;
         assert!(matches!(again, Err(MetricsError::Twice(_))), "{again:?}");
         tasks.shutdown();
-        tasks.wait(Duration::from_secs(5)).await.unwrap();
+        tasks.wait(muster_testbed::patience()).await.unwrap();
     }
 }

@@ -156,9 +156,7 @@ async fn a_root_to_write_goes_with_the_container_and_its_size_is_watched() {
     engine.create(&name, sandbox.container().unwrap()).await.unwrap();
     engine.start(&name).await.unwrap();
     let watch = muster_containers::disk::watch_root(engine.clone(), name.clone(), 3 << 20, clock());
-    tokio::time::timeout(crate::support::PATIENCE, watch)
-        .await
-        .expect("4 MiB are more than 3");
+    muster_testbed::within("4 MiB are more than 3", watch).await;
     engine.remove(&name).await.unwrap();
     engine.remove_tag(&tag).await.unwrap();
 }

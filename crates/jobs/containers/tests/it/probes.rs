@@ -282,9 +282,7 @@ async fn outlive(engine: &ContainerEngine, image: &LocalImage, program: &Path, p
         .status()
         .unwrap();
     assert!(status.success());
-    until("the process is there", || async { !marked(&mark).is_empty() })
-        .await
-        .unwrap();
+    until("the process is there", || async { !marked(&mark).is_empty() }).await;
     for pid in marked(&mark) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
     }

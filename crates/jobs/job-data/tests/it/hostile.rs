@@ -11,12 +11,6 @@ use serde_json::{Value, json};
 use crate::server::{Server, Step, answer, head};
 use crate::support::{PACE, Room, zipped};
 
-const IMPATIENT: Pace = Pace {
-    stall: Duration::from_millis(300),
-    head: Duration::from_millis(300),
-    ..PACE
-};
-
 fn single(url: &str) -> Value {
     json!({"volume_type": "single_file", "url": url, "relative_path": "f"})
 }
@@ -86,7 +80,7 @@ async fn slow_bodies_and_silent_servers_are_given_up() {
     room.pace = Pace {
         stall: Duration::from_millis(50),
         head: Duration::from_millis(50),
-        ..IMPATIENT
+        ..PACE
     };
     for path in ["/drip", "/silent"] {
         let error = room.place(single(&server.url(path))).await.unwrap_err();

@@ -2,13 +2,12 @@
 
 use std::io::Write;
 use std::process::Stdio;
-use std::time::Duration;
 
+use muster_testbed::within;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::time::timeout;
 
 use crate::support::{Room, noise};
 
@@ -40,8 +39,6 @@ for line in sys.stdin:
         answer = {"len": head["ContentLength"], "type": head["ContentType"], "meta": head["Metadata"]}
     print(json.dumps(answer), flush=True)
 "#;
-/// Upper bound on the start: Python's imports take long while all processors are busy.
-const PATIENCE: Duration = Duration::from_secs(180);
 
 struct S3 {
     child: Child,
@@ -65,7 +62,9 @@ impl S3 {
             .unwrap();
         let mut answers = BufReader::new(child.stdout.take().unwrap()).lines();
         loop {
-            let line = timeout(PATIENCE, answers.next_line()).await.unwrap().unwrap();
+            let line = within("the start of the server", answers.next_line())
+                .await
+                .unwrap();
             if line.expect("the server ended") == "ready" {
                 break;
             }
@@ -82,9 +81,8 @@ impl S3 {
         let stdin = self.child.stdin.as_mut().unwrap();
         stdin.write_all(format!("{ask}\n").as_bytes()).await.unwrap();
         stdin.flush().await.unwrap();
-        let line = timeout(PATIENCE, self.answers.next_line())
+        let line = within("an answer of the server", self.answers.next_line())
             .await
-            .unwrap()
             .unwrap();
         serde_json::from_str(&line.expect("the server ended")).unwrap()
     }

@@ -8,9 +8,8 @@ use muster_kubernetes_engine::KubernetesEngine;
 use muster_provisioning::{EngineExecutor, ExecutorEngine as _, Survey};
 
 use crate::target::{Rights, Target, attempt, order};
+use muster_testbed::within;
 
-/// The time that a cluster may take for one thing.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// The nodes share this machine's network, whose addresses their containers need not have.
 const TEMPLATE: &str = "
 hostNetwork: true
@@ -36,19 +35,16 @@ async fn wait_for(
     what: &str,
     holds: impl Fn(&Survey) -> bool,
 ) -> Survey {
-    let mut last = Survey::default();
-    let seen = tokio::time::timeout(PATIENCE, async {
+    within(what, async {
         loop {
-            last = engine.survey(&hosts(&[])).await.unwrap();
+            let last = engine.survey(&hosts(&[])).await.unwrap();
             if holds(&last) {
-                return;
+                return last;
             }
             target.wait().await;
         }
-    });
-    let seen = seen.await;
-    assert!(seen.is_ok(), "{what}: {last:#?}");
-    last
+    })
+    .await
 }
 
 fn running(survey: &Survey) -> usize {

@@ -2,16 +2,13 @@
 //! and against the recording.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use muster_kubernetes_engine::manifests::{ManifestOptions, PersistentExecutors, manifests};
 use muster_protocol::ExecutorClass;
 use muster_provisioning::{EngineError, EngineExecutor, ExecutorEngine as _};
 
 use crate::target::{Rights, Target, attempt, order};
-
-/// The time that a cluster may take for one thing.
-const PATIENCE: Duration = Duration::from_secs(60);
+use muster_testbed::within;
 
 fn none() -> BTreeSet<String> {
     BTreeSet::new()
@@ -36,7 +33,7 @@ pub(crate) async fn create_and_delete(target: Target) {
     let order = order(1);
     engine.create(&order, &none()).await.unwrap();
     engine.create(&order, &none()).await.unwrap();
-    let reason = tokio::time::timeout(PATIENCE, async {
+    let reason = within("the scheduler's reason", async {
         loop {
             let survey = engine.survey(&none()).await.unwrap();
             assert_eq!(survey.executors.len(), 1);
@@ -50,7 +47,7 @@ pub(crate) async fn create_and_delete(target: Target) {
             target.wait().await;
         }
     });
-    let reason = reason.await.unwrap();
+    let reason = reason.await;
     assert!(reason.starts_with("Unschedulable: "), "{reason}");
     if let Some(token) = target.kubectl(
         &["get", "secret", &format!("muster-{}", attempt(1)), "-o", "json"],
@@ -93,7 +90,7 @@ async fn wait_until_no_secret(target: &Target) {
             target.wait().await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    within("the end of the Secret", gone).await;
 }
 
 /// A miner that stopped between the pod and its Secret makes the Secret later.
@@ -146,7 +143,7 @@ pub(crate) async fn quota(target: Target) {
             target.wait().await;
         }
     };
-    tokio::time::timeout(PATIENCE, counted).await.unwrap();
+    within("the quota", counted).await;
     engine.create(&order(5), &none()).await.unwrap();
     let text = refusal(engine.create(&order(6), &none()).await);
     assert!(

@@ -19,6 +19,7 @@ use muster_protocol::wire::miner::{
 };
 use muster_protocol::wire::signing::decode_from_validator;
 use muster_protocol::{AttemptId, MUSTER_PROTOCOL_HEADER, Manifest, MinerKey};
+use muster_testbed::within;
 use muster_websocket::{Limits, Socket, server};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -48,14 +49,6 @@ async fn ring(
         answer.headers_mut().remove(MUSTER_PROTOCOL_HEADER);
     }
     answer
-}
-
-/// A deadline for what must happen; nothing is measured by it.
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let Ok(done) = tokio::time::timeout(Duration::from_secs(60), future).await else {
-        panic!("waited in vain for {what}")
-    };
-    done
 }
 
 impl Miner {

@@ -3,6 +3,7 @@
 use futures_util::FutureExt as _;
 use muster_process::{Tasks, TestClock};
 use muster_protocol::{ExecutorClass, ExecutorToken};
+use muster_testbed::within;
 use uuid::Uuid;
 
 use super::*;
@@ -130,9 +131,7 @@ impl World {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), passes)
-            .await
-            .unwrap();
+        within("the state of the cluster", passes).await;
     }
 
     /// The end of a run, while time passes.
@@ -149,9 +148,7 @@ impl World {
                 () = time => panic!("time does not end"),
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), ended)
-            .await
-            .unwrap()
+        within("the end of the run", ended).await
     }
 }
 
@@ -211,9 +208,7 @@ async fn an_engine_that_loses_its_answer_is_asked_again_and_starts_one() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), twice)
-        .await
-        .unwrap();
+    within("the second try", twice).await;
     assert_eq!(world.engine.0.lock().executors.len(), 1);
     stop.cancel();
     assert!(world.end(run).await.is_ok());
@@ -315,9 +310,7 @@ async fn the_next_process_takes_away_what_has_no_lease_and_goes_on_with_the_rest
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), reclaimed)
-        .await
-        .unwrap();
+    within("an executor without a lease is taken away", reclaimed).await;
     assert_eq!(world.engine.0.lock().deleted, [lost]);
     assert!((&mut resumed).now_or_never().is_none());
     stop.cancel();

@@ -101,14 +101,7 @@ fn order() -> Order {
 const LEASE: Duration = Duration::from_secs(3_600);
 
 async fn until(holds: impl Fn() -> bool) {
-    let waiting = async {
-        while !holds() {
-            tokio::time::sleep(Duration::from_millis(5)).await; // polls until it holds; the deadline is below
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), waiting)
-        .await
-        .expect("it did not come about");
+    muster_testbed::until("the operator's command", async || holds().then_some(())).await;
 }
 
 fn spawn(

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use muster_provisioning::{EngineError, EngineExecutor, ExecutorEngine};
 use muster_slurm_engine::SlurmSettings;
-use muster_slurm_testbed::SlurmCluster;
+use muster_testbed::slurm::SlurmCluster;
 use tokio::time::Instant;
 
 use crate::support::{

@@ -1,7 +1,7 @@
 //! The life of an executor: it waits, runs, ends and is deleted.
 
 use muster_provisioning::{EngineExecutor, ExecutorEngine};
-use muster_slurm_testbed::SlurmCluster;
+use muster_testbed::slurm::SlurmCluster;
 use tokio::time::Instant;
 
 use crate::support::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use muster_process::SystemClock;
 use muster_provisioning::ExecutorEngine;
 use muster_slurm_engine::{SlurmEngine, SlurmSettings};
-use muster_slurm_testbed::SlurmCluster;
+use muster_testbed::slurm::SlurmCluster;
 
 use crate::support::{engine, engine_of, host_of, live_jobs, none, order, refusal, runs, settings, wait_for};
 

@@ -8,7 +8,7 @@ use muster_process::SystemClock;
 use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
 use muster_provisioning::{EngineError, EngineExecutor, ExecutorEngine, Notice, Order};
 use muster_slurm_engine::{SlurmEngine, SlurmSettings};
-use muster_slurm_testbed::SlurmCluster;
+use muster_testbed::slurm::SlurmCluster;
 use uuid::Uuid;
 
 pub(crate) const LABEL: &str = "muster pool=h100";

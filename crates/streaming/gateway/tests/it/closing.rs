@@ -1,23 +1,36 @@
 //! The ends of sessions: idle, closed by themselves, or dead; and their close statements.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use muster_process::{Clock as _, SystemClock, TestClock};
 use muster_response_proof::well_known::MAX_PROOFS;
 use muster_sealed_client::SealedSession;
 
 use crate::rig::{World, until};
 
+/// A world on a clock that the test moves.
+async fn timed() -> (World, TestClock) {
+    let clock = TestClock::new(SystemClock::new().now());
+    let world = World::at(Arc::new(clock.clone()), |settings| settings.idle_s = 10).await;
+    (world, clock)
+}
+
+/// Lets time pass for a session: quickly while it is open, slowly once it ends, because its end asks the machine.
+fn pass_time(clock: &TestClock, session: &SealedSession) {
+    clock.advance(Duration::from_millis(if session.is_ending() {
+        10
+    } else {
+        1_000
+    }));
+}
+
 #[tokio::test]
 async fn an_idle_session_gives_its_close_statement_and_ends() {
-    let world = World::new(|settings| settings.idle_s = 1).await;
-    world
-        .chat(1, false)
-        .send()
-        .await
-        .unwrap()
-        .error_for_status()
-        .unwrap();
+    let (world, clock) = timed().await;
+    let session = serving(&world).await.swap_remove(0);
     let ended = until("the session's end", || async {
+        pass_time(&clock, &session);
         world.subnet.ended.lock().unwrap().first().copied()
     })
     .await;
@@ -32,16 +45,11 @@ async fn an_idle_session_gives_its_close_statement_and_ends() {
 
 #[tokio::test]
 async fn an_answer_that_nobody_stayed_for_is_no_gap_at_the_sessions_end() {
-    let world = World::new(|settings| settings.idle_s = 1).await;
-    world
-        .chat(1, false)
-        .send()
-        .await
-        .unwrap()
-        .error_for_status()
-        .unwrap();
+    let (world, clock) = timed().await;
+    let session = serving(&world).await.swap_remove(0);
     world.subnet.answer_nobody().await;
     until("the session's end", || async {
+        pass_time(&clock, &session);
         world.subnet.ended.lock().unwrap().first().copied()
     })
     .await;
@@ -139,7 +147,7 @@ async fn serving(world: &World) -> Vec<Arc<SealedSession>> {
 
 #[tokio::test]
 async fn a_session_knows_whether_the_gateway_itself_ended_it() {
-    let ours = World::new(|settings| settings.idle_s = 1).await;
+    let (ours, clock) = timed().await;
     assert!(
         ours.gateway.list_live_sessions().await.is_empty(),
         "nobody has asked yet"
@@ -147,6 +155,7 @@ async fn a_session_knows_whether_the_gateway_itself_ended_it() {
     let idle = serving(&ours).await;
     assert!(idle.len() == 1 && !idle[0].is_ending());
     until("the end of a session that nobody uses", || async {
+        pass_time(&clock, &idle[0]);
         ours.gateway.list_live_sessions().await.is_empty().then_some(())
     })
     .await;

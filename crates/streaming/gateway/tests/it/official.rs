@@ -1,20 +1,19 @@
 //! Third-party clients of the gateway: OpenAI's own library, and curl.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::process::Command;
-use tokio::time::timeout;
 
 use crate::rig::{KEY, World};
 
 /// The interpreter of an environment that has the package `openai`.
 const PYTHON: &str = "MUSTER_TEST_OPENAI_PYTHON";
-const LIMIT: Duration = Duration::from_secs(120);
 
 async fn run_to_end(command: &mut Command) -> String {
-    let ran = timeout(LIMIT, command.output()).await.unwrap().unwrap();
+    let ran = muster_testbed::within("the end of the program", command.output())
+        .await
+        .unwrap();
     let (out, err) = (
         String::from_utf8_lossy(&ran.stdout),
         String::from_utf8_lossy(&ran.stderr),

@@ -14,7 +14,6 @@ use muster_protocol::{Digest, ExecutorClass, ImageId};
 use muster_session_pool::Service;
 use muster_store::testing::{TestStore, migrations_in, stores};
 use sqlx::migrate::Migrator;
-use tokio::time::timeout;
 
 use crate::engine::Pace;
 use crate::subnet::{Subnet, TestBackend};
@@ -24,8 +23,6 @@ pub(crate) static MIGRATIONS: LazyLock<Migrator> =
     LazyLock::new(|| migrations_in("../../jobs/validator-store/migrations"));
 
 pub(crate) const KEY: &str = "a key of the validator's own client";
-/// The longest wait of a test for any condition.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
     pub(crate) gateway: Gateway,
@@ -52,7 +49,8 @@ pub(crate) fn settings() -> Settings {
         services: vec![service()],
         max_sessions: 1,
         per_session: 4,
-        start_s: 30,
+        // No test is about a session that starts too late.
+        start_s: 600,
         health_s: 1,
         ..Settings::default()
     }
@@ -72,12 +70,11 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
             if let Some(met) = condition().await {
                 return met;
             }
+            // Many conditions move a clock, so the looks do not come less and less often.
             tokio::time::sleep(Duration::from_millis(5)).await; // polls until the condition holds
         }
     };
-    timeout(PATIENCE, waiting)
-        .await
-        .unwrap_or_else(|_| panic!("never came: {what}"))
+    muster_testbed::within(what, waiting).await
 }
 
 impl World {
@@ -172,6 +169,6 @@ pub(crate) async fn read_until(response: &mut reqwest::Response, enough: &str) -
             read.push_str(&String::from_utf8_lossy(&piece));
         }
     };
-    timeout(PATIENCE, reading).await.unwrap();
+    muster_testbed::within("enough of the stream", reading).await;
     read
 }

@@ -14,11 +14,12 @@ use muster_openai::TokenUsage;
 use muster_process::{Clock as _, SystemClock};
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{Envelope, GatewayToken};
+use muster_testbed::patience;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use crate::rig::{KEY, PATIENCE, World, facilitator};
+use crate::rig::{KEY, World, facilitator};
 use crate::subnet::validator;
 
 #[tokio::test]
@@ -158,7 +159,7 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
     let world = World::new(|_| ()).await;
     let limits = ForwardLimits {
         rules: AddressRules::parse(&["127.0.0.1".to_owned()]).unwrap(),
-        silence: PATIENCE,
+        silence: patience(),
     };
     let origin = |url: &str| Origin::parse(url, &limits.rules).unwrap();
     let target = GatewayTarget {
@@ -180,7 +181,7 @@ async fn a_facilitators_clients_come_with_its_word_and_are_counted_on_the_way() 
         } else {
             body.to_string().into()
         },
-        head_limit: PATIENCE,
+        head_limit: patience(),
     };
     let (tell, told) = oneshot::channel();
     let body = json!({"model": "tiny", "stream": true, "max_tokens": 2, "messages": []});

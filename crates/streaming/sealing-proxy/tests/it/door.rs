@@ -19,6 +19,7 @@ use muster_response_proof::headers::PROOF;
 use muster_response_proof::well_known::GRADE_PATH;
 use muster_sealed_client::{ClientError, SealedClient, SealedPeer};
 use muster_sealing_proxy::{GraderBackend, Limits, Upstream};
+use muster_testbed::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -26,7 +27,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::rig::{BOUNDS, DEADLINE, EVENTS, Engine, Kind, Rig, chunk, until};
+use crate::rig::{BOUNDS, EVENTS, Engine, Kind, Rig, chunk, until};
 
 fn hello(tasks: &Tasks) -> Engine {
     Engine::new(tasks, |mut stream| async move {
@@ -55,7 +56,7 @@ async fn say(rig: &Rig, bytes: &[u8]) -> String {
     tls.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
     // A connection that is closed without a TLS alert counts as well.
-    let _ = timeout(DEADLINE, tls.read_to_end(&mut answer)).await.unwrap();
+    let _ = within("the end of the connection", tls.read_to_end(&mut answer)).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -141,7 +142,8 @@ async fn a_stream_of_many_that_its_client_takes_nothing_of_loses_its_place() {
     });
     let kind = Kind {
         limits: Limits {
-            stall: Duration::from_millis(300),
+            // The connection itself is kept only if it answers within this time, even on a busy machine.
+            stall: Duration::from_secs(3),
             ..Limits::default()
         },
         ..Kind::default()
@@ -309,13 +311,13 @@ async fn a_request_too_many_is_told_to_come_back_and_a_connection_too_many_is_hu
     let hung_up = async {
         loop {
             let mut third = TcpStream::connect(rig.address).await.unwrap();
-            let read = timeout(Duration::from_millis(200), third.read(&mut [0; 1])).await;
+            let read = timeout(Duration::from_millis(200), third.read(&mut [0; 1])).await; // bounds: one look
             if let Ok(Ok(0) | Err(_)) = read {
                 return;
             }
         }
     };
-    timeout(DEADLINE, hung_up).await.unwrap();
+    within("a connection is turned away", hung_up).await;
     drop(first);
     until("the stream's place is free", || {
         (rig.proxy.signer().under_way() == 0).then_some(())

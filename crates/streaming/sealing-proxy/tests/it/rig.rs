@@ -29,28 +29,15 @@ use muster_sealing_proxy::{
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
 use uuid::Uuid;
 
 pub(crate) const BOUNDS: ClockTolerance = ClockTolerance {
     skew: Duration::from_secs(5),
 };
-/// The longest time that a test waits for one event.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds.
 pub(crate) async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let waiting = async {
-        loop {
-            if let Some(met) = condition() {
-                return met;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await; // polls until the condition holds
-        }
-    };
-    timeout(DEADLINE, waiting)
-        .await
-        .unwrap_or_else(|_| panic!("never came: {what}"))
+    muster_testbed::until(what, async || condition()).await
 }
 
 /// An engine on a Unix socket that keeps the requests that it has read.
@@ -280,9 +267,7 @@ impl Rig {
     }
 
     pub(crate) async fn ask(&self, request: http::request::Builder, body: &'static str) -> ProvenAnswer {
-        timeout(DEADLINE, self.ask_at_length(request, body))
-            .await
-            .unwrap()
+        muster_testbed::within("an answer", self.ask_at_length(request, body)).await
     }
 
     async fn ask_at_length(&self, request: http::request::Builder, body: &'static str) -> ProvenAnswer {

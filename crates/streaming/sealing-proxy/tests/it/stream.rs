@@ -8,11 +8,11 @@ use muster_process::Tasks;
 use muster_protocol::Digest;
 use muster_response_proof::headers::{CLIENT, CLIENT_NONCE, GATEWAY_NONCE, PROOF};
 use muster_response_proof::{Forgery, HashScheme, StreamEnd};
+use muster_testbed::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::time::timeout;
 
-use crate::rig::{BOUNDS, DEADLINE, EVENTS, Engine, Kind, Rig, chunk, until};
+use crate::rig::{BOUNDS, EVENTS, Engine, Kind, Rig, chunk, until};
 
 fn post() -> http::request::Builder {
     Request::post("/v1/chat/completions?x=1").header("content-type", "application/json")
@@ -47,7 +47,7 @@ async fn events_pass_one_by_one_and_the_last_line_and_the_trailer_prove_them() {
         let event = format!("data: {{\"number\":{number}}}\n\n");
         say.send(chunk(event.as_bytes())).await.unwrap();
         // The next event is not sent before this one has arrived.
-        let frame = timeout(DEADLINE, body.frame()).await.unwrap().unwrap().unwrap();
+        let frame = within("an event", body.frame()).await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), event);
     }
     say.send(b"0\r\n\r\n".to_vec()).await.unwrap();
@@ -103,7 +103,7 @@ async fn requests_that_come_while_a_stream_flows_are_answered_behind_it_on_the_s
     let mut heard = String::new();
     let mut buffer = [0; 4_096];
     while !heard.contains("begun") {
-        let length = timeout(DEADLINE, tls.read(&mut buffer)).await.unwrap().unwrap();
+        let length = within("the first answer", tls.read(&mut buffer)).await.unwrap();
         heard.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
     }
     tls.write_all(rest.as_bytes()).await.unwrap();
@@ -111,9 +111,8 @@ async fn requests_that_come_while_a_stream_flows_are_answered_behind_it_on_the_s
         say.send(word.into()).await.unwrap();
     }
     let mut last = Vec::new();
-    timeout(DEADLINE, tls.read_to_end(&mut last))
+    within("the last answer", tls.read_to_end(&mut last))
         .await
-        .unwrap()
         .unwrap();
     heard.push_str(std::str::from_utf8(&last).unwrap());
     let answers: Vec<_> = heard.split("HTTP/1.1 200 OK\r\n").skip(1).collect();
@@ -231,7 +230,7 @@ async fn a_client_that_vanishes_leaves_one_proof_of_what_it_was_sent_and_the_eng
     let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
     assert_eq!(first, "data: 1\n\n");
     drop(body);
-    assert_eq!(timeout(DEADLINE, hung_up.recv()).await.unwrap(), Some(0));
+    assert_eq!(within("the engine is left", hung_up.recv()).await, Some(0));
     until("a proof", || (!rig.signed().is_empty()).then_some(())).await;
     until("the end", || (rig.proxy.signer().under_way() == 0).then_some(())).await;
     assert_eq!(rig.ends(), [StreamEnd::ClientGone]);
@@ -258,7 +257,7 @@ async fn a_session_that_is_closed_ends_what_is_under_way_and_says_its_last_word(
     let mut ledger = rig.ledger();
     let (told, last) = tokio::join!(rig.ask(post(), "{}"), async {
         until("a stream", || (rig.proxy.signer().under_way() == 1).then_some(())).await;
-        timeout(DEADLINE, rig.client.close(0)).await.unwrap().unwrap()
+        within("the last word", rig.client.close(0)).await.unwrap()
     });
     let proof = told.proven(&mut ledger);
     assert_eq!(proof.end, StreamEnd::SessionClosed);
@@ -299,7 +298,7 @@ async fn an_endpoint_that_closes_signs_for_clients_that_do_not_listen() {
     let unread = rig.client.send(request).await.unwrap();
     let endpoint = rig.endpoint.take().unwrap();
     let closing = endpoint.close(std::time::Duration::from_millis(50));
-    timeout(DEADLINE, closing).await.unwrap();
+    within("the endpoint's end", closing).await;
     assert_eq!(rig.ends(), [StreamEnd::SessionClosed]);
     assert_eq!(rig.proxy.signer().close().statement().unwrap().responses, 1);
     drop(unread);

@@ -4,14 +4,14 @@ use futures_util::{SinkExt, StreamExt};
 use http::Request;
 use muster_process::Tasks;
 use muster_response_proof::{Envelope, StreamEnd};
+use muster_testbed::within;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
-use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{accept_async, client_async};
 
 use crate::door::tls;
-use crate::rig::{DEADLINE, Engine, Kind, Rig, until};
+use crate::rig::{Engine, Kind, Rig, until};
 
 #[tokio::test]
 async fn messages_pass_both_ways_and_are_signed_as_one_exchange() {
@@ -40,7 +40,7 @@ async fn messages_pass_both_ways_and_are_signed_as_one_exchange() {
     for number in 0..50 {
         let text = format!("message {number}");
         socket.send(Message::text(text.clone())).await.unwrap();
-        let back = timeout(DEADLINE, socket.next()).await.unwrap().unwrap().unwrap();
+        let back = within("an echo", socket.next()).await.unwrap().unwrap();
         assert_eq!(back.into_text().unwrap().as_str(), text);
     }
     socket.close(None).await.unwrap();

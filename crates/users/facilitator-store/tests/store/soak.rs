@@ -1,11 +1,24 @@
-//! Months of use in a store whose size is bounded: jobs every hour of every day, and the janitor beside them.
+//! Months of use in a store whose size is bounded: jobs, chats, files and checkpoints every hour of every day, and the
+//! janitor and the sweeps beside them. Rows go into every table, so each of them is shown to stay within its bound.
 
+mod hourly;
+
+use std::convert::Infallible;
 use std::path::Path;
+use std::sync::Arc;
 
 use futures_util::future::join_all;
+use futures_util::stream;
+use muster_checkpoint_store::CheckpointService;
+use muster_checkpoint_store::catalogue::{Announcement, BlockBounds, BlockCatalogue};
 use muster_facilitator_store::FacilitatorRetention;
 use muster_facilitator_store::{FacilitatorRetentionConfig, TokenPair};
-use muster_process::{Clock as _, TestClock};
+use muster_file_store::upload_plan::WriteRequest;
+use muster_file_store::{FileCatalogue, FileService, NewFile, ObjectStorage, Settings, UrlKey};
+use muster_process::folders::measure_folder;
+use muster_process::{Clock as _, SharedClock, TestClock};
+use muster_protocol::job::KeptCheckpoint;
+use muster_protocol::{AttemptId, Digest};
 use muster_store::retention::{Keep, Pace, PaceSettings, sweep_once};
 use muster_store::size::measure_tables;
 use muster_store::testing::sqlite;
@@ -13,6 +26,8 @@ use muster_store::testing::sqlite;
 use super::*;
 
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3_600);
+/// The metrics that a job's program reports.
+const METRICS: [&str; 2] = ["loss", "accuracy"];
 
 /// How much is done for how long, and how long jobs stay.
 #[derive(Clone, Copy, Debug)]
@@ -23,18 +38,18 @@ struct Soak {
 }
 
 #[tokio::test]
-async fn ten_days_of_jobs_stay_within_their_bounds() {
+async fn days_of_jobs_chats_and_files_stay_within_their_bounds() {
     run(Soak {
-        days: 10,
-        jobs_a_day: 48,
-        kept_days: 3,
+        days: 4,
+        jobs_a_day: 24,
+        kept_days: 1,
     })
     .await;
 }
 
 #[tokio::test]
 #[ignore = "soak: a year at 1,000 jobs a day, half an hour to two hours"]
-async fn a_year_of_jobs_stays_within_its_bounds() {
+async fn a_year_of_jobs_chats_and_files_stays_within_its_bounds() {
     run(Soak {
         days: 365,
         jobs_a_day: 1_000,
@@ -43,8 +58,8 @@ async fn a_year_of_jobs_stays_within_its_bounds() {
     .await;
 }
 
-/// One job from its creation to its result, with output on the way.
-async fn work(store: &Store, validator: ValidatorKey, n: i64, now: Timestamp) {
+/// One job from its creation to its result, with output and metrics on the way.
+async fn work(store: &Store, validator: ValidatorKey, n: i64, now: Timestamp) -> JobId {
     let job = job("User", n);
     create(store, validator, &job, now).await;
     for status in [JobStatus::Received, JobStatus::Accepted] {
@@ -60,8 +75,21 @@ async fn work(store: &Store, validator: ValidatorKey, n: i64, now: Timestamp) {
         offset: 0,
         data,
     }));
+    let metric = |name: &str| (name.parse().unwrap(), 0.5_f64.try_into().unwrap());
+    let report = ProgramReport {
+        metrics: METRICS.into_iter().map(metric).collect(),
+        ..ProgramReport::default()
+    };
+    let metrics = LiveMessage::Metrics(Box::new(LiveMetrics {
+        uuid: job.uuid,
+        at: now,
+        report,
+    }));
     let bounds = LiveConfig::default();
-    store.store_live(&[(validator, log)], &bounds, now).await.unwrap();
+    store
+        .store_live(&[(validator, log), (validator, metrics)], &bounds, now)
+        .await
+        .unwrap();
     let done = update(job.uuid, JobStatus::Completed);
     store.record(validator, &done, now).await.unwrap();
     store
@@ -78,6 +106,89 @@ async fn work(store: &Store, validator: ValidatorKey, n: i64, now: Timestamp) {
         .await
         .unwrap()
         .unwrap();
+    job.uuid
+}
+
+/// Users' files and the blocks of jobs' checkpoints, in one folder, which have the times of the same settings.
+struct Objects {
+    storage: ObjectStorage,
+    catalogue: BlockCatalogue,
+    files: FileService,
+    blocks: CheckpointService,
+}
+
+impl Objects {
+    async fn open(test: &TestStore, folder: &Path, kept_days: u32, clock: SharedClock) -> Self {
+        let address = format!("file:{}", folder.display());
+        let storage = ObjectStorage::open(&address).await.unwrap();
+        let settings = Settings {
+            keep_hours: u64::from(kept_days) * 24,
+            ..Settings::default()
+        };
+        let key = || UrlKey::new(*b"a secret of this test");
+        let catalogue = BlockCatalogue::new(test.pool.clone());
+        let tables = FileCatalogue::new(test.pool.clone());
+        Self {
+            storage: storage.clone(),
+            catalogue: catalogue.clone(),
+            files: FileService::new(
+                tables,
+                storage.clone(),
+                key(),
+                settings.clone(),
+                Arc::clone(&clock),
+            ),
+            blocks: CheckpointService::new(catalogue, storage, key(), settings, clock),
+        }
+    }
+
+    /// One file, and one checkpoint of the job.
+    async fn store(&self, validator: ValidatorKey, job: JobId, hour: i64, now: Timestamp) {
+        const BYTES: u64 = 8;
+        let file = NewFile {
+            name: "data.bin".to_owned(),
+            size: Some(BYTES),
+            ..NewFile::default()
+        };
+        let file = self.files.create("User", file).await.unwrap();
+        let body = stream::iter([Ok::<_, Infallible>(hour.to_be_bytes().to_vec().into())]);
+        self.files
+            .write(&file, WriteRequest::Whole(Some(BYTES)), body)
+            .await
+            .unwrap();
+        let block = Digest::of(&hour.to_be_bytes());
+        let bounds = BlockBounds {
+            account: u64::MAX >> 1,
+            all: u64::MAX >> 1,
+        };
+        let announced = self
+            .catalogue
+            .announce(job, block, "User", BYTES, bounds, now)
+            .await
+            .unwrap();
+        assert_eq!(announced, Announcement::Write);
+        let object = format!("blocks/{job}/{}", block.hex());
+        let bytes = vec![hour.to_be_bytes().to_vec().into()];
+        self.storage.put(&object, bytes).await.unwrap();
+        assert!(self.catalogue.mark_durable(job, block).await.unwrap());
+        let kept = KeptCheckpoint {
+            ordinal: 1,
+            attempt: AttemptId::first_of(job),
+            manifest: block,
+            name: "step-1".to_owned(),
+            bytes: BYTES,
+            epoch: None,
+            step: None,
+            metric: None,
+            at: now,
+        };
+        self.blocks.record_kept(validator, job, &[kept]).await.unwrap();
+    }
+
+    async fn sweep(&self) {
+        self.files.sweep().await.unwrap();
+        self.blocks.sweep().await.unwrap();
+    }
 }
 
 async fn run(soak: Soak) {
@@ -86,6 +197,9 @@ async fn run(soak: Soak) {
     let file = test.url.trim_start_matches("sqlite:").to_owned();
     let size = || std::fs::metadata(Path::new(&file)).unwrap().len();
     let clock = TestClock::new(at(0));
+    let folder = Path::new(&file).with_file_name("objects");
+    let objects = Objects::open(&test, &folder, soak.kept_days, Arc::new(clock.clone())).await;
+    store.token_secret([1; 32]).await.unwrap();
     let keep = |days| Keep {
         days,
         rows: 10_000_000,
@@ -95,6 +209,8 @@ async fn run(soak: Soak) {
         jobs: keep(soak.kept_days),
         audit: keep(soak.kept_days),
         usage: keep(soak.kept_days),
+        revoked_keys: keep(soak.kept_days),
+        validators: keep(soak.kept_days),
         ..FacilitatorRetentionConfig::default()
     };
     let rules = FacilitatorRetention::new(store.clone(), config);
@@ -108,33 +224,53 @@ async fn run(soak: Soak) {
         for hour in 0..24 {
             let due = i64::from(soak.jobs_a_day) * i64::from(day * 24 + hour + 1) / 24;
             let now = clock.now();
-            join_all((made..due).map(|n| work(&store, validator, n, now))).await;
+            let jobs = join_all((made..due).map(|n| work(&store, validator, n, now))).await;
             made = due;
+            let number = i64::from(day * 24 + hour);
+            hourly::write(&test.pool, number, now).await;
+            store.record_alive(now).await.unwrap();
+            objects.store(validator, *jobs.last().unwrap(), number, now).await;
             clock.advance(HOUR);
             sweep_once(&rules, &store.writer(), &[], pace, &clock)
                 .await
                 .unwrap();
         }
+        objects.sweep().await;
         if day == soak.kept_days + 1 {
             full = size();
         }
     }
     let most = u64::from(soak.jobs_a_day) * u64::from(soak.kept_days + 1);
     let hourly = u64::from(soak.jobs_a_day) / 24 + 1;
+    // One a day more for sweeps that come once a day, and one hour more for the grace of objects.
+    let hours = 24 * (u64::from(soak.kept_days) + 1) + 1;
     for table in measure_tables(&test.url).await.unwrap() {
         let bound = match table.table.as_str() {
-            "jobs" | "audit" => most,
+            "jobs" | "audit" | "program_reports" => most,
+            "metric_series" | "metric_points" => most * u64::try_from(METRICS.len()).unwrap(),
             "statuses" => most * 4,
             "logs" | "progress" | "queue_places" => hourly * 2,
             "used_nonces" => hourly * 27,
             "model_usage" => u64::from(soak.kept_days) + 2,
-            _ => 16,
+            "feedback" | "cheat_reports" | "job_checks" | "webhook_messages" | "job_checkpoints" => hours,
+            "answer_reports" | "refunds" | "api_keys" | "validators" => hours,
+            "files" | "file_segments" | "job_blocks" => hours,
+            "quotas" | "miner_reports" | "web_sessions" | "account_deletions" => 26,
+            "web_links" | "stored_bytes" => 2,
+            "block_bytes" | "replicas" | "secrets" | "webhook_accounts" => 1,
+            other => panic!("nothing is written into {other}, so its bound is not shown"),
         };
+        assert!(
+            table.rows > 0,
+            "{table:?}: nothing is written, so no bound is shown"
+        );
         assert!(
             table.rows <= bound,
             "{table:?}: more than {bound} rows after {soak:?}"
         );
     }
+    let left = measure_folder(&folder);
+    assert!(left.files > 0 && left.files <= 2 * hours, "{left:?}");
     let end = size();
     assert!(
         full > 0 && end <= full + full / 4,

@@ -8,6 +8,7 @@ use muster_file_store::ObjectStorage;
 use muster_file_store::object_storage::BucketCredentials;
 use muster_protocol::Digest;
 use muster_store::testing::sqlite;
+use muster_testbed::within;
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -16,8 +17,6 @@ use crate::support::{MIB, MIGRATIONS, Store, noise};
 
 /// The server with a bucket, which tells the number of objects below a prefix.
 const SCRIPT: &str = include_str!("../../../../../tests/python/s3_bucket.py");
-/// The time for the start of Python on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(180);
 
 struct Bucket {
     child: Child,
@@ -42,7 +41,7 @@ impl Bucket {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let endpoint = loop {
-            let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap();
+            let line = within("the start of the server", lines.next_line()).await;
             let line = line.unwrap().expect("the server ended");
             if line.starts_with("http://") {
                 break line;
@@ -60,9 +59,7 @@ impl Bucket {
         use tokio::io::AsyncWriteExt as _;
         let stdin = self.child.stdin.as_mut().unwrap();
         stdin.write_all(b"users/\n").await.unwrap();
-        let line = tokio::time::timeout(PATIENCE, self.lines.next_line())
-            .await
-            .unwrap();
+        let line = within("the number of objects", self.lines.next_line()).await;
         line.unwrap().unwrap().parse().unwrap()
     }
 

@@ -98,18 +98,8 @@ async fn what_came_before_a_connection_broke_need_not_be_sent_again() {
         let mut said = Vec::new();
         // The client gets the answer or a reset; both are fine.
         let _ = socket.read_to_end(&mut said).await;
-        let asking = async {
-            loop {
-                let offset = store.offset(&file).await;
-                if offset > 16 * MIB {
-                    return offset;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await; // polls until what came is durable
-            }
-        };
-        let offset = tokio::time::timeout(Duration::from_secs(60), asking)
-            .await
-            .unwrap();
+        let durable = async || Some(store.offset(&file).await).filter(|offset| *offset > 16 * MIB);
+        let offset = muster_testbed::until("the bytes that came are durable", durable).await;
         assert_eq!(offset, 17 * MIB, "not even the last piece is lost");
         let rest = &content[17 << 20..];
         let answer = store.part(&file, rest, offset, &(20 * MIB).to_string()).await;

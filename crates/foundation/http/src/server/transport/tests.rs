@@ -106,15 +106,11 @@ async fn a_renewed_certificate_is_served_without_a_restart_and_a_broken_one_is_n
         "the one before is served on"
     );
     let new = client(files.renew());
-    let renewed = async {
-        while ask(&new, url.clone()).await.is_err() {
-            clock.advance(LOOK_EVERY);
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(20), renewed)
-        .await
-        .unwrap();
+    muster_testbed::until("the renewed certificate is served", async || {
+        clock.advance(LOOK_EVERY);
+        ask(&new, url.clone()).await.ok().map(drop)
+    })
+    .await;
     // A connection that is open keeps its certificate; a new one does not.
     let again = client(files.renew());
     assert!(

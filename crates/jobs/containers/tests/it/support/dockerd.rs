@@ -89,7 +89,7 @@ impl Dockerd {
             mounted: mebibytes.is_some(),
             keeper,
         };
-        until("containerd listens", || async { socket.exists() }).await?;
+        until("containerd listens", || async { socket.exists() }).await;
         engine.answers().await?;
         Ok(engine)
     }
@@ -123,11 +123,13 @@ impl Dockerd {
 
     async fn answers(&mut self) -> anyhow::Result<()> {
         let address = self.address();
-        let up = until("dockerd answers", || async {
-            ContainerEngine::connect(&address).await.is_ok()
-        })
-        .await;
-        if up.is_err() || self.dockerd.try_wait()?.is_some() {
+        let ended = muster_testbed::until("dockerd answers or ends", async || {
+            match self.dockerd.try_wait() {
+                Ok(None) => ContainerEngine::connect(&address).await.ok().map(|_| false),
+                Ok(Some(_)) | Err(_) => Some(true),
+            }
+        });
+        if ended.await {
             let log = std::fs::read_to_string(self.folder.path().join("dockerd.log")).unwrap_or_default();
             let tail: Vec<_> = log.lines().rev().take(10).collect();
             bail!("dockerd does not answer:\n{}", tail.join("\n"));
@@ -185,7 +187,7 @@ async fn keep(folder: &Path) -> anyhow::Result<Child> {
     until("users are mapped", || async {
         std::fs::read_to_string(&seen).is_ok_and(|text| text.starts_with("daemon:"))
     })
-    .await?;
+    .await;
     Ok(keeper)
 }
 

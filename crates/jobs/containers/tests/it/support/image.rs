@@ -8,8 +8,6 @@ use anyhow::{Context, ensure};
 use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 use uuid::Uuid;
 
-use super::PATIENCE;
-
 /// An image that no other test and no other run has, of about this many incompressible bytes.
 pub(crate) fn unique(bytes: usize) -> anyhow::Result<(String, ImageArchive)> {
     let tag = format!("muster/engine-test:{}", Uuid::new_v4());
@@ -35,8 +33,7 @@ pub(crate) fn unique(bytes: usize) -> anyhow::Result<(String, ImageArchive)> {
 pub(crate) fn probe_program() -> anyhow::Result<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()
-        .context("no target folder")?
-        .join("static");
+        .context("no target folder")?;
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let status = Command::new(env!("CARGO"))
         .args([
@@ -48,7 +45,7 @@ pub(crate) fn probe_program() -> anyhow::Result<PathBuf> {
             &triple,
             "--target-dir",
         ])
-        .arg(&target)
+        .arg(target)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env("RUSTFLAGS", "-C target-feature=+crt-static")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
@@ -84,7 +81,7 @@ pub(crate) async fn python(engine: &ContainerEngine) -> anyhow::Result<muster_co
     let name = "muster/engine-test-python:2";
     if engine.find_image(name).await?.is_none() {
         let archive = tokio::task::spawn_blocking(python_root).await??;
-        let docker = bollard::Docker::connect_with_defaults()?.with_timeout(PATIENCE);
+        let docker = bollard::Docker::connect_with_defaults()?.with_timeout(muster_testbed::patience());
         let options = bollard::query_parameters::CreateImageOptions {
             from_src: Some("-".into()),
             repo: Some("muster/engine-test-python".into()),

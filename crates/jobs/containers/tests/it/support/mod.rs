@@ -6,9 +6,7 @@ pub(crate) mod registry;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::bail;
 use muster_containers::ContainerEngine;
 use muster_containers::image_pull::PullProgress;
 use muster_containers::images::ImageSettings;
@@ -16,8 +14,6 @@ use muster_process::{SharedClock, SystemClock};
 
 /// The label of every container that these tests make.
 pub(crate) const LABEL: &str = "muster.engine-test";
-/// Upper bound on every wait, even if all processors are busy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The engine of this machine.
 ///
@@ -51,20 +47,9 @@ pub(crate) fn unwatched() -> PullProgress {
     Arc::new(|_| {})
 }
 
-/// Polls until `ready` returns true or [`PATIENCE`] has passed.
-pub(crate) async fn until<F: Future<Output = bool>>(
-    what: &str,
-    mut ready: impl FnMut() -> F,
-) -> anyhow::Result<()> {
-    let poll = async {
-        while !ready().await {
-            tokio::time::sleep(Duration::from_millis(50)).await; // polls until the condition holds
-        }
-    };
-    match tokio::time::timeout(PATIENCE, poll).await {
-        Ok(()) => Ok(()),
-        Err(_) => bail!("{what}: not within {} s", PATIENCE.as_secs()),
-    }
+/// Polls until `ready` returns true.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut ready: impl FnMut() -> F) {
+    muster_testbed::until(what, async || ready().await.then_some(())).await;
 }
 
 /// Fails the test unless a program of Debian is installed.

@@ -1,0 +1,4 @@
+//! The promises of stores, on both engines.
+
+mod group;
+mod stores;

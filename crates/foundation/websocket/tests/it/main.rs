@@ -1,0 +1,8 @@
+//! Sockets and sessions over real connections.
+
+#[cfg(test)]
+mod sessions;
+#[cfg(test)]
+mod sockets;
+#[cfg(test)]
+mod support;

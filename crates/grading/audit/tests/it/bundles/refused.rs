@@ -1,0 +1,445 @@
+//! A bundle in which anything was altered has no verdict, and says why.
+
+use muster_audit::{
+    AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, Origin, ReplayError, false_scores,
+    judge_by, replay, rescorable_pairs,
+};
+use muster_identity::Keypair;
+use muster_protocol::{Digest, MinerKey};
+use muster_response_proof::{BucketHeader, Envelope, RequestNonce, ResponseProof};
+
+use crate::bundles::referenced;
+use crate::bundles::support::{Prompt, World, canaries, given, make_false};
+
+fn bundle() -> AuditBundle {
+    World::new("int4", 1).bundle(&given(20, Prompt::Canary, |_| true))
+}
+
+fn refused(alter: impl Fn(&mut AuditBundle)) -> ReplayError {
+    let mut bundle = bundle();
+    alter(&mut bundle);
+    replay(&bundle.to_text()).unwrap_err()
+}
+
+macro_rules! assert_refused {
+    ($alter:expr, $pattern:pat) => {
+        let error = refused($alter);
+        assert!(matches!(error, $pattern), "{error:?}");
+    };
+}
+
+#[test]
+fn other_texts_formats_and_references_are_refused() {
+    assert!(matches!(replay("{}").unwrap_err(), ReplayError::Text(_)));
+    assert_refused!(|bundle| bundle.format.push('0'), ReplayError::Format);
+    assert_refused!(|bundle| bundle.calibration.format.clear(), ReplayError::Format);
+    assert_refused!(|bundle| bundle.references.truncate(1), ReplayError::References);
+    let same = |bundle: &mut AuditBundle| bundle.references[1] = bundle.references[0].clone();
+    assert_refused!(same, ReplayError::References);
+    let other = |bundle: &mut AuditBundle| bundle.references[0].engine = Digest::of(b"another");
+    assert_refused!(other, ReplayError::References);
+}
+
+#[test]
+fn a_bundle_that_takes_hours_or_fills_a_store_is_refused() {
+    macro_rules! assert_bounded {
+        ($alter:expr) => {
+            assert_refused!($alter, ReplayError::Bound(_));
+        };
+    }
+    assert_bounded!(|bundle| bundle.model = "x".repeat(257));
+    assert_bounded!(|bundle| bundle.miners = vec![bundle.miners[0]; 257]);
+    assert_bounded!(|bundle| bundle.references[1].machine = "x".repeat(257));
+    assert_bounded!(|bundle| bundle.calibration.machines[0].gpu = "x".repeat(257));
+    assert_bounded!(|bundle| {
+        let machine = bundle.calibration.machines[0].clone();
+        bundle.calibration.machines = vec![machine; 65];
+    });
+    assert_bounded!(|bundle| {
+        let alternative = bundle.calibration.alternatives[0].clone();
+        bundle.calibration.alternatives = vec![alternative; 17];
+    });
+    assert_bounded!(|bundle| {
+        let answer = bundle.calibration.machines[0].answers[0];
+        bundle.calibration.machines[0].answers = vec![answer; 16_385];
+    });
+}
+
+#[test]
+fn both_calibrations_of_a_bundle_are_bounded() {
+    let bundle = referenced::world(1).bundle(&given(12, Prompt::Canary, |_| true));
+    assert!(replay(&bundle.to_text()).is_ok());
+    let assert_bounded = |alter: &dyn Fn(&mut AuditBundle)| {
+        let mut changed = bundle.clone();
+        alter(&mut changed);
+        let error = replay(&changed.to_text()).unwrap_err();
+        assert!(matches!(error, ReplayError::Bound(_)), "{error:?}");
+    };
+    fn unseeded(bundle: &mut AuditBundle) -> &mut Calibration {
+        bundle.unseeded.as_mut().unwrap()
+    }
+    assert_bounded(&|bundle| {
+        let machine = unseeded(bundle).machines[0].clone();
+        unseeded(bundle).machines = vec![machine; 65];
+    });
+    assert_bounded(&|bundle| {
+        let alternative = unseeded(bundle).alternatives[0].clone();
+        unseeded(bundle).alternatives = vec![alternative; 17];
+    });
+    assert_bounded(&|bundle| {
+        let answer = unseeded(bundle).alternatives[0].answers[0];
+        unseeded(bundle).alternatives[0].answers = vec![answer; 16_385];
+    });
+    assert_bounded(&|bundle| unseeded(bundle).machines[0].machine = "x".repeat(257));
+    assert_bounded(&|bundle| {
+        bundle.calibration.sampler.as_mut().unwrap().version = "x".repeat(257);
+    });
+    let known = |request: usize, ids: usize| KnownAnswer {
+        request: "x".repeat(request),
+        prompt: vec![1],
+        output: vec![2; ids],
+    };
+    assert_bounded(&|bundle| bundle.calibration.known_answers = vec![known(65_537, 1)]);
+    assert_bounded(&|bundle| bundle.calibration.known_answers = vec![known(2, 131_072)]);
+    let mut fits = bundle.clone();
+    fits.calibration.known_answers = vec![known(65_536, 131_071)];
+    assert!(replay(&fits.to_text()).is_ok());
+}
+
+#[test]
+fn headers_draws_and_shares_are_the_validators() {
+    let by_another = |bundle: &mut AuditBundle| {
+        let envelope = Envelope::<BucketHeader>::from_text(&bundle.buckets[1].header).unwrap();
+        let other = Keypair::from_seed([7; 32]);
+        let header = envelope.statement().unwrap();
+        bundle.buckets[1].header = Envelope::new(&header, |bytes| other.sign(bytes)).to_text();
+    };
+    assert_refused!(by_another, ReplayError::Header { bucket: 1 });
+    assert_refused!(|bundle| bundle.netuid = 13, ReplayError::Header { bucket: 4_000 });
+    assert_refused!(
+        |bundle| bundle.buckets.swap(0, 1),
+        ReplayError::Header { bucket: 4_000 }
+    );
+    let block = |bundle: &mut AuditBundle| bundle.buckets[2].block_hash = Digest::of(b"a luckier block");
+    assert_refused!(block, ReplayError::Draw { bucket: 4_002 });
+    let draw = |bundle: &mut AuditBundle| bundle.buckets[2].draw = bundle.buckets[1].draw;
+    assert_refused!(draw, ReplayError::Draw { bucket: 4_002 });
+    assert_refused!(
+        |bundle| bundle.buckets[0].shares[0].ppm = 1,
+        ReplayError::Share { bucket: 4_000 }
+    );
+    assert_refused!(
+        |bundle| bundle.buckets[0].shares.clear(),
+        ReplayError::Share { bucket: 4_000 }
+    );
+}
+
+#[test]
+fn sessions_are_whole_and_signed() {
+    let miner = |bundle: &mut AuditBundle| bundle.miners = vec![MinerKey(bundle.validator.0)];
+    assert_refused!(miner, ReplayError::Attestation { place: 0 });
+    let model = |bundle: &mut AuditBundle| bundle.calibration.model = Digest::of(b"another");
+    assert_refused!(model, ReplayError::Attestation { place: 0 });
+    let gap = |bundle: &mut AuditBundle| drop(bundle.sessions[0].answers.remove(5));
+    assert_refused!(gap, ReplayError::Proof { sequence: 5, .. });
+    let late = |bundle: &mut AuditBundle| drop(bundle.sessions[0].answers.remove(0));
+    assert_refused!(late, ReplayError::Proof { sequence: 0, .. });
+    let again = |bundle: &mut AuditBundle| {
+        let session = bundle.sessions[0].clone();
+        bundle.sessions.push(session);
+    };
+    assert_refused!(again, ReplayError::Repeated { sequence: 0, .. });
+}
+
+#[test]
+fn the_miners_are_exactly_those_whose_answers_are_shown() {
+    let other = MinerKey(Keypair::from_seed([8; 32]).hotkey());
+    assert_refused!(|bundle| bundle.miners.push(other), ReplayError::Miners);
+    assert_refused!(|bundle| bundle.miners.push(bundle.miners[0]), ReplayError::Miners);
+    let none = |bundle: &mut AuditBundle| {
+        bundle.sessions.clear();
+        bundle.buckets.clear();
+    };
+    assert_refused!(none, ReplayError::Miners);
+}
+
+#[test]
+fn a_proof_that_was_logged_in_two_buckets_counts_once_at_most() {
+    // A dishonest validator logs the proofs of its one lucky session again in later buckets, and shows both.
+    let world = World::new("int4", 1);
+    let mut bundle = world.bundle(&given(4, Prompt::User, |_| true));
+    let mut again = bundle.sessions[0].clone();
+    for answer in &mut again.answers {
+        answer.bucket += 100;
+    }
+    let later = world.log(&mut again.answers, &canaries(4, false).root());
+    bundle.buckets.extend(later);
+    bundle.sessions.push(again);
+    let error = replay(&bundle.to_text()).unwrap_err();
+    assert!(
+        matches!(error, ReplayError::Repeated { sequence: 0, .. }),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn leaves_stand_where_the_bundle_says() {
+    let rao = |bundle: &mut AuditBundle| bundle.sessions[0].answers[3].earned += 1;
+    assert_refused!(rao, ReplayError::Leaf { sequence: 3, .. });
+    let position = |bundle: &mut AuditBundle| bundle.sessions[0].answers[3].position += 1;
+    assert_refused!(position, ReplayError::Leaf { sequence: 3, .. });
+    let path = |bundle: &mut AuditBundle| bundle.sessions[0].answers[3].path.clear();
+    assert_refused!(path, ReplayError::Leaf { sequence: 3, .. });
+    assert_refused!(
+        |bundle| drop(bundle.buckets.remove(0)),
+        ReplayError::Leaf { sequence: 0, .. }
+    );
+}
+
+#[test]
+fn prompts_are_those_of_the_committed_list_each_once() {
+    let other = |bundle: &mut AuditBundle| {
+        let opened = canaries(20, false).open(9).unwrap();
+        bundle.sessions[0].answers[3].origin = Origin::Canary(opened);
+    };
+    assert_refused!(other, ReplayError::Canary { sequence: 3, .. });
+    let of_another_list = |bundle: &mut AuditBundle| {
+        let opened = canaries(19, false).open(3).unwrap();
+        bundle.sessions[0].answers[3].origin = Origin::Canary(opened);
+    };
+    assert_refused!(of_another_list, ReplayError::Canary { sequence: 3, .. });
+}
+
+#[test]
+fn an_own_prompt_is_of_a_list_that_was_committed_to_before_a_block_gave_its_pseudonym() {
+    let world = World::new("int4", 1);
+    let root = canaries(20, false).root();
+    assert_refused!(
+        |bundle| bundle.commitments.clear(),
+        ReplayError::Canary { sequence: 0, .. }
+    );
+    let of_the_same_bucket = |bundle: &mut AuditBundle| bundle.commitments = vec![world.commit(4_000, root)];
+    assert_refused!(of_the_same_bucket, ReplayError::Canary { sequence: 0, .. });
+    let luckier = |bundle: &mut AuditBundle| bundle.commitments[0].block_hash = Digest::of(b"luckier");
+    assert_refused!(luckier, ReplayError::Canary { sequence: 0, .. });
+    let of_another_bucket = |bundle: &mut AuditBundle| bundle.commitments = vec![world.commit(3_998, root)];
+    assert_refused!(of_another_bucket, ReplayError::Canary { sequence: 0, .. });
+    let second = |bundle: &mut AuditBundle| bundle.commitments.insert(0, world.commit(3_998, root));
+    assert_refused!(second, ReplayError::Commitment { place: 1 });
+    let late = |bundle: &mut AuditBundle| bundle.commitments.push(world.commit(3_998, Digest::of(b"other")));
+    assert_refused!(late, ReplayError::Commitment { place: 1 });
+    let mut other = World::new("int4", 1);
+    other.validator = Keypair::from_seed([7; 32]);
+    let by_another = |bundle: &mut AuditBundle| bundle.commitments = vec![other.commit(3_999, root)];
+    assert_refused!(by_another, ReplayError::Commitment { place: 0 });
+    let unused = |bundle: &mut AuditBundle| {
+        bundle
+            .commitments
+            .insert(0, world.commit(3_998, Digest::of(b"unused")));
+    };
+    let mut fine = bundle();
+    unused(&mut fine);
+    assert!(replay(&fine.to_text()).is_ok());
+}
+
+#[test]
+fn bundles_without_commitments_are_of_earlier_formats_and_convict_nobody() {
+    let mut earlier = bundle();
+    earlier.format = "muster/audit-bundle/2".to_owned();
+    assert!(matches!(
+        replay(&earlier.to_text()).unwrap_err(),
+        ReplayError::Format
+    ));
+    earlier.commitments.clear();
+    assert_eq!(replay(&earlier.to_text()).unwrap().verdict.name(), "suspect");
+    assert_eq!(rescorable_pairs(&earlier).unwrap(), []);
+}
+
+#[test]
+fn scores_are_of_the_tokens_that_the_proof_states() {
+    let fewer = |bundle: &mut AuditBundle| {
+        if let Some(AuditOutcome::Scored(scores)) = &mut bundle.sessions[0].answers[3].outcome {
+            scores[0].as_mut().unwrap().pop();
+        }
+    };
+    assert_refused!(fewer, ReplayError::TokenCount { sequence: 3, .. });
+    let third = |bundle: &mut AuditBundle| {
+        if let Some(AuditOutcome::Scored(scores)) = &mut bundle.sessions[0].answers[3].outcome {
+            scores.push(None);
+        }
+    };
+    assert_refused!(third, ReplayError::References);
+}
+
+#[test]
+fn words_are_those_of_the_proof_and_of_answers_that_may_be_published() {
+    let mut world = World::new("int4", 1);
+    world.opens_words = true;
+    let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
+    let pairs = rescorable_pairs(&bundle).unwrap();
+    assert_eq!(pairs.len(), 12);
+    assert!(pairs.iter().filter(|pair| pair.speaks_against).count() >= 4);
+    let alter = |alter: &dyn Fn(&mut AuditBundle)| {
+        let mut changed = bundle.clone();
+        alter(&mut changed);
+        replay(&changed.to_text()).unwrap_err()
+    };
+    let other = alter(&|bundle| bundle.sessions[0].answers[3].words.as_mut().unwrap().output[0] = 9);
+    assert!(
+        matches!(other, ReplayError::Words { sequence: 3, .. }),
+        "{other:?}"
+    );
+    let users = alter(&|bundle| bundle.sessions[0].answers[3].origin = Origin::User);
+    assert!(
+        matches!(users, ReplayError::Words { sequence: 3, .. }),
+        "{users:?}"
+    );
+    let earlier = alter(&|bundle| bundle.format = "muster/audit-bundle/1".to_owned());
+    assert!(matches!(earlier, ReplayError::Format), "{earlier:?}");
+    // A bundle of the earlier format still has its verdict, and nothing that can be scored again.
+    let mut earlier = world.bundle(&given(12, Prompt::User, |_| true));
+    earlier.format = "muster/audit-bundle/1".to_owned();
+    earlier.commitments.clear();
+    assert!(replay(&earlier.to_text()).is_ok());
+    assert_eq!(rescorable_pairs(&earlier).unwrap(), []);
+}
+
+#[test]
+fn another_calibration_gives_its_own_verdict() {
+    let world = World::new("int4", 1);
+    let bundle = world.bundle(&given(12, Prompt::Canary, |_| true));
+    let by = |calibration: &Calibration| judge_by(&bundle, calibration).unwrap().verdict.name();
+    assert_eq!(by(&bundle.calibration), "convicted");
+    let mut none = bundle.calibration.clone();
+    none.machines.truncate(1);
+    assert_eq!(by(&none), "unproven(no calibration)");
+    let mut other = bundle.calibration.clone();
+    other.engine = Digest::of(b"another");
+    assert!(judge_by(&bundle, &other).is_err());
+}
+
+#[test]
+fn false_ids_are_shown_with_the_response_that_the_session_signed() {
+    let mut world = World::new("int4", 1);
+    world.opens_words = true;
+    let mut bundle = world.bundle(&given(12, Prompt::Canary, |_| false));
+    make_false(&mut bundle, 3, FalseIds::Text);
+    assert!(replay(&bundle.to_text()).is_ok());
+    let pairs = rescorable_pairs(&bundle).unwrap();
+    assert_eq!(pairs.len(), 12);
+    let false_one: Vec<_> = pairs.iter().filter(|pair| pair.response.is_some()).collect();
+    assert_eq!(false_one.len(), 1);
+    assert_eq!(false_one[0].response.as_deref(), Some(b"answer 3".as_slice()));
+    assert!(false_one[0].speaks_against && false_one[0].stated == false_scores());
+    let alter = |alter: &dyn Fn(&mut AuditBundle)| {
+        let mut changed = bundle.clone();
+        alter(&mut changed);
+        replay(&changed.to_text()).unwrap_err()
+    };
+    let words = |bundle: &mut AuditBundle, at: usize, response: &str| {
+        bundle.sessions[0].answers[at].words.as_mut().unwrap().response = Some(response.to_owned());
+    };
+    for error in [
+        alter(&|bundle| words(bundle, 3, "YW5zd2VyIDQ=")),
+        alter(&|bundle| words(bundle, 3, "no base64")),
+        alter(&|bundle| {
+            bundle.sessions[0].answers[3]
+                .words
+                .as_mut()
+                .unwrap()
+                .output
+                .push(7)
+        }),
+        alter(&|bundle| bundle.sessions[0].answers[3].outcome = None),
+        alter(&|bundle| bundle.sessions[0].answers[3].origin = Origin::User),
+    ] {
+        assert!(
+            matches!(error, ReplayError::Words { sequence: 3, .. }),
+            "{error:?}"
+        );
+    }
+    let beside_ids = alter(&|bundle| words(bundle, 4, "YW5zd2VyIDQ="));
+    assert!(
+        matches!(beside_ids, ReplayError::Words { sequence: 4, .. }),
+        "{beside_ids:?}"
+    );
+    for format in ["muster/audit-bundle/1", "muster/audit-bundle/2"] {
+        let earlier = alter(&|bundle| bundle.format = format.to_owned());
+        assert!(matches!(earlier, ReplayError::Format), "{earlier:?}");
+    }
+    let third = alter(&|bundle| {
+        let answer = &mut bundle.sessions[0].answers[3];
+        answer.outcome = Some(AuditOutcome::FalseIds(vec![Some(FalseIds::Text); 3]));
+    });
+    assert!(matches!(third, ReplayError::References), "{third:?}");
+}
+
+/// A world whose sessions sign no ids, so that its answers were scored by their texts.
+fn world_of_texts() -> World {
+    let mut world = World::new("int4", 1);
+    world.opens_words = true;
+    world.alter_proof = |_, proof| proof.tokens = None;
+    world
+}
+
+#[test]
+fn an_own_answer_without_ids_is_shown_with_its_response_and_convicts() {
+    let bundle = world_of_texts().bundle(&given(12, Prompt::Canary, |_| true));
+    assert_eq!(replay(&bundle.to_text()).unwrap().verdict.name(), "convicted");
+    let pairs = rescorable_pairs(&bundle).unwrap();
+    assert_eq!(pairs.len(), 12);
+    assert_eq!(pairs[3].response.as_deref(), Some(b"answer 3".as_slice()));
+    assert!(pairs[3].output.is_empty() && pairs[3].stated != false_scores());
+    let alter = |alter: &dyn Fn(&mut AuditBundle)| {
+        let mut changed = bundle.clone();
+        alter(&mut changed);
+        replay(&changed.to_text()).unwrap_err()
+    };
+    for error in [
+        alter(&|bundle| {
+            bundle.sessions[0].answers[3].words.as_mut().unwrap().response = Some("YW5zd2VyIDQ=".to_owned());
+        }),
+        alter(&|bundle| {
+            bundle.sessions[0].answers[3]
+                .words
+                .as_mut()
+                .unwrap()
+                .output
+                .push(7);
+        }),
+        alter(&|bundle| bundle.sessions[0].answers[3].words.as_mut().unwrap().response = None),
+        alter(&|bundle| bundle.sessions[0].answers[3].origin = Origin::User),
+        alter(&|bundle| bundle.sessions[0].answers[3].outcome = None),
+    ] {
+        assert!(
+            matches!(error, ReplayError::Words { sequence: 3, .. }),
+            "{error:?}"
+        );
+    }
+    let earlier = alter(&|bundle| bundle.format = "muster/audit-bundle/2".to_owned());
+    assert!(matches!(earlier, ReplayError::Format), "{earlier:?}");
+}
+
+#[test]
+fn the_nonce_of_an_own_prompt_is_the_one_of_its_salt_or_none() {
+    for (has_nonce, alter) in [
+        (
+            true,
+            (|_, proof| proof.client_nonce = None) as fn(usize, &mut ResponseProof),
+        ),
+        (false, |_, proof| {
+            proof.client_nonce = Some(RequestNonce::from_bytes([1; 32]))
+        }),
+    ] {
+        let list = canaries(12, false);
+        let place = (0..12).position(|place| list.next(place).unwrap().has_nonce() == has_nonce);
+        let place = u64::try_from(place.unwrap()).unwrap();
+        let mut world = World::new("int4", 1);
+        world.alter_own = alter;
+        let refused = replay(&world.bundle(&given(12, Prompt::Canary, |_| true)).to_text()).unwrap_err();
+        assert!(
+            matches!(refused, ReplayError::Canary { sequence, .. } if sequence <= place),
+            "{refused:?}"
+        );
+    }
+}

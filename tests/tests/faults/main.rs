@@ -1,0 +1,11 @@
+//! Faults on real processes: whatever can be killed, cut, lost, slow or hostile, by theme. One program holds them all,
+//! because each further one is linked with every role.
+
+mod hostile;
+mod matrix;
+mod outlive;
+mod partition;
+mod queue;
+mod replicas;
+mod slow_images;
+mod standing;

@@ -1,0 +1,34 @@
+//! Whole subnets as real processes, and what users, operators and programs that we did not write do with them. One
+//! program holds them all, because each further one is linked with every role.
+
+mod browser;
+mod burns;
+mod checkpoints;
+mod collateral;
+mod command_line;
+mod compute_horde;
+mod data;
+mod demo;
+mod failures;
+mod files;
+mod fleets;
+mod foreign;
+mod grading;
+mod kubernetes;
+mod llama;
+mod logs;
+mod metrics;
+mod migrations;
+mod official_clients;
+mod operators;
+mod organic;
+mod private_images;
+mod retention;
+mod shared;
+mod streaming;
+mod tls;
+mod top;
+mod traces;
+mod trusted_miner;
+mod users;
+mod validators;

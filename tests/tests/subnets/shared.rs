@@ -1,0 +1,126 @@
+//! Tests whose sections share one subnet: what one of them runs and reads is in no other one's way.
+
+use muster_tests::{RunningSubnet, section};
+
+use super::{
+    data, failures, files, foreign, logs, operators, organic, private_images, streaming, top, traces, users,
+};
+
+#[test]
+fn users_run_watch_cancel_and_fetch_jobs() {
+    let mut subnet = RunningSubnet::start().unwrap();
+    section("a job takes files of this machine and brings files back", || {
+        users::a_job_takes_files_of_this_machine_and_brings_files_back(&subnet);
+    });
+    section("a detached job is listed, followed and fetched", || {
+        users::a_detached_job_is_listed_followed_and_fetched(&subnet);
+    });
+    section("Ctrl-C cancels the job and waits for its end", || {
+        users::ctrl_c_cancels_the_job_and_waits_for_its_end(&subnet);
+    });
+    section("a job's output is seen while it runs", || {
+        users::what_a_job_prints_is_seen_while_it_runs(&subnet);
+    });
+    section(
+        "an API key opens what the hotkey owns until it is revoked",
+        || {
+            users::an_api_key_opens_what_the_hotkey_owns_until_it_is_revoked(&subnet);
+        },
+    );
+    section("a job runs an image from an archive of its user", || {
+        private_images::a_job_runs_an_image_from_an_archive_of_its_user(&subnet);
+    });
+    section(
+        "a kill of the facilitator in the middle of an upload loses nothing acknowledged",
+        || {
+            files::killing_the_facilitator_in_the_middle_of_an_upload_loses_nothing_acknowledged(&subnet);
+        },
+    );
+    section("roles do not outlive a supervisor that is killed", || {
+        failures::roles_do_not_outlive_a_supervisor_that_is_killed(&mut subnet);
+    });
+}
+
+#[test]
+fn jobs_and_their_failures_are_seen_in_terminals_pages_logs_and_traces() {
+    let mut subnet = RunningSubnet::start().unwrap();
+    // The screen shows the newest jobs, so nobody else's come before it.
+    section(
+        "`muster top` shows jobs, validator and miner, and leaves the terminal as it was",
+        || {
+            top::top_shows_jobs_validator_and_miner_and_leaves_the_terminal_as_it_was(&subnet);
+        },
+    );
+    section("a job that fails names the stage and the party", || {
+        failures::a_job_that_fails_names_the_stage_and_the_party(&subnet);
+    });
+    section("operators' pages want the token and change nothing", || {
+        operators::operators_pages_want_the_token_and_change_nothing(&subnet);
+    });
+    section("two jobs run at once, each with its own input and output", || {
+        organic::two_jobs_run_at_once_each_with_its_own_input_and_output(&subnet);
+    });
+    section(
+        "fifty jobs on two executors all complete and start in the order of their arrival",
+        || {
+            organic::fifty_jobs_on_two_executors_all_complete_and_start_in_the_order_of_their_arrival(
+                &subnet,
+            );
+        },
+    );
+    section("the end of a job is one line at each role, with its ids", || {
+        logs::the_end_of_a_job_is_one_line_at_each_role_with_its_ids(&subnet);
+    });
+    section("a job's way is shown without a collector", || {
+        traces::a_jobs_way_is_shown_without_a_collector(&subnet);
+    });
+    section("an operator stops it with one signal", || {
+        failures::an_operator_stops_it_with_one_signal(&mut subnet);
+    });
+}
+
+#[test]
+fn a_model_is_asked_in_the_terminal_and_by_curl() {
+    let subnet = RunningSubnet::start().unwrap();
+    section(
+        "a chat shows what each answer is worth, and a changed one is worth nothing",
+        || {
+            streaming::a_chat_in_the_terminal_shows_what_each_answer_is_worth_and_a_changed_one_is_worth_nothing(
+            &subnet,
+        );
+        },
+    );
+    section(
+        "curl sees the words one by one and the proof last, whichever HTTP it speaks",
+        || {
+            streaming::curl_sees_the_words_one_by_one_and_the_proof_last_whichever_http_it_speaks(&subnet);
+        },
+    );
+}
+
+#[test]
+fn programs_that_nobody_here_wrote_chat_stream_run_jobs_and_move_data() {
+    let subnet = RunningSubnet::start().unwrap();
+    section("OpenAI's own client does everything it can", || {
+        streaming::openais_own_client_does_everything_it_can(&subnet);
+    });
+    section(
+        "the Python SDK runs a job, and the official client reads its weight",
+        || {
+            foreign::the_python_sdk_runs_a_job_and_the_official_client_reads_its_weight(&subnet);
+        },
+    );
+    section(
+        "the Python SDK streams from a job that it reaches directly",
+        || {
+            foreign::the_python_sdk_streams_from_a_job_that_it_reaches_directly(&subnet);
+        },
+    );
+    // It permits the executors another server, so it comes last.
+    section(
+        "inputs come from everywhere, and outputs go where the user signed",
+        || {
+            data::inputs_come_from_everywhere_and_outputs_go_where_the_user_signed(&subnet);
+        },
+    );
+}

@@ -1,0 +1,440 @@
+//! Verdicts travel: validators read one another's bundles over real HTTP, score them again, and adopt or refuse them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use muster_audit::Verdict;
+use muster_chain::BlockNumber;
+use muster_identity::Keypair;
+use muster_process::{SharedClock, SystemClock};
+use muster_protocol::{Digest, Hotkey, Timestamp, ValidatorKey};
+use muster_response_proof::Text;
+use muster_validator::store::Store;
+use muster_verdict_exchange::statements::{AuditEndorsement, SelfTestStatement, sign_text};
+use muster_verdict_exchange::{SelfTestOutcome, ShownBundle, ShownList, record_self_test};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::sockets::audit_runs::Audited;
+use crate::sockets::support::fleet::Fleet;
+use crate::sockets::support::miner::Miner;
+use crate::sockets::support::model::{
+    accusing_reference, halting_reference, lying_reference, model, model_of_other_text, reference,
+};
+use crate::sockets::support::{World, within};
+
+/// A conviction of //Cheat, which belongs to //CheatOwner, by //Auditor.
+const BUNDLE: &str = include_str!("../../../../tests/vectors/audit-bundle.json");
+
+/// Looks between two blocks, so that what happens in a block is over before two cycles are.
+const LOOKS: u32 = 25;
+
+fn key(uri: &str) -> Hotkey {
+    Keypair::from_uri(uri).unwrap().hotkey()
+}
+
+fn genesis() -> Digest {
+    Digest::from_bytes([0xab; 32])
+}
+
+fn now() -> Timestamp {
+    let clock: SharedClock = std::sync::Arc::new(SystemClock::new());
+    clock.now()
+}
+
+fn address() -> SocketAddr {
+    muster_testbed::free_address().unwrap()
+}
+
+/// A statement that the pipeline of this validator convicted a planted cheat a while ago.
+fn self_test(uri: &str, days: u64, verdict: Verdict) -> String {
+    let keypair = Keypair::from_uri(uri).unwrap();
+    let statement = SelfTestStatement {
+        genesis: genesis(),
+        netuid: 1,
+        validator: ValidatorKey(keypair.hotkey()),
+        kind: Text::new("int4 in 10 %").unwrap(),
+        tested_at: now().minus(Duration::from_secs(days * 86_400)),
+        verdict,
+        bundle: Digest::of(b"the bundle of the test"),
+    };
+    sign_text(&keypair, &statement)
+}
+
+fn endorsement(uri: &str, bundle: Digest) -> String {
+    let keypair = Keypair::from_uri(uri).unwrap();
+    let statement = AuditEndorsement {
+        genesis: genesis(),
+        netuid: 1,
+        bundle,
+        validator: ValidatorKey(keypair.hotkey()),
+        verdict: Verdict::Convicted,
+        block: 3,
+    };
+    sign_text(&keypair, &statement)
+}
+
+/// The list of a validator that shows this bundle.
+fn shown(text: &str) -> ShownBundle {
+    ShownBundle {
+        digest: Digest::of(text.as_bytes()),
+        coldkey: key("//CheatOwner"),
+        model: "tiny".to_owned(),
+        through_bucket: 4_001,
+        bytes: text.len() as u64,
+    }
+}
+
+/// Seals a block now and again until the validator's list of audits is as wanted; returns the list.
+async fn listed(world: &World, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let looking = async {
+        loop {
+            for _ in 0..LOOKS {
+                let list = world.get("/v0/audits").await;
+                if is(&list) {
+                    return list;
+                }
+                crate::sockets::support::look_again().await;
+            }
+            world.chain.seal_to(world.chain.height() + 1);
+        }
+    };
+    within(what, looking).await
+}
+
+/// Waits until the first offer is as wanted.
+async fn offer(world: &World, state: &str, reason: &str) -> Value {
+    let is = |list: &Value| {
+        let offer = &list["offers"][0];
+        // A list is read in several steps: an adopted bundle stands in it a moment after its offer says so.
+        let is_told = state != "adopted" || list["audits"][0].is_object();
+        let says = offer["reason"].as_str().unwrap_or_default();
+        is_told && offer["state"] == state && says.contains(reason)
+    };
+    listed(world, state, is).await
+}
+
+/// A validator that reads the pages of others: scripted ones, and those at an address.
+async fn reader(uri: &str, others: &[(&Miner, SocketAddr)], miners: &[&Miner]) -> World {
+    let named: Vec<&Miner> = miners
+        .iter()
+        .copied()
+        .chain(others.iter().map(|(named, _)| *named))
+        .collect();
+    let mut world = World::in_real_time_of(uri, &named).await;
+    for (at, (named, pages)) in others.iter().enumerate() {
+        world.chain.permit(u16::try_from(miners.len() + at + 1).unwrap());
+        world.chain.state_pages(named.keypair.hotkey(), *pages);
+    }
+    world.chain.remember();
+    world.chain.without_axons();
+    world.config.receipts.gather = true;
+    world.config.receipts.interval_s = 1;
+    world.config.pages.bind = Some(address());
+    world
+}
+
+/// The list that a validator's page shows.
+async fn page(world: &World) -> ShownList {
+    let at = world.config.pages.bind.unwrap();
+    let text = reqwest::get(format!("http://{at}/audits")).await.unwrap();
+    ShownList::parse(&text.text().await.unwrap()).unwrap()
+}
+
+/// A validator whose own prompts convict a miner, with its pages and its self-test.
+struct Convicting {
+    audited: Audited,
+    /// The digest of its bundle.
+    bundle: String,
+}
+
+/// Tells a story about a validator with a bundle about a miner of this program, scored by these references.
+async fn convicting(
+    program: axum::Router,
+    scorer: axum::Router,
+    pages: SocketAddr,
+    story: impl AsyncFnOnce(&Convicting),
+) {
+    let (mut miner, mut trusted) = (Miner::open("//Miner").await, Miner::open("//Trusted").await);
+    let mut world = World::in_real_time(&[&miner]).await;
+    world.config.pages.bind = Some(pages);
+    test_itself(&world).await;
+    let audited = Audited::start_in(world, &trusted, false).await;
+    let fleet = Fleet::of_program(&miner.keypair, program);
+    let references = Fleet::of_program(&trusted.keypair, scorer);
+    let told = async {
+        audited.gather().await;
+        let run = audited.audit().await;
+        assert_eq!(run["verdict"], "convicted", "{run}");
+        let bundle = run["bundle"].as_str().unwrap().to_owned();
+        story(&Convicting { audited, bundle }).await;
+    };
+    tokio::select! {
+        () = fleet.stand(&mut miner, 1) => panic!("it is there"),
+        () = references.stand(&mut trusted, 4) => panic!("it is there"),
+        () = told => {}
+    }
+}
+
+/// Records a self-test that convicted before the validator starts.
+async fn test_itself(world: &World) {
+    let store = Store::open(&world.config.store).await.unwrap();
+    let genesis = format!("0x{}", "ab".repeat(32));
+    store.note_chain(&genesis, BlockNumber(1), now()).await.unwrap();
+    let outcome = SelfTestOutcome {
+        kind: "int4 in 10 %".to_owned(),
+        tested_at: now(),
+        verdict: Verdict::Convicted,
+        bundle: Digest::of(b"the bundle of the test"),
+    };
+    let clock: SharedClock = std::sync::Arc::new(SystemClock::new());
+    record_self_test(&store, &world.keypair, 1, outcome, &clock)
+        .await
+        .unwrap();
+    store.close().await;
+}
+
+/// Tells a story about a second validator, with references of this program, that reads the pages of the first. Its
+/// chain has all blocks that the first's bundles name.
+async fn following(
+    (first, pages): (&Convicting, SocketAddr),
+    scorer: axum::Router,
+    is_mortal: bool,
+    story: impl AsyncFnOnce(&mut Audited),
+) {
+    let (named, miner) = (Miner::open("//Validator").await, Miner::open("//Miner").await);
+    let mut trusted = Miner::open("//TrustedOfB").await;
+    let world = reader("//B", &[(&named, pages)], &[&miner]).await;
+    world.chain.seal_to(first.audited.world.chain.height());
+    let mut audited = Audited::start_in(world, &trusted, is_mortal).await;
+    let references = Fleet::of_program(&trusted.keypair, scorer);
+    tokio::select! {
+        () = references.stand(&mut trusted, 4) => panic!("it is there"),
+        () = story(&mut audited) => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conviction_is_adopted_by_a_validator_whose_own_reference_agrees() {
+    let pages = address();
+    convicting(model(true, None), reference(), pages, async |first| {
+        following((first, pages), reference(), false, async |second| {
+            let list = offer(&second.world, "adopted", "tokens differ").await;
+            let adopted = &list["audits"][0];
+            assert_eq!(adopted["digest"], first.bundle, "{list}");
+            assert_eq!(
+                (&adopted["verdict"], &adopted["origin"], &adopted["author"]),
+                (
+                    &json!("convicted"),
+                    &json!("rescored"),
+                    &json!(key("//Validator"))
+                )
+            );
+            assert_eq!(list["offers"][0]["endorsers"], json!([key("//B")]));
+            assert_eq!(list["self_tests"][0]["standing"], "convicted", "{list}");
+            let of_first = page(&first.audited.world).await;
+            assert_eq!(of_first.bundles[0].digest.to_string(), first.bundle);
+            let of_second = page(&second.world).await;
+            assert_eq!((of_second.endorsements.len(), of_second.bundles.len()), (1, 0));
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conviction_with_forged_scores_is_refused() {
+    let pages = address();
+    convicting(model(false, None), lying_reference(), pages, async |first| {
+        following((first, pages), reference(), false, async |second| {
+            let list = offer(&second.world, "refused", "the own reference differs").await;
+            assert_eq!(list["audits"], json!([]), "{list}");
+            assert_eq!(page(&second.world).await.endorsements, Vec::<String>::new());
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conviction_by_false_ids_is_adopted_by_a_validator_whose_own_reference_finds_them_too() {
+    let pages = address();
+    convicting(model_of_other_text(), reference(), pages, async |first| {
+        following((first, pages), reference(), false, async |second| {
+            let list = offer(&second.world, "adopted", "0 of 320 tokens differ").await;
+            assert_eq!(list["audits"][0]["digest"], first.bundle, "{list}");
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conviction_by_invented_false_ids_is_refused() {
+    let pages = address();
+    convicting(model(false, None), accusing_reference(), pages, async |first| {
+        following((first, pages), reference(), false, async |second| {
+            let list = offer(&second.world, "refused", "the own reference differs").await;
+            assert_eq!(list["audits"], json!([]), "{list}");
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_validator_that_is_killed_while_it_scores_has_adopted_nothing_and_adopts_later() {
+    let pages = address();
+    convicting(model(true, None), reference(), pages, async |first| {
+        let (asked, was_asked) = watch::channel(false);
+        let (open, gate) = watch::channel(false);
+        let scorer = halting_reference(asked, gate);
+        following((first, pages), scorer, true, async |second| {
+            let world = &mut second.world;
+            listed(world, "a bundle that is scored", |_| *was_asked.borrow()).await;
+            world.kill();
+            world.start_mortal();
+            world.facilitator.accept().await;
+            let list = world.get("/v0/audits").await;
+            assert_eq!(list["audits"], json!([]), "{list}");
+            assert_eq!(list["offers"][0]["state"], "offered", "{list}");
+            open.send_replace(true);
+            let list = offer(world, "adopted", "tokens differ").await;
+            assert_eq!(list["audits"].as_array().unwrap().len(), 1, "{list}");
+        })
+        .await;
+    })
+    .await;
+}
+
+/// The pages of //Auditor, which shows the bundle of the documentation.
+async fn auditor(self_test: Option<String>) -> Miner {
+    let pages = Miner::open("//Auditor").await;
+    let list = ShownList {
+        bundles: vec![shown(BUNDLE)],
+        endorsements: vec![],
+        self_test,
+    };
+    pages.server.write("/audits", list.to_text().as_bytes());
+    let path = format!("/audits/{}", Digest::of(BUNDLE.as_bytes()));
+    pages.server.write(&path, BUNDLE.as_bytes());
+    pages
+}
+
+/// The pages of a validator that has signed the bundle of the documentation.
+async fn endorser(uri: &str) -> Miner {
+    let pages = Miner::open(uri).await;
+    let list = ShownList {
+        bundles: vec![],
+        endorsements: vec![endorsement(uri, Digest::of(BUNDLE.as_bytes()))],
+        self_test: None,
+    };
+    pages.server.write("/audits", list.to_text().as_bytes());
+    pages
+}
+
+/// A validator without references in the subnet of //Cheat that reads these pages.
+async fn without_references(others: &[&Miner]) -> World {
+    let cheat = Miner::open("//Cheat").await;
+    let others: Vec<_> = others
+        .iter()
+        .map(|named| (*named, named.server.address))
+        .collect();
+    let mut world = reader("//C", &others, &[&cheat]).await;
+    world.chain.own(1, key("//CheatOwner"));
+    world.start();
+    world.facilitator.accept().await;
+    world
+}
+
+#[tokio::test]
+async fn two_further_validators_suffice_and_one_does_not() {
+    let auditor = auditor(Some(self_test("//Auditor", 3, Verdict::Convicted))).await;
+    let (one, other) = (endorser("//D").await, endorser("//E").await);
+    let mut world = without_references(&[&auditor, &one]).await;
+    let list = offer(&world, "offered", "1 of 2 further validators").await;
+    assert_eq!(list["audits"], json!([]), "{list}");
+    world.stop().await;
+    let mut world = without_references(&[&auditor, &one, &other]).await;
+    let list = offer(&world, "adopted", "signed by").await;
+    assert_eq!(list["audits"][0]["origin"], "endorsed", "{list}");
+    assert_eq!(list["offers"][0]["endorsers"].as_array().unwrap().len(), 2);
+    let endorsements = world.get("/v0/audits/endorsements").await;
+    assert_eq!(endorsements["endorsements"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        page(&world).await.endorsements,
+        Vec::<String>::new(),
+        "it scored nothing itself"
+    );
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_adopted_from_a_pipeline_that_does_not_convict_its_own_cheat() {
+    let tests = [
+        (None, "shows no self-test"),
+        (
+            Some(self_test("//Auditor", 3, Verdict::Suspect)),
+            "does not convict",
+        ),
+    ];
+    for (test, reason) in tests {
+        let auditor = auditor(test).await;
+        let (one, other) = (endorser("//D").await, endorser("//E").await);
+        let mut world = without_references(&[&auditor, &one, &other]).await;
+        let list = offer(&world, "not_adopted_in_time", reason).await;
+        assert_eq!(list["audits"], json!([]), "{list}");
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_hostile_page_costs_eight_bundles_a_day_and_each_is_refused_once() {
+    let pages = Miner::open("//Auditor").await;
+    let forged: Vec<String> = (0..20)
+        .map(|at| BUNDLE.replace("\"netuid\":1", &format!("\"netuid\":{}", at + 2)))
+        .collect();
+    let bundles = forged.iter().enumerate().map(|(at, text)| ShownBundle {
+        coldkey: Hotkey::from_bytes([u8::try_from(at).unwrap(); 32]),
+        ..shown(text)
+    });
+    let list = ShownList {
+        bundles: bundles.collect(),
+        endorsements: vec!["AAAA".to_owned(); 9],
+        self_test: Some("AAAA".to_owned()),
+    };
+    pages.server.write("/audits", list.to_text().as_bytes());
+    for text in &forged {
+        let path = format!("/audits/{}", Digest::of(text.as_bytes()));
+        pages.server.write(&path, text.as_bytes());
+    }
+    let mut world = without_references(&[&pages]).await;
+    let refused = |list: &Value| {
+        let offers = list["offers"].as_array().cloned().unwrap_or_default();
+        offers.iter().filter(|offer| offer["state"] == "refused").count()
+    };
+    let list = listed(&world, "eight refusals", |list| refused(list) >= 8).await;
+    assert!(
+        list["offers"][0]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("another chain or subnet"),
+        "{list}"
+    );
+    // Two more readings of the list bring nothing.
+    let block = world.chain.height();
+    for later in [block + 6, block + 12] {
+        world.chain.seal_to(later);
+        world.seen(later).await;
+    }
+    let list = within("the list", world.get("/v0/audits")).await;
+    assert_eq!(refused(&list), 8, "{list}");
+    let digest = list["offers"][0]["digest"].as_str().unwrap();
+    let kept = reqwest::get(world.status_url(&format!("/v0/audits/{digest}")).await).await;
+    assert_eq!(
+        kept.unwrap().status(),
+        404,
+        "the text of a refused bundle is not kept"
+    );
+    world.stop().await;
+}
