@@ -50,12 +50,12 @@ fn spec(netuid: Netuid, commit_reveal: bool) -> Value {
     })
 }
 
-/// A store in which Bob was paid for one job.
-async fn paid(url: &str, client: &Arc<ChainClient>, netuid: Netuid) -> anyhow::Result<()> {
+/// Notes in the store that Bob was paid for the `ordinal`th job.
+async fn pay(url: &str, client: &Arc<ChainClient>, netuid: Netuid, ordinal: u64) -> anyhow::Result<()> {
     let (store, now) = (Store::open(url).await?, SystemClock::new().now());
     let head = client.metagraph(netuid).await?.block;
     store.note_chain(&client.genesis(), head, now).await?;
-    let job = JobId::from_uuid(Uuid::from_u128(1));
+    let job = JobId::from_uuid(Uuid::from_u128(ordinal.into()));
     let frame = json!({
         "signature": {
             "signature_type": "bittensor", "signatory": key("User").hotkey(), "timestamp_ns": 1,
@@ -180,7 +180,6 @@ async fn killed_until_in_force(netuid: Netuid, commit_reveal: bool) -> anyhow::R
     let client = chain.client().await?;
     let folder = tempfile::tempdir()?;
     let config = config(folder.path());
-    paid(&config.store, &client, netuid).await?;
     let (alice, mut blocks) = (key("Alice"), client.blocks().await?);
     let before = client
         .metagraph(netuid)
@@ -191,6 +190,8 @@ async fn killed_until_in_force(netuid: Netuid, commit_reveal: bool) -> anyhow::R
         .0;
     let mut taken = BTreeSet::new();
     for life in 0..LIVES {
+        // Bob works on: work older than twenty cycles earns nothing, and a busy machine may need more for its weights.
+        pay(&config.store, &client, netuid, life + 1).await?;
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
