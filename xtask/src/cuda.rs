@@ -173,6 +173,12 @@ fn compiler(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(Path::new(packages.trim()).join("nvidia/cu13/bin"))
 }
 
+/// `cargo xtask libcuda`: prints the folder for `CUDA_LIBRARY_PATH`.
+pub(crate) fn print_stand_in(workspace: &Workspace) -> anyhow::Result<ExitCode> {
+    println!("{}", stub(workspace)?.display());
+    Ok(ExitCode::SUCCESS)
+}
+
 /// A folder for `CUDA_LIBRARY_PATH` with a libcuda that has every function and no device.
 pub(crate) fn stub(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let folder = workspace.target().join("cuda-stub");

@@ -1,5 +1,5 @@
-//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | budget | bench | fleets | fuzz | ptx | wasm |
-//! sbom`.
+//! The repository's own commands: `cargo xtask arrows | features | tidy | test | soak | budget | bench | fleets | fuzz | ptx | libcuda |
+//! wasm | sbom`.
 //!
 //! The commands check the rules that a reviewer would otherwise have to remember. xtask uses no code of ours, so
 //! that it still runs when they do not compile. Each command is a file or a folder with its tests at the foot.
@@ -71,6 +71,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Compile the CUDA prover's kernels to the PTX that is committed, and report their registers
     Ptx,
+    /// Make a libcuda without a device, which the CUDA prover is linked with, and print its folder
+    Libcuda,
     /// Compile the module that checks proofs in a page, which is committed
     Wasm,
     /// Write a bill of materials (CycloneDX) for each program below target/sbom, and hold it against its lockfile
@@ -100,6 +102,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Fleets(options) => fleets::run(&workspace, &options),
         Command::Fuzz(options) => fuzz::run(&workspace, &options),
         Command::Ptx => cuda::ptx(&workspace),
+        Command::Libcuda => cuda::print_stand_in(&workspace),
         Command::Wasm => wasm::run(&workspace),
         Command::Sbom => sbom::run(&workspace),
     }
@@ -136,7 +139,7 @@ mod tests {
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
         for name in [
-            "arrows", "features", "tidy", "test", "soak", "budget", "bench", "fleets", "fuzz", "ptx", "wasm",
+            "arrows", "features", "tidy", "test", "soak", "budget", "bench", "fleets", "fuzz", "ptx", "libcuda", "wasm",
             "sbom", "help",
         ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");

@@ -15,7 +15,7 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use candle_core::quantized::GgmlDType;
-use muster_image_llm::backend::{Backend, Cache, Candle, Job, Torch, Want};
+use muster_image_llm::backend::{Backend, BackendError, Cache, Candle, Job, Rounding, Torch, Want};
 use muster_image_llm::engine::{Engine, Event, Generate, Limits, Margin, Score};
 use muster_image_llm::model::{Loaded, Storage, load};
 use muster_image_llm::noise::{ONE, Seed};
@@ -27,6 +27,8 @@ use support::{CONTEXT, VOCABULARY};
 
 fn main() {
     both_libraries_give_the_same_numbers();
+    products_are_rounded_alike();
+    a_device_that_is_not_there_is_said_so();
     a_text_in_pieces_in_company_and_from_a_prefix_is_the_same_text();
     jobs_that_cannot_be_are_refused_and_change_nothing();
     the_trained_model_has_the_same_probabilities();
@@ -107,6 +109,31 @@ fn both_libraries_give_the_same_numbers() {
     let (near, far) = (difference(&ours, &theirs), difference(&ours, &plain));
     // A value next to the middle of two steps is rounded either way.
     assert!(near < far, "{near} against {far}");
+}
+
+fn products_are_rounded_alike() {
+    let loaded = || support::loaded(Storage::Bf16).unwrap();
+    for rounding in [Rounding::F16, Rounding::Bf16] {
+        let mut theirs = candle(loaded(), Cache::F32).rounding(rounding);
+        let mut ours = torch(loaded(), Cache::F32).rounding(rounding).unwrap();
+        let (theirs, ours) = (all(&mut theirs, 0, &text()), all(&mut ours, 0, &text()));
+        let plain = all(&mut torch(loaded(), Cache::F32), 0, &text());
+        let (between, rounded) = (mean_difference(&ours, &theirs), mean_difference(&ours, &plain));
+        println!("{rounding:?}: mean difference of a logit {between:e}, of the rounding {rounded:e}");
+        assert!(rounded > 0.0 && between < 2.0 * rounded, "{between} against {rounded}");
+    }
+}
+
+fn a_device_that_is_not_there_is_said_so() {
+    let loaded = support::loaded(Storage::AsGiven).unwrap();
+    match Torch::cuda(loaded.shape, loaded.weights, Cache::F32, 4) {
+        Ok(_) => println!("there is a CUDA device"),
+        Err(error @ BackendError::NoDevice(_)) => {
+            println!("{error}");
+            assert!(error.to_string().contains("libtorch_cpu.so"), "{error}");
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 fn a_text_in_pieces_in_company_and_from_a_prefix_is_the_same_text() {

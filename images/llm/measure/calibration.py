@@ -8,8 +8,6 @@ of docs/audit-bundle.md, "Calibration": one row of counts for each answer, by en
 they look without a seed, those of temperature 1. Each FOLDER is a model of train/skip.py or train/train.py, each NAME its alternative. With `--every` come the
 engines that are nearer to the honest ones, a wrong seed and a wrong temperature. All engines run on one machine, which takes the place of
 several: a calibration that counts against miners comes from several machines.
-
-Needs httpx2 (tests/python/requirements.txt).
 """
 
 import concurrent.futures
@@ -19,7 +17,8 @@ import pathlib
 import sys
 import time
 
-from margins import LENGTH, PROMPTS, Engine
+from engine import Engine
+from margins import LENGTH, PROMPTS
 
 MACHINES = {
     "f32": ("f32", []),
@@ -70,7 +69,7 @@ def row(tokens, statistic):
 
 def rows(name, folder, arguments, reference, first, count):
     begun = time.monotonic()
-    with Engine(folder, arguments) as engine, concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with Engine(sys.argv[1], folder, arguments) as engine, concurrent.futures.ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda n: answer(engine, n, name), range(first, first + count)))
     scored = [reference.post("/v1/score", text)["tokens"] for text in texts]
     print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
@@ -100,8 +99,8 @@ def main():
     if "--every" in sys.argv:
         cheaper |= {name: (model, arguments) for name, arguments in NEARER.items()}
         cheaper |= {"wrong sampler": (model, []), "wrong temperature": (model, [])}
-    with Engine(model, []) as reference:
-        digest = reference.http.get("/v1/models").json()["data"][0]["digest"]
+    with Engine(sys.argv[1], model, []) as reference:
+        digest = reference.get("/v1/models")["data"][0]["digest"]
         machines = [(name, gpu, rows(name, model, arguments, reference, next(seed), count)) for name, (gpu, arguments) in MACHINES.items()]
         alternatives = [(name, rows(name, folder, arguments, reference, next(seed), count)) for name, (folder, arguments) in cheaper.items()]
     for statistic in STATISTICS:

@@ -20,7 +20,8 @@ import time
 import httpx2
 
 from calibration import row, write
-from margins import LENGTH, PROMPTS, Engine
+from engine import Engine
+from margins import LENGTH, PROMPTS
 
 # The kind of the weights, the type of keys and values, and how many answers are written at once.
 MACHINES = {"f32": ("f32", "f32", "F32", 1), "f32, batches of 3": ("f32", "f32", "F32", 3), "f16, first half": ("f16", "f16", "F32", 1),
@@ -89,8 +90,8 @@ def main():
     model, out, count = sys.argv[2], pathlib.Path(sys.argv[3]), int(sys.argv[4])
     others = dict(given.split("=", 1) for given in sys.argv[5:])
     seed = iter(range(0, 10_000_000, 100_000))
-    with Engine(model, []) as reference:
-        digest = reference.http.get("/v1/models").json()["data"][0]["digest"]
+    with Engine(sys.argv[1], model, []) as reference:
+        digest = reference.get("/v1/models")["data"][0]["digest"]
         ids = lambda text: reference.post("/v1/completions", {"prompt": text, "max_tokens": 1, "return_token_ids": True})["choices"][0]["prompt_token_ids"]
         prompts = [ids(text) for text in PROMPTS]
         machines = [(name, gpu, rows(name, model, *how, reference, prompts, next(seed), count)) for name, (gpu, *how) in MACHINES.items()]

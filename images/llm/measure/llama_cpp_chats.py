@@ -23,7 +23,7 @@ import time
 import httpx2
 
 from calibration import row
-from margins import Engine
+from engine import Engine
 
 LENGTH, KNOWN, KNOWN_LENGTH = 128, 8, 48
 VERSION = "b11549"
@@ -87,10 +87,11 @@ def score(reference, name, request, choice):
     asked = DEFAULTS | {key: value for key, value in request.items() if key != "model"}
     body = {"request": asked, "text": choice["message"]["content"], "finish_reason": choice["finish_reason"],
             "sampler": "llama.cpp", "sampler_version": VERSION}
-    reply = reference.http.post("/v1/score", json=body)
-    if reply.status_code == 400 and reply.json()["error"]["param"] == "text":
+    status, reply = reference.ask("POST", "/v1/score", body)
+    if status == 400 and reply["error"]["param"] == "text":
         return []
-    return reply.raise_for_status().json()["tokens"]
+    assert status == 200, reply
+    return reply["tokens"]
 
 
 def rows(name, folder, kind, parallel, reference, first, count):
@@ -142,8 +143,8 @@ def main():
     cheaper |= {name: (folder, "f32", 1) for name, folder in others.items()}
     cheaper["wrong sampler"] = (model, "f16", 1)
     known = known_answers(model)
-    with Engine(model, []) as reference:
-        digest = reference.http.get("/v1/models").json()["data"][0]["digest"]
+    with Engine(sys.argv[1], model, []) as reference:
+        digest = reference.get("/v1/models")["data"][0]["digest"]
         machines = [(name, gpu, rows(name, model, *how, reference, next(seed), count)) for name, (gpu, *how) in MACHINES.items()]
         alternatives = [(name, rows(name, *how, reference, next(seed), count)) for name, how in cheaper.items()]
     sampler = {"sampler": {"engine": "llama.cpp", "version": VERSION}, "known_answers": known}

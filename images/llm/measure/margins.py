@@ -8,8 +8,6 @@ margins.svg (the plots): how many tokens are off, the margins' quantiles, how th
 area under the ROC curve of the mean clipped margin over so many tokens, honest against variant. Honest rows beyond the first answer
 under other batches, threads and prefixes than the reference scores with: what an audit has to bear. Each FOLDER is a model that
 train/train.py or train/skip.py made (README.md says how), each NAME its row.
-
-Needs httpx2 (tests/python/requirements.txt).
 """
 
 import concurrent.futures
@@ -17,12 +15,10 @@ import datetime
 import math
 import pathlib
 import random
-import subprocess
 import sys
-import tempfile
 import time
 
-import httpx2
+from engine import Engine
 
 CLIP, COUNTS, SAMPLES = 4.0, [20, 50, 100, 200, 500, 1000, 2000], 300
 ANSWERS, LENGTH = 64, 128
@@ -44,35 +40,6 @@ PROMPTS = ["The", "fn main() {\n", "Returns a", "# Examples\n\n", "An error occu
 COLOURS = ["#000000", "#888888", "#332288", "#88ccee", "#44aa99", "#117733", "#999933", "#ddcc77", "#cc6677", "#882255", "#aa4499"]
 
 
-class Engine:
-    def __init__(self, folder, arguments):
-        self.home = tempfile.TemporaryDirectory()
-        socket = pathlib.Path(self.home.name) / "s"
-        threads = [] if "--threads" in arguments else ["--threads", "1"]
-        self.process = subprocess.Popen(
-            [sys.argv[1], "serve", "--model", folder, "--socket", socket, *threads, *arguments], env={"RUST_LOG": "error"})
-        self.http = httpx2.Client(transport=httpx2.HTTPTransport(uds=str(socket)), base_url="http://engine", timeout=600)
-        for _ in range(1200):
-            try:
-                self.http.get("/health").raise_for_status()
-                return
-            except httpx2.HTTPError:
-                time.sleep(0.1)
-        raise RuntimeError("the engine does not answer")
-
-    def post(self, path, body):
-        answer = self.http.post(path, json=body)
-        answer.raise_for_status()
-        return answer.json()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-
-
 def answer(engine, n):
     body = {"prompt": PROMPTS[n % len(PROMPTS)], "max_tokens": LENGTH, "seed": n, "return_token_ids": True, "logit_bias": {"0": -100}}
     choice = engine.post("/v1/completions", body)["choices"][0]
@@ -82,7 +49,7 @@ def answer(engine, n):
 def measured(name, folder, arguments, reference):
     """One row of (margin, entropy) for each answer."""
     begun = time.monotonic()
-    with Engine(folder, arguments) as engine, concurrent.futures.ThreadPoolExecutor(8) as pool:
+    with Engine(sys.argv[1], folder, arguments) as engine, concurrent.futures.ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda n: answer(engine, n), range(ANSWERS)))
     scored = [reference.post("/v1/score", text)["tokens"] for text in texts]
     print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
@@ -179,7 +146,7 @@ def plot(rows, areas):
 def main():
     model, out = sys.argv[2], pathlib.Path(sys.argv[3])
     out.mkdir(parents=True, exist_ok=True)
-    with Engine(model, []) as reference:
+    with Engine(sys.argv[1], model, []) as reference:
         rows = {name: measured(name, model, arguments, reference) for name, arguments in (HONEST | CHEAPER).items()}
         for name, folder in (given.split("=", 1) for given in sys.argv[4:]):
             rows[name] = measured(name, folder, [], reference)

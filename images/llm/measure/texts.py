@@ -9,7 +9,7 @@ tokenized again as it was sampled, the tokens that the text tells, the audited a
 docs/audit-bundle.md computes it: medians over 200 orders of the answers, the answers whose tokens by text are others, and the time
 of scoring by ids and by text over that of writing the answer, with the engine's weights and the reference's. Each FOLDER is a model of train/skip.py, each NAME its row.
 
-Needs httpx2 (tests/python/requirements.txt) and, for the first column, tokenizers.
+Needs, for the first column, tokenizers (tests/python/requirements.txt).
 """
 
 import importlib.util
@@ -21,7 +21,8 @@ import sys
 import time
 
 from calibration import cell
-from margins import LENGTH, PROMPTS, Engine
+from engine import Engine
+from margins import LENGTH, PROMPTS
 
 try:
     from tokenizers import Tokenizer
@@ -59,8 +60,8 @@ def scored(reference, request, choice):
     began = time.monotonic()
     by_ids = reference.post("/v1/score", kept | body | {name: choice[name] for name in ("prompt_token_ids", "token_ids")})
     between = time.monotonic()
-    reply = reference.http.post("/v1/score", json=body)
-    by_text = reply.json()["tokens"] if reply.status_code == 200 else None
+    status, reply = reference.ask("POST", "/v1/score", body)
+    by_text = reply["tokens"] if status == 200 else None
     return by_ids["tokens"], by_text, between - began, time.monotonic() - between
 
 
@@ -93,11 +94,11 @@ def main():
     tokenizer = Tokenizer and Tokenizer.from_file(str(pathlib.Path(model) / "tokenizer.json"))
     engines = {name: (model, arguments) for name, arguments in ENGINES.items()}
     engines |= {name: (folder, []) for name, folder in (given.split("=", 1) for given in sys.argv[5:])}
-    with Engine(model, []) as reference:
+    with Engine(sys.argv[1], model, []) as reference:
         for place, (name, (folder, arguments)) in enumerate(engines.items()):
             by_ids, by_text, alike, tokens, told, worse = [], [], 0, 0, 0, 0
             writing = of_ids = of_text = 0.0
-            with Engine(folder, arguments) as engine:
+            with Engine(sys.argv[1], folder, arguments) as engine:
                 for n in range(place * 100_000, place * 100_000 + count):
                     began = time.monotonic()
                     request, choice = answer(engine, n)

@@ -17,7 +17,7 @@ import sys
 import httpx2
 
 from llama_cpp_chats import ABOUT, ASKED, TEMPERATURES
-from margins import Engine
+from engine import Engine
 
 LENGTH = 96
 
@@ -36,21 +36,21 @@ def scored(reference, request, answer):
             "finish_reason": choice["finish_reason"]}
     if "seed" in request:
         body |= {"seed": request["seed"], "sampler": "vllm"}
-    return reference.http.post("/v1/score", json=body)
+    return reference.ask("POST", "/v1/score", body)
 
 
 def main():
     folder, url, answers = pathlib.Path(sys.argv[2]).resolve(), sys.argv[3], int(sys.argv[4])
     found, tokens, off = collections.Counter(), 0, 0
-    with Engine(folder, ["--name", folder.name]) as reference, httpx2.Client(base_url=url, timeout=600) as vllm:
+    with Engine(sys.argv[1], folder, ["--name", folder.name]) as reference, httpx2.Client(base_url=url, timeout=600) as vllm:
         for n in range(answers):
             request = chat(folder.name, n)
-            score = scored(reference, request, vllm.post("/v1/chat/completions", json=request).raise_for_status().json())
-            is_read = score.status_code == 200 and score.json()["compared"]
-            found["the same ids as in request and text" if is_read else score.json()["error"]["code"]] += 1
+            status, score = scored(reference, request, vllm.post("/v1/chat/completions", json=request).raise_for_status().json())
+            is_read = status == 200 and score["compared"]
+            found["the same ids as in request and text" if is_read else score["error"]["code"]] += 1
             if is_read and "seed" in request:
-                tokens += len(score.json()["tokens"])
-                off += sum(token["margin"] > 0 for token in score.json()["tokens"])
+                tokens += len(score["tokens"])
+                off += sum(token["margin"] > 0 for token in score["tokens"])
     for what, count in found.items():
         print(f"{count} of {answers} answers: {what}")
     print(f"{off} of {tokens} tokens are not those of the replayed sampler")

@@ -29,7 +29,7 @@ pub struct ModelArguments {
     /// Keep keys and values as f32 or int8.
     #[arg(long, default_value = "f32", value_parser = cache)]
     pub cache: Cache,
-    /// Round what goes through products to f32, f16 or bf16; candle only.
+    /// Round what goes through products to f32, f16 or bf16.
     #[arg(long, default_value = "f32", value_parser = rounding)]
     pub rounding: Rounding,
 }
@@ -285,13 +285,9 @@ fn backend(arguments: &ServeArguments, loaded: Loaded, slots: usize) -> anyhow::
     Ok(match arguments.backend {
         Library::Candle => Box::new(Candle::new(shape, weights, cache, slots)?.rounding(rounding)),
         #[cfg(feature = "torch")]
-        Library::Torch | Library::TorchCuda if rounding != Rounding::F32 => {
-            bail!("only the backend candle rounds")
-        }
+        Library::Torch => Box::new(Torch::new(shape, weights, cache, slots)?.rounding(rounding)?),
         #[cfg(feature = "torch")]
-        Library::Torch => Box::new(Torch::new(shape, weights, cache, slots)?),
-        #[cfg(feature = "torch")]
-        Library::TorchCuda => Box::new(Torch::cuda(shape, weights, cache, slots)?),
+        Library::TorchCuda => Box::new(Torch::cuda(shape, weights, cache, slots)?.rounding(rounding)?),
     })
 }
 

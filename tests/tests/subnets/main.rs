@@ -13,6 +13,7 @@ mod failures;
 mod files;
 mod fleets;
 mod foreign;
+mod gpu_rehearsal;
 mod grading;
 mod kubernetes;
 mod llama;

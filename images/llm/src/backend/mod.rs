@@ -68,9 +68,9 @@ pub enum BackendError {
     /// There is no device that libtorch can use.
     #[cfg(feature = "torch")]
     #[error(
-        "libtorch finds no CUDA device; use the backend torch, or a libtorch and a driver that go together"
+        "libtorch finds no CUDA device ({0}); use the backend torch, or a libtorch and a driver that go together"
     )]
-    NoDevice,
+    NoDevice(String),
     /// Weights could not be taken over.
     #[error("weights could not be taken over")]
     Model(#[from] crate::model::ModelError),

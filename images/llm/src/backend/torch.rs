@@ -1,9 +1,11 @@
 //! Products by libtorch, on the processor or on a CUDA device. Norms, positions, attention and gates are libtorch's
 //! too, so that the loops of the first backend are held against code that shares nothing with them.
 
+use std::collections::BTreeSet;
+
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::{Backend, BackendError, Cache, Job, Want, starts};
+use super::{Backend, BackendError, Cache, Job, Rounding, Want, starts};
 use crate::model::{Linear, Matrix, Shape, Weights};
 
 /// Positions by which a slot grows.
@@ -37,6 +39,8 @@ pub struct Torch {
     shape: Shape,
     cache: Cache,
     device: Device,
+    /// The numbers of products.
+    kind: Kind,
     embedding: Tensor,
     frequencies: Tensor,
     blocks: Vec<Block>,
@@ -69,8 +73,8 @@ impl Torch {
     /// # Errors
     /// There is none that libtorch can use, or weights that it does not take.
     pub fn cuda(shape: Shape, weights: Weights, cache: Cache, slots: usize) -> Result<Self, BackendError> {
-        if !tch::Cuda::is_available() {
-            return Err(BackendError::NoDevice);
+        if !tch::utils::has_cuda() {
+            return Err(BackendError::NoDevice(what_is_loaded()));
         }
         Self::on(Device::Cuda(0), shape, weights, cache, slots)
     }
@@ -97,6 +101,7 @@ impl Torch {
         Ok(Self {
             cache,
             device,
+            kind: Kind::Float,
             embedding: row(&weights.embedding)?.f_reshape([-1, dim as i64])?,
             frequencies: row(&shape.rope.frequencies)?,
             blocks: blocks.collect::<Result<_, _>>()?,
@@ -105,6 +110,36 @@ impl Torch {
             slots: (0..slots).map(|_| Slot::default()).collect(),
             shape,
         })
+    }
+
+    /// Rounds what goes into products and what comes out of them, and the weights with it: the device multiplies numbers
+    /// of that kind.
+    ///
+    /// # Errors
+    /// libtorch does not take the rounded weights.
+    pub fn rounding(mut self, rounding: Rounding) -> Result<Self, BackendError> {
+        self.kind = match rounding {
+            Rounding::F32 => Kind::Float,
+            Rounding::F16 => Kind::Half,
+            Rounding::Bf16 => Kind::BFloat16,
+        };
+        for block in &mut self.blocks {
+            for weights in [
+                &mut block.qkv,
+                &mut block.output,
+                &mut block.gate_up,
+                &mut block.down,
+            ] {
+                *weights = weights.f_to_kind(self.kind)?;
+            }
+        }
+        self.head = self.head.f_to_kind(self.kind)?;
+        Ok(self)
+    }
+
+    /// Rows of inputs to rows of outputs.
+    fn multiply(&self, x: &Tensor, weights: &Tensor) -> Made<Tensor> {
+        x.f_to_kind(self.kind)?.f_matmul(weights)?.f_to_kind(Kind::Float)
     }
 
     /// `kv_heads · head_dim` numbers for each of so many positions.
@@ -235,13 +270,13 @@ impl Torch {
         let tokens = Tensor::f_from_slice(&tokens)?.f_to(self.device)?;
         let mut x = self.embedding.f_index_select(0, &tokens)?;
         for (layer, block) in self.blocks.iter().enumerate() {
-            let qkv = norm(&x, &block.attention_norm, eps)?.f_matmul(&block.qkv)?;
+            let qkv = self.multiply(&norm(&x, &block.attention_norm, eps)?, &block.qkv)?;
             let seen = self.attend(layer, round, &qkv)?;
-            x = x.f_add(&seen.f_matmul(&block.output)?)?;
-            let both = norm(&x, &block.ffn_norm, eps)?.f_matmul(&block.gate_up)?;
+            x = x.f_add(&self.multiply(&seen, &block.output)?)?;
+            let both = self.multiply(&norm(&x, &block.ffn_norm, eps)?, &block.gate_up)?;
             let gate = both.f_narrow(1, 0, ffn)?.f_silu()?;
             let gated = gate.f_mul(&both.f_narrow(1, ffn, ffn)?)?;
-            x = x.f_add(&gated.f_matmul(&block.down)?)?;
+            x = x.f_add(&self.multiply(&gated, &block.down)?)?;
         }
         Ok(x)
     }
@@ -264,8 +299,9 @@ impl Torch {
             return Ok(vec![Vec::new(); jobs.len()]);
         }
         let rows = x.f_index_select(0, &Tensor::f_from_slice(&wanted)?.f_to(self.device)?)?;
-        let all = norm(&rows, &self.norm, f64::from(self.shape.eps))?
-            .f_matmul(&self.head)?
+        let last = norm(&rows, &self.norm, f64::from(self.shape.eps))?;
+        let all = self
+            .multiply(&last, &self.head)?
             .f_to(Device::Cpu)?
             .f_contiguous()?;
         let mut numbers = vec![0.0_f32; counts.iter().sum()];
@@ -299,6 +335,20 @@ impl Torch {
             .f_mul(&self.frequencies)?;
         Ok((starts, angles.f_cos()?, angles.f_sin()?))
     }
+}
+
+/// The libraries of libtorch and of CUDA that the loader has put into this process, and the version of the driver.
+fn what_is_loaded() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let names: BTreeSet<&str> = maps
+        .lines()
+        .filter_map(|line| line.rsplit_once('/').map(|(_, name)| name))
+        .filter(|name| ["libtorch", "libc10", "libcuda"].iter().any(|of| name.starts_with(of)))
+        .collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let driver = driver.lines().next().unwrap_or("none").trim();
+    format!("loaded are {}; the driver is {driver}", names.join(", "))
 }
 
 /// Inputs by outputs.

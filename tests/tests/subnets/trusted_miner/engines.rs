@@ -79,7 +79,7 @@ fn smaller_model(folder: &Path) -> PathBuf {
 }
 
 /// A program of the language model engine's workspace, as `cargo xtask test` builds it with optimisation.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("llm");
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let built = target.join(triple).join("release").join(name);

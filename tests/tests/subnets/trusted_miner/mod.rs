@@ -10,7 +10,7 @@ mod cheating_engine;
 #[cfg(test)]
 mod engine_trial;
 #[cfg(test)]
-mod engines;
+pub(crate) mod engines;
 #[cfg(test)]
 mod jobs;
 #[cfg(test)]
