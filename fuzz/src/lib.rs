@@ -54,7 +54,7 @@ mod zip_directory;
 
 // Their crate links the chain's client, which takes minutes to compile.
 #[expect(dead_code, reason = "as above")]
-#[path = "../../crates/grading/verdict-exchange/src/statements.rs"]
+#[path = "../../validator/verdict-exchange/src/statements.rs"]
 mod audit_statements;
 
 /// A parser under test.

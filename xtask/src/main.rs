@@ -139,8 +139,8 @@ mod tests {
     fn help_names_every_command() {
         let help = Arguments::command().render_help().to_string();
         for name in [
-            "arrows", "features", "tidy", "test", "soak", "budget", "bench", "fleets", "fuzz", "ptx", "libcuda", "wasm",
-            "sbom", "help",
+            "arrows", "features", "tidy", "test", "soak", "budget", "bench", "fleets", "fuzz", "ptx",
+            "libcuda", "wasm", "sbom", "help",
         ] {
             assert!(help.contains(name), "{name} is missing from:\n{help}");
         }

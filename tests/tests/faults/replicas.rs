@@ -23,7 +23,7 @@ use muster_websocket::{Limits, Socket};
 use serde_json::{Value, json};
 
 static MIGRATIONS: LazyLock<sqlx::migrate::Migrator> =
-    LazyLock::new(|| muster_store::testing::migrations_in("../crates/users/facilitator-store/migrations"));
+    LazyLock::new(|| muster_store::testing::migrations_in("../facilitator/store/migrations"));
 
 /// A facilitator's process; killed without warning when dropped.
 struct Replica {

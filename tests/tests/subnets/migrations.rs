@@ -11,9 +11,9 @@ use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, AssertSqlSafe};
 
 static FACILITATOR: LazyLock<Migrator> =
-    LazyLock::new(|| migrations_in("../crates/users/facilitator-store/migrations"));
+    LazyLock::new(|| migrations_in("../facilitator/store/migrations"));
 static VALIDATOR: LazyLock<Migrator> =
-    LazyLock::new(|| migrations_in("../crates/jobs/validator-store/migrations"));
+    LazyLock::new(|| migrations_in("../validator/store/migrations"));
 static MINER: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../miner/migrations"));
 
 /// The rows that a role's program of that migration left behind.

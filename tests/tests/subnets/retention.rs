@@ -35,15 +35,15 @@ struct Role {
 
 const FACILITATOR: Role = Role {
     section: "Facilitator",
-    migrations: "crates/users/facilitator-store/migrations",
+    migrations: "facilitator/store/migrations",
     elsewhere: &[
-        ("block_bytes", "crates/users/checkpoint-store/src"),
-        ("files", "crates/users/file-store/src"),
-        ("file_segments", "crates/users/file-store/src"),
-        ("job_blocks", "crates/users/checkpoint-store/src"),
-        ("replicas", "crates/users/facilitator-store/src"),
-        ("stored_bytes", "crates/users/file-store/src"),
-        ("webhook_accounts", "crates/users/webhooks/src"),
+        ("block_bytes", "facilitator/checkpoint-store/src"),
+        ("files", "facilitator/file-store/src"),
+        ("file_segments", "facilitator/file-store/src"),
+        ("job_blocks", "facilitator/checkpoint-store/src"),
+        ("replicas", "facilitator/store/src"),
+        ("stored_bytes", "facilitator/file-store/src"),
+        ("webhook_accounts", "facilitator/webhooks/src"),
     ],
     kept: &[(
         "secrets",
@@ -53,14 +53,14 @@ const FACILITATOR: Role = Role {
 
 const VALIDATOR: Role = Role {
     section: "Validator",
-    migrations: "crates/jobs/validator-store/migrations",
+    migrations: "validator/store/migrations",
     elsewhere: &[
-        ("batch_proofs", "crates/grading/grading-runner/src"),
-        ("check_news", "crates/grading/cross-checks/src"),
-        ("cross_checks", "crates/grading/cross-checks/src"),
-        ("grades", "crates/grading/grading-runner/src"),
-        ("queue", "crates/jobs/validator-store/src"),
-        ("refunded_attempts", "crates/grading/cross-checks/src"),
+        ("batch_proofs", "validator/grading-runner/src"),
+        ("check_news", "validator/cross-checks/src"),
+        ("cross_checks", "validator/cross-checks/src"),
+        ("grades", "validator/grading-runner/src"),
+        ("queue", "validator/store/src"),
+        ("refunded_attempts", "validator/cross-checks/src"),
     ],
     kept: &[
         ("burn_readings", "blocks that were read are not read again"),
@@ -84,8 +84,8 @@ const MINER: Role = Role {
     section: "Miner",
     migrations: "miner/migrations",
     elsewhere: &[
-        ("audit_findings", "crates/grading/audit-witness/src"),
-        ("audit_verdicts", "crates/grading/audit-witness/src"),
+        ("audit_findings", "miner/audit-witness/src"),
+        ("audit_verdicts", "miner/audit-witness/src"),
         ("leases", "miner/src"),
     ],
     kept: &[],

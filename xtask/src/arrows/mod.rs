@@ -14,7 +14,7 @@ use std::{
 use cargo_metadata::{DependencyKind, Metadata};
 
 use crate::workspace::Workspace;
-use table::{ARROWS, Arrow, Group, PROGRAMS, TEST_ARROWS, never_of};
+use table::{ARROWS, Arrow, Group, Owner, PROGRAMS, TEST_ARROWS, never_of};
 
 /// Workspaces of their own: their crates are not in the root's metadata.
 const DEVCHAIN: &str = "devchain/Cargo.toml";
@@ -47,9 +47,6 @@ struct Dependency {
     /// The folder of a dependency that is not from a registry, relative to the root.
     folder: Option<PathBuf>,
 }
-
-/// Crates that only the binary links, whose errors go to a person as they are.
-const PARTS_OF_THE_BINARY: [&str; 2] = ["muster-local-subnet", "muster-terminal"];
 
 /// Prints every forbidden arrow; fails if there is one.
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
@@ -123,7 +120,11 @@ fn misplaced(member: &Crate) -> Option<String> {
         ));
     };
     let last = folder.rsplit('/').next().unwrap_or(folder);
-    (group.is_library() && *name != format!("muster-{last}"))
+    let is_named = *name == format!("muster-{last}")
+        || group
+            .owner()
+            .is_some_and(|owner| *name == format!("{}-{last}", owner.crate_name()));
+    (group.is_library() && !is_named)
         .then(|| format!("{manifest}: {name} lies in a folder of another name; call the crate muster-{last}"))
 }
 
@@ -178,13 +179,16 @@ fn refused(from: &Crate, to: &Dependency, by_name: &BTreeMap<&str, &Crate>) -> O
         return outside
             .then(|| "devchain imports nobody of ours: it stands for a chain we did not write".to_owned());
     }
-    if let Some(never) = never_of(&from.name).find(|never| never.forbids(&to.name)) {
+    let of_role = from.group().and_then(Group::owner).map(Owner::crate_name);
+    let mut prohibitions = never_of(&from.name).chain(of_role.into_iter().flat_map(never_of));
+    if let Some(never) = prohibitions.find(|never| never.forbids(&to.name)) {
         return Some(never.because.to_owned());
     }
     let group = from.group()?;
     let development = to.kind == DependencyKind::Development;
-    let is_of_binary = PARTS_OF_THE_BINARY.contains(&from.name.as_str());
-    if group.is_library() && to.name == "anyhow" && !development && !is_of_binary {
+    // Errors of a part of the binary go to a person as they are.
+    let has_typed_errors = group.is_library() && group != Group::BinaryPart;
+    if has_typed_errors && to.name == "anyhow" && !development {
         return Some(
             "a library's errors have types; anyhow is for roles, binaries, xtask and tests".to_owned(),
         );
@@ -208,15 +212,15 @@ fn refused(from: &Crate, to: &Dependency, by_name: &BTreeMap<&str, &Crate>) -> O
         list.iter()
             .any(|arrow| arrow.from == from.name && arrow.to == to.name)
     };
-    if group.may_use().contains(&below) || listed(ARROWS) || (development && listed(TEST_ARROWS)) {
+    if group.may_use(below) || listed(ARROWS) || (development && listed(TEST_ARROWS)) {
         return None;
     }
     Some(if matches!(below, Group::Program | Group::Binary) {
         "it is a program that nobody imports".to_owned()
+    } else if matches!((group, below), (Group::Role(_), Group::Role(_))) {
+        "roles never import one another; they talk over sockets".to_owned()
     } else if below != group {
         format!("{} must not use {}", group.name(), below.name())
-    } else if group == Group::Role {
-        "roles never import one another; they talk over sockets".to_owned()
     } else {
         format!(
             "an arrow inside {} is listed with its reason in xtask/src/arrows/table.rs",
@@ -249,7 +253,11 @@ mod tests {
         ("muster-websocket", "crates/foundation/websocket"),
         ("muster-chain", "crates/foundation/chain"),
         ("muster-routing", "crates/jobs/routing"),
-        ("muster-containers", "crates/jobs/containers"),
+        ("muster-receipts", "crates/jobs/receipts"),
+        ("muster-containers", "executor/containers"),
+        ("muster-machine", "executor/machine"),
+        ("muster-validator-store", "validator/store"),
+        ("muster-terminal", "muster/terminal"),
         ("muster-session-pool", "crates/streaming/session-pool"),
         ("muster-hardware-proof", "crates/grading/hardware-proof"),
         ("muster-grading", "crates/grading/grading"),
@@ -354,7 +362,7 @@ mod tests {
         refuses(
             "muster-miner",
             "muster-testbed",
-            "the roles must not use the test bed",
+            "the miner must not use the test bed",
         );
         refuses(
             "muster-testbed",
@@ -380,7 +388,7 @@ mod tests {
         refuses(
             "muster-grading",
             "muster-validator",
-            "grading must not use the roles",
+            "grading must not use the validator",
         );
         refuses(
             "muster-validator",
@@ -391,10 +399,48 @@ mod tests {
     }
 
     #[test]
+    fn a_role_and_its_parts_use_one_another_and_nobody_else_does() {
+        for (name, dependency) in [
+            ("muster-executor", "muster-containers"),
+            ("muster-machine", "muster-containers"),
+            ("muster-validator-store", "muster-routing"),
+            ("muster-terminal", "muster-validator-store"),
+            ("muster-terminal", "anyhow"),
+            ("muster-tests", "muster-containers"),
+        ] {
+            assert_eq!(
+                faults(name, dependency),
+                Vec::<String>::new(),
+                "{name} -> {dependency}"
+            );
+        }
+        refuses(
+            "muster-routing",
+            "muster-validator-store",
+            "jobs must not use the validator's parts",
+        );
+        refuses(
+            "muster-miner",
+            "muster-containers",
+            "the miner must not use the executor's parts",
+        );
+        refuses(
+            "muster-validator-store",
+            "muster-machine",
+            "the validator's parts must not use the executor's parts",
+        );
+        refuses(
+            "muster-containers",
+            "muster-terminal",
+            "the executor's parts must not use the binary's parts",
+        );
+    }
+
+    #[test]
     fn an_arrow_inside_a_folder_must_be_listed() {
         refuses(
             "muster-routing",
-            "muster-containers",
+            "muster-receipts",
             "an arrow inside jobs is listed",
         );
         refuses(
@@ -426,6 +472,7 @@ mod tests {
     fn the_executor_does_not_reach_the_chain() {
         refuses("muster-executor", "muster-chain", "stands next to untrusted code");
         refuses("muster-executor", "subxt-rpcs", "stands next to untrusted code");
+        refuses("muster-machine", "muster-chain", "stands next to untrusted code");
     }
 
     #[test]
@@ -481,6 +528,10 @@ mod tests {
             lost[0].contains("crates/novelty/Cargo.toml: muster-novelty lies in no known folder"),
             "{lost:?}"
         );
+        for named in ["muster-validator-novelty", "muster-novelty"] {
+            let part = faults_of(member(named, "validator/novelty", &[]));
+            assert_eq!(part, Vec::<String>::new());
+        }
         let misnamed = faults_of(member("muster-novelty", "crates/jobs/novelties", &[]));
         assert!(
             misnamed[0].contains("call the crate muster-novelties"),

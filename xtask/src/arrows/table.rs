@@ -1,27 +1,76 @@
 //! The rules about arrows: which folder may use which, the arrows inside a folder, and what a crate must never hold.
 
-use Group::{Binary, Foundation, Grading, Jobs, Market, Program, Role, Streaming, TestBed, Users};
+use Group::{
+    Binary, BinaryPart, Foundation, Grading, Jobs, Market, Part, Program, Role, Streaming, TestBed, Users,
+};
+
+/// A role that a process runs as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    Validator,
+    Miner,
+    Executor,
+    Facilitator,
+}
+
+impl Owner {
+    /// The role of a folder's first part.
+    fn of(folder: &str) -> Option<Self> {
+        let owner = match folder {
+            "validator" => Self::Validator,
+            "miner" => Self::Miner,
+            "executor" => Self::Executor,
+            "facilitator" => Self::Facilitator,
+            _ => return None,
+        };
+        Some(owner)
+    }
+
+    /// The name of the role's own crate.
+    pub(super) fn crate_name(self) -> &'static str {
+        match self {
+            Self::Validator => "muster-validator",
+            Self::Miner => "muster-miner",
+            Self::Executor => "muster-executor",
+            Self::Facilitator => "muster-facilitator",
+        }
+    }
+
+    /// The names of its role, and of its parts, in an error message.
+    fn names(self) -> [&'static str; 2] {
+        match self {
+            Self::Validator => ["the validator", "the validator's parts"],
+            Self::Miner => ["the miner", "the miner's parts"],
+            Self::Executor => ["the executor", "the executor's parts"],
+            Self::Facilitator => ["the facilitator", "the facilitator's parts"],
+        }
+    }
+}
 
 /// The part of the repository in which a crate lies, read from its folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     /// `crates/foundation`: what every role needs and what knows no job.
     Foundation,
-    /// `crates/jobs`: from a job's order to its receipt.
+    /// `crates/jobs`: what roles share of the way from a job's order to its receipt.
     Jobs,
     /// `crates/streaming`: sessions whose answers are signed.
     Streaming,
     /// `crates/grading`: proofs of hardware, and scores.
     Grading,
-    /// `crates/users`: accounts, files, the users' client, and text for people.
+    /// `crates/users`: the users' client, and what the pages and the terminals of several roles share.
     Users,
     /// `crates/market`: arrays, offers and contracts, the ledger.
     Market,
+    /// A crate below the folder of the one role that uses it.
+    Part(Owner),
     /// `validator`, `miner`, `executor`, `facilitator`.
-    Role,
+    Role(Owner),
     /// `tests/testbed`: what the tests of every crate share. It uses nothing of ours, so that no change builds it
     /// again.
     TestBed,
+    /// A crate below `muster`: commands of users and operators, and the subnet on one machine.
+    BinaryPart,
     /// `muster`, `tests`, `bench`: they put the roles together, and nobody imports them.
     Binary,
     /// `images/*`, `xtask`, fuzz targets: programs that nobody imports and that use only what [`PROGRAMS`] lists.
@@ -32,15 +81,19 @@ impl Group {
     /// The group of a crate by its folder, relative to the root of the repository.
     pub(super) fn of(folder: &str) -> Option<Self> {
         let mut parts = folder.split('/');
-        let group = match (parts.next()?, parts.next()) {
+        let (first, second) = (parts.next()?, parts.next());
+        if let Some(owner) = Owner::of(first) {
+            return Some(second.map_or(Role(owner), |_| Part(owner)));
+        }
+        let group = match (first, second) {
             ("crates", Some("foundation")) => Foundation,
             ("crates", Some("jobs")) => Jobs,
             ("crates", Some("streaming")) => Streaming,
             ("crates", Some("grading")) => Grading,
             ("crates", Some("users")) => Users,
             ("crates", Some("market")) => Market,
-            ("validator" | "miner" | "executor" | "facilitator", None) => Role,
             ("tests", Some("testbed")) => TestBed,
+            ("muster", Some(_)) => BinaryPart,
             ("muster" | "tests" | "bench", None) => Binary,
             ("images", Some(_)) | ("xtask" | "fuzz", None) => Program,
             _ => return None,
@@ -48,24 +101,40 @@ impl Group {
         Some(group)
     }
 
-    /// The groups that a crate of this group may use without a listed arrow.
-    pub(super) fn may_use(self) -> &'static [Self] {
+    /// The role that a crate of this group is, or is a part of.
+    pub(super) fn owner(self) -> Option<Owner> {
         match self {
-            Foundation | Program | TestBed => &[],
-            Jobs | Streaming | Users => &[Foundation],
-            Grading => &[Foundation, Jobs, Streaming],
-            Market => &[Foundation, Jobs, Grading],
-            Role => &[Foundation, Jobs, Streaming, Grading, Users, Market],
-            Binary => &[Foundation, Jobs, Streaming, Grading, Users, Market, Role, TestBed],
+            Role(owner) | Part(owner) => Some(owner),
+            Foundation | Jobs | Streaming | Grading | Users | Market | TestBed | BinaryPart | Binary
+            | Program => None,
+        }
+    }
+
+    /// Whether several roles share the crates of this group.
+    fn is_shared(self) -> bool {
+        match self {
+            Foundation | Jobs | Streaming | Grading | Users | Market => true,
+            Part(_) | Role(_) | TestBed | BinaryPart | Binary | Program => false,
+        }
+    }
+
+    /// Whether a crate of this group may use one of the group `below` without a listed arrow.
+    pub(super) fn may_use(self, below: Self) -> bool {
+        match self {
+            Foundation | Program | TestBed => false,
+            Jobs | Streaming | Users => below == Foundation,
+            Grading => matches!(below, Foundation | Jobs | Streaming),
+            Market => matches!(below, Foundation | Jobs | Grading),
+            // Cargo refuses circles among the parts of one role.
+            Part(owner) | Role(owner) => below.is_shared() || below == Part(owner),
+            BinaryPart => below.is_shared() || matches!(below, Part(_) | BinaryPart),
+            Binary => below.is_shared() || matches!(below, Part(_) | BinaryPart | Role(_) | TestBed),
         }
     }
 
     /// Whether the crates of this group are libraries, whose errors have types.
     pub(super) fn is_library(self) -> bool {
-        match self {
-            Foundation | Jobs | Streaming | Grading | Users | Market => true,
-            Role | Binary | Program | TestBed => false,
-        }
+        self.is_shared() || matches!(self, Part(_) | BinaryPart)
     }
 
     /// The name under which an error message speaks of the group.
@@ -77,7 +146,9 @@ impl Group {
             Grading => "grading",
             Users => "users",
             Market => "market",
-            Role => "the roles",
+            Role(owner) => owner.names()[0],
+            Part(owner) => owner.names()[1],
+            BinaryPart => "the binary's parts",
             Binary => "the binaries",
             Program => "the programs",
             TestBed => "the test bed",
@@ -117,69 +188,12 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-chain", "muster-protocol", "the chain's facts are words of the vocabulary"),
     arrow("muster-chain", "muster-identity", "extrinsics are signed by a hotkey"),
     arrow("muster-chain", "muster-process", "clocks and backoff come from the process"),
-    arrow("muster-containers", "muster-job-data", "registries are asked under the address rules of a job's data"),
-    arrow("muster-collateral", "muster-routing", "a reading of deposits is what routing judges"),
-    arrow("muster-collateral-view", "muster-collateral", "the view reads a source and has it slash"),
-    arrow("muster-collateral-view", "muster-routing", "the view applies routing's verdict"),
-    arrow("muster-collateral-view", "muster-validator-store", "the book and the slashes lie in the validator's store"),
     arrow("muster-checkpoint-transfer", "muster-checkpoints", "it takes and lays out what the rules call whole"),
     arrow("muster-checkpoint-transfer", "muster-job-metrics", "a program's reports name its checkpoints, and say how far it was"),
-    arrow("muster-executor-pools", "muster-kubernetes-engine", "a pool may be of pods"),
-    arrow("muster-executor-pools", "muster-provisioning", "a pool starts its executors through a manager"),
-    arrow("muster-executor-pools", "muster-slurm-engine", "a pool may be of batch jobs"),
-    arrow("muster-miner-config", "muster-executor-pools", "the configuration has the pools of executors"),
-    arrow("muster-kubernetes-engine", "muster-provisioning", "the engine does what a pool of executors asks of one"),
-    arrow("muster-slurm-engine", "muster-provisioning", "the engine does what a pool of executors asks of one"),
-    arrow("muster-executor-config", "muster-attempt-state", "the configuration sets how long a job goes on without its miner"),
-    arrow("muster-executor-config", "muster-containers", "the configuration has the limits and the images of containers"),
-    arrow("muster-executor-config", "muster-job-data", "the configuration has the settings of downloads and uploads"),
-    arrow("muster-executor-config", "muster-machine", "limits are bounded by the size of the machine and its GPUs"),
-    arrow("muster-checkpoint-record", "muster-checkpoints", "the rules decide about the record of a job"),
-    arrow("muster-checkpoint-record", "muster-validator-store", "the record lies in the validator's store"),
-    arrow("muster-checkpoint-record", "muster-job-messages", "a lost attempt is paid as other measured work"),
-    arrow("muster-checkpoint-store", "muster-checkpoints", "blocks stay that the manifest of a kept checkpoint names"),
-    arrow("muster-checkpoint-store", "muster-file-store", "blocks are objects beside users' files, and URLs are signed alike"),
-    arrow("muster-api-rejection", "muster-facilitator-core", "a refused signature or body has an answer"),
-    arrow("muster-api-rejection", "muster-facilitator-store", "an account without quota has an answer"),
-    arrow("muster-api-rejection", "muster-file-store", "a refused file has an answer"),
-    arrow("muster-program-usage", "muster-containers", "the container of a program is sampled"),
-    arrow("muster-program-usage", "muster-machine", "the GPUs of a program are sampled"),
-    arrow("muster-program-usage", "muster-job-data", "a completion report lists the output files"),
-    arrow("muster-machine", "muster-containers", "a claim on GPUs is shared with the containers that get them"),
-    arrow("muster-validator-store", "muster-job-messages", "an issued receipt is stored as it was signed"),
-    arrow("muster-validator-store", "muster-job-queue", "a waiting job is stored with its place"),
-    arrow("muster-validator-store", "muster-subnet-view", "burns are stored with the run of blocks that was read"),
-    arrow("muster-validator-store", "muster-routing", "an attempt is stored with its route and its mark"),
-    arrow("muster-validator-store", "muster-receipts", "receipts of other validators are stored as they were checked"),
-    arrow("muster-validator-store", "muster-facilitator-link", "the outbox holds the link's status updates"),
-    arrow("muster-validator-store", "muster-scoring", "a cycle is stored with its scores"),
-    arrow("muster-facilitator-core", "muster-job-metrics", "a rule that cannot find metrics is refused before the job is taken"),
-    arrow("muster-job-options", "muster-job-metrics", "a rule that cannot find metrics is refused on the command line"),
-    arrow("muster-job-spec", "muster-job-metrics", "a rule that cannot find metrics is a fault of the file"),
-    arrow("muster-job-spec", "muster-job-options", "times are written as on the command line"),
-    arrow("muster-facilitator-store", "muster-facilitator-core", "accounts, histories and pages are stored as the rules shape them"),
-    arrow("muster-facilitator-store", "muster-webhooks", "a job's end is stored together with the message about it"),
-    arrow("muster-webhooks", "muster-job-data", "messages go to addresses by the rules of a job's data"),
-    arrow("muster-local-subnet", "muster-terminal", "a process that died is told as every failure of a command is"),
-    arrow("muster-miner-doctor", "muster-machine-verdict", "it gathers the facts that are judged there"),
-    arrow("muster-miner-doctor", "muster-miner-config", "a miner's configuration is what it looks into"),
-    arrow("muster-miner-doctor", "muster-executor-pools", "the engines of pools are asked as the miner asks them"),
-    arrow("muster-miner-doctor", "muster-enrollment", "the miner's certificate lies in the file of a key pair"),
-    arrow("muster-operator-tools", "muster-terminal", "the operator's commands print as the users' do"),
-    arrow("muster-operator-tools", "muster-collateral", "an order to slash is the source's"),
-    arrow("muster-operator-tools", "muster-routing", "the verdict about a deposit is routing's"),
-    arrow("muster-web-pages", "muster-page-frame", "users' pages have the document and the styles that operators' have"),
     arrow("muster-operator-pages", "muster-page-frame", "operators' pages have the document and the styles that users' have"),
     arrow("muster-operator-pages", "muster-routing", "a job's route is explained by routing's own reasons"),
     arrow("muster-operator-pages", "muster-curves", "a chart's points are laid out as those of a job's curves"),
     arrow("muster-operator-pages", "muster-status-views", "a page is made of a role's status"),
-    arrow("muster-monitor", "muster-status-views", "a screen is made of a role's status"),
-    arrow("muster-monitor", "muster-client", "a user's jobs are read as the client reads them"),
-    arrow("muster-monitor", "muster-curves", "a curve in a terminal has the axes of its picture"),
-    arrow("muster-terminal", "muster-curves", "a program's report is said in one way"),
-    arrow("muster-web-pages", "muster-curves", "a page draws the curves of a job"),
-    arrow("muster-monitor", "muster-terminal", "a job's state is said in the words of the other commands"),
-    arrow("muster-terminal", "muster-client", "a job is shown by the news that the client follows"),
     arrow("muster-session-pool", "muster-response-proof", "the pool is told which proofs a session has given"),
     arrow("muster-session-pool", "muster-openai", "requests are refused in OpenAI's words and priced by their tokens"),
     arrow("muster-response-proof", "muster-openai", "the scheme `text` hashes the text of OpenAI's requests and responses"),
@@ -204,46 +218,18 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-grading", "muster-hardware-proof", "a batch is made of hardware proofs"),
     arrow("muster-grading", "muster-scoring", "an executor is counted in the credit that scores pay"),
     arrow("muster-capacity-statements", "muster-scoring", "rows follow from observations by the scoring rules"),
-    arrow("muster-stated-grades", "muster-capacity-statements", "a grade is a row of a checked statement"),
-    arrow("muster-stated-grades", "muster-scoring", "rows and probes are those of the scoring rules"),
-    arrow("muster-stated-grades", "muster-status-views", "grades are told in the form of a miner's status"),
-    arrow("muster-score-tools", "muster-audit", "bundles of evidence are replayed"),
-    arrow("muster-score-tools", "muster-audit-witness", "a miner's operator is shown what its witness keeps"),
-    arrow("muster-audit-witness", "muster-audit", "a miner draws and replays by the rules of the validator"),
-    arrow("muster-score-tools", "muster-scoring", "snapshots are explained and scored again"),
-    arrow("muster-score-tools", "muster-simulation", "the simulation is a command"),
     arrow("muster-simulation", "muster-scoring", "strategies are paid by the real scoring code"),
     arrow("muster-simulation", "muster-grading", "probes are drawn and judged by the real code of batches"),
     arrow("muster-simulation", "muster-hardware-proof", "a session is judged by the thresholds of its class"),
-    arrow("muster-miner-reports", "muster-grading", "a report has the judgements of a miner's executors"),
-    arrow("muster-miner-reports", "muster-grading-runner", "the newest judgements lie in the store of batches"),
-    arrow("muster-grading-runner", "muster-scoring", "an observation is stored with the states of its excuses"),
-    arrow("muster-validator-config", "muster-grading-runner", "a section of the file is the runner's"),
-    arrow("muster-validator-config", "muster-scoring", "the weights of classes are bounded by the scores' formula"),
-    arrow("muster-validator-config", "muster-audit-runner", "a section of the file is the runner's"),
-    arrow("muster-validator-config", "muster-cross-checks", "a section of the file is that of cross-checks"),
-    arrow("muster-cross-checks", "muster-audit", "jobs are drawn and judged by the draw and the test of audits"),
-    arrow("muster-cross-checks", "muster-audit-runner", "a report about a session orders an audit, and the chain is read as audits read it"),
-    arrow("muster-cross-checks", "muster-scoring", "an alarm is a factor of the miners' quality"),
-    arrow("muster-audit-runner", "muster-answer-words", "the runner compares what an answer states with what was signed"),
-    arrow("muster-audit-runner", "muster-own-prompts", "own prompts are asked in the forms in which users ask"),
     arrow("muster-own-prompts", "muster-audit", "a list of prompts is the list that the evidence commits to"),
-    arrow("muster-answer-words", "muster-audit", "ids have the digests and bounds of the evidence"),
-    arrow("muster-audit-runner", "muster-audit", "the runner does what a judgement needs"),
-    arrow("muster-audit-runner", "muster-scoring", "a conviction takes the pay that is still being vested"),
-    arrow("muster-audit-runner", "muster-verdict-exchange", "an adopted bundle is about a subject that the exchange checks, and the status page shows both"),
-    arrow("muster-verdict-exchange", "muster-audit", "others' bundles are replayed and compared"),
-    arrow("muster-grading-runner", "muster-grading", "the runner carries out what a batch decides"),
-    arrow("muster-grading-runner", "muster-hardware-proof", "the runner holds the verifier's conversations"),
 ];
 
 /// Dev-arrows that only tests need. An entry that no Cargo.toml uses is a fault.
 #[rustfmt::skip]
 pub(super) const TEST_ARROWS: &[Arrow] = &[
+    arrow("muster-validator", "muster-audit-witness", "a validator's evidence is checked as the accused miner checks it"),
     arrow("muster-sealing-proxy", "muster-sealed-client", "the proxy is tested from its client's end"),
     arrow("muster-gateway", "muster-sealing-proxy", "the gateway is tested against sealing proxies"),
-    arrow("muster-facilitator-store", "muster-checkpoint-store", "the soak stores blocks of checkpoints in the tables"),
-    arrow("muster-facilitator-store", "muster-file-store", "the soak stores users' files in the tables"),
     arrow("muster-proof-module", "muster-openai", "the golden proofs are made of OpenAI's streams"),
     arrow("muster-proof-module", "muster-response-proof", "the golden proofs are signed as sessions sign them"),
 ];
@@ -266,7 +252,7 @@ pub(super) const PROGRAMS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Dependencies that a crate must not have although the arrows would allow them.
+/// Dependencies that a crate, and the parts of a role with it, must not have although the arrows would allow them.
 pub(super) struct Never {
     pub(super) name: &'static str,
     /// Names of crates; `x*` is a prefix.

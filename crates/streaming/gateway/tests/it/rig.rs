@@ -20,7 +20,7 @@ use crate::subnet::{Subnet, TestBackend};
 
 /// The validator's migrations create the gateway's tables.
 pub(crate) static MIGRATIONS: LazyLock<Migrator> =
-    LazyLock::new(|| migrations_in("../../jobs/validator-store/migrations"));
+    LazyLock::new(|| migrations_in("../../../validator/store/migrations"));
 
 pub(crate) const KEY: &str = "a key of the validator's own client";
 
