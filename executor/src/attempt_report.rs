@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::MAX_ARTIFACTS_MIB;
 use crate::output_capture::{CUT, MAX_CHARS, PrintedOutput, shorten, shorten_to};
-use muster_attempt_state::{AttemptFailure, Conclusion, FailureKind, ResumeHint};
+use crate::attempt_state::{AttemptFailure, Conclusion, FailureKind, ResumeHint};
 
 /// Characters of a failure's message. An error of the engine may quote the job, whose texts have any length.
 const MAX_MESSAGE: usize = 4_000;
@@ -220,7 +220,7 @@ mod tests {
     use muster_protocol::{Digest, ErrorCode, HordeFailureReason, ImageId, JobFailureReason, JobStage};
 
     use super::*;
-    use muster_attempt_state::Abandonment;
+    use crate::attempt_state::Abandonment;
 
     const UUID: &str = "11111111-2222-4333-8444-555555555555";
 

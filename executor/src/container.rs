@@ -19,7 +19,7 @@ use crate::images::engine_failed;
 use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::retry;
 use crate::warm_containers::AttachedContainer;
-use muster_attempt_state::{AttemptFailure, ProgramExit};
+use crate::attempt_state::{AttemptFailure, ProgramExit};
 
 /// The exit codes of a shell whose program is not found, or may not be executed.
 const NOT_FOUND: i64 = 127;

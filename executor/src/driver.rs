@@ -1,4 +1,4 @@
-//! Drives one attempt: receives what the miner sends, lets [`muster_attempt_state`] decide, begins the steps that it
+//! Drives one attempt: receives what the miner sends, lets [`crate::attempt_state`] decide, begins the steps that it
 //! asks for, and tells the miner.
 
 mod adoption;
@@ -31,7 +31,7 @@ use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
 use crate::steps::streaming_mode;
-use muster_attempt_state::{
+use crate::attempt_state::{
     Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
     StageLimits,
 };

@@ -7,7 +7,7 @@ use muster_process::Coded;
 use muster_protocol::ErrorCode;
 use muster_websocket::ConnectError;
 
-use muster_attempt_state::{Abandonment, AttemptFailure};
+use crate::attempt_state::{Abandonment, AttemptFailure};
 
 /// Why an executor ends with an error.
 #[derive(Debug, thiserror::Error)]

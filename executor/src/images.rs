@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::engine::{ContainerEngine, EngineError};
 use crate::engine_cache::EngineCache;
 use crate::retry;
-use muster_attempt_state::AttemptFailure;
+use crate::attempt_state::AttemptFailure;
 
 /// How often the executors of a machine look for images to remove.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);

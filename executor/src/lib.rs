@@ -1,6 +1,6 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
-//! Reading order: [`muster_attempt_state`] (the life of an attempt, pure), [`job_sandbox`] (what a job may do, pure),
+//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`job_sandbox`] (what a job may do, pure),
 //! [`output_capture`] (what a job prints; [`muster_job_data`] carries its inputs, outputs and artifacts),
 //! [`attempt_report`] (the last messages to the miner, pure), `steps` (preparing an image, placing inputs, collecting
 //! outputs), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver` (one
@@ -12,7 +12,9 @@
 //! connections only from the one client of each session.
 
 pub mod attempt_report;
+pub mod attempt_state;
 mod co_grader;
+pub mod config;
 mod container;
 mod context;
 mod driver;
@@ -23,11 +25,13 @@ pub mod job_sandbox;
 mod journal;
 mod lease_connection;
 mod live_updates;
+pub mod machine;
 mod machine_folders;
 mod metrics;
 mod miner_link;
 pub mod output_capture;
 pub mod persistent;
+pub mod program_usage;
 mod proof_reports;
 mod retry;
 mod session;
@@ -52,7 +56,7 @@ pub use muster_containers::sized_disk;
 pub use muster_containers::{
     ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, engine, image_archive,
 };
-pub use muster_executor_config::{self as config, Config};
+pub use config::Config;
 
 /// How long an executor may remove unused images after its job, before it ends.
 const COLLECT_LIMIT: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_attempt_state::{AttemptFailure, AttemptState, Conclusion, FailureKind};
+use crate::attempt_state::{AttemptFailure, AttemptState, Conclusion, FailureKind};
 use muster_containers::ContainerEngine;
 use muster_protocol::job::Fault;
 use muster_protocol::{JobTrace, ParticipantType, StageTime, Timestamp, TraceParent, TraceStage};
@@ -155,7 +155,7 @@ async fn is_engine_reachable(executor: &PersistentExecutor) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use muster_attempt_state::Abandonment;
+    use crate::attempt_state::Abandonment;
     use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage, context_for_validator};
 
     use super::*;

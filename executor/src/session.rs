@@ -35,7 +35,7 @@ use crate::engine::{ContainerEngine, RunningContainer};
 use crate::images::engine_failed;
 use crate::miner_link::MinerOutlet;
 use crate::proof_reports::ProofReports;
-use muster_attempt_state::{AttemptFailure, CLOSE_LIMIT};
+use crate::attempt_state::{AttemptFailure, CLOSE_LIMIT};
 
 /// The port and the path at which ComputeHorde's streaming jobs answer their health check.
 const PORT: u16 = 8_000;

@@ -37,9 +37,9 @@ use crate::journal::JournaledJob;
 use crate::warm_containers::{AttachedContainer, WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
 use crate::{images, user_archives};
-use muster_attempt_state::{AttemptFailure, StreamingMode};
-use muster_machine::gpu::ClaimedGpus;
-use muster_machine::{gpu, specs};
+use crate::attempt_state::{AttemptFailure, StreamingMode};
+use crate::machine::gpu::ClaimedGpus;
+use crate::machine::{gpu, specs};
 
 /// How long a job waits until the containers of dead executors are removed.
 const REAP_LIMIT: Duration = Duration::from_secs(30);

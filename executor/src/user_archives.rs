@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
 use crate::images::image_failed;
-use muster_attempt_state::AttemptFailure;
+use crate::attempt_state::AttemptFailure;
 
 /// The name of the archive in its folder.
 const FILE: &str = "image.tar";

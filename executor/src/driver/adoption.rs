@@ -26,8 +26,8 @@ use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
 use crate::steps::{PlacedJob, PreparedImage, RequestedJob};
 use crate::workspace::Workspace;
-use muster_attempt_state::{AttemptFailure, AttemptMachine, StageLimits};
-use muster_machine::gpu::{ClaimedGpus, claim_again};
+use crate::attempt_state::{AttemptFailure, AttemptMachine, StageLimits};
+use crate::machine::gpu::{ClaimedGpus, claim_again};
 
 /// A job whose process has ended, with its folders, which are locked.
 pub(crate) struct FoundJob {

@@ -17,7 +17,7 @@ use crate::job_sandbox::container_name;
 use crate::metrics::count_end;
 use crate::steps::PreparedImage;
 use crate::workspace::Workspace;
-use muster_attempt_state::Conclusion;
+use crate::attempt_state::Conclusion;
 
 /// How long removing the container may take before the miner is told all the same.
 const TIDY_LIMIT: Duration = Duration::from_secs(30);

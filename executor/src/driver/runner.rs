@@ -33,9 +33,9 @@ use crate::session::{self, OpenSession, SessionSetup};
 use crate::steps::checkpoints::keep_checkpoints;
 use crate::steps::{self, CollectedOutputs, PlacedJob, PreparedImage, RequestedJob, SoughtImage};
 use crate::warm_containers::encode_program;
-use muster_attempt_state::{AttemptFailure, ProgramExit, StageLimits};
-use muster_machine::gpu::ClaimedGpus;
-use muster_program_usage::UsageRecord;
+use crate::attempt_state::{AttemptFailure, ProgramExit, StageLimits};
+use crate::machine::gpu::ClaimedGpus;
+use crate::program_usage::UsageRecord;
 
 /// How often the miner is told how long the program has run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);

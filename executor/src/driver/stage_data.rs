@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_attempt_state::Event;
+use crate::attempt_state::Event;
 use muster_checkpoint_transfer::KeeperHandle;
 use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};

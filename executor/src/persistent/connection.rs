@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::journal::JobOrigin;
 use crate::lease_connection::{LeaseConnection, Miner, describe_close};
 use crate::miner_link::{ReturnPath, SharedLine};
-use muster_machine::metrics::MachineMeter;
+use crate::machine::metrics::MachineMeter;
 
 /// Messages that may wait for one lease. A lease gets an offer, a job, and perhaps an error and a cancellation.
 const INBOX: usize = 16;

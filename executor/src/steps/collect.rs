@@ -17,8 +17,8 @@ use crate::context::AttemptContext;
 use crate::job_sandbox::{JobFolders, artifacts_dir, artifacts_folder};
 use crate::output_capture::{STDERR_FILE, STDOUT_FILE};
 use crate::workspace::Workspace;
-use muster_attempt_state::AttemptFailure;
-use muster_machine::specs;
+use crate::attempt_state::AttemptFailure;
+use crate::machine::specs;
 
 /// The record of the uploads that have succeeded, in the root of the job's folders.
 const UPLOADS_FILE: &str = "uploads.jsonl";

@@ -1,7 +1,7 @@
 //! The limits of one job on its machine.
 
 use muster_containers::sandbox::{ResourceLimits, Root, RunAs};
-use muster_machine::specs::MachineSize;
+use crate::machine::specs::MachineSize;
 use muster_process::config::Problem;
 use serde::Deserialize;
 

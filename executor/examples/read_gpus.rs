@@ -2,7 +2,7 @@
 //! against nvidia-smi.
 #![expect(clippy::print_stdout, reason = "it is what was asked for")]
 
-use muster_machine::gpu::GpuLibrary;
+use muster_executor::machine::gpu::GpuLibrary;
 use serde_json::json;
 
 fn main() -> Result<(), nvml_wrapper::error::NvmlError> {

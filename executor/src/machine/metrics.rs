@@ -6,7 +6,7 @@ use muster_protocol::Timestamp;
 use muster_protocol::wire::executor::ExecutorMetrics;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, Networks, RefreshKind, System};
 
-use crate::gpu::GpuLibrary;
+use crate::machine::gpu::GpuLibrary;
 
 /// Measures one machine.
 pub struct MachineMeter {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::gpu::GpuLibrary;
+use crate::machine::gpu::GpuLibrary;
 
 /// The size of this machine, as far as limits depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

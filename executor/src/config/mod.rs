@@ -21,9 +21,9 @@ pub use self::limits::{Limits, Policy};
 pub use self::sections::{
     ArtifactLimits, MAX_ARTIFACTS_MIB, PersistentSettings, StreamingSettings, VolumeLimits, WarmSettings,
 };
-use muster_attempt_state::WaitLimits;
-pub use muster_machine::gpu::GpuSettings;
-pub use muster_machine::specs::MachineSize;
+use crate::attempt_state::WaitLimits;
+pub use crate::machine::gpu::GpuSettings;
+pub use crate::machine::specs::MachineSize;
 
 /// The configuration of an executor.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

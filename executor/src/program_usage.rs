@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use muster_containers::engine::{ContainerEngine, ContainerUsage};
 use muster_job_data::output_listing::OutputListing;
-use muster_machine::gpu::GpuLibrary;
+use crate::machine::gpu::GpuLibrary;
 use muster_process::SharedClock;
 use muster_protocol::Timestamp;
 use muster_protocol::job::{CompletionReport, MAX_METRICS, MetricName, MetricValue, ProgramReport};
