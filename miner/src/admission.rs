@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_protocol::{AttemptId, ExecutorClass, ImageId, JobRejectionReason, Manifest, ValidatorKey};
 
-use muster_validator_shares::shares::ValidatorShare;
+use crate::validator_shares::shares::ValidatorShare;
 
 /// The part of a validator's offer that the decision needs.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use muster_enrollment::keys::{KeyError, load_or_create};
 use muster_http::server::ServerTls;
-use muster_miner_config::TlsConfig;
+use crate::config::TlsConfig;
 use muster_process::tls::{TlsIdentity, public_server};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::Digest;

@@ -13,7 +13,7 @@ use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::{Digest, Manifest, MinerKey, ValidatorKey};
-use muster_stated_grades::GradeReader;
+use crate::stated_grades::GradeReader;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lease_table::Event;
 use crate::operator::OperatorBoard;
 use crate::queues::Inbox;
-use muster_validator_shares::shares::ValidatorStakes;
+use crate::validator_shares::shares::ValidatorStakes;
 
 /// The least time between two statements of the executors on the chain.
 const COMMIT_EVERY: Duration = Duration::from_secs(20 * 60);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use muster_miner_config::Config;
+use crate::config::Config;
 use muster_process::SharedClock;
 use tokio_util::sync::CancellationToken;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::time::Duration;
 
-use muster_executor_pools::Pools;
+use crate::executor_pools::Pools;
 use muster_process::SharedClock;
 use muster_protocol::{AttemptId, Digest, Manifest};
 use tokio::sync::{oneshot, watch};
@@ -183,7 +183,7 @@ mod tests {
     use std::sync::Arc;
 
     use futures_util::FutureExt as _;
-    use muster_executor_pools::{Pool, PoolConfig};
+    use crate::executor_pools::{Pool, PoolConfig};
     use muster_protocol::{ExecutorClass, ExecutorToken, FeatureSet, Manifest};
     use uuid::Uuid;
 

@@ -10,8 +10,10 @@
 pub mod admission;
 pub mod certificate;
 pub mod chain;
+pub mod config;
 pub mod dispatcher;
 pub mod drain;
+pub mod executor_pools;
 pub mod executor_session;
 pub mod fleet;
 pub mod greeting;
@@ -25,10 +27,12 @@ pub mod persistent;
 pub mod queues;
 pub mod receipt_pages;
 pub mod state;
+pub mod stated_grades;
 pub mod store;
 #[cfg(test)]
 mod testing;
 pub mod validator_session;
+pub mod validator_shares;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +41,7 @@ use std::time::Duration;
 
 use muster_audit_witness::Witness;
 use muster_enrollment::{ExecutorRegistry, RegistryError};
-use muster_executor_pools::{OpenPoolError, Pool, PoolOwner, Pools};
+use crate::executor_pools::{OpenPoolError, Pool, PoolOwner, Pools};
 use muster_http::addresses::{AddressRules, RuleError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
@@ -50,7 +54,7 @@ use muster_process::ready::{ReadyError, announce};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{ErrorCode, Manifest, MinerKey};
 use muster_receipts::{FetchError, Fetcher};
-use muster_stated_grades::GradeReader;
+use crate::stated_grades::GradeReader;
 use muster_store::StoreError;
 use muster_store::retention::{JanitorStore, run_janitor};
 use muster_websocket::Limits;
@@ -69,10 +73,10 @@ use crate::queues::inbox;
 use crate::receipt_pages::{PageError, Pages, oldest_page};
 use crate::state::{LeaseGauge, MinerState, SessionLimiter};
 use crate::store::Store;
-use muster_validator_shares::shares::ShareRules;
-use muster_validator_shares::unpaid::UnpaidRules;
+use crate::validator_shares::shares::ShareRules;
+use crate::validator_shares::unpaid::UnpaidRules;
 
-pub use muster_miner_config::{
+pub use crate::config::{
     ChainConfig, Config, ExecutorConfig, MinerRetentionConfig, OperatorConfig, PersistentConfig,
     SharesConfig, TlsConfig,
 };
@@ -408,7 +412,7 @@ async fn open_pools(
     };
     let mut pools = vec![Pool::new(&own, manager, fetching)];
     for further in &config.executor.pools {
-        pools.push(muster_executor_pools::open(further, owner, tasks, clock).await?);
+        pools.push(crate::executor_pools::open(further, owner, tasks, clock).await?);
     }
     let pools = Pools::new(pools);
     // Validators that connect first would be told of none.

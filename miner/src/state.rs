@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use muster_audit_witness::Witness;
-use muster_executor_pools::Pools;
+use crate::executor_pools::Pools;
 use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_process::connections::ConnectionCounts;

@@ -13,7 +13,7 @@ use muster_protocol::{
 
 use crate::admission::OfferFlaw;
 use crate::lease::{ExecutorReport, LeaseSnapshot, ReturningExecutor};
-use muster_validator_shares::shares::ValidatorStakes;
+use crate::validator_shares::shares::ValidatorStakes;
 
 /// One authenticated connection of a validator, never used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

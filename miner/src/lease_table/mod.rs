@@ -28,8 +28,8 @@ use muster_protocol::{
 use muster_protocol::{ExecutorToken, HordeFailureReason};
 
 use crate::lease::{self, DRAIN_LEAD, FetchStage, Lease, LeaseRefusal, LeaseState, LeaseTimeouts};
-use muster_validator_shares::shares::{ShareRules, WaitingValidators};
-use muster_validator_shares::unpaid::{UnpaidRules, UnpaidTime};
+use crate::validator_shares::shares::{ShareRules, WaitingValidators};
+use crate::validator_shares::unpaid::{UnpaidRules, UnpaidTime};
 
 pub use events::{
     ConnectionId, DialId, Effect, Event, ExecutorCapacity, HeldLease, JobOffer, LeaseRecord, LeaseStatus,

@@ -15,8 +15,8 @@ use uuid::Uuid;
 use super::*;
 use crate::lease::ExecutorReport;
 use crate::testing::{job, miner_pair, offer, validator_pair};
-use muster_validator_shares::shares::ValidatorStakes;
-use muster_validator_shares::unpaid::UnpaidRules;
+use crate::validator_shares::shares::ValidatorStakes;
+use crate::validator_shares::unpaid::UnpaidRules;
 
 const COUNT: u32 = 2;
 

@@ -23,8 +23,8 @@ use crate::admission::{
     self, AdmissionDecision, AdmissionInputs, AdmissionRequest, AttemptHistory, OfferFlaw,
 };
 use crate::lease::{self, Lease, has_private_image};
-use muster_validator_shares::shares::{ValidatorShare, ValidatorStakes, share_of};
-use muster_validator_shares::unpaid::unpaid_allowance;
+use crate::validator_shares::shares::{ValidatorShare, ValidatorStakes, share_of};
+use crate::validator_shares::unpaid::unpaid_allowance;
 
 impl LeaseTable {
     pub(super) fn on_joined(&mut self, id: ConnectionId, connection: ValidatorConnection) -> Vec<Effect> {

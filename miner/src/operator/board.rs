@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{Receipt, Timestamp};
-use muster_stated_grades::GradeBoard;
+use crate::stated_grades::GradeBoard;
 use muster_status_views::miner::{DeclinedOffer, EndedLease, LeaseView, MAX_LISTED};
 use muster_status_views::miner_earnings::EarningsTally;
 use parking_lot::Mutex;

@@ -120,7 +120,7 @@ async fn status(State(sources): State<OperatorSources>) -> Json<MinerStatus> {
     })
 }
 
-fn pool_status(pool: muster_executor_pools::PoolStatus) -> PoolStatus {
+fn pool_status(pool: crate::executor_pools::PoolStatus) -> PoolStatus {
     let waiting = pool.waiting.into_iter().take(MAX_LISTED);
     PoolStatus {
         name: pool.name,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use muster_chain::ChainClient;
 use muster_enrollment::keys::load_or_create;
-use muster_executor_pools::ask_places;
+use muster_miner::executor_pools::ask_places;
 use muster_identity::wallet::load_hotkey;
 use muster_machine_verdict::{MinerFacts, PoolFacts};
-use muster_miner_config::Config;
+use muster_miner::config::Config;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey};

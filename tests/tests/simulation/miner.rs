@@ -16,8 +16,8 @@ use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, FeatureSet, Hotkey, Manifest, MinerKey, Receipt, Signature,
     Timestamp, ValidatorKey,
 };
-use muster_validator_shares::shares::{ShareRules, ValidatorStakes};
-use muster_validator_shares::unpaid::UnpaidRules;
+use muster_miner::validator_shares::shares::{ShareRules, ValidatorStakes};
+use muster_miner::validator_shares::unpaid::UnpaidRules;
 
 use crate::faults::{Fault, Mutation};
 use crate::invariants::Invariant;

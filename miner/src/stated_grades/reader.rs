@@ -19,7 +19,7 @@ use muster_receipts::Fetcher;
 use muster_scoring::{CapacityRow, Observation, ObservationKind};
 use muster_status_views::miner::{MAX_PROBES, StatedGrade, StatedProbe};
 
-use crate::board::{GradeBoard, NoGrades};
+use crate::stated_grades::board::{GradeBoard, NoGrades};
 
 /// Validators whose statements are read, those with the largest stakes.
 const MOST_VALIDATORS: usize = 64;

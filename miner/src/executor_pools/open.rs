@@ -13,8 +13,8 @@ use muster_provisioning::{
 };
 use muster_slurm_engine::SlurmEngine;
 
-use crate::config::{EngineKind, PoolConfig};
-use crate::pools::Pool;
+use crate::executor_pools::config::{EngineKind, PoolConfig};
+use crate::executor_pools::pools::Pool;
 
 /// A pool could not be opened.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use muster_executor_pools::{EngineKind, PoolConfig};
+use crate::executor_pools::{EngineKind, PoolConfig};
 use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use muster_protocol::{ExecutorClass, ValidatorKey};
 
-use crate::shares::ValidatorStakes;
+use crate::validator_shares::shares::ValidatorStakes;
 
 /// The operator's rules about unpaid time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{EngineKind, PoolConfig};
+use crate::executor_pools::config::{EngineKind, PoolConfig};
 
 /// One open pool.
 pub struct Pool {
