@@ -12,7 +12,7 @@
 //! connections only from the one client of each session.
 
 pub mod attempt_report;
-pub mod attempt_state;
+mod attempt_state;
 mod co_grader;
 pub mod config;
 mod container;
@@ -31,7 +31,7 @@ mod metrics;
 mod miner_link;
 pub mod output_capture;
 pub mod persistent;
-pub mod program_usage;
+mod program_usage;
 mod proof_reports;
 mod retry;
 mod session;

@@ -27,7 +27,7 @@ pub mod persistent;
 pub mod queues;
 pub mod receipt_pages;
 pub mod state;
-pub mod stated_grades;
+mod stated_grades;
 pub mod store;
 #[cfg(test)]
 mod testing;

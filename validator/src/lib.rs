@@ -36,11 +36,14 @@
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
 //! `state::ValidatorState` holds what every part needs.
 
+mod collateral;
+pub mod config;
 mod driver;
 mod facilitator;
 mod intake;
 mod janitor;
 mod metrics;
+mod miner_reports;
 mod operator;
 mod peers;
 mod receipt_gatherer;
@@ -55,8 +58,8 @@ use std::time::Duration;
 use muster_audit_runner::AuditRunner;
 use muster_chain::ChainError;
 use muster_collateral::CollateralError;
-pub use muster_collateral_view::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
-use muster_collateral_view::{CollateralView, ViewSubject};
+pub use crate::collateral::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
+use crate::collateral::{CollateralView, ViewSubject};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::GatewayError;
 use muster_http::addresses::{AddressRules, RuleError};
@@ -82,8 +85,7 @@ use intake::whitelist::{publish_whitelist, whitelist_frame};
 use intake::{audit_backend, census, check_backend, gateway_backend, grading_backend};
 pub use muster_subnet_view as chain;
 pub use muster_subnet_view::LinkState;
-pub use muster_validator_config as config;
-pub use muster_validator_config::{
+pub use crate::config::{
     BudgetConfig, ChainConfig, Config, FacilitatorConfig, OperatorConfig, PagesConfig, QueueConfig,
     ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, TrustedMinerConfig, UsersConfig,
 };

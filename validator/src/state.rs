@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_collateral_view::CollateralView;
+use crate::collateral::CollateralView;
 use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;

@@ -29,7 +29,7 @@ use crate::session_check::leave_out_unprovable;
 use crate::session_choice::max_own_bundle;
 use crate::store::{AuditRun, RunState};
 use crate::unshown_answers::settle_unshown;
-use muster_answer_words::{FoundIds, find_ids, signed_body};
+use crate::answer_words::{FoundIds, find_ids, signed_body};
 
 /// How often a reference that has died is started again in one audit.
 const MAX_RESTARTS: usize = 2;

@@ -12,6 +12,7 @@
 //! (the validator's part).
 
 mod adoption;
+mod answer_words;
 mod appeal_rule;
 mod appeals;
 mod audit_run;

@@ -9,7 +9,7 @@ use crate::audit_run::calibrated_service;
 use crate::reference::Reference;
 use crate::reference_engine::{ReferencePlan, Sampling};
 use crate::score_request::{ScoreFailure, ScoreRequest, ask_about, score_request};
-use muster_answer_words::AnswerIds;
+use crate::answer_words::AnswerIds;
 
 /// The scores of one reference, in the order of the pairs; `None` for a pair that it did not score.
 ///

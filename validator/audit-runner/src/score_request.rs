@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use muster_answer_words::{AnswerIds, AnswerText, FoundIds, find_ids, is_chat, read_text};
+use crate::answer_words::{AnswerIds, AnswerText, FoundIds, find_ids, is_chat, read_text};
 use muster_audit::{FalseIds, MAX_TOKENS, Margin, TokenScore, UnusableReason};
 use muster_gateway::store::AnswerWords;
 use muster_response_proof::ResponseProof;

@@ -7,9 +7,11 @@
 
 mod assignment;
 mod attempt_runner;
+pub(crate) mod checkpoint_record;
 mod miner_pool;
 mod partial_pay;
 mod queue;
+mod running_jobs;
 mod unmatched;
 
 use std::net::SocketAddr;
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::Metagraph;
-use muster_checkpoint_record::CheckpointRecord;
+use crate::driver::checkpoint_record::CheckpointRecord;
 use muster_checkpoints::ResumeDecision;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::backend::JobNews;
@@ -29,7 +31,7 @@ use muster_job_messages::report::{
 use muster_job_messages::{IssuedReceipt, JobTimes, trace_job};
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerEndpoint, MinerLink, UnmatchedMessages};
-use muster_miner_reports::claims::{self, ClaimBoard};
+use crate::miner_reports::claims::{self, ClaimBoard};
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::machines::{ClaimedOffer, MinerNotice};
@@ -37,7 +39,7 @@ use muster_protocol::wire::miner::ExecutorManifest;
 use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_routing::{CacheKey, MinerLedger, RouteDecision};
-use muster_running_jobs::{CancelSignal, RunningJobs};
+use crate::driver::running_jobs::{CancelSignal, RunningJobs};
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_checkpoint_record::partial_pay_us;
+use crate::driver::checkpoint_record::partial_pay_us;
 use muster_job_messages::IssuedReceipt;
 use muster_job_messages::outgoing::{finished_receipt_message, sign_finished_receipt};
 use muster_miner_link::{MinerChannel, ask_for_signature};

@@ -1,6 +1,6 @@
 //! The checkpoints of an attempt: where it begins, and what it leaves.
 
-use muster_checkpoint_record::{CheckpointRecord, NoticedCheckpoint};
+use crate::driver::checkpoint_record::{CheckpointRecord, NoticedCheckpoint};
 use muster_facilitator_link::live_output::checkpoints_message;
 use muster_protocol::Feature;
 use muster_protocol::job::JobState;

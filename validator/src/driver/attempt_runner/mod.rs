@@ -13,7 +13,7 @@ mod transition;
 
 use std::time::Duration;
 
-use muster_checkpoint_record::CheckpointRecord;
+use crate::driver::checkpoint_record::CheckpointRecord;
 use muster_facilitator_link::live_output::LiveBudget;
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_job_messages::{AttemptConnection, IssuedReceipt};
@@ -27,7 +27,7 @@ use muster_store::StoreError;
 use super::JobDrivers;
 use crate::state::ValidatorState;
 use crate::store::StoredAttempt;
-use muster_running_jobs::CancelSignal;
+use crate::driver::running_jobs::CancelSignal;
 
 /// How long the cancellation of an attempt of an earlier process waits for the miner.
 const CANCELLATION_HEARD: Duration = Duration::from_secs(30);

@@ -30,7 +30,7 @@ use super::miner_pool::line_of;
 use super::{FirstAttempt, JobDrivers, assignment};
 use crate::config::QueueConfig;
 use crate::store::StoredAttempt;
-use muster_running_jobs::CancelSignal;
+use crate::driver::running_jobs::CancelSignal;
 
 /// The waiting jobs, and the signal that wakes their dispatcher.
 #[derive(Debug)]

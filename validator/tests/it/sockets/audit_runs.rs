@@ -14,7 +14,7 @@ use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{Digest, ImageId, JobId, ValidatorKey};
 use muster_session_pool::Service;
-use muster_validator_config::TrustedMinerConfig;
+use muster_validator::config::TrustedMinerConfig;
 use serde_json::{Value, json};
 
 use crate::sockets::audit_kills::hold_audits;

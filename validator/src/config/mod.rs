@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use muster_audit_runner::Settings as AuditSettings;
 use muster_chain::Netuid;
-use muster_collateral_view::CollateralConfig;
+use crate::collateral::CollateralConfig;
 use muster_cross_checks::CrossCheckSettings;
 use muster_gateway::Settings as GatewaySettings;
 use muster_grading_runner::Settings as GradingSettings;

@@ -9,7 +9,7 @@ use muster_validator_store::StoredSlash;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::CollateralView;
+use crate::collateral::CollateralView;
 
 /// Slashes that are listed.
 const MAX_SLASHES: u32 = 100;

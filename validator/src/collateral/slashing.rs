@@ -8,9 +8,9 @@ use muster_store::StoreError;
 use muster_validator_store::{SlashState, StoredSlash};
 use serde::Serialize;
 
-use crate::CollateralView;
-use crate::page::SlashRequest;
-use crate::watched::{WatchedSource, miner_accounts};
+use crate::collateral::CollateralView;
+use crate::collateral::page::SlashRequest;
+use crate::collateral::watched::{WatchedSource, miner_accounts};
 
 /// The effect of a slash, before or after it.
 #[derive(Debug, Serialize)]
