@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_checkpoint_store::CheckpointService;
+use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_facilitator_core::metric_labels::count_end;
 use muster_file_store::FileService;
 use muster_process::error::Causes;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
-use muster_checkpoint_store::CheckpointService;
+use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::gateways::GatewayPreference;
 use muster_facilitator_core::login_tokens::Issuer;

@@ -9,7 +9,7 @@ use futures_util::future::OptionFuture;
 use muster_chain::ChainClient;
 use muster_client::Credential;
 use muster_executor::sized_disk::try_out;
-use muster_machine_verdict::{
+use muster_doctor::machine_verdict::{
     ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, Purpose, RemoteFacts,
     Severity, judge, worst_severity,
 };
@@ -104,7 +104,7 @@ async fn gather(args: &Doctor, purpose: Purpose, clock: &SharedClock) -> Result<
         synchronised(),
         gpu(),
     );
-    let ask = |config| muster_miner_doctor::gather(config, clock);
+    let ask = |config| muster_doctor::gather(config, clock);
     let miner = OptionFuture::from(config.as_ref().map(ask)).await;
     // The port of a miner that answers is its own.
     let ports = match &miner {

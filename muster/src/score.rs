@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use muster_score_tools::{
+use muster_operator::score::{
     Score, ScoreExplain, Simulate, check_snapshot, explain_miner, find_snapshot, read, run_simulation, write,
 };
 use muster_terminal::print;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use muster_operator_tools::{
+use muster_operator::{
     OperatorToolError, adopt_audit, check_trusted_miner, describe_routes, list_collateral, slash_miner,
 };
 use muster_process::operator_token::OperatorToken;

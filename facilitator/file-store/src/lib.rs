@@ -10,6 +10,7 @@
 
 mod bucket_client;
 pub mod catalogue;
+pub mod checkpoint_blocks;
 pub mod error;
 pub mod file_service;
 pub mod http;

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::admission::Caller;
 use super::model_service::ModelService;
 use super::rights::{AnyRight, KeysRight};
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{AccountDeletion, Store, deletions_of};
 
 /// The things that the facilitator does not delete, in words for the user.

@@ -21,7 +21,7 @@ use muster_protocol::Digest;
 use super::rights::NeededRight;
 use crate::user_limits::RequestRates;
 use crate::web::SessionCaller;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{Actor, KeyOwner, Store};
 
 /// The services that decide who may call the API.

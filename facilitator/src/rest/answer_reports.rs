@@ -21,7 +21,7 @@ use super::model_service::ModelService;
 use super::reports::ReportService;
 use super::rights::{ChatRight, ReadRight};
 use crate::notices::Notice;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 
 /// Reports of answers that an account may make within a day. A validator takes as many up.
 const REPORTS_A_DAY: u64 = 5;

@@ -25,7 +25,7 @@ use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::rights::ReadRight;
 use crate::job_watchers::{JobWatch, JobWatchers};
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The interval of comments that show both ends that the connection is alive.

@@ -16,7 +16,7 @@ use muster_protocol::rest::{CreateFile, FilePage, FileView};
 use super::admission::Caller;
 use super::json_body;
 use super::rights::FilesRight;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 
 /// The path of the list, for the links between its pages.
 const FILES_PATH: &str = "/api/v1/files/";

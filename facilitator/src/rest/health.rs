@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::request_signer::RequestSigner;
 use crate::validator_sessions::ValidatorSessions;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The services behind the health check.

@@ -6,7 +6,7 @@ use muster_protocol::{JobId, ValidatorKey};
 use muster_store::StoreError;
 
 use super::admission::Caller;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// Parses the job's id in a path. Any other text is rejected like a job that does not exist.

@@ -7,7 +7,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use muster_checkpoint_store::{BlockStoreError, CheckpointService};
+use muster_file_store::checkpoint_blocks::{BlockStoreError, CheckpointService};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
 use muster_facilitator_core::list_page::{JobFilter, PageQuery};
@@ -36,7 +36,7 @@ use super::webhooks::check_url;
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
 use crate::validator_selection::ValidatorSelection;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{
     CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, MAX_PAGE_BYTES, Store, StoredJob,
 };

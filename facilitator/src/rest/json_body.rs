@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::BodyExt as _;
 
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 
 /// The largest body, in bytes. The inputs of a job may be inside it.
 const MAX_BODY: usize = 16 * 1024 * 1024;

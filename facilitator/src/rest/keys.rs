@@ -16,7 +16,7 @@ use muster_process::SharedClock;
 use super::admission::Caller;
 use super::json_body;
 use super::rights::{KeysRight, ReadRight};
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{Actor, KeyCreation, NewKey, Store};
 
 /// The path of the audit log, for the links between its pages.

@@ -12,7 +12,7 @@ use muster_protocol::{Signature, UserKey};
 
 use super::admission::{Admission, AnonymousCaller};
 use super::json_body;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{Actor, AuditAction};
 
 /// Returns a nonce to sign for the login.

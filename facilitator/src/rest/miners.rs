@@ -11,7 +11,7 @@ use muster_protocol::rest::{MinerReport, MinerView};
 use super::admission::Caller;
 use super::jobs::JobService;
 use super::rights::ReadRight;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 
 /// Shows a miner's machines: the facts that each validator proved, and apart from them the miner's claims, which nobody
 /// has checked.

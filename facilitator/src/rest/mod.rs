@@ -15,6 +15,7 @@ mod miners;
 pub(crate) mod model_service;
 pub(crate) mod model_usage;
 mod openai;
+pub(crate) mod rejection;
 pub(crate) mod reports;
 pub(crate) mod rights;
 mod subnet;
@@ -30,7 +31,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use muster_checkpoint_store::CheckpointService;
+use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_file_store::FileService;
 use muster_protocol::rest::Detail;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -43,7 +44,7 @@ use crate::metrics::count_request;
 use crate::socket;
 use crate::state::FacilitatorState;
 use crate::web;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 
 /// The name of the security scheme of tokens and API keys in the OpenAPI document.
 const BEARER: &str = "bearer";
@@ -64,7 +65,7 @@ pub(crate) fn router(
         .method_not_allowed_fallback(reject_method)
         .with_state(state)
         .merge(muster_file_store::http::router(files))
-        .merge(muster_checkpoint_store::http::router(checkpoints))
+        .merge(muster_file_store::checkpoint_blocks::http::router(checkpoints))
         .merge(pages)
         .layer(CatchPanicLayer::custom(answer_after_panic))
         .layer(middleware::from_fn(count_request))

@@ -19,7 +19,7 @@ use super::model_usage::{CountedRequest, ReservationError, UsageCounter};
 use super::rights::ChatRight;
 use crate::gateways::{GatewayDirectory, ReachableGateway};
 use crate::web::SessionCaller;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 
 /// The header by which a client chooses the validator whose gateway serves it.
 const VALIDATOR: HeaderName = HeaderName::from_static("muster-validator");

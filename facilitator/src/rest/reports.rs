@@ -21,7 +21,7 @@ use super::json_body;
 use super::rights::{JobsRight, ReadRight};
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The services behind the calls about results.

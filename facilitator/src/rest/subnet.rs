@@ -12,7 +12,7 @@ use muster_protocol::rest::{SubnetCapacity, ValidatorCapacity};
 use super::admission::Caller;
 use super::jobs::JobService;
 use super::rights::ReadRight;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 
 /// The age at which a capacity is stale. A validator tells it every minute if it has not changed.
 const STALE_AFTER: Duration = Duration::from_secs(150);

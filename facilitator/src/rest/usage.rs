@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::admission::Caller;
 use super::model_service::ModelService;
 use super::rights::ReadRight;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{DayUsage, RefundedUsage};
 
 /// The most rows of usage in an answer.

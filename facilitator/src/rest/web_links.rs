@@ -13,7 +13,7 @@ use muster_process::SharedClock;
 use super::admission::Caller;
 use super::files::base_url;
 use super::rights::AnyRight;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The time in which a link must be used.

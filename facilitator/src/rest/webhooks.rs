@@ -14,7 +14,7 @@ use muster_webhooks::message::{MAX_URL, WebhookSecret};
 use super::admission::Caller;
 use super::json_body;
 use super::rights::{KeysRight, ReadRight};
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
 
 /// The services behind the calls about webhooks.

@@ -13,7 +13,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Extension, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response as HttpResponse;
-use muster_checkpoint_store::CheckpointService;
+use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_http::server::ClientAddress;
 use muster_process::connections::{ConnectionBounds, ConnectionCounts, ConnectionPermit};
 use muster_process::error::Causes;

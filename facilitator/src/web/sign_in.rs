@@ -18,7 +18,7 @@ use super::session::{is_from_elsewhere, safe_path};
 use super::{WebState, notice_outside};
 use crate::rest::admission::AnonymousCaller;
 use crate::rest::rights::AnyRight;
-use muster_api_rejection::ApiRejection;
+use crate::rest::rejection::ApiRejection;
 use muster_facilitator_core::web_cookies::CookieKind;
 
 /// The query of the sign-in's form.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use muster_job_options::duration;
+use crate::options::duration;
 use toml::{Table, Value};
 
 use crate::kind;

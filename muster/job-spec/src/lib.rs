@@ -4,6 +4,7 @@
 //! run`, so that a file can say nothing that the command line cannot.
 
 mod checker;
+pub mod options;
 mod sections;
 
 use toml::{Table, Value};

@@ -1,7 +1,7 @@
 //! The parts of a file that are more than one value.
 
 use muster_job_metrics::MetricRules;
-use muster_job_options::{read_best_metric, read_resume_source, read_stall};
+use crate::options::{read_best_metric, read_resume_source, read_stall};
 use muster_protocol::ExecutorClass;
 use muster_protocol::job::{CheckpointTerms, MAX_CHECKPOINT_EVERY, MetricRule, SAVED_EXIT_CODE, SaveSignal};
 use toml::{Table, Value};

@@ -11,6 +11,7 @@
 //! Folders are copied before the store and, as far as they have changed, after it: a file that the store's copy speaks
 //! of was there before its row, so one of the two passes has it.
 
+mod folder;
 mod parts;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
-use muster_backup_folder::{Manifest, copy_changed, make_private_folder};
+use crate::backup::folder::{Manifest, copy_changed, make_private_folder};
 use muster_process::SharedClock;
 use muster_store::backup::{copy_sqlite, sqlite_file};
 use muster_terminal::print;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use muster_account_api::KeyRight;
-use muster_job_options::{ReportOptions, TermsOptions, duration};
+use muster_job_spec::options::{ReportOptions, TermsOptions, duration};
 use muster_protocol::job::MetricName;
 use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
 

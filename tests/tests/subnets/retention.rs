@@ -37,10 +37,10 @@ const FACILITATOR: Role = Role {
     section: "Facilitator",
     migrations: "facilitator/store/migrations",
     elsewhere: &[
-        ("block_bytes", "facilitator/checkpoint-store/src"),
+        ("block_bytes", "facilitator/file-store/src/checkpoint_blocks"),
         ("files", "facilitator/file-store/src"),
         ("file_segments", "facilitator/file-store/src"),
-        ("job_blocks", "facilitator/checkpoint-store/src"),
+        ("job_blocks", "facilitator/file-store/src/checkpoint_blocks"),
         ("replicas", "facilitator/store/src"),
         ("stored_bytes", "facilitator/file-store/src"),
         ("webhook_accounts", "facilitator/webhooks/src"),

@@ -127,7 +127,7 @@ impl Group {
             Market => matches!(below, Foundation | Jobs | Grading),
             // Cargo refuses circles among the parts of one role.
             Part(owner) | Role(owner) => below.is_shared() || below == Part(owner),
-            BinaryPart => below.is_shared() || matches!(below, Part(_) | BinaryPart),
+            BinaryPart => below.is_shared() || matches!(below, Part(_) | Role(_) | BinaryPart),
             Binary => below.is_shared() || matches!(below, Part(_) | BinaryPart | Role(_) | TestBed),
         }
     }
@@ -309,7 +309,7 @@ const NEVER: &[Never] = &[
     never("muster-file-store",  &["bollard*", "subxt*"], "files know no job, no engine and no chain"),
     never("muster-webhooks",    &["bollard*", "subxt*"], "messages about jobs know no engine and no chain"),
     never("muster-client",      &["bollard*", "subxt*", "sqlx*"], "a user's program needs no store, no engine and no chain"),
-    never("muster-operator-tools", &["bollard*", "subxt*", "sqlx*"], "the operator's commands call a running validator"),
+    never("muster-operator", &["bollard*", "subxt*", "sqlx*"], "the operator's commands call a running validator"),
     never("muster-terminal",    &["bollard*", "subxt*", "sqlx*", "clap*"], "text for people knows no command line, no store, no engine and no chain"),
     never("muster-executor",    &["muster-chain", "subxt*"], "the executor stands next to untrusted code and must not reach the chain"),
     never("muster-miner",       &["subxt*"], "the chain is reached through muster-chain"),

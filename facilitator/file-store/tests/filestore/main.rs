@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod bucket;
 #[cfg(test)]
+mod checkpoint_blocks;
+#[cfg(test)]
 mod http;
 #[cfg(test)]
 mod misuse;

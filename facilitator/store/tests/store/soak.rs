@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use futures_util::stream;
-use muster_checkpoint_store::CheckpointService;
-use muster_checkpoint_store::catalogue::{Announcement, BlockBounds, BlockCatalogue};
+use muster_file_store::checkpoint_blocks::CheckpointService;
+use muster_file_store::checkpoint_blocks::catalogue::{Announcement, BlockBounds, BlockCatalogue};
 use muster_facilitator_store::FacilitatorRetention;
 use muster_facilitator_store::{FacilitatorRetentionConfig, TokenPair};
 use muster_file_store::upload_plan::WriteRequest;

@@ -9,7 +9,7 @@ use muster_protocol::{Digest, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::BackupError;
+use crate::backup::folder::BackupError;
 
 /// The format of backups that this program writes and reads.
 pub const FORMAT: &str = "muster-backup/1";

@@ -13,7 +13,7 @@ use muster_identity::wallet::{WalletPath, load_hotkey};
 use muster_protocol::{Digest, Timestamp};
 use serde_json::json;
 
-use crate::{Result, ScoreToolError, replay_bundle, write};
+use crate::score::{Result, ScoreToolError, replay_bundle, write};
 
 /// The commands of a miner's operator about spot checks of its answers. The store of the miner on this machine answers.
 #[derive(Debug, Subcommand)]

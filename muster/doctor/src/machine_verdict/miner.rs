@@ -1,7 +1,7 @@
 //! Verdicts over a miner's configuration: its registration, its announcement, its certificate, its port, its pools.
 
-use crate::facts::{MinerFacts, PoolFacts};
-use crate::verdict::{Severity, Verdict};
+use crate::machine_verdict::facts::{MinerFacts, PoolFacts};
+use crate::machine_verdict::verdict::{Severity, Verdict};
 
 /// Every verdict, in the order in which one would mend things.
 pub(crate) fn judge(miner: &MinerFacts) -> Vec<Verdict> {

@@ -5,10 +5,10 @@ use std::fmt;
 use muster_protocol::ErrorCode;
 use serde::Serialize;
 
-use crate::facts::{
+use crate::machine_verdict::facts::{
     ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, RemoteFacts,
 };
-use crate::miner;
+use crate::machine_verdict::miner;
 
 const GIB: u64 = 1024 * 1024 * 1024;
 /// Images and a job's data need more than this.

@@ -10,7 +10,7 @@ use muster_audit::{
 };
 use serde_json::json;
 
-use crate::{AuditCurve, Result, check_digest, lay_out, read};
+use crate::score::{AuditCurve, Result, check_digest, lay_out, read};
 
 /// The meaning of an interval, beside every table of rates.
 const INTERVAL_WORDS: &str = "In 95 of 100 measurements such an interval holds the rate, if tokens err \
@@ -340,7 +340,7 @@ fn hundredths(billionths: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ScoreToolError;
+    use crate::score::ScoreToolError;
 
     #[test]
     fn rates_are_shown_with_their_intervals() {
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_bundle_is_replayed_and_described() {
-        let bundle = include_str!("../../../tests/vectors/audit-bundle.json");
+        let bundle = include_str!("../../../../tests/vectors/audit-bundle.json");
         let shown = replay_bundle(bundle, None, false).unwrap();
         for expected in [
             "model tiny: convicted",
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn missing_answers_are_described_with_their_causes() {
-        let bundle = include_str!("../../../tests/vectors/audit-bundle-missing.json");
+        let bundle = include_str!("../../../../tests/vectors/audit-bundle-missing.json");
         let shown = replay_bundle(bundle, None, false).unwrap();
         let expected = "missing answers: 15 of 20 (4 own prompts without token ids, 4 broken off, 4 cut, 3 without a \
                         proof); an alarm after 18, which makes a suspect";

@@ -17,9 +17,9 @@ use muster_protocol::wire::checkpoints::{BlockList, MAX_BLOCK_LIST};
 use muster_protocol::{Digest, JobId};
 use serde::Deserialize;
 
-use crate::block_grant::BlockAccess;
-use crate::catalogue::BlockOwner;
-use crate::service::{BlockStoreError, CheckpointService, RECEIVE_LIMIT};
+use crate::checkpoint_blocks::block_grant::BlockAccess;
+use crate::checkpoint_blocks::catalogue::BlockOwner;
+use crate::checkpoint_blocks::service::{BlockStoreError, CheckpointService, RECEIVE_LIMIT};
 
 /// The longest body: a block, or a manifest, which is stored as one.
 const MAX_BODY: usize = {

@@ -3,7 +3,7 @@
 //! The signature covers bytes of a fixed layout: [`DOMAIN`] (20 bytes), the access (1 byte: 4 read and write, 5 read),
 //! the job (16 bytes), the expiry (8 bytes, big endian, Unix seconds).
 
-use muster_file_store::UrlKey;
+use crate::UrlKey;
 use muster_protocol::{JobId, Timestamp};
 
 /// The beginning of the signed bytes. Another layout gets another version number.

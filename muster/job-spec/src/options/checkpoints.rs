@@ -6,7 +6,7 @@ use muster_protocol::job::{
     SaveSignal,
 };
 
-use crate::duration;
+use crate::options::duration;
 
 /// The checkpoints of a job, from which another attempt goes on, on any miner.
 #[derive(Debug, Default, Args)]

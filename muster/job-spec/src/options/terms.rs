@@ -6,8 +6,8 @@ use clap::Args;
 use muster_job_metrics::MetricRules;
 use muster_protocol::job::{ArchiveSource, JobTerms, MetricNameError, MetricRule, Priority};
 
-use crate::checkpoints::CheckpointOptions;
-use crate::duration;
+use crate::options::checkpoints::CheckpointOptions;
+use crate::options::duration;
 
 /// Terms of a job, which ComputeHorde's fields cannot hold. A facilitator or validator that does not know terms refuses
 /// the job.

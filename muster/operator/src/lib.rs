@@ -14,6 +14,7 @@ mod cross_checks;
 mod listing;
 mod offers;
 mod route_text;
+pub mod score;
 mod self_tests;
 mod slash;
 mod verdicts;
