@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use muster_account_api::Token;
 use muster_facilitator::Config;
 use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job};
 use muster_process::{SharedClock, SystemClock, Tasks, ready};
 use muster_protocol::ValidatorKey;
+use muster_protocol::account_api::Token;
 use muster_protocol::rest::{CreateJob, headers};
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::muster::ChallengeResponse;

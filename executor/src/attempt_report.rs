@@ -12,9 +12,9 @@ use muster_protocol::{AttemptId, JobTrace, ParticipantType};
 use muster_websocket::Limits;
 use serde_json::{Map, Value, json};
 
+use crate::attempt_state::{AttemptFailure, Conclusion, FailureKind, ResumeHint};
 use crate::config::MAX_ARTIFACTS_MIB;
 use crate::output_capture::{CUT, MAX_CHARS, PrintedOutput, shorten, shorten_to};
-use crate::attempt_state::{AttemptFailure, Conclusion, FailureKind, ResumeHint};
 
 /// Characters of a failure's message. An error of the engine may quote the job, whose texts have any length.
 const MAX_MESSAGE: usize = 4_000;

@@ -14,12 +14,12 @@ use muster_protocol::{HordeFailureReason, JobStage};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 
+use crate::attempt_state::{AttemptFailure, ProgramExit};
 use crate::engine::{ContainerEngine, EngineError};
 use crate::images::engine_failed;
 use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::retry;
 use crate::warm_containers::AttachedContainer;
-use crate::attempt_state::{AttemptFailure, ProgramExit};
 
 /// The exit codes of a shell whose program is not found, or may not be executed.
 const NOT_FOUND: i64 = 127;

@@ -22,6 +22,10 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::adoption::{find_jobs, take_over};
 use self::runner::{StepResult, StepRunner};
 use self::stage_data::{AttemptStage, PlacedStage, SessionStage};
+use crate::attempt_state::{
+    Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
+    StageLimits,
+};
 use crate::context::{AttemptContext, ProcessContext};
 use crate::error::Error;
 use crate::journal::JobOrigin;
@@ -31,10 +35,6 @@ use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
 use crate::steps::streaming_mode;
-use crate::attempt_state::{
-    Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
-    StageLimits,
-};
 
 /// One attempt in progress.
 pub(crate) struct Driver {

@@ -15,11 +15,11 @@ use muster_protocol::job::{ArchiveSource, Fault};
 use muster_protocol::wire::muster::ListedImage;
 use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 
+use crate::attempt_state::AttemptFailure;
 use crate::config::Config;
 use crate::engine::{ContainerEngine, EngineError};
 use crate::engine_cache::EngineCache;
 use crate::retry;
-use crate::attempt_state::AttemptFailure;
 
 /// How often the executors of a machine look for images to remove.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);

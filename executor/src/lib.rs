@@ -50,13 +50,13 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::Instrument;
 
+pub use config::Config;
 pub use error::Error;
 pub use muster_containers::leftovers::{ReapError, ReapSummary};
 pub use muster_containers::sized_disk;
 pub use muster_containers::{
     ContainerEngine, EngineError, ImageArchive, ImageContent, ImageFile, engine, image_archive,
 };
-pub use config::Config;
 
 /// How long an executor may remove unused images after its job, before it ends.
 const COLLECT_LIMIT: Duration = Duration::from_secs(30);

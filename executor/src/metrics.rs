@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attempt_state::{AttemptFailure, AttemptState, Conclusion, FailureKind};
 use muster_containers::ContainerEngine;
 use muster_protocol::job::Fault;
 use muster_protocol::{JobTrace, ParticipantType, StageTime, Timestamp, TraceParent, TraceStage};
 
+use crate::attempt_state::{AttemptFailure, AttemptState, Conclusion, FailureKind};
 use crate::persistent::PersistentExecutor;
 
 /// How often a persistent executor is measured.
@@ -155,10 +155,10 @@ async fn is_engine_reachable(executor: &PersistentExecutor) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::attempt_state::Abandonment;
     use muster_protocol::{HordeFailureReason, JobFailureReason, JobStage, context_for_validator};
 
     use super::*;
+    use crate::attempt_state::Abandonment;
 
     #[test]
     fn a_stage_is_recorded_once_when_the_next_one_begins() {

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use muster_containers::engine::{ContainerEngine, ContainerUsage};
 use muster_job_data::output_listing::OutputListing;
-use crate::machine::gpu::GpuLibrary;
 use muster_process::SharedClock;
 use muster_protocol::Timestamp;
 use muster_protocol::job::{CompletionReport, MAX_METRICS, MetricName, MetricValue, ProgramReport};
 use muster_protocol::wire::executor::GpuMetrics;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
+
+use crate::machine::gpu::GpuLibrary;
 
 /// The pause between two samples. The engine answers each within milliseconds.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);

@@ -29,13 +29,13 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::attempt_state::{AttemptFailure, CLOSE_LIMIT};
 use crate::co_grader::CoGrader;
 use crate::config::StreamingSettings;
 use crate::engine::{ContainerEngine, RunningContainer};
 use crate::images::engine_failed;
 use crate::miner_link::MinerOutlet;
 use crate::proof_reports::ProofReports;
-use crate::attempt_state::{AttemptFailure, CLOSE_LIMIT};
 
 /// The port and the path at which ComputeHorde's streaming jobs answer their health check.
 const PORT: u16 = 8_000;

@@ -29,17 +29,17 @@ use tokio::time::timeout;
 pub(crate) use self::collect::{
     CollectedOutputs, collect_outputs, find_left_outputs, upload_all, upload_outputs,
 };
+use crate::attempt_state::{AttemptFailure, StreamingMode};
 use crate::config::{Config, Policy};
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
 use crate::job_sandbox::{checkpoint_order, container_name, is_mountable, labels, wants_gpu};
 use crate::journal::JournaledJob;
+use crate::machine::gpu::ClaimedGpus;
+use crate::machine::{gpu, specs};
 use crate::warm_containers::{AttachedContainer, WarmContainer, WarmTemplate};
 use crate::workspace::Workspace;
 use crate::{images, user_archives};
-use crate::attempt_state::{AttemptFailure, StreamingMode};
-use crate::machine::gpu::ClaimedGpus;
-use crate::machine::{gpu, specs};
 
 /// How long a job waits until the containers of dead executors are removed.
 const REAP_LIMIT: Duration = Duration::from_secs(30);

@@ -14,10 +14,10 @@ use muster_protocol::wire::executor::ProgressOf;
 use muster_protocol::{ErrorCode, HordeFailureReason, ImageId, JobStage};
 use tokio::task::spawn_blocking;
 
+use crate::attempt_state::AttemptFailure;
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
 use crate::images::image_failed;
-use crate::attempt_state::AttemptFailure;
 
 /// The name of the archive in its folder.
 const FILE: &str = "image.tar";

@@ -32,9 +32,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
+use muster_facilitator_store::{FacilitatorRetention, Store};
 use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_file_store::checkpoint_blocks::catalogue::BlockCatalogue;
-use muster_facilitator_store::{FacilitatorRetention, Store};
 use muster_file_store::{FileCatalogue, FileService, ObjectStorage, UrlKey};
 use muster_http::addresses::{AddressRules, RuleError};
 use muster_http::server::{self, Server, TlsFileError, TowerToHyperService, with_peer};

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_facilitator_core::metric_labels::count_end;
 use muster_file_store::FileService;
+use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::job::Fault;
 use muster_protocol::{JobStatus, Timestamp};
 
+use muster_facilitator_store::Store;
+
 use crate::background::spawn_until_stopped;
 use crate::notices::{Notice, Notifier};
-use muster_facilitator_store::Store;
 
 /// The pause between two sweeps over jobs.
 const JOB_SWEEP: Duration = Duration::from_secs(30);

@@ -4,18 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRef;
-use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::gateways::GatewayPreference;
 use muster_facilitator_core::login_tokens::Issuer;
 use muster_facilitator_core::web_session::FormKey;
 use muster_file_store::FileService;
+use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_gateway_client::{ForwardLimits, GatewayClient};
 use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_job_data::Notifications;
 use muster_process::{SharedClock, Tasks};
 use muster_webhooks::sender::WebhookSender;
+
+use muster_facilitator_core::event_slots::EventStreamSlots;
+use muster_facilitator_store::Store;
 
 use crate::allowlist::Allowlist;
 use crate::background::spawn_until_stopped;
@@ -43,8 +46,6 @@ use crate::validator_selection::ValidatorSelection;
 use crate::validator_sessions::ValidatorSessions;
 use crate::web::WebService;
 use crate::{metrics, periodic_cleanup, replicas};
-use muster_facilitator_core::event_slots::EventStreamSlots;
-use muster_facilitator_store::Store;
 
 /// The parts, shared by all requests.
 #[derive(Clone)]

@@ -6,9 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body_util::{BodyExt as _, Full};
-use muster_answer_proof::{AnswerProof, OwnTranscript, check_answer};
 use muster_audit::Calibration;
-use muster_capacity_statements::{CapacityEvidence, StatementContext};
+use muster_audit::own_prompts::{RequestForm, read_authored};
 use muster_checkpoints::CheckpointManifest;
 use muster_checkpoints::manifest::DOMAIN;
 use muster_facilitator_core::list_page::PageQuery;
@@ -24,15 +23,16 @@ use muster_job_data::job_url::Target as JobUrl;
 use muster_job_metrics::progress_line;
 use muster_openai::text::TextDigest;
 use muster_openai::{BodyKind, TokenBounds, TokenMeter};
-use muster_own_prompts::{RequestForm, read_authored};
 use muster_process::Tasks;
 use muster_protocol::job::MAX_METRICS;
 use muster_protocol::{Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_response_proof::answer_proof::{AnswerProof, OwnTranscript, check_answer};
 use muster_response_proof::comment::CommentScanner;
 use muster_response_proof::{
     Attestation, AuditAppeal, BucketHeader, Envelope, GatewayToken, ResponseProof, Sealable, SessionClose,
 };
 use muster_scoring::ScoringSnapshot;
+use muster_scoring::capacity_statements::{CapacityEvidence, StatementContext};
 
 use audit_statements::{AuditEndorsement, SelfTestStatement};
 use registry_json::{Challenge, RegistryManifest};
@@ -313,7 +313,7 @@ fn capacity_statement(input: &str) {
         validator: ValidatorKey(Hotkey::from_bytes([7; 32])),
         cycle: 1,
     };
-    assert!(muster_capacity_statements::check_statement(input, &context).is_err());
+    assert!(muster_scoring::capacity_statements::check_statement(input, &context).is_err());
     if let Ok(evidence) = serde_json::from_str::<CapacityEvidence>(input) {
         let most = 2 * evidence.miners.len();
         assert!(evidence.rows().len() <= most);

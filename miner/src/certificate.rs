@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use muster_enrollment::keys::{KeyError, load_or_create};
 use muster_http::server::ServerTls;
-use crate::config::TlsConfig;
 use muster_process::tls::{TlsIdentity, public_server};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::Digest;
 use rustls::ServerConfig;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::config::TlsConfig;
 
 /// How often the miner looks whether its certificate was rotated.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

@@ -13,7 +13,6 @@ use muster_process::backoff::random_jitter;
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::{Digest, Manifest, MinerKey, ValidatorKey};
-use crate::stated_grades::GradeReader;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lease_table::Event;
 use crate::operator::OperatorBoard;
 use crate::queues::Inbox;
+use crate::stated_grades::GradeReader;
 use crate::validator_shares::shares::ValidatorStakes;
 
 /// The least time between two statements of the executors on the chain.

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::Config;
 use muster_process::SharedClock;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::lease_table::Event;
 use crate::manager::ExecutorManager as _;

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::executor_pools::Pools;
 use muster_process::SharedClock;
 use muster_protocol::{AttemptId, Digest, Manifest};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::executor_pools::Pools;
 use crate::lease_table::{Event, ExecutorCapacity};
 use crate::manager::{ExecutorManager, ManagerError, Order, Running, SpendExceeded};
 use crate::persistent::{AssignedLease, CapacitySlot, ExecutorPool};
@@ -183,11 +183,11 @@ mod tests {
     use std::sync::Arc;
 
     use futures_util::FutureExt as _;
-    use crate::executor_pools::{Pool, PoolConfig};
     use muster_protocol::{ExecutorClass, ExecutorToken, FeatureSet, Manifest};
     use uuid::Uuid;
 
     use super::*;
+    use crate::executor_pools::{Pool, PoolConfig};
 
     const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 

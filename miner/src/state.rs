@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use muster_audit_witness::Witness;
-use crate::executor_pools::Pools;
 use muster_identity::Keypair;
 use muster_process::SharedClock;
 use muster_process::connections::ConnectionCounts;
@@ -17,6 +16,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::chain::ServedValidators;
+use crate::executor_pools::Pools;
 use crate::machine_board::MachineBoard;
 use crate::operator::OperatorBoard;
 use crate::queues::Inbox;

@@ -4,8 +4,8 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use muster_account_api::AccountView;
 use muster_process::SharedClock;
+use muster_protocol::account_api::AccountView;
 use muster_terminal::print;
 
 use crate::cli::Account;

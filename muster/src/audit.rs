@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
+use muster_operator::score::{audit, read, replay_bundle, run_curve, write};
 use muster_operator::{
     ExplainAuditArguments, OperatorToolError, fetch_bundle, list_audits, list_cross_checks, run_audits,
     self_test, show_audit,
 };
-use muster_operator::score::{audit, read, replay_bundle, run_curve, write};
 use muster_terminal::print;
 
 use crate::cli::{Audit, ValidatorQuestion};

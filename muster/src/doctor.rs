@@ -8,22 +8,23 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use muster_chain::ChainClient;
 use muster_client::Credential;
-use muster_executor::sized_disk::try_out;
 use muster_doctor::machine_verdict::{
     ClockFacts, DiskFacts, EngineFacts, GpuFacts, LoginFacts, MachineFacts, PortFacts, Purpose, RemoteFacts,
     Severity, judge, worst_severity,
 };
+use muster_executor::sized_disk::try_out;
 use muster_process::SharedClock;
 use muster_terminal::print;
 use serde_json::json;
 use tokio::process::Command;
+
+use muster_local_subnet::state::LocalSubnet;
 
 use crate::cli::Doctor;
 use crate::cli::user::Who;
 use crate::facilitator_access;
 use crate::failure::{Failure, Result};
 use crate::roles::configure;
-use muster_local_subnet::state::LocalSubnet;
 
 /// The time limit of each check, since its user is in trouble already.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -4,10 +4,10 @@ use std::io::Read as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use muster_account_api::{ApiKey, CreateKey};
 use muster_client::{ClientError, Credential};
 use muster_identity::wallet::WalletPath;
 use muster_process::SharedClock;
+use muster_protocol::account_api::{ApiKey, CreateKey};
 use muster_terminal::{key_text, print};
 use reqwest::StatusCode;
 use serde_json::json;

@@ -13,9 +13,10 @@ use muster_process::operator_token::OperatorToken;
 use muster_terminal::print;
 use serde_json::Value;
 
+use muster_local_subnet::state::{Layout, LocalSubnet};
+
 use crate::cli::{OfValidator, Route, RouteExplain, ValidatorCommand};
 use crate::failure::{Failure, Result};
-use muster_local_subnet::state::{Layout, LocalSubnet};
 
 /// A validator answers from its own store.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail};
-use muster_account_api::{ApiKey, LoginNonce, LoginRequest, Token};
 use muster_identity::Keypair;
+use muster_protocol::account_api::{ApiKey, LoginNonce, LoginRequest, Token};
 use muster_protocol::job::JobTerms;
 use muster_protocol::rest::{CreateJob, JobCheckpointsView, JobMetricsView, headers};
 use muster_protocol::wire::muster::JobExtension;

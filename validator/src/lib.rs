@@ -58,8 +58,6 @@ use std::time::Duration;
 use muster_audit_runner::AuditRunner;
 use muster_chain::ChainError;
 use muster_collateral::CollateralError;
-pub use crate::collateral::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
-use crate::collateral::{CollateralView, ViewSubject};
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::GatewayError;
 use muster_http::addresses::{AddressRules, RuleError};
@@ -85,10 +83,6 @@ use intake::whitelist::{publish_whitelist, whitelist_frame};
 use intake::{audit_backend, census, check_backend, gateway_backend, grading_backend};
 pub use muster_subnet_view as chain;
 pub use muster_subnet_view::LinkState;
-pub use crate::config::{
-    BudgetConfig, ChainConfig, Config, FacilitatorConfig, OperatorConfig, PagesConfig, QueueConfig,
-    ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, TrustedMinerConfig, UsersConfig,
-};
 pub use muster_validator_store as store;
 use peers::announcement::announce_pages;
 use peers::{PeerValidators, pages_door};
@@ -97,6 +91,14 @@ use state::ValidatorState;
 use status::StatusSources;
 use store::Store;
 use weights::{ScoringGate, WeightSetter};
+
+use crate::collateral::{CollateralView, ViewSubject};
+
+pub use crate::collateral::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
+pub use crate::config::{
+    BudgetConfig, ChainConfig, Config, FacilitatorConfig, OperatorConfig, PagesConfig, QueueConfig,
+    ReceiptsConfig, RoutingConfig, ScoringConfig, TimingConfig, TrustedMinerConfig, UsersConfig,
+};
 
 /// How long the parts may take to end once the validator is told to stop. Jobs of parts that take longer are resumed at
 /// the next start.

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::collateral::CollateralView;
 use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
@@ -23,6 +22,7 @@ use parking_lot::Mutex;
 
 use crate::Error;
 use crate::chain::SubnetView;
+use crate::collateral::CollateralView;
 use crate::config::Config;
 use crate::store::Store;
 

@@ -13,7 +13,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use muster_audit_runner::AuditRunner;
-use crate::collateral::{CollateralStatus, SlashRefusal, SlashRequest};
 use muster_cross_checks::CrossChecks;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::miner_sessions::MinerSessions;
@@ -22,7 +21,6 @@ use muster_gateway::trusted_check::TrustedCheck;
 use muster_gateway::{Gateway, ModelStatus};
 use muster_grading_runner::GradingRunner;
 use muster_http::server::{self, Server, TowerToHyperService};
-use crate::miner_reports::neurons::{SubnetView, view_subnet};
 use muster_process::Coded;
 use muster_process::error::Causes;
 use muster_process::operator_token::OperatorToken;
@@ -36,8 +34,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::LinkState;
+use crate::collateral::{CollateralStatus, SlashRefusal, SlashRequest};
 use crate::driver::JobDrivers;
 use crate::intake::audit_backend::audit_calls;
+use crate::miner_reports::neurons::{SubnetView, view_subnet};
 use crate::state::ValidatorState;
 use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
 

@@ -7,10 +7,10 @@
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use muster_account_api::WebLink;
 use muster_bench::door_server::{self, DoorServer, clocked};
 use muster_bench::{Direction, Report, Row, Turns};
 use muster_process::{Clock as _, SystemClock};
+use muster_protocol::account_api::WebLink;
 use reqwest::header::{COOKIE, HeaderMap, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Method};

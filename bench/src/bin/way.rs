@@ -15,7 +15,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::{BoxFuture, try_join_all};
 use hyper::header::{AUTHORIZATION, HeaderValue};
-use muster_account_api::Token;
 use muster_bench::plot::{Curve, distributions};
 use muster_bench::process::{
     CORE_OF_OTHERS, CORE_OF_PROXY, ENGINE, Process, raise, read_identity, say, soon, write_identity,
@@ -31,6 +30,7 @@ use muster_gateway::{Gateway, GatewayDeps, Settings};
 use muster_http::server::HttpSettings;
 use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_streaming_ready};
 use muster_process::{SharedClock, SystemClock, Tasks, certificate, ready, tls};
+use muster_protocol::account_api::Token;
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::wire::muster::{ChallengeResponse, GatewayNotice};

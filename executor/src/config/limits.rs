@@ -1,9 +1,10 @@
 //! The limits of one job on its machine.
 
 use muster_containers::sandbox::{ResourceLimits, Root, RunAs};
-use crate::machine::specs::MachineSize;
 use muster_process::config::Problem;
 use serde::Deserialize;
+
+use crate::machine::specs::MachineSize;
 
 const MIB: u64 = 1024 * 1024;
 

@@ -15,19 +15,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::Driver;
 use super::stage_data::AttemptStage;
+use crate::attempt_state::{AttemptFailure, AttemptMachine, StageLimits};
 use crate::context::{AttemptContext, ProcessContext};
 use crate::driver::runner::StepRunner;
 use crate::error::Error;
 use crate::images;
 use crate::journal::{JobOrigin, Journal, JournaledJob, JournaledState, boot_id};
 use crate::live_updates::LiveUpdates;
+use crate::machine::gpu::{ClaimedGpus, claim_again};
 use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
 use crate::steps::{PlacedJob, PreparedImage, RequestedJob};
 use crate::workspace::Workspace;
-use crate::attempt_state::{AttemptFailure, AttemptMachine, StageLimits};
-use crate::machine::gpu::{ClaimedGpus, claim_again};
 
 /// A job whose process has ended, with its folders, which are locked.
 pub(crate) struct FoundJob {

@@ -12,12 +12,12 @@ use super::Driver;
 use super::runner::StepResult;
 use super::stage_data::AttemptStage;
 use crate::attempt_report::AttemptReport;
+use crate::attempt_state::Conclusion;
 use crate::error::Error;
 use crate::job_sandbox::container_name;
 use crate::metrics::count_end;
 use crate::steps::PreparedImage;
 use crate::workspace::Workspace;
-use crate::attempt_state::Conclusion;
 
 /// How long removing the container may take before the miner is told all the same.
 const TIDY_LIMIT: Duration = Duration::from_secs(30);

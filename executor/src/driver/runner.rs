@@ -21,21 +21,21 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::stage_data::{PlacedStage, SessionStage};
+use crate::attempt_state::{AttemptFailure, ProgramExit, StageLimits};
 use crate::co_grader::{CoGrader, CoGraderSpec};
 use crate::container::{self, EnginePresence};
 use crate::context::AttemptContext;
 use crate::engine::ContainerEngine;
 use crate::job_sandbox::{JobContainer, PROGRESS_FILE, checkpoint_order, image_label};
 use crate::journal::JournaledJob;
+use crate::machine::gpu::ClaimedGpus;
 use crate::miner_link::MinerOutlet;
 use crate::output_capture::{CapturedBefore, OutputCapture};
+use crate::program_usage::UsageRecord;
 use crate::session::{self, OpenSession, SessionSetup};
 use crate::steps::checkpoints::keep_checkpoints;
 use crate::steps::{self, CollectedOutputs, PlacedJob, PreparedImage, RequestedJob, SoughtImage};
 use crate::warm_containers::encode_program;
-use crate::attempt_state::{AttemptFailure, ProgramExit, StageLimits};
-use crate::machine::gpu::ClaimedGpus;
-use crate::program_usage::UsageRecord;
 
 /// How often the miner is told how long the program has run.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);

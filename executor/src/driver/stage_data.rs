@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::attempt_state::Event;
 use muster_checkpoint_transfer::KeeperHandle;
 use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};
 use muster_protocol::wire::muster::OfferExtension;
 use tokio::sync::oneshot;
 
+use crate::attempt_state::Event;
 use crate::engine::ContainerEngine;
 use crate::session::OpenSession;
 use crate::steps::{CollectedOutputs, PlacedJob, PreparedImage, RequestedJob};

@@ -27,8 +27,8 @@ use crate::driver::{Driver, find_jobs, take_over};
 use crate::error::Error;
 use crate::journal::JobOrigin;
 use crate::lease_connection::{LeaseConnection, Miner, describe_close};
-use crate::miner_link::{ReturnPath, SharedLine};
 use crate::machine::metrics::MachineMeter;
+use crate::miner_link::{ReturnPath, SharedLine};
 
 /// Messages that may wait for one lease. A lease gets an offer, a job, and perhaps an error and a cancellation.
 const INBOX: usize = 16;

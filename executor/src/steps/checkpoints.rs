@@ -18,12 +18,12 @@ use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{HordeFailureReason, JobStage};
 
 use super::{PlacedJob, RequestedJob};
+use crate::attempt_state::AttemptFailure;
 use crate::context::AttemptContext;
 use crate::job_sandbox::checkpoint_order;
 use crate::miner_link::MinerOutlet;
 use crate::output_capture::OutputCapture;
 use crate::workspace::Workspace;
-use crate::attempt_state::AttemptFailure;
 
 /// The blocks below a signed URL, reached by the rules for the addresses of jobs' data.
 async fn open_blocks(context: &AttemptContext, url: &str) -> Result<BlockClient, String> {

@@ -13,12 +13,12 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 
 use super::{RequestedJob, unfit, upload_failed};
+use crate::attempt_state::AttemptFailure;
 use crate::context::AttemptContext;
 use crate::job_sandbox::{JobFolders, artifacts_dir, artifacts_folder};
+use crate::machine::specs;
 use crate::output_capture::{STDERR_FILE, STDOUT_FILE};
 use crate::workspace::Workspace;
-use crate::attempt_state::AttemptFailure;
-use crate::machine::specs;
 
 /// The record of the uploads that have succeeded, in the root of the job's folders.
 const UPLOADS_FILE: &str = "uploads.jsonl";

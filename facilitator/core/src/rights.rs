@@ -6,8 +6,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use muster_account_api::{KeyRight, USUAL_KEY_DAYS};
 use muster_protocol::Timestamp;
+use muster_protocol::account_api::{KeyRight, USUAL_KEY_DAYS};
 
 const DAY: Duration = Duration::from_secs(86_400);
 

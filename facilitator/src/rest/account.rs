@@ -7,17 +7,18 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use muster_account_api::{AccountDeleted, AccountView};
 use muster_facilitator_core::account::{Account, Credential};
 use muster_process::SharedClock;
+use muster_protocol::account_api::{AccountDeleted, AccountView};
 use muster_store::retention::{Pace, PaceSettings, sweep};
 use serde::Deserialize;
 
 use super::admission::Caller;
 use super::model_service::ModelService;
 use super::rights::{AnyRight, KeysRight};
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{AccountDeletion, Store, deletions_of};
+
+use crate::rest::rejection::ApiRejection;
 
 /// The things that the facilitator does not delete, in words for the user.
 const STAYS: [&str; 3] = [

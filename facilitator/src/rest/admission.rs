@@ -19,10 +19,11 @@ use muster_process::connections::AddressGroup;
 use muster_protocol::Digest;
 
 use super::rights::NeededRight;
+use muster_facilitator_store::{Actor, KeyOwner, Store};
+
+use crate::rest::rejection::ApiRejection;
 use crate::user_limits::RequestRates;
 use crate::web::SessionCaller;
-use crate::rest::rejection::ApiRejection;
-use muster_facilitator_store::{Actor, KeyOwner, Store};
 
 /// The services that decide who may call the API.
 pub(crate) struct Admission {

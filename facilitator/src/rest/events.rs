@@ -24,9 +24,10 @@ use tokio_util::sync::CancellationToken;
 use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::rights::ReadRight;
+use muster_facilitator_store::Store;
+
 use crate::job_watchers::{JobWatch, JobWatchers};
 use crate::rest::rejection::ApiRejection;
-use muster_facilitator_store::Store;
 
 /// The interval of comments that show both ends that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

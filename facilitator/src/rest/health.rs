@@ -7,10 +7,11 @@ use axum::extract::State;
 use muster_protocol::FeatureSet;
 use serde_json::{Value, json};
 
-use crate::request_signer::RequestSigner;
-use crate::validator_sessions::ValidatorSessions;
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
+
+use crate::request_signer::RequestSigner;
+use crate::rest::rejection::ApiRejection;
+use crate::validator_sessions::ValidatorSessions;
 
 /// The services behind the health check.
 pub(crate) struct HealthService {

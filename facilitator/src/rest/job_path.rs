@@ -6,8 +6,9 @@ use muster_protocol::{JobId, ValidatorKey};
 use muster_store::StoreError;
 
 use super::admission::Caller;
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
+
+use crate::rest::rejection::ApiRejection;
 
 /// Parses the job's id in a path. Any other text is rejected like a job that does not exist.
 pub(super) fn parse_job_id(uuid: Result<Path<String>, PathRejection>) -> Result<JobId, ApiRejection> {

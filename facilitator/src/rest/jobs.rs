@@ -7,7 +7,6 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use muster_file_store::checkpoint_blocks::{BlockStoreError, CheckpointService};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
 use muster_facilitator_core::list_page::{JobFilter, PageQuery};
@@ -16,6 +15,7 @@ use muster_facilitator_core::metric_labels::{count_end, count_submitted};
 use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_facilitator_core::traces::{note_context, read_context};
+use muster_file_store::checkpoint_blocks::{BlockStoreError, CheckpointService};
 use muster_identity::VerifyError;
 use muster_job_data::Notifications;
 use muster_process::SharedClock;
@@ -33,13 +33,14 @@ use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
 use super::rights::{JobsRight, ReadRight};
 use super::webhooks::check_url;
-use crate::notices::{Notice, Notifier};
-use crate::request_signer::RequestSigner;
-use crate::validator_selection::ValidatorSelection;
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{
     CancellationOutcome, JobCreation, JobListing, JobQuota, JobSubmission, MAX_PAGE_BYTES, Store, StoredJob,
 };
+
+use crate::notices::{Notice, Notifier};
+use crate::request_signer::RequestSigner;
+use crate::rest::rejection::ApiRejection;
+use crate::validator_selection::ValidatorSelection;
 
 /// The path of the list, for the links between its pages.
 const JOBS_PATH: &str = "/api/v1/jobs/";

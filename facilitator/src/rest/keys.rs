@@ -6,18 +6,19 @@ use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
-use muster_account_api::{ApiKey, AuditPage, CreateKey, KeyList};
 use muster_facilitator_core::access_policy::AccessPolicy;
 use muster_facilitator_core::account::{Account, ApiKeySecret};
 use muster_facilitator_core::list_page::PageQuery;
 use muster_facilitator_core::request_bodies;
 use muster_process::SharedClock;
+use muster_protocol::account_api::{ApiKey, AuditPage, CreateKey, KeyList};
 
 use super::admission::Caller;
 use super::json_body;
 use super::rights::{KeysRight, ReadRight};
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{Actor, KeyCreation, NewKey, Store};
+
+use crate::rest::rejection::ApiRejection;
 
 /// The path of the audit log, for the links between its pages.
 const AUDIT_PATH: &str = "/api/v1/audit/";

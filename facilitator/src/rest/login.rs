@@ -5,15 +5,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use muster_account_api::{LoginNonce, LoginRequest, Token};
 use muster_facilitator_core::account::Account;
 use muster_facilitator_core::request_bodies;
+use muster_protocol::account_api::{LoginNonce, LoginRequest, Token};
 use muster_protocol::{Signature, UserKey};
 
 use super::admission::{Admission, AnonymousCaller};
 use super::json_body;
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{Actor, AuditAction};
+
+use crate::rest::rejection::ApiRejection;
 
 /// Returns a nonce to sign for the login.
 #[utoipa::path(get, path = "/auth/nonce", tag = "login", responses((status = 200, body = LoginNonce), ApiRejection))]

@@ -31,8 +31,8 @@ use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_file_store::FileService;
+use muster_file_store::checkpoint_blocks::CheckpointService;
 use muster_protocol::rest::Detail;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
@@ -41,10 +41,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::metrics::count_request;
+use crate::rest::rejection::ApiRejection;
 use crate::socket;
 use crate::state::FacilitatorState;
 use crate::web;
-use crate::rest::rejection::ApiRejection;
 
 /// The name of the security scheme of tokens and API keys in the OpenAPI document.
 const BEARER: &str = "bearer";

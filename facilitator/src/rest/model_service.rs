@@ -18,8 +18,8 @@ use super::admission::Admission;
 use super::model_usage::{CountedRequest, ReservationError, UsageCounter};
 use super::rights::ChatRight;
 use crate::gateways::{GatewayDirectory, ReachableGateway};
-use crate::web::SessionCaller;
 use crate::rest::rejection::ApiRejection;
+use crate::web::SessionCaller;
 
 /// The header by which a client chooses the validator whose gateway serves it.
 const VALIDATOR: HeaderName = HeaderName::from_static("muster-validator");

@@ -55,7 +55,7 @@ impl ApiRejection {
 
     /// `{"error": …}`, the shape of the login.
     pub fn error(status: StatusCode, error: impl Into<String>) -> Self {
-        let body = json!(muster_account_api::LoginError { error: error.into() });
+        let body = json!(muster_protocol::account_api::LoginError { error: error.into() });
         Self::new(status, body)
     }
 

@@ -19,10 +19,11 @@ use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
 use super::rights::{JobsRight, ReadRight};
+use muster_facilitator_store::Store;
+
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
 use crate::rest::rejection::ApiRejection;
-use muster_facilitator_store::Store;
 
 /// The services behind the calls about results.
 pub(crate) struct ReportService {

@@ -1,6 +1,6 @@
 //! The right that each call needs, as a type: a handler names it with its [`super::admission::Caller`].
 
-use muster_account_api::KeyRight;
+use muster_protocol::account_api::KeyRight;
 
 /// The right that a call needs; `None` if every valid credential may make it.
 pub(crate) trait NeededRight: Send + 'static {

@@ -10,8 +10,9 @@ use utoipa::ToSchema;
 use super::admission::Caller;
 use super::model_service::ModelService;
 use super::rights::ReadRight;
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::{DayUsage, RefundedUsage};
+
+use crate::rest::rejection::ApiRejection;
 
 /// The most rows of usage in an answer.
 const USAGE_ROWS: i64 = 1_000;

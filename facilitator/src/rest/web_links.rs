@@ -13,8 +13,9 @@ use muster_process::SharedClock;
 use super::admission::Caller;
 use super::files::base_url;
 use super::rights::AnyRight;
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
+
+use crate::rest::rejection::ApiRejection;
 
 /// The time in which a link must be used.
 const LIFETIME: Duration = Duration::from_secs(60);
@@ -31,12 +32,12 @@ pub(crate) struct WebLinkService {
 ///
 /// The browser's session has the rights of the token or API key that drew the link, and ends with that key.
 #[utoipa::path(post, path = "/api/v1/web-links/", tag = "login", security(("bearer" = [])),
-    responses((status = 201, body = muster_account_api::WebLink), ApiRejection))]
+    responses((status = 201, body = muster_protocol::account_api::WebLink), ApiRejection))]
 pub(super) async fn create(
     State(service): State<Arc<WebLinkService>>,
     caller: Caller<AnyRight>,
     headers: HeaderMap,
-) -> Result<(StatusCode, Json<muster_account_api::WebLink>), ApiRejection> {
+) -> Result<(StatusCode, Json<muster_protocol::account_api::WebLink>), ApiRejection> {
     match &caller.actor.credential {
         Credential::Hotkey | Credential::ApiKey(_) => {}
         Credential::Browser => {
@@ -62,7 +63,7 @@ pub(super) async fn create(
     let base = base_url(&service.public_url, &headers);
     Ok((
         StatusCode::CREATED,
-        Json(muster_account_api::WebLink {
+        Json(muster_protocol::account_api::WebLink {
             url: format!("{base}/sign-in/link?token={}", secret.reveal()),
             expires_at,
         }),

@@ -14,8 +14,9 @@ use muster_webhooks::message::{MAX_URL, WebhookSecret};
 use super::admission::Caller;
 use super::json_body;
 use super::rights::{KeysRight, ReadRight};
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_store::Store;
+
+use crate::rest::rejection::ApiRejection;
 
 /// The services behind the calls about webhooks.
 pub(crate) struct WebhookService {

@@ -21,12 +21,13 @@ use muster_process::{SharedClock, Tasks};
 use muster_websocket::{Greeting, Limits};
 
 use self::session::ValidatorSession;
+use muster_facilitator_store::Store;
+
 use crate::allowlist::Allowlist;
 use crate::gateways::GatewayDirectory;
 use crate::live_output::LiveOutput;
 use crate::notices::{Notice, Notifier};
 use crate::validator_sessions::ValidatorSessions;
-use muster_facilitator_store::Store;
 
 /// The most connections that may be between their upgrade and their authentication. Each gets seconds and 64 KiB.
 const UNAUTHENTICATED: ConnectionBounds = ConnectionBounds {

@@ -3,10 +3,10 @@
 use axum::extract::{Path, State};
 use axum::http::Method;
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use muster_account_api::{AccountView, ApiKey, CreateKey, KeyList};
 use muster_facilitator_core::account::KeyId;
 use muster_facilitator_store::WebSessionEntry;
 use muster_process::error::Causes;
+use muster_protocol::account_api::{AccountView, ApiKey, CreateKey, KeyList};
 use muster_protocol::rest::{JobPage, SubnetCapacity};
 use muster_web_pages::keys::{KeysPage, SignedInBrowser};
 use muster_web_pages::overview::Overview;

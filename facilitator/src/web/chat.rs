@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::Path;
 use axum::http::{Method, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
-use muster_answer_proof::{AnswerProof, CheckedAnswer, check_answer};
+use muster_response_proof::answer_proof::{AnswerProof, CheckedAnswer, check_answer};
 use muster_web_pages::chat::{self, ChatModel};
 use muster_web_pages::proof::{self, ShownProof};
 use serde::Deserialize;

@@ -16,10 +16,11 @@ use serde::Deserialize;
 use super::form::{FormFields, SignedForm, TOKEN_FIELD, foreign_form};
 use super::session::{is_from_elsewhere, safe_path};
 use super::{WebState, notice_outside};
-use crate::rest::admission::AnonymousCaller;
-use crate::rest::rights::AnyRight;
-use crate::rest::rejection::ApiRejection;
 use muster_facilitator_core::web_cookies::CookieKind;
+
+use crate::rest::admission::AnonymousCaller;
+use crate::rest::rejection::ApiRejection;
+use crate::rest::rights::AnyRight;
 
 /// The query of the sign-in's form.
 #[derive(Debug, Default, Deserialize)]

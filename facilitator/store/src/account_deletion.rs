@@ -1,7 +1,7 @@
 //! Deleting an account: its keys and its browsers' sessions stop at once, its rows go in small steps.
 
-use muster_account_api::AccountView;
 use muster_facilitator_core::account::Account;
+use muster_protocol::account_api::AccountView;
 use muster_protocol::{Digest, Timestamp};
 use muster_store::retention::Deletion;
 use muster_store::{During as _, StoreError};

@@ -1,9 +1,9 @@
 //! API keys: creating, finding, listing and revoking them.
 
-use muster_account_api::ApiKey;
 use muster_facilitator_core::account::{Account, ApiKeySecret, Credential, KeyId};
 use muster_facilitator_core::rights::{Authority, KeyRights};
 use muster_protocol::Timestamp;
+use muster_protocol::account_api::ApiKey;
 use muster_store::{During as _, StoreError, json};
 use uuid::Uuid;
 

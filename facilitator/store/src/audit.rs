@@ -1,7 +1,7 @@
 //! The audit log: which account did what, and with which credential.
 
-use muster_account_api::AuditEntry;
 use muster_facilitator_core::account::{Account, Credential};
+use muster_protocol::account_api::AuditEntry;
 use muster_protocol::{Timestamp, UserKey};
 use muster_store::{During as _, StoreError};
 use sqlx::AnyConnection;

@@ -1,7 +1,7 @@
 //! Deleting an account: with its name, without open jobs, and with all that it held.
 
-use muster_account_api::{AccountDeleted, AccountView};
 use muster_protocol::JobStatus;
+use muster_protocol::account_api::{AccountDeleted, AccountView};
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! A scripted user.
 
-use muster_account_api::Token;
 use muster_identity::{Keypair, sign_job};
+use muster_protocol::account_api::Token;
 use muster_protocol::rest::{CreateJob, JobView, headers};
 use muster_protocol::wire::facilitator::UserSignature;
 use muster_protocol::{JobId, ValidatorKey};

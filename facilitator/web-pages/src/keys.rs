@@ -1,8 +1,8 @@
 //! API keys, and the browsers that are signed in.
 
 use maud::{Markup, html};
-use muster_account_api::{ApiKey, KeyList, KeyRight, USUAL_KEY_DAYS};
 use muster_protocol::Timestamp;
+use muster_protocol::account_api::{ApiKey, KeyList, KeyRight, USUAL_KEY_DAYS};
 
 use crate::PagePart;
 use crate::frame::{Section, Visitor, page, part, problem, scroll, token};

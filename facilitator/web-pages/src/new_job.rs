@@ -3,11 +3,12 @@
 use maud::{Markup, html};
 use muster_protocol::rest::{FilePage, JobView, SubnetCapacity};
 
+use muster_protocol::volume::VolumePart;
+
 use crate::PagePart;
 use crate::frame::{Section, Visitor, page, problem, token};
 use crate::job_output::{stored_file, stored_file_of};
 use crate::text::bytes;
-use muster_protocol::volume::VolumePart;
 
 /// The fields of the form as text, as a browser sends them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

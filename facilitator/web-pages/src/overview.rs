@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use maud::{Markup, html};
-use muster_account_api::AccountView;
+use muster_protocol::account_api::AccountView;
 use muster_protocol::rest::{JobPage, SubnetCapacity};
 
 use crate::PagePart;

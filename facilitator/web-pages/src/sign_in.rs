@@ -2,8 +2,9 @@
 
 use maud::html;
 
-use crate::frame::{outer_page, problem};
 pub use muster_page_frame::document::render_again;
+
+use crate::frame::{outer_page, problem};
 
 /// The form of a sign-in.
 #[derive(Clone, Copy, Debug)]

@@ -3,10 +3,6 @@
 
 use std::time::Duration;
 
-use crate::message::{
-    DeliveryOutcome, ID_HEADER, NextStep, SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookSecret, describe_end,
-    message_id, next_step, unix_seconds,
-};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
 use http::HeaderMap;
@@ -18,6 +14,10 @@ use muster_protocol::rest::JobView;
 use muster_protocol::{JobId, Timestamp};
 use muster_store::StoreError;
 
+use crate::message::{
+    DeliveryOutcome, ID_HEADER, NextStep, SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookSecret, describe_end,
+    message_id, next_step, unix_seconds,
+};
 use crate::store::{DueMessage, WebhookStore};
 
 /// How long an attempt may take.

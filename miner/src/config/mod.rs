@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::executor_pools::{EngineKind, PoolConfig};
 use muster_http::addresses::AddressRules;
 use muster_http::server::HttpSettings;
 use muster_identity::wallet::WalletPath;
@@ -11,6 +10,8 @@ use muster_process::config::{Problem, RoleConfig};
 use muster_protocol::{ExecutorClass, Hotkey, Netuid, ValidatorKey};
 use muster_store::retention::{Keep, PaceSettings};
 use serde::Deserialize;
+
+use crate::executor_pools::{EngineKind, PoolConfig};
 
 /// The whole configuration of one miner.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]

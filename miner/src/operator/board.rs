@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{Receipt, Timestamp};
-use crate::stated_grades::GradeBoard;
 use muster_status_views::miner::{DeclinedOffer, EndedLease, LeaseView, MAX_LISTED};
 use muster_status_views::miner_earnings::EarningsTally;
 use parking_lot::Mutex;
@@ -14,6 +13,7 @@ use tokio::sync::watch;
 use crate::lease::{Lease, LeaseState};
 use crate::lease_table::{Effect, LeaseWrite};
 use crate::metrics::end_of;
+use crate::stated_grades::GradeBoard;
 
 /// The most characters of a reason that are kept.
 const MAX_WORDS: usize = 500;

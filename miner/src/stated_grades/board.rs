@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use muster_capacity_statements::StatementError;
 use muster_process::error::Causes;
 use muster_protocol::{Timestamp, ValidatorKey};
 use muster_receipts::FetchError;
+use muster_scoring::capacity_statements::StatementError;
 use muster_status_views::miner::{StatedGrade, ValidatorGrades};
 use parking_lot::Mutex;
 

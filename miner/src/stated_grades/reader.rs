@@ -7,15 +7,15 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future;
 use futures_util::stream::{self, StreamExt as _};
-use muster_capacity_statements::{
-    CapacityEvidence, MAX_EVIDENCE_BYTES, MAX_STATEMENT_BYTES, StatementContext, check_statement,
-};
 use muster_chain::{ChainClient, Metagraph, Netuid, Window};
 use muster_http::addresses::AddressRules;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
 use muster_protocol::{MinerKey, ValidatorKey};
 use muster_receipts::Fetcher;
+use muster_scoring::capacity_statements::{
+    CapacityEvidence, MAX_EVIDENCE_BYTES, MAX_STATEMENT_BYTES, StatementContext, check_statement,
+};
 use muster_scoring::{CapacityRow, Observation, ObservationKind};
 use muster_status_views::miner::{MAX_PROBES, StatedGrade, StatedProbe};
 
@@ -238,10 +238,12 @@ mod tests {
     use axum::Router;
     use axum::extract::State;
     use axum::http::Uri;
-    use muster_capacity_statements::{MinerObservations, ObservedMiner, StatementError, sign_statement};
     use muster_identity::Keypair;
     use muster_process::SystemClock;
     use muster_protocol::{ExecutorClass, Timestamp};
+    use muster_scoring::capacity_statements::{
+        MinerObservations, ObservedMiner, StatementError, sign_statement,
+    };
 
     use super::*;
 

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::options::duration;
 use toml::{Table, Value};
 
 use crate::kind;
+use crate::options::duration;
 
 /// One fault of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

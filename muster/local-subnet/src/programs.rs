@@ -9,8 +9,9 @@ use anyhow::{Context as _, bail, ensure};
 use muster_process::SharedClock;
 use muster_protocol::ErrorCode;
 
-use crate::cargo_build::{cargo, finish};
 use muster_terminal::failure::{Failure, Result};
+
+use crate::cargo_build::{cargo, finish};
 
 const CHAIN: &str = "muster-devchain";
 const HELLO: &str = "hello";

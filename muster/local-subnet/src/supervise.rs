@@ -16,8 +16,9 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::state::Layout;
 use muster_terminal::failure::Failure;
+
+use crate::state::Layout;
 
 /// A process that lived shorter than this died of its start.
 const QUICK: Duration = Duration::from_secs(10);

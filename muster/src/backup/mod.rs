@@ -20,13 +20,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
-use crate::backup::folder::{Manifest, copy_changed, make_private_folder};
 use muster_process::SharedClock;
 use muster_store::backup::{copy_sqlite, sqlite_file};
 use muster_terminal::print;
 use muster_validator::store::Store as ValidatorStore;
 
 use self::parts::{RoleParts, read_parts};
+use crate::backup::folder::{Manifest, copy_changed, make_private_folder};
 use crate::cli::{Backup, BackupRole, Restore};
 use crate::failure::Result;
 

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_account_api::CreateKey;
 use muster_client::{Client, Credential};
 use muster_enrollment::ExecutorRegistry;
 use muster_identity::wallet::{ColdkeyStorage, WalletPath, create};
 use muster_identity::{Keypair, sign_job};
 use muster_process::{SharedClock, SystemClock, Tasks};
+use muster_protocol::account_api::CreateKey;
 use muster_protocol::rest::CreateFile;
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::{ExecutorClass, JobId};

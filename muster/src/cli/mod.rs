@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_enrollment::Invitation;
 use muster_local_subnet::programs::Demonstration;
+use muster_operator::score::{AuditCurve, AuditReplay, AuditScore, MinerEvidence, Score, Simulate};
 use muster_operator::{
     AdoptArguments, AuditOrderArguments, CheckArguments, ExplainAuditArguments, SelfTestArguments,
     ShowAuditArguments, SlashArguments,
 };
 use muster_process::telemetry::LogFormat;
 use muster_protocol::{ExecutorClass, ExecutorToken, JobId, MinerKey};
-use muster_operator::score::{AuditCurve, AuditReplay, AuditScore, MinerEvidence, Score, Simulate};
 use url::Url;
 
 pub(crate) use kubernetes_manifests::KubernetesManifests;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use muster_account_api::KeyRight;
 use muster_job_spec::options::{ReportOptions, TermsOptions, duration};
+use muster_protocol::account_api::KeyRight;
 use muster_protocol::job::MetricName;
 use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
 

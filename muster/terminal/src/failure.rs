@@ -3,8 +3,9 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::print;
 use muster_protocol::ErrorCode;
+
+use crate::print;
 
 /// Why a command ended badly.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! API keys as text for people.
 
-use muster_account_api::ApiKey;
+use muster_protocol::account_api::ApiKey;
 
 /// The names of a key's rights with commas.
 pub fn rights(key: &ApiKey) -> String {

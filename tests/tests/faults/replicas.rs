@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use muster_account_api::Token;
 use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth, sign_job};
 use muster_process::{ready, tls};
+use muster_protocol::account_api::Token;
 use muster_protocol::rest::{CreateJob, JobPage, JobView, events, headers};
 use muster_protocol::wire::facilitator::{
     FromFacilitator, JobStatusUpdate, ResponseStatus, ToFacilitator, UserSignature,

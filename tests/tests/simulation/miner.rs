@@ -9,6 +9,8 @@ use muster_miner::lease_table::{
     ConnectionId, DialId, Effect, Event, FetchRules, JobOffer, LeaseRecord, LeaseRules, LeaseTable,
 };
 use muster_miner::store::Store;
+use muster_miner::validator_shares::shares::{ShareRules, ValidatorStakes};
+use muster_miner::validator_shares::unpaid::UnpaidRules;
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::decode;
 use muster_protocol::wire::miner::{FromMiner, InitialJobRequest, ToMiner};
@@ -16,8 +18,6 @@ use muster_protocol::{
     AttemptId, ExecutorClass, ExecutorToken, FeatureSet, Hotkey, Manifest, MinerKey, Receipt, Signature,
     Timestamp, ValidatorKey,
 };
-use muster_miner::validator_shares::shares::{ShareRules, ValidatorStakes};
-use muster_miner::validator_shares::unpaid::UnpaidRules;
 
 use crate::faults::{Fault, Mutation};
 use crate::invariants::Invariant;

@@ -10,10 +10,8 @@ use muster_store::testing::{TestStore, migrations_in, stores};
 use sqlx::migrate::Migrator;
 use sqlx::{AnyPool, AssertSqlSafe};
 
-static FACILITATOR: LazyLock<Migrator> =
-    LazyLock::new(|| migrations_in("../facilitator/store/migrations"));
-static VALIDATOR: LazyLock<Migrator> =
-    LazyLock::new(|| migrations_in("../validator/store/migrations"));
+static FACILITATOR: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../facilitator/store/migrations"));
+static VALIDATOR: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../validator/store/migrations"));
 static MINER: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../miner/migrations"));
 
 /// The rows that a role's program of that migration left behind.

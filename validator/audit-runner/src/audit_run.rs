@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::RunnerState;
 use crate::adoption::AdoptionRefusal;
+use crate::answer_words::{FoundIds, find_ids, signed_body};
 use crate::appeal_rule::FreshAudit;
 use crate::audited_subject::{AuditScope, AuditedSubject};
 use crate::evidence::{BothOutcomes, ReferenceOutcome, assemble};
@@ -29,7 +30,6 @@ use crate::session_check::leave_out_unprovable;
 use crate::session_choice::max_own_bundle;
 use crate::store::{AuditRun, RunState};
 use crate::unshown_answers::settle_unshown;
-use crate::answer_words::{FoundIds, find_ids, signed_body};
 
 /// How often a reference that has died is started again in one audit.
 const MAX_RESTARTS: usize = 2;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use muster_audit::own_prompts::RequestForm;
 use muster_audit::{BucketDraw, NoncePeriod, RevealedNonceKey};
 use muster_gateway::store::{LoggedAnswer, StoredBucket, StoredDraw};
-use muster_own_prompts::RequestForm;
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of};
 use muster_store::StoreError;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_audit::{CanaryList, SamplerEngine, SeededNumbers};
-use muster_own_prompts::{
+use muster_audit::own_prompts::{
     ListPlan, PromptedModel, Repeats, RequestForm, SamplerNeeds, author_request, make_list, read_authored,
 };
+use muster_audit::{CanaryList, SamplerEngine, SeededNumbers};
 use muster_protocol::{Digest, Timestamp};
 use muster_store::columns::{read_column, unsigned_column};
 use muster_store::{During as _, StoreError};

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use muster_audit::CanaryList;
+use muster_audit::own_prompts::Repeats;
 use muster_gateway::logged_session::OwnQuestion;
 use muster_gateway::store::GatewayStore;
-use muster_own_prompts::Repeats;
 use muster_protocol::Digest;
 use muster_response_proof::{BucketNumber, RequestNonce};
 use muster_store::StoreError;
@@ -331,7 +331,7 @@ mod tests {
     use muster_store::testing::stores;
     use muster_validator_store::MIGRATIONS;
 
-    use muster_own_prompts::{ListPlan, PromptedModel, SamplerNeeds, built_in, make_list};
+    use muster_audit::own_prompts::{ListPlan, PromptedModel, SamplerNeeds, built_in, make_list};
     use muster_protocol::Timestamp;
 
     use super::*;

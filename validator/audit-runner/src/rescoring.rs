@@ -5,11 +5,11 @@ use muster_gateway::store::AnswerWords;
 use muster_response_proof::Text;
 
 use crate::RunnerState;
+use crate::answer_words::AnswerIds;
 use crate::audit_run::calibrated_service;
 use crate::reference::Reference;
 use crate::reference_engine::{ReferencePlan, Sampling};
 use crate::score_request::{ScoreFailure, ScoreRequest, ask_about, score_request};
-use crate::answer_words::AnswerIds;
 
 /// The scores of one reference, in the order of the pairs; `None` for a pair that it did not score.
 ///

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use crate::answer_words::{AnswerIds, AnswerText, FoundIds, find_ids, is_chat, read_text};
 use muster_audit::{FalseIds, MAX_TOKENS, Margin, TokenScore, UnusableReason};
 use muster_gateway::store::AnswerWords;
 use muster_response_proof::ResponseProof;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::answer_words::{AnswerIds, AnswerText, FoundIds, find_ids, is_chat, read_text};
 use crate::reference_engine::Sampling;
 use crate::sampler_fields::sampler_fields;
 

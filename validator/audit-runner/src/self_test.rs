@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
+use muster_audit::own_prompts::Repeats;
 use muster_audit::{SeededNumbers, Verdict, replay};
 use muster_gateway::Gateway;
 use muster_gateway::logged_session::{LoggedSession, LoggedSessionError};
 use muster_gateway::miner_sessions::SessionTimes;
-use muster_own_prompts::Repeats;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp};
 use muster_response_proof::BucketNumber;

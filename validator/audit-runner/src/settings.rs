@@ -273,7 +273,7 @@ impl Settings {
     /// The prompts that may be asked more than once: those of the operator's file, or the built-in ones.
     pub(crate) fn own_texts(&self) -> Vec<String> {
         let read = self.prompts.as_ref().and_then(|file| read_prompts(file).ok());
-        read.unwrap_or_else(muster_own_prompts::built_in)
+        read.unwrap_or_else(muster_audit::own_prompts::built_in)
     }
 
     /// The service that confirms what a reference with this service has found: another build of the engine if one is

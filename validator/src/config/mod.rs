@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use muster_audit_runner::Settings as AuditSettings;
 use muster_chain::Netuid;
-use crate::collateral::CollateralConfig;
 use muster_cross_checks::CrossCheckSettings;
 use muster_gateway::Settings as GatewaySettings;
 use muster_grading_runner::Settings as GradingSettings;
@@ -27,6 +26,8 @@ use muster_validator_store::retention::{RetentionBounds, ValidatorRetentionConfi
 use serde::Deserialize;
 
 pub use trusted_miner::{TrustedMiner, TrustedMinerConfig};
+
+use crate::collateral::CollateralConfig;
 
 /// Grading batches count in a cycle if they lie at most this many batch intervals before it. The last eight count
 /// (`docs/adr/0064`), and the intervals are drawn at random.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::{Metagraph, Uid};
-use crate::driver::checkpoint_record::{may_return, since_progress};
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_job_queue::ExecutorLine;
 use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
@@ -27,9 +26,10 @@ use uuid::Uuid;
 use super::JobDrivers;
 use super::miner_pool::{MinerPool, line_of};
 use crate::config::TimingConfig;
+use crate::driver::checkpoint_record::{may_return, since_progress};
+use crate::driver::running_jobs::CancelSignal;
 use crate::state::ValidatorState;
 use crate::store::{NewAttempt, StoredAttempt};
-use crate::driver::running_jobs::CancelSignal;
 
 /// The result of looking for a miner.
 pub(super) enum Assignment {

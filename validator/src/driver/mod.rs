@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::Metagraph;
-use crate::driver::checkpoint_record::CheckpointRecord;
 use muster_checkpoints::ResumeDecision;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::backend::JobNews;
@@ -31,7 +30,6 @@ use muster_job_messages::report::{
 use muster_job_messages::{IssuedReceipt, JobTimes, trace_job};
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerEndpoint, MinerLink, UnmatchedMessages};
-use crate::miner_reports::claims::{self, ClaimBoard};
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::machines::{ClaimedOffer, MinerNotice};
@@ -39,20 +37,23 @@ use muster_protocol::wire::miner::ExecutorManifest;
 use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_routing::{CacheKey, MinerLedger, RouteDecision};
-use crate::driver::running_jobs::{CancelSignal, RunningJobs};
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, watch};
 
-use crate::metrics::{count_attempt, count_job};
-use crate::state::ValidatorState;
-use crate::store::{NewAttempt, StoredAttempt, ended_attempts, restore_ledger};
 use assignment::Assignment;
 use attempt_runner::{AttemptEnd, AttemptRunner};
 use miner_pool::line_of;
 use muster_job_messages::job_spans::export_trace;
 pub(crate) use queue::FirstStep;
 use queue::{ReturningJob, WaitingJobs};
+
+use crate::driver::checkpoint_record::CheckpointRecord;
+use crate::driver::running_jobs::{CancelSignal, RunningJobs};
+use crate::metrics::{count_attempt, count_job};
+use crate::miner_reports::claims::{self, ClaimBoard};
+use crate::state::ValidatorState;
+use crate::store::{NewAttempt, StoredAttempt, ended_attempts, restore_ledger};
 
 /// The drivers of all open jobs, and the state that only they change.
 #[derive(Debug)]

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::checkpoint_record::partial_pay_us;
 use muster_job_messages::IssuedReceipt;
 use muster_job_messages::outgoing::{finished_receipt_message, sign_finished_receipt};
 use muster_miner_link::{MinerChannel, ask_for_signature};
@@ -14,6 +13,7 @@ use muster_store::StoreError;
 
 use super::JobDrivers;
 use super::attempt_runner::pay::cover_pay;
+use crate::driver::checkpoint_record::partial_pay_us;
 use crate::state::ValidatorState;
 
 /// How long the miner of the earlier attempt is tried for its signature. A miner that is away gets the receipt when it

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
-use muster_capacity_statements::{
-    MAX_SEEN_BYTES, MAX_STATEMENT_BYTES, SeenDigest, SeenDigests, SeenList, SignedStatement,
-    StatementContext, check_statement,
-};
 use muster_chain::Epoch;
 use muster_process::error::Causes;
 use muster_protocol::ValidatorKey;
 use muster_receipts::Fetcher;
+use muster_scoring::capacity_statements::{
+    MAX_SEEN_BYTES, MAX_STATEMENT_BYTES, SeenDigest, SeenDigests, SeenList, SignedStatement,
+    StatementContext, check_statement,
+};
 use muster_store::StoreError;
 
 use super::{PeerValidators, READ_AT_ONCE};

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
-use muster_capacity_statements::{
-    CapacityEvidence, MAX_EVIDENCE_BYTES, MAX_STATEMENT_BYTES, SignedStatement, StatementContext,
-    StatementError, check_statement,
-};
 use muster_chain::Epoch;
 use muster_process::error::Causes;
 use muster_protocol::{MinerKey, Timestamp, ValidatorKey};
 use muster_receipts::{FetchError, Fetcher};
+use muster_scoring::capacity_statements::{
+    CapacityEvidence, MAX_EVIDENCE_BYTES, MAX_STATEMENT_BYTES, SignedStatement, StatementContext,
+    StatementError, check_statement,
+};
 use muster_store::StoreError;
 
 use super::{PeerValidators, READ_AT_ONCE};

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use muster_capacity_statements::{
-    CapacityEvidence, MinerObservations, StatementContext, check_statement, evidence_digest, sign_statement,
-};
 use muster_grading_runner::store::{SeenCapacity, WaitingExcuse};
 use muster_protocol::{ExecutorClass, Timestamp, ValidatorKey};
+use muster_scoring::capacity_statements::{
+    CapacityEvidence, MinerObservations, StatementContext, check_statement, evidence_digest, sign_statement,
+};
 use muster_scoring::{
     CapacityInputs, CapacityStatement, CountedAttempts, EpochFacts, ExcuseState, Observation,
     ObservationKind, settle_excuse, stated_kinds,
@@ -15,8 +15,9 @@ use muster_scoring::{
 use muster_store::StoreError;
 
 use super::WeightSetter;
-use crate::store::{OfferCount, StoredStatement};
 use muster_subnet_view::cycle::BlockSpan;
+
+use crate::store::{OfferCount, StoredStatement};
 
 /// The time over which offers and refusals count (`docs/adr/0064`).
 const OFFERS_BACK: Duration = Duration::from_secs(7 * 24 * 3_600);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use muster_capacity_statements::{StatementContext, check_statement};
 use muster_protocol::ValidatorKey;
+use muster_scoring::capacity_statements::{StatementContext, check_statement};
 use muster_scoring::{CapacityInputs, CapacityStatement, silence_contradictions};
 use muster_store::StoreError;
 

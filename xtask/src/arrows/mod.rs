@@ -13,8 +13,9 @@ use std::{
 
 use cargo_metadata::{DependencyKind, Metadata};
 
-use crate::workspace::Workspace;
 use table::{ARROWS, Arrow, Group, Owner, PROGRAMS, TEST_ARROWS, never_of};
+
+use crate::workspace::Workspace;
 
 /// Workspaces of their own: their crates are not in the root's metadata.
 const DEVCHAIN: &str = "devchain/Cargo.toml";

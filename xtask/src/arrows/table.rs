@@ -167,14 +167,7 @@ pub(super) struct Arrow {
 /// Arrows inside a folder, and single arrows between folders. An entry that no Cargo.toml uses is a fault.
 #[rustfmt::skip]
 pub(super) const ARROWS: &[Arrow] = &[
-    arrow("muster-account-api", "muster-protocol", "accounts belong to keys of the vocabulary"),
     arrow("muster-identity", "muster-protocol", "keys sign the vocabulary's bytes"),
-    arrow("muster-protocol", "muster-canonical-json", "some of the vocabulary's texts are signed as JSON"),
-    arrow("muster-protocol", "muster-trace-context", "messages carry the context of a trace"),
-    arrow("muster-protocol", "muster-peer-features", "greetings and offers carry the features of a peer"),
-    arrow("muster-protocol", "muster-error-code", "the vocabulary names the codes of failures"),
-    arrow("muster-protocol", "muster-job-files", "orders of jobs name the sources of inputs and the destinations of outputs"),
-    arrow("muster-span-export", "muster-trace-context", "spans have the ids of a trace"),
     arrow("muster-span-export", "muster-protocol", "spans are made of the stages of jobs"),
     arrow("muster-span-export", "muster-process", "the clock, the task and TLS of the export come from the process"),
     arrow("muster-process", "muster-protocol", "configuration and clocks speak of the vocabulary's times and names"),
@@ -197,9 +190,6 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-session-pool", "muster-response-proof", "the pool is told which proofs a session has given"),
     arrow("muster-session-pool", "muster-openai", "requests are refused in OpenAI's words and priced by their tokens"),
     arrow("muster-response-proof", "muster-openai", "the scheme `text` hashes the text of OpenAI's requests and responses"),
-    arrow("muster-answer-proof", "muster-response-proof", "the check reads the signed statements"),
-    arrow("muster-proof-module", "muster-answer-proof", "the module is that check, for browsers"),
-    arrow("muster-answer-proof", "muster-openai", "only the bodies of event streams carry the proof in a line"),
     arrow("muster-sealing-proxy", "muster-response-proof", "the proxy signs response proofs"),
     arrow("muster-sealing-proxy", "muster-openai", "errors of the proxy have the form that OpenAI's clients read"),
     arrow("muster-sealed-client", "muster-response-proof", "the client checks response proofs"),
@@ -208,20 +198,15 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-gateway-client", "muster-openai", "tokens are counted and errors answered in OpenAI's words"),
     arrow("muster-gateway-client", "muster-response-proof", "a token for a gateway is one of the signed statements"),
     arrow("muster-gateway", "muster-gateway-client", "keys, bodies and errors are read and answered alike at both ends"),
-    arrow("muster-gateway", "muster-answer-proof", "a kept record is checked as pages and servers check an answer"),
     arrow("muster-gateway", "muster-response-proof", "the gateway checks and keeps response proofs"),
     arrow("muster-gateway", "muster-openai", "the gateway counts tokens and refuses in OpenAI's words"),
-    arrow("muster-token-count", "muster-openai", "counts have the form in which OpenAI's usage is read"),
-    arrow("muster-gateway", "muster-token-count", "the gateway counts tokens by the tokenizer that the whitelist names"),
     arrow("muster-gateway", "muster-session-pool", "the gateway carries out what the pool decides"),
     arrow("muster-gateway", "muster-sealed-client", "the gateway sends its clients' requests to sealed sessions"),
     arrow("muster-grading", "muster-hardware-proof", "a batch is made of hardware proofs"),
     arrow("muster-grading", "muster-scoring", "an executor is counted in the credit that scores pay"),
-    arrow("muster-capacity-statements", "muster-scoring", "rows follow from observations by the scoring rules"),
     arrow("muster-simulation", "muster-scoring", "strategies are paid by the real scoring code"),
     arrow("muster-simulation", "muster-grading", "probes are drawn and judged by the real code of batches"),
     arrow("muster-simulation", "muster-hardware-proof", "a session is judged by the thresholds of its class"),
-    arrow("muster-own-prompts", "muster-audit", "a list of prompts is the list that the evidence commits to"),
 ];
 
 /// Dev-arrows that only tests need. An entry that no Cargo.toml uses is a fault.
@@ -245,9 +230,9 @@ pub(super) const PROGRAMS: &[(&str, &[&str])] = &[
         &[
             "muster-protocol", "muster-process", "muster-http", "muster-containers", "muster-enrollment",
             "muster-job-data", "muster-receipts", "muster-openai", "muster-response-proof", "muster-session-pool",
-            "muster-hardware-proof", "muster-grading", "muster-scoring", "muster-capacity-statements",
+            "muster-hardware-proof", "muster-grading", "muster-scoring",
             "muster-facilitator-core", "muster-file-store", "muster-identity", "muster-job-metrics",
-            "muster-checkpoints", "muster-answer-proof", "muster-audit", "muster-own-prompts", "muster-job-spec",
+            "muster-checkpoints", "muster-audit", "muster-job-spec",
         ],
     ),
 ];
@@ -286,7 +271,6 @@ const NEVER: &[Never] = &[
     never("muster-provisioning", &["bollard*", "subxt*", "sqlx*", "hyper*"], "provisioning knows neither what executors run nor for which validator"),
     never("muster-containers",  &["subxt*", "sqlx*", "reqwest"], "containers and images know no job and fetch nothing themselves"),
     never("muster-job-data",    &["bollard*", "subxt*", "sqlx*"], "a job's data comes and goes without an engine"),
-    never("muster-collateral-view", &["bollard*", "subxt*", "sqlx*"], "the view stores through the validator's store"),
     never("muster-collateral",  &["bollard*", "subxt*", "sqlx*"], "a source reads deposits and keeps no store of its own"),
     never("muster-receipts",    &["bollard*", "subxt*", "sqlx*"], "pages are fetched and checked without a store and without a chain"),
     never("muster-job-messages", NETWORK, "a job's messages are read and built without a clock, a store or a socket"),

@@ -45,12 +45,7 @@ pub(super) const CUDA: OtherWorkspace = OtherWorkspace {
     outside: &[
         "images/grader",
         "crates/grading/hardware-proof",
-        "crates/foundation/canonical-json",
-        "crates/foundation/error-code",
-        "crates/foundation/job-files",
-        "crates/foundation/peer-features",
         "crates/foundation/protocol",
-        "crates/foundation/trace-context",
         "tests/vectors/proofs.json",
     ],
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Finding, Tree};
 
-const CODES: &str = "crates/foundation/error-code/src/lib.rs";
+const CODES: &str = "crates/foundation/protocol/src/error_code.rs";
 const ERRORS: &str = "docs/errors/";
 const DECISIONS: &str = "docs/adr/";
 const INDEX: &str = "docs/adr/README.md";
@@ -162,7 +162,7 @@ mod tests {
         .concat();
         says(
             &errors(&Tree::of(&orphan)),
-            &["docs/errors/E0003.md: crates/foundation/error-code/src/lib.rs has no such code"],
+            &["docs/errors/E0003.md: crates/foundation/protocol/src/error_code.rs has no such code"],
         );
     }
 

@@ -3,6 +3,11 @@
 //! Everything here is a value or a pure function, without sockets, clocks or randomness: the time is an argument. The
 //! wire is ComputeHorde's (see `docs/protocol.md`); Muster's additions are optional and marked as such.
 
+pub mod account_api;
+pub mod canonical;
+pub mod error_code;
+pub mod features;
+pub mod job_files;
 mod macros;
 
 pub mod class;
@@ -17,19 +22,18 @@ pub mod status;
 pub mod subnet;
 pub mod time;
 pub mod trace;
+pub mod trace_context;
 pub mod wire;
 
+pub use crate::error_code::ErrorCode;
+pub use crate::features::{Feature, FeatureSet, MUSTER_FEATURES_HEADER};
+pub use crate::job_files::upload::OutputUpload;
+pub use crate::job_files::volume::Volume;
+pub use crate::job_files::{upload, volume};
 pub use class::{ExecutorClass, Manifest};
 pub use digest::{Digest, ImageId};
 pub use ids::{AttemptId, ExecutorToken, JobId};
 pub use keys::{Hotkey, MinerKey, UserKey, ValidatorKey};
-pub use muster_canonical_json as canonical;
-pub use muster_error_code::ErrorCode;
-pub use muster_job_files::upload::OutputUpload;
-pub use muster_job_files::volume::Volume;
-pub use muster_job_files::{upload, volume};
-pub use muster_peer_features as features;
-pub use muster_peer_features::{Feature, FeatureSet, MUSTER_FEATURES_HEADER};
 pub use receipt::{Receipt, ReceiptKind, ReceiptPayload};
 pub use signature::Signature;
 pub use status::{

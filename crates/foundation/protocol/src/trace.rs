@@ -1,6 +1,5 @@
 //! The way of a job over the roles: the times of the stages that each role went through, in a trace of W3C's.
 
-use muster_trace_context::{SpanId, TraceId};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -9,8 +8,9 @@ use crate::ids::{AttemptId, JobId};
 use crate::macros::open_enum;
 use crate::status::ParticipantType;
 use crate::time::Timestamp;
+use crate::trace_context::{SpanId, TraceId};
 
-pub use muster_trace_context::{TRACEPARENT_HEADER, TraceParent};
+pub use crate::trace_context::{TRACEPARENT_HEADER, TraceParent};
 
 /// The key of a [`JobTrace`] in a result's further fields and in a failure's `context`.
 pub const TRACE_KEY: &str = "trace";

@@ -1,8 +1,8 @@
 //! Stages of jobs as spans: each with its id and the span above it. Pure.
 
 use muster_protocol::trace::span_id;
+use muster_protocol::trace_context::{SpanId, TraceId};
 use muster_protocol::{AttemptId, JobTrace, ParticipantType, StageTime, Timestamp, TraceStage};
-use muster_trace_context::{SpanId, TraceId};
 use uuid::Uuid;
 
 /// A stage as a span of its trace.

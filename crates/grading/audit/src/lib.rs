@@ -19,6 +19,7 @@ mod missing_answers;
 mod nonce_keys;
 mod one_answer;
 mod opened_words;
+pub mod own_prompts;
 pub mod premise;
 mod replay;
 mod replay_error;

@@ -21,6 +21,7 @@ mod allowance_book;
 mod allowance_epochs;
 mod block_ranges;
 mod burned_rao;
+pub mod capacity_statements;
 mod class_points;
 mod coldkey_split;
 mod contradictions;

@@ -14,9 +14,10 @@ use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
 use muster_protocol::{ErrorCode, JobId, MinerKey};
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
-use muster_token_count::TokenizerError;
 use sqlx::AnyPool;
 use tokio::sync::Semaphore;
+
+use muster_sealed_client::SealedSession;
 
 use crate::answer_log::AnswerLog;
 use crate::answer_parts::AnswerPart;
@@ -28,9 +29,9 @@ use crate::settings::Settings;
 use crate::state::GatewayState;
 use crate::store::{GatewayStore, WordConsent};
 use crate::submission::{Question, submit};
+use crate::token_count::TokenizerError;
 use crate::token_counters::TokenCounters;
 use crate::{dispatcher, routes};
-use muster_sealed_client::SealedSession;
 
 /// Why a gateway does not open.
 #[derive(Debug, thiserror::Error)]

@@ -37,6 +37,7 @@ mod settlement;
 mod state;
 pub mod store;
 mod submission;
+pub mod token_count;
 mod token_counters;
 mod transcript;
 pub mod trusted_check;

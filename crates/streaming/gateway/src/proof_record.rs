@@ -1,8 +1,8 @@
 //! A proof as a client keeps it, with the request and the answer. It is checked without any connection.
 
-use muster_answer_proof::{OpenedStatements, SKEW, ShownStatements, StatementFault};
 use muster_process::SharedClock;
 use muster_protocol::rest::ReportCheat;
+use muster_response_proof::answer_proof::{OpenedStatements, SKEW, ShownStatements, StatementFault};
 use muster_response_proof::{
     Attestation, ClockTolerance, Forgery, ReportedAnswer, ReportedWords, ResponseProof,
 };

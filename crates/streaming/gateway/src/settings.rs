@@ -10,10 +10,10 @@ use muster_process::config::Problem;
 use muster_process::error::Causes;
 use muster_protocol::{Digest, Hotkey};
 use muster_session_pool::{Limits, Service, Whitelist};
-use muster_token_count::{ModelTokenizer, TokenizerError};
 use serde::Deserialize;
 
 use crate::miner_sessions::SessionTimes;
+use crate::token_count::{ModelTokenizer, TokenizerError};
 
 /// Starts of sessions of one model that fail in a row before waiting requests are refused; also the sessions that one
 /// request is given to.

@@ -6,14 +6,15 @@ use muster_openai::{TokenBounds, TokenMeter, TokenUsage};
 use muster_protocol::Timestamp;
 use muster_response_proof::StreamEnd;
 use muster_sealed_client::{ProofError, ReceivedResponse, SentRequest};
-use muster_token_count::MAX_TEXT;
 use tokio::sync::oneshot;
+
+use muster_sealed_client::SealedSession;
 
 use crate::request::RelayedRequest;
 use crate::session::keep_other_proofs;
 use crate::state::GatewayState;
 use crate::store::{AnswerWords, ResponseRow, SealedWords, WordConsent};
-use muster_sealed_client::SealedSession;
+use crate::token_count::MAX_TEXT;
 
 /// Bytes of the largest answer whose words are kept for an audit.
 const MAX_WORDS: usize = 2 * 1024 * 1024;

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use muster_openai::TokenUsage;
 use muster_protocol::Digest;
 use muster_session_pool::Service;
-use muster_token_count::{ModelTokenizer, TokenizerError, count_exchange};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+
+use crate::token_count::{ModelTokenizer, TokenizerError, count_exchange};
 
 /// Texts that are counted at a time: counting takes a core.
 const COUNTED_AT_A_TIME: usize = 2;

@@ -8,8 +8,8 @@
 
 use std::cell::RefCell;
 
-use muster_answer_proof::{AnswerProof, CheckedAnswer, OwnTranscript, check_answer};
 use muster_protocol::{Hotkey, Signature};
+use muster_response_proof::answer_proof::{AnswerProof, CheckedAnswer, OwnTranscript, check_answer};
 use serde::Deserialize;
 
 /// The head of an input.

@@ -11,6 +11,7 @@
 //! end of an event stream, the digests of bodies ([`body_digest`]), the paths of [`well_known`], and [`limits`].
 
 mod answer_log;
+pub mod answer_proof;
 mod attestation;
 mod audit_appeal;
 pub mod audit_limits;

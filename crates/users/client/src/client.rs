@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use muster_account_api::{
-    AccountDeleted, AccountView, ApiKey, CreateKey, KeyList, LoginNonce, LoginRequest, Token, WebLink,
-};
 use muster_identity::{Keypair, sign_job, sign_request, sign_terms};
 use muster_process::SharedClock;
+use muster_protocol::account_api::{
+    AccountDeleted, AccountView, ApiKey, CreateKey, KeyList, LoginNonce, LoginRequest, Token, WebLink,
+};
 use muster_protocol::rest::{
     AccountWebhookView, CreateFile, CreateJob, FilePage, FileView, JobCheckpointsView, JobMetricsView,
     JobPage, JobView, Message, MinerView, ReportCheat, SetWebhook, SubnetCapacity, headers,

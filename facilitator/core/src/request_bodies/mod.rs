@@ -1,8 +1,8 @@
 //! Parses and checks the bodies of users' requests, and turns a job into the frame for its validator. Pure.
 
 use indexmap::IndexMap;
-use muster_account_api::{CreateKey, KeyRight, MAX_KEY_DAYS};
 use muster_job_metrics::MetricRules;
+use muster_protocol::account_api::{CreateKey, KeyRight, MAX_KEY_DAYS};
 use muster_protocol::job::{BoundedFields, find_over_limits};
 use muster_protocol::rest::{CreateJob, Feedback, ReportCheat, SetWebhook};
 use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};

@@ -3,8 +3,9 @@
 //! The signature covers bytes of a fixed layout: [`DOMAIN`] (20 bytes), the access (1 byte: 4 read and write, 5 read),
 //! the job (16 bytes), the expiry (8 bytes, big endian, Unix seconds).
 
-use crate::UrlKey;
 use muster_protocol::{JobId, Timestamp};
+
+use crate::UrlKey;
 
 /// The beginning of the signed bytes. Another layout gets another version number.
 pub const DOMAIN: &[u8; 20] = b"muster block url v1\0";

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use muster_checkpoints::{BLOCK_BYTES, CheckpointManifest};
-use crate::{ObjectStorage, Settings, StorageError, UrlKey};
 use muster_http::rate_limit::RateLimiter;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
@@ -20,6 +19,7 @@ use tokio::sync::Semaphore;
 
 use crate::checkpoint_blocks::block_grant::{BlockAccess, BlockGrant};
 use crate::checkpoint_blocks::catalogue::{Announcement, BlockBounds, BlockCatalogue, BlockOwner};
+use crate::{ObjectStorage, Settings, StorageError, UrlKey};
 
 /// The time for which an executor may use its URL. A job has ended long before, and its URL with it.
 const WRITE_GRANT: Duration = Duration::from_secs(400 * 24 * 3_600);

@@ -14,8 +14,7 @@ use sqlx::migrate::Migrator;
 use tempfile::TempDir;
 
 /// The facilitator's migrations, which create the tables of files.
-pub(crate) static MIGRATIONS: LazyLock<Migrator> =
-    LazyLock::new(|| migrations_in("../store/migrations"));
+pub(crate) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| migrations_in("../store/migrations"));
 
 pub(crate) const MIB: u64 = 1024 * 1024;
 

@@ -28,7 +28,6 @@ mod web_sessions;
 #[cfg(test)]
 mod webhooks;
 
-use muster_account_api::{ApiKey, KeyRight};
 use muster_facilitator_core::account::{Account, ApiKeySecret, Credential, KeyId};
 use muster_facilitator_core::connections::Trust;
 use muster_facilitator_core::history::UpdateRejection;
@@ -40,6 +39,7 @@ use muster_facilitator_store::{
     LiveConfig, LiveMessage, NewKey, QuotaExceeded, Store, StoredJobPage, UpdateOutcome,
 };
 use muster_identity::{Keypair, Verified, sign_job, verify_job};
+use muster_protocol::account_api::{ApiKey, KeyRight};
 use muster_protocol::job::ProgramReport;
 use muster_protocol::rest::CreateJob;
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use futures_util::stream;
-use muster_file_store::checkpoint_blocks::CheckpointService;
-use muster_file_store::checkpoint_blocks::catalogue::{Announcement, BlockBounds, BlockCatalogue};
 use muster_facilitator_store::FacilitatorRetention;
 use muster_facilitator_store::{FacilitatorRetentionConfig, TokenPair};
+use muster_file_store::checkpoint_blocks::CheckpointService;
+use muster_file_store::checkpoint_blocks::catalogue::{Announcement, BlockBounds, BlockCatalogue};
 use muster_file_store::upload_plan::WriteRequest;
 use muster_file_store::{FileCatalogue, FileService, NewFile, ObjectStorage, Settings, UrlKey};
 use muster_process::folders::measure_folder;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_account_api::WebLink;
+use muster_protocol::account_api::WebLink;
 use reqwest::header::{HeaderMap, LOCATION, SET_COOKIE};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 use muster_kubernetes_engine::KubernetesEngine;
 use muster_provisioning::{EngineExecutor, ExecutorEngine as _, Survey};
 
-use crate::target::{Rights, Target, attempt, order};
 use muster_testbed::within;
+
+use crate::target::{Rights, Target, attempt, order};
 
 /// The nodes share this machine's network, whose addresses their containers need not have.
 const TEMPLATE: &str = "

@@ -7,8 +7,9 @@ use muster_kubernetes_engine::manifests::{ManifestOptions, PersistentExecutors, 
 use muster_protocol::ExecutorClass;
 use muster_provisioning::{EngineError, EngineExecutor, ExecutorEngine as _};
 
-use crate::target::{Rights, Target, attempt, order};
 use muster_testbed::within;
+
+use crate::target::{Rights, Target, attempt, order};
 
 fn none() -> BTreeSet<String> {
     BTreeSet::new()

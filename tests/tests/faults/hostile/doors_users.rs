@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result};
 use axum::Router;
-use muster_account_api::{CreateKey, KeyRight};
 use muster_client::{Client, ClientError, Credential};
 use muster_identity::{Keypair, answer_challenge, sign_facilitator_auth};
 use muster_process::{SharedClock, SystemClock};
+use muster_protocol::account_api::{CreateKey, KeyRight};
 use muster_protocol::rest::{CreateJob, SetWebhook};
 use muster_protocol::wire::facilitator::{FromFacilitator, ToFacilitator};
 use muster_protocol::wire::muster::{ChallengeResponse, GatewayNotice, ServedModel};

@@ -26,12 +26,13 @@ use muster_protocol::{MinerKey, Rao};
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::account_share::share;
-use crate::error::CollateralError;
-use crate::{CollateralSource, Deposit, MinerAccount, SlashEnd, SlashOrder, SlashPlan};
 use contract::{Collateral, rao_of_wei};
 use directory::{EvmDirectory, address_of};
 use json_rpc::Node;
+
+use crate::account_share::share;
+use crate::error::CollateralError;
+use crate::{CollateralSource, Deposit, MinerAccount, SlashEnd, SlashOrder, SlashPlan};
 
 /// The state of the EVM that is read: a deposit in a block that is not final may be undone.
 const FINAL: &str = "finalized";

@@ -15,11 +15,12 @@ use muster_process::error::Causes;
 use muster_protocol::{Hotkey, MinerKey};
 use tokio::sync::Mutex;
 
+use book::{LedgerBook, LedgerPosition, entry_of};
+
 use crate::account_share::share;
 use crate::chain_link::ChainLink;
 use crate::error::CollateralError;
 use crate::{CollateralSource, Deposit, MinerAccount, SlashEnd, SlashOrder, SlashPlan};
-use book::{LedgerBook, LedgerPosition, entry_of};
 
 /// Blocks after which a transfer whose end is not known can come into no block any more: a signature is valid for 32,
 /// and the rest is for the blocks between the look at the head and the signature.

@@ -1,6 +1,5 @@
 //! The checkpoints of an attempt: where it begins, and what it leaves.
 
-use crate::driver::checkpoint_record::{CheckpointRecord, NoticedCheckpoint};
 use muster_facilitator_link::live_output::checkpoints_message;
 use muster_protocol::Feature;
 use muster_protocol::job::JobState;
@@ -8,6 +7,7 @@ use muster_protocol::wire::checkpoints::CheckpointNotice;
 use muster_store::StoreError;
 
 use super::AttemptRunner;
+use crate::driver::checkpoint_record::{CheckpointRecord, NoticedCheckpoint};
 use crate::store::StoredAttempt;
 
 impl AttemptRunner<'_> {

@@ -13,7 +13,6 @@ mod transition;
 
 use std::time::Duration;
 
-use crate::driver::checkpoint_record::CheckpointRecord;
 use muster_facilitator_link::live_output::LiveBudget;
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_job_messages::{AttemptConnection, IssuedReceipt};
@@ -25,9 +24,10 @@ use muster_protocol::{AttemptId, MinerKey, ReceiptKind};
 use muster_store::StoreError;
 
 use super::JobDrivers;
+use crate::driver::checkpoint_record::CheckpointRecord;
+use crate::driver::running_jobs::CancelSignal;
 use crate::state::ValidatorState;
 use crate::store::StoredAttempt;
-use crate::driver::running_jobs::CancelSignal;
 
 /// How long the cancellation of an attempt of an earlier process waits for the miner.
 const CANCELLATION_HEARD: Duration = Duration::from_secs(30);

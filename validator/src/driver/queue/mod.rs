@@ -29,8 +29,8 @@ use tokio::sync::Notify;
 use super::miner_pool::line_of;
 use super::{FirstAttempt, JobDrivers, assignment};
 use crate::config::QueueConfig;
-use crate::store::StoredAttempt;
 use crate::driver::running_jobs::CancelSignal;
+use crate::store::StoredAttempt;
 
 /// The waiting jobs, and the signal that wakes their dispatcher.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! A validator that signs two statements of capacity for one cycle, and shows each to another peer, over real HTTP.
 
-use muster_capacity_statements::{
-    CapacityEvidence, MinerObservations, ObservedMiner, SeenDigest, SeenList, SignedStatement,
-    StatementContext, sign_statement,
-};
 use muster_identity::{Keypair, verify};
 use muster_process::Clock as _;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey, canonical};
+use muster_scoring::capacity_statements::{
+    CapacityEvidence, MinerObservations, ObservedMiner, SeenDigest, SeenList, SignedStatement,
+    StatementContext, sign_statement,
+};
 use muster_scoring::{Observation, ObservationKind, ScoringSnapshot};
 use serde_json::Value;
 

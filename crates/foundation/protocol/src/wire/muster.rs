@@ -353,7 +353,7 @@ pub struct JobExtension {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "muster_trace_context::read_leniently"
+        deserialize_with = "crate::trace_context::read_leniently"
     )]
     #[cfg_attr(feature = "openapi", schema(ignore))]
     pub traceparent: Option<TraceParent>,
@@ -464,7 +464,7 @@ pub struct OfferExtension {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "muster_trace_context::read_leniently"
+        deserialize_with = "crate::trace_context::read_leniently"
     )]
     pub traceparent: Option<TraceParent>,
 }

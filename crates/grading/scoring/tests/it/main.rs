@@ -8,6 +8,7 @@
 )]
 
 mod agreement;
+mod capacity_statements;
 mod cycles;
 mod division;
 mod receipts;

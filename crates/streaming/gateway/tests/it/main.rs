@@ -27,3 +27,5 @@ mod store;
 mod subnet;
 #[cfg(test)]
 mod token_counts;
+#[cfg(test)]
+mod tokenizer_counts;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use muster_gateway::token_count::{ModelTokenizer, count_exchange};
 use muster_protocol::Digest;
 use muster_session_pool::TokenizerFile;
-use muster_token_count::{ModelTokenizer, count_exchange};
 use serde_json::{Value, json};
 
 use crate::rig::World;

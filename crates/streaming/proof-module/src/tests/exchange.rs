@@ -2,10 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_answer_proof::AnswerProof;
 use muster_identity::Keypair;
 use muster_openai::BodyKind;
 use muster_protocol::{AttemptId, Digest, Hotkey, ImageId, JobId, MinerKey, Timestamp, ValidatorKey};
+use muster_response_proof::answer_proof::AnswerProof;
 use muster_response_proof::body_digest::digest_input;
 use muster_response_proof::comment::{comment_line, proof_line};
 use muster_response_proof::{

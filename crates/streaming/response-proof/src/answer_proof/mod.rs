@@ -7,11 +7,12 @@ mod statements;
 use std::time::Duration;
 
 use muster_protocol::{Hotkey, MinerKey, Signature, Timestamp, ValidatorKey};
-use muster_response_proof::body_digest::digest_input;
-use muster_response_proof::{Attestation, ClockTolerance, HashScheme, ObservedExchange, ResponseProof};
 use serde::{Deserialize, Serialize};
 
 pub use statements::{OpenedStatements, ShownStatements, StatementFault};
+
+use crate::body_digest::digest_input;
+use crate::{Attestation, ClockTolerance, HashScheme, ObservedExchange, ResponseProof};
 
 /// By how much the clocks of two parties may differ.
 pub const SKEW: Duration = Duration::from_secs(30);
@@ -192,10 +193,10 @@ fn describe(found: &AnswerProof, proof: &ResponseProof, attestation: &Attestatio
 mod tests {
     use muster_identity::Keypair;
     use muster_protocol::{AttemptId, Digest, ImageId, JobId};
-    use muster_response_proof::comment::{comment_line, proof_line};
-    use muster_response_proof::{ChunkTree, Envelope, Price, RequestNonce, SessionId, StreamEnd, Text};
 
     use super::*;
+    use crate::comment::{comment_line, proof_line};
+    use crate::{ChunkTree, Envelope, Price, RequestNonce, SessionId, StreamEnd, Text};
 
     const ID: &str = "answer";
     const ASKED: &[u8] = b"{\"model\":\"m\"}";

@@ -3,7 +3,7 @@
 use muster_openai::TokenUsage;
 use serde_json::Value;
 
-use crate::tokenizer::{MAX_TEXT, ModelTokenizer};
+use crate::token_count::tokenizer::{MAX_TEXT, ModelTokenizer};
 
 /// Tokens that a chat template may add to each message: marks and the name of the role.
 pub const PER_MESSAGE: u64 = 16;

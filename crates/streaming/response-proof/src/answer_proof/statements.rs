@@ -1,7 +1,8 @@
 //! The two signed statements of an answer, as far as they can be judged without the exchange itself.
 
 use muster_protocol::{Hotkey, MinerKey, Signature, ValidatorKey};
-use muster_response_proof::{Attestation, Envelope, EnvelopeError, LayoutError, ProofLedger, ResponseProof};
+
+use crate::{Attestation, Envelope, EnvelopeError, LayoutError, ProofLedger, ResponseProof};
 
 /// The statements of an answer, with the parties and the nonce that its gateway names beside them.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use muster_protocol::{Digest, ExecutorClass, MinerKey, canonical};
-use muster_scoring::{CapacityRow, Observation, ObservationKind, proven_by};
 use serde::{Deserialize, Serialize};
+
+use crate::{CapacityRow, Observation, ObservationKind, proven_by};
 
 /// The largest text of evidence that is read, in bytes: 256 miners with five classes, two kinds of probe and eight
 /// observations each.

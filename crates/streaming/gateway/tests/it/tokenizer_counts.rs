@@ -4,10 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use muster_protocol::Digest;
-use muster_token_count::{
+use muster_gateway::token_count::{
     ANSWER_END, MAX_TEXT, ModelTokenizer, PER_MESSAGE, PER_REQUEST, TokenizerError, count_exchange,
 };
+use muster_protocol::Digest;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

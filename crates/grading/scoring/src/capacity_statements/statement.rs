@@ -2,10 +2,10 @@
 
 use muster_identity::{Keypair, verify};
 use muster_protocol::{Digest, Signature, ValidatorKey, canonical};
-use muster_scoring::{CapacityRow, CapacityStatement};
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::{CapacityEvidence, evidence_digest};
+use crate::capacity_statements::evidence::{CapacityEvidence, evidence_digest};
+use crate::{CapacityRow, CapacityStatement};
 
 /// The format and version of a statement.
 const FORMAT: &str = "muster/capacity/1";

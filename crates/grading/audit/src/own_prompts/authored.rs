@@ -1,9 +1,9 @@
 //! Prompts that the audited model itself writes, on a machine of the validator's own: nobody else has seen them.
 
-use muster_audit::SeededNumbers;
 use serde_json::{Value, json};
 
-use crate::texts::built_in;
+use crate::SeededNumbers;
+use crate::own_prompts::texts::built_in;
 
 /// The longest prompt that a model writes, in tokens.
 pub const MAX_AUTHORED_TOKENS: u32 = 96;

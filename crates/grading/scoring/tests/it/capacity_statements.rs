@@ -6,12 +6,12 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use muster_capacity_statements::{
+use muster_identity::Keypair;
+use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_scoring::capacity_statements::{
     CapacityEvidence, MAX_STATEMENT_BYTES, MinerObservations, ObservedMiner, SignedStatement,
     StatementContext, StatementError, check_statement, evidence_digest, sign_statement,
 };
-use muster_identity::Keypair;
-use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::{Observation, ObservationKind};
 use proptest::prelude::*;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_protocol::{Digest, Signature, ValidatorKey, canonical};
 use serde::{Deserialize, Serialize};
 
-use crate::statement::SignedStatement;
+use crate::capacity_statements::statement::SignedStatement;
 
 /// The largest list that is read, in bytes: two statements of each of 256 validators.
 pub const MAX_SEEN_BYTES: usize = 256 * 1024;

@@ -2,8 +2,9 @@
 //! carries the proof.
 
 use muster_openai::BodyKind;
-use muster_response_proof::comment::strip_comments;
-use muster_response_proof::{BodyDigest, BodyHasher, HashScheme};
+
+use crate::comment::strip_comments;
+use crate::{BodyDigest, BodyHasher, HashScheme};
 
 /// Hashes a whole body by a session's scheme.
 pub(crate) fn hash_body(scheme: HashScheme, content_type: Option<&str>, body: &[u8]) -> BodyDigest {
@@ -19,9 +20,9 @@ pub(crate) fn hash_body(scheme: HashScheme, content_type: Option<&str>, body: &[
 #[cfg(test)]
 mod tests {
     use muster_protocol::Digest;
-    use muster_response_proof::comment::{comment_line, proof_line};
 
     use super::*;
+    use crate::comment::{comment_line, proof_line};
 
     #[test]
     fn the_comments_of_a_gateway_and_the_line_with_the_proof_are_not_hashed() {

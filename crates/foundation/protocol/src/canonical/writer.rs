@@ -482,7 +482,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{sorted_compact, sorted_compact_of};
+    use crate::canonical::{sorted_compact, sorted_compact_of};
 
     #[derive(Serialize)]
     enum Shape {

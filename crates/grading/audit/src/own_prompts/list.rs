@@ -1,10 +1,10 @@
 //! A list of own prompts: requests in the forms of users', in an order that is drawn anew for each list.
 
-use muster_audit::{Canary, CanaryList, SeededNumbers};
 use serde_json::{Map, Value, json};
 
-use crate::request_form::{FormField, MessageForm, RequestForm, Role, Spacing, json_text};
-use crate::texts::{SYSTEMS, TURNS_BEFORE};
+use crate::own_prompts::request_form::{FormField, MessageForm, RequestForm, Role, Spacing, json_text};
+use crate::own_prompts::texts::{SYSTEMS, TURNS_BEFORE};
+use crate::{Canary, CanaryList, SeededNumbers};
 
 /// The texts that are looked at for one of about the length that the form has.
 const TEXTS_COMPARED: usize = 8;
@@ -241,7 +241,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::texts::built_in;
+    use crate::own_prompts::texts::built_in;
 
     fn model(name: &str, needs: SamplerNeeds, forms: Vec<RequestForm>) -> PromptedModel {
         PromptedModel {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use muster_protocol::{Hotkey, Signature, Timestamp};
+use crate::{Hotkey, Signature, Timestamp};
 
 /// `GET /auth/nonce`: the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
