@@ -6,14 +6,14 @@
 mod table;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use cargo_metadata::{DependencyKind, Metadata};
 
-use table::{ARROWS, Arrow, Group, Owner, PROGRAMS, TEST_ARROWS, never_of};
+use table::{ALONE, ARROWS, Arrow, Group, Owner, PROGRAMS, TEST_ARROWS, never_of};
 
 use crate::workspace::Workspace;
 
@@ -59,6 +59,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     }
     let mut faults = check(&crates);
     faults.extend(unused(&crates));
+    faults.extend(alone(&crates));
     for fault in &faults {
         eprintln!("{fault}");
     }
@@ -127,6 +128,59 @@ fn misplaced(member: &Crate) -> Option<String> {
             .is_some_and(|owner| *name == format!("{}-{last}", owner.crate_name()));
     (group.is_library() && !is_named)
         .then(|| format!("{manifest}: {name} lies in a folder of another name; call the crate muster-{last}"))
+}
+
+/// Crates below `crates/` that lie under no role's roof although one role alone reaches them, one line each.
+fn alone(crates: &[Crate]) -> Vec<String> {
+    let by_name: BTreeMap<&str, &Crate> = crates.iter().map(|one| (one.name.as_str(), one)).collect();
+    let mut reached: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for root in crates {
+        let owner = match root.group() {
+            Some(Group::Role(owner) | Group::Part(owner)) => owner.crate_name(),
+            Some(Group::BinaryPart) => "muster",
+            Some(Group::Binary) if root.name == "muster" => "muster",
+            // A program of its own is a second place that needs the crate, as a role is.
+            Some(Group::Program) if root.name != "muster-fuzz" => &root.name,
+            _ => continue,
+        };
+        let mut open = vec![root];
+        let mut seen = BTreeSet::new();
+        while let Some(one) = open.pop() {
+            for dependency in &one.dependencies {
+                let Some(below) = by_name.get(dependency.name.as_str()) else {
+                    continue;
+                };
+                // What a role reaches is the role's, whoever starts it.
+                let is_shared = below.group().is_some_and(Group::is_shared);
+                let counts = is_shared && dependency.kind != DependencyKind::Development;
+                if counts && seen.insert(below.name.as_str()) {
+                    reached.entry(&below.name).or_default().insert(owner);
+                    open.push(below);
+                }
+            }
+        }
+    }
+    let mut faults = Vec::new();
+    for one in crates.iter().filter(|one| one.manifest.starts_with("crates")) {
+        let owners = reached.get(one.name.as_str()).cloned().unwrap_or_default();
+        let listed = ALONE.iter().find(|(name, _)| *name == one.name);
+        let manifest = one.manifest.display();
+        match (owners.len(), listed) {
+            (2.., None) | (0 | 1, Some(_)) => {}
+            (2.., Some((name, because))) => faults.push(format!(
+                "xtask/src/arrows/table.rs: {name} is listed as one role's ({because}) and several reach it; remove it"
+            )),
+            (_, None) => {
+                let owners = owners.into_iter().collect::<Vec<_>>().join("");
+                let whose = if owners.is_empty() { "nobody".to_owned() } else { format!("only {owners}") };
+                faults.push(format!(
+                    "{manifest}: {whose} reaches {}; it belongs below the folder of the role that needs it",
+                    one.name
+                ));
+            }
+        }
+    }
+    faults
 }
 
 /// The listed arrows that no Cargo.toml uses, one line each.
@@ -256,7 +310,8 @@ mod tests {
         ("muster-routing", "crates/jobs/routing"),
         ("muster-receipts", "crates/jobs/receipts"),
         ("muster-containers", "executor/containers"),
-        ("muster-machine", "executor/machine"),
+        ("muster-provisioning", "miner/provisioning"),
+        ("muster-slurm-engine", "miner/slurm-engine"),
         ("muster-validator-store", "validator/store"),
         ("muster-terminal", "muster/terminal"),
         ("muster-session-pool", "crates/streaming/session-pool"),
@@ -403,7 +458,7 @@ mod tests {
     fn a_role_and_its_parts_use_one_another_and_nobody_else_does() {
         for (name, dependency) in [
             ("muster-executor", "muster-containers"),
-            ("muster-machine", "muster-containers"),
+            ("muster-slurm-engine", "muster-provisioning"),
             ("muster-validator-store", "muster-routing"),
             ("muster-terminal", "muster-validator-store"),
             ("muster-terminal", "anyhow"),
@@ -427,7 +482,7 @@ mod tests {
         );
         refuses(
             "muster-validator-store",
-            "muster-machine",
+            "muster-containers",
             "the validator's parts must not use the executor's parts",
         );
         refuses(
@@ -435,6 +490,32 @@ mod tests {
             "muster-terminal",
             "the executor's parts must not use the binary's parts",
         );
+    }
+
+    #[test]
+    fn a_shared_crate_of_one_role_belongs_under_its_roof() {
+        let uses =
+            |name: &str, folder: &str, below: &str| member(name, folder, &[(below, DependencyKind::Normal)]);
+        let routing = || member("muster-routing", "crates/jobs/routing", &[]);
+        let validator = || uses("muster-validator", "validator", "muster-routing");
+        let found = alone(&[routing(), validator()]);
+        assert_eq!(
+            found,
+            [
+                "crates/jobs/routing/Cargo.toml: only muster-validator reaches muster-routing; it belongs below the \
+              folder of the role that needs it"
+            ]
+        );
+        let part = uses("muster-containers", "executor/containers", "muster-routing");
+        assert!(alone(&[routing(), validator(), part]).is_empty());
+        let client = member("muster-client", "crates/users/client", &[]);
+        assert!(alone(&[client]).is_empty());
+        let shared = [
+            member("muster-client", "crates/users/client", &[]),
+            uses("muster-validator", "validator", "muster-client"),
+            uses("muster-miner", "miner", "muster-client"),
+        ];
+        assert!(alone(&shared)[0].contains("muster-client is listed as one role's"));
     }
 
     #[test]
@@ -473,7 +554,11 @@ mod tests {
     fn the_executor_does_not_reach_the_chain() {
         refuses("muster-executor", "muster-chain", "stands next to untrusted code");
         refuses("muster-executor", "subxt-rpcs", "stands next to untrusted code");
-        refuses("muster-machine", "muster-chain", "stands next to untrusted code");
+        refuses(
+            "muster-containers",
+            "muster-chain",
+            "stands next to untrusted code",
+        );
     }
 
     #[test]

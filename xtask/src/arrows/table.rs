@@ -111,7 +111,7 @@ impl Group {
     }
 
     /// Whether several roles share the crates of this group.
-    fn is_shared(self) -> bool {
+    pub(super) fn is_shared(self) -> bool {
         match self {
             Foundation | Jobs | Streaming | Grading | Users | Market => true,
             Part(_) | Role(_) | TestBed | BinaryPart | Binary | Program => false,
@@ -207,6 +207,17 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-simulation", "muster-scoring", "strategies are paid by the real scoring code"),
     arrow("muster-simulation", "muster-grading", "probes are drawn and judged by the real code of batches"),
     arrow("muster-simulation", "muster-hardware-proof", "a session is judged by the thresholds of its class"),
+];
+
+/// Crates below `crates/` that one role reaches, or no role, each with its reason. Every other such crate lies under the
+/// roof of its role. An entry that several roles reach is a fault.
+#[rustfmt::skip]
+pub(super) const ALONE: &[(&str, &str)] = &[
+    ("muster-sealing-proxy", "both ends of a seal are tested against each other"),
+    ("muster-simulation", "the rules of scores are tested by it beside them"),
+    ("muster-client", "users' programs use it"),
+    ("muster-feature-set", "it holds the features of all builds"),
+    ("muster-proof-module", "pages load it as a module of WebAssembly"),
 ];
 
 /// Dev-arrows that only tests need. An entry that no Cargo.toml uses is a fault.

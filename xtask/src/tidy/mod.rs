@@ -14,6 +14,7 @@ pub(crate) mod proof_module;
 mod prose;
 mod ptx;
 mod purposes;
+mod rooms;
 mod shape;
 mod sleeping;
 mod source;
@@ -39,6 +40,9 @@ const RULES: &[Rule] = &[
     shape::headers,
     shape::functions,
     purposes::check,
+    rooms::renamed_crates,
+    rooms::queries,
+    rooms::single_implementations,
     names::bare,
     names::homonyms,
     prose::riddles,
