@@ -150,7 +150,7 @@ fn alone(crates: &[Crate]) -> Vec<String> {
                 let Some(below) = by_name.get(dependency.name.as_str()) else {
                     continue;
                 };
-                // What a role reaches is the role's, whoever starts it.
+                // Another role is no way to a shared crate: it reaches its own.
                 let is_shared = below.group().is_some_and(Group::is_shared);
                 let counts = is_shared && dependency.kind != DependencyKind::Development;
                 if counts && seen.insert(below.name.as_str()) {

@@ -190,6 +190,7 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-session-pool", "muster-response-proof", "the pool is told which proofs a session has given"),
     arrow("muster-session-pool", "muster-openai", "requests are refused in OpenAI's words and priced by their tokens"),
     arrow("muster-response-proof", "muster-openai", "the scheme `text` hashes the text of OpenAI's requests and responses"),
+    arrow("muster-proof-module", "muster-response-proof", "the module is the check of answers, for browsers"),
     arrow("muster-sealing-proxy", "muster-response-proof", "the proxy signs response proofs"),
     arrow("muster-sealing-proxy", "muster-openai", "errors of the proxy have the form that OpenAI's clients read"),
     arrow("muster-sealed-client", "muster-response-proof", "the client checks response proofs"),
@@ -209,14 +210,13 @@ pub(super) const ARROWS: &[Arrow] = &[
     arrow("muster-simulation", "muster-hardware-proof", "a session is judged by the thresholds of its class"),
 ];
 
-/// Crates below `crates/` that one role reaches, or no role, each with its reason. Every other such crate lies under the
-/// roof of its role. An entry that several roles reach is a fault.
+/// Crates below `crates/` that one role reaches, or no role, each with its reason. Every other such crate lies under
+/// the roof of its role. An entry that several roles reach is a fault.
 #[rustfmt::skip]
 pub(super) const ALONE: &[(&str, &str)] = &[
     ("muster-sealing-proxy", "both ends of a seal are tested against each other"),
     ("muster-simulation", "the rules of scores are tested by it beside them"),
     ("muster-client", "users' programs use it"),
-    ("muster-feature-set", "it holds the features of all builds"),
     ("muster-proof-module", "pages load it as a module of WebAssembly"),
 ];
 
@@ -227,7 +227,6 @@ pub(super) const TEST_ARROWS: &[Arrow] = &[
     arrow("muster-sealing-proxy", "muster-sealed-client", "the proxy is tested from its client's end"),
     arrow("muster-gateway", "muster-sealing-proxy", "the gateway is tested against sealing proxies"),
     arrow("muster-proof-module", "muster-openai", "the golden proofs are made of OpenAI's streams"),
-    arrow("muster-proof-module", "muster-response-proof", "the golden proofs are signed as sessions sign them"),
 ];
 
 /// The crates of ours that programs of their own may use.

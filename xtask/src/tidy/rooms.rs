@@ -6,15 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Finding, Tree, source};
 
 /// Public traits with one implementation, each with its reason.
+#[rustfmt::skip]
 const SINGLE_IMPLEMENTATIONS: &[(&str, &str)] = &[
-    (
-        "Io",
-        "it names several traits of tokio at once, for one boxed connection",
-    ),
-    (
-        "IoStream",
-        "it names several traits of tokio at once, for one boxed connection",
-    ),
+    ("Io", "it names several traits of tokio at once, for one boxed connection"),
+    ("IoStream", "it names several traits of tokio at once, for one boxed connection"),
+    ("During", "it adds a word to the results of another crate"),
 ];
 
 /// A crate with one dependent that imports it under a module's name.
@@ -84,10 +80,10 @@ pub(super) fn queries(tree: &Tree) -> Vec<Finding> {
 pub(super) fn single_implementations(tree: &Tree) -> Vec<Finding> {
     let mut traits = BTreeMap::new();
     let mut implemented: BTreeMap<String, usize> = BTreeMap::new();
-    for (path, _) in tree.rust().filter(|(path, _)| path.contains("src/")) {
+    for (path, _) in tree.rust() {
         for (number, line) in (1..).zip(tree.code(path).lines()) {
             let line = line.trim_start();
-            if let Some(name) = public_trait(line).filter(|_| source::is_code(path)) {
+            if let Some(name) = public_trait(line).filter(|_| source::is_code(path) && !path.starts_with("devchain/")) {
                 traits.insert(name.to_owned(), (path, number));
             }
             if let Some(name) = implemented_trait(line) {

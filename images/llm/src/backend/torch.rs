@@ -112,8 +112,8 @@ impl Torch {
         })
     }
 
-    /// Rounds what goes into products and what comes out of them, and the weights with it: the device multiplies numbers
-    /// of that kind.
+    /// Rounds what goes into products and what comes out of them, and the weights. The device multiplies numbers of
+    /// that kind.
     ///
     /// # Errors
     /// libtorch does not take the rounded weights.
