@@ -25,7 +25,7 @@ pub struct ExecutorCredentials {
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
     /// There is no such file.
-    #[error("this executor is not enrolled: {path} is missing; run `muster executor --enrol TOKEN`", path = path.display())]
+    #[error("this executor is not enrolled: {path} is missing; run `muster executor --enroll TOKEN`", path = path.display())]
     Missing {
         /// The file that is missing.
         path: PathBuf,
