@@ -32,7 +32,7 @@
 //! gateway, challenges of its grading, checks on its trusted miner) enter at `intake::own_jobs` and take the same way
 //! from there, without an outbox.
 //!
-//! Beside it, `muster-collateral-view` reads what miners have deposited, `weights` follows the chain, scores each cycle
+//! Beside it, `collateral` reads what miners have deposited, `weights` follows the chain, scores each cycle
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
 //! `state::ValidatorState` holds what every part needs.
 
