@@ -25,7 +25,7 @@ const MIB: f64 = 1_048_576.0;
 
 /// The use of one program. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct UsageRecord(Arc<Mutex<Usage>>);
+pub(crate) struct UsageRecord(Arc<Mutex<Usage>>);
 
 #[derive(Debug, Default)]
 struct Usage {
@@ -59,21 +59,21 @@ impl Usage {
 
 impl UsageRecord {
     /// The program began at `began` and has so many GPUs.
-    pub fn begin(&self, began: Timestamp, gpus: usize) {
+    pub(crate) fn begin(&self, began: Timestamp, gpus: usize) {
         let mut usage = self.0.lock();
         usage.began = Some(began);
         usage.gpus = gpus as u64;
     }
 
     /// The program has ended. The first call counts.
-    pub fn end(&self, at: Timestamp) {
+    pub(crate) fn end(&self, at: Timestamp) {
         self.0.lock().ended.get_or_insert(at);
     }
 
     /// Notes a report that the program has made, and returns it with its use of the machine: `machine/memory_mib`,
     /// `machine/cpu_percent` of one core, and with GPUs the mean `machine/gpu_percent` and `machine/gpu_memory_mib` of
     /// all of them together.
-    pub fn note_report(&self, at: Timestamp, report: ProgramReport) -> ProgramReport {
+    pub(crate) fn note_report(&self, at: Timestamp, report: ProgramReport) -> ProgramReport {
         let mut usage = self.0.lock();
         let mut told = report.clone();
         usage.add_machine(&mut told);
@@ -84,7 +84,7 @@ impl UsageRecord {
     /// The last report once more, with the newest use of the machine, if nothing was told for ten seconds while
     /// the program runs; `None` otherwise, and before the first sample. A program that reports nothing has such reports
     /// alone.
-    pub fn repeat_report(&self, now: Timestamp) -> Option<ProgramReport> {
+    pub(crate) fn repeat_report(&self, now: Timestamp) -> Option<ProgramReport> {
         let mut usage = self.0.lock();
         let began = usage.began?;
         let (told_at, last) = usage.report.clone().unwrap_or((began, ProgramReport::default()));
@@ -134,7 +134,7 @@ impl UsageRecord {
     }
 
     /// The completion report of the attempt; `None` for one whose program never began.
-    pub fn report(&self, outputs: OutputListing) -> Option<CompletionReport> {
+    pub(crate) fn report(&self, outputs: OutputListing) -> Option<CompletionReport> {
         let usage = self.0.lock();
         let compute = usage.ended?.since(usage.began?);
         let (sum, samples) = usage.gpu_percents;
@@ -156,7 +156,7 @@ impl UsageRecord {
 
     /// Samples the container and these GPUs until it is dropped, and tells the reports of [`Self::repeat_report`] if
     /// somebody wants them. Blocks no other work of the attempt.
-    pub async fn watch(
+    pub(crate) async fn watch(
         self,
         engine: ContainerEngine,
         container: String,

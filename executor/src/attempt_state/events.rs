@@ -4,7 +4,7 @@ use super::{AttemptFailure, OfferTerms, ProgramExit};
 
 /// An event in the life of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub(crate) enum Event {
     /// The miner offered the job.
     Offered(OfferTerms),
     /// The image is not on this machine and has to be fetched.
@@ -42,7 +42,7 @@ pub enum Event {
 
 /// The next work of the driver. Effects are carried out in the order in which they are returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Look for the image on this machine.
     PrepareImage,
     /// Tell the miner that the executor is up and has to fetch the image.

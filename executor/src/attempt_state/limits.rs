@@ -10,7 +10,7 @@ const DEFAULT_LEEWAY_SECS: u64 = 5;
 
 /// The longest time that each stage of a job may take, as its offer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StageLimits {
+pub(crate) struct StageLimits {
     /// Slack for the whole job.
     pub leeway: Duration,
     /// For the rest of the request and for the inputs.
@@ -36,7 +36,7 @@ pub struct WaitLimits {
 
 impl StageLimits {
     /// The limits of an offer. An offer without stage limits has one older time-out, which bounds the whole job.
-    pub fn of(offer: &InitialJobRequest) -> Self {
+    pub(crate) fn of(offer: &InitialJobRequest) -> Self {
         let secs = Duration::from_secs;
         match offer.executor_timing {
             Some(timing) => Self {

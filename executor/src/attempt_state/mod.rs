@@ -14,18 +14,18 @@ use std::time::Duration;
 use muster_protocol::job::{Fault, ImageFetchFailure};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage, Timestamp};
 
-pub use self::events::{Abandonment, Conclusion, Effect, Event};
-pub use self::failure::{AttemptFailure, FailureKind, ResumeHint};
-pub use self::limits::{StageLimits, WaitLimits};
+pub(crate) use self::events::{Abandonment, Conclusion, Effect, Event};
+pub(crate) use self::failure::{AttemptFailure, FailureKind, ResumeHint};
+pub(crate) use self::limits::{StageLimits, WaitLimits};
 
 /// The time after its grace in which a container must be dead; after that the attempt gives up on stopping it.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
 /// How long a session may take to close once its time is over.
-pub const CLOSE_LIMIT: Duration = Duration::from_secs(15);
+pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(15);
 
 /// The parts of an offer that the machine needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OfferTerms {
+pub(crate) struct OfferTerms {
     /// The time limits of the job.
     pub limits: StageLimits,
     /// How the job's session ends, if the job answers requests while it runs.
@@ -37,7 +37,7 @@ pub struct OfferTerms {
 
 /// How a streaming job ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamingMode {
+pub(crate) enum StreamingMode {
     /// The program ends by itself. A program that still runs when its time is over has failed, as in ComputeHorde.
     Direct,
     /// The job ends with its session, whose close is signed. Its time is how long the validator wanted the session.
@@ -46,7 +46,7 @@ pub enum StreamingMode {
 
 /// How the program ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProgramExit {
+pub(crate) struct ProgramExit {
     /// The exit code; 128 + signal if the program was killed.
     pub code: i64,
     /// The kernel killed the program because it used too much memory.
@@ -57,7 +57,7 @@ pub struct ProgramExit {
 
 /// Why a running program is being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopReason {
+pub(crate) enum StopReason {
     /// Its time is over.
     TimedOut,
     /// The job wrote more than this many bytes.
@@ -72,7 +72,7 @@ pub enum StopReason {
 
 /// The current stage of an attempt, with the time limits of the job from the offer on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptState {
+pub(crate) enum AttemptState {
     /// The executor is connected; the miner has not offered the job yet.
     AwaitingOffer,
     /// The image is being looked for on this machine.
@@ -108,7 +108,7 @@ pub enum AttemptState {
 
 /// The state machine of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttemptMachine {
+pub(crate) struct AttemptMachine {
     state: AttemptState,
     deadline: Timestamp,
     waits: WaitLimits,
@@ -127,7 +127,7 @@ pub struct AttemptMachine {
 
 impl AttemptMachine {
     /// The machine of an attempt that began at `now`.
-    pub fn new(now: Timestamp, waits: WaitLimits) -> Self {
+    pub(crate) fn new(now: Timestamp, waits: WaitLimits) -> Self {
         Self {
             state: AttemptState::AwaitingOffer,
             deadline: now.plus(waits.offer),
@@ -141,7 +141,7 @@ impl AttemptMachine {
     }
 
     /// The machine of an attempt whose program another process started at `started`. Its clock went on counting.
-    pub fn resumed(limits: StageLimits, started: Timestamp, waits: WaitLimits) -> Self {
+    pub(crate) fn resumed(limits: StageLimits, started: Timestamp, waits: WaitLimits) -> Self {
         Self {
             state: AttemptState::Running(limits),
             deadline: started.plus(limits.execution),
@@ -151,18 +151,18 @@ impl AttemptMachine {
     }
 
     /// The current stage.
-    pub fn state(&self) -> AttemptState {
+    pub(crate) fn state(&self) -> AttemptState {
         self.state
     }
 
     /// When [`Event::Tick`] is due.
-    pub fn deadline(&self) -> Timestamp {
+    pub(crate) fn deadline(&self) -> Timestamp {
         self.deadline
     }
 
     /// Takes in an event that happened at `now`. An event that does not belong to the current state changes nothing: it
     /// was sent twice, or came too late to matter.
-    pub fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
+    pub(crate) fn apply(&mut self, event: Event, now: Timestamp) -> Vec<Effect> {
         if self.state == AttemptState::Over {
             return vec![];
         }

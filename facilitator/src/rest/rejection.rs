@@ -23,7 +23,7 @@ use muster_facilitator_store::QuotaExceeded;
 
 /// The status, the body and the retry time of a rejected request.
 #[derive(Debug)]
-pub struct ApiRejection {
+pub(crate) struct ApiRejection {
     status: StatusCode,
     body: Value,
     /// Seconds after which the client may try again.
@@ -37,7 +37,7 @@ const OVERLOAD_RETRY_S: u64 = 5;
 
 impl ApiRejection {
     /// `{"detail": …}`, the shape of the API.
-    pub fn detail(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(crate) fn detail(status: StatusCode, detail: impl Into<String>) -> Self {
         let body = json!(Detail {
             detail: detail.into()
         });
@@ -54,34 +54,34 @@ impl ApiRejection {
     }
 
     /// `{"error": …}`, the shape of the login.
-    pub fn error(status: StatusCode, error: impl Into<String>) -> Self {
+    pub(crate) fn error(status: StatusCode, error: impl Into<String>) -> Self {
         let body = json!(muster_protocol::account_api::LoginError { error: error.into() });
         Self::new(status, body)
     }
 
     /// `["…"]`, the shape of a validation of the whole job.
-    pub fn list(reason: &str) -> Self {
+    pub(crate) fn list(reason: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, json!([reason]))
     }
 
     /// `{"field": ["…"]}`, the shape of a wrong field of a body or a query.
-    pub fn field(name: &str, reason: &str) -> Self {
+    pub(crate) fn field(name: &str, reason: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, json!({name: [reason]}))
     }
 
     /// A page that the list does not have.
-    pub fn no_such_page() -> Self {
+    pub(crate) fn no_such_page() -> Self {
         Self::detail(StatusCode::NOT_FOUND, "Invalid page.")
     }
 
     /// The shape in which ComputeHorde's feedback call rejects a request without signature headers.
-    pub fn signature_not_found(rejection: &SignatureRejection) -> Self {
+    pub(crate) fn signature_not_found(rejection: &SignatureRejection) -> Self {
         let body = json!({"error": "Signature not found", "details": rejection.to_string()});
         Self::new(StatusCode::BAD_REQUEST, body)
     }
 
     /// The caller exceeds its request rate and must wait for `wait`.
-    pub fn throttled(wait: Duration) -> Self {
+    pub(crate) fn throttled(wait: Duration) -> Self {
         let seconds = wait.as_secs().saturating_add(1);
         let mut rejection = Self::detail(
             StatusCode::TOO_MANY_REQUESTS,
@@ -92,22 +92,22 @@ impl ApiRejection {
     }
 
     /// The requested thing does not exist, or it is another account's: callers cannot tell which.
-    pub fn not_found() -> Self {
+    pub(crate) fn not_found() -> Self {
         Self::detail(StatusCode::NOT_FOUND, "Not found.")
     }
 
     /// The HTTP status of the answer.
-    pub const fn status(&self) -> StatusCode {
+    pub(crate) const fn status(&self) -> StatusCode {
         self.status
     }
 
     /// The time after which the client may try again.
-    pub fn retry_after(&self) -> Option<Duration> {
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         self.retry_after.map(Duration::from_secs)
     }
 
     /// The reason as one text.
-    pub fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         let text = |key: &str| self.body.get(key).and_then(Value::as_str).map(str::to_owned);
         text("detail")
             .or_else(|| text("error"))

@@ -15,7 +15,7 @@ const MAX_WORDS: usize = 300;
 
 /// The statements as they were read last, by validator.
 #[derive(Debug, Default)]
-pub struct GradeBoard(Mutex<BTreeMap<ValidatorKey, ValidatorGrades>>);
+pub(crate) struct GradeBoard(Mutex<BTreeMap<ValidatorKey, ValidatorGrades>>);
 
 /// The reason for which a validator's grades are not known.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub(crate) enum NoGrades {
 
 impl GradeBoard {
     /// The grades, by validator.
-    pub fn list(&self) -> Vec<ValidatorGrades> {
+    pub(crate) fn list(&self) -> Vec<ValidatorGrades> {
         self.0.lock().values().cloned().collect()
     }
 

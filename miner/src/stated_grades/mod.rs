@@ -5,5 +5,5 @@
 mod board;
 mod reader;
 
-pub use board::GradeBoard;
-pub use reader::GradeReader;
+pub(crate) use board::GradeBoard;
+pub(crate) use reader::GradeReader;

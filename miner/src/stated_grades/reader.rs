@@ -27,7 +27,7 @@ const MOST_VALIDATORS: usize = 64;
 const READ_AT_ONCE: usize = 8;
 /// Reads the statements of the validators that a miner serves.
 #[derive(Debug)]
-pub struct GradeReader {
+pub(crate) struct GradeReader {
     /// The miner whose grades are read.
     pub me: MinerKey,
     /// The number of the subnet.
@@ -53,7 +53,7 @@ struct KnownAddresses {
 
 impl GradeReader {
     /// Reads statements for ever, a round after each pause. `served` are the validators that the miner serves then.
-    pub async fn follow(
+    pub(crate) async fn follow(
         &self,
         client: &ChainClient,
         board: &GradeBoard,

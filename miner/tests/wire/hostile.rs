@@ -22,11 +22,18 @@ async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
     let started = miner.wanted().await;
     let mut executor = Executor::dial(&started).await;
     let mut sessions = Vec::with_capacity(SESSIONS);
-    for _ in 0..SESSIONS {
-        // Each hears the manifest, and the history of the job that is under way.
-        let mut session = Validator::connect(&miner).await;
-        assert_eq!(session.hear_kind().await, "V0AcceptJobRequest");
-        sessions.push(session);
+    let opening = async {
+        for _ in 0..SESSIONS {
+            // Each hears the manifest, and the history of the job that is under way.
+            let mut session = Validator::connect(&miner).await;
+            assert_eq!(session.hear_kind().await, "V0AcceptJobRequest");
+            sessions.push(session);
+        }
+    };
+    // The first session answers the miner's pings meanwhile, or the miner would take it for dead.
+    tokio::select! {
+        () = opening => {}
+        frame = working.party.socket.recv() => panic!("{frame:?} before the executor was ready"),
     }
     executor.ready().await;
     assert_eq!(working.hear_kind().await, "V0ExecutorReadyRequest");

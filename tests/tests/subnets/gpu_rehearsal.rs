@@ -85,7 +85,7 @@ fn a_part_that_hangs_and_a_disk_that_is_full_cost_their_own_lines() {
     std::fs::create_dir(&out).unwrap();
     let hung = programs.join("muster-llm");
     std::fs::write(&hung, "#!/bin/sh\nexec sleep 1000\n").unwrap();
-    std::fs::set_permissions(&hung, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&hung, std::fs::Permissions::from_mode(0o755)).unwrap();
     symlink("/dev/full", out.join("results.jsonl")).unwrap();
     let (lines, status) = rehearse(&programs, &out, &["--limit-s", "1"]);
     assert_eq!(status, Some(7), "{lines:#?}");

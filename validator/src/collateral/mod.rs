@@ -23,8 +23,8 @@ use muster_routing::CollateralVerdict;
 use muster_validator_store::Store;
 
 pub use config::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
-pub use page::{CollateralStatus, SlashRequest};
-pub use slashing::{SlashAnswer, SlashRefusal};
+pub(crate) use page::{CollateralStatus, SlashRequest};
+pub(crate) use slashing::SlashRefusal;
 
 use book::StoredLedger;
 use watched::WatchedSource;
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// The miners' collateral.
 #[derive(Debug)]
-pub struct CollateralView {
+pub(crate) struct CollateralView {
     /// `None` if this validator asks for no collateral.
     watched: Option<WatchedSource>,
     store: Arc<Store>,
@@ -43,7 +43,7 @@ pub struct CollateralView {
 
 /// The validator and the chain for which a view is made.
 #[derive(Clone, Debug)]
-pub struct ViewSubject {
+pub(crate) struct ViewSubject {
     /// The endpoints of the chain, the preferred one first.
     pub endpoints: Vec<String>,
     /// The subnet whose miners are read.
@@ -57,7 +57,7 @@ impl CollateralView {
     ///
     /// # Errors
     /// The HTTP client cannot be built.
-    pub fn new(
+    pub(crate) fn new(
         config: &CollateralConfig,
         subject: ViewSubject,
         store: Arc<Store>,
@@ -93,7 +93,7 @@ impl CollateralView {
     }
 
     /// The verdict about a miner now.
-    pub fn verdict(&self, miner: MinerKey) -> CollateralVerdict {
+    pub(crate) fn verdict(&self, miner: MinerKey) -> CollateralVerdict {
         match &self.watched {
             None => CollateralVerdict::NotRequired,
             Some(watched) => watched.verdict(miner, self.clock.now()),
@@ -101,13 +101,13 @@ impl CollateralView {
     }
 
     /// Whether this validator asks for collateral.
-    pub fn is_required(&self) -> bool {
+    pub(crate) fn is_required(&self) -> bool {
         self.watched.is_some()
     }
 
     /// Reads the source for the miners of the subnet, and waits until it is time to read it again. Returns at once if
     /// this validator asks for no collateral.
-    pub async fn read_and_rest(&self, metagraph: &Metagraph) {
+    pub(crate) async fn read_and_rest(&self, metagraph: &Metagraph) {
         let Some(watched) = &self.watched else { return };
         watched.read(metagraph, &self.clock).await;
         let pause = if watched.has_failed() {

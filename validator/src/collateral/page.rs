@@ -16,7 +16,7 @@ const MAX_SLASHES: u32 = 100;
 
 /// `GET /v0/collateral`, and a part of `GET /v0/state`.
 #[derive(Debug, Serialize)]
-pub struct CollateralStatus {
+pub(crate) struct CollateralStatus {
     /// `none`, `evm` or `ledger`.
     source: &'static str,
     /// The source's place, for people.
@@ -76,7 +76,7 @@ impl From<StoredSlash> for SlashView {
 
 /// The body of `POST /v0/collateral/slashes`.
 #[derive(Debug, Deserialize)]
-pub struct SlashRequest {
+pub(crate) struct SlashRequest {
     /// The order itself.
     #[serde(flatten)]
     pub order: SlashOrder,
@@ -90,7 +90,7 @@ impl CollateralView {
     ///
     /// # Errors
     /// The store fails.
-    pub async fn page(
+    pub(crate) async fn page(
         &self,
         validator: ValidatorKey,
         metagraph: Option<&Metagraph>,
@@ -107,7 +107,7 @@ impl CollateralView {
     }
 
     /// The state of the source, for the operator.
-    pub fn status(&self) -> CollateralStatus {
+    pub(crate) fn status(&self) -> CollateralStatus {
         let latest = self.watched.as_ref().map(|watched| watched.latest.read().clone());
         let latest = latest.unwrap_or_default();
         CollateralStatus {

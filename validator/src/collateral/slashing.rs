@@ -15,7 +15,7 @@ use crate::collateral::watched::{WatchedSource, miner_accounts};
 /// The effect of a slash, before or after it.
 #[derive(Debug, Serialize)]
 #[serde(tag = "slash", rename_all = "snake_case")]
-pub enum SlashAnswer {
+pub(crate) enum SlashAnswer {
     /// Nothing has happened; this is what would.
     Preview {
         /// One sentence for the operator.
@@ -39,7 +39,7 @@ pub enum SlashAnswer {
 
 /// Why a slash did not happen, or is not known to have happened.
 #[derive(Debug, thiserror::Error)]
-pub enum SlashRefusal {
+pub(crate) enum SlashRefusal {
     /// This validator has no source of collateral.
     #[error("this validator asks for no collateral: set collateral.source in its configuration")]
     NoSource,
@@ -80,7 +80,7 @@ impl CollateralView {
     ///
     /// # Errors
     /// The order is refused, or its end is not known: the same order again carries it on.
-    pub async fn slash(
+    pub(crate) async fn slash(
         &self,
         request: &SlashRequest,
         metagraph: Option<&Metagraph>,

@@ -9,12 +9,12 @@ use tokio::sync::watch;
 
 /// The jobs that have a driver, each with the channel that tells its driver of a cancellation.
 #[derive(Debug, Default)]
-pub struct RunningJobs(Mutex<HashMap<JobId, watch::Sender<Option<String>>>>);
+pub(crate) struct RunningJobs(Mutex<HashMap<JobId, watch::Sender<Option<String>>>>);
 
 impl RunningJobs {
     /// Registers the driver of a job. The driver sees every cancellation from here on, and `cancelled`, the reason of a
     /// cancellation before.
-    pub fn register(self: &Arc<Self>, job: JobId, cancelled: Option<String>) -> CancelSignal {
+    pub(crate) fn register(self: &Arc<Self>, job: JobId, cancelled: Option<String>) -> CancelSignal {
         let sender = watch::Sender::new(cancelled);
         let reason = sender.subscribe();
         self.0.lock().insert(job, sender);
@@ -26,17 +26,17 @@ impl RunningJobs {
     }
 
     /// The number of jobs that have a driver.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.lock().len()
     }
 
     /// Whether the job has a driver.
-    pub fn contains(&self, job: JobId) -> bool {
+    pub(crate) fn contains(&self, job: JobId) -> bool {
         self.0.lock().contains_key(&job)
     }
 
     /// Tells a job's driver, if there is one, that the job was called off.
-    pub fn cancel(&self, job: JobId, reason: &str) {
+    pub(crate) fn cancel(&self, job: JobId, reason: &str) {
         if let Some(driver) = self.0.lock().get(&job) {
             driver.send_replace(Some(reason.to_owned()));
         }
@@ -45,7 +45,7 @@ impl RunningJobs {
 
 /// Tells the driver of one job that the job was called off. Unregisters the driver when it is dropped.
 #[derive(Debug)]
-pub struct CancelSignal {
+pub(crate) struct CancelSignal {
     jobs: Arc<RunningJobs>,
     job: JobId,
     reason: watch::Receiver<Option<String>>,
@@ -53,12 +53,12 @@ pub struct CancelSignal {
 
 impl CancelSignal {
     /// The user's reason, if the job was called off.
-    pub fn reason(&self) -> Option<String> {
+    pub(crate) fn reason(&self) -> Option<String> {
         self.reason.borrow().clone()
     }
 
     /// Waits until the job is called off; returns the user's reason. Cancel-safe.
-    pub async fn wait(&mut self) -> String {
+    pub(crate) async fn wait(&mut self) -> String {
         loop {
             if let Some(reason) = self.reason.borrow_and_update().clone() {
                 return reason;

@@ -18,7 +18,7 @@ const MAX_GRADES: u32 = 4_096;
 /// Miners' claims about their machines since this process began. Only miners of the subnet are dialled, so their
 /// number bounds the board.
 #[derive(Debug, Default)]
-pub struct ClaimBoard(Mutex<BTreeMap<MinerKey, ClaimedMachines>>);
+pub(crate) struct ClaimBoard(Mutex<BTreeMap<MinerKey, ClaimedMachines>>);
 
 #[derive(Clone, Debug, Default)]
 struct ClaimedMachines {
@@ -28,20 +28,20 @@ struct ClaimedMachines {
 
 impl ClaimBoard {
     /// Notes the specs of a machine that ran an attempt.
-    pub fn note_specs(&self, miner: MinerKey, specs: ClaimedSpecs) {
+    pub(crate) fn note_specs(&self, miner: MinerKey, specs: ClaimedSpecs) {
         let mut board = self.0.lock();
         let claimed = board.entry(miner).or_default();
         claimed.specs.insert(specs.class, specs);
     }
 
     /// Notes the load of a miner's machines.
-    pub fn note_machines(&self, miner: MinerKey, notice: MachinesNotice) {
+    pub(crate) fn note_machines(&self, miner: MinerKey, notice: MachinesNotice) {
         let mut board = self.0.lock();
         board.entry(miner).or_default().machines = notice.bound().machines;
     }
 
     /// Forgets miners outside the subnet.
-    pub fn forget(&self, keep: impl Fn(&MinerKey) -> bool) {
+    pub(crate) fn forget(&self, keep: impl Fn(&MinerKey) -> bool) {
         self.0.lock().retain(|miner, _| keep(miner));
     }
 
@@ -61,7 +61,7 @@ impl ClaimBoard {
 ///
 /// # Errors
 /// The store of grades fails.
-pub async fn list_miners(
+pub(crate) async fn list_miners(
     metagraph: Option<&Metagraph>,
     claims: &ClaimBoard,
     offers_of: impl Fn(MinerKey) -> Vec<ClaimedOffer>,

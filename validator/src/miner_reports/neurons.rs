@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// `GET /v0/subnet`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct SubnetView {
+pub(crate) struct SubnetView {
     /// The block of the metagraph; `None` before the chain has answered.
     pub block: Option<u64>,
     /// The subnet's number.
@@ -21,7 +21,7 @@ pub struct SubnetView {
 
 /// A neuron of the subnet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NeuronView {
+pub(crate) struct NeuronView {
     /// Its number in the subnet.
     pub uid: u16,
     /// Its hotkey as an address.
@@ -44,7 +44,7 @@ pub struct NeuronView {
 
 /// The subnet as the validator `own` sees it: `decided` are the weights of its newest cycle, `shown` those on the
 /// chain, both as pairs of uid and weight; `stated` are the manifests on the chain.
-pub fn view_subnet(
+pub(crate) fn view_subnet(
     metagraph: &Metagraph,
     own: Hotkey,
     stats: &BTreeMap<MinerKey, MinerStats>,

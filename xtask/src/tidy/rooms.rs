@@ -83,7 +83,9 @@ pub(super) fn single_implementations(tree: &Tree) -> Vec<Finding> {
     for (path, _) in tree.rust() {
         for (number, line) in (1..).zip(tree.code(path).lines()) {
             let line = line.trim_start();
-            if let Some(name) = public_trait(line).filter(|_| source::is_code(path) && !path.starts_with("devchain/")) {
+            if let Some(name) =
+                public_trait(line).filter(|_| source::is_code(path) && !path.starts_with("devchain/"))
+            {
                 traits.insert(name.to_owned(), (path, number));
             }
             if let Some(name) = implemented_trait(line) {

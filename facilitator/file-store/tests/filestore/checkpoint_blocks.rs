@@ -1,7 +1,5 @@
 //! Blocks of jobs on every database engine: who may read and write them, how much there may be, and what is swept.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 

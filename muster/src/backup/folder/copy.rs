@@ -11,7 +11,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// A file or a folder cannot be read or written.
-pub fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
+pub(crate) fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
     let metadata = match fs::symlink_metadata(from) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -61,7 +61,7 @@ pub fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be made.
-pub fn make_private_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn make_private_folder(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

@@ -12,14 +12,14 @@ use sha2::{Digest as _, Sha256};
 use crate::backup::folder::BackupError;
 
 /// The format of backups that this program writes and reads.
-pub const FORMAT: &str = "muster-backup/1";
+pub(crate) const FORMAT: &str = "muster-backup/1";
 
 /// The manifest's place in a backup.
 const MANIFEST: &str = "backup.json";
 
 /// The list of a backup's files, with the role and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     /// [`FORMAT`], if this program knows the backup.
     pub format: String,
     /// The name of the role whose state it is.
@@ -34,7 +34,7 @@ pub struct Manifest {
 
 /// One file of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BackupFile {
+pub(crate) struct BackupFile {
     /// The size in bytes, as it was copied.
     pub bytes: u64,
     /// The SHA-256 of its content.
@@ -46,7 +46,7 @@ impl Manifest {
     ///
     /// # Errors
     /// [`BackupError::Unreadable`], of the first file or folder that cannot be read.
-    pub fn of(folder: &Path, role: &str, made_at: Timestamp) -> Result<Self, BackupError> {
+    pub(crate) fn of(folder: &Path, role: &str, made_at: Timestamp) -> Result<Self, BackupError> {
         let mut files = BTreeMap::new();
         list(folder, folder, &mut files)?;
         Ok(Self {
@@ -62,7 +62,7 @@ impl Manifest {
     ///
     /// # Errors
     /// [`BackupError::Unwritable`], if the disk is full or the folder is not ours.
-    pub fn write(&self, folder: &Path) -> Result<(), BackupError> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), BackupError> {
         let beside = folder.join("backup.json.new");
         let written = || {
             let mut file = File::create(&beside)?;
@@ -81,7 +81,7 @@ impl Manifest {
     ///
     /// # Errors
     /// There is none, or this program does not know it.
-    pub fn read(folder: &Path) -> Result<Self, BackupError> {
+    pub(crate) fn read(folder: &Path) -> Result<Self, BackupError> {
         let path = folder.join(MANIFEST);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -102,7 +102,7 @@ impl Manifest {
     ///
     /// # Errors
     /// [`BackupError::Damaged`] for the first one that is not, or the folder cannot be read.
-    pub fn check(&self, folder: &Path) -> Result<(), BackupError> {
+    pub(crate) fn check(&self, folder: &Path) -> Result<(), BackupError> {
         let found = Self::of(folder, &self.role, self.made_at)?.files;
         let damaged = self
             .files

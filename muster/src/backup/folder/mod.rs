@@ -14,12 +14,12 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-pub use copy::{copy_changed, make_private_folder};
-pub use manifest::{BackupFile, FORMAT, Manifest};
+pub(crate) use copy::{copy_changed, make_private_folder};
+pub(crate) use manifest::Manifest;
 
 /// The reason why a backup cannot be written or is not taken.
 #[derive(Debug, Error)]
-pub enum BackupError {
+pub(crate) enum BackupError {
     /// A file or a folder of the backup cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {

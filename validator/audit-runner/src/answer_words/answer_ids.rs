@@ -12,7 +12,7 @@ const MAX_BODY: usize = 16 * 1024 * 1024;
 
 /// The ids of an answer's tokens, as far as its session signed them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FoundIds {
+pub(crate) enum FoundIds {
     /// The response has the ids that the session signed.
     Signed(AnswerIds),
     /// The session signed none, so only the text is known: ids that the response states nevertheless bind nobody.
@@ -25,7 +25,7 @@ pub enum FoundIds {
 ///
 /// # Errors
 /// The reason why nobody can score the answer: a part of its body was not kept, or the engine gave no token.
-pub fn find_ids(proof: &ResponseProof, words: &AnswerWords) -> Result<FoundIds, UnusableReason> {
+pub(crate) fn find_ids(proof: &ResponseProof, words: &AnswerWords) -> Result<FoundIds, UnusableReason> {
     if u64::try_from(words.response.len()).is_ok_and(|bytes| bytes < proof.output_bytes) {
         return Err(UnusableReason::TruncatedBody);
     }
@@ -43,7 +43,7 @@ pub fn find_ids(proof: &ResponseProof, words: &AnswerWords) -> Result<FoundIds, 
 
 /// The ids of an answer's tokens and of its prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnswerIds {
+pub(crate) struct AnswerIds {
     /// The ids of the prompt.
     pub prompt: Vec<u32>,
     /// The ids of the answer.

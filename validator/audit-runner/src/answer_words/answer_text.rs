@@ -15,7 +15,7 @@ const DONE: &[u8] = b"[DONE]";
 
 /// The text of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnswerText {
+pub(crate) struct AnswerText {
     /// The parts of the one choice that its client is shown, joined.
     pub text: String,
     /// Why the answer ended, as the engine said.
@@ -28,13 +28,13 @@ pub struct AnswerText {
 
 impl AnswerText {
     /// Whether the text is there, and tells all that the engine wrote.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.is_whole && self.is_readable && !self.text.is_empty()
     }
 }
 
 /// Whether a response is a chat's, by its path.
-pub fn is_chat(proof: &ResponseProof) -> bool {
+pub(crate) fn is_chat(proof: &ResponseProof) -> bool {
     proof.path.as_str().contains("/chat/")
 }
 
@@ -105,7 +105,7 @@ fn is_nothing(field: Option<&Value>) -> bool {
 }
 
 /// The text of a chat's or a completion's response; `None` if the response is of a kind that is not read.
-pub fn read_text(words: &AnswerWords, is_chat: bool) -> Option<AnswerText> {
+pub(crate) fn read_text(words: &AnswerWords, is_chat: bool) -> Option<AnswerText> {
     let kind = BodyKind::of(words.content_type.as_deref());
     let mut reader = JsonReader::new(kind, MAX_BODY)?;
     let mut answer = AnswerText {

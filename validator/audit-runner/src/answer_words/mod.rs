@@ -5,6 +5,6 @@ mod answer_ids;
 mod answer_text;
 mod signed_body;
 
-pub use answer_ids::{AnswerIds, FoundIds, find_ids};
-pub use answer_text::{AnswerText, is_chat, read_text};
-pub use signed_body::signed_body;
+pub(crate) use answer_ids::{AnswerIds, FoundIds, find_ids};
+pub(crate) use answer_text::{AnswerText, is_chat, read_text};
+pub(crate) use signed_body::signed_body;

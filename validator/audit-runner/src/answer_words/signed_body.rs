@@ -7,7 +7,7 @@ use muster_response_proof::ResponseProof;
 use muster_response_proof::comment::strip_comments;
 
 /// The body that the session signed; `None` if the stored one is another.
-pub fn signed_body(proof: &ResponseProof, words: &AnswerWords) -> Option<Vec<u8>> {
+pub(crate) fn signed_body(proof: &ResponseProof, words: &AnswerWords) -> Option<Vec<u8>> {
     let body = match BodyKind::of(words.content_type.as_deref()) {
         BodyKind::Events => strip_comments(&words.response),
         BodyKind::Json | BodyKind::Other => words.response.clone(),

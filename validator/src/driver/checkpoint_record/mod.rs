@@ -28,7 +28,7 @@ const MAX_NAME: usize = 255;
 
 /// The checkpoints of one job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CheckpointRecord {
+pub(crate) struct CheckpointRecord {
     job: JobId,
     terms: CheckpointTerms,
     grant: CheckpointGrant,
@@ -40,7 +40,7 @@ pub struct CheckpointRecord {
 
 /// A checkpoint that a miner told of.
 #[derive(Clone, Debug, PartialEq)]
-pub enum NoticedCheckpoint {
+pub(crate) enum NoticedCheckpoint {
     /// It is stored already, under this ordinal.
     Known(u32),
     /// It is new, and these are dropped for it.
@@ -54,7 +54,7 @@ impl CheckpointRecord {
     ///
     /// # Errors
     /// The store fails.
-    pub async fn read(store: &Store, request: &JobRequest) -> Result<Option<Self>, StoreError> {
+    pub(crate) async fn read(store: &Store, request: &JobRequest) -> Result<Option<Self>, StoreError> {
         let Some(mut record) = Self::new(request) else {
             return Ok(None);
         };
@@ -64,7 +64,7 @@ impl CheckpointRecord {
     }
 
     /// The record of a job of which nothing is stored yet; `None` for a job that leaves no checkpoints.
-    pub fn new(request: &JobRequest) -> Option<Self> {
+    pub(crate) fn new(request: &JobRequest) -> Option<Self> {
         let extension = request.muster.as_ref()?;
         Some(Self {
             job: request.uuid,
@@ -77,7 +77,7 @@ impl CheckpointRecord {
     }
 
     /// The consequence of the last of these attempts, and the beginning of the next one.
-    pub fn decide(&self, attempts: &[StoredAttempt]) -> ResumeDecision {
+    pub(crate) fn decide(&self, attempts: &[StoredAttempt]) -> ResumeDecision {
         let kept = self
             .checkpoints
             .iter()
@@ -87,7 +87,7 @@ impl CheckpointRecord {
     }
 
     /// Where an attempt begins that follows these.
-    pub fn begin(&self, attempt: AttemptId, earlier: &[StoredAttempt]) -> AttemptBeginning {
+    pub(crate) fn begin(&self, attempt: AttemptId, earlier: &[StoredAttempt]) -> AttemptBeginning {
         if let Some(decided) = self.beginnings.get(&attempt) {
             return *decided;
         }
@@ -99,12 +99,12 @@ impl CheckpointRecord {
     }
 
     /// Notes where an attempt begins.
-    pub fn note_beginning(&mut self, attempt: AttemptId, beginning: AttemptBeginning) {
+    pub(crate) fn note_beginning(&mut self, attempt: AttemptId, beginning: AttemptBeginning) {
         self.beginnings.insert(attempt, beginning);
     }
 
     /// The attempts among these that count towards the most that a job may have.
-    pub fn counts(&self, attempts: &[StoredAttempt]) -> Vec<bool> {
+    pub(crate) fn counts(&self, attempts: &[StoredAttempt]) -> Vec<bool> {
         let of = |number: usize| {
             let Some(last) = number.checked_sub(1).and_then(|last| attempts.get(last)) else {
                 return false;
@@ -121,7 +121,7 @@ impl CheckpointRecord {
     }
 
     /// The seconds of the program's limit that are left after these attempts: what led to their checkpoints is used up.
-    pub fn left_secs(&self, earlier: &[StoredAttempt]) -> u64 {
+    pub(crate) fn left_secs(&self, earlier: &[StoredAttempt]) -> u64 {
         let used = earlier.iter().filter_map(|attempt| {
             let own = self.checkpoints_of(attempt.id);
             let last = own.map(|checkpoint| checkpoint.facts.at).max()?;
@@ -132,7 +132,7 @@ impl CheckpointRecord {
     }
 
     /// The order that the executor of an attempt gets.
-    pub fn order(&self, attempt: &StoredAttempt) -> CheckpointOrder {
+    pub(crate) fn order(&self, attempt: &StoredAttempt) -> CheckpointOrder {
         let beginning = self.beginnings.get(&attempt.id).copied().unwrap_or_default();
         let own = beginning.from.and_then(|ordinal| self.find(ordinal));
         let own = own.map(|checkpoint| ResumeOrder {
@@ -156,7 +156,7 @@ impl CheckpointRecord {
     ///
     /// The checkpoint that the attempt itself began from is never dropped for it: nobody has seen yet that a program
     /// can begin from the new one. The first checkpoint of an attempt that did begin from it shows that.
-    pub fn judge(&self, notice: &CheckpointNotice, now: Timestamp) -> NoticedCheckpoint {
+    pub(crate) fn judge(&self, notice: &CheckpointNotice, now: Timestamp) -> NoticedCheckpoint {
         let newest = self.checkpoints.last().map(|newest| &newest.facts);
         // Also if an earlier attempt left it: to tell of what one began from is no progress.
         if let Some(newest) = newest.filter(|newest| newest.manifest == notice.manifest) {
@@ -192,7 +192,7 @@ impl CheckpointRecord {
 
     /// Notes a checkpoint that was stored. As in the store, a dropped one is forgotten once its attempt has a newer
     /// one.
-    pub fn note_kept(&mut self, facts: KeptCheckpoint, dropped: &[u32]) {
+    pub(crate) fn note_kept(&mut self, facts: KeptCheckpoint, dropped: &[u32]) {
         for checkpoint in &mut self.checkpoints {
             checkpoint.is_dropped |= dropped.contains(&checkpoint.facts.ordinal);
         }
@@ -216,7 +216,7 @@ impl CheckpointRecord {
     }
 
     /// The list for the facilitator.
-    pub fn list(&self) -> JobCheckpoints {
+    pub(crate) fn list(&self) -> JobCheckpoints {
         let kept = self
             .checkpoints
             .iter()
@@ -228,13 +228,13 @@ impl CheckpointRecord {
     }
 
     /// The checkpoint of this job that an attempt began from.
-    pub fn began_from(&self, attempt: AttemptId) -> Option<&KeptCheckpoint> {
+    pub(crate) fn began_from(&self, attempt: AttemptId) -> Option<&KeptCheckpoint> {
         let beginning = self.beginnings.get(&attempt)?;
         Some(&self.find(beginning.from?)?.facts)
     }
 
     /// Whether an attempt of this job begins from a checkpoint, so that its miner must know how.
-    pub fn resumes(&self, attempt: AttemptId) -> bool {
+    pub(crate) fn resumes(&self, attempt: AttemptId) -> bool {
         let beginning = self.beginnings.get(&attempt);
         beginning.is_some_and(|beginning| beginning.from.is_some()) || self.grant.resume.is_some()
     }
@@ -296,21 +296,21 @@ fn ran_secs(attempt: &StoredAttempt) -> u64 {
 
 /// The attempts since a job last made progress: the last one that left a checkpoint, and those after it. A miner that
 /// failed before that may be asked again, or a job of a month would run out of miners.
-pub fn since_progress(attempts: &[StoredAttempt]) -> impl Iterator<Item = &StoredAttempt> {
+pub(crate) fn since_progress(attempts: &[StoredAttempt]) -> impl Iterator<Item = &StoredAttempt> {
     let last = attempts.iter().rposition(|attempt| attempt.has_checkpoint);
     attempts.iter().skip(last.unwrap_or_default())
 }
 
 /// Whether the miner of this attempt may have the next one as well: it brought the job on, or the program ran out
 /// of memory, which is no fault of the miner's.
-pub fn may_return(attempt: &StoredAttempt) -> bool {
+pub(crate) fn may_return(attempt: &StoredAttempt) -> bool {
     let fate = attempt.machine.outcome().map(fate_of);
     attempt.has_checkpoint || fate == Some(AttemptFate::OutOfMemory)
 }
 
 /// The pay of a lost attempt that left this checkpoint, in executor-microseconds: its time from the ready executor to
 /// the checkpoint. The usual time of the same work does not bound it, since it is a part of the work.
-pub fn partial_pay_us(attempt: &StoredAttempt, ready_at: Timestamp, left: &KeptCheckpoint) -> u64 {
+pub(crate) fn partial_pay_us(attempt: &StoredAttempt, ready_at: Timestamp, left: &KeptCheckpoint) -> u64 {
     let reserved = attempt.machine.plan().executor_seconds();
     let took = left.at.since(ready_at);
     let work = MeasuredWork {
@@ -324,7 +324,7 @@ pub fn partial_pay_us(attempt: &StoredAttempt, ready_at: Timestamp, left: &KeptC
 }
 
 /// How an attempt ended, as far as it matters for the next one.
-pub fn fate_of(outcome: &Outcome) -> AttemptFate {
+pub(crate) fn fate_of(outcome: &Outcome) -> AttemptFate {
     let hint = |context: Option<&serde_json::Value>| {
         let word = context.and_then(|context| context.get(RESUME_KEY));
         word.and_then(|word| word.as_str().map(str::to_owned))

@@ -1,11 +1,5 @@
 //! Statements are signed, bound to their subnet and cycle, and follow from their evidence.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "helpers of tests fail as tests do"
-)]
-
 use muster_identity::Keypair;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_scoring::capacity_statements::{

@@ -1,7 +1,5 @@
 //! Counts by the tokenizer of `images/llm`'s model.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 use std::path::{Path, PathBuf};
 
 use muster_gateway::token_count::{
