@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::Context as _;
 use serde_json::Value;
 
 use super::trusted_miner::engines::program;
@@ -26,19 +27,28 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// Runs the parts with these programs; returns the parsed lines by part, and the exit status.
-fn rehearse(programs: &Path, out: &Path, more: &[&str]) -> (BTreeMap<String, Value>, Option<i32>) {
+fn rehearse(
+    programs: &Path,
+    out: &Path,
+    more: &[&str],
+) -> anyhow::Result<(BTreeMap<String, Value>, Option<i32>)> {
     let mut command = Command::new(script("run"));
     command
         .arg("--dry")
         .args(more)
         .args([programs, out])
         .env("PYTHONDONTWRITEBYTECODE", "1");
-    let ran = muster_tests::run(&mut command).unwrap();
-    let parsed = ran.stdout.lines().map(|line| {
-        let line: Value = serde_json::from_str(line).unwrap();
-        (line["part"].as_str().unwrap().to_owned(), line)
-    });
-    (parsed.collect(), ran.code)
+    let ran = muster_tests::run(&mut command)?;
+    let mut lines = BTreeMap::new();
+    for line in ran.stdout.lines() {
+        let line: Value = serde_json::from_str(line).with_context(|| format!("{ran:?}"))?;
+        let part = line
+            .get("part")
+            .and_then(Value::as_str)
+            .context("the name of the part")?;
+        lines.insert(part.to_owned(), line);
+    }
+    Ok((lines, ran.code))
 }
 
 #[test]
@@ -49,7 +59,7 @@ fn every_part_of_a_run_on_a_card_passes_on_a_processor() {
     symlink(program("muster-llm"), programs.join("muster-llm")).unwrap();
     let examples = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("debug/examples");
     symlink(examples.join("read_gpus"), programs.join("read_gpus")).unwrap();
-    let (lines, status) = rehearse(&programs, &out, &[]);
+    let (lines, status) = rehearse(&programs, &out, &[]).unwrap();
     // The prover needs a driver: what travels has it, this rehearsal does not.
     assert_eq!(status, Some(1), "{lines:#?}");
     for part in PARTS {
@@ -87,7 +97,7 @@ fn a_part_that_hangs_and_a_disk_that_is_full_cost_their_own_lines() {
     std::fs::write(&hung, "#!/bin/sh\nexec sleep 1000\n").unwrap();
     std::fs::set_permissions(&hung, std::fs::Permissions::from_mode(0o755)).unwrap();
     symlink("/dev/full", out.join("results.jsonl")).unwrap();
-    let (lines, status) = rehearse(&programs, &out, &["--limit-s", "1"]);
+    let (lines, status) = rehearse(&programs, &out, &["--limit-s", "1"]).unwrap();
     assert_eq!(status, Some(7), "{lines:#?}");
     for part in PARTS {
         let line = &lines[part];

@@ -274,7 +274,13 @@ enum Ignored {
 fn doctests(run: &Run<'_>) -> anyhow::Result<Outcome> {
     let mut cargo = run.workspace.cargo();
     // With the features of the whole workspace, or third-party crates would be compiled once more.
-    cargo.args(["test", "--doc", "--no-fail-fast", "--package", "muster-feature-set"]);
+    cargo.args([
+        "test",
+        "--doc",
+        "--no-fail-fast",
+        "--package",
+        "muster-feature-set",
+    ]);
     // rustdoc reads a whole crate to find out that it has no example.
     for package in examples::packages(run.workspace)? {
         cargo.args(["--package", &package]);

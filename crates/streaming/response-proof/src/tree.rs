@@ -240,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn a_tree_has_the_root_and_the_paths_of_the_definition(count in 0_u64..300) {
+        fn a_tree_has_the_root_and_the_paths_of_the_definition(count in 0_u64..70) {
             let leaves: Vec<Digest> = (0..count).map(|number| hash_chunk(&number.to_be_bytes())).collect();
             let tree = LeafTree::new(leaves.clone());
             prop_assert_eq!(tree.root(), reference(&leaves));
