@@ -79,7 +79,7 @@ pub async fn find_or_build(demo: Option<Demonstration>, clock: &SharedClock) -> 
         let is_audits = demo == Some(Demonstration::Audits);
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
-            .nth(3)
+            .nth(2)
             .context("no checkout")?;
         // Beside a `muster` in its target folder lie programs of the same names that are not linked statically.
         let target = match target_folder(&here, checkout, demo.is_some()) {
