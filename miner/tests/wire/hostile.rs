@@ -30,10 +30,11 @@ async fn a_validator_that_opens_a_thousand_sessions_disturbs_nobody() {
             sessions.push(session);
         }
     };
-    // The first session answers the miner's pings meanwhile, or the miner would take it for dead.
+    // Both answer the miner's pings meanwhile, or the miner would take them for dead.
     tokio::select! {
         () = opening => {}
         frame = working.party.socket.recv() => panic!("{frame:?} before the executor was ready"),
+        frame = executor.party.socket.recv() => panic!("{frame:?} before the job"),
     }
     executor.ready().await;
     assert_eq!(working.hear_kind().await, "V0ExecutorReadyRequest");

@@ -58,8 +58,8 @@ async fn pay(url: &str, client: &Arc<ChainClient>, netuid: Netuid, ordinal: u64)
     let job = JobId::from_uuid(Uuid::from_u128(ordinal.into()));
     let frame = json!({
         "signature": {
-            "signature_type": "bittensor", "signatory": key("User").hotkey(), "timestamp_ns": 1,
-            "signature": Signature::from_bytes([ordinal.to_le_bytes()[0]; 64]).to_base64(), "signature_scope": "SignedFields",
+            "signature_type": "bittensor", "signatory": key("User").hotkey(), "timestamp_ns": ordinal,
+            "signature": Signature::from_bytes([1; 64]).to_base64(), "signature_scope": "SignedFields",
         },
         "uuid": job, "executor_class": "always_on.test", "docker_image": "x", "args": [], "env": {}, "use_gpu": false,
         "download_time_limit": 1, "execution_time_limit": 1, "upload_time_limit": 1, "streaming_start_time_limit": 1,

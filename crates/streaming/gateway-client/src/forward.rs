@@ -367,6 +367,7 @@ mod tests {
     use futures_util::future::BoxFuture;
     use muster_process::{SystemClock, Tasks};
     use muster_protocol::Hotkey;
+    use muster_testbed::patience;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -404,6 +405,7 @@ mod tests {
         address: SocketAddr,
         host: &str,
         allow: &[&str],
+        head_limit: Duration,
     ) -> Result<Response<Body>, ForwardError> {
         let allow: Vec<_> = allow.iter().map(ToString::to_string).collect();
         let limits = ForwardLimits {
@@ -424,7 +426,7 @@ mod tests {
             path: "/v1/proofs/0".to_owned(),
             headers: HeaderMap::new(),
             body: Bytes::new(),
-            head_limit: Duration::from_millis(300),
+            head_limit,
         };
         client.forward(&target, request, |_| ()).await
     }
@@ -434,12 +436,16 @@ mod tests {
         let tasks = Tasks::new();
         let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nset-cookie: a=b\r\n\r\n";
         let address = gateway(&tasks, Some(answer)).await;
-        let refused = forward(address, "gateway.example", &[]).await.unwrap_err();
+        let refused = forward(address, "gateway.example", &[], patience())
+            .await
+            .unwrap_err();
         assert!(
             matches!(refused, ForwardError::Address(LookupError::NotPublic)),
             "{refused}"
         );
-        let answer = forward(address, "gateway.example", &["127.0.0.1"]).await.unwrap();
+        let answer = forward(address, "gateway.example", &["127.0.0.1"], patience())
+            .await
+            .unwrap();
         assert_eq!(answer.status(), 200);
         assert!(!answer.headers().contains_key("set-cookie"));
     }
@@ -449,10 +455,15 @@ mod tests {
         let tasks = Tasks::new();
         let redirect = "HTTP/1.1 307 x\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n";
         let address = gateway(&tasks, Some(redirect)).await;
-        let refused = forward(address, "127.0.0.1", &["127.0.0.1"]).await.unwrap_err();
+        let refused = forward(address, "127.0.0.1", &["127.0.0.1"], patience())
+            .await
+            .unwrap_err();
         assert!(matches!(refused, ForwardError::Redirect(_)), "{refused}");
         let address = gateway(&tasks, None).await;
-        let refused = forward(address, "127.0.0.1", &["127.0.0.1"]).await.unwrap_err();
+        let limit = Duration::from_millis(300); // bounds: nothing comes before it passes
+        let refused = forward(address, "127.0.0.1", &["127.0.0.1"], limit)
+            .await
+            .unwrap_err();
         assert!(matches!(refused, ForwardError::Late(_)), "{refused}");
         assert_eq!(refused.to_openai().status(), StatusCode::SERVICE_UNAVAILABLE);
     }
