@@ -120,7 +120,10 @@ fn products_are_rounded_alike() {
         let plain = all(&mut torch(loaded(), Cache::F32), 0, &text());
         let (between, rounded) = (mean_difference(&ours, &theirs), mean_difference(&ours, &plain));
         println!("{rounding:?}: mean difference of a logit {between:e}, of the rounding {rounded:e}");
-        assert!(rounded > 0.0 && between < 2.0 * rounded, "{between} against {rounded}");
+        assert!(
+            rounded > 0.0 && between < 2.0 * rounded,
+            "{between} against {rounded}"
+        );
     }
 }
 

@@ -343,7 +343,11 @@ fn what_is_loaded() -> String {
     let names: BTreeSet<&str> = maps
         .lines()
         .filter_map(|line| line.rsplit_once('/').map(|(_, name)| name))
-        .filter(|name| ["libtorch", "libc10", "libcuda"].iter().any(|of| name.starts_with(of)))
+        .filter(|name| {
+            ["libtorch", "libc10", "libcuda"]
+                .iter()
+                .any(|of| name.starts_with(of))
+        })
         .collect();
     let names: Vec<&str> = names.into_iter().collect();
     let driver = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
