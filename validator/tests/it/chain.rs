@@ -58,7 +58,7 @@ async fn pay(url: &str, client: &Arc<ChainClient>, netuid: Netuid, ordinal: u64)
     let job = JobId::from_uuid(Uuid::from_u128(ordinal.into()));
     let frame = json!({
         "signature": {
-            "signature_type": "bittensor", "signatory": key("User").hotkey(), "timestamp_ns": ordinal,
+            "signature_type": "bittensor", "signatory": key("User").hotkey(), "timestamp_ns": now.micros() * 1_000,
             "signature": Signature::from_bytes([1; 64]).to_base64(), "signature_scope": "SignedFields",
         },
         "uuid": job, "executor_class": "always_on.test", "docker_image": "x", "args": [], "env": {}, "use_gpu": false,

@@ -1,6 +1,8 @@
 //! A validator that is killed, not stopped: its tasks end wherever they are, and the next process finds what was
 //! committed.
 
+use std::pin::pin;
+
 use crate::sockets::support::World;
 use crate::sockets::support::facilitator::{Facilitator, job};
 use crate::sockets::support::miner::{Miner, MinerMemory, Session};
@@ -30,26 +32,37 @@ impl ObservedJob {
         frames: u32,
     ) {
         while self.end.is_none() && self.frames < frames {
-            let miners = async {
-                match session {
-                    Some(session) => session.hear().await,
-                    None => {
-                        let mut greeted = miner.accept().await;
-                        greeted.remind(memory).await;
-                        session.insert(greeted).hear().await
+            let message = {
+                let mut miners = pin!(async {
+                    match session {
+                        Some(session) => session.hear().await,
+                        None => {
+                            let mut greeted = miner.accept().await;
+                            greeted.remind(memory).await;
+                            session.insert(greeted).hear().await
+                        }
+                    }
+                });
+                // A session that is being accepted is not dropped because the facilitator hears something meanwhile.
+                loop {
+                    tokio::select! {
+                        biased;
+                        update = facilitator.hear() => {
+                            self.told(update.expect("the validator is there"), facilitator).await;
+                            if self.end.is_some() || self.frames >= frames {
+                                return;
+                            }
+                        }
+                        message = &mut miners => break message,
                     }
                 }
             };
-            tokio::select! {
-                biased;
-                update = facilitator.hear() => self.told(update.expect("the validator is there"), facilitator).await,
-                message = miners => match (message, session.as_mut()) {
-                    (Some(message), Some(there)) => {
-                        self.frames += 1;
-                        there.follow(message, memory).await;
-                    }
-                    (None, _) | (Some(_), None) => *session = None,
-                },
+            match (message, session.as_mut()) {
+                (Some(message), Some(there)) => {
+                    self.frames += 1;
+                    there.follow(message, memory).await;
+                }
+                (None, _) | (Some(_), None) => *session = None,
             }
         }
     }
