@@ -344,9 +344,8 @@ fn what_is_loaded() -> String {
         .lines()
         .filter_map(|line| line.rsplit_once('/').map(|(_, name)| name))
         .filter(|name| {
-            ["libtorch", "libc10", "libcuda"]
-                .iter()
-                .any(|of| name.starts_with(of))
+            let is_of_them = |of: &&str| name.starts_with(*of);
+            name.contains(".so") && ["libtorch", "libc10", "libcuda"].iter().any(is_of_them)
         })
         .collect();
     let names: Vec<&str> = names.into_iter().collect();
