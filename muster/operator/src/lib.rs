@@ -2,7 +2,8 @@
 //! adopt`, `muster validator check-trusted-miner`, `muster audit run`, `muster audit self-test`, and the text of
 //! `muster route explain`; and the wait for miners' offers.
 //!
-//! Each asks the running validator at the address of its status page. The validator's operator token admits a slash,
+//! [`score`] has the commands about scores and spot checks that need no validator: they read files. Each of the others
+//! asks the running validator at the address of its status page. The validator's operator token admits a slash,
 //! an adoption, a check, an audit and a self-test.
 
 mod adopt;

@@ -5,7 +5,7 @@ use super::{Finding, Tree};
 const PAGE: &str = "docs/architecture.md";
 const BEGIN: &str = "<!-- crates: begin -->";
 const END: &str = "<!-- crates: end -->";
-/// Roles and the binary, in the order of the table; the crates below `crates/` follow by path.
+/// The binary and the roles in the order of the table, each before its parts; the crates below `crates/` follow.
 const ROOTS: &[&str] = &["muster", "facilitator", "validator", "miner", "executor"];
 
 /// Every crate has a purpose, and the page's table repeats it.
@@ -47,17 +47,13 @@ fn written(tree: &Tree) -> Option<&str> {
 fn rows(tree: &Tree) -> (Vec<(&str, &str)>, Vec<Finding>) {
     let mut rows = Vec::new();
     let mut findings = Vec::new();
-    let roots = ROOTS.iter().filter_map(|root| {
-        let path = tree
-            .files()
-            .find(|(path, _)| path.strip_suffix("/Cargo.toml") == Some(*root))?
-            .0;
-        Some((path, tree.get(path)?))
-    });
-    let below = tree.files().filter(|(path, _)| {
-        path.starts_with("crates/") && path.ends_with("/Cargo.toml") && !path.contains("/fuzz/")
-    });
-    for (path, manifest) in roots.chain(below) {
+    let below = |root: &'static str| {
+        let is_below = move |path: &str| path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
+        tree.files().filter(move |(path, _)| {
+            is_below(path) && path.ends_with("/Cargo.toml") && !path.contains("/fuzz/")
+        })
+    };
+    for (path, manifest) in ROOTS.iter().copied().chain(["crates"]).flat_map(below) {
         let description = manifest
             .lines()
             .find_map(|line| line.strip_prefix("description = \"")?.strip_suffix('"'));
@@ -93,6 +89,7 @@ mod tests {
         Tree::of(&[
             (PAGE, page),
             ("miner/Cargo.toml", "[package]\ndescription = \"Mines.\"\n"),
+            ("miner/part/Cargo.toml", "[package]\ndescription = \"Digs.\"\n"),
             ("crates/jobs/a/Cargo.toml", &manifest),
             ("crates/jobs/a/fuzz/Cargo.toml", "[package]\n"),
         ])
@@ -116,7 +113,7 @@ mod tests {
         let (path, page) = fix(&tree(EMPTY, said)).unwrap();
         assert_eq!(path, PAGE);
         assert!(
-            page.contains("| `miner` | Mines. |\n| `crates/jobs/a` | Does a. |\n"),
+            page.contains("| `miner` | Mines. |\n| `miner/part` | Digs. |\n| `crates/jobs/a` | Does a. |\n"),
             "{page}"
         );
         assert!(page.ends_with("<!-- crates: end -->\n\nB\n"), "{page}");
