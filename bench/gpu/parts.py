@@ -9,7 +9,6 @@ import concurrent.futures
 import dataclasses
 import importlib.util
 import json
-import math
 import os
 import pathlib
 import re

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_the_crate_that_differs_is_compared_within_its_workspace() {
+    fn dependents_of_a_crate_that_differs_are_compared_within_their_workspace() {
         let whole = graph(&[
             (JSON, "lib", "0", &[], &[]),
             (ABOVE, "lib", "0", &["client"], &[0]),

@@ -9,7 +9,7 @@ tokenized again as it was sampled, the tokens that the text tells, the audited a
 docs/audit-bundle.md computes it: medians over 200 orders of the answers, the answers whose tokens by text are others, and the time
 of scoring by ids and by text over that of writing the answer, with the engine's weights and the reference's. Each FOLDER is a model of train/skip.py, each NAME its row.
 
-Needs, for the first column, tokenizers (tests/python/requirements.txt).
+The first column needs tokenizers (tests/python/requirements.txt).
 """
 
 import importlib.util

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_comes_late_is_waited_for() {
+    async fn a_late_condition_is_waited_for() {
         let late = tokio::time::sleep(patience() - Duration::from_secs(1));
         within("the last second", late).await;
     }

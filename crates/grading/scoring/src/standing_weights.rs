@@ -277,7 +277,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_taken_is_burned_and_nobody_gains(
+        fn taken_weight_is_burned_and_pays_nobody(
             rows in btree_map(0_u8..20, 1_u16.., 0..12),
             present in vec(any::<bool>(), 20),
             guilty in vec(0_u8..20, 0..6),

@@ -74,7 +74,7 @@ impl Torch {
     /// There is none that libtorch can use, or weights that it does not take.
     pub fn cuda(shape: Shape, weights: Weights, cache: Cache, slots: usize) -> Result<Self, BackendError> {
         if !tch::utils::has_cuda() {
-            return Err(BackendError::NoDevice(what_is_loaded()));
+            return Err(BackendError::NoDevice(list_loaded_libraries()));
         }
         Self::on(Device::Cuda(0), shape, weights, cache, slots)
     }
@@ -338,7 +338,7 @@ impl Torch {
 }
 
 /// The libraries of libtorch and of CUDA that the loader has put into this process, and the version of the driver.
-fn what_is_loaded() -> String {
+fn list_loaded_libraries() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let names: BTreeSet<&str> = maps
         .lines()
