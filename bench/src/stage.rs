@@ -18,7 +18,7 @@ use muster_chain::weights_commit::{CommitPosition, OnChainWeights};
 use muster_chain::{BlockNumber, ChainError, Metagraph, Netuid, Neuron, Uid, WeightRules, WeightsCall};
 use muster_identity::Keypair;
 use muster_process::Tasks;
-use muster_protocol::wire::facilitator::{JobRequest, Response as Answer, ToFacilitator};
+use muster_protocol::wire::facilitator::{Response as Answer, ToFacilitator, UserJobRequest};
 use muster_protocol::wire::miner::{DeclineJob, ExecutorManifest, FromMiner, ToMiner};
 use muster_protocol::wire::muster::{Challenge, ChallengeNonce};
 use muster_protocol::wire::signing::decode_from_validator;
@@ -65,7 +65,7 @@ pub struct DecliningMiner {
 }
 
 /// Jobs for a validator, which one facilitator hands over.
-pub type HandedJobs = Arc<Mutex<Option<mpsc::UnboundedReceiver<JobRequest>>>>;
+pub type HandedJobs = Arc<Mutex<Option<mpsc::UnboundedReceiver<UserJobRequest>>>>;
 
 /// A listening stand-in.
 #[derive(Clone, Debug)]

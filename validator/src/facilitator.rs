@@ -12,7 +12,7 @@ use muster_gateway::Gateway;
 use muster_grading_runner::store::GradingStore;
 use muster_process::error::Causes;
 use muster_protocol::wire::WireError;
-use muster_protocol::wire::facilitator::{CheatReport, JobRequest, ToFacilitator};
+use muster_protocol::wire::facilitator::{CheatReport, ToFacilitator, UserJobRequest};
 use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice};
 use muster_store::StoreError;
@@ -59,7 +59,7 @@ pub(crate) async fn run_link(
 impl LinkBackend for FacilitatorBackend {
     fn take_job(
         &self,
-        request: JobRequest,
+        request: UserJobRequest,
         frame: String,
         acknowledged: BoxFuture<'static, ()>,
     ) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -13,7 +13,7 @@ use muster_identity::Keypair;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::receipt::page_of;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{MinerKey, ValidatorKey};
 use muster_scoring::{AllowanceBook, GradedExecutors};
 use muster_session_pool::Service;
@@ -78,17 +78,17 @@ impl ValidatorState {
     }
 
     /// Whether the validator ordered the job itself: a session of its gateway or its grading.
-    pub(crate) fn is_own(&self, request: &JobRequest) -> bool {
+    pub(crate) fn is_own(&self, request: &UserJobRequest) -> bool {
         request.signature.signatory.0 == self.keypair.hotkey()
     }
 
     /// Whether the job is a session by which the validator checks a miner. It is paid to nobody.
-    pub(crate) fn is_own_check(&self, request: &JobRequest) -> bool {
+    pub(crate) fn is_own_check(&self, request: &UserJobRequest) -> bool {
         self.is_own(request) && request.job_namespace.as_deref() == Some(GRADING_NAMESPACE)
     }
 
     /// The service of the whitelist that a job of the gateway's runs; `None` for every other job.
-    pub(crate) fn gateway_service(&self, request: &JobRequest) -> Option<&Service> {
+    pub(crate) fn gateway_service(&self, request: &UserJobRequest) -> Option<&Service> {
         let terms = request.streaming_details.as_ref()?.muster.as_ref()?;
         if !self.is_own(request) || request.on_trusted_miner || self.is_own_check(request) {
             return None;

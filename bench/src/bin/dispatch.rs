@@ -24,7 +24,7 @@ use muster_bench::{Direction, Report, Row, Turns, median, timed};
 use muster_identity::{Keypair, sign_job, sign_validator_auth};
 use muster_process::{SystemClock, Tasks, ready, tls};
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::{Hotkey, JobId, MinerKey, Timestamp, ValidatorKey, context_for_validator};
 use muster_scoring::{AllowanceBook, EpochFacts, ProvenExecutors};
@@ -279,7 +279,7 @@ fn number(variable: &str, usual: usize) -> usize {
 
 /// Everybody but the peer.
 struct Stage {
-    facilitator: mpsc::UnboundedSender<JobRequest>,
+    facilitator: mpsc::UnboundedSender<UserJobRequest>,
     offers: mpsc::UnboundedReceiver<DeclinedOffer>,
     user: Keypair,
     signed: i64,
@@ -332,9 +332,9 @@ impl Stage {
         })
     }
 
-    fn job(&mut self) -> Result<JobRequest> {
+    fn job(&mut self) -> Result<UserJobRequest> {
         self.signed += 1;
-        let mut request: JobRequest = serde_json::from_value(json!({
+        let mut request: UserJobRequest = serde_json::from_value(json!({
             "signature": {
                 "signature_type": "bittensor", "signatory": self.user.hotkey(), "timestamp_ns": 0,
                 "signature": self.user.sign(b"").to_base64(), "signature_scope": "SignedFields",

@@ -2,7 +2,7 @@
 
 use muster_protocol::rest::{JobView, StatusEntry};
 use muster_protocol::upload::{FileUpload, OutputUpload};
-use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, MinerResponse, StatusMetadata};
+use muster_protocol::wire::facilitator::{JobStatusUpdate, MinerResponse, StatusMetadata, UserJobRequest};
 use muster_protocol::wire::miner::JobImage;
 use muster_protocol::{JobStatus, Timestamp, ValidatorKey};
 use serde::Deserialize as _;
@@ -151,7 +151,7 @@ impl JobHistory {
 }
 
 /// The user's view of a job.
-pub fn job_view(request: &JobRequest, validator: ValidatorKey, history: &JobHistory) -> JobView {
+pub fn job_view(request: &UserJobRequest, validator: ValidatorKey, history: &JobHistory) -> JobView {
     let status_history: Vec<_> = history
         .visible_entries()
         .map(|entry| StatusEntry {
@@ -288,7 +288,7 @@ mod tests {
         JobHistory::new(vec![entry(JobStatus::Sent, "null")])
     }
 
-    fn request() -> JobRequest {
+    fn request() -> UserJobRequest {
         let frame = serde_json::json!({
             "signature": {
                 "signature_type": "bittensor",

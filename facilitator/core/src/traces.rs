@@ -3,7 +3,7 @@
 
 use http::HeaderMap;
 use muster_protocol::trace::{TRACEPARENT_HEADER, TraceParent, context_for_validator};
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{Feature, FeatureSet, JobStatus, JobTrace, ParticipantType};
 use muster_span_export::{SpanBatch, facilitator_stages, spans_of};
@@ -26,7 +26,7 @@ pub fn note_context(extension: &mut Option<Box<JobExtension>>, user: Option<Trac
 }
 
 /// The context that the user of a stored job gave.
-pub fn user_context(request: &JobRequest) -> Option<TraceParent> {
+pub fn user_context(request: &UserJobRequest) -> Option<TraceParent> {
     request
         .muster
         .as_ref()
@@ -35,7 +35,7 @@ pub fn user_context(request: &JobRequest) -> Option<TraceParent> {
 
 /// Sets the context under which the job's validator works. A validator without the feature `trace` gets none, and
 /// neither does a job whose user gave none, unless the stages of all jobs are wanted.
-pub fn set_context(request: &mut JobRequest, validator: FeatureSet, wants_all: bool) {
+pub fn set_context(request: &mut UserJobRequest, validator: FeatureSet, wants_all: bool) {
     let user = user_context(request);
     if validator.has(Feature::Trace) && (wants_all || user.is_some()) {
         let context = context_for_validator(user, request.uuid);
@@ -49,7 +49,7 @@ pub fn set_context(request: &mut JobRequest, validator: FeatureSet, wants_all: b
 }
 
 /// Exports the facilitator's spans of a job that has ended, if this process exports spans.
-pub fn export_ended(request: &JobRequest, history: &JobHistory) {
+pub fn export_ended(request: &UserJobRequest, history: &JobHistory) {
     muster_span_export::export(|| {
         let trace = trace_request(request, history);
         let status = history.visible_status();
@@ -64,7 +64,7 @@ pub fn export_ended(request: &JobRequest, history: &JobHistory) {
 }
 
 /// The facilitator's stages of a stored job, by the times at which it recorded the statuses.
-fn trace_request(request: &JobRequest, history: &JobHistory) -> JobTrace {
+fn trace_request(request: &UserJobRequest, history: &JobHistory) -> JobTrace {
     let mut trace = JobTrace::new(context_for_validator(user_context(request), request.uuid));
     let times: Vec<_> = history.entries().iter().map(|entry| entry.at).collect();
     trace.stages = facilitator_stages(&times);
@@ -119,9 +119,9 @@ mod tests {
     }
 
     /// A job as it is stored.
-    fn request() -> JobRequest {
+    fn request() -> UserJobRequest {
         let key = muster_identity::Keypair::from_uri("//User").unwrap();
-        let mut request: JobRequest = serde_json::from_value(serde_json::json!({
+        let mut request: UserJobRequest = serde_json::from_value(serde_json::json!({
             "message_type": "V2JobRequest", "uuid": "11111111-2222-4333-8444-555555555555",
             "signature": {
                 "signature_type": "bittensor", "signatory": key.hotkey(), "timestamp_ns": 0,

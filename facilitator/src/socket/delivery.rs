@@ -3,7 +3,7 @@
 use muster_facilitator_core::traces::set_context;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{
-    FromFacilitator, JobRequest, JobStatusUpdate, RejectionDetails, StatusMetadata,
+    FromFacilitator, JobStatusUpdate, RejectionDetails, StatusMetadata, UserJobRequest,
 };
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::{Feature, JobId, JobRejectionReason, JobStatus, ParticipantType};
@@ -113,7 +113,7 @@ impl ValidatorSession {
     }
 
     /// Ends a job that this validator cannot be given.
-    async fn reject(&self, request: &JobRequest, message: String) -> Result<(), SessionEnd> {
+    async fn reject(&self, request: &UserJobRequest, message: String) -> Result<(), SessionEnd> {
         tracing::warn!(job = %request.uuid, message, "a job cannot be handed to its validator");
         let details = RejectionDetails {
             rejected_by: ParticipantType::Facilitator,

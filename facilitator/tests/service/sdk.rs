@@ -9,7 +9,7 @@ use muster_identity::wallet::{self, ColdkeyStorage, WalletPath};
 use muster_protocol::upload::{FileUpload, OutputUpload};
 use muster_protocol::volume::VolumePart;
 use muster_protocol::wire::facilitator::{
-    CheatReport, FromFacilitator, JobRequest, MinerResponse, StatusMetadata,
+    CheatReport, FromFacilitator, MinerResponse, StatusMetadata, UserJobRequest,
 };
 use muster_protocol::{JobId, JobStatus};
 use serde_json::{Value, json};
@@ -107,7 +107,7 @@ async fn answer(validator: &mut Validator, unset: bool) {
 /// The messages that the scripted validator received from the SDK's calls.
 #[derive(Default)]
 struct Seen {
-    jobs: Vec<JobRequest>,
+    jobs: Vec<UserJobRequest>,
     reports: Vec<CheatReport>,
 }
 

@@ -2,8 +2,8 @@
 
 use muster_identity::{answer_challenge, sign_facilitator_auth};
 use muster_protocol::wire::facilitator::{
-    CheatReport, FromFacilitator, JobRequest, JobStatusUpdate, Response, ResponseStatus, StatusMetadata,
-    ToFacilitator,
+    CheatReport, FromFacilitator, JobStatusUpdate, Response, ResponseStatus, StatusMetadata, ToFacilitator,
+    UserJobRequest,
 };
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
@@ -100,7 +100,7 @@ impl Validator {
         facilitator: &Facilitator,
         name: &str,
         count: usize,
-    ) -> (Self, Vec<JobRequest>) {
+    ) -> (Self, Vec<UserJobRequest>) {
         let mut validator = Self::dial(facilitator).await;
         let answer = validator.authenticate(name).await;
         assert_eq!(answer.status, ResponseStatus::Success, "{answer:?}");
@@ -143,7 +143,7 @@ impl Validator {
         }
     }
 
-    pub(crate) async fn job(&mut self) -> JobRequest {
+    pub(crate) async fn job(&mut self) -> UserJobRequest {
         match self.receive().await {
             FromFacilitator::Job(job) => *job,
             other @ (FromFacilitator::Response(_)

@@ -11,7 +11,7 @@ use muster_identity::{Keypair, sign_job};
 use muster_process::{SharedClock, SystemClock, Tasks};
 use muster_protocol::account_api::CreateKey;
 use muster_protocol::rest::CreateFile;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{ExecutorClass, JobId};
 use muster_routing::admission::PriorRequest;
 use muster_validator::store::JobAdmission;
@@ -172,9 +172,9 @@ async fn a_facilitator_is_backed_up_at_work_and_goes_on_from_the_backup() {
     facilitator.stop().await;
 }
 
-fn job(n: u128, timestamp_ns: i64) -> (JobRequest, String) {
+fn job(n: u128, timestamp_ns: i64) -> (UserJobRequest, String) {
     let user = Keypair::from_uri("//User").unwrap();
-    let mut request: JobRequest = serde_json::from_value(json!({
+    let mut request: UserJobRequest = serde_json::from_value(json!({
         "signature": {
             "signature_type": "bittensor", "signatory": user.hotkey(), "timestamp_ns": 0,
             "signature": user.sign(b"").to_base64(), "signature_scope": "SignedFields",

@@ -7,7 +7,7 @@ use muster_protocol::receipt::{
     AcceptedReceipt, AcceptedTag, FinishedReceipt, FinishedTag, ReceiptPayload, StartedReceipt, StartedTag,
 };
 use muster_protocol::wire::facilitator::{
-    BittensorSignature, JobNew, JobRequest as UserJob, JobRequestTag, SignatureScope, UserSignature,
+    BittensorSignature, JobNew, JobRequestTag, SignatureScope, UserJobRequest, UserSignature,
 };
 use muster_protocol::wire::miner::{
     AcceptedReceiptRequest, ExecutorTiming, FinishedReceiptRequest, InitialJobRequest, JobRequest,
@@ -135,9 +135,9 @@ pub(crate) fn job_request(attempt: AttemptId) -> JobRequest {
 }
 
 /// The user's request for a job. The validator's shell has checked the signature.
-pub(crate) fn user_request(job: JobId) -> UserJob {
+pub(crate) fn user_request(job: JobId) -> UserJobRequest {
     let timing = plan(false).timing;
-    UserJob {
+    UserJobRequest {
         signature: UserSignature {
             signature_type: BittensorSignature,
             signatory: UserKey(Hotkey::from_bytes([9; 32])),

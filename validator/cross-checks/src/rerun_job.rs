@@ -2,7 +2,7 @@
 
 use muster_identity::{Keypair, sign_job, sign_terms};
 use muster_protocol::job::JobTerms;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{JobId, Timestamp};
 
@@ -11,8 +11,13 @@ pub const CROSS_CHECK_NAMESPACE: &str = "muster.cross-check";
 
 /// Writes and signs the job that runs `original` again on the validator's own miner. It uploads nothing: the user's
 /// outputs stay as they are.
-pub fn rerun_job(original: &JobRequest, id: JobId, validator: &Keypair, now: Timestamp) -> JobRequest {
-    let mut job = JobRequest {
+pub fn rerun_job(
+    original: &UserJobRequest,
+    id: JobId,
+    validator: &Keypair,
+    now: Timestamp,
+) -> UserJobRequest {
+    let mut job = UserJobRequest {
         uuid: id,
         job_namespace: Some(CROSS_CHECK_NAMESPACE.to_owned()),
         on_trusted_miner: true,
@@ -34,7 +39,9 @@ pub fn rerun_job(original: &JobRequest, id: JobId, validator: &Keypair, now: Tim
 }
 
 /// The part of the user's terms that the image needs.
-fn image_terms(original: &JobRequest) -> Option<(JobTerms, Option<muster_protocol::job::SealedCredentials>)> {
+fn image_terms(
+    original: &UserJobRequest,
+) -> Option<(JobTerms, Option<muster_protocol::job::SealedCredentials>)> {
     original.muster.as_ref()?;
     let terms = original.terms();
     let kept = JobTerms {
@@ -71,7 +78,7 @@ mod tests {
             "download_time_limit": 1, "execution_time_limit": 2, "upload_time_limit": 3,
             "streaming_start_time_limit": 0,
         });
-        let mut original: JobRequest = serde_json::from_value(value).unwrap();
+        let mut original: UserJobRequest = serde_json::from_value(value).unwrap();
         original.muster = Some(Box::new(JobExtension {
             account: Some("somebody".to_owned()),
             terms: Some(JobTerms {

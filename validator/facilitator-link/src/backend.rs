@@ -3,7 +3,7 @@
 
 use futures_util::future::BoxFuture;
 use muster_protocol::wire::WireError;
-use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, ToFacilitator};
+use muster_protocol::wire::facilitator::{CheatReport, StatusMetadata, ToFacilitator, UserJobRequest};
 use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{CancelRequest, CapacityNotice, GatewayNotice};
 use muster_protocol::{JobId, JobStatus};
@@ -35,7 +35,7 @@ pub trait LinkBackend: Send + Sync + 'static {
     /// answer that came before the job is stored; only a repeated job needs to wait for it.
     fn take_job(
         &self,
-        request: JobRequest,
+        request: UserJobRequest,
         frame: String,
         acknowledged: BoxFuture<'static, ()>,
     ) -> BoxFuture<'_, Result<(), StoreError>>;

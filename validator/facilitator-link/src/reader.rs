@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use muster_identity::{answer_challenge, sign_facilitator_auth};
 use muster_protocol::wire::facilitator::{
-    FromFacilitator, JobRequest, Response, ResponseStatus, ToFacilitator,
+    FromFacilitator, Response, ResponseStatus, ToFacilitator, UserJobRequest,
 };
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
@@ -108,7 +108,7 @@ impl LinkReader<'_> {
     }
 
     /// Takes a job in a task of its own.
-    async fn take_job(&self, request: JobRequest, frame: String) {
+    async fn take_job(&self, request: UserJobRequest, frame: String) {
         // The semaphore is never closed; without a permit the job would be taken all the same.
         let slot = Arc::clone(&self.slots).acquire_owned().await;
         let backend = Arc::clone(&self.link.backend);

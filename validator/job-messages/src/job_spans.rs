@@ -1,14 +1,14 @@
 //! The validator's own stages of a job, as spans.
 
 use muster_protocol::job::Outcome;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{JobId, JobTrace, ParticipantType};
 use muster_span_export::{SpanBatch, spans_of};
 
 use crate::report::describe;
 
 /// Begins a trace of a job whose facilitator knows none, if this process exports spans.
-pub fn begin_trace(request: &mut JobRequest) {
+pub fn begin_trace(request: &mut UserJobRequest) {
     if muster_span_export::is_on() {
         request.begin_trace();
     }

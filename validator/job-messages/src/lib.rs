@@ -32,7 +32,7 @@ mod testing {
     use std::time::Duration;
 
     use muster_protocol::job::AttemptPlan;
-    use muster_protocol::wire::facilitator::JobRequest;
+    use muster_protocol::wire::facilitator::UserJobRequest;
     use muster_protocol::wire::miner::ExecutorTiming;
     use muster_protocol::{ExecutorClass, Hotkey, JobId, MinerKey, Signature};
     use serde_json::json;
@@ -67,7 +67,7 @@ mod testing {
     }
 
     /// A user's job that is within every limit; its signature is not checked by anything pure.
-    pub(crate) fn request() -> JobRequest {
+    pub(crate) fn request() -> UserJobRequest {
         let value = json!({
             "signature": {
                 "signature_type": "bittensor", "signatory": Hotkey::from_bytes([7; 32]), "timestamp_ns": 1,

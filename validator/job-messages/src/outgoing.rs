@@ -9,7 +9,7 @@ use muster_protocol::receipt::{
 };
 use muster_protocol::wire::checkpoints::{CheckpointKept, CheckpointOrder, RequestExtension};
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::JobRequest as UserJob;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::{
     AcceptedReceiptRequest, FinishedReceiptRequest, InitialJobRequest, JobRequest, OptionsPreset, SealTerms,
     StreamingDetails, ToMiner,
@@ -71,7 +71,7 @@ pub struct OutgoingMessages<'a> {
     /// The miner that runs the attempt.
     pub miner: MinerKey,
     /// The user's request.
-    pub request: &'a UserJob,
+    pub request: &'a UserJobRequest,
     /// The limits of the attempt, fixed when it began.
     pub plan: &'a AttemptPlan,
     /// The features that the miner showed. The offer gives the image a time limit to a miner that says when it begins
@@ -452,7 +452,7 @@ mod tests {
             ] {
                 assert_eq!(receipt.offered.payload.check(), Ok(()), "{class}");
             }
-            let score = |request: &UserJob, secs: u64| {
+            let score = |request: &UserJobRequest, secs: u64| {
                 let messages = OutgoingMessages { request, ..messages };
                 let end = now.plus(second * u32::try_from(secs).unwrap());
                 let pay = pay(messages.measured_work(end.since(now), None, None).pay_us());

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use muster_protocol::job::Outcome;
 use muster_protocol::receipt::MINIMUM_CHARGE_US;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{Digest, Hotkey, canonical};
 use serde_json::json;
 
@@ -82,7 +82,7 @@ pub fn usual_time(newest: &[WorkedAttempt]) -> Option<u64> {
 
 /// The name of the work that a job asks for: the same image, arguments and class. `None` for a sealed session, whose
 /// time depends on its clients, and for a job that leaves checkpoints, whose attempts are parts of its work.
-pub fn work_digest(request: &JobRequest) -> Option<Digest> {
+pub fn work_digest(request: &UserJobRequest) -> Option<Digest> {
     let details = request.streaming_details.as_ref();
     if details.is_some_and(|details| details.muster.is_some()) || request.terms().checkpoints.is_some() {
         return None;
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_same_work_is_the_same_image_arguments_and_class() {
-        let digest = |change: &dyn Fn(&mut JobRequest)| {
+        let digest = |change: &dyn Fn(&mut UserJobRequest)| {
             let mut request = request();
             change(&mut request);
             work_digest(&request)

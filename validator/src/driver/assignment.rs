@@ -9,7 +9,7 @@ use muster_job_messages::outgoing::OutgoingMessages;
 use muster_job_queue::ExecutorLine;
 use muster_protocol::job::{Attempt, AttemptPlan, ImageClock, Outcome};
 use muster_protocol::status::{JobRejectionReason, JobStage, ParticipantType};
-use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
+use muster_protocol::wire::facilitator::{RejectionDetails, UserJobRequest};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{AttemptId, ErrorCode, ExecutorClass, FeatureSet, Hotkey, JobId, MinerKey};
 use muster_routing::availability::{
@@ -47,7 +47,7 @@ pub(super) enum Assignment {
 /// Assigns a miner to a new job without waiting: `None` if the metagraph at hand is too old or names no miner for it.
 ///
 /// The ledger counts the attempt from here on, so the job must be driven or the attempt withdrawn.
-pub(super) fn assign_at_once(drivers: &JobDrivers, request: &JobRequest) -> Option<NewAttempt> {
+pub(super) fn assign_at_once(drivers: &JobDrivers, request: &UserJobRequest) -> Option<NewAttempt> {
     let state = &*drivers.state;
     let metagraph = state.subnet.fresh_metagraph()?;
     Some(*assign_waiting(drivers, request, &[], &metagraph)?)
@@ -58,7 +58,7 @@ pub(super) fn assign_at_once(drivers: &JobDrivers, request: &JobRequest) -> Opti
 /// The ledger counts the attempt from here on, so the job must be driven or the attempt withdrawn.
 pub(super) fn assign_waiting(
     drivers: &JobDrivers,
-    request: &JobRequest,
+    request: &UserJobRequest,
     earlier: &[StoredAttempt],
     metagraph: &Metagraph,
 ) -> Option<Box<NewAttempt>> {
@@ -89,7 +89,7 @@ impl ExecutorNeed {
     }
 
     /// The kind of executor that this job needs.
-    pub(super) fn of_job(request: &JobRequest) -> Self {
+    pub(super) fn of_job(request: &UserJobRequest) -> Self {
         Self {
             line: line_of(request),
             private_image: request.has_private_image(),
@@ -98,7 +98,7 @@ impl ExecutorNeed {
 }
 
 /// The miners that a job may be offered to.
-fn pool_of(drivers: &JobDrivers, request: &JobRequest) -> MinerPool {
+fn pool_of(drivers: &JobDrivers, request: &UserJobRequest) -> MinerPool {
     match drivers.own_jobs.pinned_miner(request.uuid) {
         Some(miner) if !request.on_trusted_miner => MinerPool::Pinned(miner),
         Some(_) | None => MinerPool::of_line(line_of(request)),
@@ -162,7 +162,7 @@ pub(super) fn capacities(
 /// since the start no miner is known, and the job waits for it, for `chain.wait_s` at most.
 pub(super) async fn assign(
     drivers: &JobDrivers,
-    request: &JobRequest,
+    request: &UserJobRequest,
     earlier: &[StoredAttempt],
     cancel: &mut CancelSignal,
 ) -> Result<Assignment, StoreError> {
@@ -237,7 +237,7 @@ fn avoided_owners(earlier: &[StoredAttempt], metagraph: &Metagraph) -> BTreeSet<
 /// The facts about a job that decide its route, with the miners and the owners that must not be asked.
 fn requirements(
     state: &ValidatorState,
-    request: &JobRequest,
+    request: &UserJobRequest,
     mut tried: BTreeSet<MinerKey>,
     avoided_owners: BTreeSet<Hotkey>,
 ) -> JobRequirements {
@@ -261,7 +261,7 @@ fn requirements(
 
 /// The executor-microseconds that a job may be paid. A sealed session is paid for the time that it lasts, which nobody
 /// knows when it begins.
-fn reserved_us(state: &ValidatorState, request: &JobRequest) -> u64 {
+fn reserved_us(state: &ValidatorState, request: &UserJobRequest) -> u64 {
     let details = request.streaming_details.as_ref();
     if details.is_some_and(|details| details.muster.is_some()) {
         return 0;
@@ -361,7 +361,7 @@ fn complete_stats(
 /// A new attempt on the chosen miner, with its signed started receipt.
 fn new_attempt(
     state: &ValidatorState,
-    request: &JobRequest,
+    request: &UserJobRequest,
     earlier: &[StoredAttempt],
     chosen: Candidate,
     decision: RouteDecision,
@@ -399,7 +399,7 @@ fn new_attempt(
     }
 }
 
-fn plan(timing: &TimingConfig, request: &JobRequest) -> AttemptPlan {
+fn plan(timing: &TimingConfig, request: &UserJobRequest) -> AttemptPlan {
     AttemptPlan {
         class: request.executor_class,
         streaming: request.streaming_details.is_some(),

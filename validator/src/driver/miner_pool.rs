@@ -2,7 +2,7 @@
 
 use muster_chain::{Metagraph, Neuron};
 use muster_job_queue::ExecutorLine;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{ExecutorClass, MinerKey};
 use muster_routing::{CollateralVerdict, RoutableNeuron};
 
@@ -23,7 +23,7 @@ pub(super) enum MinerPool {
 }
 
 /// The line in which a job waits.
-pub(super) fn line_of(request: &JobRequest) -> ExecutorLine {
+pub(super) fn line_of(request: &UserJobRequest) -> ExecutorLine {
     ExecutorLine {
         class: request.executor_class,
         on_trusted_miner: request.on_trusted_miner,

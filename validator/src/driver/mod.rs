@@ -31,7 +31,7 @@ use muster_job_messages::{IssuedReceipt, JobTimes, trace_job};
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerEndpoint, MinerLink, UnmatchedMessages};
 use muster_protocol::job::{Fault, Outcome};
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::machines::{ClaimedOffer, MinerNotice};
 use muster_protocol::wire::miner::ExecutorManifest;
 use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
@@ -87,7 +87,7 @@ pub(crate) struct FirstAttempt {
 /// A job for its driver.
 #[derive(Debug)]
 struct DrivenJob {
-    request: JobRequest,
+    request: UserJobRequest,
     /// The user's reason, if the job was called off before the driver began.
     cancelled: Option<String>,
     /// Its attempts, oldest first.
@@ -245,7 +245,7 @@ impl JobDrivers {
     /// attempt if it has one.
     pub(crate) fn start(
         self: &Arc<Self>,
-        request: JobRequest,
+        request: UserJobRequest,
         since: Timestamp,
         first: Option<FirstAttempt>,
     ) {
@@ -453,7 +453,7 @@ impl JobDrivers {
     /// The facts that decide what follows the last of these attempts.
     async fn retry_context(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         attempts: &[StoredAttempt],
         cancel: &CancelSignal,
     ) -> Result<RetryContext, StoreError> {
@@ -478,7 +478,7 @@ impl JobDrivers {
     /// The outcome of a job that gets no further attempt. An image that came to several miners too late is explained.
     async fn explain_end(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         outcome: Outcome,
         attempts: &[StoredAttempt],
         slow_images: u32,
@@ -505,19 +505,19 @@ impl JobDrivers {
     }
 
     /// Whether another miner than `miner` had the job's image lately.
-    fn is_image_elsewhere(&self, request: &JobRequest, miner: MinerKey) -> bool {
+    fn is_image_elsewhere(&self, request: &UserJobRequest, miner: MinerKey) -> bool {
         let image = CacheKey::image(&request.docker_image);
         self.ledger().is_elsewhere(image, miner, self.state.clock.now())
     }
 
     /// Whether a job that no miner may be asked for now may wait. Jobs of the validator's own do not.
-    fn may_wait(&self, request: &JobRequest, wait: WaitTime) -> bool {
+    fn may_wait(&self, request: &UserJobRequest, wait: WaitTime) -> bool {
         !self.state.is_own(request) && self.state.clock.now() < wait.deadline
     }
 
     async fn return_to_queue(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         attempts: &[StoredAttempt],
         wait: WaitTime,
         decision: &RouteDecision,
@@ -537,7 +537,7 @@ impl JobDrivers {
     /// word for it does not count, and one for the trusted miner waits while that miner is away.
     fn count_attempts(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         attempts: &[StoredAttempt],
         record: Option<&CheckpointRecord>,
     ) -> u32 {
@@ -553,7 +553,7 @@ impl JobDrivers {
     }
 
     /// Notes how long a program kept its executor, from which waiting times are estimated.
-    fn note_duration(&self, request: &JobRequest, outcome: &Outcome, took: Duration) {
+    fn note_duration(&self, request: &UserJobRequest, outcome: &Outcome, took: Duration) {
         match outcome {
             Outcome::Completed(_) | Outcome::Failed(_) => {
                 self.waiting.note_duration(line_of(request), took);
@@ -563,7 +563,7 @@ impl JobDrivers {
     }
 
     /// Whether the user was told the address of a streaming job.
-    async fn is_address_told(&self, request: &JobRequest) -> Result<bool, StoreError> {
+    async fn is_address_told(&self, request: &UserJobRequest) -> Result<bool, StoreError> {
         if request.streaming_details.is_none() {
             return Ok(false);
         }
@@ -574,7 +574,7 @@ impl JobDrivers {
 
     async fn close(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         outcome: Outcome,
         attempts: &[StoredAttempt],
         receipts: Vec<Receipt>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use muster_audit_runner::AuditRunner;
 use muster_cross_checks::{CheckBackend, CheckDeps, CrossChecks};
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use tokio::sync::mpsc;
 
 use super::audit_backend;
@@ -29,7 +29,7 @@ pub(crate) fn cross_checks(jobs: OwnJobIntake, audits: Option<AuditRunner>) -> C
 }
 
 impl CheckBackend for OwnJobIntake {
-    fn run_job(&self, job: JobRequest) -> BoxFuture<'_, Result<(), String>> {
+    fn run_job(&self, job: UserJobRequest) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let id = job.uuid;
             // A job without a session has no news but its end.

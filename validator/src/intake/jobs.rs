@@ -9,7 +9,7 @@ use muster_job_messages::job_spans::begin_trace;
 use muster_job_queue::{QueueFull, WaitingJob};
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails};
+use muster_protocol::wire::facilitator::{RejectionDetails, UserJobRequest};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
 use muster_protocol::{JobId, Timestamp};
@@ -78,7 +78,7 @@ impl JobIntake {
     /// waits for it.
     pub(crate) async fn take(
         &self,
-        mut request: JobRequest,
+        mut request: UserJobRequest,
         frame: &str,
         acknowledged: BoxFuture<'static, ()>,
     ) -> Result<(), StoreError> {
@@ -150,7 +150,7 @@ impl JobIntake {
     /// As [`Self::store_first_step`], unless the account that a facilitator signed for has all jobs that it may have.
     async fn store_within_budget(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         frame: &str,
         now: Timestamp,
     ) -> Result<IntakeStep, StoreError> {
@@ -168,7 +168,7 @@ impl JobIntake {
     /// Decides and stores the first step of an admitted job, unless the job is known.
     async fn store_first_step(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         frame: &str,
         now: Timestamp,
     ) -> Result<IntakeStep, StoreError> {
@@ -205,7 +205,7 @@ impl JobIntake {
     }
 
     /// Whether this validator can open the login at a registry that a job brings, if it brings one.
-    fn can_open_credentials(&self, request: &JobRequest) -> bool {
+    fn can_open_credentials(&self, request: &UserJobRequest) -> bool {
         request
             .sealed_credentials()
             .is_none_or(|sealed| open_credentials(&self.state.keypair, &request.docker_image, sealed).is_ok())

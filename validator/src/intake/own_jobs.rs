@@ -7,7 +7,7 @@ use muster_gateway::backend::{JobNews, StreamingJobOrder};
 use muster_gateway::session_job::{SessionJobParts, sign_session_job};
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::GraderTerms;
 use muster_protocol::{ExecutorClass, JobId, MinerKey};
 use muster_store::StoreError;
@@ -45,7 +45,7 @@ impl OwnJobIntake {
     /// for the log.
     pub(super) async fn begin(
         &self,
-        request: JobRequest,
+        request: UserJobRequest,
         miner: Option<MinerKey>,
         news: mpsc::Sender<JobNews>,
     ) -> Result<(), String> {

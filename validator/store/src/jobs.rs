@@ -1,7 +1,7 @@
 //! Jobs: admitted or refused, called off, and closed once with their outcome.
 
 use muster_protocol::job::Outcome;
-use muster_protocol::wire::facilitator::{CheatReport, JobRequest, StatusMetadata, UserSignature};
+use muster_protocol::wire::facilitator::{CheatReport, StatusMetadata, UserJobRequest, UserSignature};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::admission::PriorRequest;
 use muster_routing::budget::{AccountUse, BudgetedAccount};
@@ -14,7 +14,7 @@ use muster_store::columns::{parse_column, read_column, time_column, time_column_
 #[derive(Clone, Debug)]
 pub struct StoredJob {
     /// The user's request.
-    pub request: JobRequest,
+    pub request: UserJobRequest,
     /// When the job arrived.
     pub created_at: Timestamp,
     /// When the job ended for its user; `None` if it is open.
@@ -71,7 +71,7 @@ impl Store {
     /// The database fails.
     pub async fn admit(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         frame: &str,
         now: Timestamp,
         first: Option<&NewAttempt>,
@@ -88,7 +88,7 @@ impl Store {
     }
 
     /// The result of storing a job: a job that is not new was known, or its signature was.
-    pub(super) async fn admission(&self, request: &JobRequest, is_new: bool) -> Result<JobAdmission> {
+    pub(super) async fn admission(&self, request: &UserJobRequest, is_new: bool) -> Result<JobAdmission> {
         if is_new {
             return Ok(JobAdmission::New);
         }
@@ -131,7 +131,7 @@ impl Store {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn admit_own(&self, request: &JobRequest, frame: &str, now: Timestamp) -> Result<bool> {
+    pub async fn admit_own(&self, request: &UserJobRequest, frame: &str, now: Timestamp) -> Result<bool> {
         self.write_whole("take a job of one's own", |draft| {
             draft.put_job(request.uuid, frame, JobStatus::Received, now);
             draft.script.add(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use muster_job_messages::IssuedReceipt;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, Timestamp};
 use muster_store::columns::{parse_column, read_column, time_column};
 use sqlx::any::AnyRow;
@@ -16,7 +16,7 @@ use super::{Result, Store, corrupt, query_error, receipts};
 #[derive(Clone, Debug)]
 pub struct OpenJob {
     /// The user's request.
-    pub request: JobRequest,
+    pub request: UserJobRequest,
     /// The user's reason, if the job was called off.
     pub cancelled: Option<String>,
     /// When the job was admitted.

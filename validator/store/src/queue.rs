@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use muster_job_queue::{ExecutorLine, QueueAccount, QueueTicket, WaitingJob};
 use muster_protocol::job::{Outcome, Priority};
-use muster_protocol::wire::facilitator::{JobRequest, StatusMetadata};
+use muster_protocol::wire::facilitator::{StatusMetadata, UserJobRequest};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::budget::BudgetedAccount;
@@ -35,7 +35,7 @@ impl Store {
     /// The database fails.
     pub async fn admit_waiting(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         frame: &str,
         waiting: &WaitingJob,
     ) -> Result<JobAdmission> {
@@ -209,7 +209,7 @@ fn read_waiting(row: &AnyRow) -> Result<StoredWaitingJob> {
 impl Draft<'_> {
     /// Adds a user's job with its signature and its status `received`. The signature writes no row if it is known, or
     /// so old that it may have been forgotten.
-    pub(super) fn put_user_job(&mut self, request: &JobRequest, frame: &str, now: Timestamp) {
+    pub(super) fn put_user_job(&mut self, request: &UserJobRequest, frame: &str, now: Timestamp) {
         self.put_job(request.uuid, frame, JobStatus::Received, now);
         self.script.add(
             "INSERT INTO signatures (signatory, timestamp_ns, job_id) \

@@ -15,7 +15,7 @@ use muster_identity::Keypair;
 use muster_process::{Clock as _, SharedClock, SystemClock, Tasks};
 use muster_protocol::job::{Attempt, AttemptPlan, Outcome};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{
     AttemptId, ExecutorClass, JobId, MinerKey, ReceiptPayload, Signature, Timestamp, ValidatorKey,
@@ -64,7 +64,7 @@ async fn pay(url: &str, client: &Arc<ChainClient>, netuid: Netuid, ordinal: u64)
         "uuid": job, "executor_class": "always_on.test", "docker_image": "x", "args": [], "env": {}, "use_gpu": false,
         "download_time_limit": 1, "execution_time_limit": 1, "upload_time_limit": 1, "streaming_start_time_limit": 1,
     });
-    let request: JobRequest = serde_json::from_value(frame.clone())?;
+    let request: UserJobRequest = serde_json::from_value(frame.clone())?;
     store.admit(&request, &frame.to_string(), now, None).await?;
     store.begin_attempt(job, &beginning(job, now)).await?;
     let outcome = Outcome::Completed(Box::default());

@@ -2,7 +2,7 @@
 
 use muster_protocol::job::JobTerms;
 use muster_protocol::wire::facilitator::{
-    BittensorSignature, CheatReport, JobRequest, SignatureScope, UserSignature,
+    BittensorSignature, CheatReport, SignatureScope, UserJobRequest, UserSignature,
 };
 use muster_protocol::wire::miner::StreamingJobReady;
 use muster_protocol::wire::muster::JobExtension;
@@ -36,12 +36,12 @@ pub fn sign_terms(user: &Keypair, terms: &JobTerms, job: &[u8; 64]) -> Signature
 /// Checks the user's signatures of a job over the fields and the terms as they arrived.
 ///
 /// The signature has no age. The caller ensures that the same signature does not run twice, and that this user may run
-/// jobs. The account in [`JobRequest::muster`] is not signed.
+/// jobs. The account in [`UserJobRequest::muster`] is not signed.
 ///
 /// # Errors
 /// The signature has another scope, a field was changed on the way, or the terms were not signed by the same user for
 /// this job.
-pub fn verify_job(job: &JobRequest) -> Result<Verified<JobRequest>, VerifyError> {
+pub fn verify_job(job: &UserJobRequest) -> Result<Verified<UserJobRequest>, VerifyError> {
     verify_job_fields(&job.signature, &job.signed_fields())?;
     if let Some(extension) = &job.muster {
         verify_terms(job, extension)?;
@@ -50,7 +50,7 @@ pub fn verify_job(job: &JobRequest) -> Result<Verified<JobRequest>, VerifyError>
 }
 
 /// Checks that the terms of a job, if it has any, are signed by the signatory of the job.
-fn verify_terms(job: &JobRequest, extension: &JobExtension) -> Result<(), VerifyError> {
+fn verify_terms(job: &UserJobRequest, extension: &JobExtension) -> Result<(), VerifyError> {
     let key = job.signature.signatory.0;
     let holds = match (&extension.terms, &extension.signature) {
         (None, None) => true,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_protocol::job::{BoundedFields, OverLimit, find_over_limits};
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{JobRequest, RejectionDetails, SignatureScope};
+use muster_protocol::wire::facilitator::{RejectionDetails, SignatureScope, UserJobRequest};
 use muster_protocol::{Hotkey, Timestamp, UserKey};
 
 /// The users whose jobs are accepted.
@@ -111,7 +111,7 @@ pub enum Admission {
 ///
 /// The checks go from the user to the job, so that a stolen key reveals nothing about the limits.
 pub fn decide_admission(
-    request: &JobRequest,
+    request: &UserJobRequest,
     signature: SignatureCheck,
     prior: PriorRequest,
     rules: &UserRules,
@@ -178,7 +178,7 @@ fn refuse(reason: JobRejectionReason, message: &str) -> Admission {
 ///
 /// A facilitator answers for accounts that are names. An account that is a hotkey could have signed itself, so it is
 /// accepted only where its own signature would be.
-fn check_submitter(request: &JobRequest, rules: &UserRules, me: Hotkey) -> Result<(), String> {
+fn check_submitter(request: &UserJobRequest, rules: &UserRules, me: Hotkey) -> Result<(), String> {
     let signatory = request.signature.signatory;
     let is_facilitator = rules.facilitators.contains(&signatory);
     if !is_facilitator && !is_allowed(signatory, &rules.users, me) {
@@ -210,7 +210,7 @@ fn is_allowed(user: UserKey, users: &AllowedUsers, me: Hotkey) -> bool {
 }
 
 /// Checks the limits outside which no miner could run the job, or its receipts would be invalid.
-fn check_limits(request: &JobRequest, trusted_miner: bool) -> Result<(), String> {
+fn check_limits(request: &UserJobRequest, trusted_miner: bool) -> Result<(), String> {
     let mut over = find_over_limits(&BoundedFields::from(request));
     if let Some(extension) = &request.muster {
         over.extend(extension.find_over_limits(&request.docker_image));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     /// A job that hotkey 7 signed for an account.
-    fn signed_for(account: &str) -> JobRequest {
+    fn signed_for(account: &str) -> UserJobRequest {
         let mut request = request();
         request.muster = serde_json::from_value(json!({ "account": account })).unwrap();
         request
@@ -319,7 +319,7 @@ mod tests {
             facilitators: [UserKey(hotkey(7))].into(),
             trusted_miner: false,
         };
-        let decide = |request: &JobRequest, rules: &UserRules| {
+        let decide = |request: &UserJobRequest, rules: &UserRules| {
             decide_admission(
                 request,
                 SignatureCheck::Holds,
@@ -328,7 +328,7 @@ mod tests {
                 hotkey(0),
             )
         };
-        let refusal = |request: &JobRequest, rules: &UserRules| reason(decide(request, rules)).1;
+        let refusal = |request: &UserJobRequest, rules: &UserRules| reason(decide(request, rules)).1;
         let (listed, stranger) = (hotkey(3).to_string(), hotkey(4).to_string());
         assert_eq!(decide(&signed_for("alice"), &rules), Admission::Admit);
         assert_eq!(decide(&signed_for(&listed), &rules), Admission::Admit);
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn limits_that_no_miner_could_keep_are_named() {
-        type Breaking = fn(&mut JobRequest);
+        type Breaking = fn(&mut UserJobRequest);
         let broken: [(Breaking, &str); 12] = [
             (|r| r.execution_time_limit = u64::MAX, "thirty days"),
             (|r| r.execution_time_limit = 0, "at least one second"),

@@ -4,7 +4,7 @@
 //! the facilitator asks for it, so each of them, and each facilitator, has a bound.
 
 use muster_protocol::UserKey;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 
 /// The bounds; 0 for no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub enum BudgetExceeded {
 
 impl<'a> BudgetedAccount<'a> {
     /// The account that a facilitator signed the job for; `None` for a job that its user signed.
-    pub fn of(request: &'a JobRequest) -> Option<Self> {
+    pub fn of(request: &'a UserJobRequest) -> Option<Self> {
         request.signed_for().map(|account| Self {
             facilitator: request.signature.signatory,
             account,

@@ -1,7 +1,7 @@
 //! Values for this crate's own tests.
 
 use muster_protocol::Hotkey;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use serde_json::json;
 
 pub(crate) fn hotkey(seed: u8) -> Hotkey {
@@ -9,7 +9,7 @@ pub(crate) fn hotkey(seed: u8) -> Hotkey {
 }
 
 /// A user's job within every limit; no pure function checks its signature.
-pub(crate) fn request() -> JobRequest {
+pub(crate) fn request() -> UserJobRequest {
     let value = json!({
         "signature": {
             "signature_type": "bittensor", "signatory": hotkey(7), "timestamp_ns": 1,

@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use muster_identity::{Keypair, sign_job};
 use muster_protocol::wire::facilitator::{
-    BittensorSignature, JobNew, JobRequest, JobRequestTag, SignatureScope, UserSignature,
+    BittensorSignature, JobNew, JobRequestTag, SignatureScope, UserJobRequest, UserSignature,
 };
 use muster_protocol::wire::miner::{GraderTerms, SealTerms, StreamingDetails};
 use muster_protocol::{Signature, Timestamp, UserKey};
@@ -27,7 +27,11 @@ pub struct SessionJobParts<'a> {
 }
 
 /// Writes and signs the job of a session.
-pub fn sign_session_job(order: &StreamingJobOrder, parts: SessionJobParts<'_>, now: Timestamp) -> JobRequest {
+pub fn sign_session_job(
+    order: &StreamingJobOrder,
+    parts: SessionJobParts<'_>,
+    now: Timestamp,
+) -> UserJobRequest {
     let service = &order.service;
     let unsigned = UserSignature {
         signature_type: BittensorSignature,
@@ -36,7 +40,7 @@ pub fn sign_session_job(order: &StreamingJobOrder, parts: SessionJobParts<'_>, n
         signature: Signature::from_bytes([0; 64]),
         signature_scope: SignatureScope::SignedFields,
     };
-    let mut job = JobRequest {
+    let mut job = UserJobRequest {
         signature: unsigned,
         r#type: JobNew,
         message_type: JobRequestTag,

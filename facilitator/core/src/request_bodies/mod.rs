@@ -7,7 +7,7 @@ use muster_protocol::job::{BoundedFields, find_over_limits};
 use muster_protocol::rest::{CreateJob, Feedback, ReportCheat, SetWebhook};
 use muster_protocol::upload::{FileUpload, MultiUpload, OutputUpload};
 use muster_protocol::volume::{MultiVolume, Volume, VolumePart};
-use muster_protocol::wire::facilitator::{JobNew, JobRequest, JobRequestTag, UserSignature};
+use muster_protocol::wire::facilitator::{JobNew, JobRequestTag, UserJobRequest, UserSignature};
 use muster_protocol::wire::miner::StreamingDetails;
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{ExecutorClass, JobId, ValidatorKey};
@@ -192,10 +192,10 @@ fn parse_fields<T: DeserializeOwned>(body: &[u8], known: &[Field]) -> Result<T, 
 }
 
 /// Turns a job into the frame for its validator, by adding the user's signature and the job's id.
-pub fn into_request(job: CreateJob, uuid: JobId, signature: UserSignature) -> (ValidatorKey, JobRequest) {
+pub fn into_request(job: CreateJob, uuid: JobId, signature: UserSignature) -> (ValidatorKey, UserJobRequest) {
     let volumes = job.volumes.unwrap_or_default();
     let uploads = job.uploads.unwrap_or_default();
-    let request = JobRequest {
+    let request = UserJobRequest {
         signature,
         r#type: JobNew,
         message_type: JobRequestTag,

@@ -7,7 +7,7 @@ use muster_facilitator_core::history::JobHistory;
 use muster_facilitator_core::list_page::JobFilter;
 use muster_protocol::volume::{Volume, VolumePart};
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_store::{During as _, StoreError, json};
 use sqlx::AssertSqlSafe;
 
@@ -214,7 +214,7 @@ fn placeholders(first: usize, count: usize) -> String {
 }
 
 /// Removes the contents of inline volumes, up to 16 MiB a job. Only the view of a single job contains them.
-fn without_inline_contents(mut request: JobRequest) -> JobRequest {
+fn without_inline_contents(mut request: UserJobRequest) -> UserJobRequest {
     let inline = |part: &mut VolumePart| match part {
         VolumePart::Inline(inline) => inline.contents = String::new(),
         VolumePart::ZipUrl(_) | VolumePart::SingleFile(_) | VolumePart::HuggingfaceVolume(_) => {}

@@ -8,7 +8,7 @@ use muster_facilitator_core::history::{self, HistoryEntry, JobHistory};
 use muster_identity::Verified;
 use muster_protocol::rest::JobView;
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::{JobRequest, StatusMetadata, UserSignature};
+use muster_protocol::wire::facilitator::{StatusMetadata, UserJobRequest, UserSignature};
 use muster_protocol::{JobId, JobStatus, Timestamp, ValidatorKey};
 use muster_store::{During as _, StoreError, json};
 use muster_webhooks::store::{add_message, make_due};
@@ -29,7 +29,7 @@ pub struct StoredJob {
     /// The validator that the job is for.
     pub validator: ValidatorKey,
     /// The frame for the validator.
-    pub request: JobRequest,
+    pub request: UserJobRequest,
     /// Its statuses, oldest first.
     pub history: JobHistory,
     /// Whether the user has cancelled it.
@@ -54,7 +54,7 @@ pub struct JobSubmission<'a> {
     /// The validator that the job is for.
     pub validator: ValidatorKey,
     /// The frame for the validator.
-    pub request: &'a Verified<JobRequest>,
+    pub request: &'a Verified<UserJobRequest>,
     /// The client's name for this request, which a repetition has too.
     pub idempotency: Option<&'a str>,
     /// The quotas of the account.
@@ -114,7 +114,7 @@ impl Store {
             .bind(job.validator.to_string())
             .bind(request.signature.timestamp_ns)
             .bind(request.signature.signature.to_base64())
-            .bind(encode::<JobRequest>(request))
+            .bind(encode::<UserJobRequest>(request))
             .bind(now.micros())
             .bind(&account)
             .bind(job.idempotency)
@@ -348,7 +348,7 @@ impl JobRow {
         self.with_request(request, history)
     }
 
-    fn with_request(self, request: JobRequest, history: JobHistory) -> Result<StoredJob, StoreError> {
+    fn with_request(self, request: UserJobRequest, history: JobHistory) -> Result<StoredJob, StoreError> {
         Ok(StoredJob {
             account: json::parse("jobs.account", &self.account)?,
             validator: json::parse("jobs.validator", &self.validator)?,

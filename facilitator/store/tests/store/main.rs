@@ -44,7 +44,7 @@ use muster_protocol::job::ProgramReport;
 use muster_protocol::rest::CreateJob;
 use muster_protocol::volume::{InlineVolume, Volume, VolumePart};
 use muster_protocol::wire::executor::LogStream;
-use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, StatusMetadata};
+use muster_protocol::wire::facilitator::{JobStatusUpdate, StatusMetadata, UserJobRequest};
 use muster_protocol::wire::muster::{LiveLog, LiveMetrics};
 use muster_protocol::{JobId, JobStatus, Timestamp, UserKey, ValidatorKey};
 use muster_store::testing::{TestStore, migrations_in, stores};
@@ -73,12 +73,12 @@ fn at(secs: i64) -> Timestamp {
     Timestamp::from_secs(1_769_000_000 + secs)
 }
 
-fn job(name: &str, timestamp_ns: i64) -> Verified<JobRequest> {
+fn job(name: &str, timestamp_ns: i64) -> Verified<UserJobRequest> {
     signed(name, timestamp_ns, job_for(validator_key("Validator")))
 }
 
 /// A job of `//User` with an inline input of `bytes` bytes.
-fn job_with(timestamp_ns: i64, bytes: usize) -> Verified<JobRequest> {
+fn job_with(timestamp_ns: i64, bytes: usize) -> Verified<UserJobRequest> {
     let mut body = job_for(validator_key("Validator"));
     body["volumes"][0]["contents"] = serde_json::json!("A".repeat(bytes));
     signed("User", timestamp_ns, body)
@@ -103,7 +103,7 @@ fn job_for(validator: ValidatorKey) -> serde_json::Value {
     })
 }
 
-fn signed(name: &str, timestamp_ns: i64, body: serde_json::Value) -> Verified<JobRequest> {
+fn signed(name: &str, timestamp_ns: i64, body: serde_json::Value) -> Verified<UserJobRequest> {
     let create: CreateJob = serde_json::from_value(body).unwrap();
     let signature = sign_job(&key(name), &create.signed_fields(), timestamp_ns);
     let uuid = JobId::from_uuid(uuid::Uuid::new_v4());
@@ -140,12 +140,17 @@ fn account(name: &str) -> Account {
 }
 
 /// The actor that submits a job of this user.
-fn actor(job: &JobRequest) -> Actor {
+fn actor(job: &UserJobRequest) -> Actor {
     Actor::user(job.signature.signatory)
 }
 
 /// Stores a job without quotas.
-async fn create(store: &Store, validator: ValidatorKey, job: &Verified<JobRequest>, now: Timestamp) -> JobId {
+async fn create(
+    store: &Store,
+    validator: ValidatorKey,
+    job: &Verified<UserJobRequest>,
+    now: Timestamp,
+) -> JobId {
     match submit(store, validator, job, None, JobQuota::NONE, now).await {
         JobCreation::New => job.uuid,
         JobCreation::Existing(known) => known,
@@ -156,7 +161,7 @@ async fn create(store: &Store, validator: ValidatorKey, job: &Verified<JobReques
 async fn submit(
     store: &Store,
     validator: ValidatorKey,
-    request: &Verified<JobRequest>,
+    request: &Verified<UserJobRequest>,
     idempotency: Option<&str>,
     quota: JobQuota,
     now: Timestamp,

@@ -48,7 +48,7 @@ fn jobs_kept_for(days: u32, rows: u64) -> FacilitatorRetentionConfig {
     }
 }
 
-async fn report(store: &Store, job: &Verified<JobRequest>, now: Timestamp) {
+async fn report(store: &Store, job: &Verified<UserJobRequest>, now: Timestamp) {
     let report = CheatReport {
         signature: sign_request(&key("User"), &serde_json::json!({}), 1),
         r#type: JobCheatedTag,

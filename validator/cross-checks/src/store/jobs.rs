@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use muster_protocol::job::Outcome;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, JobId, MinerKey, ReceiptKind, ReceiptPayload, Timestamp};
 use muster_store::columns::{json_column, parse_column, read_column, time_column};
 use muster_store::{During as _, json};
@@ -18,7 +18,7 @@ const OVERLAP: Duration = Duration::from_secs(10);
 /// A deterministic job that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct EndedJob {
-    pub(crate) request: JobRequest,
+    pub(crate) request: UserJobRequest,
     pub(crate) outputs: JobOutputs,
     pub(crate) miner: MinerKey,
     pub(crate) attempt: AttemptId,
@@ -119,7 +119,7 @@ fn read_ended(row: &AnyRow) -> StoreResult<Option<EndedJob>> {
     let Outcome::Completed(response) = &outcome else {
         return Ok(None);
     };
-    let request: JobRequest = json_column(row, "request")?;
+    let request: UserJobRequest = json_column(row, "request")?;
     let block: i64 = read_column(row, "block")?;
     Ok(Some(EndedJob {
         outputs: JobOutputs::of(response),

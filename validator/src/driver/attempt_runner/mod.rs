@@ -19,7 +19,7 @@ use muster_job_messages::{AttemptConnection, IssuedReceipt};
 use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Event, Outcome};
 use muster_protocol::wire::checkpoints::CheckpointOrder;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, MinerKey, ReceiptKind};
 use muster_store::StoreError;
 
@@ -43,7 +43,7 @@ pub(super) enum AttemptEnd {
 pub(super) struct AttemptRunner<'a> {
     drivers: &'a JobDrivers,
     state: &'a ValidatorState,
-    request: &'a JobRequest,
+    request: &'a UserJobRequest,
     attempt: StoredAttempt,
     receipts: Vec<IssuedReceipt>,
     channel: MinerChannel,
@@ -65,7 +65,7 @@ impl<'a> AttemptRunner<'a> {
     /// Takes up an attempt that is in the store with its receipts; `resumed` if an earlier process began it.
     pub(super) fn new(
         drivers: &'a JobDrivers,
-        request: &'a JobRequest,
+        request: &'a UserJobRequest,
         attempt: StoredAttempt,
         receipts: Vec<IssuedReceipt>,
         channel: MinerChannel,

@@ -14,7 +14,7 @@ use muster_protocol::job::{
 use muster_protocol::wire::checkpoints::{
     CheckpointGrant, CheckpointNotice, CheckpointOrder, JobCheckpoints, ResumeOrder,
 };
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, JobFailureReason, JobId, Timestamp, TraceStage};
 use muster_store::StoreError;
 use muster_validator_store::{AttemptBeginning, Store, StoredAttempt, StoredCheckpoint};
@@ -54,7 +54,7 @@ impl CheckpointRecord {
     ///
     /// # Errors
     /// The store fails.
-    pub(crate) async fn read(store: &Store, request: &JobRequest) -> Result<Option<Self>, StoreError> {
+    pub(crate) async fn read(store: &Store, request: &UserJobRequest) -> Result<Option<Self>, StoreError> {
         let Some(mut record) = Self::new(request) else {
             return Ok(None);
         };
@@ -64,7 +64,7 @@ impl CheckpointRecord {
     }
 
     /// The record of a job of which nothing is stored yet; `None` for a job that leaves no checkpoints.
-    pub(crate) fn new(request: &JobRequest) -> Option<Self> {
+    pub(crate) fn new(request: &UserJobRequest) -> Option<Self> {
         let extension = request.muster.as_ref()?;
         Some(Self {
             job: request.uuid,

@@ -21,8 +21,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_secs(NOW + second)
 }
 
-fn request() -> JobRequest {
-    let mut request: JobRequest = serde_json::from_value(json!({
+fn request() -> UserJobRequest {
+    let mut request: UserJobRequest = serde_json::from_value(json!({
         "signature": {
             "signature_type": "bittensor",
             "signatory": "5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY",

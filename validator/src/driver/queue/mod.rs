@@ -18,7 +18,7 @@ use std::time::Duration;
 use muster_job_queue::{
     DurationRecord, ExecutorLine, JobQueue, QueueAccount, QueueFull, QueueLimits, QueueTicket, WaitingJob,
 };
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{JobId, MinerKey, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::availability::LaterReasons;
@@ -76,7 +76,7 @@ pub(crate) enum FirstStep {
 /// A job that returns to the queue, or enters it late.
 #[derive(Debug)]
 pub(super) struct ReturningJob<'a> {
-    pub(super) request: &'a JobRequest,
+    pub(super) request: &'a UserJobRequest,
     /// Its attempts so far, oldest first.
     pub(super) attempts: &'a [StoredAttempt],
     pub(super) since: Timestamp,
@@ -157,7 +157,7 @@ impl WaitingJobs {
 impl JobDrivers {
     /// Decides the first step of a new job. Waits for nothing. The chosen miner is dialled and told nothing of the job
     /// yet.
-    pub(crate) fn prepare(&self, request: &JobRequest) -> FirstStep {
+    pub(crate) fn prepare(&self, request: &UserJobRequest) -> FirstStep {
         let (job, line) = (request.uuid, line_of(request));
         // Held while a miner is chosen, so that no other newcomer overtakes a job that is found to wait.
         let mut lines = self.waiting.lock();
@@ -186,14 +186,14 @@ impl JobDrivers {
 
     /// How long a job may wait in all. A job that may not wait has the shortest time that there is, so that the
     /// dispatcher looks once for a miner.
-    pub(super) fn wait_limit(&self, request: &JobRequest) -> Duration {
+    pub(super) fn wait_limit(&self, request: &UserJobRequest) -> Duration {
         let limit = request.terms().queue_time_limit;
         let limit = Duration::from_secs(limit.unwrap_or(self.state.config.queue.default_s));
         limit.max(Duration::from_micros(1))
     }
 
     /// Lets a new job wait that is in the store with its place.
-    pub(crate) fn wait(&self, waiting: WaitingJob, request: &JobRequest) {
+    pub(crate) fn wait(&self, waiting: WaitingJob, request: &UserJobRequest) {
         let (job, line, deadline) = (waiting.job, waiting.line, waiting.deadline);
         let mut lines = self.waiting.lock();
         lines.queue.add_reserved(waiting);
@@ -273,7 +273,12 @@ fn explain(line: ExecutorLine, reasons: &LaterReasons) -> String {
     reasons.to_string()
 }
 
-fn place_of(request: &JobRequest, ticket: QueueTicket, since: Timestamp, deadline: Timestamp) -> WaitingJob {
+fn place_of(
+    request: &UserJobRequest,
+    ticket: QueueTicket,
+    since: Timestamp,
+    deadline: Timestamp,
+) -> WaitingJob {
     WaitingJob {
         job: request.uuid,
         account: QueueAccount::new(&request.account()),

@@ -1,7 +1,7 @@
 //! Jobs that a facilitator signs for its accounts: whose are taken, and how many.
 
 use muster_identity::Keypair;
-use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate};
+use muster_protocol::wire::facilitator::{JobStatusUpdate, UserJobRequest};
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{JobRejectionReason, JobStatus, UserKey};
 
@@ -16,7 +16,7 @@ fn key(uri: &str) -> UserKey {
 }
 
 /// A job that the facilitator signs for an account.
-fn signed_for(account: &str, timestamp_ns: i64) -> JobRequest {
+fn signed_for(account: &str, timestamp_ns: i64) -> UserJobRequest {
     let mut job = job(SIGNER, timestamp_ns);
     job.muster = Some(Box::new(JobExtension {
         account: Some(account.to_owned()),
@@ -26,7 +26,7 @@ fn signed_for(account: &str, timestamp_ns: i64) -> JobRequest {
 }
 
 /// Submits a job, and returns the first status that is told of it.
-async fn submit(world: &mut World, job: &JobRequest) -> JobStatusUpdate {
+async fn submit(world: &mut World, job: &UserJobRequest) -> JobStatusUpdate {
     world.facilitator.submit(job).await;
     loop {
         let update = world.facilitator.take().await;

@@ -7,7 +7,7 @@ use muster_identity::{Keypair, seal_credentials, sign_job};
 use muster_process::Clock as _;
 use muster_protocol::job::RegistryCredentials;
 use muster_protocol::status::{JobRejectionReason, JobStatus};
-use muster_protocol::wire::facilitator::{JobRequest, ToFacilitator};
+use muster_protocol::wire::facilitator::{ToFacilitator, UserJobRequest};
 use muster_protocol::wire::machines::{MAX_MACHINE_TEXT, MAX_MACHINES, MachineLoad, MachinesNotice};
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::muster::{CapacityNotice, JobExtension, OfferedClass};
@@ -19,7 +19,7 @@ use crate::sockets::support::{World, while_time_passes};
 const CLASS: ExecutorClass = ExecutorClass::AlwaysOnTest;
 
 /// A signed job with so much time for each stage that it lasts as long as its test.
-fn job(user: &str, at: i64) -> JobRequest {
+fn job(user: &str, at: i64) -> UserJobRequest {
     let mut job = crate::sockets::support::facilitator::job(user, at);
     for limit in [
         &mut job.download_time_limit,
@@ -33,7 +33,7 @@ fn job(user: &str, at: i64) -> JobRequest {
 }
 
 /// A job whose image comes with the user's login at its registry.
-fn private_job(world: &World, user: &str, at: i64) -> JobRequest {
+fn private_job(world: &World, user: &str, at: i64) -> UserJobRequest {
     let mut job = job(user, at);
     let login = RegistryCredentials {
         username: "me".to_owned(),

@@ -4,8 +4,8 @@ use muster_identity::{Keypair, sign_request, sign_terms};
 use muster_protocol::job::JobTerms;
 use muster_protocol::wire::checks::{CheckOrigin, CheckState};
 use muster_protocol::wire::encode;
-use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag, JobRequest};
-use muster_protocol::wire::miner::{InitialJobRequest, JobRequest as MinersJob, ToMiner};
+use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag, UserJobRequest};
+use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, ToMiner};
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{AttemptId, JobId, JobStatus};
 use muster_scoring::ScoringSnapshot;
@@ -33,7 +33,7 @@ async fn world_of(ordinary: &Miner, trusted: &Miner) -> World {
 }
 
 /// A job that declares itself deterministic.
-fn deterministic(user: &str, at: i64) -> JobRequest {
+fn deterministic(user: &str, at: i64) -> UserJobRequest {
     let mut request = job(user, at);
     let terms = JobTerms {
         deterministic: true,
@@ -49,14 +49,14 @@ fn deterministic(user: &str, at: i64) -> JobRequest {
 }
 
 /// Runs one attempt to its end with this artifact; returns the offer and the job that the miner got.
-async fn run_on(miner: &mut Miner, artifact: &str) -> (InitialJobRequest, MinersJob) {
+async fn run_on(miner: &mut Miner, artifact: &str) -> (InitialJobRequest, JobRequest) {
     let mut session = miner.accept().await;
     let (offer, job) = begin(&mut session).await;
     end(&mut session, offer.job_uuid, artifact).await;
     (offer, job)
 }
 
-async fn begin(session: &mut Session) -> (InitialJobRequest, MinersJob) {
+async fn begin(session: &mut Session) -> (InitialJobRequest, JobRequest) {
     let offer = session.offer().await;
     let id = offer.job_uuid;
     session.accept_job(id).await;
@@ -77,9 +77,9 @@ async fn end(session: &mut Session, id: AttemptId, artifact: &str) -> String {
 async fn run_job(
     world: &mut World,
     miner: &mut Miner,
-    job: &JobRequest,
+    job: &UserJobRequest,
     artifact: &str,
-) -> (InitialJobRequest, MinersJob) {
+) -> (InitialJobRequest, JobRequest) {
     world.facilitator.submit(job).await;
     let ran = run_on(miner, artifact).await;
     let (statuses, _) = world.facilitator.updates_to_the_end().await;

@@ -7,7 +7,7 @@ use crate::sockets::support::World;
 use crate::sockets::support::facilitator::{Facilitator, job};
 use crate::sockets::support::miner::{Miner, MinerMemory, Session};
 use muster_protocol::JobStatus;
-use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
+use muster_protocol::wire::facilitator::{JobStatusUpdate, Response, ToFacilitator, UserJobRequest};
 use tokio::task::yield_now;
 
 /// The validator is killed after this many frames between it and the others; a job has some fifteen.
@@ -99,7 +99,7 @@ async fn one_job_and_one_death(frames: u32, yields: u32) {
     let mut miner = Miner::open("//Miner").await;
     let mut world = World::new(&[&miner]).await;
     let (mut observed, mut memory, mut session) = (ObservedJob::default(), MinerMemory::default(), None);
-    let job: JobRequest = job("//User", 1);
+    let job: UserJobRequest = job("//User", 1);
 
     world.start_mortal();
     world.facilitator.accept().await;

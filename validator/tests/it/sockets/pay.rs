@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use muster_identity::{Keypair, sign_job};
 use muster_protocol::status::{HordeFailureReason, JobStatus};
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_routing::AttemptMark;
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::sockets::support::World;
 use crate::sockets::support::miner::{Miner, Session};
 
 /// A signed job that reserves an hour for each stage.
-fn job(at: i64, args: &[&str]) -> JobRequest {
+fn job(at: i64, args: &[&str]) -> UserJobRequest {
     let mut job = crate::sockets::support::facilitator::job("//User", at);
     job.args = args.iter().map(|arg| (*arg).to_owned()).collect();
     for limit in [

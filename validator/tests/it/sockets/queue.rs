@@ -8,7 +8,7 @@ use muster_process::Clock as _;
 use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::status::{JobRejectionReason, JobStatus};
 use muster_protocol::wire::executor::ExecutorUp;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::{AttemptId, ExecutorClass, JobId};
@@ -18,7 +18,7 @@ use crate::sockets::support::miner::{Miner, Session};
 use crate::sockets::support::{World, while_time_passes};
 
 /// A signed job with so much time for each stage that it lasts as long as its test.
-fn job(user: &str, at: i64) -> JobRequest {
+fn job(user: &str, at: i64) -> UserJobRequest {
     let mut job = crate::sockets::support::facilitator::job(user, at);
     for limit in [
         &mut job.download_time_limit,
@@ -32,7 +32,7 @@ fn job(user: &str, at: i64) -> JobRequest {
 }
 
 /// A signed job with terms.
-fn job_with(user: &str, at: i64, terms: JobTerms) -> JobRequest {
+fn job_with(user: &str, at: i64, terms: JobTerms) -> UserJobRequest {
     let mut job = job(user, at);
     let signature = sign_terms(&Keypair::from_uri(user).unwrap(), &terms, &job.signed_digest());
     job.muster = Some(Box::new(JobExtension {
@@ -46,7 +46,7 @@ fn job_with(user: &str, at: i64, terms: JobTerms) -> JobRequest {
     job
 }
 
-fn with_priority(user: &str, at: i64, priority: u8) -> JobRequest {
+fn with_priority(user: &str, at: i64, priority: u8) -> UserJobRequest {
     let priority = Priority::try_from(priority).unwrap();
     job_with(
         user,
@@ -69,7 +69,7 @@ async fn hold(world: &mut World, miner: &mut Miner) -> (Session, AttemptId) {
     (session, id)
 }
 
-async fn submit_to_wait(world: &mut World, job: &JobRequest) {
+async fn submit_to_wait(world: &mut World, job: &UserJobRequest) {
     world.facilitator.submit(job).await;
     world.facilitator.expect(JobStatus::Received).await;
 }
@@ -98,7 +98,7 @@ async fn order(world: &World) -> Vec<String> {
     jobs.map(|job| job["job"].as_str().unwrap().to_owned()).collect()
 }
 
-fn ids(jobs: &[&JobRequest]) -> Vec<String> {
+fn ids(jobs: &[&UserJobRequest]) -> Vec<String> {
     jobs.iter().map(|job| job.uuid.to_string()).collect()
 }
 

@@ -4,7 +4,7 @@ use crate::sockets::support::facilitator::job;
 use crate::sockets::support::miner::{Miner, Session};
 use crate::sockets::support::{World, while_time_passes};
 use muster_protocol::status::{HordeFailureReason, JobStatus};
-use muster_protocol::wire::facilitator::{JobRequest, ToFacilitator};
+use muster_protocol::wire::facilitator::{ToFacilitator, UserJobRequest};
 use muster_protocol::wire::miner::ToMiner;
 use muster_protocol::{AttemptId, JobId};
 use serde_json::json;
@@ -17,7 +17,7 @@ async fn asked<'a>(one: &'a mut Miner, two: &'a mut Miner) -> (Session, &'a mut 
     }
 }
 
-async fn submitted(world: &mut World) -> JobRequest {
+async fn submitted(world: &mut World) -> UserJobRequest {
     world.start();
     world.facilitator.accept().await;
     let job = job("//User", 1);

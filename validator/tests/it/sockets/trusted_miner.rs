@@ -2,7 +2,7 @@
 
 use muster_identity::{Keypair, sign_job};
 use muster_protocol::status::{JobRejectionReason, JobStatus};
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, MinerKey};
 use muster_validator::TrustedMinerConfig;
 
@@ -13,7 +13,7 @@ use crate::sockets::support::server::TestServer;
 use crate::sockets::support::{World, while_time_passes, within};
 
 /// A signed job for the trusted miner.
-fn trusted_job(user: &str, at: i64) -> JobRequest {
+fn trusted_job(user: &str, at: i64) -> UserJobRequest {
     let mut job = job(user, at);
     job.on_trusted_miner = true;
     job.signature = sign_job(&Keypair::from_uri(user).unwrap(), &job.signed_fields(), at);

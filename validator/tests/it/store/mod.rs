@@ -29,7 +29,7 @@ use muster_chain::{BlockNumber, Uid};
 use muster_protocol::job::{Attempt, AttemptPlan, Event, Outcome};
 use muster_protocol::receipt::{FinishedReceipt, FinishedTag, OfferedReceipt, StartedReceipt, StartedTag};
 use muster_protocol::status::{HordeFailureReason, JobRejectionReason, JobStage, ParticipantType};
-use muster_protocol::wire::facilitator::{HordeFailureDetails, JobRequest, RejectionDetails};
+use muster_protocol::wire::facilitator::{HordeFailureDetails, RejectionDetails, UserJobRequest};
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{
     AttemptId, ExecutorClass, Hotkey, JobId, JobStatus, MinerKey, ReceiptPayload, Signature, Timestamp,
@@ -84,7 +84,7 @@ async fn each() -> Vec<(TestStore, Store)> {
     all
 }
 
-fn request(id: JobId, timestamp_ns: i64) -> (JobRequest, String) {
+fn request(id: JobId, timestamp_ns: i64) -> (UserJobRequest, String) {
     let frame = json!({
         "signature": {
             "signature_type": "bittensor", "signatory": hotkey(7), "timestamp_ns": timestamp_ns,

@@ -16,7 +16,7 @@ use muster_identity::{
 };
 use muster_protocol::job::{JobTerms, Priority};
 use muster_protocol::receipt::{OfferedReceipt, Receipt, ReceiptError};
-use muster_protocol::wire::facilitator::{Authentication, JobRequest, SignatureScope};
+use muster_protocol::wire::facilitator::{Authentication, SignatureScope, UserJobRequest};
 use muster_protocol::wire::miner::{StreamingJobReady, ToMiner, ValidatorAuth};
 use muster_protocol::wire::muster::JobExtension;
 use muster_protocol::wire::signing::{decode_from_validator, with_validator_signature};
@@ -298,7 +298,7 @@ mod receipts {
 mod jobs {
     use super::*;
 
-    fn job() -> JobRequest {
+    fn job() -> UserJobRequest {
         vector("V2JobRequest")
     }
 
@@ -311,7 +311,7 @@ mod jobs {
         let verified = verify_job(&job()).unwrap();
         assert_eq!(verified.signature.signatory, UserKey(key("//User").hotkey()));
 
-        let changes: [fn(&mut JobRequest); 9] = [
+        let changes: [fn(&mut UserJobRequest); 9] = [
             |job| job.signature.signature = flipped(&job.signature.signature),
             |job| job.signature.timestamp_ns += 1,
             |job| job.signature.signatory = UserKey(key("//Miner").hotkey()),

@@ -4,7 +4,7 @@
 use indexmap::IndexMap;
 
 use crate::rest::CreateJob;
-use crate::wire::facilitator::JobRequest;
+use crate::wire::facilitator::UserJobRequest;
 
 /// Thirty days in seconds: receipts hold no longer, so no job may take longer.
 pub const MAX_JOB_SECS: u64 = 2_592_000;
@@ -61,8 +61,8 @@ impl<'a> From<&'a CreateJob> for BoundedFields<'a> {
     }
 }
 
-impl<'a> From<&'a JobRequest> for BoundedFields<'a> {
-    fn from(job: &'a JobRequest) -> Self {
+impl<'a> From<&'a UserJobRequest> for BoundedFields<'a> {
+    fn from(job: &'a UserJobRequest) -> Self {
         Self {
             docker_image: &job.docker_image,
             args: &job.args,

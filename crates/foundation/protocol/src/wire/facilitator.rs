@@ -65,7 +65,7 @@ pub enum ToFacilitator {
 #[serde(untagged)]
 pub enum FromFacilitator {
     /// A new job.
-    Job(Box<JobRequest>),
+    Job(Box<UserJobRequest>),
     /// A user reports that a job was cheated on.
     Cheated(Box<CheatReport>),
     /// Muster's own: a Muster facilitator's answer to the greeting of a Muster validator.
@@ -330,7 +330,7 @@ constant_text!(
     BittensorSignature = "bittensor"
 );
 constant_text!(
-    /// The constant of [`JobRequest::type`].
+    /// The constant of [`UserJobRequest::type`].
     JobNew = "job.new"
 );
 constant_text!(
@@ -338,7 +338,7 @@ constant_text!(
     JobCheatedTag = "job.cheated"
 );
 constant_text!(
-    /// The `message_type` of [`JobRequest`].
+    /// The `message_type` of [`UserJobRequest`].
     JobRequestTag = "V2JobRequest"
 );
 constant_text!(
@@ -375,7 +375,7 @@ pub enum SignatureScope {
 /// `V2JobRequest`: a user's job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct JobRequest {
+pub struct UserJobRequest {
     /// The user's signature on the job.
     pub signature: UserSignature,
     /// Always `job.new`.

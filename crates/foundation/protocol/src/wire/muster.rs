@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoints::{CheckpointGrant, MAX_BLOCKS_URL_BYTES};
 use super::executor::{LayerCount, LogBytes, LogStream, ProgressOf};
-use super::facilitator::JobRequest;
+use super::facilitator::UserJobRequest;
 use super::miner::JobImage;
 use super::route::RouteStep;
 use crate::class::ExecutorClass;
@@ -469,7 +469,7 @@ pub struct OfferExtension {
     pub traceparent: Option<TraceParent>,
 }
 
-impl JobRequest {
+impl UserJobRequest {
     /// Whether an executor gets the job's image in a way that needs the feature `private-images`.
     pub fn has_private_image(&self) -> bool {
         self.sealed_credentials().is_some() || self.terms().image_archive.is_some()

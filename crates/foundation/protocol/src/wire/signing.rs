@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::facilitator::JobRequest;
+use super::facilitator::UserJobRequest;
 use super::miner::{StreamingDetails, ToMiner, ValidatorAuth};
 use super::muster::ChallengeNonce;
 use super::{WireError, decode, encode};
@@ -98,7 +98,7 @@ impl SignedJobFields {
     }
 }
 
-impl JobRequest {
+impl UserJobRequest {
     /// The signed fields, computed again from the request that arrived.
     pub fn signed_fields(&self) -> SignedJobFields {
         SignedJobFields {

@@ -2,7 +2,7 @@
 
 use muster_identity::{Keypair, sign_job, verify_challenge, verify_facilitator_auth};
 use muster_protocol::wire::checks::{CheckState, JobCheck};
-use muster_protocol::wire::facilitator::{JobRequest, JobStatusUpdate, Response, ToFacilitator};
+use muster_protocol::wire::facilitator::{JobStatusUpdate, Response, ToFacilitator, UserJobRequest};
 use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::{
     CancelRequest, CapacityNotice, Challenge, ChallengeNonce, LiveQueuePlace,
@@ -22,14 +22,14 @@ pub(crate) struct Facilitator {
 }
 
 /// A job as its user signed it.
-pub(crate) fn job(user: &str, timestamp_ns: i64) -> JobRequest {
+pub(crate) fn job(user: &str, timestamp_ns: i64) -> UserJobRequest {
     signed(user, timestamp_ns, Uuid::new_v4())
 }
 
 /// A signed job with an id of the test's choice.
-pub(crate) fn signed(user: &str, timestamp_ns: i64, uuid: Uuid) -> JobRequest {
+pub(crate) fn signed(user: &str, timestamp_ns: i64, uuid: Uuid) -> UserJobRequest {
     let user = Keypair::from_uri(user).unwrap();
-    let mut request: JobRequest = serde_json::from_value(json!({
+    let mut request: UserJobRequest = serde_json::from_value(json!({
         "signature": {
             "signature_type": "bittensor", "signatory": user.hotkey(), "timestamp_ns": 0,
             "signature": user.sign(b"").to_base64(), "signature_scope": "SignedFields",
@@ -125,7 +125,7 @@ impl Facilitator {
         let _ = self.socket.as_mut().expect("connected").send(frame).await;
     }
 
-    pub(crate) async fn submit(&mut self, job: &JobRequest) {
+    pub(crate) async fn submit(&mut self, job: &UserJobRequest) {
         self.send(encode(job)).await;
     }
 
