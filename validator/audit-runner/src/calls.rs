@@ -24,11 +24,11 @@ use muster_verdict_exchange::view_exchange;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::adoption::{Adopter, AdoptionRefusal};
-use crate::appeals::{AppealRefusal, bundle_of};
+use crate::appeals::hearing::{AppealRefusal, bundle_of};
+use crate::audits::adoption::{Adopter, AdoptionRefusal};
 use crate::backend::AuditBackend;
-use crate::evidence::BothOutcomes;
-use crate::notices::leaf_outcome;
+use crate::evidence::assemble::BothOutcomes;
+use crate::notices::contents::leaf_outcome;
 use crate::reports::{AuditReports, NoReport};
 use crate::{AuditRunner, HiddenKey, OrderRefusal};
 

@@ -1,53 +1,30 @@
 //! Carries out spot checks for a validator. All that is judged is judged in `muster-audit`; this crate does what a
 //! judgement needs.
 //!
-//! A validator opens an [`AuditRunner`] beside its gateway. Reading order: `log_keeper` (buckets are closed and drawn
-//! from, block by block), `prompts` and `prompt_sources` (the validator's own prompts), `gathering` (when a reference
-//! is started), `phases` (in which a validator may be killed), `audit_run` (one audit), `audited_subject`,
-//! `session_choice` and `unshown_answers` (its answers), `self_test` (a cheat that is planted), `rescoring` and
-//! `exchange_backend` (others' bundles), `reference` and `reference_engine` (a machine that scores), `score_request`
-//! (its requests), `evidence` and `session_check` (the bundle), `adoption` (the verdict counts), `recovery` (audits of
-//! an earlier process), `notices` and `delivery` (what miners are told), `reported` (answers that clients show),
-//! `appeals`, `appeal_rule` and `fresh_answers`, `calls` (the status page), `store` and `notice_store`, [`backend`]
-//! (the validator's part).
+//! A validator opens an [`AuditRunner`] beside its gateway. Reading order: `log` (buckets are closed and drawn from,
+//! block by block), `own_prompts` (what the validator asks itself), `audits` (when one begins, its answers and its
+//! verdict), `reference` (a machine that scores), `evidence` (the bundle), `notices` (what miners receive), `appeals`,
+//! `self_test` (a cheat that is planted), `phases` (in which a validator may be killed), `calls` (the status page),
+//! `store`, [`backend`] (the validator's part).
 
-mod adoption;
 mod answer_words;
-mod appeal_rule;
 mod appeals;
-mod audit_run;
-mod audited_subject;
+mod audits;
 pub mod backend;
 mod calls;
-mod delivery;
 mod evidence;
 mod exchange_backend;
-mod fresh_answers;
-mod gathering;
-mod log_keeper;
-mod notice_store;
+mod log;
 mod notices;
+mod own_prompts;
 mod phases;
-mod prompt_sources;
-mod prompts;
-mod recovery;
 mod reference;
-mod reference_engine;
-mod reported;
 mod reports;
-mod rescoring;
-mod sampler_fields;
-mod score_request;
 mod self_test;
-mod self_test_store;
-mod session_check;
-mod session_choice;
 mod settings;
-mod shares;
 mod store;
 #[cfg(test)]
 mod testing;
-mod unshown_answers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,23 +42,27 @@ use muster_store::StoreError;
 use muster_validator_store::Store;
 use tokio::sync::{mpsc, oneshot};
 
-pub use adoption::consequences;
-pub use appeals::StoredAppeal;
+pub use appeals::hearing::StoredAppeal;
+pub use audits::adoption::consequences;
 pub use backend::AuditBackend;
 pub use calls::AuditCalls;
 pub use exchange_backend::RunnerExchange;
 pub use phases::{AuditPhase, PhaseObserver};
-pub use reference_engine::{ReferenceEngine, SamplerSettings};
-pub use self_test_store::{SelfTest, SelfTestState};
+pub use reference::engine::{ReferenceEngine, SamplerSettings};
 pub use settings::{PlantedCheat, SecondEngine, SelfTestSettings, Settings};
-pub use store::{AuditRun, AuditStore, RunState};
+pub use store::audit_store::{AuditRun, AuditStore, RunState};
+pub use store::self_tests::{SelfTest, SelfTestState};
 
-use adoption::Adopter;
-use appeals::AppealRefusal;
-use evidence::AuditorFacts;
-use gathering::{AuditPauses, Subject, next_due};
-use log_keeper::{DueWork, LogKeeper};
-use prompts::Prompts;
+use appeals::hearing::AppealRefusal;
+use appeals::{fresh_answers, hearing};
+use audits::adoption::Adopter;
+use audits::gathering::{AuditPauses, Gathered, Subject, next_due};
+use audits::{audit_run, recovery};
+use evidence::assemble::AuditorFacts;
+use log::keeper::{DueWork, LogKeeper};
+use notices::delivery;
+use own_prompts::asking::{self, Prompts};
+use reference::{reported, rescoring};
 use self_test::SelfTests;
 
 /// Orders of the operator that may wait for an audit to end.
@@ -211,7 +192,7 @@ impl RunnerState {
     pub(crate) async fn watched(&self) -> Result<BTreeSet<Subject>, StoreError> {
         let now = self.clock.now();
         let counting = self.adopter.store.counting_audits().await?;
-        Ok(appeals::watched(&counting, &self.store.appeals(now).await?, now))
+        Ok(hearing::watched(&counting, &self.store.appeals(now).await?, now))
     }
 
     /// The models of open appeals.
@@ -234,7 +215,7 @@ impl RunnerState {
     pub(crate) async fn judged_since(&self, subject: &Subject) -> Result<Timestamp, StoreError> {
         let window = self.clock.now().minus(self.settings.window());
         let appeals = self.store.appeals(window).await?;
-        Ok(appeals::judged_since(subject, &appeals, window))
+        Ok(hearing::judged_since(subject, &appeals, window))
     }
 
     /// The key of a period's nonces, which everybody may know.
@@ -414,7 +395,7 @@ impl AuditRunner {
 
     /// Hears a miner's signed appeal.
     pub(crate) async fn hear_appeal(&self, text: &str) -> Result<StoredAppeal, AppealRefusal> {
-        appeals::hear_appeal(&self.state, text).await
+        hearing::hear_appeal(&self.state, text).await
     }
 
     /// Whether there is a miner on which references can run.
@@ -448,12 +429,12 @@ async fn do_due(state: &Arc<RunnerState>, due: DueWork) -> Result<(), StoreError
         state.outcomes_due.store(true, Ordering::SeqCst);
         if !due.is_list_prepared {
             self_test::prepare_due(state).await?;
-            prompts::prepare_list(state, closed).await?;
+            asking::prepare_list(state, closed).await?;
         }
     }
     if let Some(ended) = due.asked_after {
         self_test::begin_prepared(state);
-        prompts::ask_own(state, ended).await?;
+        asking::ask_own(state, ended).await?;
         fresh_answers::ask_fresh(state, ended).await?;
     }
     Ok(())
@@ -462,7 +443,7 @@ async fn do_due(state: &Arc<RunnerState>, due: DueWork) -> Result<(), StoreError
 /// Names the miners that get no sessions for clients now.
 async fn bar_sessions(state: &RunnerState) -> Result<(), StoreError> {
     let counting = state.adopter.store.counting_audits().await?;
-    let barred = appeals::barred(&counting, &state.owners(), state.clock.now());
+    let barred = hearing::barred(&counting, &state.owners(), state.clock.now());
     state.backend.bar_sessions(barred);
     Ok(())
 }
@@ -529,7 +510,7 @@ async fn audit_due(state: &Arc<RunnerState>, pauses: &mut AuditPauses) -> Result
     Ok(())
 }
 
-async fn gathered(state: &RunnerState) -> Result<BTreeMap<Subject, gathering::Gathered>, StoreError> {
+async fn gathered(state: &RunnerState) -> Result<BTreeMap<Subject, Gathered>, StoreError> {
     let since = state.clock.now().minus(state.settings.window());
     let owners = state.owners();
     let mut gathered = state.store.gathered(since, since, &owners).await?;

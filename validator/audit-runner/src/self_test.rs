@@ -24,13 +24,13 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::RunnerState;
-use crate::audit_run::{CollectedEvidence, ReferencePair};
-use crate::audited_subject::{AuditScope, AuditedSubject};
-use crate::prompt_sources::begin_list;
-use crate::prompts::NextPrompt;
-use crate::self_test_store::{SelfTest, SelfTestState};
+use crate::audits::audit_run::{CollectedEvidence, ReferencePair};
+use crate::audits::audited_subject::{AuditScope, AuditedSubject};
+use crate::own_prompts::asking::NextPrompt;
+use crate::own_prompts::sources::begin_list;
 use crate::settings::SelfTestSettings;
-use crate::store::AuditStore;
+use crate::store::audit_store::AuditStore;
+use crate::store::self_tests::{SelfTest, SelfTestState};
 
 /// Prompts that are asked at once.
 const AT_ONCE: usize = 8;

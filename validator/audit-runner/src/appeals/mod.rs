@@ -1,0 +1,5 @@
+//! Appeals of miners against verdicts, and the fresh answers that decide them.
+
+pub(crate) mod fresh_answers;
+pub(crate) mod hearing;
+pub(crate) mod rule;

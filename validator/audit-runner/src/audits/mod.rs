@@ -1,0 +1,8 @@
+//! Audits: when one begins, the answers of its subject, how they are scored, and the verdict that comes of it.
+
+pub(crate) mod adoption;
+pub(crate) mod audit_run;
+pub(crate) mod audited_subject;
+pub(crate) mod gathering;
+pub(crate) mod recovery;
+pub(crate) mod unshown_answers;

@@ -1,0 +1,538 @@
+//! Assembles the bundle about one coldkey and one model from what was logged, drawn and scored. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_audit::{
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, Calibration, FalseIds,
+    ListCommitment, NoncePeriod, OpenedCanary, OpenedWords, Origin, ReferenceMachine, RevealedNonceKey,
+    SessionEvidence, TokenScore, UnprovenAnswer, UnusableReason,
+};
+use muster_gateway::store::{LoggedAnswer, StoredBucket, UnprovenRow, WordConsent};
+use muster_identity::ProvenOutput;
+use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_response_proof::LeafTree;
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::session_choice::{SizedProof, SizedSession, fit};
+use crate::log::shares::{StoredShare, open_shares};
+use crate::reference::score_request::ScoreFailure;
+
+/// The most bytes of responses in one bundle, base64. Others read bundles of 8 MiB, and a conviction
+/// needs few answers.
+const MAX_RESPONSES: usize = 4 * 1024 * 1024;
+/// Bytes of the name of a session's missing answers, with its signs.
+const UNPROVEN_FIELD: usize = r#","unproven":[]"#.len();
+
+/// The result of one answer's audit by one reference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ReferenceOutcome {
+    /// The tokens as the reference scored them.
+    Scored(Vec<TokenScore>),
+    /// The tokens as the reference scored them without a seed.
+    Unseeded(Vec<TokenScore>),
+    /// The session signed false ids.
+    FalseIds(FalseIds),
+    /// The reason why it did not.
+    Unusable(UnusableReason),
+}
+
+impl ReferenceOutcome {
+    pub(crate) const fn scored(&self) -> Option<&Vec<TokenScore>> {
+        match self {
+            Self::Scored(tokens) => Some(tokens),
+            Self::Unseeded(_) | Self::FalseIds(_) | Self::Unusable(_) => None,
+        }
+    }
+
+    const fn unseeded(&self) -> Option<&Vec<TokenScore>> {
+        match self {
+            Self::Unseeded(tokens) => Some(tokens),
+            Self::Scored(_) | Self::FalseIds(_) | Self::Unusable(_) => None,
+        }
+    }
+
+    const fn false_ids(&self) -> Option<&FalseIds> {
+        match self {
+            Self::FalseIds(falsehood) => Some(falsehood),
+            Self::Unseeded(_) | Self::Scored(_) | Self::Unusable(_) => None,
+        }
+    }
+}
+
+impl From<ScoreFailure> for ReferenceOutcome {
+    fn from(failure: ScoreFailure) -> Self {
+        match failure {
+            ScoreFailure::Unusable(reason) => Self::Unusable(reason),
+            ScoreFailure::FalseIds(falsehood) => Self::FalseIds(falsehood),
+        }
+    }
+}
+
+/// The results of an answer by both references.
+pub(crate) type BothOutcomes = [Option<ReferenceOutcome>; 2];
+
+/// A bucket from which was drawn, with all that a bundle shows of it.
+#[derive(Clone, Debug)]
+pub(crate) struct DrawnBucket {
+    pub(crate) stored: StoredBucket,
+    pub(crate) shares: Vec<StoredShare>,
+    pub(crate) block_hash: Digest,
+    pub(crate) draw: ProvenOutput,
+    /// The tree over its leaves.
+    pub(crate) tree: LeafTree,
+}
+
+/// The facts that are the same for all bundles of a validator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AuditorFacts {
+    pub(crate) genesis: Digest,
+    pub(crate) netuid: u16,
+    pub(crate) validator: ValidatorKey,
+}
+
+/// Everything that one bundle follows from.
+#[derive(Debug)]
+pub(crate) struct EvidenceInputs {
+    pub(crate) auditor: AuditorFacts,
+    pub(crate) coldkey: Hotkey,
+    pub(crate) model: String,
+    pub(crate) calibration: Calibration,
+    /// The calibration of answers without seeds, if the engine's sampler has one.
+    pub(crate) unseeded: Option<Calibration>,
+    pub(crate) references: Vec<ReferenceMachine>,
+    pub(crate) sessions: Vec<WholeSession>,
+    pub(crate) buckets: BTreeMap<u64, DrawnBucket>,
+    /// The opened places of own prompts, by the ids of their answers.
+    pub(crate) canaries: BTreeMap<String, OpenedCanary>,
+    /// The commitments to the lists of these own prompts, by rising bucket.
+    pub(crate) commitments: Vec<ListCommitment>,
+    /// The keys of nonces that are public, by rising period.
+    pub(crate) nonce_keys: Vec<RevealedNonceKey>,
+    /// The results by the ids of answers.
+    pub(crate) outcomes: BTreeMap<String, BothOutcomes>,
+    /// The words of audited answers that may be published, by the ids of the answers.
+    pub(crate) words: BTreeMap<String, OpenedWords>,
+}
+
+/// A session as a bundle shows it: all of its proofs from the first one on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WholeSession {
+    pub(crate) miner: MinerKey,
+    /// The signed attestation, in text form.
+    pub(crate) attestation: String,
+    /// Its answers in the log.
+    pub(crate) answers: Vec<LoggedAnswer>,
+    /// Its other proofs, in text form and in the order of their numbers.
+    pub(crate) others: Vec<String>,
+    /// Its answers without a valid proof.
+    pub(crate) unproven: Vec<UnprovenAnswer>,
+    /// When the newest draw was from a bucket in which one of its unproven answers would stand.
+    pub(crate) newest_unproven: Option<Timestamp>,
+    /// The ids of the drawn answers behind a gap in the numbers, which nobody can audit.
+    pub(crate) behind_gap: Vec<String>,
+}
+
+/// Everything that is stored about a session.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredSession {
+    pub(crate) miner: MinerKey,
+    /// The signed attestation, in text form.
+    pub(crate) attestation: String,
+    /// Its answers in the log, in the order of their numbers.
+    pub(crate) answers: Vec<LoggedAnswer>,
+    /// Its other proofs with their numbers, in their order.
+    pub(crate) others: Vec<(u64, String)>,
+    /// Its answers without a valid proof, in the order of their ends.
+    pub(crate) unproven: Vec<UnprovenRow>,
+    pub(crate) end: SessionGap,
+}
+
+/// The end of a session, as far as gaps in its numbers are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionGap {
+    /// It is open, or closed without a gap: what is missing now may still come.
+    Regular,
+    /// It ended without a closing statement, as with its machine. Proofs that nobody had fetched are lost.
+    Unclosed,
+    /// It stated its end and withholds proofs.
+    Withheld,
+}
+
+/// The part of a session that can be shown: from number 0 up to the last proof before a gap, or before an answer that
+/// stands in no drawn bucket. Answers without a proof stand behind those of the shown ones that ended before. Answers
+/// behind a gap that stays are shown as such, too: their places among the session's proofs cannot be checked.
+/// `None` if there is nothing to show.
+pub(crate) fn whole_session(
+    stored: StoredSession,
+    is_drawn: impl Fn(&LoggedAnswer) -> bool,
+) -> Option<WholeSession> {
+    let StoredSession {
+        miner,
+        attestation,
+        answers,
+        others,
+        unproven,
+        end,
+    } = stored;
+    let mut whole = WholeSession {
+        miner,
+        attestation,
+        answers: Vec::new(),
+        others: Vec::new(),
+        unproven: Vec::new(),
+        newest_unproven: unproven.iter().map(|answer| answer.drawn_at).max(),
+        behind_gap: Vec::new(),
+    };
+    let (mut answers, mut others) = (answers.into_iter().peekable(), others.into_iter().peekable());
+    let mut is_gap = false;
+    for number in 0_u64.. {
+        if let Some(answer) = answers.next_if(|answer| answer.sequence == number && is_drawn(answer)) {
+            whole.answers.push(answer);
+        } else if let Some((_, proof)) = others.next_if(|(sequence, _)| *sequence == number) {
+            whole.others.push(proof);
+        } else {
+            is_gap = answers.peek().is_some_and(|answer| answer.sequence != number);
+            break;
+        }
+    }
+    let is_hidden = |answer: &LoggedAnswer| is_gap && end != SessionGap::Regular && is_drawn(answer);
+    let hidden: Vec<LoggedAnswer> = answers.filter(is_hidden).collect();
+    // The end of a machine is one event, however many answers it hides.
+    let events = match end {
+        SessionGap::Regular | SessionGap::Unclosed => 1,
+        SessionGap::Withheld => hidden.len(),
+    };
+    let lost = hidden
+        .iter()
+        .take(events)
+        .map(|answer| (answer.ended_at, answer.bucket.0, answer.client));
+    let unproven = unproven
+        .iter()
+        .map(|answer| (answer.ended_at, answer.bucket.0, answer.client));
+    let mut missing: Vec<(Timestamp, u64, Digest)> = unproven.chain(lost).collect();
+    missing.sort_by_key(|(ended_at, _, _)| *ended_at);
+    for (ended_at, bucket, client) in missing {
+        let before = whole.answers.iter().filter(|answer| answer.ended_at <= ended_at);
+        let after = u64::try_from(before.count()).ok()?;
+        // Two answers that end together may be numbered the other way round.
+        let last = whole.unproven.last().map_or(0, |last| last.after);
+        whole.unproven.push(UnprovenAnswer {
+            bucket,
+            client,
+            after: after.max(last),
+        });
+    }
+    let audited = hidden.into_iter().filter(|answer| answer.is_drawn);
+    whole.behind_gap = audited.map(|answer| answer.id).collect();
+    (!whole.answers.is_empty() || !whole.unproven.is_empty()).then_some(whole)
+}
+
+/// The periods whose keys give the nonces of the audited answers: an answer began in the period of its bucket or in the
+/// one before.
+pub(crate) fn nonce_periods<'a>(audited: impl Iterator<Item = &'a LoggedAnswer>) -> BTreeSet<NoncePeriod> {
+    audited
+        .map(|answer| NoncePeriod::of_bucket(answer.bucket))
+        .flat_map(|ended| [Some(ended), ended.previous()])
+        .flatten()
+        .collect()
+}
+
+/// The bundle, at most `max_bytes` long; `None` if what is stored does not fit together. The sessions come first that
+/// stand first in the inputs; see [`crate::evidence::session_choice`] for what is left out.
+pub(crate) fn assemble(inputs: &EvidenceInputs, max_bytes: usize) -> Option<AuditBundle> {
+    let mut room = MAX_RESPONSES;
+    let sessions: Vec<SessionEvidence> = inputs
+        .sessions
+        .iter()
+        .map(|session| session_evidence(inputs, session, &mut room))
+        .collect::<Option<_>>()?;
+    let (miners, numbers) = shown_in(inputs.sessions.iter());
+    let buckets = bucket_evidence(inputs, &miners, &numbers)?;
+    if max_bytes == usize::MAX {
+        // Everything fits, so nothing is measured.
+        return Some(bundle_of(
+            inputs,
+            miners,
+            buckets.into_values().collect(),
+            sessions,
+        ));
+    }
+    let bucket_bytes = buckets.iter().map(|(number, bucket)| (*number, bytes_of(bucket)));
+    let empty = bundle_of(inputs, miners, Vec::new(), Vec::new());
+    let budget = max_bytes.saturating_sub(empty.to_text().len());
+    let sized: Vec<SizedSession> = inputs
+        .sessions
+        .iter()
+        .zip(&sessions)
+        .map(|(session, evidence)| size_session(session, evidence))
+        .collect();
+    let shown = fit(&sized, &bucket_bytes.collect(), budget);
+    let cut = inputs.sessions.iter().zip(sessions).zip(shown);
+    let cut: Vec<(WholeSession, SessionEvidence)> = cut
+        .filter_map(|((session, evidence), shown)| cut_session(session, evidence, shown))
+        .collect();
+    let (miners, numbers) = shown_in(cut.iter().map(|(session, _)| session));
+    let buckets = bucket_evidence(inputs, &miners, &numbers)?;
+    let sessions = cut.into_iter().map(|(_, evidence)| evidence).collect();
+    Some(bundle_of(
+        inputs,
+        miners,
+        buckets.into_values().collect(),
+        sessions,
+    ))
+}
+
+fn bundle_of(
+    inputs: &EvidenceInputs,
+    miners: BTreeSet<MinerKey>,
+    buckets: Vec<BucketEvidence>,
+    sessions: Vec<SessionEvidence>,
+) -> AuditBundle {
+    AuditBundle {
+        format: BUNDLE_FORMAT.to_owned(),
+        genesis: inputs.auditor.genesis,
+        netuid: inputs.auditor.netuid,
+        validator: inputs.auditor.validator,
+        coldkey: inputs.coldkey,
+        miners: miners.into_iter().collect(),
+        model: inputs.model.clone(),
+        calibration: inputs.calibration.clone(),
+        unseeded: inputs.unseeded.clone(),
+        references: inputs.references.clone(),
+        buckets,
+        commitments: inputs.commitments.clone(),
+        sessions,
+        nonce_keys: inputs.nonce_keys.clone(),
+    }
+}
+
+/// The miners of these sessions and the buckets of their answers.
+fn shown_in<'a>(sessions: impl Iterator<Item = &'a WholeSession>) -> (BTreeSet<MinerKey>, BTreeSet<u64>) {
+    let (mut miners, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    for session in sessions {
+        miners.insert(session.miner);
+        numbers.extend(session.answers.iter().map(|answer| answer.bucket.0));
+    }
+    (miners, numbers)
+}
+
+fn bucket_evidence(
+    inputs: &EvidenceInputs,
+    miners: &BTreeSet<MinerKey>,
+    numbers: &BTreeSet<u64>,
+) -> Option<BTreeMap<u64, BucketEvidence>> {
+    let of_number = |number: &u64| {
+        let bucket = inputs.buckets.get(number)?;
+        let evidence = BucketEvidence {
+            header: bucket.stored.header.clone(),
+            block_hash: bucket.block_hash,
+            draw: bucket.draw,
+            shares: open_shares(&bucket.shares, miners, &inputs.model)?,
+        };
+        Some((*number, evidence))
+    };
+    numbers.iter().map(of_number).collect()
+}
+
+fn session_evidence(
+    inputs: &EvidenceInputs,
+    session: &WholeSession,
+    room: &mut usize,
+) -> Option<SessionEvidence> {
+    let answers = session.answers.iter();
+    Some(SessionEvidence {
+        attestation: session.attestation.clone(),
+        answers: answers
+            .map(|answer| evidence_of(inputs, answer, room))
+            .collect::<Option<_>>()?,
+        others: session.others.clone(),
+        unproven: session.unproven.clone(),
+    })
+}
+
+/// The bytes of a part of a bundle, with the comma behind it.
+fn bytes_of<T: Serialize>(part: &T) -> usize {
+    // Such parts always have a JSON form.
+    serde_json::to_vec(part).map_or(usize::MAX, |text| text.len().saturating_add(1))
+}
+
+fn size_session(session: &WholeSession, evidence: &SessionEvidence) -> SizedSession {
+    let frame = SessionEvidence {
+        attestation: evidence.attestation.clone(),
+        answers: Vec::new(),
+        others: vec![String::new()],
+        unproven: Vec::new(),
+    };
+    let mut unproven = evidence.unproven.iter().peekable();
+    let mut ended = 0_u64;
+    let mut answers = session.answers.iter().zip(&evidence.answers).peekable();
+    let mut others = session.others.iter();
+    let mut proofs = Vec::new();
+    for number in 0_u64.. {
+        let answer = answers.next_if(|(answer, _)| answer.sequence == number);
+        proofs.push(match answer {
+            Some((answer, evidence)) => {
+                // Each answer shows the missing ones before it.
+                let before: usize = std::iter::from_fn(|| unproven.next_if(|one| one.after <= ended))
+                    .map(bytes_of)
+                    .sum();
+                ended += 1;
+                SizedProof {
+                    bytes: bytes_of(evidence).saturating_add(before),
+                    bucket: Some(answer.bucket.0),
+                    is_audited: evidence.outcome.is_some(),
+                }
+            }
+            None => match others.next() {
+                Some(proof) => SizedProof {
+                    bytes: bytes_of(proof),
+                    bucket: None,
+                    is_audited: false,
+                },
+                None => break,
+            },
+        });
+    }
+    // Missing answers behind the last one are shown with the whole session only.
+    let behind: usize = unproven.map(bytes_of).sum();
+    if behind > 0 {
+        proofs.push(SizedProof {
+            bytes: behind,
+            bucket: None,
+            is_audited: false,
+        });
+    }
+    SizedSession {
+        frame: bytes_of(&frame).saturating_add(UNPROVEN_FIELD),
+        proofs,
+    }
+}
+
+/// The first `shown` proofs of a session with the answers that are missing before the last of them; `None` if there is
+/// neither an answer nor a missing one among them.
+fn cut_session(
+    session: &WholeSession,
+    mut evidence: SessionEvidence,
+    shown: usize,
+) -> Option<(WholeSession, SessionEvidence)> {
+    let is_shown =
+        |answer: &&LoggedAnswer| usize::try_from(answer.sequence).is_ok_and(|number| number < shown);
+    let answers: Vec<LoggedAnswer> = session.answers.iter().filter(is_shown).cloned().collect();
+    let others = shown.saturating_sub(answers.len());
+    evidence.answers.truncate(answers.len());
+    evidence.others.truncate(others);
+    let proofs = session.answers.len().saturating_add(session.others.len());
+    let is_whole = shown > proofs;
+    let ended = u64::try_from(answers.len()).ok()?;
+    evidence.unproven.retain(|one| is_whole || one.after < ended);
+    let whole = WholeSession {
+        miner: session.miner,
+        attestation: session.attestation.clone(),
+        answers,
+        others: evidence.others.clone(),
+        unproven: evidence.unproven.clone(),
+        newest_unproven: session.newest_unproven,
+        behind_gap: Vec::new(),
+    };
+    (!whole.answers.is_empty() || !whole.unproven.is_empty()).then_some((whole, evidence))
+}
+
+/// `room` is the number of bytes of responses that the bundle may still show.
+fn evidence_of(inputs: &EvidenceInputs, answer: &LoggedAnswer, room: &mut usize) -> Option<AnswerEvidence> {
+    let tree = &inputs.buckets.get(&answer.bucket.0)?.tree;
+    let canary = inputs.canaries.get(&answer.id);
+    let origin = match (canary, answer.consent) {
+        (Some(opened), _) => Origin::Canary(opened.clone()),
+        (None, WordConsent::Publish) => Origin::Consenting,
+        (None, WordConsent::Private | WordConsent::Declined) => Origin::User,
+    };
+    let is_audited = answer.is_drawn || canary.is_some();
+    let words = inputs.words.get(&answer.id).filter(|_| is_audited);
+    let outcome = is_audited.then(|| outcome_of(inputs.outcomes.get(&answer.id)));
+    let words = words.and_then(|words| open_words(&origin, words));
+    let words = words.and_then(|words| show_words(words, outcome.as_ref()?, room));
+    Some(AnswerEvidence {
+        cut: answer.cut,
+        words,
+        proof: answer.proof.clone(),
+        output_tokens: answer.output_tokens,
+        earned: answer.earned,
+        bucket: answer.bucket.0,
+        position: answer.position,
+        path: tree.path(usize::try_from(answer.position).ok()?)?,
+        origin,
+        outcome,
+    })
+}
+
+/// The words that a bundle opens of an answer of this origin: the request of an own prompt is opened with its place,
+/// that of a consenting client is not opened otherwise, and a user's words are nobody's.
+fn open_words(origin: &Origin, words: &OpenedWords) -> Option<OpenedWords> {
+    match origin {
+        Origin::User => None,
+        Origin::Consenting => words.request.is_some().then(|| words.clone()),
+        Origin::Canary(_) => Some(OpenedWords {
+            request: None,
+            ..words.clone()
+        }),
+    }
+}
+
+/// The part of opened words that others need: the response if its ids are false or there are none, and if there is room
+/// for it; the ids otherwise.
+fn show_words(words: OpenedWords, outcome: &AuditOutcome, room: &mut usize) -> Option<OpenedWords> {
+    match outcome {
+        AuditOutcome::FalseIds(_) => {
+            *room = room.checked_sub(words.response.as_ref()?.len())?;
+            Some(OpenedWords {
+                prompt: Vec::new(),
+                output: Vec::new(),
+                ..words
+            })
+        }
+        AuditOutcome::Scored(_) if words.output.is_empty() => {
+            *room = room.checked_sub(words.response.as_ref()?.len())?;
+            Some(words)
+        }
+        AuditOutcome::Scored(_) | AuditOutcome::Unseeded(_) | AuditOutcome::Unusable(_) => {
+            (!words.output.is_empty()).then_some(OpenedWords {
+                response: None,
+                ..words
+            })
+        }
+    }
+}
+
+/// The outcome that a bundle states: the scores of both references where one scored, otherwise false ids where one
+/// found them, otherwise the first's reason.
+fn outcome_of(both: Option<&BothOutcomes>) -> AuditOutcome {
+    let Some(both) = both else {
+        return AuditOutcome::Unusable(UnusableReason::NotAudited);
+    };
+    let scores: Vec<Option<Vec<TokenScore>>> = by_both(both, ReferenceOutcome::scored);
+    if scores.iter().any(Option::is_some) {
+        return AuditOutcome::Scored(scores);
+    }
+    let unseeded: Vec<Option<Vec<TokenScore>>> = by_both(both, ReferenceOutcome::unseeded);
+    if unseeded.iter().any(Option::is_some) {
+        return AuditOutcome::Unseeded(unseeded);
+    }
+    let false_ids: Vec<Option<FalseIds>> = by_both(both, ReferenceOutcome::false_ids);
+    if false_ids.iter().any(Option::is_some) {
+        return AuditOutcome::FalseIds(false_ids);
+    }
+    let reason = both.iter().flatten().find_map(|outcome| match outcome {
+        ReferenceOutcome::Unusable(reason) => Some(*reason),
+        ReferenceOutcome::Scored(_) | ReferenceOutcome::Unseeded(_) | ReferenceOutcome::FalseIds(_) => None,
+    });
+    AuditOutcome::Unusable(reason.unwrap_or(UnusableReason::NotAudited))
+}
+
+fn by_both<T: Clone>(both: &BothOutcomes, of: fn(&ReferenceOutcome) -> Option<&T>) -> Vec<Option<T>> {
+    let of = |outcome: &Option<ReferenceOutcome>| outcome.as_ref().and_then(of).cloned();
+    both.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,5 @@
+//! The evidence about one coldkey and model: the sessions and answers that a bundle shows.
+
+pub(crate) mod assemble;
+pub(crate) mod session_check;
+pub(crate) mod session_choice;

@@ -1,0 +1,4 @@
+//! The validator's own prompts: the sources that they are made of, and how they are asked.
+
+pub(crate) mod asking;
+pub(crate) mod sources;
