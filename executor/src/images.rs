@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_containers::engine::{ContainerEngine, EngineError};
 use muster_containers::image_cache::collect_if_due;
+use muster_containers::image_error::ImageError;
 use muster_containers::image_leases::Lease;
-use muster_containers::image_pull::{PullError, PullProgress};
-use muster_containers::images::{FoundImage, ImageError, ImageSettings, LeasedImage, ensure, find};
+use muster_containers::image_pull::PullProgress;
+use muster_containers::image_settings::ImageSettings;
+use muster_containers::images::{FoundImage, LeasedImage, ensure, find};
+use muster_containers::pull_error::PullError;
 use muster_process::backoff::{Backoff, random_jitter};
 use muster_process::error::Causes;
 use muster_process::{Coded, SharedClock};
@@ -17,7 +21,6 @@ use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 
 use crate::attempt_state::AttemptFailure;
 use crate::config::Config;
-use crate::engine::{ContainerEngine, EngineError};
 use crate::engine_cache::EngineCache;
 use crate::retry;
 

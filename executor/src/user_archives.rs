@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use muster_containers::engine::ContainerEngine;
+use muster_containers::image_error::ImageError;
 use muster_containers::image_pull::PullProgress;
-use muster_containers::images::{ImageError, LeasedImage, ensure};
+use muster_containers::images::{LeasedImage, ensure};
 use muster_containers::owned_folders::ClaimedFolder;
 use muster_containers::user_archive::load_user_image;
 use muster_job_data::known_file::KnownFile;
@@ -16,7 +18,6 @@ use tokio::task::spawn_blocking;
 
 use crate::attempt_state::AttemptFailure;
 use crate::context::AttemptContext;
-use crate::engine::ContainerEngine;
 use crate::images::image_failed;
 
 /// The name of the archive in its folder.

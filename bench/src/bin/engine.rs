@@ -14,7 +14,8 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt;
 use muster_bench::{Direction, Report, Row, take_turns, timed};
-use muster_containers::images::{ImageSettings, ensure};
+use muster_containers::image_settings::ImageSettings;
+use muster_containers::images::ensure;
 use muster_containers::sandbox::{Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_containers::{ContainerEngine, ImageArchive, ImageContent, ImageFile, LocalImage};
 use muster_process::{SharedClock, SystemClock};

@@ -18,7 +18,7 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt as _;
 use muster_bench::{Direction, Report, Row, Turns, take_turns, timed};
-use muster_containers::images::ImageSettings;
+use muster_containers::image_settings::ImageSettings;
 use muster_enrollment::{ExecutorCredentials, StoredIdentity};
 use muster_executor::Config;
 use muster_executor::persistent::serve;

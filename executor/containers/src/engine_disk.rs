@@ -6,7 +6,8 @@ use std::time::Duration;
 use muster_process::SharedClock;
 
 use crate::engine::ContainerEngine;
-use crate::image_pull::{PullBounds, PullError};
+use crate::image_settings::PullBounds;
+use crate::pull_error::PullError;
 use crate::sized_disk::free;
 
 /// How often the disk is looked at.

@@ -8,7 +8,7 @@ use muster_process::config::Problem;
 use muster_protocol::ImageId;
 
 use crate::image_reference::{ImageName, ImageReference};
-use crate::images::ImageSettings;
+use crate::image_settings::ImageSettings;
 
 /// The entry of a list that stands for everything.
 const ALL: &str = "*";

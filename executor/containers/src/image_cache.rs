@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use crate::engine::{ContainerEngine, EngineError, operation_failed};
 use crate::image_leases::{self, LeaseError, RemovalRight};
-use crate::images::ImageSettings;
+use crate::image_settings::ImageSettings;
 
 /// An image that executors have used and the engine still has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

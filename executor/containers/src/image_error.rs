@@ -1,15 +1,15 @@
 //! The reasons for which a job's image is not available, and the party at fault.
 
 use muster_process::error::Coded;
-use muster_protocol::ErrorCode;
 use muster_protocol::job::{Fault, ImageFetchFailure};
+use muster_protocol::{ErrorCode, ImageId};
 
 use crate::credentials::CredentialsError;
 use crate::engine::EngineError;
+use crate::image_archive::ArchiveError;
 use crate::image_leases::LeaseError;
-use crate::image_pull::PullError;
 use crate::image_reference::ReferenceError;
-use crate::user_archive::UserArchiveError;
+use crate::pull_error::PullError;
 
 /// The reason for which an image is not available.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,28 @@ pub enum ImageError {
     /// The process is shutting down.
     #[error("getting the image was interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
+}
+
+/// The reason for which a user's archive does not give the job's image.
+#[derive(Debug, thiserror::Error)]
+pub enum UserArchiveError {
+    /// The file is no archive of an image.
+    #[error("the job's image archive cannot be used; write it with `docker save IMAGE > FILE`, uncompressed")]
+    Unreadable(#[from] ArchiveError),
+    /// The archive holds several images, of which only one would be known and removed later.
+    #[error("the job's image archive holds {0} images; save the job's image alone")]
+    SeveralImages(usize),
+    /// The archive holds another image.
+    #[error("the job's image archive holds {found} instead of {wanted}; save the image that the job names")]
+    OtherImage {
+        /// The image that the job names.
+        wanted: ImageId,
+        /// The image in the archive.
+        found: ImageId,
+    },
+    /// The engine does not take the image.
+    #[error("the engine does not take the image in the job's archive ({0}); save it again")]
+    NotLoaded(String),
 }
 
 // === impl ImageError ===

@@ -17,7 +17,8 @@ use muster_protocol::wire::executor::LayerCount;
 use crate::engine::{ContainerEngine, EngineError, operation_failed};
 use crate::engine_disk::watch_engine_disk;
 use crate::image_reference::{ImageReference, Pin};
-use crate::registry_check::pin_text;
+use crate::image_settings::PullBounds;
+use crate::pull_error::{PullError, make_safe};
 
 /// How far a pull has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,135 +34,8 @@ pub struct PullState {
 /// Called whenever a pull has come further.
 pub type PullProgress = Arc<dyn Fn(PullState) + Send + Sync>;
 
-/// The bounds of one pull.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PullBounds {
-    /// Time without progress after which the pull ends.
-    pub stall: Duration,
-    /// The most bytes, compressed, that all layers may have together.
-    pub max_bytes: u64,
-    /// The most bytes that all layers may have unpacked.
-    pub max_unpacked: u64,
-    /// The bytes that stay free on the engine's disk.
-    pub reserve: u64,
-}
-
 /// Bytes that count as progress. A registry that drips single bytes makes none.
 const PROGRESS_BYTES: u64 = 64 * 1024;
-
-/// The reason for which a pull failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PullError {
-    /// The registry refuses this executor.
-    #[error(
-        "the registry refuses to give {image} to this executor ({words}); its operator must add or correct the registry's credentials and list the repository in images.login_repositories, or the user must choose a public image"
-    )]
-    Unauthorised {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The registry's message, cut to a bounded length.
-        words: String,
-    },
-    /// The registry has no such image.
-    #[error(
-        "the registry has no {image} for this machine ({words}); the user must check name, tag and platform"
-    )]
-    NotFound {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The registry's message, cut to a bounded length.
-        words: String,
-    },
-    /// The image is for another kind of machine.
-    #[error(
-        "{image} is for another platform than this machine's ({words}); the user must name an image for linux on its processor"
-    )]
-    WrongPlatform {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The registry's message, cut to a bounded length.
-        words: String,
-    },
-    /// The image is larger than this executor takes.
-    #[error("{image} is larger than the {} MiB that this executor takes; the user must choose a smaller image", max_bytes >> 20)]
-    TooLarge {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The bound, in bytes.
-        max_bytes: u64,
-    },
-    /// The registry, or a place to which it leads, is inside a network.
-    #[error(
-        "the engine may not fetch {image} from there: {words}; the user must choose another registry, or the executor's operator must list it in images.allow"
-    )]
-    NotPublic {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The refused address and the reason.
-        words: String,
-    },
-    /// The engine has an image under this name that no executor fetched and that differs from the registry's.
-    #[error(
-        "the engine of this executor has another image under the name {image}; the user may name the image by its digest, or the executor's operator must list it in images.local"
-    )]
-    OtherImage {
-        /// The image's name as the job gave it.
-        image: String,
-    },
-    /// The bytes stopped coming.
-    #[error(
-        "the registry sent nothing of {image} for {} s; it may be away, or too slow for this executor",
-        stall.as_secs()
-    )]
-    Stalled {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The time without progress after which a pull ends.
-        stall: Duration,
-    },
-    /// The content does not match its digest.
-    #[error("the registry sent content for {image} that does not match its digest ({words})")]
-    BadDigest {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The engine's message, cut to a bounded length.
-        words: String,
-    },
-    /// The engine's disk is full.
-    #[error("the engine's disk has no room for {image} ({words}); its operator must free some")]
-    DiskFull {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The engine's message, cut to a bounded length.
-        words: String,
-    },
-    /// A failure that may be temporary: the network, the registry or the engine.
-    #[error("{image} could not be pulled ({words})")]
-    Interrupted {
-        /// The image's name as the job gave it.
-        image: String,
-        /// The message of the registry or the engine, cut to a bounded length.
-        words: String,
-    },
-}
-
-impl PullError {
-    /// Whether a retry may help.
-    pub const fn is_recoverable(&self) -> bool {
-        match self {
-            Self::Interrupted { .. } => true,
-            Self::Unauthorised { .. }
-            | Self::NotFound { .. }
-            | Self::WrongPlatform { .. }
-            | Self::TooLarge { .. }
-            | Self::NotPublic { .. }
-            | Self::OtherImage { .. }
-            | Self::Stalled { .. }
-            | Self::BadDigest { .. }
-            | Self::DiskFull { .. } => false,
-        }
-    }
-}
 
 /// Pulls `reference`, with retries after failures that may be temporary. Dropping the future ends the pull; complete
 /// layers stay with the engine for the next one. The bound on the time without progress spans the retries.
@@ -208,7 +82,7 @@ impl ContainerEngine {
     ) -> impl Stream<Item = Result<CreateImageInfo, ApiError>> + use<> {
         let options = CreateImageOptions {
             from_image: Some(reference.repository_name()),
-            tag: Some(pin_text(&reference.pin)),
+            tag: Some(reference.pin.to_string()),
             ..CreateImageOptions::default()
         };
         self.docker().create_image(Some(options), None, credentials)
@@ -348,15 +222,6 @@ fn classify_failure(reference: &ImageReference, status: Option<u16>, words: &str
     } else {
         PullError::Interrupted { image, words }
     }
-}
-
-/// Characters of a registry's message that are passed on.
-const MAX_WORDS: usize = 500;
-
-/// A registry's message as a user may see it: one line, of a bounded length, without control characters.
-pub(crate) fn make_safe(words: &str) -> String {
-    let shown = words.trim().chars().take(MAX_WORDS);
-    shown.map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// The time of the last progress of a pull.

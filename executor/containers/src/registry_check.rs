@@ -8,9 +8,9 @@ use muster_process::SharedClock;
 use muster_process::backoff::Backoff;
 use muster_process::error::Causes;
 
-use crate::image_pull::{PullBounds, PullError, make_safe};
-use crate::image_reference::{ImageReference, Pin};
-use crate::images::ImageSettings;
+use crate::image_reference::ImageReference;
+use crate::image_settings::{ImageSettings, PullBounds};
+use crate::pull_error::{PullError, make_safe};
 
 /// Checks that the engine may reach the registry of an image.
 ///
@@ -38,7 +38,7 @@ pub(crate) async fn resolve(
 ) -> Result<Option<RegistryImage>, PullError> {
     let client = client(settings, reference)?;
     let auth = credentials.map(auth_of).unwrap_or_default();
-    let pin = pin_text(&reference.pin);
+    let pin = reference.pin.to_string();
     let asking = async {
         let mut pauses = Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES);
         loop {
@@ -70,14 +70,6 @@ pub(crate) async fn resolve(
             max_bytes: bounds.max_bytes,
         }),
         resolved => Ok(resolved),
-    }
-}
-
-/// A tag or digest as the distribution protocol writes it.
-pub(crate) fn pin_text(pin: &Pin) -> String {
-    match pin {
-        Pin::Tag(tag) => tag.clone(),
-        Pin::Digest(digest) => digest.to_string(),
     }
 }
 

@@ -10,34 +10,14 @@ use tokio::task::spawn_blocking;
 
 use crate::engine::{ContainerEngine, EngineError};
 use crate::engine_disk::watch_engine_disk;
-use crate::image_archive::{ArchiveError, list_images};
-use crate::image_pull::PullError;
-use crate::images::{ImageError, ImageSettings, LeasedImage, lease_image};
+use crate::image_archive::list_images;
+use crate::image_error::{ImageError, UserArchiveError};
+use crate::image_settings::ImageSettings;
+use crate::images::{LeasedImage, lease_image};
+use crate::pull_error::PullError;
 
 /// The characters of the engine's words that are repeated to the user.
 const MAX_WORDS: usize = 300;
-
-/// The reason for which a user's archive does not give the job's image.
-#[derive(Debug, thiserror::Error)]
-pub enum UserArchiveError {
-    /// The file is no archive of an image.
-    #[error("the job's image archive cannot be used; write it with `docker save IMAGE > FILE`, uncompressed")]
-    Unreadable(#[from] ArchiveError),
-    /// The archive holds several images, of which only one would be known and removed later.
-    #[error("the job's image archive holds {0} images; save the job's image alone")]
-    SeveralImages(usize),
-    /// The archive holds another image.
-    #[error("the job's image archive holds {found} instead of {wanted}; save the image that the job names")]
-    OtherImage {
-        /// The image that the job names.
-        wanted: ImageId,
-        /// The image in the archive.
-        found: ImageId,
-    },
-    /// The engine does not take the image.
-    #[error("the engine does not take the image in the job's archive ({0}); save it again")]
-    NotLoaded(String),
-}
 
 /// Loads the image `id` from a user's archive, without the names in it, and leases it. The image then lives and is
 /// removed as every other: by its lease and its last use.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 use muster_containers::gpu::is_uuid;
-use muster_containers::images::ImageSettings;
+use muster_containers::image_settings::ImageSettings;
 use muster_containers::sandbox::{Root, RunAs};
 use muster_containers::sized_disk;
 use muster_job_data::Settings;

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use muster_containers::ContainerEngine;
 use muster_containers::image_cache::{ImageCollectionCounts, collect};
-use muster_containers::images::{ImageSettings, LeasedImage, ensure};
+use muster_containers::image_settings::ImageSettings;
+use muster_containers::images::{LeasedImage, ensure};
 use muster_protocol::ImageId;
 
 use crate::support::{clock, engine, image, settings, unwatched};

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use muster_containers::image_cache::{ImageCollectionCounts, collect};
 use muster_containers::image_leases::Lease;
-use muster_containers::images::{ImageSettings, load_from, preload};
+use muster_containers::image_settings::ImageSettings;
+use muster_containers::images::{load_from, preload};
 
 use crate::support::{clock, engine, image};
 

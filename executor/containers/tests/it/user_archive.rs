@@ -1,8 +1,10 @@
 //! Users' own archives in a real engine: the image that was promised is loaded without its names, nothing else is.
 
 use muster_containers::ImageArchive;
-use muster_containers::images::{ImageError, ImageSettings};
-use muster_containers::user_archive::{UserArchiveError, load_user_image};
+use muster_containers::image_error::ImageError;
+use muster_containers::image_settings::ImageSettings;
+use muster_containers::image_error::UserArchiveError;
+use muster_containers::user_archive::load_user_image;
 use muster_protocol::job::Fault;
 use muster_protocol::{Digest, ImageId};
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use muster_containers::ContainerEngine;
 use muster_containers::image_pull::PullProgress;
-use muster_containers::images::ImageSettings;
+use muster_containers::image_settings::ImageSettings;
 use muster_process::{SharedClock, SystemClock};
 
 /// The label of every container that these tests make.
