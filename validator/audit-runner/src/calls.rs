@@ -27,10 +27,11 @@ use serde_json::{Value, json};
 use crate::appeals::hearing::{AppealRefusal, bundle_of};
 use crate::audits::adoption::{Adopter, AdoptionRefusal};
 use crate::backend::AuditBackend;
-use crate::evidence::assemble::BothOutcomes;
+use crate::evidence::outcome::BothOutcomes;
 use crate::notices::contents::leaf_outcome;
 use crate::reports::{AuditReports, NoReport};
-use crate::{AuditRunner, HiddenKey, OrderRefusal};
+use crate::runner::{AuditRunner, OrderRefusal};
+use crate::state::HiddenKey;
 
 /// The longest text of a signed appeal, in bytes.
 const MAX_APPEAL_BYTES: usize = 8 * 1024;

@@ -203,7 +203,7 @@ impl Settings {
         }
         for (model, file) in &self.calibrations {
             let problem = match read_calibration(file) {
-                Ok(calibration) => mismatch(self, model, &calibration),
+                Ok(calibration) => mismatch(self.reference_engines.get(model), &calibration),
                 Err(error) => Some(error),
             };
             problems

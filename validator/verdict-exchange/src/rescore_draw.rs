@@ -3,6 +3,7 @@
 use muster_audit::{RescorablePair, Verdict};
 use muster_identity::{Keypair, VrfInput};
 use muster_protocol::Digest;
+use muster_validator_store::AuditOffer;
 use sha2::{Digest as _, Sha256};
 
 const DRAW_DOMAIN: &str = "muster/audit-rescore/1";
@@ -12,6 +13,11 @@ const ORDER_TAG: &str = "muster/rescore/1";
 pub const LEAST_RESCORED: usize = 3;
 /// Pairs that are drawn: two may fail.
 pub const MOST_RESCORED: usize = 5;
+
+/// The block whose hash draws a bundle's pairs: the first after the one at which it was read.
+pub(crate) const fn draw_block(offer: &AuditOffer) -> u64 {
+    offer.seen_block.saturating_add(1)
+}
 
 /// The output that draws from one bundle for one validator.
 #[derive(Clone, Copy, PartialEq, Eq)]

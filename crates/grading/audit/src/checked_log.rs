@@ -10,6 +10,7 @@ use muster_response_proof::{
 };
 
 use crate::bundle::{AnswerEvidence, AuditBundle, BUNDLE_FORMAT, BucketEvidence, Origin, SessionEvidence};
+use crate::checked_answer::{CheckedAnswer, NonceState};
 use crate::draw::BucketDraw;
 use crate::missing_answers::{
     Delivery, MissingCause, MissingTrial, delivery_of, order_trials, separate_events,
@@ -17,32 +18,6 @@ use crate::missing_answers::{
 use crate::nonce_keys::{NoncePeriod, is_derived_nonce};
 use crate::replay_error::ReplayError;
 use crate::verdict::Publicity;
-
-/// An answer whose signatures and place in the log were checked.
-#[derive(Clone, Debug)]
-pub(crate) struct CheckedAnswer<'a> {
-    pub(crate) evidence: &'a AnswerEvidence,
-    pub(crate) proof: ResponseProof,
-    /// The digest of the proof's signed bytes.
-    pub(crate) digest: Digest,
-    pub(crate) stratum: Digest,
-    /// Whether the draw or the committed list makes it one to audit.
-    pub(crate) is_audited: bool,
-    /// Whether it can convict.
-    pub(crate) publicity: Publicity,
-    pub(crate) nonce: NonceState,
-}
-
-/// Whether the rule of nonces gave an answer its nonce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NonceState {
-    /// A revealed key gives it.
-    Derived,
-    /// No key of its time gives it: the validator may have chosen it. The answer counts for the miner.
-    Foreign,
-    /// The bundle does not show all keys of its time.
-    Unchecked,
-}
 
 /// A bucket whose header and draw were checked.
 struct CheckedBucket {

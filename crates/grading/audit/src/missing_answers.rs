@@ -6,10 +6,10 @@ use muster_response_proof::StreamEnd;
 use serde::Serialize;
 
 use crate::bundle::Origin;
-use crate::checked_log::CheckedAnswer;
+use crate::checked_answer::CheckedAnswer;
+use crate::client_days::ClientDays;
 use crate::e_process::{ALARM, EProcess, Restart};
 use crate::fixed_point::ONE;
-use crate::replay::ClientDays;
 use crate::verdict::WHOLE_QUALITY;
 use crate::wealth::WealthCurve;
 

@@ -7,7 +7,7 @@ use muster_response_proof::{CHUNK, HashScheme, ResponseProof, body_digest, hash_
 use sha2::{Digest as _, Sha256};
 
 use crate::bundle::{AuditOutcome, OpenedWords, Origin};
-use crate::checked_log::CheckedAnswer;
+use crate::checked_answer::CheckedAnswer;
 use crate::margin_cells::{MAX_TOKENS, Margin, TokenScore};
 use crate::replay_error::ReplayError;
 

@@ -1,9 +1,7 @@
 //! Replays a bundle: checks every signature, path and draw, and computes the verdict again.
 
-use std::collections::BTreeMap;
-
 use muster_protocol::{Digest, Hotkey};
-use muster_response_proof::{DAY_BUCKETS, ResponseProof};
+use muster_response_proof::ResponseProof;
 use serde::Serialize;
 
 use crate::bundle::{
@@ -12,7 +10,9 @@ use crate::bundle::{
 };
 use crate::bundle_bounds::exceeded_bound;
 use crate::calibration::{Calibration, CalibrationLevel, ExceededPremise};
-use crate::checked_log::{CheckedAnswer, CheckedLog, NonceState, check_log};
+use crate::checked_answer::{CheckedAnswer, NonceState};
+use crate::checked_log::{CheckedLog, check_log};
+use crate::client_days::ClientDays;
 use crate::draw::BucketDraw;
 use crate::fixed_point::{ONE, exp2};
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
@@ -23,10 +23,6 @@ use crate::replay_error::ReplayError;
 use crate::verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, Verdict, WHOLE_QUALITY};
 use crate::wealth::WealthCurve;
 use crate::wilson::RateInterval;
-
-/// The most answers of one client and day that are tested: a cheat that is spread over many clients is found all the
-/// same, and one client cannot fill the test.
-const CLIENT_DAY_ANSWERS: u32 = 4;
 
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -328,19 +324,6 @@ fn shows_missing(bundle: &AuditBundle) -> bool {
         !session.unproven.is_empty() || session.answers.iter().any(|answer| answer.cut)
     };
     bundle.sessions.iter().any(is_shown)
-}
-
-/// Counts the answers of each client and day, of which the first four are tested.
-#[derive(Debug, Default)]
-pub(crate) struct ClientDays(BTreeMap<(Digest, u64), u32>);
-
-impl ClientDays {
-    /// Whether a further answer of this client in this bucket is tested.
-    pub(crate) fn admit(&mut self, client: Digest, bucket: u64) -> bool {
-        let count = self.0.entry((client, bucket / DAY_BUCKETS)).or_default();
-        *count += 1;
-        *count <= CLIENT_DAY_ANSWERS
-    }
 }
 
 /// The first answers of each client and day.

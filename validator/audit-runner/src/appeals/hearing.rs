@@ -1,31 +1,21 @@
 //! Appeals of miners against verdicts. An open appeal has the validator audit fresh answers of the coldkey and the
 //! model: all of them, in sessions that are opened after the appeal, so that nothing of before counts.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_audit::Verdict;
 use muster_identity::verify;
-use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_protocol::{Digest, Timestamp, ValidatorKey};
 use muster_response_proof::{AuditAppeal, Envelope};
-use muster_store::columns::{
-    parse_column, parse_column_option, read_column, time_column, time_column_option,
-};
-use muster_store::{During as _, StoreError};
+use muster_store::StoreError;
 use muster_validator_store::AdoptedAudit;
-use serde::Serialize;
-use sqlx::any::AnyRow;
 
-use crate::RunnerState;
-use crate::appeals::rule::AppealEnd;
-use crate::audits::gathering::Subject;
-use crate::evidence::assemble::AuditorFacts;
-use crate::store::audit_store::{AuditStore, Result};
+use crate::appeals::stored_appeal::StoredAppeal;
+use crate::evidence::inputs::AuditorFacts;
+use crate::state::RunnerState;
 
 /// How long fresh answers are audited after an appeal.
 pub(crate) const APPEAL_TIME: Duration = Duration::from_secs(86_400);
-/// How long a suspect is audited in full and gets no sessions.
-pub(crate) const SUSPECT_TIME: Duration = Duration::from_secs(86_400);
 /// The time in which appeals about one coldkey and model are counted.
 const COUNTED: Duration = Duration::from_secs(7 * 86_400);
 /// Appeals about one coldkey and model within that time.
@@ -33,31 +23,6 @@ const MAX_APPEALS: usize = 3;
 /// The oldest appeal that is heard, and the one whose clock is furthest ahead.
 const OLDEST: Duration = Duration::from_secs(7 * 86_400);
 const AHEAD: Duration = Duration::from_secs(300);
-
-/// An appeal as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct StoredAppeal {
-    /// The digest of the bundle that it is about.
-    pub bundle: Digest,
-    /// When it was received.
-    pub received_at: Timestamp,
-    /// The miner that appeals.
-    pub miner: MinerKey,
-    /// The coldkey that was judged.
-    pub coldkey: Hotkey,
-    /// The model by its name in the whitelist.
-    pub model: String,
-    /// The reason in the miner's words.
-    pub reason: String,
-    /// Until when fresh answers are audited.
-    pub open_until: Timestamp,
-    /// When it ended, if it has.
-    pub ended_at: Option<Timestamp>,
-    /// How it ended: `lifted`, `upheld` or `expired`.
-    pub ended: Option<String>,
-    /// The bundle of the fresh answers.
-    pub fresh_bundle: Option<Digest>,
-}
 
 /// Why an appeal is not heard.
 #[derive(Debug, thiserror::Error)]
@@ -103,28 +68,6 @@ pub(crate) enum AppealRefusal {
     Store(#[from] StoreError),
 }
 
-impl StoredAppeal {
-    /// The answer to the miner in words.
-    pub(crate) fn words(&self) -> String {
-        format!(
-            "fresh answers are audited until {}: keep an executor free for a session of this validator",
-            self.open_until
-        )
-    }
-
-    /// Whether fresh answers are audited at this time.
-    pub(crate) fn is_open(&self) -> bool {
-        self.ended_at.is_none()
-    }
-
-    pub(crate) fn subject(&self) -> Subject {
-        Subject {
-            coldkey: self.coldkey,
-            model: self.model.clone(),
-        }
-    }
-}
-
 /// The bundle that a text appeals against, whoever signed it.
 pub(crate) fn bundle_of(text: &str) -> Option<Digest> {
     let envelope = Envelope::<AuditAppeal>::from_text(text).ok()?;
@@ -132,7 +75,7 @@ pub(crate) fn bundle_of(text: &str) -> Option<Digest> {
 }
 
 /// Reads a signed appeal.
-fn read_signed(text: &str) -> std::result::Result<AuditAppeal, AppealRefusal> {
+fn read_signed(text: &str) -> Result<AuditAppeal, AppealRefusal> {
     let envelope = Envelope::<AuditAppeal>::from_text(text).map_err(|_| AppealRefusal::Unreadable)?;
     let appeal = envelope.statement().map_err(|_| AppealRefusal::Unreadable)?;
     if appeal.reason.as_str().len() > muster_response_proof::audit_limits::MAX_APPEAL_REASON {
@@ -152,7 +95,7 @@ fn judge<'a>(
     counting: &'a [AdoptedAudit],
     earlier: &[StoredAppeal],
     now: Timestamp,
-) -> std::result::Result<&'a AdoptedAudit, AppealRefusal> {
+) -> Result<&'a AdoptedAudit, AppealRefusal> {
     if appeal.genesis != auditor.genesis || appeal.netuid != auditor.netuid {
         return Err(AppealRefusal::OtherSubnet);
     }
@@ -189,10 +132,7 @@ fn judge<'a>(
 }
 
 /// Hears an appeal: from now on fresh answers are audited.
-pub(crate) async fn hear_appeal(
-    state: &RunnerState,
-    text: &str,
-) -> std::result::Result<StoredAppeal, AppealRefusal> {
+pub(crate) async fn hear_appeal(state: &RunnerState, text: &str) -> Result<StoredAppeal, AppealRefusal> {
     let appeal = read_signed(text)?;
     let auditor = state.auditor().ok_or(AppealRefusal::NoChain)?;
     let counting = state.adopter.store.counting_audits().await?;
@@ -230,145 +170,6 @@ pub(crate) async fn hear_appeal(
     Ok(stored)
 }
 
-/// The coldkeys and models whose answers are all audited: those with an open appeal, and suspects of the last day.
-pub(crate) fn watched(
-    counting: &[AdoptedAudit],
-    appeals: &[StoredAppeal],
-    now: Timestamp,
-) -> BTreeSet<Subject> {
-    let suspects = counting
-        .iter()
-        .filter(|verdict| {
-            Verdict::is_accusation(&verdict.verdict) && now.since(verdict.adopted_at) < SUSPECT_TIME
-        })
-        .map(|verdict| Subject {
-            coldkey: verdict.coldkey,
-            model: verdict.model.clone(),
-        });
-    let open = appeals
-        .iter()
-        .filter(|appeal| appeal.is_open())
-        .map(StoredAppeal::subject);
-    suspects.chain(open).collect()
-}
-
-/// The miners that get no sessions for clients, by model: those of convicted coldkeys, and of suspects for a day.
-pub(crate) fn barred(
-    counting: &[AdoptedAudit],
-    owners: &BTreeMap<MinerKey, Hotkey>,
-    now: Timestamp,
-) -> BTreeMap<String, BTreeSet<MinerKey>> {
-    let mut barred: BTreeMap<String, BTreeSet<MinerKey>> = BTreeMap::new();
-    for verdict in counting {
-        let is_suspect =
-            Verdict::is_accusation(&verdict.verdict) && now.since(verdict.adopted_at) < SUSPECT_TIME;
-        let is_convict = Verdict::of_name(&verdict.verdict) == Some(Verdict::Convicted);
-        if !is_suspect && !is_convict {
-            continue;
-        }
-        let of_owner = owners
-            .iter()
-            .filter(|(_, owner)| **owner == verdict.coldkey)
-            .map(|(miner, _)| *miner);
-        barred
-            .entry(verdict.model.clone())
-            .or_default()
-            .extend(of_owner.chain(verdict.miners.iter().copied()));
-    }
-    barred
-}
-
-/// Since when the answers of a subject are judged: nothing from before an appeal that is open or has lifted a verdict
-/// counts any more.
-pub(crate) fn judged_since(subject: &Subject, appeals: &[StoredAppeal], window: Timestamp) -> Timestamp {
-    let counts = |appeal: &&StoredAppeal| {
-        let is_lifted = appeal.ended.as_deref() == Some(AppealEnd::Lifted.name());
-        appeal.subject() == *subject && (appeal.is_open() || is_lifted)
-    };
-    let newest = appeals
-        .iter()
-        .filter(counts)
-        .map(|appeal| appeal.received_at)
-        .max();
-    newest.map_or(window, |received| window.max(received))
-}
-
-impl AuditStore {
-    /// Stores an appeal that is heard.
-    async fn insert_appeal(&self, appeal: &StoredAppeal, text: &str) -> Result<()> {
-        sqlx::query(
-            "INSERT INTO audit_appeals (bundle, received_at, miner, coldkey, model, appeal, reason, open_until) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-        )
-        .bind(appeal.bundle.to_string())
-        .bind(appeal.received_at.micros())
-        .bind(appeal.miner.to_string())
-        .bind(appeal.coldkey.to_string())
-        .bind(appeal.model.clone())
-        .bind(text.to_owned())
-        .bind(appeal.reason.clone())
-        .bind(appeal.open_until.micros())
-        .execute(&self.pool)
-        .await
-        .during("store an appeal")?;
-        Ok(())
-    }
-
-    /// The appeals that were received since a time or are open, newest first.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn appeals(&self, since: Timestamp) -> Result<Vec<StoredAppeal>> {
-        let rows = sqlx::query(
-            "SELECT * FROM audit_appeals WHERE received_at >= $1 OR ended_at IS NULL ORDER BY received_at DESC, bundle",
-        )
-        .bind(since.micros())
-        .fetch_all(&self.pool)
-        .await
-        .during("list appeals")?;
-        rows.iter().map(appeal_from).collect()
-    }
-
-    /// Ends an appeal.
-    pub(crate) async fn end_appeal(
-        &self,
-        appeal: &StoredAppeal,
-        end: AppealEnd,
-        fresh: Option<Digest>,
-        now: Timestamp,
-    ) -> Result<()> {
-        sqlx::query(
-            "UPDATE audit_appeals SET ended_at = $1, ended = $2, fresh_bundle = $3 \
-             WHERE bundle = $4 AND received_at = $5 AND ended_at IS NULL",
-        )
-        .bind(now.micros())
-        .bind(end.name())
-        .bind(fresh.map(|bundle| bundle.to_string()))
-        .bind(appeal.bundle.to_string())
-        .bind(appeal.received_at.micros())
-        .execute(&self.pool)
-        .await
-        .during("end an appeal")?;
-        tracing::warn!(bundle = %appeal.bundle, miner = %appeal.miner, end = end.name(), "an appeal has ended");
-        Ok(())
-    }
-}
-
-fn appeal_from(row: &AnyRow) -> Result<StoredAppeal> {
-    Ok(StoredAppeal {
-        bundle: parse_column(row, "bundle")?,
-        received_at: time_column(row, "received_at")?,
-        miner: parse_column(row, "miner")?,
-        coldkey: parse_column(row, "coldkey")?,
-        model: read_column(row, "model")?,
-        reason: read_column(row, "reason")?,
-        open_until: time_column(row, "open_until")?,
-        ended_at: time_column_option(row, "ended_at")?,
-        ended: read_column(row, "ended")?,
-        fresh_bundle: parse_column_option(row, "fresh_bundle")?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use muster_identity::Keypair;
@@ -377,38 +178,15 @@ mod tests {
     use muster_validator_store::AuditOrigin;
 
     use super::*;
-    use crate::testing::key;
+    use crate::testing::{ago, key, now, stored_appeal as stored, verdict};
 
     const NETUID: u16 = 3;
-
-    fn now() -> Timestamp {
-        Timestamp::from_secs(1_000_000)
-    }
-
-    fn ago(seconds: u64) -> Timestamp {
-        now().minus(Duration::from_secs(seconds))
-    }
 
     fn auditor() -> AuditorFacts {
         AuditorFacts {
             genesis: Digest::of(b"genesis"),
             netuid: NETUID,
             validator: ValidatorKey(key(9)),
-        }
-    }
-
-    fn verdict(name: &str, adopted_at: Timestamp) -> AdoptedAudit {
-        AdoptedAudit {
-            digest: Digest::of(b"bundle"),
-            coldkey: key(1),
-            miners: vec![MinerKey(key(2)), MinerKey(key(3))],
-            model: "tiny".to_owned(),
-            verdict: name.to_owned(),
-            quality_per_mille: 0,
-            adopted_at,
-            origin: AuditOrigin::Own,
-            author: None,
-            through_bucket: 0,
         }
     }
 
@@ -420,21 +198,6 @@ mod tests {
             miner: MinerKey(key(2)),
             at,
             reason: Text::new("").unwrap(),
-        }
-    }
-
-    fn stored(received_at: Timestamp, ended: Option<&str>) -> StoredAppeal {
-        StoredAppeal {
-            bundle: Digest::of(b"bundle"),
-            received_at,
-            miner: MinerKey(key(2)),
-            coldkey: key(1),
-            model: "tiny".to_owned(),
-            reason: String::new(),
-            open_until: received_at.plus(APPEAL_TIME),
-            ended_at: ended.map(|_| received_at.plus(APPEAL_TIME)),
-            ended: ended.map(str::to_owned),
-            fresh_bundle: None,
         }
     }
 
@@ -513,52 +276,5 @@ mod tests {
             read_signed(&signed(&long)),
             Err(AppealRefusal::Unreadable)
         ));
-    }
-
-    #[test]
-    fn suspects_are_watched_and_barred_for_a_day_and_convicts_barred_while_the_verdict_counts() {
-        let owners = BTreeMap::from([
-            (MinerKey(key(2)), key(1)),
-            (MinerKey(key(5)), key(1)),
-            (MinerKey(key(6)), key(7)),
-        ]);
-        let names = |counting: &[AdoptedAudit]| {
-            let barred = barred(counting, &owners, now());
-            barred.get("tiny").map_or(0, BTreeSet::len)
-        };
-        let watched_of =
-            |counting: &[AdoptedAudit], appeals: &[StoredAppeal]| watched(counting, appeals, now()).len();
-        // The hotkeys of the bundle and the owner's new one.
-        assert_eq!(names(&[verdict("suspect", ago(60))]), 3);
-        assert_eq!(names(&[verdict("suspect", ago(86_400))]), 0);
-        assert_eq!(names(&[verdict("convicted", ago(10 * 86_400))]), 3);
-        assert_eq!(names(&[verdict("consistent", ago(60))]), 0);
-        assert_eq!(watched_of(&[verdict("suspect", ago(60))], &[]), 1);
-        assert_eq!(watched_of(&[verdict("convicted", ago(86_400))], &[]), 0);
-        assert_eq!(watched_of(&[], &[stored(ago(60), None)]), 1);
-        assert_eq!(watched_of(&[], &[stored(ago(60), Some("lifted"))]), 0);
-    }
-
-    #[test]
-    fn an_open_or_successful_appeal_ends_what_was_before_and_others_change_nothing() {
-        let window = ago(7 * 86_400);
-        let subject = stored(now(), None).subject();
-        let since = |appeals: &[StoredAppeal]| judged_since(&subject, appeals, window);
-        assert_eq!(since(&[]), window);
-        assert_eq!(since(&[stored(ago(60), None)]), ago(60));
-        assert_eq!(since(&[stored(ago(600), Some("lifted"))]), ago(600));
-        assert_eq!(
-            since(&[
-                stored(ago(600), Some("upheld")),
-                stored(ago(700), Some("expired"))
-            ]),
-            window
-        );
-        assert_eq!(since(&[stored(ago(8 * 86_400), Some("lifted"))]), window);
-        let of_other = StoredAppeal {
-            model: "other".to_owned(),
-            ..stored(ago(60), None)
-        };
-        assert_eq!(since(&[of_other]), window);
     }
 }

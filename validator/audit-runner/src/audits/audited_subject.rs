@@ -3,21 +3,22 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_audit::{Calibration, ListCommitment, OpenedCanary, OpenedWords, RevealedNonceKey};
+use muster_audit::{
+    Calibration, ListCommitment, OpenedCanary, OpenedWords, ReferenceMachine, RevealedNonceKey,
+};
 use muster_gateway::store::{LoggedAnswer, UnprovenRow};
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_response_proof::{LeafTree, SessionId};
 use muster_store::StoreError;
 
-use crate::audits::audit_run::ReferencePair;
-use crate::audits::gathering::Subject;
-use crate::evidence::assemble::{
-    BothOutcomes, DrawnBucket, EvidenceInputs, SessionGap, StoredSession, WholeSession, nonce_periods,
-    whole_session,
-};
+use crate::audits::subject::Subject;
+use crate::evidence::assemble::nonce_periods;
+use crate::evidence::inputs::{DrawnBucket, EvidenceInputs, WholeSession};
+use crate::evidence::outcome::BothOutcomes;
 use crate::evidence::session_choice::{is_of_calibration, readable_sessions};
-use crate::log::keeper::leaf_hashes;
-use crate::{HiddenKey, RunnerState};
+use crate::evidence::whole_session::{SessionGap, StoredSession, whole_session};
+use crate::log::leaves::leaf_hashes;
+use crate::state::{HiddenKey, RunnerState};
 
 /// Answers of one session that are read: more than a bundle has room for.
 const MAX_READ_ANSWERS: u32 = 16_384;
@@ -52,6 +53,16 @@ impl AuditScope {
         let owners = self.owners.iter();
         owners.filter_map(|(miner, owner)| (*owner == self.coldkey).then_some(miner))
     }
+}
+
+/// The references that scored, as a bundle states them.
+pub(crate) struct ReferenceFacts {
+    /// The calibration by which they judge.
+    pub(crate) calibration: Calibration,
+    /// The calibration of answers whose seeds nobody knows, if the engine draws by seeds of its own.
+    pub(crate) unseeded: Option<Calibration>,
+    /// The machines of the first and of the second reference.
+    pub(crate) machines: Vec<ReferenceMachine>,
 }
 
 /// All that is stored about one coldkey and one model.
@@ -193,16 +204,16 @@ impl AuditedSubject {
     pub(crate) fn into_inputs(
         self,
         state: &RunnerState,
-        references: &ReferencePair,
+        references: ReferenceFacts,
         nonce_keys: Vec<RevealedNonceKey>,
     ) -> Option<EvidenceInputs> {
         Some(EvidenceInputs {
             auditor: state.auditor()?,
             coldkey: self.scope.coldkey,
             model: self.scope.model,
-            calibration: references.calibration().clone(),
-            unseeded: references.unseeded().cloned(),
-            references: references.machines().to_vec(),
+            calibration: references.calibration,
+            unseeded: references.unseeded,
+            references: references.machines,
             sessions: self.sessions,
             buckets: self.buckets,
             canaries: self.canaries,

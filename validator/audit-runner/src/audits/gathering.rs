@@ -4,29 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_protocol::{Hotkey, Timestamp};
+use muster_protocol::Timestamp;
 
+use crate::audits::run_record::AuditRun;
+use crate::audits::subject::{Gathered, Subject};
 use crate::settings::Settings;
-use crate::store::audit_store::AuditRun;
 
 /// The pause before the next audit by itself after one that came to nothing.
 const PAUSE: Duration = Duration::from_secs(600);
-
-/// A coldkey and a model: verdicts are about these.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Subject {
-    pub(crate) coldkey: Hotkey,
-    pub(crate) model: String,
-}
-
-/// The audited answers of one subject that no reference has scored yet, and those without a proof that no verdict has
-/// judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gathered {
-    pub(crate) answers: usize,
-    /// When the oldest of them ended.
-    pub(crate) oldest: Timestamp,
-}
 
 /// The coldkeys and models whose last audit came to nothing, and until when none is begun by itself. A subject that
 /// cannot be audited delays no other.
@@ -83,7 +68,7 @@ pub(crate) fn next_due(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::audit_store::RunState;
+    use crate::audits::run_record::RunState;
     use crate::testing::key;
 
     fn gathered(rows: &[(u8, &str, usize, i64)]) -> BTreeMap<Subject, Gathered> {

@@ -5,4 +5,7 @@ pub(crate) mod audit_run;
 pub(crate) mod audited_subject;
 pub(crate) mod gathering;
 pub(crate) mod recovery;
+pub(crate) mod reference_pair;
+pub(crate) mod run_record;
+pub(crate) mod subject;
 pub(crate) mod unshown_answers;

@@ -6,10 +6,9 @@ use muster_protocol::Timestamp;
 use muster_store::StoreError;
 use muster_validator_store::{AdoptedAudit, AuditOrigin, Store};
 
-use crate::store::audit_store::{AuditRun, AuditStore, RunState};
+use crate::audits::run_record::{AuditRun, RESTARTED, RunState};
+use crate::store::audit_store::AuditStore;
 
-/// The reason of an audit or a self-test that its process did not end.
-pub(crate) const RESTARTED: &str = "the validator was restarted";
 /// Verdicts among which those of unended audits are looked for.
 const MAX_VERDICTS: u32 = 1_000;
 

@@ -3,230 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
-    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, Calibration, FalseIds,
-    ListCommitment, NoncePeriod, OpenedCanary, OpenedWords, Origin, ReferenceMachine, RevealedNonceKey,
-    SessionEvidence, TokenScore, UnprovenAnswer, UnusableReason,
+    AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, FalseIds, NoncePeriod,
+    OpenedWords, Origin, SessionEvidence, TokenScore, UnusableReason,
 };
-use muster_gateway::store::{LoggedAnswer, StoredBucket, UnprovenRow, WordConsent};
-use muster_identity::ProvenOutput;
-use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
-use muster_response_proof::LeafTree;
-use serde::{Deserialize, Serialize};
+use muster_gateway::store::{LoggedAnswer, WordConsent};
+use muster_protocol::MinerKey;
+use serde::Serialize;
 
+use crate::evidence::inputs::{EvidenceInputs, WholeSession};
+use crate::evidence::outcome::{BothOutcomes, ReferenceOutcome};
 use crate::evidence::session_choice::{SizedProof, SizedSession, fit};
-use crate::log::shares::{StoredShare, open_shares};
-use crate::reference::score_request::ScoreFailure;
+use crate::log::shares::open_shares;
 
 /// The most bytes of responses in one bundle, base64. Others read bundles of 8 MiB, and a conviction
 /// needs few answers.
 const MAX_RESPONSES: usize = 4 * 1024 * 1024;
 /// Bytes of the name of a session's missing answers, with its signs.
 const UNPROVEN_FIELD: usize = r#","unproven":[]"#.len();
-
-/// The result of one answer's audit by one reference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ReferenceOutcome {
-    /// The tokens as the reference scored them.
-    Scored(Vec<TokenScore>),
-    /// The tokens as the reference scored them without a seed.
-    Unseeded(Vec<TokenScore>),
-    /// The session signed false ids.
-    FalseIds(FalseIds),
-    /// The reason why it did not.
-    Unusable(UnusableReason),
-}
-
-impl ReferenceOutcome {
-    pub(crate) const fn scored(&self) -> Option<&Vec<TokenScore>> {
-        match self {
-            Self::Scored(tokens) => Some(tokens),
-            Self::Unseeded(_) | Self::FalseIds(_) | Self::Unusable(_) => None,
-        }
-    }
-
-    const fn unseeded(&self) -> Option<&Vec<TokenScore>> {
-        match self {
-            Self::Unseeded(tokens) => Some(tokens),
-            Self::Scored(_) | Self::FalseIds(_) | Self::Unusable(_) => None,
-        }
-    }
-
-    const fn false_ids(&self) -> Option<&FalseIds> {
-        match self {
-            Self::FalseIds(falsehood) => Some(falsehood),
-            Self::Unseeded(_) | Self::Scored(_) | Self::Unusable(_) => None,
-        }
-    }
-}
-
-impl From<ScoreFailure> for ReferenceOutcome {
-    fn from(failure: ScoreFailure) -> Self {
-        match failure {
-            ScoreFailure::Unusable(reason) => Self::Unusable(reason),
-            ScoreFailure::FalseIds(falsehood) => Self::FalseIds(falsehood),
-        }
-    }
-}
-
-/// The results of an answer by both references.
-pub(crate) type BothOutcomes = [Option<ReferenceOutcome>; 2];
-
-/// A bucket from which was drawn, with all that a bundle shows of it.
-#[derive(Clone, Debug)]
-pub(crate) struct DrawnBucket {
-    pub(crate) stored: StoredBucket,
-    pub(crate) shares: Vec<StoredShare>,
-    pub(crate) block_hash: Digest,
-    pub(crate) draw: ProvenOutput,
-    /// The tree over its leaves.
-    pub(crate) tree: LeafTree,
-}
-
-/// The facts that are the same for all bundles of a validator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AuditorFacts {
-    pub(crate) genesis: Digest,
-    pub(crate) netuid: u16,
-    pub(crate) validator: ValidatorKey,
-}
-
-/// Everything that one bundle follows from.
-#[derive(Debug)]
-pub(crate) struct EvidenceInputs {
-    pub(crate) auditor: AuditorFacts,
-    pub(crate) coldkey: Hotkey,
-    pub(crate) model: String,
-    pub(crate) calibration: Calibration,
-    /// The calibration of answers without seeds, if the engine's sampler has one.
-    pub(crate) unseeded: Option<Calibration>,
-    pub(crate) references: Vec<ReferenceMachine>,
-    pub(crate) sessions: Vec<WholeSession>,
-    pub(crate) buckets: BTreeMap<u64, DrawnBucket>,
-    /// The opened places of own prompts, by the ids of their answers.
-    pub(crate) canaries: BTreeMap<String, OpenedCanary>,
-    /// The commitments to the lists of these own prompts, by rising bucket.
-    pub(crate) commitments: Vec<ListCommitment>,
-    /// The keys of nonces that are public, by rising period.
-    pub(crate) nonce_keys: Vec<RevealedNonceKey>,
-    /// The results by the ids of answers.
-    pub(crate) outcomes: BTreeMap<String, BothOutcomes>,
-    /// The words of audited answers that may be published, by the ids of the answers.
-    pub(crate) words: BTreeMap<String, OpenedWords>,
-}
-
-/// A session as a bundle shows it: all of its proofs from the first one on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WholeSession {
-    pub(crate) miner: MinerKey,
-    /// The signed attestation, in text form.
-    pub(crate) attestation: String,
-    /// Its answers in the log.
-    pub(crate) answers: Vec<LoggedAnswer>,
-    /// Its other proofs, in text form and in the order of their numbers.
-    pub(crate) others: Vec<String>,
-    /// Its answers without a valid proof.
-    pub(crate) unproven: Vec<UnprovenAnswer>,
-    /// When the newest draw was from a bucket in which one of its unproven answers would stand.
-    pub(crate) newest_unproven: Option<Timestamp>,
-    /// The ids of the drawn answers behind a gap in the numbers, which nobody can audit.
-    pub(crate) behind_gap: Vec<String>,
-}
-
-/// Everything that is stored about a session.
-#[derive(Clone, Debug)]
-pub(crate) struct StoredSession {
-    pub(crate) miner: MinerKey,
-    /// The signed attestation, in text form.
-    pub(crate) attestation: String,
-    /// Its answers in the log, in the order of their numbers.
-    pub(crate) answers: Vec<LoggedAnswer>,
-    /// Its other proofs with their numbers, in their order.
-    pub(crate) others: Vec<(u64, String)>,
-    /// Its answers without a valid proof, in the order of their ends.
-    pub(crate) unproven: Vec<UnprovenRow>,
-    pub(crate) end: SessionGap,
-}
-
-/// The end of a session, as far as gaps in its numbers are concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SessionGap {
-    /// It is open, or closed without a gap: what is missing now may still come.
-    Regular,
-    /// It ended without a closing statement, as with its machine. Proofs that nobody had fetched are lost.
-    Unclosed,
-    /// It stated its end and withholds proofs.
-    Withheld,
-}
-
-/// The part of a session that can be shown: from number 0 up to the last proof before a gap, or before an answer that
-/// stands in no drawn bucket. Answers without a proof stand behind those of the shown ones that ended before. Answers
-/// behind a gap that stays are shown as such, too: their places among the session's proofs cannot be checked.
-/// `None` if there is nothing to show.
-pub(crate) fn whole_session(
-    stored: StoredSession,
-    is_drawn: impl Fn(&LoggedAnswer) -> bool,
-) -> Option<WholeSession> {
-    let StoredSession {
-        miner,
-        attestation,
-        answers,
-        others,
-        unproven,
-        end,
-    } = stored;
-    let mut whole = WholeSession {
-        miner,
-        attestation,
-        answers: Vec::new(),
-        others: Vec::new(),
-        unproven: Vec::new(),
-        newest_unproven: unproven.iter().map(|answer| answer.drawn_at).max(),
-        behind_gap: Vec::new(),
-    };
-    let (mut answers, mut others) = (answers.into_iter().peekable(), others.into_iter().peekable());
-    let mut is_gap = false;
-    for number in 0_u64.. {
-        if let Some(answer) = answers.next_if(|answer| answer.sequence == number && is_drawn(answer)) {
-            whole.answers.push(answer);
-        } else if let Some((_, proof)) = others.next_if(|(sequence, _)| *sequence == number) {
-            whole.others.push(proof);
-        } else {
-            is_gap = answers.peek().is_some_and(|answer| answer.sequence != number);
-            break;
-        }
-    }
-    let is_hidden = |answer: &LoggedAnswer| is_gap && end != SessionGap::Regular && is_drawn(answer);
-    let hidden: Vec<LoggedAnswer> = answers.filter(is_hidden).collect();
-    // The end of a machine is one event, however many answers it hides.
-    let events = match end {
-        SessionGap::Regular | SessionGap::Unclosed => 1,
-        SessionGap::Withheld => hidden.len(),
-    };
-    let lost = hidden
-        .iter()
-        .take(events)
-        .map(|answer| (answer.ended_at, answer.bucket.0, answer.client));
-    let unproven = unproven
-        .iter()
-        .map(|answer| (answer.ended_at, answer.bucket.0, answer.client));
-    let mut missing: Vec<(Timestamp, u64, Digest)> = unproven.chain(lost).collect();
-    missing.sort_by_key(|(ended_at, _, _)| *ended_at);
-    for (ended_at, bucket, client) in missing {
-        let before = whole.answers.iter().filter(|answer| answer.ended_at <= ended_at);
-        let after = u64::try_from(before.count()).ok()?;
-        // Two answers that end together may be numbered the other way round.
-        let last = whole.unproven.last().map_or(0, |last| last.after);
-        whole.unproven.push(UnprovenAnswer {
-            bucket,
-            client,
-            after: after.max(last),
-        });
-    }
-    let audited = hidden.into_iter().filter(|answer| answer.is_drawn);
-    whole.behind_gap = audited.map(|answer| answer.id).collect();
-    (!whole.answers.is_empty() || !whole.unproven.is_empty()).then_some(whole)
-}
 
 /// The periods whose keys give the nonces of the audited answers: an answer began in the period of its bucket or in the
 /// one before.

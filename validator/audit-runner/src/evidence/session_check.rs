@@ -4,7 +4,8 @@
 use muster_audit::{ReplayError, check_evidence};
 use muster_process::error::Causes;
 
-use crate::evidence::assemble::{EvidenceInputs, WholeSession, assemble};
+use crate::evidence::assemble::assemble;
+use crate::evidence::inputs::{EvidenceInputs, WholeSession};
 
 /// Takes the sessions out of which no bundle can be made that replays. Returns the number of them. It takes seconds for
 /// a thousand answers, since every signature is checked.
@@ -67,8 +68,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::evidence::assemble::{AuditorFacts, DrawnBucket};
-    use crate::log::keeper::leaf_hashes;
+    use crate::evidence::inputs::{AuditorFacts, DrawnBucket};
+    use crate::log::leaves::leaf_hashes;
     use crate::log::shares::{StoredShare, share_root};
     use crate::testing::{answer, key, proof};
 

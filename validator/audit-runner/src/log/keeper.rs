@@ -13,14 +13,15 @@ use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::{BucketHeader, BucketNumber, Envelope, root_of};
 use muster_store::StoreError;
 
-use crate::RunnerState;
-use crate::audits::audit_run::proof_of;
-use crate::evidence::assemble::AuditorFacts;
+use crate::evidence::inputs::AuditorFacts;
+use crate::log::leaves::{leaf_hashes, proof_of};
 use crate::log::shares::{DailyAnswers, StoredShare, share_ppm, share_root, shares_of};
-use crate::own_prompts::asking;
+use crate::state::RunnerState;
+
+use crate::own_prompts::asking::prepare_list;
 use crate::own_prompts::sources::MAX_FORMS_OF_BUCKET;
 use crate::phases::AuditPhase;
-use crate::self_test;
+use crate::self_test::asking::prepare_due;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -164,8 +165,8 @@ impl LogKeeper {
         let answers = state.log.fill(bucket).await?;
         let is_list_prepared = state.prompts.is_unused();
         if is_list_prepared {
-            self_test::prepare_due(state).await?;
-            asking::prepare_list(state, bucket).await?;
+            prepare_due(state).await?;
+            prepare_list(state, bucket).await?;
         }
         if answers.is_empty() && !state.prompts.awaits_commitment() {
             return Ok(is_list_prepared);
@@ -318,12 +319,6 @@ fn drawn_of(answers: &[LoggedAnswer], draw: &BucketDraw, shares: &[StoredShare])
         .filter(is_drawn)
         .map(|answer| answer.id.clone())
         .collect()
-}
-
-/// The hashes of the leaves of a bucket's answers; `None` if a proof cannot be decoded.
-pub(crate) fn leaf_hashes(answers: &[LoggedAnswer]) -> Option<Vec<Digest>> {
-    let hash = |answer: &LoggedAnswer| Some(answer.leaf()?.hash());
-    answers.iter().map(hash).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use muster_response_proof::{AuditShare, LeafTree, MAX_SHARE_PPM, Text, root_of};
 use muster_scoring::VESTING_CYCLES;
 use serde::{Deserialize, Serialize};
 
-use crate::audits::gathering::Subject;
+use crate::audits::subject::Subject;
 use crate::settings::Settings;
 
 /// A share as it is stored with its bucket.

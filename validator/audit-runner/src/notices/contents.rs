@@ -13,8 +13,8 @@ use muster_protocol::wire::audits::{
 use muster_response_proof::LeafTree;
 use muster_response_proof::audit_limits::MAX_NOTICE_LEAVES;
 
-use crate::evidence::assemble::{BothOutcomes, ReferenceOutcome};
-use crate::log::keeper::leaf_hashes;
+use crate::evidence::outcome::{BothOutcomes, ReferenceOutcome};
+use crate::log::leaves::leaf_hashes;
 use crate::log::shares::{StoredShare, open_shares};
 
 /// The notices of a bucket's header for one miner; several if the miner has many answers in it. `None` if a stored

@@ -20,8 +20,8 @@ use muster_store::StoreError;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::RunnerState;
 use crate::notices::contents::{header_notices, outcomes_notice};
+use crate::state::RunnerState;
 use crate::store::notices::NoticeSubject;
 
 /// How long a miner may take for each step of a conversation. A replay takes seconds.

@@ -14,11 +14,12 @@ use muster_session_pool::Service;
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::RunnerState;
 use crate::phases::AuditPhase;
-use crate::reference::engine::{ReferencePlan, Sampling};
+use crate::reference::engine::Sampling;
+use crate::reference::plan::ReferencePlan;
 use crate::reference::sampler_fields::of_engine;
 use crate::reference::score_request::{ScoreFailure, ScoreRequest, check_text_scores, read_scores};
+use crate::state::RunnerState;
 
 /// The longest reply of a reference, in bytes.
 const MAX_REPLY: usize = 32 * 1024 * 1024;

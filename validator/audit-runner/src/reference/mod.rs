@@ -2,6 +2,7 @@
 
 pub(crate) mod engine;
 pub(crate) mod machine;
+pub(crate) mod plan;
 pub(crate) mod reported;
 pub(crate) mod rescoring;
 pub(crate) mod sampler_fields;

@@ -5,11 +5,11 @@ use muster_audit::{AnswerJudge, AnswerJudgement, TokenScore, UnusableReason, fal
 use muster_gateway::store::AnswerWords;
 use muster_response_proof::{CheckedWords, ResponseProof};
 
-use crate::RunnerState;
-use crate::audits::audit_run::calibrated_service;
-use crate::reference::engine::ReferencePlan;
 use crate::reference::machine::Reference;
+use crate::reference::plan::ReferencePlan;
+use crate::reference::plan::calibrated_service;
 use crate::reference::score_request::{ScoreFailure, ask_about};
+use crate::state::RunnerState;
 
 /// Scores the answer of this proof, whose words its client shows.
 ///

@@ -4,12 +4,13 @@ use muster_audit::{RescorablePair, TokenScore, UnusableReason, false_scores};
 use muster_gateway::store::AnswerWords;
 use muster_response_proof::Text;
 
-use crate::RunnerState;
 use crate::answer_words::AnswerIds;
-use crate::audits::audit_run::calibrated_service;
-use crate::reference::engine::{ReferencePlan, Sampling};
+use crate::reference::engine::Sampling;
 use crate::reference::machine::Reference;
+use crate::reference::plan::ReferencePlan;
+use crate::reference::plan::calibrated_service;
 use crate::reference::score_request::{ScoreFailure, ScoreRequest, ask_about, score_request};
+use crate::state::RunnerState;
 
 /// The scores of one reference, in the order of the pairs; `None` for a pair that it did not score.
 ///

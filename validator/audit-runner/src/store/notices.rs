@@ -1,14 +1,13 @@
-//! The outbox of notices to miners, and the scores that they may see. The content of a notice follows from the other
+//! The outbox of notices to miners. The content of a notice follows from the other
 //! tables, so only its subject is stored, and an outbox that lost rows is made again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_protocol::{Digest, MinerKey, Timestamp};
-use muster_store::columns::{parse_column, read_column, to_signed, unsigned_column};
-use muster_store::{During as _, StoreError, begin};
+use muster_store::columns::{parse_column, read_column};
+use muster_store::{During as _, StoreError};
 
-use crate::evidence::assemble::BothOutcomes;
 use crate::store::audit_store::{AuditStore, Result};
 
 /// How long a header is offered to a miner that cannot be reached.
@@ -212,81 +211,6 @@ impl AuditStore {
         .during("look for the newest header that a miner has")?;
         let bucket: Option<i64> = read_column(&row, "bucket")?;
         Ok(bucket.and_then(|bucket| u64::try_from(bucket).ok()))
-    }
-
-    /// Lets the miners see the scores of these answers: their verdict is stored.
-    pub(crate) async fn reveal_scores<'a>(
-        &self,
-        answers: impl Iterator<Item = &'a String>,
-        now: Timestamp,
-    ) -> Result<()> {
-        const OPERATION: &str = "reveal scores";
-        let mut tx = begin(&self.pool).await?;
-        for answer in answers {
-            sqlx::query(
-                "UPDATE answer_scores SET revealed_at = $1 WHERE response_id = $2 AND revealed_at IS NULL",
-            )
-            .bind(now.micros())
-            .bind(answer.clone())
-            .execute(&mut *tx)
-            .await
-            .during(OPERATION)?;
-        }
-        tx.commit().await.during(OPERATION)
-    }
-
-    /// Marks the scores of a miner's answers from a model as shown that were stored at this time or earlier.
-    pub(crate) async fn reveal_scored(
-        &self,
-        miner: &MinerKey,
-        model: &str,
-        scored_by: Timestamp,
-        now: Timestamp,
-    ) -> Result<()> {
-        sqlx::query(
-            "UPDATE answer_scores SET revealed_at = $1 WHERE revealed_at IS NULL AND scored_at <= $2 \
-             AND response_id IN (SELECT r.response_id FROM responses r \
-             JOIN sessions s ON s.session_id = r.session_id WHERE r.model = $3 AND s.miner = $4)",
-        )
-        .bind(now.micros())
-        .bind(scored_by.micros())
-        .bind(model.to_owned())
-        .bind(miner.to_string())
-        .execute(&self.pool)
-        .await
-        .during("reveal the scores of a verdict")?;
-        Ok(())
-    }
-
-    /// The references' findings about the answers of a bucket, by the ids of the answers; `is_due` shows those too that
-    /// no verdict rests on.
-    pub(crate) async fn revealed_outcomes(
-        &self,
-        bucket: u64,
-        is_due: bool,
-    ) -> Result<BTreeMap<String, BothOutcomes>> {
-        let rows = sqlx::query(
-            "SELECT a.response_id, a.reference, a.outcome FROM answer_scores a \
-             JOIN responses r ON r.response_id = a.response_id WHERE r.bucket = $1 \
-             AND (a.revealed_at IS NOT NULL OR CAST($2 AS BIGINT) = 1)",
-        )
-        .bind(to_signed(bucket))
-        .bind(i64::from(is_due))
-        .fetch_all(&self.pool)
-        .await
-        .during("read the outcomes of a bucket")?;
-        let mut all: BTreeMap<String, BothOutcomes> = BTreeMap::new();
-        for row in &rows {
-            let text: String = read_column(row, "outcome")?;
-            let outcome = serde_json::from_str(&text)
-                .map_err(|error| StoreError::corrupt("outcome", error.to_string()))?;
-            let place = usize::try_from(unsigned_column(row, "reference")?).unwrap_or(usize::MAX);
-            let both = all.entry(read_column(row, "response_id")?).or_default();
-            if let Some(slot) = both.get_mut(place) {
-                *slot = Some(outcome);
-            }
-        }
-        Ok(all)
     }
 }
 

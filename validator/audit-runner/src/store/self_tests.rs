@@ -6,7 +6,7 @@ use muster_store::{During as _, StoreError};
 use serde::Serialize;
 use sqlx::any::AnyRow;
 
-use crate::audits::recovery::RESTARTED;
+use crate::audits::run_record::RESTARTED;
 use crate::store::audit_store::AuditStore;
 
 type Result<T> = std::result::Result<T, StoreError>;

@@ -9,11 +9,11 @@ use muster_validator_store::{
     AdoptedAudit, AuditOffer, AuditOrigin, OfferState, OfferedVerdict, StoredEndorsement,
 };
 
-use super::rescore::draw_block;
 use super::{Moment, VerdictExchange};
 use crate::adoption_rule::{
     Decision, OfferFacts, Rescoring, VerdictEffect, count_endorsers, deadline_of, effect_of,
 };
+use crate::rescore_draw::draw_block;
 use crate::self_test::standing_of;
 use crate::statements::{AuditEndorsement, SelfTestStatement, open_text, sign_text};
 

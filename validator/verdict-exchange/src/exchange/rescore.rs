@@ -11,7 +11,7 @@ use super::decide::OpenOffer;
 use super::{Moment, RescoreTries, VerdictExchange};
 use crate::adoption_rule::Rescoring;
 use crate::agreement::compare_scores;
-use crate::rescore_draw::{LEAST_RESCORED, RescoreDraw};
+use crate::rescore_draw::{LEAST_RESCORED, RescoreDraw, draw_block};
 
 /// Times that references are started for one bundle, and blocks between two of them.
 const MOST_TRIES: u32 = 3;
@@ -106,11 +106,6 @@ impl VerdictExchange {
         noted.why.clone_from(&why);
         Rescoring::Unavailable(why)
     }
-}
-
-/// The block whose hash draws a bundle's pairs: the first after the one at which it was read.
-pub(super) const fn draw_block(offer: &AuditOffer) -> u64 {
-    offer.seen_block.saturating_add(1)
 }
 
 /// The verdict by the own calibration, and the pairs to score again. The error says why there is none.

@@ -1,115 +1,16 @@
 //! The evidence of a run and its bounds.
 
-use muster_audit::{BucketDraw, Canary, CanaryList, Margin};
+use muster_audit::{BucketDraw, Canary, CanaryList, Margin, UnprovenAnswer};
+use muster_gateway::store::StoredBucket;
 use muster_identity::Keypair;
-use muster_protocol::Timestamp;
-use muster_response_proof::{BucketHeader, BucketNumber};
+use muster_protocol::{Digest, Timestamp, ValidatorKey};
+use muster_response_proof::{BucketHeader, BucketNumber, LeafTree};
 use serde_json::json;
 
 use super::*;
+use crate::evidence::inputs::{AuditorFacts, DrawnBucket};
+use crate::log::shares::StoredShare;
 use crate::testing::{answer, key};
-
-#[test]
-fn a_session_is_shown_up_to_the_first_gap_or_undrawn_bucket() {
-    let shown = |answers: &[(u64, u64)], others: &[u64]| {
-        let logged = answers.iter().map(|(sequence, bucket)| {
-            let mut one = answer(1, *sequence);
-            one.bucket.0 = *bucket;
-            one
-        });
-        let others = others.iter().map(|number| (*number, number.to_string()));
-        let stored = stored(logged.collect(), others.collect(), SessionGap::Regular);
-        let whole = whole_session(stored, |answer| answer.bucket.0 != 9)?;
-        let numbers: Vec<u64> = whole.answers.iter().map(|answer| answer.sequence).collect();
-        Some((numbers, whole.others.join(" ")))
-    };
-    let some = |numbers: &[u64], others: &str| Some((numbers.to_vec(), others.to_owned()));
-    assert_eq!(shown(&[(1, 4), (2, 4), (4, 5)], &[0, 3]), some(&[1, 2, 4], "0 3"));
-    assert_eq!(
-        shown(&[(1, 4), (3, 4)], &[0]),
-        some(&[1], "0"),
-        "number 2 is missing"
-    );
-    assert_eq!(
-        shown(&[(0, 4), (1, 9), (2, 4)], &[3]),
-        some(&[0], ""),
-        "not drawn yet"
-    );
-    assert_eq!(shown(&[(1, 4)], &[]), None, "the first proof is missing");
-    assert_eq!(shown(&[], &[0, 1]), None, "nothing was answered");
-}
-
-fn stored(answers: Vec<LoggedAnswer>, others: Vec<(u64, String)>, end: SessionGap) -> StoredSession {
-    StoredSession {
-        miner: MinerKey(key(1)),
-        attestation: "attested".to_owned(),
-        answers,
-        others,
-        unproven: Vec::new(),
-        end,
-    }
-}
-
-#[test]
-fn answers_without_a_proof_stand_behind_those_that_ended_before() {
-    let ended = |at| Timestamp::from_secs(at);
-    let logged = [100, 200, 300]
-        .into_iter()
-        .enumerate()
-        .map(|(number, at)| LoggedAnswer {
-            ended_at: ended(at),
-            ..answer(1, u64::try_from(number).unwrap())
-        });
-    let unproven = |at| UnprovenRow {
-        session: answer(1, 0).session,
-        miner: MinerKey(key(1)),
-        attestation: "attested".to_owned(),
-        client: Digest::of(b"client"),
-        ended_at: ended(at),
-        bucket: muster_response_proof::BucketNumber(7),
-        drawn_at: ended(at + 1_000),
-    };
-    let shown = |answers: Vec<LoggedAnswer>| {
-        let stored = StoredSession {
-            unproven: [50, 200, 250, 900].map(unproven).into(),
-            ..stored(answers, Vec::new(), SessionGap::Regular)
-        };
-        let whole = whole_session(stored, |_| true)?;
-        assert_eq!(whole.newest_unproven, Some(ended(1_900)));
-        Some(whole.unproven.iter().map(|one| one.after).collect::<Vec<u64>>())
-    };
-    assert_eq!(shown(logged.collect()), Some(vec![0, 2, 2, 3]));
-    assert_eq!(
-        shown(Vec::new()),
-        Some(vec![0; 4]),
-        "a session that answered nothing"
-    );
-}
-
-#[test]
-fn answers_behind_a_gap_that_stays_are_missing_each_or_together() {
-    let shown = |sequences: &[u64], end| {
-        let answers = sequences.iter().map(|sequence| LoggedAnswer {
-            is_drawn: true,
-            ..answer(1, *sequence)
-        });
-        let whole = whole_session(stored(answers.collect(), Vec::new(), end), |_| true).unwrap();
-        (whole.answers.len(), whole.unproven.len(), whole.behind_gap.len())
-    };
-    assert_eq!(shown(&[0, 1, 3, 4, 5], SessionGap::Withheld), (2, 3, 3));
-    assert_eq!(shown(&[0, 1, 3, 4, 5], SessionGap::Unclosed), (2, 1, 3));
-    assert_eq!(
-        shown(&[0, 1, 3, 4, 5], SessionGap::Regular),
-        (2, 0, 0),
-        "the proof may come"
-    );
-    assert_eq!(shown(&[0, 1, 2], SessionGap::Withheld), (3, 0, 0));
-    // An answer that no bucket was drawn from yet is no gap.
-    let answers = [0, 1, 2].map(|sequence| answer(1, sequence));
-    let drawn = |answer: &LoggedAnswer| answer.sequence != 1;
-    let whole = whole_session(stored(answers.into(), Vec::new(), SessionGap::Withheld), drawn).unwrap();
-    assert_eq!((whole.answers.len(), whole.unproven.len()), (1, 0));
-}
 
 /// One bucket with a session of every miner, each with three others' proofs and `answers` answers, of which every
 /// third is drawn and scored.

@@ -1,0 +1,33 @@
+//! An answer of a bundle whose signatures and place in the log were checked.
+
+use muster_protocol::Digest;
+use muster_response_proof::ResponseProof;
+
+use crate::bundle::AnswerEvidence;
+use crate::verdict::Publicity;
+
+/// An answer whose signatures and place in the log were checked.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckedAnswer<'a> {
+    pub(crate) evidence: &'a AnswerEvidence,
+    pub(crate) proof: ResponseProof,
+    /// The digest of the proof's signed bytes.
+    pub(crate) digest: Digest,
+    pub(crate) stratum: Digest,
+    /// Whether the draw or the committed list makes it one to audit.
+    pub(crate) is_audited: bool,
+    /// Whether it can convict.
+    pub(crate) publicity: Publicity,
+    pub(crate) nonce: NonceState,
+}
+
+/// Whether the rule of nonces gave an answer its nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NonceState {
+    /// A revealed key gives it.
+    Derived,
+    /// No key of its time gives it: the validator may have chosen it. The answer counts for the miner.
+    Foreign,
+    /// The bundle does not show all keys of its time.
+    Unchecked,
+}

@@ -1,0 +1,288 @@
+//! A test begins: its list is prepared, and its prompts are asked of the honest engine and the cheaper one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use muster_audit::SeededNumbers;
+use muster_audit::own_prompts::Repeats;
+use muster_gateway::Gateway;
+use muster_gateway::logged_session::{LoggedSession, LoggedSessionError};
+use muster_gateway::miner_sessions::SessionTimes;
+use muster_protocol::Timestamp;
+use muster_response_proof::BucketNumber;
+use muster_store::StoreError;
+use uuid::Uuid;
+
+use crate::own_prompts::current_list::NextPrompt;
+use crate::own_prompts::sources::begin_list;
+use crate::self_test::judging::end;
+use crate::self_test::running::RunningTest;
+use crate::settings::SelfTestSettings;
+use crate::state::RunnerState;
+use crate::store::self_tests::{SelfTest, SelfTestState};
+
+/// Prompts that are asked at once.
+const AT_ONCE: usize = 8;
+/// The pause before a model is tested again after a test that ended without a verdict.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(6 * 3_600);
+/// A million, of which the share of planted cheats is a part.
+const MILLION: usize = 1_000_000;
+
+/// The model whose test is due: the one that was tested longest ago, or never.
+fn due_model(
+    newest: &[SelfTest],
+    settings: &SelfTestSettings,
+    calibrated: &BTreeSet<String>,
+    now: Timestamp,
+) -> Option<String> {
+    let interval = Duration::from_secs(settings.every_days.saturating_mul(86_400));
+    let last = |model: &str| newest.iter().find(|test| test.model == model);
+    let is_due = |model: &&String| match last(model) {
+        None => true,
+        Some(test) if test.verdict.is_some() => now.since(test.began_at) >= interval,
+        Some(test) => now.since(test.began_at) >= PAUSE_AFTER_FAILURE,
+    };
+    if settings.every_days == 0 {
+        return None;
+    }
+    settings
+        .cheats
+        .keys()
+        .filter(|model| calibrated.contains(*model))
+        .filter(is_due)
+        .min_by_key(|model| last(model).map(|test| test.began_at))
+        .cloned()
+}
+
+/// Prepares the test that was ordered or is due, right after a bucket was closed: the list of own prompts changes only
+/// then. Its prompts are asked once a header has committed to the list. Nothing happens while another test runs, or
+/// without a miner of the validator's own.
+///
+/// # Errors
+/// The database fails.
+pub(crate) async fn prepare_due(state: &Arc<RunnerState>) -> Result<(), StoreError> {
+    let Some(trusted) = &state.trusted else {
+        return Ok(());
+    };
+    state.self_tests.set_waiting(false);
+    if state.self_tests.is_running() {
+        return Ok(());
+    }
+    let settings = &state.settings.self_test;
+    let planted: Vec<&String> = settings.cheats.keys().collect();
+    let model = match state.self_tests.find_ordered(&planted) {
+        Some(model) => model,
+        None => {
+            let newest = state.store.newest_self_tests().await?;
+            let calibrated = state.settings.calibrations.keys().cloned().collect();
+            match due_model(&newest, settings, &calibrated, state.clock.now()) {
+                Some(model) => model,
+                None => return Ok(()),
+            }
+        }
+    };
+    // Answers to the list in use would stand under a header that names another one, and count as a client's. No further
+    // prompt is asked until the open ones are answered.
+    if state.prompts.has_open() || !state.asking.lock().is_empty() {
+        state.self_tests.set_waiting(true);
+        return Ok(());
+    }
+    let mut seed = [0; 32];
+    if getrandom::fill(&mut seed).is_err() {
+        tracing::error!("the system gives no random bytes: the spot checks are not tested");
+        return Ok(());
+    }
+    state.self_tests.forget_order(&model);
+    let rounds = usize::try_from(settings.answers).unwrap_or(usize::MAX);
+    let list = begin_list(state, [&model], Repeats(rounds), &seed).await?;
+    let test = SelfTest {
+        test: Uuid::new_v4().to_string(),
+        model,
+        state: SelfTestState::Asking,
+        answers: 0,
+        cheated: 0,
+        began_at: state.clock.now(),
+        ended_at: None,
+        verdict: None,
+        reason: None,
+        bundle: None,
+    };
+    state.store.insert_self_test(&test).await?;
+    state.prompts.replace(list);
+    state.self_tests.replace(Some(RunningTest {
+        test,
+        miner: trusted.miner,
+        prepared: Some(seed),
+        asked_in: None,
+    }));
+    Ok(())
+}
+
+/// Asks the prompts of the test that was prepared, if its list is committed to.
+pub(crate) fn begin_prepared(state: &Arc<RunnerState>) {
+    let Some((running, seed)) = state.self_tests.find_prepared() else {
+        return;
+    };
+    let Some(prompts) = state.prompts.take_all() else {
+        return;
+    };
+    state.self_tests.replace(Some(running.clone()));
+    let asking = Arc::clone(state);
+    drop(state.tasks.spawn("self-test", async move {
+        if let Err(error) = ask_all(&asking, running, prompts, &seed).await {
+            asking.fail(error);
+        }
+    }));
+}
+
+/// Asks all prompts, and leaves the test to be judged once its answers are drawn.
+async fn ask_all(
+    state: &Arc<RunnerState>,
+    mut running: RunningTest,
+    prompts: Vec<NextPrompt>,
+    seed: &[u8; 32],
+) -> Result<(), StoreError> {
+    tracing::info!(
+        model = running.test.model,
+        test = running.test.test,
+        "the spot checks are tested"
+    );
+    match ask_both(state, &mut running.test, prompts, seed).await {
+        Ok(()) => {
+            running.asked_in = Some(BucketNumber::of_block(state.backend.next_block(0).await));
+            running.test.state = SelfTestState::Asked;
+            state.store.update_self_test(&running.test, None).await?;
+            state.self_tests.replace(Some(running));
+            Ok(())
+        }
+        Err(LoggedSessionError::Store(error)) => Err(error),
+        Err(LoggedSessionError::Session(reason)) => {
+            state.self_tests.replace(None);
+            end(state, &mut running.test, reason).await
+        }
+    }
+}
+
+/// Asks each prompt of the list the honest engine or the cheaper one.
+async fn ask_both(
+    state: &Arc<RunnerState>,
+    test: &mut SelfTest,
+    prompts: Vec<NextPrompt>,
+    seed: &[u8; 32],
+) -> Result<(), LoggedSessionError> {
+    let unusable = |reason: &str| LoggedSessionError::Session(reason.to_owned());
+    let services = state.backend.services();
+    let honest = services.into_iter().find(|service| service.model == test.model);
+    let honest = honest.ok_or_else(|| unusable("the whitelist has no such model"))?;
+    let settings = &state.settings.self_test;
+    let planted = settings.cheats.get(&test.model);
+    let planted =
+        planted.ok_or_else(|| unusable("[audit.self_test.cheats] names no cheaper engine of the model"))?;
+    let trusted = state.trusted.as_ref();
+    let trusted = trusted.ok_or_else(|| unusable("this validator has no miner of its own"))?;
+    let times = SessionTimes {
+        start: Duration::from_secs(state.settings.start_s),
+        lifetime: Duration::from_secs(state.settings.run_s),
+    };
+    let gateway: &Gateway = &state.gateway;
+    let open = async |service| LoggedSession::open(gateway, trusted, service, times).await;
+    let truthful = open(&honest).await?;
+    let cheating = open(&planted.service(&honest)).await?;
+    let mut numbers = SeededNumbers::new("muster/self-test/1", seed);
+    let share = usize::try_from(planted.share_ppm).unwrap_or(MILLION);
+    let questions = prompts
+        .into_iter()
+        .map(|prompt| (prompt, numbers.below(MILLION) < share));
+    let (answers, cheated) = (AtomicU64::new(0), AtomicU64::new(0));
+    let failures = stream::iter(questions)
+        .map(|(prompt, is_cheat): (NextPrompt, bool)| {
+            let session = if is_cheat { &cheating } else { &truthful };
+            let (answers, cheated) = (&answers, &cheated);
+            async move {
+                let asked = ask_one(state, session, prompt).await;
+                if asked.is_ok() {
+                    answers.fetch_add(1, Ordering::Relaxed);
+                    cheated.fetch_add(u64::from(is_cheat), Ordering::Relaxed);
+                }
+                asked
+            }
+        })
+        .buffer_unordered(AT_ONCE)
+        .filter_map(|asked| async move { asked.err() })
+        .collect::<Vec<_>>()
+        .await;
+    (test.answers, test.cheated) = (answers.into_inner(), cheated.into_inner());
+    for session in [truthful, cheating] {
+        session.close().await?;
+    }
+    for failure in failures {
+        match failure {
+            LoggedSessionError::Store(error) => return Err(error.into()),
+            LoggedSessionError::Session(reason) => {
+                tracing::warn!(
+                    reason,
+                    test = test.test,
+                    "a prompt of the self-test was not answered"
+                );
+            }
+        }
+    }
+    if test.answers == 0 {
+        return Err(unusable("no prompt was answered"));
+    }
+    Ok(())
+}
+
+async fn ask_one(
+    state: &RunnerState,
+    session: &LoggedSession,
+    prompt: NextPrompt,
+) -> Result<(), LoggedSessionError> {
+    let store = &state.store;
+    let now = state.clock.now();
+    store.note_sent(&prompt.root, prompt.position, now).await?;
+    let (root, position) = (prompt.root, prompt.position);
+    let answer = session.ask(prompt.into_question()).await?;
+    store.note_answer(&root, position, &answer).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::PlantedCheat;
+    use crate::testing::self_test as tested;
+
+    #[test]
+    fn a_model_is_tested_weekly_and_sooner_after_a_test_without_a_verdict() {
+        let settings = SelfTestSettings {
+            cheats: ["a", "b", "c"]
+                .map(|model| (model.to_owned(), PlantedCheat::default()))
+                .into(),
+            ..SelfTestSettings::default()
+        };
+        let calibrated: BTreeSet<String> = ["a".to_owned(), "b".to_owned()].into();
+        let due =
+            |newest: &[SelfTest], now| due_model(newest, &settings, &calibrated, Timestamp::from_secs(now));
+        let some = |model: &str| Some(model.to_owned());
+        assert_eq!(due(&[], 0), some("a"), "c has no calibration");
+        let both = [
+            tested("a", 0, Some("convicted")),
+            tested("b", 10, Some("consistent")),
+        ];
+        assert_eq!(due(&both, 7 * 86_400 - 1), None);
+        assert_eq!(due(&both, 7 * 86_400), some("a"));
+        assert_eq!(due(&both, 8 * 86_400), some("a"), "the older one first");
+        let failed = [tested("a", 0, None), tested("b", 10, Some("convicted"))];
+        assert_eq!(due(&failed, 6 * 3_600 - 1), None);
+        assert_eq!(due(&failed, 6 * 3_600), some("a"));
+        let never = SelfTestSettings {
+            every_days: 0,
+            ..settings.clone()
+        };
+        assert_eq!(due_model(&[], &never, &calibrated, Timestamp::from_secs(0)), None);
+    }
+}
