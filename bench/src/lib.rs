@@ -2,8 +2,8 @@
 //!
 //! A machine that others use too makes absolute times worthless and drifts while one measures. So both sides take turns
 //! (ours, peer, ours, peer, …), medians are compared, and the raw samples are kept. `cargo xtask bench` runs the
-//! programs below `src/bin/`, stores their [`Report`]s in `bench/results/` and writes the tables into
-//! `docs/performance.md`.
+//! programs below `src/bin/`, stores their [`Report`]s and tables in `bench/results/` and writes the table of targets
+//! into `docs/performance.md`.
 
 use std::time::{Duration, Instant};
 

@@ -60,7 +60,7 @@ enum Command {
     Soak(test::soak::Options),
     /// Run both commands of the README from an empty target folder, and print their cost and its ratio
     Budget(test::budget::Options),
-    /// Measure, and write the tables of docs/performance.md; without a name, list what can be measured
+    /// Measure, and write the tables of bench/results and docs/performance.md; without a name, list the benches
     Bench {
         /// Programs below bench/src/bin/, or `all`
         names: Vec<String>,
