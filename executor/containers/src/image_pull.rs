@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bollard::auth::DockerCredentials;
 use bollard::errors::Error as ApiError;
@@ -332,6 +331,8 @@ impl LayerProgress {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bollard::models::ProgressDetail;
 
     use super::*;
