@@ -8,8 +8,8 @@ use bollard::models::ContainerCreateBody;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
 use muster_containers::engine::{ContainerStage, InputSink, KeptOutput};
-use muster_process::SharedClock;
 use muster_process::error::Causes;
+use muster_process::{Backoff, SharedClock};
 use muster_protocol::{HordeFailureReason, JobStage};
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,6 @@ use crate::attempt_state::{AttemptFailure, ProgramExit};
 use crate::engine::{ContainerEngine, EngineError};
 use crate::images::engine_failed;
 use crate::output_capture::{CapturedBefore, OutputCapture};
-use crate::retry;
 use crate::warm_containers::AttachedContainer;
 
 /// The exit codes of a shell whose program is not found, or may not be executed.
@@ -38,7 +37,8 @@ pub(crate) async fn run(
     called_off: CancellationToken,
 ) -> Result<ProgramExit, AttemptFailure> {
     let create = || engine.create(&name, body.clone());
-    retry::retry(&clock, "create a container", create)
+    Backoff::OUTAGE
+        .retry(&clock, "create a container", create)
         .await
         .map_err(|error| engine_failed(&error))?;
     let output = engine
@@ -85,7 +85,8 @@ async fn start_once(
             ContainerStage::Created | ContainerStage::Absent => engine.start(name).await,
         }
     };
-    retry::retry(clock, "start a container", start)
+    Backoff::OUTAGE
+        .retry(clock, "start a container", start)
         .await
         .map(|()| EnginePresence::Interrupted)
 }
@@ -104,7 +105,8 @@ pub(crate) async fn take_over(
     clock: SharedClock,
 ) -> Result<ProgramExit, AttemptFailure> {
     let find = || engine.find_stage(&name);
-    let stage = retry::retry(&clock, "find a container", find)
+    let stage = Backoff::OUTAGE
+        .retry(&clock, "find a container", find)
         .await
         .map_err(|error| engine_failed(&error))?;
     let presence = match stage {
@@ -135,7 +137,10 @@ async fn rest_of_output<'a>(
     clock: &SharedClock,
 ) -> BoxStream<'a, Result<LogOutput, ApiError>> {
     let measure = || measure_output(engine, name);
-    match retry::retry(clock, "read a container's output", measure).await {
+    match Backoff::OUTAGE
+        .retry(clock, "read a container's output", measure)
+        .await
+    {
         Ok(kept) if kept.continues(before) => {
             let mut skip = (before.stdout.length, before.stderr.length);
             let rest = engine.read_output(name, KeptOutput::Whole);
@@ -317,7 +322,9 @@ async fn wait(
         return Err(first);
     }
     tracing::warn!(error = %Causes(&first), container = name, "the engine is away; waiting for it");
-    let code = retry::retry(clock, "wait for a container", || engine.wait(name)).await?;
+    let code = Backoff::OUTAGE
+        .retry(clock, "wait for a container", || engine.wait(name))
+        .await?;
     Ok((code, EnginePresence::Interrupted))
 }
 

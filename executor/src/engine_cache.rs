@@ -5,11 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use muster_containers::{ContainerEngine, EngineError};
-use muster_process::SharedClock;
+use muster_process::{Backoff, SharedClock};
 use muster_protocol::ImageId;
 use parking_lot::{Mutex, MutexGuard};
-
-use crate::retry;
 
 /// Home folders kept at once; one more empties the cache.
 const MAX_IMAGES: usize = 1_024;
@@ -42,7 +40,9 @@ impl EngineCache {
         {
             return Ok(engine);
         }
-        let engine = retry::retry(clock, "reach the engine", || ContainerEngine::connect(address)).await?;
+        let engine = Backoff::OUTAGE
+            .retry(clock, "reach the engine", || ContainerEngine::connect(address))
+            .await?;
         self.lock().engine = Some(engine.clone());
         Ok(engine)
     }

@@ -22,7 +22,6 @@ use muster_protocol::{HordeFailureReason, ImageId, JobStage};
 use crate::attempt_state::AttemptFailure;
 use crate::config::Config;
 use crate::engine_cache::EngineCache;
-use crate::retry;
 
 /// How often the executors of a machine look for images to remove.
 pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);
@@ -39,7 +38,7 @@ pub(crate) async fn prepare(
     clock: &SharedClock,
 ) -> Result<LeasedImage, AttemptFailure> {
     let attempt = || ensure(engine, settings, name, progress, clock);
-    let resolved = retry::retry(clock, "get an image", attempt).await;
+    let resolved = Backoff::OUTAGE.retry(clock, "get an image", attempt).await;
     resolved.map_err(|error| image_failed(&error))
 }
 
@@ -55,7 +54,10 @@ pub(crate) async fn look(
     clock: &SharedClock,
 ) -> Result<FoundImage, AttemptFailure> {
     let attempt = || find(engine, settings, name, clock);
-    match (retry::retry(clock, "look for an image", attempt).await, archive) {
+    match (
+        Backoff::OUTAGE.retry(clock, "look for an image", attempt).await,
+        archive,
+    ) {
         (Ok(found), _) => Ok(found),
         // Fetches from one host share its bound, whether it is a registry or a store of files.
         (Err(ImageError::Missing(_)), Some(archive)) => Ok(FoundImage::AtRegistry(host_of(&archive.url))),

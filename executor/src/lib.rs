@@ -33,7 +33,6 @@ pub mod output_capture;
 pub mod persistent;
 mod program_usage;
 mod proof_reports;
-mod retry;
 mod session;
 mod steps;
 mod user_archives;

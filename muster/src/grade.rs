@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::cli::{Grade, GradeExplain, GradeReplay, GradeRun, GradeSelf, ListNewest};
+use crate::cli::{Grade, GradeExplain, GradeReplay, GradeRun, GradeSelf, ListNewest, ValidatorOrder};
 use crate::failure::{Failure, Result};
 use crate::validator;
 
@@ -87,10 +87,9 @@ pub(crate) async fn run(command: Grade) -> Result<ExitCode> {
     }
 }
 
-async fn now(args: GradeRun) -> Result<ExitCode> {
-    let at = validator::address(args.of.state, &args.of.dir)?;
-    let token = validator::operator_token(args.token_file, args.of.state, &args.of.dir)?;
-    let kind = match args.unannounced {
+async fn now(args: ValidatorOrder<GradeRun>) -> Result<ExitCode> {
+    let (at, token) = validator::operator_of(&args.token_file, &args.of)?;
+    let kind = match args.order.unannounced {
         true => ObservationKind::Unannounced,
         false => ObservationKind::Announced,
     };

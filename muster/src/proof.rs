@@ -10,7 +10,7 @@ use muster_process::SharedClock;
 use muster_terminal::{job_text, print};
 use serde_json::{Value, json};
 
-use crate::cli::{Proof, ProofCheck, ProofReport, ProofVerify, Session, SessionLs};
+use crate::cli::{ListNewest, Proof, ProofCheck, ProofReport, ProofVerify, Session};
 use crate::facilitator_access::{self, client_failure};
 use crate::failure::{Failure, Result};
 use crate::validator;
@@ -161,10 +161,10 @@ pub(crate) async fn sessions(command: Session) -> Result<ExitCode> {
     }
 }
 
-async fn list(args: SessionLs) -> Result<ExitCode> {
-    let address = validator::address(args.state, &args.dir)?;
+async fn list(args: ListNewest) -> Result<ExitCode> {
+    let address = validator::address(args.of.state, &args.of.dir)?;
     let body = validator::ask(address, &format!("/v0/sessions?limit={}", args.limit)).await?;
-    if args.json {
+    if args.of.json {
         print::line(format_args!("{body:#}"));
     } else {
         show(&body);

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bollard::auth::DockerCredentials;
 use bollard::errors::Error as ApiError;
@@ -13,6 +12,7 @@ use muster_process::SharedClock;
 use muster_process::backoff::Backoff;
 use muster_protocol::Timestamp;
 use muster_protocol::wire::executor::LayerCount;
+use tokio::sync::Mutex;
 
 use crate::engine::{ContainerEngine, EngineError, operation_failed};
 use crate::engine_disk::watch_engine_disk;
@@ -50,27 +50,18 @@ pub async fn pull(
     progress: &PullProgress,
     clock: &SharedClock,
 ) -> Result<(), PullError> {
-    let mut pauses = Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES);
-    let mut watch = StallWatch::new(clock.now());
+    let watch = Mutex::new(StallWatch::new(clock.now()));
     let filling = watch_engine_disk(engine, bounds, clock).await;
-    let mut filling = std::pin::pin!(filling);
-    loop {
+    let attempt = || async {
         let answers = engine.start_pull(reference, credentials.clone());
-        // Dropping a pull ends it: the engine removes the layers that were not complete.
-        let outcome = tokio::select! {
-            biased;
-            filled = &mut filling => return Err(filled.error(reference.to_string(), bounds)),
-            outcome = drain(answers, reference, bounds, &mut watch, progress, clock) => outcome,
-        };
-        let error = match outcome {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        let Some(pause) = pauses.next().filter(|_| error.is_recoverable()) else {
-            return Err(error);
-        };
-        tracing::warn!(%error, ?pause, "cannot pull an image; retrying");
-        clock.sleep(pause).await;
+        let mut watch = watch.lock().await;
+        drain(answers, reference, bounds, &mut watch, progress, clock).await
+    };
+    // Dropping a pull ends it: the engine removes the layers that were not complete.
+    tokio::select! {
+        biased;
+        filled = filling => Err(filled.error(reference.to_string(), bounds)),
+        outcome = Backoff::OUTAGE.retry(clock, "pull an image", attempt) => outcome,
     }
 }
 
@@ -340,6 +331,8 @@ impl LayerProgress {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bollard::models::ProgressDetail;
 
     use super::*;

@@ -39,23 +39,14 @@ pub(crate) async fn resolve(
     let client = client(settings, reference)?;
     let auth = credentials.map(auth_of).unwrap_or_default();
     let pin = reference.pin.to_string();
-    let asking = async {
-        let mut pauses = Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES);
-        loop {
-            let error = match client.resolve(&reference.repository, &pin, &auth).await {
-                Ok(image) => return Ok(Some(image)),
-                Err(RegistryError::Http(HttpError::Unreachable { .. })) if client.is_exception() => {
-                    return Ok(None);
-                }
-                Err(error) => pull_error(reference, error),
-            };
-            let Some(pause) = pauses.next().filter(|_| error.is_recoverable()) else {
-                return Err(error);
-            };
-            tracing::warn!(%error, ?pause, "cannot ask a registry about an image; retrying");
-            clock.sleep(pause).await;
+    let attempt = || async {
+        match client.resolve(&reference.repository, &pin, &auth).await {
+            Ok(image) => Ok(Some(image)),
+            Err(RegistryError::Http(HttpError::Unreachable { .. })) if client.is_exception() => Ok(None),
+            Err(error) => Err(pull_error(reference, error)),
         }
     };
+    let asking = Backoff::OUTAGE.retry(clock, "ask a registry about an image", attempt);
     let resolved = tokio::select! {
         biased;
         resolved = asking => resolved?,

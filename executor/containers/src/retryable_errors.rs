@@ -4,8 +4,34 @@ use std::error::Error;
 use std::io::ErrorKind;
 
 use bollard::errors::Error as ApiError;
+use muster_process::Backoff;
+use muster_process::backoff::Retryable;
 
 use crate::EngineError;
+use crate::image_error::ImageError;
+use crate::pull_error::PullError;
+
+impl Retryable for EngineError {
+    fn retries(&self) -> u32 {
+        retries_if(self.is_recoverable())
+    }
+}
+
+impl Retryable for PullError {
+    fn retries(&self) -> u32 {
+        retries_if(self.is_recoverable())
+    }
+}
+
+impl Retryable for ImageError {
+    fn retries(&self) -> u32 {
+        retries_if(self.is_recoverable())
+    }
+}
+
+const fn retries_if(recoverable: bool) -> u32 {
+    if recoverable { Backoff::OUTAGE_RETRIES } else { 0 }
+}
 
 impl EngineError {
     /// Whether the same request may succeed later: the engine was not reachable, or had an internal failure. A refused

@@ -14,13 +14,12 @@ use futures_util::StreamExt as _;
 use muster_http::range::{ContentRange, RequestedRange, unsatisfied};
 use muster_process::error::Causes;
 use muster_protocol::rest::Detail;
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::catalogue::{FileContent, StoredFile};
 use crate::error::FileError;
 use crate::file_service::{FileService, WriteOutcome};
-use crate::signed_urls::{FileAccess, FileId, UrlRejection};
+use crate::signed_urls::{FileAccess, FileId, SignedQuery, UrlRejection};
 use crate::upload_plan::{WriteRejection, WriteRequest};
 
 /// The header with the offset of the next part of an upload.
@@ -34,15 +33,6 @@ const MAX_DISCARDED: usize = 64 * 1024 * 1024;
 const MAX_DISCARD_TIME: Duration = Duration::from_secs(10);
 
 type Service = Arc<FileService>;
-
-/// The parameters of a signed URL.
-#[derive(Debug, Deserialize)]
-struct SignedQuery {
-    #[serde(rename = "Expires")]
-    expires: String,
-    #[serde(rename = "Signature")]
-    signature: String,
-}
 
 /// The routes of signed URLs: `/files/{id}/upload` and `/files/{id}/content`.
 pub fn router(service: Service) -> Router {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hmac::{Hmac, Mac as _};
 use muster_protocol::Timestamp;
+use serde::Deserialize;
 use sha2::Sha256;
 use uuid::Uuid;
 
@@ -43,6 +44,15 @@ pub struct UrlGrant {
     pub file: FileId,
     /// The expiry, in whole seconds.
     pub until: Timestamp,
+}
+
+/// The parameters of a signed URL.
+#[derive(Debug, Deserialize)]
+pub(crate) struct SignedQuery {
+    #[serde(rename = "Expires")]
+    pub(crate) expires: String,
+    #[serde(rename = "Signature")]
+    pub(crate) signature: String,
 }
 
 /// The reason why a URL permits nothing. The answer may tell which, because the signature reveals nothing about the

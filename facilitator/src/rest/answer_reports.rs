@@ -11,7 +11,6 @@ use axum::http::StatusCode;
 use muster_facilitator_core::request_bodies::{BodyRejection, FieldErrors, parse_answer_report};
 use muster_protocol::rest::{Message, ReportCheat};
 use muster_protocol::wire::checks::JobCheck;
-use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag};
 use muster_response_proof::{ReportedAnswer, ResponseProof};
 
 use super::admission::Caller;
@@ -20,7 +19,6 @@ use super::json_body;
 use super::model_service::ModelService;
 use super::reports::ReportService;
 use super::rights::{ChatRight, ReadRight};
-use crate::notices::Notice;
 use crate::rest::rejection::ApiRejection;
 
 /// Reports of answers that an account may make within a day. A validator takes as many up.
@@ -46,9 +44,8 @@ pub(super) async fn report_answer(
     let body = json_body::read_json(&parts.headers, body).await?;
     let (report, signed) = parse_answer_report(&body)?;
     let proof = read_answer(&report)?;
-    let signature = service
-        .signer
-        .sign_or_check_body(&caller.actor, &parts.headers, &signed)?;
+    let job = report.job_uuid;
+    let frame = service.sign_report(&caller.actor, &parts.headers, report, &signed)?;
     // The gateway tells the session whose answer it is: by the account's pseudonym.
     if proof.client != Some(models.gateway_pseudonym(caller.account())) {
         return Err(ApiRejection::error(
@@ -65,26 +62,16 @@ pub(super) async fn report_answer(
         let reason = format!("The account has reported {REPORTS_A_DAY} answers within a day");
         return Err(ApiRejection::error(StatusCode::BAD_REQUEST, reason));
     }
-    let frame = CheatReport {
-        signature,
-        r#type: JobCheatedTag,
-        message_type: CheatReportTag,
-        job_uuid: report.job_uuid.to_string(),
-        trusted_job_uuid: report.trusted_job_uuid.to_string(),
-        details: report.details,
-    };
     let stored = service
         .store
-        .report_answer(&caller.actor, report.job_uuid, proof.audience, &frame, now)
+        .report_answer(&caller.actor, job, proof.audience, &frame, now)
         .await?;
     if !stored {
         let reason = "The account has reported an answer of this session already".to_owned();
         return Err(ApiRejection::error(StatusCode::BAD_REQUEST, reason));
     }
-    tracing::info!(job = %report.job_uuid, by = %caller.account(), "a user reports an answer");
-    service.notifier.publish(Notice::Look(proof.audience));
-    let message = "Answer reported as cheated".to_owned();
-    Ok((StatusCode::CREATED, Json(Message { message })))
+    tracing::info!(%job, by = %caller.account(), "a user reports an answer");
+    Ok(service.deliver_report(proof.audience, "Answer reported as cheated"))
 }
 
 /// The proof of the reported answer, if the report names its session and shows the words that the proof names.

@@ -5,21 +5,22 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use muster_facilitator_core::output_comparison::compare_outputs;
 use muster_facilitator_core::request_bodies;
 use muster_facilitator_core::signature::SignatureRejection;
 use muster_process::SharedClock;
-use muster_protocol::JobId;
 use muster_protocol::rest::{CheatReportView, Feedback, Message, ReportCheat};
 use muster_protocol::wire::checks::JobCheck;
 use muster_protocol::wire::facilitator::{CheatReport, CheatReportTag, JobCheatedTag};
+use muster_protocol::{JobId, ValidatorKey};
+use serde_json::Value;
 
 use super::admission::Caller;
 use super::job_path::{parse_job_id, validator_of_own_job};
 use super::json_body;
 use super::rights::{JobsRight, ReadRight};
-use muster_facilitator_store::Store;
+use muster_facilitator_store::{Actor, Store};
 
 use crate::notices::{Notice, Notifier};
 use crate::request_signer::RequestSigner;
@@ -31,6 +32,37 @@ pub(crate) struct ReportService {
     pub(crate) signer: Arc<RequestSigner>,
     pub(crate) notifier: Notifier,
     pub(crate) clock: SharedClock,
+}
+
+impl ReportService {
+    /// The report as its validator is sent it, with the user's signature of the `body`.
+    pub(super) fn sign_report(
+        &self,
+        actor: &Actor,
+        headers: &HeaderMap,
+        report: ReportCheat,
+        body: &Value,
+    ) -> Result<CheatReport, ApiRejection> {
+        Ok(CheatReport {
+            signature: self.signer.sign_or_check_body(actor, headers, body)?,
+            r#type: JobCheatedTag,
+            message_type: CheatReportTag,
+            job_uuid: report.job_uuid.to_string(),
+            trusted_job_uuid: report.trusted_job_uuid.to_string(),
+            details: report.details,
+        })
+    }
+
+    /// Lets the stored reports be sent to `validator`, and answers the user who has made one.
+    pub(super) fn deliver_report(
+        &self,
+        validator: ValidatorKey,
+        message: &str,
+    ) -> (StatusCode, Json<Message>) {
+        self.notifier.publish(Notice::Look(validator));
+        let message = message.to_owned();
+        (StatusCode::CREATED, Json(Message { message }))
+    }
 }
 
 /// Reports that a miner cheated on a job. The evidence is the result of the same job on a trusted miner.
@@ -45,42 +77,26 @@ pub(super) async fn report_cheat(
     let (parts, body) = request.into_parts();
     let body = json_body::read_json(&parts.headers, body).await?;
     let (report, signed) = request_bodies::parse_cheat_report(&body)?;
-    let signature = service
-        .signer
-        .sign_or_check_body(&caller.actor, &parts.headers, &signed)?;
+    let (job, trusted) = (report.job_uuid, report.trusted_job_uuid);
+    let frame = service.sign_report(&caller.actor, &parts.headers, report, &signed)?;
     let missing = |what: &str| ApiRejection::error(StatusCode::NOT_FOUND, format!("{what} not found"));
-    let validator = validator_of_own_job(&service.store, &caller, report.job_uuid)
+    let validator = validator_of_own_job(&service.store, &caller, job)
         .await?
         .ok_or_else(|| missing("Job"))?;
-    validator_of_own_job(&service.store, &caller, report.trusted_job_uuid)
+    validator_of_own_job(&service.store, &caller, trusted)
         .await?
         .ok_or_else(|| missing("Trusted job"))?;
-    let frame = CheatReport {
-        signature,
-        r#type: JobCheatedTag,
-        message_type: CheatReportTag,
-        job_uuid: report.job_uuid.to_string(),
-        trusted_job_uuid: report.trusted_job_uuid.to_string(),
-        details: report.details,
-    };
+    let now = service.clock.now();
     let stored = service
         .store
-        .report_cheat(
-            &caller.actor,
-            report.job_uuid,
-            validator,
-            &frame,
-            service.clock.now(),
-        )
+        .report_cheat(&caller.actor, job, validator, &frame, now)
         .await?;
     if !stored {
         let reason = "Cheat report already exists for this job";
         return Err(ApiRejection::error(StatusCode::BAD_REQUEST, reason));
     }
-    tracing::info!(job = %report.job_uuid, by = %caller.account(), "a user reports cheating");
-    service.notifier.publish(Notice::Look(validator));
-    let message = "Job reported as cheated".to_owned();
-    Ok((StatusCode::CREATED, Json(Message { message })))
+    tracing::info!(%job, by = %caller.account(), "a user reports cheating");
+    Ok(service.deliver_report(validator, "Job reported as cheated"))
 }
 
 /// Returns the report of cheating about a job, and the comparison of the job's outputs with those of the trusted miner.

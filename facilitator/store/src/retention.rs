@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use muster_protocol::Timestamp;
-use muster_store::retention::{Deletion, Keep, RetentionRules, read_cutoff};
+use muster_store::retention::{AgedRows, Deletion, RetentionRules, read_cutoff};
 use muster_store::size::TableSize;
 use muster_store::{StoreError, Value};
 
@@ -49,14 +49,6 @@ pub(super) const JOB_PARTS: &[(&str, &str)] = &[
     ("jobs", "uuid"),
 ];
 
-/// Deletes the oldest reports of answers.
-const OLD_ANSWER_REPORTS: &str = "DELETE FROM answer_reports WHERE (job, account) IN \
-    (SELECT job, account FROM answer_reports WHERE reported_at < $1 LIMIT $2)";
-
-/// Deletes the quotas of earlier days.
-const OLD_QUOTAS: &str =
-    "DELETE FROM quotas WHERE account IN (SELECT account FROM quotas WHERE day < $1 LIMIT $2)";
-
 /// The rules of the facilitator's store.
 #[derive(Clone, Debug)]
 pub struct FacilitatorRetention {
@@ -93,17 +85,6 @@ impl FacilitatorRetention {
         Self { store, config }
     }
 
-    async fn cutoff(
-        &self,
-        keep: Keep,
-        tables: &[&str],
-        newest: &'static str,
-        now: Timestamp,
-        sizes: &[TableSize],
-    ) -> Result<Timestamp, StoreError> {
-        read_cutoff(&self.store.pool, keep, tables, newest, now, sizes).await
-    }
-
     /// The times before which rows may go at `now`.
     ///
     /// # Errors
@@ -116,21 +97,18 @@ impl FacilitatorRetention {
         let keys =
             "SELECT revoked_at FROM api_keys WHERE revoked_at > 0 ORDER BY revoked_at DESC LIMIT 1 OFFSET $1";
         let validators = "SELECT seen_at FROM validators ORDER BY seen_at DESC LIMIT 1 OFFSET $1";
+        let of = async |keep, tables: &[&str], newest| {
+            read_cutoff(&self.store.pool, keep, tables, newest, now, sizes).await
+        };
         Ok(RetentionCutoffs {
             now,
             live: now.minus(LIVE_KEPT),
-            jobs: self.cutoff(config.jobs, &JOB_TABLES, jobs, now, sizes).await?,
+            jobs: of(config.jobs, &JOB_TABLES, jobs).await?,
             undelivered: config.jobs.oldest(now),
-            audit: self.cutoff(config.audit, &["audit"], audit, now, sizes).await?,
-            usage: self
-                .cutoff(config.usage, &["model_usage"], usage, now, sizes)
-                .await?,
-            keys: self
-                .cutoff(config.revoked_keys, &["api_keys"], keys, now, sizes)
-                .await?,
-            validators: self
-                .cutoff(config.validators, &["validators"], validators, now, sizes)
-                .await?,
+            audit: of(config.audit, &["audit"], audit).await?,
+            usage: of(config.usage, &["model_usage"], usage).await?,
+            keys: of(config.revoked_keys, &["api_keys"], keys).await?,
+            validators: of(config.validators, &["validators"], validators).await?,
         })
     }
 }
@@ -216,31 +194,14 @@ impl RetentionCutoffs {
             values: vec![bound.into()],
         };
         vec![
-            of(
-                "miner_reports",
-                "DELETE FROM miner_reports WHERE (validator, miner) IN \
-                 (SELECT validator, miner FROM miner_reports WHERE told_at < $1 LIMIT $2)",
-                self.now.minus(MINER_REPORTS_KEPT).micros(),
-            ),
-            of(
-                "audit",
-                "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at < $1 ORDER BY at LIMIT $2)",
-                self.audit.micros(),
-            ),
-            of(
-                "model_usage",
-                "DELETE FROM model_usage WHERE (account, day, model) IN \
-                 (SELECT account, day, model FROM model_usage WHERE day < $1 LIMIT $2)",
-                usage_day.min(today),
-            ),
-            of(
-                "refunds",
-                "DELETE FROM refunds WHERE (validator, response) IN \
-                 (SELECT validator, response FROM refunds WHERE told_at < $1 LIMIT $2)",
-                self.usage.micros(), // The day is the validator's word.
-            ),
-            of("answer_reports", OLD_ANSWER_REPORTS, self.usage.micros()),
-            of("quotas", OLD_QUOTAS, today),
+            AgedRows::new("miner_reports", "validator, miner", "told_at")
+                .before(self.now.minus(MINER_REPORTS_KEPT).micros()),
+            AgedRows::oldest_first("audit", "id", "at").before(self.audit.micros()),
+            AgedRows::new("model_usage", "account, day, model", "day").before(usage_day.min(today)),
+            // The day of a refund is the validator's word, so the time of its notice counts.
+            AgedRows::new("refunds", "validator, response", "told_at").before(self.usage.micros()),
+            AgedRows::new("answer_reports", "job, account", "reported_at").before(self.usage.micros()),
+            AgedRows::new("quotas", "account", "day").before(today),
             of(
                 "api_keys",
                 "DELETE FROM api_keys WHERE id IN \
@@ -254,12 +215,7 @@ impl RetentionCutoffs {
                  (SELECT hotkey FROM validators WHERE seen_at < $1 AND replica = '' LIMIT $2)",
                 self.validators.micros(),
             ),
-            of(
-                "used_nonces",
-                "DELETE FROM used_nonces WHERE nonce IN \
-                 (SELECT nonce FROM used_nonces WHERE expires_at < $1 LIMIT $2)",
-                self.now.minus(CLOCK_SKEW).micros(),
-            ),
+            AgedRows::new("used_nonces", "nonce", "expires_at").before(self.now.minus(CLOCK_SKEW).micros()),
             of(
                 "web_links",
                 "DELETE FROM web_links WHERE hash IN (SELECT hash FROM web_links WHERE expires_at <= $1 LIMIT $2)",

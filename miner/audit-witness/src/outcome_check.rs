@@ -4,26 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::BucketDraw;
 use muster_identity::ProvenOutput;
+use muster_protocol::MinerKey;
 use muster_protocol::wire::audits::{LeafOutcome, OutcomesNotice};
-use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::{AuditShare, BucketHeader, SessionId, Text, root_by_path};
+use muster_response_proof::{AuditShare, BucketHeader, Text, root_by_path};
 
 use crate::finding::{Finding, FindingKind, about_answer, about_bucket};
-
-/// A leaf of a bucket as the miner has stored it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownLeaf {
-    /// The session that answered.
-    pub session: SessionId,
-    /// The number of the answer's proof.
-    pub sequence: u64,
-    /// The digest of the proof.
-    pub proof: Digest,
-    /// The model as the validator named it with the header.
-    pub model: String,
-    /// The place among the bucket's leaves.
-    pub position: u64,
-}
+use crate::header_check::CheckedLeaf;
 
 /// The outcomes of a bucket as the miner keeps them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +56,7 @@ pub fn check_outcomes(
     notice: &OutcomesNotice,
     header: &BucketHeader,
     me: MinerKey,
-    leaves: &[KnownLeaf],
+    leaves: &[CheckedLeaf],
 ) -> Result<CheckedOutcomes, Finding> {
     let bucket = header.bucket.0;
     let refuse = |words: &str| false_draw(bucket, words);
@@ -141,8 +127,8 @@ pub fn check_outcomes(
 mod tests {
     use muster_identity::Keypair;
     use muster_protocol::wire::audits::{OutcomeNotice, ShareNotice};
-    use muster_protocol::{Hotkey, ValidatorKey};
-    use muster_response_proof::{BucketNumber, root_of};
+    use muster_protocol::{Digest, Hotkey, ValidatorKey};
+    use muster_response_proof::{BucketNumber, SessionId, root_of};
     use proptest::prelude::*;
     use uuid::Uuid;
 
@@ -150,9 +136,9 @@ mod tests {
 
     const ME: MinerKey = MinerKey(Hotkey::from_bytes([5; 32]));
 
-    fn leaves(count: u64) -> Vec<KnownLeaf> {
+    fn leaves(count: u64) -> Vec<CheckedLeaf> {
         (0..count)
-            .map(|number| KnownLeaf {
+            .map(|number| CheckedLeaf {
                 session: SessionId(Uuid::from_u128(9)),
                 sequence: number,
                 proof: Digest::of(&number.to_be_bytes()),
@@ -163,7 +149,7 @@ mod tests {
     }
 
     /// A header with this share of the miner, and what the validator truly draws from it.
-    fn drawn(leaves: &[KnownLeaf], ppm: u32) -> (BucketHeader, OutcomesNotice) {
+    fn drawn(leaves: &[CheckedLeaf], ppm: u32) -> (BucketHeader, OutcomesNotice) {
         let validator = Keypair::from_uri("//Validator").unwrap();
         let share = AuditShare {
             miner: ME,

@@ -7,7 +7,7 @@ use muster_audit_witness::store::KEPT;
 use muster_protocol::Timestamp;
 use muster_protocol::receipt::{SERVED_SECS, page_of};
 use muster_store::StoreError;
-use muster_store::retention::{Deletion, Keep, RetentionRules, read_cutoff};
+use muster_store::retention::{AgedRows, Deletion, Keep, RetentionRules, read_cutoff};
 use muster_store::size::TableSize;
 use sqlx::AnyPool;
 
@@ -59,12 +59,7 @@ impl RetentionRules for MinerRetention {
                             LIMIT $2)",
                 values: vec![audits.into()],
             },
-            Deletion::Rows {
-                table: "session_proofs",
-                statement: "DELETE FROM session_proofs WHERE (session, sequence) IN \
-                            (SELECT session, sequence FROM session_proofs WHERE ended_at < $1 LIMIT $2)",
-                values: vec![audits.into()],
-            },
+            AgedRows::new("session_proofs", "session, sequence", "ended_at").before(audits),
             Deletion::Rows {
                 table: "receipts",
                 statement: receipts,

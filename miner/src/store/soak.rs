@@ -1,7 +1,6 @@
 //! Months of use in a miner's store and receipt pages whose sizes are bounded: jobs, chats, and what validators tell of
 //! their spot checks.
 
-use std::path::Path;
 use std::time::Duration;
 
 use muster_audit_witness::evidence::{BundleOpinion, ReadBundle};
@@ -18,8 +17,8 @@ use muster_protocol::{
     AttemptId, Digest, ExecutorClass, MinerKey, ReceiptPayload, Signature, Timestamp, ValidatorKey,
 };
 use muster_response_proof::{BucketHeader, BucketNumber, SessionId};
-use muster_store::retention::{Keep, Pace, PaceSettings, sweep_once};
-use muster_store::size::measure_tables;
+use muster_store::retention::sweep_once;
+use muster_store::testing::soak::StoreSoak;
 use muster_store::testing::sqlite;
 use uuid::Uuid;
 
@@ -35,18 +34,10 @@ const HOUR_ANSWERS: u64 = 2;
 const FINDINGS: u64 = 1_000;
 const VERDICTS: u64 = 64;
 
-/// How much is done for how long, and how long receipts stay.
-#[derive(Clone, Copy, Debug)]
-struct Soak {
-    days: u32,
-    jobs_a_day: u32,
-    kept_days: u32,
-}
-
 /// Longer than the ten days for which the miner keeps what validators log.
 #[tokio::test]
 async fn days_of_jobs_and_chats_stay_within_their_bounds() {
-    run(Soak {
+    run(StoreSoak {
         days: 13,
         jobs_a_day: 24,
         kept_days: 3,
@@ -57,7 +48,7 @@ async fn days_of_jobs_and_chats_stay_within_their_bounds() {
 #[tokio::test]
 #[ignore = "soak: a year at 1,000 jobs a day, half an hour to two hours"]
 async fn a_year_of_jobs_and_chats_stays_within_its_bounds() {
-    run(Soak {
+    run(StoreSoak {
         days: 365,
         jobs_a_day: 1_000,
         kept_days: 90,
@@ -199,7 +190,7 @@ async fn chat(witness: &WitnessStore, validator: ValidatorKey, hour: u64, now: T
         .unwrap();
 }
 
-async fn run(soak: Soak) {
+async fn run(soak: StoreSoak) {
     let test = sqlite(&MIGRATIONS).await.unwrap();
     let store = Store::on(test.pool.clone());
     let clock = TestClock::default();
@@ -209,18 +200,7 @@ async fn run(soak: Soak) {
         MinerKey(miner_pair().hotkey()),
         ValidatorKey(validator_pair().hotkey()),
     );
-    let file = test.url.trim_start_matches("sqlite:").to_owned();
-    let size = || std::fs::metadata(Path::new(&file)).unwrap().len();
-    let keep = Keep {
-        days: soak.kept_days,
-        rows: 10_000_000,
-        mib: 65_536,
-    };
-    let (rules, writer) = store.retention(keep).unwrap();
-    let pace = Pace {
-        pause: Duration::ZERO,
-        ..PaceSettings::default().pace()
-    };
+    let (rules, writer) = store.retention(soak.keep()).unwrap();
     let a_day = u64::from(soak.jobs_a_day);
     let witness = store.witness().unwrap();
     // Every table has its full size once the longest of these times has passed.
@@ -245,44 +225,27 @@ async fn run(soak: Soak) {
         store.commit(&[LeaseWrite::Forgotten(forget)], 0).await.unwrap();
         forgotten = forgotten.max(old);
         pages.prune(clock.now()).await.unwrap();
-        sweep_once(&rules, &writer, &[], pace, &clock).await.unwrap();
+        sweep_once(&rules, &writer, &[], StoreSoak::pace(), &clock)
+            .await
+            .unwrap();
         if hour == full_after {
-            full = size();
+            full = test.file_bytes();
         }
     }
-    check_tables(&test.url, soak, audits_days).await;
-    let end = size();
-    assert!(
-        full > 0 && end <= full + full / 4,
-        "the file grew from {full} to {end} bytes"
-    );
+    let audit_hours = u64::from(audits_days) * 24 + 1;
+    let bound = |table: &str| match table {
+        "receipts" => Some(2 * a_day * u64::from(soak.kept_days + 1)),
+        "leases" => Some(a_day + a_day / 24 + 1),
+        "greetings" => Some(2),
+        "session_proofs" | "audit_leaves" => Some(audit_hours * HOUR_ANSWERS),
+        "audit_headers" => Some(audit_hours),
+        "audit_findings" => Some(FINDINGS),
+        "audit_verdicts" => Some(VERDICTS),
+        _ => None,
+    };
+    soak.assert_bounds(&test, bound).await.unwrap();
+    test.assert_file_within(full);
     let served = u64::try_from(SERVED_SECS / PAGE_SECS).unwrap();
     let left = measure_folder(folder.path());
     assert!(left.files > 0 && left.files <= served + 1, "{left:?}");
-}
-
-/// Each table has rows, and no more than its rule keeps.
-async fn check_tables(url: &str, soak: Soak, audits_days: u32) {
-    let a_day = u64::from(soak.jobs_a_day);
-    let audit_hours = u64::from(audits_days) * 24 + 1;
-    for table in measure_tables(url).await.unwrap() {
-        let bound = match table.table.as_str() {
-            "receipts" => 2 * a_day * u64::from(soak.kept_days + 1),
-            "leases" => a_day + a_day / 24 + 1,
-            "greetings" => 2,
-            "session_proofs" | "audit_leaves" => audit_hours * HOUR_ANSWERS,
-            "audit_headers" => audit_hours,
-            "audit_findings" => FINDINGS,
-            "audit_verdicts" => VERDICTS,
-            other => panic!("nothing is written into {other}, so its bound is not shown"),
-        };
-        assert!(
-            table.rows > 0,
-            "{table:?}: nothing is written, so no bound is shown"
-        );
-        assert!(
-            table.rows <= bound,
-            "{table:?}: more than {bound} rows after {soak:?}"
-        );
-    }
 }

@@ -148,18 +148,20 @@ pub(crate) struct Up {
     pub(crate) tempo: u16,
 }
 
-/// `muster facilitator|validator`, and what `muster miner` shares with them.
+/// The configuration of every role.
 #[derive(Debug, Args)]
-pub(crate) struct Role {
+pub(crate) struct RoleFile {
     /// The configuration, TOML. Without it, every default.
     #[arg(long)]
     pub(crate) config: Option<PathBuf>,
     /// Print a commented configuration with every default, and stop.
     #[arg(long, conflicts_with = "config")]
     pub(crate) print_config: bool,
-    /// Serve this process's figures to Prometheus here.
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) metrics: Option<SocketAddr>,
+}
+
+/// The outputs of every role, besides its figures.
+#[derive(Debug, Args)]
+pub(crate) struct RoleReport {
     /// Export the stages of jobs as spans to the OpenTelemetry collector here, by OTLP over HTTP:
     /// `http://127.0.0.1:4318`.
     #[arg(long, value_name = "URL")]
@@ -167,6 +169,18 @@ pub(crate) struct Role {
     /// The form of log lines: `text` for people, or `json`, one object a line.
     #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text, hide_possible_values = true)]
     pub(crate) log_format: LogForm,
+}
+
+/// `muster facilitator|validator`, and what `muster miner` shares with them.
+#[derive(Debug, Args)]
+pub(crate) struct Role {
+    #[command(flatten)]
+    pub(crate) file: RoleFile,
+    /// Serve this process's figures to Prometheus here.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) report: RoleReport,
     /// Stop when standard input ends: the tie to a supervisor that may be killed.
     #[arg(long, hide = true)]
     pub(crate) lifeline: bool,
@@ -370,12 +384,8 @@ pub(crate) struct MinerShow {
 pub(crate) struct Executor {
     #[command(subcommand)]
     pub(crate) command: Option<ExecutorCommand>,
-    /// The configuration, TOML. Without it, every default.
-    #[arg(long)]
-    pub(crate) config: Option<PathBuf>,
-    /// Print a commented configuration with every default, and stop.
-    #[arg(long, conflicts_with = "config")]
-    pub(crate) print_config: bool,
+    #[command(flatten)]
+    pub(crate) file: RoleFile,
     /// Enroll at a miner as a persistent executor with the token that `muster miner --enroll` printed, and stop.
     #[arg(long, alias = "enrol", value_name = "TOKEN")]
     pub(crate) enroll: Option<Invitation>,
@@ -388,13 +398,8 @@ pub(crate) struct Executor {
     /// Serve this machine's and this process's figures to Prometheus here.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Export the stages of jobs as spans to the OpenTelemetry collector here, by OTLP over HTTP:
-    /// `http://127.0.0.1:4318`.
-    #[arg(long, value_name = "URL")]
-    pub(crate) traces: Option<Url>,
-    /// The form of log lines: `text` for people, or `json`, one object a line.
-    #[arg(long, value_name = "FORM", value_enum, default_value_t = LogForm::Text, hide_possible_values = true)]
-    pub(crate) log_format: LogForm,
+    #[command(flatten)]
+    pub(crate) report: RoleReport,
     /// The miner to dial, `ws://host:port`.
     #[arg(long, env = "MINER_ADDRESS", required_unless_present_any = ["print_config", "enroll", "persistent"])]
     pub(crate) miner_address: Option<String>,
@@ -421,24 +426,7 @@ pub(crate) enum Route {
 pub(crate) enum Session {
     /// Show the state of each model, and the newest sessions.
     #[command(visible_alias = "list")]
-    Ls(SessionLs),
-}
-
-/// `muster session ls`.
-#[derive(Debug, Args)]
-pub(crate) struct SessionLs {
-    /// The number of rows to show.
-    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub(crate) limit: u32,
-    /// The address at which the validator serves its state; the local subnet's by default.
-    #[arg(long, value_name = "ADDRESS", env = "MUSTER_VALIDATOR_STATE")]
-    pub(crate) state: Option<SocketAddr>,
-    /// The state folder of `muster up` to take the default from.
-    #[arg(long, default_value = ".muster")]
-    pub(crate) dir: PathBuf,
-    /// Print it as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    Ls(ListNewest),
 }
 
 /// `muster grade`.
@@ -448,7 +436,7 @@ pub(crate) enum Grade {
     #[command(name = "self")]
     Own(GradeSelf),
     /// Have a validator challenge every executor now.
-    Run(GradeRun),
+    Run(ValidatorOrder<GradeRun>),
     /// List the newest batches of a validator.
     #[command(visible_alias = "list")]
     Ls(ListNewest),
@@ -531,14 +519,9 @@ pub(crate) struct GradeRun {
     /// Probe without announcement: challenge every executor a few seconds after its lease, ready or not.
     #[arg(long)]
     pub(crate) unannounced: bool,
-    /// The file with the validator's `operator_token`; the local subnet's by default.
-    #[arg(long, value_name = "FILE", env = "MUSTER_OPERATOR_TOKEN_FILE")]
-    pub(crate) token_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) of: OfValidator,
 }
 
-/// `muster grade ls` and `muster audit ls`.
+/// `muster grade ls`, `muster audit ls` and `muster session ls`.
 #[derive(Debug, Args)]
 pub(crate) struct ListNewest {
     /// The number of rows to show.

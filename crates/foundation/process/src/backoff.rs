@@ -1,14 +1,24 @@
 //! The wait before the next try: doubling, bounded, and spread out where many peers would otherwise return in step.
 
+use std::error::Error;
 use std::time::Duration;
 
-/// A doubling delay. Pure: the caller counts the attempts and draws the jitter.
+use crate::SharedClock;
+use crate::error::Causes;
+
+/// A doubling delay. The caller counts the attempts and draws the jitter, or lets [`Self::retry`] wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The delay after the first failure, before jitter.
     pub base: Duration,
     /// No delay is longer.
     pub max: Duration,
+}
+
+/// An error after which the same operation may succeed later.
+pub trait Retryable: Error + 'static {
+    /// How often the operation is tried again, with the tries after earlier errors; 0 if it would fail again.
+    fn retries(&self) -> u32;
 }
 
 impl Backoff {
@@ -41,6 +51,34 @@ impl Backoff {
         (0..retries).map(move |attempt| self.full_delay(attempt))
     }
 
+    /// Runs `attempt`, and again after each wait without jitter for as long as its error allows another retry. `doing`
+    /// completes "cannot …" in the log.
+    ///
+    /// # Errors
+    /// The first error that allows no more retries.
+    pub async fn retry<T, E, F>(
+        self,
+        clock: &SharedClock,
+        doing: &'static str,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, E>
+    where
+        E: Retryable,
+        F: Future<Output = Result<T, E>>,
+    {
+        let mut retries = 0;
+        loop {
+            let error = match attempt().await {
+                Err(error) if retries < error.retries() => error,
+                result => return result,
+            };
+            let pause = self.full_delay(retries);
+            tracing::warn!(error = %Causes(&error), ?pause, "cannot {doing}; trying again");
+            clock.sleep(pause).await;
+            retries += 1;
+        }
+    }
+
     /// The wait after failure number `attempt` (0 is the first).
     ///
     /// `jitter` is any random number: the whole range of `u32` spreads over the upper half of the delay, so that a
@@ -60,9 +98,14 @@ pub fn random_jitter() -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+    use std::sync::Arc;
+
+    use muster_protocol::Timestamp;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::clock::TokioClock;
 
     const BACKOFF: Backoff = Backoff {
         base: Duration::from_millis(100),
@@ -78,14 +121,45 @@ mod tests {
         );
     }
 
-    #[test]
-    fn an_outage_is_retried_after_1_2_4_8_and_16_seconds() {
-        let pauses = Backoff::OUTAGE.pauses(Backoff::OUTAGE_RETRIES);
-        assert_eq!(
-            pauses.map(|pause| pause.as_secs()).collect::<Vec<_>>(),
-            [1, 2, 4, 8, 16]
-        );
+    #[derive(Debug, thiserror::Error)]
+    #[error("retried {0} times at most")]
+    struct Outage(u32);
+
+    impl Retryable for Outage {
+        fn retries(&self) -> u32 {
+            self.0
+        }
+    }
+
+    /// Fails with these errors in turn and then succeeds; returns the seconds of the tries, and the result.
+    async fn retried(outages: &[u32]) -> (Vec<u64>, Result<(), Outage>) {
+        let clock: SharedClock = Arc::new(TokioClock::new(Timestamp::from_secs(0)));
+        let (start, mut tries) = (clock.now(), Vec::new());
+        let attempt = || {
+            let outage = outages.get(tries.len());
+            tries.push(clock.now().since(start).as_secs());
+            ready(outage.map_or(Ok(()), |most| Err(Outage(*most))))
+        };
+        let result = Backoff::OUTAGE.retry(&clock, "do it", attempt).await;
+        (tries, result)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_retried_after_1_2_4_8_and_16_seconds() {
+        let (tries, result) = retried(&[Backoff::OUTAGE_RETRIES; 9]).await;
+        assert_eq!(tries, [0, 1, 3, 7, 15, 31]);
+        result.unwrap_err();
+        let (tries, result) = retried(&[Backoff::OUTAGE_RETRIES; 2]).await;
+        assert_eq!(tries, [0, 1, 3]);
+        result.unwrap();
         assert_eq!(Backoff::OUTAGE.full_delay(9), Duration::from_secs(16));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_error_bounds_all_retries_together() {
+        assert_eq!(retried(&[0]).await.0, [0], "it would fail again");
+        assert_eq!(retried(&[5, 5, 2]).await.0, [0, 1, 3]);
+        assert_eq!(retried(&[2, 2, 5]).await.0, [0, 1, 3, 7]);
     }
 
     proptest! {

@@ -69,10 +69,9 @@ pub fn server_for(identity: &TlsIdentity, client: Digest, alpn: &[&[u8]]) -> Res
 }
 
 fn serving(identity: &TlsIdentity, only: Option<Digest>) -> Result<ServerConfig, TlsError> {
-    let algorithms = algorithms();
     ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])?
-        .with_client_cert_verifier(Arc::new(Clients { only, algorithms }))
+        .with_client_cert_verifier(PeerVerifier::new(only))
         .with_single_cert(vec![identity.certificate.clone()], identity.key.clone_key())
 }
 
@@ -81,14 +80,10 @@ fn serving(identity: &TlsIdentity, only: Option<Digest>) -> Result<ServerConfig,
 /// # Errors
 /// A key that does not belong to the certificate.
 pub fn client(identity: &TlsIdentity, server: Digest) -> Result<ClientConfig, TlsError> {
-    let exact = ExactServer {
-        fingerprint: server,
-        algorithms: algorithms(),
-    };
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(exact))
+        .with_custom_certificate_verifier(PeerVerifier::new(Some(server)))
         .with_client_auth_cert(vec![identity.certificate.clone()], identity.key.clone_key())?;
     // The certificate is compared, so its names do not matter.
     config.enable_sni = false;
@@ -146,14 +141,10 @@ pub fn server_from_pem(certificates: &[u8], key: &[u8], alpn: &[&[u8]]) -> Resul
 /// # Errors
 /// None in practice: the provider knows TLS 1.3.
 pub fn client_without_certificate(server: Digest) -> Result<ClientConfig, TlsError> {
-    let exact = ExactServer {
-        fingerprint: server,
-        algorithms: algorithms(),
-    };
     Ok(ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(exact))
+        .with_custom_certificate_verifier(PeerVerifier::new(Some(server)))
         .with_no_client_auth())
 }
 
@@ -189,18 +180,56 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-fn algorithms() -> WebPkiSupportedAlgorithms {
-    ring::default_provider().signature_verification_algorithms
-}
-
-/// Accepts one server certificate and no other.
+/// Accepts the certificates whose key the other side proves to have: a single one, or every one.
 #[derive(Debug)]
-struct ExactServer {
-    fingerprint: Digest,
+struct PeerVerifier {
+    only: Option<Digest>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for ExactServer {
+impl PeerVerifier {
+    fn new(only: Option<Digest>) -> Arc<Self> {
+        let algorithms = ring::default_provider().signature_verification_algorithms;
+        Arc::new(Self { only, algorithms })
+    }
+
+    fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), TlsError> {
+        if self.only.is_none_or(|only| fingerprint(certificate) == only) {
+            Ok(())
+        } else {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+    }
+}
+
+/// The part that rustls asks of the verifiers of both sides: the other side signs with the key of its certificate.
+macro_rules! verify_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, TlsError> {
+            rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, TlsError> {
+            rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.algorithms.supported_schemes()
+        }
+    };
+}
+
+impl ServerCertVerifier for PeerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -209,44 +238,13 @@ impl ServerCertVerifier for ExactServer {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, TlsError> {
-        if fingerprint(end_entity) == self.fingerprint {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
-        }
+        self.check(end_entity).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    verify_signatures!();
 }
 
-/// Accepts client certificates whose key the client proves to have: a single certificate, or every one.
-#[derive(Debug)]
-struct Clients {
-    only: Option<Digest>,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for PeerVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -257,42 +255,29 @@ impl ClientCertVerifier for Clients {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, TlsError> {
-        if self.only.is_none_or(|only| fingerprint(end_entity) == only) {
-            Ok(ClientCertVerified::assertion())
-        } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
-        }
+        self.check(end_entity).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    verify_signatures!();
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn one_certificate_or_every_one_is_accepted() {
+        let certificate = |byte| CertificateDer::from(vec![byte; 3]);
+        let only = PeerVerifier::new(Some(fingerprint(&certificate(1))));
+        assert_eq!(only.check(&certificate(1)), Ok(()));
+        assert!(only.check(&certificate(2)).is_err());
+        assert_eq!(PeerVerifier::new(None).check(&certificate(2)), Ok(()));
+    }
+
     #[test]
     fn twice_is_as_good_as_once() {
-        super::install_provider();
-        super::install_provider();
+        install_provider();
+        install_provider();
         assert!(rustls::crypto::CryptoProvider::get_default().is_some());
     }
 }

@@ -50,9 +50,29 @@ pub struct PaceSettings {
     pub measure_s: u64,
 }
 
+/// The rows of one table that go by one column alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgedRows {
+    /// The table, for logs and metrics too.
+    pub table: &'static str,
+    /// The columns of its primary key, with commas.
+    pub key: &'static str,
+    /// The column that grows with time: a row goes when this is below a bound.
+    pub age: &'static str,
+    /// Whether one step takes the oldest rows, or any that are due.
+    pub oldest_first: bool,
+}
+
 /// Rows that are due. Only the number of rows in one step is left open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deletion {
+    /// Rows of one table below a bound.
+    Aged {
+        /// The table and the column that is compared.
+        rows: AgedRows,
+        /// The bound, in the unit of their column.
+        before: i64,
+    },
     /// Rows of one table.
     Rows {
         /// The table, for logs and metrics.
@@ -326,12 +346,59 @@ pub async fn sweep_once<R: RetentionRules>(
     Ok(deleted)
 }
 
+// === impl AgedRows ===
+
+impl AgedRows {
+    /// The rows of `table` with the primary key `key` that go by the column `age`, in any order.
+    pub const fn new(table: &'static str, key: &'static str, age: &'static str) -> Self {
+        Self {
+            table,
+            key,
+            age,
+            oldest_first: false,
+        }
+    }
+
+    /// As [`Self::new`], the oldest first.
+    pub const fn oldest_first(table: &'static str, key: &'static str, age: &'static str) -> Self {
+        Self {
+            oldest_first: true,
+            ..Self::new(table, key, age)
+        }
+    }
+
+    /// Those whose column is below `bound`.
+    pub const fn before(self, bound: i64) -> Deletion {
+        Deletion::Aged {
+            rows: self,
+            before: bound,
+        }
+    }
+
+    /// A `DELETE` whose parameters are the bound and the most rows.
+    fn statement(self) -> String {
+        let Self { table, key, age, .. } = self;
+        let columns = match key.contains(',') {
+            true => format!("({key})"),
+            false => key.to_owned(),
+        };
+        let order = match self.oldest_first {
+            true => format!(" ORDER BY {age}"),
+            false => String::new(),
+        };
+        format!(
+            "DELETE FROM {table} WHERE {columns} IN (SELECT {key} FROM {table} WHERE {age} < $1{order} LIMIT $2)"
+        )
+    }
+}
+
 // === impl Deletion ===
 
 impl Deletion {
     /// The table whose rows go.
     pub const fn table(&self) -> &'static str {
         match self {
+            Self::Aged { rows, .. } => rows.table,
             Self::Rows { table, .. } | Self::Tree { table, .. } => table,
         }
     }
@@ -342,6 +409,12 @@ impl Deletion {
         let limit = [Value::from(i64::from(rows))];
         let mut write = writer.begin().await?;
         let deleted = match self {
+            Self::Aged { rows, before } => {
+                let query = sqlx::query(AssertSqlSafe(rows.statement()));
+                let query = bind(query, [Value::from(*before)].into_iter().chain(limit));
+                let done = query.execute(&mut *write).await.during(OPERATION)?;
+                done.rows_affected()
+            }
             Self::Rows {
                 statement, values, ..
             } => {
@@ -435,6 +508,22 @@ mod tests {
         assert_eq!(keep.most_rows(&["jobs"], &[]), 1_000, "not measured yet");
     }
 
+    #[test]
+    fn aged_rows_are_selected_by_their_key_and_deleted_by_it() {
+        let plain = AgedRows::new("capacity_evidence", "digest", "written_at");
+        assert_eq!(
+            plain.statement(),
+            "DELETE FROM capacity_evidence WHERE digest IN \
+             (SELECT digest FROM capacity_evidence WHERE written_at < $1 LIMIT $2)"
+        );
+        let ordered = AgedRows::oldest_first("routes", "job_id, ordinal", "decided_at");
+        assert_eq!(
+            ordered.statement(),
+            "DELETE FROM routes WHERE (job_id, ordinal) IN \
+             (SELECT job_id, ordinal FROM routes WHERE decided_at < $1 ORDER BY decided_at LIMIT $2)"
+        );
+    }
+
     /// Deletes what is older than a minute; fails while the clock stands at its start.
     struct MinuteRules {
         start: Timestamp,
@@ -445,11 +534,10 @@ mod tests {
             if now == self.start {
                 return Err(StoreError::Superseded);
             }
-            Ok(vec![Deletion::Rows {
-                table: "notes",
-                statement: "DELETE FROM notes WHERE at IN (SELECT at FROM notes WHERE at < $1 ORDER BY at LIMIT $2)",
-                values: vec![now.minus(Duration::from_secs(60)).micros().into()],
-            }])
+            let oldest = now.minus(Duration::from_secs(60));
+            Ok(vec![
+                AgedRows::oldest_first("notes", "at", "at").before(oldest.micros()),
+            ])
         }
     }
 

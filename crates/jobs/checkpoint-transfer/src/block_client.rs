@@ -5,11 +5,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
+use muster_process::backoff::Retryable;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::Digest;
 use muster_protocol::wire::checkpoints::{BlockList, MAX_BLOCK_LIST};
@@ -173,28 +175,28 @@ impl BlockClient {
             .map_err(|()| BlockError::Address)?
             .pop_if_empty()
             .push(name);
-        for step in 0.. {
-            let answer = self
-                .try_once(&method, url.clone(), body.clone(), wanted.limit)
-                .await;
-            let error = match (answer, wanted.block) {
-                (Ok(content), Some(block)) if Digest::of(&content) != block => {
-                    BlockError::OtherContent(block)
-                }
-                (Ok(answer), _) => return Ok(answer),
-                (Err(error), _) => error,
-            };
-            if step >= error.retries() {
-                return Err(error);
-            }
-            self.clock.sleep(self.pauses.full_delay(step)).await;
-            if let (BlockError::Unreachable(_), Some(renew)) = (&error, &self.renew)
+        let store_lost = AtomicBool::new(false);
+        let attempt = || async {
+            if let (true, Some(renew)) = (store_lost.load(Ordering::Relaxed), &self.renew)
                 && let Some(client) = renew().await
             {
                 *self.client.lock() = client;
             }
-        }
-        Err(BlockError::Answer)
+            let answer = self
+                .try_once(&method, url.clone(), body.clone(), wanted.limit)
+                .await;
+            let unreachable = matches!(answer, Err(BlockError::Unreachable(_)));
+            store_lost.store(unreachable, Ordering::Relaxed);
+            match (answer?, wanted.block) {
+                (content, Some(block)) if Digest::of(&content) != block => {
+                    Err(BlockError::OtherContent(block))
+                }
+                (content, _) => Ok(content),
+            }
+        };
+        self.pauses
+            .retry(&self.clock, "exchange blocks with the file store", attempt)
+            .await
     }
 
     async fn try_once(
@@ -211,7 +213,7 @@ impl BlockClient {
             Method::POST => request.header(CONTENT_TYPE, "application/json").body(body),
             _ => request.body(body),
         };
-        let answer = request.send().await.map_err(BlockError::Unreachable)?;
+        let answer = request.send().await.map_err(unreachable)?;
         let status = answer.status();
         if status.is_success() {
             return read_bounded(answer, limit).await;
@@ -226,8 +228,7 @@ impl BlockClient {
     }
 }
 
-impl BlockError {
-    /// How often the same request is made again, because it may succeed a little later.
+impl Retryable for BlockError {
     fn retries(&self) -> u32 {
         match self {
             Self::Unreachable(_) => Backoff::OUTAGE_RETRIES,
@@ -248,12 +249,17 @@ impl WantedAnswer {
     };
 }
 
+/// The error without its URL, whose query is a permission.
+fn unreachable(error: reqwest::Error) -> BlockError {
+    BlockError::Unreachable(error.without_url())
+}
+
 /// The body of an answer of at most `limit` bytes.
 async fn read_bounded(answer: Response, limit: usize) -> Result<Bytes, BlockError> {
     let mut body = answer.bytes_stream();
     let mut read = BytesMut::new();
     while let Some(piece) = body.next().await {
-        let piece = piece.map_err(BlockError::Unreachable)?;
+        let piece = piece.map_err(unreachable)?;
         if read.len().saturating_add(piece.len()) > limit {
             return Err(BlockError::Answer);
         }

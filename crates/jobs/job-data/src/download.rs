@@ -3,12 +3,11 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
 
 use muster_http::range::ContentRange;
 use reqwest::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::checked_request::PinnedClient;
@@ -16,7 +15,7 @@ use crate::download_file::{Digests, FileWriter, HashingFile};
 use crate::error::HttpError;
 use crate::job_url::Target;
 use crate::response_headers::{retry_after, strong_etag};
-use crate::retry::{PROGRESS, Retries, is_retryable};
+use crate::retry::{PROGRESS, Retries, TryFailure, is_retryable, retryable};
 
 const MAX_REDIRECTS: usize = 10;
 /// Least number of bytes that must arrive in each span of [`crate::Pace::stall`]; otherwise the try fails.
@@ -57,20 +56,6 @@ pub(crate) enum FetchOutcome {
     Content { digests: Digests, etag: Option<String> },
     /// The file still has the entity tag of the cached copy.
     Unchanged,
-}
-
-/// The failure of one try.
-enum TryFailure {
-    /// A retry may help.
-    Retryable { what: String, asked: Option<Duration> },
-    /// A retry will not help.
-    Final(HttpError),
-}
-
-impl From<HttpError> for TryFailure {
-    fn from(error: HttpError) -> Self {
-        Self::Final(error)
-    }
 }
 
 /// The state of a download across its tries.
@@ -122,23 +107,14 @@ impl Download<'_> {
         let mut retries = Retries::new(self.http.pace());
         loop {
             let before = self.kept();
-            let (what, asked) = match self.try_once().await {
+            let failure = match self.try_once().await {
                 Ok(got) => return Ok(got),
-                Err(TryFailure::Final(error)) => return Err(error),
-                Err(TryFailure::Retryable { what, asked }) => (what, asked),
+                Err(failure) => failure,
             };
             if self.kept() >= before.saturating_add(PROGRESS) && self.can_continue() {
                 retries.restart();
             }
-            let Some(pause) = retries.pause(asked) else {
-                return Err(HttpError::Unreachable {
-                    shown: self.want.target.shown(),
-                    what,
-                    tries: retries.tries().saturating_add(1),
-                });
-            };
-            tracing::info!(what, kept = self.kept(), pause = ?pause, "a download failed; retrying");
-            sleep(pause).await;
+            retries.wait(&self.want.target, failure).await?;
         }
     }
 
@@ -222,7 +198,7 @@ impl Download<'_> {
             let answer = timeout(self.http.pace().head, request.send())
                 .await
                 .map_err(|_| retryable("it did not answer in time"))?
-                .map_err(|error| retryable(&describe_failure(&error)))?;
+                .map_err(|error| retryable(describe_failure(&error)))?;
             match self.http.redirect(&target, &answer)? {
                 None => return Ok((target, answer)),
                 Some(next) => target = next,
@@ -297,7 +273,7 @@ impl Download<'_> {
         self.sink = Some(sink);
         flaw?;
         if let Some(total) = self.total.filter(|total| *total != digests.len) {
-            return Err(retryable(&format!(
+            return Err(retryable(format!(
                 "it broke off after {} of {total} bytes",
                 digests.len
             )));
@@ -322,8 +298,8 @@ impl Download<'_> {
         loop {
             let piece = timeout_at(window, answer.chunk())
                 .await
-                .map_err(|_| retryable(&format!("it sent {seen} bytes in {stall:?}")))?
-                .map_err(|error| retryable(&describe_failure(&error)))?;
+                .map_err(|_| retryable(format!("it sent {seen} bytes in {stall:?}")))?
+                .map_err(|error| retryable(describe_failure(&error)))?;
             let Some(piece) = piece else { return Ok(()) };
             let more = piece.len() as u64;
             *len = len.saturating_add(more);
@@ -371,13 +347,6 @@ impl Download<'_> {
             shown: self.want.target.shown(),
             limit: self.want.limit,
         }
-    }
-}
-
-fn retryable(what: &str) -> TryFailure {
-    TryFailure::Retryable {
-        what: what.to_owned(),
-        asked: None,
     }
 }
 

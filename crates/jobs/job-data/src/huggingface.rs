@@ -1,7 +1,6 @@
 //! Lists the snapshots of the Hugging Face hub: the files of a revision and their URLs, which `fetch` downloads.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use muster_protocol::volume::HuggingfaceVolume;
 use reqwest::header::{self, HeaderValue};
@@ -15,7 +14,7 @@ use crate::error::{HttpError, VolumeError};
 use crate::huggingface_json::{HubFile, commit, files, is_repo, is_revision, patterns, wanted};
 use crate::job_url::Target;
 use crate::response_headers::{next_link, retry_after};
-use crate::retry::{Retries, is_retryable};
+use crate::retry::{Retries, TryFailure, is_retryable, retryable};
 
 /// Upper bound on the size of one answer, in bytes. A page of a listing holds a thousand entries.
 const MAX_ANSWER: usize = 8 << 20;
@@ -155,25 +154,16 @@ impl HubClient<'_> {
                 () = self.called_off.cancelled() => return Err(VolumeError::CalledOff),
                 answered = asking => answered,
             };
-            let (what, asked) = match answered {
+            let failure = match answered {
                 Ok(Ok(PageAnswer::Whole(text, next))) => return Ok((text, next)),
-                Ok(Ok(PageAnswer::Retryable(what, asked))) => (what, asked),
+                Ok(Ok(PageAnswer::Failed(failure))) => failure,
                 Ok(Err(error)) => return Err(error),
-                Err(_) => ("it did not answer in time".to_owned(), None),
-            };
-            let Some(pause) = retries.pause(asked) else {
-                let shown = target.shown();
-                let tries = retries.tries().saturating_add(1);
-                return Err(VolumeError::fetch(self.index)(HttpError::Unreachable {
-                    shown,
-                    what,
-                    tries,
-                }));
+                Err(_) => retryable("it did not answer in time"),
             };
             tokio::select! {
                 biased;
                 () = self.called_off.cancelled() => return Err(VolumeError::CalledOff),
-                () = tokio::time::sleep(pause) => {}
+                waited = retries.wait(&target, failure) => waited.map_err(VolumeError::fetch(self.index))?,
             }
         }
     }
@@ -196,7 +186,7 @@ impl HubClient<'_> {
             }
             let mut answer = match request.send().await {
                 Ok(answer) => answer,
-                Err(error) => return Ok(PageAnswer::Retryable(describe_failure(&error), None)),
+                Err(error) => return Ok(PageAnswer::Failed(retryable(describe_failure(&error)))),
             };
             if let Some(next) = self.http.redirect(&at, &answer).map_err(&failed)? {
                 at = next;
@@ -205,7 +195,8 @@ impl HubClient<'_> {
             let status = answer.status();
             if is_retryable(status) {
                 let asked = header_text(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
-                return Ok(PageAnswer::Retryable(format!("it answered {status}"), asked));
+                let what = format!("it answered {status}");
+                return Ok(PageAnswer::Failed(TryFailure::Retryable { what, asked }));
             }
             if !status.is_success() {
                 let shown = at.shown();
@@ -225,7 +216,7 @@ impl HubClient<'_> {
                         return Err(self.malformed_answer(format!("it has more than {MAX_ANSWER} bytes")));
                     }
                     Ok(Some(piece)) => text.extend_from_slice(&piece),
-                    Err(error) => return Ok(PageAnswer::Retryable(describe_failure(&error), None)),
+                    Err(error) => return Ok(PageAnswer::Failed(retryable(describe_failure(&error)))),
                 }
             }
         }
@@ -259,7 +250,7 @@ impl HubClient<'_> {
 
 enum PageAnswer {
     Whole(Vec<u8>, Option<String>),
-    Retryable(String, Option<Duration>),
+    Failed(TryFailure),
 }
 
 /// Escapes a name inside a URL's path: all characters that end the path or begin an escape, and `/` if the name is one

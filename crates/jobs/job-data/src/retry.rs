@@ -1,9 +1,13 @@
-//! Decides when a transfer is retried after a temporary failure. Pure.
+//! Decides when a transfer is retried after a temporary failure, and waits until then.
 
 use std::time::Duration;
 
 use muster_process::Backoff;
 use reqwest::StatusCode;
+use tokio::time::sleep;
+
+use crate::error::HttpError;
+use crate::job_url::Target;
 
 /// Upper bound on the number of tries, against a server that sends a little in each.
 const MOST_TRIES: u32 = 64;
@@ -31,6 +35,33 @@ impl Default for Pace {
     }
 }
 
+/// The failure of one try.
+#[derive(Debug)]
+pub(crate) enum TryFailure {
+    /// A retry may help.
+    Retryable {
+        what: String,
+        /// The least pause that the server wants.
+        asked: Option<Duration>,
+    },
+    /// A retry will not help.
+    Final(HttpError),
+}
+
+impl From<HttpError> for TryFailure {
+    fn from(error: HttpError) -> Self {
+        Self::Final(error)
+    }
+}
+
+/// A failure that a retry may help. `what` completes "the server: ".
+pub(crate) fn retryable(what: impl Into<String>) -> TryFailure {
+    TryFailure::Retryable {
+        what: what.into(),
+        asked: None,
+    }
+}
+
 /// The schedule of retries of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retries {
@@ -51,8 +82,29 @@ impl Retries {
         }
     }
 
+    /// Waits until the next try of the request to `target`, which has failed.
+    ///
+    /// # Errors
+    /// A retry will not help, or that was the last try.
+    pub(crate) async fn wait(&mut self, target: &Target, failure: TryFailure) -> Result<(), HttpError> {
+        let (what, asked) = match failure {
+            TryFailure::Retryable { what, asked } => (what, asked),
+            TryFailure::Final(error) => return Err(error),
+        };
+        let Some(pause) = self.pause(asked) else {
+            return Err(HttpError::Unreachable {
+                shown: target.shown(),
+                what,
+                tries: self.tries.saturating_add(1),
+            });
+        };
+        tracing::info!(what, ?pause, "a transfer failed; retrying");
+        sleep(pause).await;
+        Ok(())
+    }
+
     /// The pause before the next try, at least as long as the server asked for; `None` after the last try.
-    pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
+    fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
         if self.step >= Backoff::OUTAGE_RETRIES {
             return None;
         }
@@ -65,11 +117,6 @@ impl Retries {
     /// Restarts the schedule, because the last try made progress.
     pub(crate) fn restart(&mut self) {
         self.step = 0;
-    }
-
-    /// Number of tries so far.
-    pub(crate) fn tries(&self) -> u32 {
-        self.tries
     }
 }
 
@@ -89,7 +136,7 @@ mod tests {
             .map(|pause| pause.as_secs())
             .collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16]);
-        assert_eq!(retries.tries(), 5);
+        assert_eq!(retries.tries, 5);
     }
 
     #[test]

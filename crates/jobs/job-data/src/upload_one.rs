@@ -14,14 +14,14 @@ use parking_lot::Mutex;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Body, Method, Response};
 use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::checked_request::PinnedClient;
 use crate::download::{TransferProgress, describe_failure, header_text};
 use crate::error::HttpError;
 use crate::job_url::Target;
 use crate::response_headers::retry_after;
-use crate::retry::{Retries, is_retryable};
+use crate::retry::{Retries, TryFailure, is_retryable, retryable};
 use crate::safe_names::shown;
 use crate::upload_results::{MAX_BODY, UploadAnswer};
 
@@ -55,12 +55,6 @@ pub(crate) struct UploadTally {
 pub(crate) struct UploadProgress {
     index: usize,
     tally: Arc<UploadTally>,
-}
-
-/// The failure of one try.
-enum TryFailure {
-    Retryable(String, Option<Duration>),
-    Final(HttpError),
 }
 
 impl UploadTally {
@@ -146,20 +140,10 @@ pub(crate) fn signed_headers(
 pub(crate) async fn send(http: &PinnedClient, upload: &UploadRequest) -> Result<UploadAnswer, HttpError> {
     let mut retries = Retries::new(http.pace());
     loop {
-        let (what, asked) = match try_once(http, upload).await {
+        match try_once(http, upload).await {
             Ok(answer) => return Ok(answer),
-            Err(TryFailure::Final(error)) => return Err(error),
-            Err(TryFailure::Retryable(what, asked)) => (what, asked),
-        };
-        let Some(pause) = retries.pause(asked) else {
-            return Err(HttpError::Unreachable {
-                shown: upload.target.shown(),
-                what,
-                tries: retries.tries().saturating_add(1),
-            });
-        };
-        tracing::info!(what, pause = ?pause, "an upload failed; retrying");
-        sleep(pause).await;
+            Err(failure) => retries.wait(&upload.target, failure).await?,
+        }
     }
 }
 
@@ -168,7 +152,7 @@ async fn try_once(http: &PinnedClient, upload: &UploadRequest) -> Result<UploadA
     for _ in 0..=MAX_REDIRECTS {
         let answer = deliver(http, upload, &target).await?;
         let status = answer.status();
-        if let Some(next) = http.redirect(&target, &answer).map_err(TryFailure::Final)? {
+        if let Some(next) = http.redirect(&target, &answer)? {
             // Another method would lose the body; another host would get a request that was signed for this one.
             if !matches!(status.as_u16(), 307 | 308) || next.host() != target.host() {
                 let shown = target.shown();
@@ -179,7 +163,10 @@ async fn try_once(http: &PinnedClient, upload: &UploadRequest) -> Result<UploadA
         }
         if is_retryable(status) {
             let asked = header_text(answer.headers(), &header::RETRY_AFTER).and_then(retry_after);
-            return Err(TryFailure::Retryable(format!("it answered {status}"), asked));
+            return Err(TryFailure::Retryable {
+                what: format!("it answered {status}"),
+                asked,
+            });
         }
         if !status.is_success() {
             let detail = match s3_code(&read_answer(answer, http.pace().stall).await.body) {
@@ -206,7 +193,7 @@ async fn deliver(
     upload: &UploadRequest,
     target: &Target,
 ) -> Result<Response, TryFailure> {
-    let client = http.client(target).await.map_err(TryFailure::Final)?;
+    let client = http.client(target).await?;
     let sent = Arc::new(AtomicU64::new(0));
     let len = upload.len + (upload.before.len() + upload.after.len()) as u64;
     let request = client
@@ -219,13 +206,12 @@ async fn deliver(
     loop {
         match timeout(http.pace().stall, &mut answering).await {
             Ok(answer) => {
-                return answer.map_err(|error| TryFailure::Retryable(describe_failure(&error), None));
+                return answer.map_err(|error| retryable(describe_failure(&error)));
             }
             Err(_) => {
                 let now = sent.load(Ordering::Relaxed);
                 if now == before {
-                    let what = format!("it stopped after {now} of {len} bytes");
-                    return Err(TryFailure::Retryable(what, None));
+                    return Err(retryable(format!("it stopped after {now} of {len} bytes")));
                 }
                 before = now;
             }

@@ -57,27 +57,9 @@ const MAX_KEY_NAME: usize = 100;
 /// # Errors
 /// All reasons at once, by field.
 pub fn parse_cheat_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRejection> {
-    const FIELDS: &[Field] = &[
-        ("job_uuid", true, check_type::<JobId>),
-        ("trusted_job_uuid", true, check_type::<JobId>),
-    ];
-    let report: ReportCheat = parse_fields(body, FIELDS)?;
-    let value: Value =
-        serde_json::from_slice(body).map_err(|error| BodyRejection::NotJson(shorten(&error)))?;
-    let mut errors = FieldErrors::new();
-    if report.job_uuid == report.trusted_job_uuid {
-        errors.insert(
-            "trusted_job_uuid",
-            vec!["It must be another job than job_uuid.".to_owned()],
-        );
-    }
-    if body.len() > MAX_DETAILS {
-        errors.insert(
-            "details",
-            vec![format!("Ensure the report has no more than {MAX_DETAILS} bytes.")],
-        );
-    }
-    reject_if_any(errors).map(|()| (report, value))
+    parse_report(body, MAX_DETAILS, |report| {
+        (report.job_uuid == report.trusted_job_uuid).then_some("It must be another job than job_uuid.")
+    })
 }
 
 /// The longest body of a report of an answer, in bytes: it may carry the words of the exchange.
@@ -89,6 +71,17 @@ const MAX_ANSWER_REPORT: usize = 768 * 1024;
 /// # Errors
 /// See [`parse_cheat_report`].
 pub fn parse_answer_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyRejection> {
+    parse_report(body, MAX_ANSWER_REPORT, |report| {
+        (report.job_uuid != report.trusted_job_uuid).then_some("It must be the same job as job_uuid.")
+    })
+}
+
+/// Parses a report of at most `most` bytes. `wrong_trusted` gives the fault of the trusted job's id, if it has one.
+fn parse_report(
+    body: &[u8],
+    most: usize,
+    wrong_trusted: impl Fn(&ReportCheat) -> Option<&'static str>,
+) -> Result<(ReportCheat, Value), BodyRejection> {
     const FIELDS: &[Field] = &[
         ("job_uuid", true, check_type::<JobId>),
         ("trusted_job_uuid", true, check_type::<JobId>),
@@ -97,12 +90,11 @@ pub fn parse_answer_report(body: &[u8]) -> Result<(ReportCheat, Value), BodyReje
     let value: Value =
         serde_json::from_slice(body).map_err(|error| BodyRejection::NotJson(shorten(&error)))?;
     let mut errors = FieldErrors::new();
-    if report.job_uuid != report.trusted_job_uuid {
-        let reason = "It must be the same job as job_uuid.".to_owned();
-        errors.insert("trusted_job_uuid", vec![reason]);
+    if let Some(reason) = wrong_trusted(&report) {
+        errors.insert("trusted_job_uuid", vec![reason.to_owned()]);
     }
-    if body.len() > MAX_ANSWER_REPORT {
-        let reason = format!("Ensure the report has no more than {MAX_ANSWER_REPORT} bytes.");
+    if body.len() > most {
+        let reason = format!("Ensure the report has no more than {most} bytes.");
         errors.insert("details", vec![reason]);
     }
     reject_if_any(errors).map(|()| (report, value))

@@ -15,11 +15,11 @@ use muster_process::error::Causes;
 use muster_protocol::rest::Detail;
 use muster_protocol::wire::checkpoints::{BlockList, MAX_BLOCK_LIST};
 use muster_protocol::{Digest, JobId};
-use serde::Deserialize;
 
 use crate::checkpoint_blocks::block_grant::BlockAccess;
 use crate::checkpoint_blocks::catalogue::BlockOwner;
 use crate::checkpoint_blocks::service::{BlockStoreError, CheckpointService, RECEIVE_LIMIT};
+use crate::signed_urls::SignedQuery;
 
 /// The longest body: a block, or a manifest, which is stored as one.
 const MAX_BODY: usize = {
@@ -28,15 +28,6 @@ const MAX_BODY: usize = {
 };
 
 type Service = Arc<CheckpointService>;
-
-/// The parameters of a signed URL.
-#[derive(Debug, Deserialize)]
-struct SignedQuery {
-    #[serde(rename = "Expires")]
-    expires: String,
-    #[serde(rename = "Signature")]
-    signature: String,
-}
 
 /// The routes `/blocks/{job}/missing` and `/blocks/{job}/{block}`.
 pub fn router(service: Service) -> Router {

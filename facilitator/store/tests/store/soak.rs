@@ -19,8 +19,8 @@ use muster_process::folders::measure_folder;
 use muster_process::{Clock as _, SharedClock, TestClock};
 use muster_protocol::job::KeptCheckpoint;
 use muster_protocol::{AttemptId, Digest};
-use muster_store::retention::{Keep, Pace, PaceSettings, sweep_once};
-use muster_store::size::measure_tables;
+use muster_store::retention::sweep_once;
+use muster_store::testing::soak::StoreSoak;
 use muster_store::testing::sqlite;
 
 use super::*;
@@ -29,17 +29,9 @@ const HOUR: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// The metrics that a job's program reports.
 const METRICS: [&str; 2] = ["loss", "accuracy"];
 
-/// How much is done for how long, and how long jobs stay.
-#[derive(Clone, Copy, Debug)]
-struct Soak {
-    days: u32,
-    jobs_a_day: u32,
-    kept_days: u32,
-}
-
 #[tokio::test]
 async fn days_of_jobs_chats_and_files_stay_within_their_bounds() {
-    run(Soak {
+    run(StoreSoak {
         days: 4,
         jobs_a_day: 24,
         kept_days: 1,
@@ -50,7 +42,7 @@ async fn days_of_jobs_chats_and_files_stay_within_their_bounds() {
 #[tokio::test]
 #[ignore = "soak: a year at 1,000 jobs a day, half an hour to two hours"]
 async fn a_year_of_jobs_chats_and_files_stays_within_its_bounds() {
-    run(Soak {
+    run(StoreSoak {
         days: 365,
         jobs_a_day: 1_000,
         kept_days: 30,
@@ -191,33 +183,23 @@ impl Objects {
     }
 }
 
-async fn run(soak: Soak) {
+async fn run(soak: StoreSoak) {
     let test = sqlite(&MIGRATIONS).await.unwrap();
     let store = Store::over(test.pool.clone()).await.unwrap();
-    let file = test.url.trim_start_matches("sqlite:").to_owned();
-    let size = || std::fs::metadata(Path::new(&file)).unwrap().len();
     let clock = TestClock::new(at(0));
-    let folder = Path::new(&file).with_file_name("objects");
+    let folder = test.file().with_file_name("objects");
     let objects = Objects::open(&test, &folder, soak.kept_days, Arc::new(clock.clone())).await;
     store.token_secret([1; 32]).await.unwrap();
-    let keep = |days| Keep {
-        days,
-        rows: 10_000_000,
-        mib: 65_536,
-    };
+    let keep = soak.keep();
     let config = FacilitatorRetentionConfig {
-        jobs: keep(soak.kept_days),
-        audit: keep(soak.kept_days),
-        usage: keep(soak.kept_days),
-        revoked_keys: keep(soak.kept_days),
-        validators: keep(soak.kept_days),
+        jobs: keep,
+        audit: keep,
+        usage: keep,
+        revoked_keys: keep,
+        validators: keep,
         ..FacilitatorRetentionConfig::default()
     };
     let rules = FacilitatorRetention::new(store.clone(), config);
-    let pace = Pace {
-        pause: std::time::Duration::ZERO,
-        ..PaceSettings::default().pace()
-    };
     let validator = validator_key("Validator");
     let (mut made, mut full) = (0_i64, 0);
     for day in 0..soak.days {
@@ -231,49 +213,36 @@ async fn run(soak: Soak) {
             store.record_alive(now).await.unwrap();
             objects.store(validator, *jobs.last().unwrap(), number, now).await;
             clock.advance(HOUR);
-            sweep_once(&rules, &store.writer(), &[], pace, &clock)
+            sweep_once(&rules, &store.writer(), &[], StoreSoak::pace(), &clock)
                 .await
                 .unwrap();
         }
         objects.sweep().await;
         if day == soak.kept_days + 1 {
-            full = size();
+            full = test.file_bytes();
         }
     }
     let most = u64::from(soak.jobs_a_day) * u64::from(soak.kept_days + 1);
     let hourly = u64::from(soak.jobs_a_day) / 24 + 1;
     // One a day more for sweeps that come once a day, and one hour more for the grace of objects.
     let hours = 24 * (u64::from(soak.kept_days) + 1) + 1;
-    for table in measure_tables(&test.url).await.unwrap() {
-        let bound = match table.table.as_str() {
-            "jobs" | "audit" | "program_reports" => most,
-            "metric_series" | "metric_points" => most * u64::try_from(METRICS.len()).unwrap(),
-            "statuses" => most * 4,
-            "logs" | "progress" | "queue_places" => hourly * 2,
-            "used_nonces" => hourly * 27,
-            "model_usage" => u64::from(soak.kept_days) + 2,
-            "feedback" | "cheat_reports" | "job_checks" | "webhook_messages" | "job_checkpoints" => hours,
-            "answer_reports" | "refunds" | "api_keys" | "validators" => hours,
-            "files" | "file_segments" | "job_blocks" => hours,
-            "quotas" | "miner_reports" | "web_sessions" | "account_deletions" => 26,
-            "web_links" | "stored_bytes" => 2,
-            "block_bytes" | "replicas" | "secrets" | "webhook_accounts" => 1,
-            other => panic!("nothing is written into {other}, so its bound is not shown"),
-        };
-        assert!(
-            table.rows > 0,
-            "{table:?}: nothing is written, so no bound is shown"
-        );
-        assert!(
-            table.rows <= bound,
-            "{table:?}: more than {bound} rows after {soak:?}"
-        );
-    }
+    let bound = |table: &str| match table {
+        "jobs" | "audit" | "program_reports" => Some(most),
+        "metric_series" | "metric_points" => Some(most * u64::try_from(METRICS.len()).unwrap()),
+        "statuses" => Some(most * 4),
+        "logs" | "progress" | "queue_places" => Some(hourly * 2),
+        "used_nonces" => Some(hourly * 27),
+        "model_usage" => Some(u64::from(soak.kept_days) + 2),
+        "feedback" | "cheat_reports" | "job_checks" | "webhook_messages" | "job_checkpoints" => Some(hours),
+        "answer_reports" | "refunds" | "api_keys" | "validators" => Some(hours),
+        "files" | "file_segments" | "job_blocks" => Some(hours),
+        "quotas" | "miner_reports" | "web_sessions" | "account_deletions" => Some(26),
+        "web_links" | "stored_bytes" => Some(2),
+        "block_bytes" | "replicas" | "secrets" | "webhook_accounts" => Some(1),
+        _ => None,
+    };
+    soak.assert_bounds(&test, bound).await.unwrap();
     let left = measure_folder(&folder);
     assert!(left.files > 0 && left.files <= 2 * hours, "{left:?}");
-    let end = size();
-    assert!(
-        full > 0 && end <= full + full / 4,
-        "the file grew from {full} to {end} bytes"
-    );
+    test.assert_file_within(full);
 }

@@ -13,7 +13,6 @@ use super::{Result, WitnessStore};
 use crate::finding::FindingKind;
 use crate::header_check::{CheckedHeader, CheckedLeaf, KnownHeader};
 use crate::omissions::UnlistedAnswer;
-use crate::outcome_check::KnownLeaf;
 
 /// Leaves that are kept of one validator; beyond them no headers are taken.
 const MAX_LEAVES: i64 = 1_000_000;
@@ -237,7 +236,7 @@ impl WitnessStore {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn leaves(&self, validator: ValidatorKey, bucket: u64) -> Result<Vec<KnownLeaf>> {
+    pub async fn leaves(&self, validator: ValidatorKey, bucket: u64) -> Result<Vec<CheckedLeaf>> {
         let rows = sqlx::query(
             "SELECT session, sequence, proof, model, position FROM audit_leaves \
              WHERE validator = $1 AND bucket = $2 ORDER BY position",
@@ -249,7 +248,7 @@ impl WitnessStore {
         .during("read the leaves of a bucket")?;
         rows.iter()
             .map(|row| {
-                Ok(KnownLeaf {
+                Ok(CheckedLeaf {
                     session: session(row)?,
                     sequence: unsigned_column(row, "sequence")?,
                     proof: parse_column(row, "proof")?,

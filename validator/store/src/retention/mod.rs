@@ -10,7 +10,7 @@ use muster_protocol::Timestamp;
 use muster_protocol::receipt::{PAGE_SECS, SERVED_SECS, page_of};
 use muster_store::Value;
 use muster_store::columns::{read_column, to_signed, to_unsigned};
-use muster_store::retention::{Deletion, Keep, PaceSettings, read_cutoff};
+use muster_store::retention::{AgedRows, Deletion, Keep, PaceSettings, read_cutoff};
 use muster_store::size::TableSize;
 use serde::Deserialize;
 
@@ -52,7 +52,30 @@ const ANSWER_TABLES: &[&str] = &[
     "audit_appeals",
 ];
 
-const NEWEST_REFUSALS: &str = "SELECT last_at FROM refused_receipts ORDER BY last_at DESC LIMIT 1 OFFSET $1";
+/// The tables of the stakes and statements by which cycles were scored.
+const EPOCH_TABLES: &[&str] = &[
+    "epochs",
+    "capacity_statements",
+    "capacity_evidence",
+    "capacity_sightings",
+    "main_hotkeys",
+    "burned_transfers",
+];
+
+/// The times of a table's rows, newest first, as [`read_cutoff`] asks for them.
+macro_rules! newest {
+    ($table:literal, $age:literal) => {
+        concat!(
+            "SELECT ",
+            $age,
+            " FROM ",
+            $table,
+            " ORDER BY ",
+            $age,
+            " DESC LIMIT 1 OFFSET $1"
+        )
+    };
+}
 
 /// The name of the horizon of users' signatures.
 pub(super) const SIGNATURES: &str = "signatures";
@@ -280,31 +303,6 @@ impl Store {
         row.map_or(Ok(i64::MIN), |row| read_column(&row, "ticket"))
     }
 
-    async fn cutoff(
-        &self,
-        keep: Keep,
-        tables: &[&str],
-        newest: &'static str,
-        now: Timestamp,
-        sizes: &[TableSize],
-    ) -> Result<Timestamp> {
-        read_cutoff(&self.pool, keep, tables, newest, now, sizes).await
-    }
-
-    async fn epochs_cutoff(&self, keep: Keep, now: Timestamp, sizes: &[TableSize]) -> Result<Timestamp> {
-        let tables = [
-            "epochs",
-            "capacity_statements",
-            "capacity_evidence",
-            "capacity_sightings",
-            "main_hotkeys",
-            "burned_transfers",
-        ];
-        let newest =
-            "SELECT received_at FROM capacity_statements ORDER BY received_at DESC LIMIT 1 OFFSET $1";
-        self.cutoff(keep, &tables, newest, now, sizes).await
-    }
-
     async fn retention_cutoffs(
         &self,
         config: &ValidatorRetentionConfig,
@@ -315,7 +313,9 @@ impl Store {
         let genesis = self.chain().genesis;
         let floor = first_needed_block(&self.cycle_facts().await?);
         let gathered_needed = now.minus(Duration::from_secs(GATHERED_NEEDED_SECS.unsigned_abs()));
-        let of = async |keep, tables: &[&str], newest| self.cutoff(keep, tables, newest, now, sizes).await;
+        let of = async |keep, tables: &[&str], newest| {
+            read_cutoff(&self.pool, keep, tables, newest, now, sizes).await
+        };
         Ok(RetentionCutoffs {
             scored: floor.filter(|_| !genesis.is_empty()).map(|floor| (genesis, floor)),
             signatures_ns: signature_horizon_ns(now, bounds.signature_age),
@@ -331,54 +331,54 @@ impl Store {
             routes: of(
                 config.routes,
                 &["routes"],
-                "SELECT decided_at FROM routes ORDER BY decided_at DESC LIMIT 1 OFFSET $1",
+                newest!("routes", "decided_at"),
             )
             .await?,
             receipts: of(
                 config.receipts,
                 &["receipts"],
-                "SELECT written_at FROM receipts ORDER BY written_at DESC LIMIT 1 OFFSET $1",
+                newest!("receipts", "written_at"),
             )
             .await?,
             gathered: of(
                 config.gathered,
                 &["gathered"],
-                "SELECT written_at FROM gathered ORDER BY written_at DESC LIMIT 1 OFFSET $1",
+                newest!("gathered", "written_at"),
             )
             .await?
             .min(gathered_needed),
             cycles: of(
                 config.cycles,
                 &["cycles", "scoring_snapshots"],
-                "SELECT changed_at FROM cycles ORDER BY changed_at DESC LIMIT 1 OFFSET $1",
+                newest!("cycles", "changed_at"),
             )
             .await?,
             answers: of(
                 config.answers,
                 ANSWER_TABLES,
-                "SELECT ended_at FROM responses ORDER BY ended_at DESC LIMIT 1 OFFSET $1",
+                newest!("responses", "ended_at"),
             )
             .await?,
             samples: of(
                 config.samples,
                 &["pairs"],
-                "SELECT gathered_at FROM pairs ORDER BY gathered_at DESC LIMIT 1 OFFSET $1",
+                newest!("pairs", "gathered_at"),
             )
             .await?,
             disputes: of(
                 config.disputes,
                 &["cheat_reports", "disputes"],
-                "SELECT received_at FROM cheat_reports ORDER BY received_at DESC LIMIT 1 OFFSET $1",
+                newest!("cheat_reports", "received_at"),
             )
             .await?,
             batches: of(
                 config.batches,
                 &["batches", "capacities", "excuses"],
-                "SELECT began_at FROM batches ORDER BY began_at DESC LIMIT 1 OFFSET $1",
+                newest!("batches", "began_at"),
             )
             .await?,
-            refusals: of(config.refusals, &["refused_receipts"], NEWEST_REFUSALS).await?,
-            epochs: self.epochs_cutoff(config.epochs, now, sizes).await?,
+            refusals: of(config.refusals, &["refused_receipts"], newest!("refused_receipts", "last_at")).await?,
+            epochs: of(config.epochs, EPOCH_TABLES, newest!("capacity_statements", "received_at")).await?,
             served_page: page_of(now).saturating_sub(SERVED_SECS / PAGE_SECS),
         })
     }
@@ -469,36 +469,12 @@ impl RetentionCutoffs {
     /// Answers and sessions stay as long as a receipt of their job, whose amount they explain.
     fn streamed_rows(&self) -> Vec<Deletion> {
         vec![
-            rows(
-                "pairs",
-                "DELETE FROM pairs WHERE response_id IN \
-                 (SELECT response_id FROM pairs WHERE gathered_at < $1 ORDER BY gathered_at LIMIT $2)",
-                [self.samples.micros()],
-            ),
-            rows(
-                "answer_scores",
-                "DELETE FROM answer_scores WHERE (response_id, reference) IN \
-                 (SELECT response_id, reference FROM answer_scores WHERE scored_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
-            rows(
-                "other_proofs",
-                "DELETE FROM other_proofs WHERE (session_id, sequence) IN \
-                 (SELECT session_id, sequence FROM other_proofs WHERE kept_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
-            rows(
-                "request_forms",
-                "DELETE FROM request_forms WHERE response_id IN \
-                 (SELECT response_id FROM request_forms WHERE seen_at < $1 LIMIT $2)",
-                [self.samples.micros()],
-            ),
-            rows(
-                "written_prompts",
-                "DELETE FROM written_prompts WHERE (model, prompt) IN \
-                 (SELECT model, prompt FROM written_prompts WHERE written_at < $1 LIMIT $2)",
-                [self.samples.micros()],
-            ),
+            AgedRows::oldest_first("pairs", "response_id", "gathered_at").before(self.samples.micros()),
+            AgedRows::new("answer_scores", "response_id, reference", "scored_at")
+                .before(self.answers.micros()),
+            AgedRows::new("other_proofs", "session_id, sequence", "kept_at").before(self.answers.micros()),
+            AgedRows::new("request_forms", "response_id", "seen_at").before(self.samples.micros()),
+            AgedRows::new("written_prompts", "model, prompt", "written_at").before(self.samples.micros()),
             // The place of one prompt is opened with the hashes of all others, so a list goes as a whole, with the
             // prompts that were never sent. The list that the newest header names is in use.
             rows(
@@ -517,12 +493,7 @@ impl RetentionCutoffs {
                  WHERE b.closed_at < $1 AND EXISTS (SELECT 1 FROM answer_buckets AS n WHERE n.bucket > b.bucket) LIMIT $2)",
                 [self.answers.micros()],
             ),
-            rows(
-                "nonce_periods",
-                "DELETE FROM nonce_periods WHERE period IN \
-                 (SELECT period FROM nonce_periods WHERE began_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
+            AgedRows::new("nonce_periods", "period", "began_at").before(self.answers.micros()),
             rows(
                 "responses",
                 "DELETE FROM responses WHERE response_id IN (SELECT r.response_id FROM responses AS r \
@@ -548,12 +519,7 @@ impl RetentionCutoffs {
     /// Audits, verdicts, and all that validators exchange about them.
     fn audit_rows(&self) -> Vec<Deletion> {
         vec![
-            rows(
-                "audit_runs",
-                "DELETE FROM audit_runs WHERE run_id IN \
-                 (SELECT run_id FROM audit_runs WHERE ended_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
+            AgedRows::new("audit_runs", "run_id", "ended_at").before(self.answers.micros()),
             // The newest test of a model says when the next one is due.
             rows(
                 "self_tests",
@@ -575,12 +541,7 @@ impl RetentionCutoffs {
                 ),
                 [self.answers.micros()],
             ),
-            rows(
-                "audit_offers",
-                "DELETE FROM audit_offers WHERE (genesis, author, digest) IN \
-                 (SELECT genesis, author, digest FROM audit_offers WHERE seen_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
+            AgedRows::new("audit_offers", "genesis, author, digest", "seen_at").before(self.answers.micros()),
             // A statement is shown for as long as its bundle counts here.
             rows(
                 "audit_endorsements",
@@ -599,24 +560,14 @@ impl RetentionCutoffs {
                  AND n.validator = t.validator AND n.tested_at > t.tested_at) LIMIT $2)",
                 [self.answers.micros()],
             ),
-            rows(
-                "answer_ids",
-                "DELETE FROM answer_ids WHERE response_id IN \
-                 (SELECT response_id FROM answer_ids WHERE kept_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
+            AgedRows::new("answer_ids", "response_id", "kept_at").before(self.answers.micros()),
         ]
     }
 
     /// Notices to miners and their appeals stay as long as the answers that they are about.
     fn notice_rows(&self) -> Vec<Deletion> {
         vec![
-            rows(
-                "audit_notices",
-                "DELETE FROM audit_notices WHERE (miner, kind, about) IN \
-                 (SELECT miner, kind, about FROM audit_notices WHERE made_at < $1 LIMIT $2)",
-                [self.answers.micros()],
-            ),
+            AgedRows::new("audit_notices", "miner, kind, about", "made_at").before(self.answers.micros()),
             rows(
                 "audit_appeals",
                 "DELETE FROM audit_appeals WHERE (bundle, received_at) IN \
@@ -628,12 +579,7 @@ impl RetentionCutoffs {
 
     fn job_rows(&self) -> Vec<Deletion> {
         vec![
-            rows(
-                "routes",
-                "DELETE FROM routes WHERE (job_id, ordinal) IN \
-                 (SELECT job_id, ordinal FROM routes WHERE decided_at < $1 ORDER BY decided_at LIMIT $2)",
-                [self.routes.micros()],
-            ),
+            AgedRows::oldest_first("routes", "job_id, ordinal", "decided_at").before(self.routes.micros()),
             rows(
                 "attempts",
                 "DELETE FROM attempts WHERE attempt_id IN (SELECT a.attempt_id FROM attempts AS a \
@@ -669,23 +615,10 @@ impl RetentionCutoffs {
 
     fn other_rows(&self) -> Vec<Deletion> {
         vec![
-            rows(
-                "cheat_reports",
-                "DELETE FROM cheat_reports WHERE (signatory, timestamp_ns) IN \
-                 (SELECT signatory, timestamp_ns FROM cheat_reports WHERE received_at < $1 LIMIT $2)",
-                [self.disputes.micros()],
-            ),
-            rows(
-                "disputes",
-                "DELETE FROM disputes WHERE job_id IN (SELECT job_id FROM disputes WHERE reported_at < $1 LIMIT $2)",
-                [self.disputes.micros()],
-            ),
-            rows(
-                "refused_receipts",
-                "DELETE FROM refused_receipts WHERE (miner, reason) IN \
-                 (SELECT miner, reason FROM refused_receipts WHERE last_at < $1 LIMIT $2)",
-                [self.refusals.micros()],
-            ),
+            AgedRows::new("cheat_reports", "signatory, timestamp_ns", "received_at")
+                .before(self.disputes.micros()),
+            AgedRows::new("disputes", "job_id", "reported_at").before(self.disputes.micros()),
+            AgedRows::new("refused_receipts", "miner, reason", "last_at").before(self.refusals.micros()),
             // An account whose turn is forgotten goes before others once. Turns of accounts with waiting jobs stay.
             rows(
                 "queue_turns",
@@ -694,12 +627,7 @@ impl RetentionCutoffs {
                  WHERE q.class = t.class AND q.account = t.account) LIMIT $2)",
                 [self.oldest_turn],
             ),
-            rows(
-                "pages_read",
-                "DELETE FROM pages_read WHERE (miner, page) IN \
-                 (SELECT miner, page FROM pages_read WHERE page < $1 LIMIT $2)",
-                [self.oldest_page],
-            ),
+            AgedRows::new("pages_read", "miner, page", "page").before(self.oldest_page),
             rows(
                 "receipt_lines",
                 "DELETE FROM receipt_lines WHERE (page, first) IN \
@@ -717,30 +645,15 @@ impl RetentionCutoffs {
             .saturating_mul(PAGE_SECS)
             .saturating_mul(1_000_000);
         vec![
-            rows(
-                "epochs",
-                "DELETE FROM epochs WHERE (chain, first_block) IN \
-                 (SELECT chain, first_block FROM epochs WHERE first_ms < $1 LIMIT $2)",
-                [before / 1_000],
-            ),
-            rows(
+            AgedRows::new("epochs", "chain, first_block", "first_ms").before(before / 1_000),
+            AgedRows::new(
                 "capacity_statements",
-                "DELETE FROM capacity_statements WHERE (chain, cycle, validator, digest) IN \
-                 (SELECT chain, cycle, validator, digest FROM capacity_statements WHERE received_at < $1 LIMIT $2)",
-                [before],
-            ),
-            rows(
-                "capacity_evidence",
-                "DELETE FROM capacity_evidence WHERE digest IN \
-                 (SELECT digest FROM capacity_evidence WHERE written_at < $1 LIMIT $2)",
-                [before],
-            ),
-            rows(
-                "capacity_sightings",
-                "DELETE FROM capacity_sightings WHERE (chain, cycle, validator, digest) IN \
-                 (SELECT chain, cycle, validator, digest FROM capacity_sightings WHERE seen_at < $1 LIMIT $2)",
-                [before],
-            ),
+                "chain, cycle, validator, digest",
+                "received_at",
+            )
+            .before(before),
+            AgedRows::new("capacity_evidence", "digest", "written_at").before(before),
+            AgedRows::new("capacity_sightings", "chain, cycle, validator, digest", "seen_at").before(before),
             // A statement that nothing contradicts is shown to others for as long as receipts are.
             rows(
                 "capacity_sightings",
@@ -750,18 +663,8 @@ impl RetentionCutoffs {
                  AND o.cycle = s.cycle AND o.validator = s.validator AND o.digest <> s.digest) LIMIT $2)",
                 [served],
             ),
-            rows(
-                "main_hotkeys",
-                "DELETE FROM main_hotkeys WHERE (chain, cycle, miner) IN \
-                 (SELECT chain, cycle, miner FROM main_hotkeys WHERE answered_at < $1 LIMIT $2)",
-                [before],
-            ),
-            rows(
-                "burned_transfers",
-                "DELETE FROM burned_transfers WHERE (genesis, account, block, payer) IN \
-                 (SELECT genesis, account, block, payer FROM burned_transfers WHERE read_at < $1 LIMIT $2)",
-                [before],
-            ),
+            AgedRows::new("main_hotkeys", "chain, cycle, miner", "answered_at").before(before),
+            AgedRows::new("burned_transfers", "genesis, account, block, payer", "read_at").before(before),
         ]
     }
 }

@@ -3,7 +3,6 @@
 
 mod hourly;
 
-use std::path::Path;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -14,8 +13,8 @@ use muster_protocol::Digest;
 use muster_protocol::job::KeptCheckpoint;
 use muster_protocol::receipt::OfferedReceipt;
 use muster_scoring::Scores;
-use muster_store::retention::{Keep, Pace, PaceSettings, sweep};
-use muster_store::size::measure_tables;
+use muster_store::retention::{PaceSettings, sweep};
+use muster_store::testing::soak::StoreSoak;
 use muster_store::testing::sqlite;
 use muster_validator::store::retention::ValidatorRetentionConfig;
 use muster_validator::store::{CycleState, StoredCycle};
@@ -39,17 +38,9 @@ const TURNS: u64 = 100_000;
 /// deletes from the others.
 const ELSEWHERE: [&str; 4] = ["check_news", "cross_checks", "queue", "refunded_attempts"];
 
-/// How much is done for how long, and how long jobs and receipts stay.
-#[derive(Clone, Copy, Debug)]
-struct Soak {
-    days: u32,
-    jobs_a_day: u32,
-    kept_days: u32,
-}
-
 #[tokio::test]
 async fn days_of_jobs_chats_and_audits_stay_within_their_bounds() {
-    run(Soak {
+    run(StoreSoak {
         days: 5,
         jobs_a_day: 24,
         kept_days: 1,
@@ -60,7 +51,7 @@ async fn days_of_jobs_chats_and_audits_stay_within_their_bounds() {
 #[tokio::test]
 #[ignore = "soak: a year at 1,000 jobs a day, half an hour to two hours"]
 async fn a_year_of_jobs_chats_and_audits_stays_within_its_bounds() {
-    run(Soak {
+    run(StoreSoak {
         days: 365,
         jobs_a_day: 1_000,
         kept_days: 30,
@@ -158,7 +149,7 @@ async fn acknowledge_all(store: &Store, now: Timestamp) {
     }
 }
 
-async fn run(soak: Soak) {
+async fn run(soak: StoreSoak) {
     let test = sqlite(&MIGRATIONS).await.unwrap();
     let store = Store::with_pool(test.pool.clone()).await.unwrap();
     let clock = TestClock::default();
@@ -166,13 +157,7 @@ async fn run(soak: Soak) {
         .note_chain("chain", BlockNumber(0), clock.now())
         .await
         .unwrap();
-    let file = test.url.trim_start_matches("sqlite:").to_owned();
-    let size = || std::fs::metadata(Path::new(&file)).unwrap().len();
-    let keep = Keep {
-        days: soak.kept_days,
-        rows: 10_000_000,
-        mib: 65_536,
-    };
+    let keep = soak.keep();
     let config = ValidatorRetentionConfig {
         jobs: keep,
         routes: keep,
@@ -188,10 +173,6 @@ async fn run(soak: Soak) {
         pace: PaceSettings::default(),
     };
     let grading = GradingStore::new(test.pool.clone());
-    let pace = Pace {
-        pause: Duration::ZERO,
-        ..PaceSettings::default().pace()
-    };
     let (mut made, mut full) = (0_u128, 0);
     for day in 0..soak.days {
         for hour in 0..24 {
@@ -214,46 +195,37 @@ async fn run(soak: Soak) {
                     .due_deletions(&config, bounds(), clock.now(), &[])
                     .await
                     .unwrap();
-                sweep(&store.writer(), &due, pace, &clock).await.unwrap();
+                sweep(&store.writer(), &due, StoreSoak::pace(), &clock)
+                    .await
+                    .unwrap();
             }
         }
         if day == soak.kept_days + 1 {
-            full = size();
+            full = test.file_bytes();
         }
     }
     let most = u64::from(soak.jobs_a_day) * u64::from(soak.kept_days + 1);
     let hours = 24 * u64::from(soak.kept_days + 1);
-    for table in measure_tables(&test.url).await.unwrap() {
-        let bound = match table.table.as_str() {
-            "jobs" | "signatures" | "attempts" | "routes" | "checkpoints" => most,
-            "receipts" => most * 2,
-            "outbox" => most * 3,
-            "responses" | "pairs" | "request_forms" | "answer_scores" | "answer_ids" => most,
-            "gathered" => hours.max(24 * u64::from(GATHERED_DAYS + 1)),
-            "receipt_lines" | "capacity_sightings" => 24 * (SERVED_DAYS + 1),
-            "pages_read" => 24,
-            "queue_turns" => TURNS,
-            "chains" | "check_news_numbers" | "horizons" | "owner" => 1,
-            table if ELSEWHERE.contains(&table) => 0,
-            // They stay for ever, as balances and readings do.
-            table if table.starts_with("collateral_") || table == "burn_readings" => 0,
-            // One row an hour: cycles, and what came into the others above.
-            _ => hours,
-        };
-        assert!(
-            table.rows > 0 || bound == 0,
-            "{table:?}: nothing is written, so no bound is shown"
-        );
-        assert!(
-            table.rows <= bound,
-            "{table:?}: more than {bound} rows after {soak:?}"
-        );
-    }
-    let end = size();
-    assert!(
-        full > 0 && end <= full + full / 4,
-        "the file grew from {full} to {end} bytes"
-    );
+    let bound = |table: &str| match table {
+        "jobs" | "signatures" | "attempts" | "routes" | "checkpoints" => most,
+        "receipts" => most * 2,
+        "outbox" => most * 3,
+        "responses" | "pairs" | "request_forms" | "answer_scores" | "answer_ids" => most,
+        "gathered" => hours.max(24 * u64::from(GATHERED_DAYS + 1)),
+        "receipt_lines" | "capacity_sightings" => 24 * (SERVED_DAYS + 1),
+        "pages_read" => 24,
+        "queue_turns" => TURNS,
+        "chains" | "check_news_numbers" | "horizons" | "owner" => 1,
+        table if ELSEWHERE.contains(&table) => 0,
+        // They stay for ever, as balances and readings do.
+        table if table.starts_with("collateral_") || table == "burn_readings" => 0,
+        // One row an hour: cycles, and what came into the others above.
+        _ => hours,
+    };
+    soak.assert_bounds(&test, |table| Some(bound(table)))
+        .await
+        .unwrap();
+    test.assert_file_within(full);
     // The jobs of the last hour are all there.
     assert!(store.job(job(made)).await.unwrap().is_some());
 }

@@ -1,5 +1,7 @@
 //! Fresh stores for tests, one for each engine: every role runs the same tests on all of them.
 
+pub mod soak;
+
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
