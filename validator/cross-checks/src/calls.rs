@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use muster_gateway::store::GatewayStore;
 use muster_process::error::Causes;
 use muster_store::StoreError;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,6 @@ use serde_json::json;
 
 use crate::CrossChecks;
 use crate::evidence::ColdkeyStanding;
-use crate::refunds::count_refunds;
 use crate::store::CheckView;
 
 /// Entries of the list if the request names no `limit`, and at most.
@@ -65,6 +65,8 @@ async fn view(checks: &CrossChecks, limit: u32) -> Result<CrossChecksView, Store
         share_ppm: state.settings.share_ppm,
         coldkeys: state.standings().await?,
         checks: state.store.list(limit).await?,
-        refunded_answers: count_refunds(&state.store.pool).await?,
+        refunded_answers: GatewayStore::new(state.store.pool.clone())
+            .count_refunds()
+            .await?,
     })
 }

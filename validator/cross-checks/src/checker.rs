@@ -28,7 +28,7 @@ use crate::backend::CheckBackend;
 use crate::draw::{draw_block, draw_job};
 use crate::evidence::{ColdkeyStanding, WINDOW_DAYS, add_quality, standings};
 use crate::refunds::reconcile_refunds;
-use crate::reports::verdict_of_answer;
+use crate::report_verdict::{verdict_of_answer, verdict_of_audit};
 use crate::rerun_job::rerun_job;
 use crate::settings::CrossCheckSettings;
 use crate::store::{CheckStore, DueCheck, EndedJob, NewCheck, UndrawnJob};
@@ -135,7 +135,7 @@ async fn draw_block_by_block(state: &CheckerState) -> Result<Infallible, StoreEr
         block = state.deps.chain.next_block(block).await;
         read_from = enter_ended(state, read_from, block).await?;
         draw_jobs(state, block).await?;
-        reconcile_refunds(&state.store.pool, &state.deps.store, state.now()).await?;
+        reconcile_refunds(&state.store, &state.deps.store, state.now()).await?;
         let now = state.now();
         state
             .store
@@ -322,7 +322,7 @@ async fn audit_session(state: &CheckerState, check: &DueCheck, model: String) ->
             }
             Ok(runs) => {
                 let of_coldkey = runs.iter().find(|run| Some(run.coldkey) == check.coldkey);
-                let by_audit = crate::reports::verdict_of_audit(of_coldkey);
+                let by_audit = verdict_of_audit(of_coldkey);
                 match &check.answer {
                     None => by_audit,
                     Some(answer) => verdict_of_answer(judge(audits, &model, answer).await, by_audit),

@@ -2,8 +2,9 @@
 //!
 //! Everything that is judged is pure: [`outputs`] (what is compared), [`verdict`] (what the runs of one job show),
 //! [`evidence`] (what the jobs of a coldkey show), [`draw`] (which jobs run again), [`rerun_job`] (the job that runs),
-//! [`refund_rule`] (which answers are refunded). The shell around it: `checker` (the tasks of a validator), `reports`
-//! (users' reports of cheating), `refunds`, `calls` (the status page), [`store`], [`backend`] (the validator's part).
+//! [`refund_rule`] (which answers are refunded), `report_verdict` (the results of reports). The shell around it:
+//! `checker` (the tasks of a validator), `reports` (users' reports of cheating), `refunds`, `calls` (the status page),
+//! [`store`], [`backend`] (the validator's part).
 
 pub mod backend;
 mod calls;
@@ -13,6 +14,7 @@ pub mod evidence;
 pub mod outputs;
 pub mod refund_rule;
 mod refunds;
+mod report_verdict;
 mod reports;
 pub mod rerun_job;
 pub mod settings;

@@ -1,18 +1,14 @@
 //! Brings the marks of refunded answers in line with the verdicts that count, and tells the facilitator of each change.
 
-use std::collections::BTreeMap;
-
+use muster_gateway::store::{GatewayStore, RefundableAnswer, mark_refund};
 use muster_protocol::wire::checks::RefundNotice;
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::{Digest, Timestamp};
-use muster_store::columns::{parse_column, parse_column_option, read_column, time_column, unsigned_column};
 use muster_store::{During as _, begin};
 use muster_validator_store::Store;
-use sqlx::AnyPool;
-use sqlx::any::AnyRow;
 
 use crate::refund_rule::{RefundSpan, refund_spans};
-use crate::store::{StoreResult, put_news};
+use crate::store::{CheckStore, StoreResult, put_news};
 
 /// Verdicts that are read: more than a validator adopts while answers are kept.
 const MAX_AUDITS: u32 = 10_000;
@@ -21,127 +17,76 @@ const MAX_AUDITS: u32 = 10_000;
 const MAX_CHANGES: i64 = 1_000;
 
 /// Marks the answers that a conviction refunds, and takes the marks off those that none refunds any more.
-pub(crate) async fn reconcile_refunds(pool: &AnyPool, store: &Store, now: Timestamp) -> StoreResult<()> {
+pub(crate) async fn reconcile_refunds(checks: &CheckStore, store: &Store, now: Timestamp) -> StoreResult<()> {
     let spans = refund_spans(&store.audits(MAX_AUDITS).await?);
-    lift(pool, &spans, now).await?;
+    lift(checks, &spans, now).await?;
     for span in &spans {
-        mark(pool, span, now).await?;
+        mark(checks, span, now).await?;
     }
     Ok(())
 }
 
 /// Takes the marks off the answers whose bundle convicts no more.
-async fn lift(pool: &AnyPool, spans: &[RefundSpan], now: Timestamp) -> StoreResult<()> {
-    let rows = sqlx::query("SELECT DISTINCT refunded FROM responses WHERE refunded IS NOT NULL")
-        .fetch_all(pool)
-        .await
-        .during("list refunds")?;
-    for row in &rows {
-        let bundle: Digest = parse_column(row, "refunded")?;
+async fn lift(checks: &CheckStore, spans: &[RefundSpan], now: Timestamp) -> StoreResult<()> {
+    let answers = GatewayStore::new(checks.pool.clone());
+    for bundle in answers.refunding_bundles().await? {
         if spans.iter().any(|span| span.bundle == bundle) {
             continue;
         }
-        let marked = sqlx::query(
-            "SELECT response_id, client, model, ended_at, input_tokens, output_tokens FROM responses \
-             WHERE refunded = $1 ORDER BY response_id LIMIT $2",
-        )
-        .bind(bundle.to_string())
-        .bind(MAX_CHANGES)
-        .fetch_all(pool)
-        .await
-        .during("list the answers of a lifted conviction")?;
+        let marked = answers.refunded_by(&bundle, MAX_CHANGES).await?;
         tracing::info!(%bundle, answers = marked.len(), "a conviction was lifted, and its refunds with it");
-        write_changes(pool, &marked, None, now).await?;
+        write_changes(checks, marked, None, now).await?;
     }
     Ok(())
 }
 
 /// Marks the answers of a span. Own prompts have a client too, whom no facilitator knows.
-async fn mark(pool: &AnyPool, span: &RefundSpan, now: Timestamp) -> StoreResult<()> {
+async fn mark(checks: &CheckStore, span: &RefundSpan, now: Timestamp) -> StoreResult<()> {
+    let store = GatewayStore::new(checks.pool.clone());
     for miner in &span.miners {
-        let rows = sqlx::query(
-            "SELECT r.response_id, r.client, r.model, r.ended_at, r.input_tokens, r.output_tokens FROM responses r \
-             JOIN sessions s ON s.session_id = r.session_id WHERE s.miner = $1 AND r.model = $2 \
-             AND r.ended_at > $3 AND r.ended_at <= $4 AND r.refunded IS NULL ORDER BY r.response_id LIMIT $5",
-        )
-        .bind(miner.to_string())
-        .bind(span.model.clone())
-        .bind(span.after.micros())
-        .bind(span.until.micros())
-        .bind(MAX_CHANGES)
-        .fetch_all(pool)
-        .await
-        .during("list the answers of a convicted miner")?;
-        if !rows.is_empty() {
-            let answers = rows.len();
+        let ended = (span.after, span.until);
+        let found = store
+            .unrefunded_answers(miner, &span.model, ended, MAX_CHANGES)
+            .await?;
+        if !found.is_empty() {
+            let answers = found.len();
             tracing::info!(%miner, model = span.model, answers, bundle = %span.bundle, "answers are refunded");
         }
-        write_changes(pool, &rows, Some(span.bundle), now).await?;
+        write_changes(checks, found, Some(span.bundle), now).await?;
     }
     Ok(())
 }
 
+/// Stores the marks of these answers together with the messages about them.
 async fn write_changes(
-    pool: &AnyPool,
-    rows: &[AnyRow],
+    checks: &CheckStore,
+    answers: Vec<RefundableAnswer>,
     bundle: Option<Digest>,
     now: Timestamp,
 ) -> StoreResult<()> {
-    const OPERATION: &str = "mark refunded answers";
-    if rows.is_empty() {
+    if answers.is_empty() {
         return Ok(());
     }
-    let notices = rows
-        .iter()
-        .map(|row| notice(row, bundle))
-        .collect::<StoreResult<Vec<_>>>()?;
-    let mut tx = begin(pool).await?;
-    for notice in notices {
-        sqlx::query("UPDATE responses SET refunded = $1 WHERE response_id = $2")
-            .bind(bundle.map(|digest| digest.to_string()))
-            .bind(notice.response.clone())
-            .execute(&mut *tx)
-            .await
-            .during(OPERATION)?;
-        let subject = format!("answer {}", notice.response);
-        put_news(
-            &mut tx,
-            &subject,
-            &ToFacilitator::MusterRefund(Box::new(notice)),
-            now,
-        )
-        .await?;
+    let mut tx = begin(&checks.pool).await?;
+    for answer in answers {
+        mark_refund(&mut tx, &answer.response, bundle.as_ref()).await?;
+        let subject = format!("answer {}", answer.response);
+        let message = ToFacilitator::MusterRefund(Box::new(notice(answer, bundle)));
+        put_news(&mut tx, &subject, &message, now).await?;
     }
-    tx.commit().await.during(OPERATION)
+    tx.commit().await.during("mark refunded answers")
 }
 
-fn notice(row: &AnyRow, bundle: Option<Digest>) -> StoreResult<RefundNotice> {
-    Ok(RefundNotice {
-        response: read_column(row, "response_id")?,
-        client: parse_column(row, "client")?,
-        model: read_column(row, "model")?,
-        answered_at: time_column(row, "ended_at")?,
-        input_tokens: unsigned_column(row, "input_tokens")?,
-        output_tokens: unsigned_column(row, "output_tokens")?,
+fn notice(answer: RefundableAnswer, bundle: Option<Digest>) -> RefundNotice {
+    RefundNotice {
+        response: answer.response,
+        client: answer.client,
+        model: answer.model,
+        answered_at: answer.ended_at,
+        input_tokens: answer.input_tokens,
+        output_tokens: answer.output_tokens,
         bundle,
-    })
-}
-
-/// The number of refunded answers by the bundle that convicts.
-pub(crate) async fn count_refunds(pool: &AnyPool) -> StoreResult<BTreeMap<String, u64>> {
-    let rows = sqlx::query(
-        "SELECT refunded, COUNT(*) AS many FROM responses WHERE refunded IS NOT NULL GROUP BY refunded",
-    )
-    .fetch_all(pool)
-    .await
-    .during("count refunds")?;
-    let mut counts = BTreeMap::new();
-    for row in &rows {
-        if let Some(bundle) = parse_column_option::<Digest>(row, "refunded")? {
-            counts.insert(bundle.to_string(), unsigned_column(row, "many")?);
-        }
     }
-    Ok(counts)
 }
 
 #[cfg(test)]
@@ -153,12 +98,13 @@ mod tests {
     use muster_protocol::{AttemptId, Hotkey, JobId, MinerKey};
     use muster_store::testing::stores;
     use muster_validator_store::{AdoptedAudit, MIGRATIONS};
+    use sqlx::AnyPool;
     use uuid::Uuid;
 
     use muster_validator_store::AuditOrigin;
 
     use super::*;
-    use crate::store::{CheckStore, DueCheck};
+    use crate::store::DueCheck;
     use crate::verdict::CheckVerdict;
 
     fn key(seed: u8) -> Hotkey {
@@ -210,6 +156,7 @@ mod tests {
         for test in stores(&MIGRATIONS).await.unwrap() {
             let store = Store::with_pool(test.pool.clone()).await.unwrap();
             let (pool, at) = (&test.pool, Timestamp::from_secs);
+            let (checks, answers) = (CheckStore::new(pool.clone()), GatewayStore::new(pool.clone()));
             for (id, miner, ended) in [
                 ("before", 2, 5),
                 ("within", 2, 15),
@@ -220,12 +167,9 @@ mod tests {
             }
             store.put_audit(&audit("consistent", 10), "{}").await.unwrap();
             store.put_audit(&audit("convicted", 20), "{}").await.unwrap();
-            reconcile_refunds(pool, &store, at(21)).await.unwrap();
+            reconcile_refunds(&checks, &store, at(21)).await.unwrap();
             let news = async || {
-                let news = CheckStore::new(pool.clone())
-                    .news_after(0, at(0), 100)
-                    .await
-                    .unwrap();
+                let news = checks.news_after(0, at(0), 100).await.unwrap();
                 let refund = |(_, message)| {
                     let ToFacilitator::MusterRefund(refund) = message else {
                         panic!("a refund was due, not {message:?}")
@@ -241,18 +185,18 @@ mod tests {
                 "{}",
                 test.engine
             );
-            let counted = count_refunds(pool).await.unwrap();
+            let counted = answers.count_refunds().await.unwrap();
             assert_eq!(counted, [(bundle.to_string(), 1)].into());
-            reconcile_refunds(pool, &store, at(22)).await.unwrap();
+            reconcile_refunds(&checks, &store, at(22)).await.unwrap();
             assert_eq!(news().await.len(), 1, "nothing is told twice");
             store.put_audit(&audit("consistent", 30), "{}").await.unwrap();
-            reconcile_refunds(pool, &store, at(31)).await.unwrap();
+            reconcile_refunds(&checks, &store, at(31)).await.unwrap();
             assert_eq!(
                 news().await,
                 [("within".to_owned(), None)],
                 "the newest word stands alone"
             );
-            assert_eq!(count_refunds(pool).await.unwrap(), [].into());
+            assert_eq!(answers.count_refunds().await.unwrap(), [].into());
         }
     }
 

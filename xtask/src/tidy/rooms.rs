@@ -53,7 +53,7 @@ fn dependents(tree: &Tree, package: &str) -> usize {
         .count()
 }
 
-/// Queries outside a module of a store. A note: the rooms of the validator's parts are still to be mended.
+/// Queries outside a module of a store: a table has one home.
 pub(super) fn queries(tree: &Tree) -> Vec<Finding> {
     let is_of_store = |path: &str| {
         path.split('/').any(|part| {
@@ -62,21 +62,23 @@ pub(super) fn queries(tree: &Tree) -> Vec<Finding> {
                 .any(|word| word == "store")
         })
     };
-    let judge = |(path, _): (&str, &str)| {
+    let mut found = Vec::new();
+    for (path, _) in tree.rust() {
         if !source::is_code(path) || is_of_store(path) || path.starts_with("bench/") {
-            return None;
+            continue;
         }
-        let count = tree
-            .code(path)
-            .lines()
-            .filter(|line| line.contains("sqlx::query"))
-            .count();
-        (count > 0).then(|| Finding::note(path, format!("{count} queries outside a store")))
-    };
-    tree.rust().filter_map(judge).collect()
+        for (number, line) in source::code_lines(tree.code(path)) {
+            if line.contains("sqlx::query") {
+                let says =
+                    "a query outside a store: a function of the store whose table it reads is its place";
+                found.push(Finding::fault(path, number, says));
+            }
+        }
+    }
+    found
 }
 
-/// Public traits with one implementation. A note, for the same reason.
+/// Public traits with one implementation. A note: the rooms of the validator's parts are still to be mended.
 pub(super) fn single_implementations(tree: &Tree) -> Vec<Finding> {
     let mut traits = BTreeMap::new();
     let mut implemented: BTreeMap<String, usize> = BTreeMap::new();
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_outside_a_store_is_noted() {
+    fn a_query_outside_a_store_fails() {
         let text = "//! x\nfn f() { sqlx::query(\"\"); }\n";
         let tree = Tree::of(&[
             ("a/src/refunds.rs", text),
@@ -162,7 +164,12 @@ mod tests {
             ("validator-store/src/rows.rs", text),
         ]);
         let found: Vec<_> = queries(&tree).iter().map(Finding::to_string).collect();
-        assert_eq!(found, ["a/src/refunds.rs: note: 1 queries outside a store"]);
+        assert_eq!(
+            found,
+            [
+                "a/src/refunds.rs:2: a query outside a store: a function of the store whose table it reads is its place"
+            ]
+        );
     }
 
     #[test]

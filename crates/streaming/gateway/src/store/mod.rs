@@ -5,6 +5,7 @@
 
 mod answer_log;
 mod listed_sessions;
+mod refunds;
 mod rows;
 mod unproven;
 
@@ -20,6 +21,7 @@ use sqlx::any::AnyRow;
 
 pub use self::answer_log::{LoggedAnswer, StoredBucket, StoredDraw, WordConsent};
 pub use self::listed_sessions::ListedSession;
+pub use self::refunds::{RefundableAnswer, mark_refund};
 pub use self::rows::{AnswerWords, MinerEarnings, ResponseRow, SealedWords, SessionRow};
 use self::rows::{response_from, session_from};
 pub use self::unproven::{MissingAnswer, UnprovenRow};
