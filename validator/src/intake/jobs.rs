@@ -92,7 +92,7 @@ impl JobIntake {
                     return Ok(());
                 }
                 IntakeStep::Waits(waiting) => {
-                    self.drivers.wait(waiting, &request);
+                    self.drivers.queue.wait(waiting, &request);
                     return Ok(());
                 }
                 IntakeStep::Known(prior) => {
@@ -178,7 +178,7 @@ impl JobIntake {
     ) -> Result<IntakeStep, StoreError> {
         let (store, job) = (&self.state.store, request.uuid);
         let (user, class) = (request.signature.signatory, request.executor_class);
-        match self.drivers.prepare(request) {
+        match self.drivers.queue.prepare(request) {
             FirstStep::Attempt(first) => match store.admit(request, frame, now, Some(&*first.attempt)).await?
             {
                 JobAdmission::New => {
@@ -186,7 +186,7 @@ impl JobIntake {
                     Ok(IntakeStep::Starts(first))
                 }
                 JobAdmission::Known(prior) => {
-                    self.drivers.withdraw_attempt(&first.attempt.attempt);
+                    self.drivers.records.withdraw_attempt(&first.attempt.attempt);
                     Ok(IntakeStep::Known(prior))
                 }
             },
@@ -196,7 +196,7 @@ impl JobIntake {
                     Ok(IntakeStep::Waits(waiting))
                 }
                 JobAdmission::Known(prior) => {
-                    self.drivers.give_back(&waiting);
+                    self.drivers.queue.give_back(&waiting);
                     Ok(IntakeStep::Known(prior))
                 }
             },
