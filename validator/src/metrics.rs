@@ -105,7 +105,7 @@ fn set_queue(sources: &StatusSources) {
         "muster_validator_jobs_running",
         to_u64(sources.drivers.count_running()),
     );
-    let view = sources.drivers.view_queue(0);
+    let view = sources.drivers.queue.view(0);
     let mut waiting_by_class = BTreeMap::<_, usize>::new();
     for LineView { class, waiting, .. } in view.lines.iter().chain(&view.trusted_lines) {
         let count = waiting_by_class.entry(*class).or_default();

@@ -106,9 +106,11 @@ impl ReceiptGatherer {
             if round % ROUNDS_TO_CLEAR == 0 {
                 cursors.retain(|source, _| metagraph.find(&source.hotkey()).is_some());
                 self.drivers
+                    .records
                     .ledger()
                     .forget(|miner| metagraph.find(&miner.0).is_some());
                 self.drivers
+                    .records
                     .claims
                     .forget(|miner| metagraph.find(&miner.0).is_some());
             }

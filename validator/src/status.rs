@@ -216,7 +216,8 @@ async fn queue(
     let limit = limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
     let view = sources
         .drivers
-        .view_queue(usize::try_from(limit).unwrap_or(usize::MAX));
+        .queue
+        .view(usize::try_from(limit).unwrap_or(usize::MAX));
     Json(view).into_response()
 }
 
@@ -246,6 +247,7 @@ async fn subnet(State(sources): State<StatusSources>) -> Result<Json<SubnetView>
     let miners = metagraph.neurons.iter().map(|neuron| MinerKey(neuron.hotkey));
     let stats = sources
         .drivers
+        .records
         .ledger()
         .stats(miners, &BTreeSet::new(), state.clock.now());
     let (own, stated) = (state.keypair.hotkey(), stated.unwrap_or_default());

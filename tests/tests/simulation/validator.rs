@@ -14,7 +14,9 @@ use muster_protocol::job::{Attempt, Event, Outcome};
 use muster_protocol::receipt::ReceiptPayload;
 use muster_protocol::wire::miner::{FromMiner, ToMiner};
 use muster_protocol::{AttemptId, JobId, MinerKey, ReceiptKind, Timestamp};
-use muster_routing::admission::{Admission, AllowedUsers, PriorRequest, SignatureCheck, decide_admission};
+use muster_routing::admission::{
+    AllowedUsers, PriorAnswer, PriorRequest, SignatureCheck, check_request, resolve_prior,
+};
 
 use crate::choosing::CALLED_OFF;
 use crate::faults::Mutation;
@@ -342,24 +344,20 @@ impl World {
     }
 
     fn take_job(&mut self, job: JobId) {
-        let prior = match self.validator.jobs.get(&job) {
-            Some(_) => PriorRequest::Job,
-            None => PriorRequest::Never,
-        };
         let (request, me) = (user_request(job), validator_key().0);
-        match decide_admission(
-            &request,
-            SignatureCheck::Holds,
-            prior,
-            &AllowedUsers::Any.into(),
-            me,
-        ) {
-            Admission::Admit => self.admit(job),
-            Admission::Repeat => {
+        let checked = check_request(&request, SignatureCheck::Holds, &AllowedUsers::Any.into(), me);
+        let is_known = self.validator.jobs.contains_key(&job);
+        let answer = match (is_known, checked) {
+            (true, checked) => resolve_prior(PriorRequest::Job, checked.err()),
+            (false, Ok(())) => return self.admit(job),
+            (false, Err(fault)) => PriorAnswer::Refuse(fault.into_refusal()),
+        };
+        match answer {
+            PriorAnswer::Repeat => {
                 self.validator.outbox.repeat(job);
                 self.report_next();
             }
-            Admission::Refuse(details) => {
+            PriorAnswer::Refuse(details) => {
                 self.validator.jobs.insert(job, Job::new(self.now, self.now));
                 self.close_job(job, Outcome::Rejected(details));
             }

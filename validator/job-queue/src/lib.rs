@@ -9,7 +9,8 @@
 //! The order is a function of the waiting jobs and of the last turn of each account, all of which have numbers
 //! ([`QueueTicket`]). A store that keeps both restores the same order after a restart.
 //!
-//! [`JobQueue`] is the entry point, [`most_starts_before`] is the bound on starvation.
+//! [`JobQueue`] is the order, [`most_starts_before`] is the bound on starvation. [`WaitingLines`] decides by it and by
+//! routes which job starts next.
 
 mod account_line;
 mod class_line;
@@ -19,6 +20,7 @@ mod length_index;
 mod queue;
 mod ranked_set;
 mod views;
+mod waiting_lines;
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +33,7 @@ pub use estimate::{DurationRecord, estimate_wait};
 pub use executor_line::{ExecutorLine, UnknownLine};
 pub use queue::{JobQueue, QueueFull, QueueLimits, QueuePosition};
 pub use views::{LineView, QueueView, WaitingJobView};
+pub use waiting_lines::{LeftJob, LineStep, QueueArrival, WaitingLines};
 
 /// The waiting time that counts as much as one step of priority.
 pub const AGE_STEP: Duration = Duration::from_secs(300);

@@ -12,16 +12,16 @@ use muster_protocol::wire::miner::FromMiner;
 use muster_protocol::{AttemptId, MinerKey, Receipt, ReceiptKind};
 use muster_store::StoreError;
 
-use super::JobDrivers;
+use super::attempt_deps::AttemptDeps;
 
 /// Answers unmatched messages until the validator stops.
 pub(super) async fn answer_all(
-    drivers: Arc<JobDrivers>,
+    deps: Arc<AttemptDeps>,
     mut messages: UnmatchedMessages,
 ) -> Result<(), StoreError> {
-    let stop = drivers.state.tasks.token();
+    let stop = deps.state.tasks.token();
     while let Some(Some(unmatched)) = stop.run_until_cancelled(messages.recv()).await {
-        if let Some(frame) = answer(&drivers, unmatched.miner, unmatched.message).await? {
+        if let Some(frame) = answer(&deps, unmatched.miner, unmatched.message).await? {
             unmatched.reply.send(frame).await;
         }
     }
@@ -30,23 +30,23 @@ pub(super) async fn answer_all(
 
 /// Handles one unmatched message; returns the frame that answers it, if one does.
 pub(super) async fn answer(
-    drivers: &JobDrivers,
+    deps: &AttemptDeps,
     miner: MinerKey,
     message: FromMiner,
 ) -> Result<Option<String>, StoreError> {
     let about = message.attempt();
     match interpret(message) {
-        MessageMeaning::Manifest(shown) => drivers.record_manifest(miner, shown),
+        MessageMeaning::Manifest(shown) => deps.records.record_manifest(miner, shown),
         // No driver passes this output on, so it is dropped.
-        MessageMeaning::Live(_) => drivers.live_output.count_dropped(),
+        MessageMeaning::Live(_) => deps.live_output.count_dropped(),
         MessageMeaning::Complaint(complaint) => tracing::warn!(%miner, complaint, "a miner complains"),
-        MessageMeaning::Countersigned(receipt) => store_countersigned(drivers, miner, *receipt).await?,
+        MessageMeaning::Countersigned(receipt) => store_countersigned(deps, miner, *receipt).await?,
         MessageMeaning::Event(event) => {
             if let Some(attempt) = about {
-                return answer_event(drivers, miner, attempt, &event).await;
+                return answer_event(deps, miner, attempt, &event).await;
             }
         }
-        MessageMeaning::Machines(notice) => drivers.claims.note_machines(miner, *notice),
+        MessageMeaning::Machines(notice) => deps.records.claims.note_machines(miner, *notice),
         // Specs say nothing without the class of their attempt.
         MessageMeaning::Specs(_) | MessageMeaning::Ignored => {}
         // The attempt is over here; its executor goes on telling until it has ended there.
@@ -59,7 +59,7 @@ pub(super) async fn answer(
 /// result, the miner has missed the finished receipt, which is sent again. An event of an attempt under way belongs on
 /// the attempt's own connection.
 async fn answer_event(
-    drivers: &JobDrivers,
+    deps: &AttemptDeps,
     miner: MinerKey,
     attempt: AttemptId,
     event: &Event,
@@ -79,7 +79,7 @@ async fn answer_event(
         | Event::Cancelled(_)
         | Event::Tick => return Ok(None),
     }
-    let state = &*drivers.state;
+    let state = &*deps.state;
     let known = state
         .store
         .attempt(attempt)
@@ -118,11 +118,11 @@ async fn answer_event(
 
 /// Stores the miner's signature on a receipt of an attempt that ended before.
 async fn store_countersigned(
-    drivers: &JobDrivers,
+    deps: &AttemptDeps,
     miner: MinerKey,
     receipt: Receipt,
 ) -> Result<(), StoreError> {
-    let state = &*drivers.state;
+    let state = &*deps.state;
     let kind = receipt.payload.kind();
     let log_violation =
         |defect: &dyn std::fmt::Display| tracing::warn!(%miner, %defect, "the miner broke the protocol");

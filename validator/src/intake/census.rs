@@ -97,8 +97,8 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
         let executors = answers.manifest.manifest.iter();
         announced.extend(executors.map(|(class, count)| Announcement { miner, class, count }));
         mains.extend(answers.main_hotkey.map(|main| NamedMain { miner, main }));
-        drivers.record_features(miner, answers.features);
-        drivers.record_manifest(miner, answers.manifest);
+        drivers.records.record_features(miner, answers.features);
+        drivers.records.record_manifest(miner, answers.manifest);
     }
     let window = Window::at(metagraph.tempo, metagraph.last_epoch, metagraph.block);
     let now = state.clock.now();

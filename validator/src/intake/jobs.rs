@@ -9,11 +9,13 @@ use muster_job_messages::job_spans::begin_trace;
 use muster_job_queue::{QueueFull, WaitingJob};
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{RejectionDetails, UserJobRequest};
+use muster_protocol::wire::facilitator::{UserJobRequest, RejectionDetails};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
 use muster_protocol::{JobId, Timestamp};
-use muster_routing::admission::{Admission, PriorRequest, SignatureCheck, decide_admission};
+use muster_routing::admission::{
+    PriorAnswer, PriorRequest, RequestFault, SignatureCheck, check_request, resolve_prior,
+};
 use muster_routing::budget::{BudgetExceeded, BudgetedAccount};
 use muster_store::StoreError;
 use serde_json::Value;
@@ -35,23 +37,12 @@ enum IntakeStep {
     Starts(FirstAttempt),
     /// The job is stored with its place in the queue.
     Waits(WaitingJob),
-    /// The job, or its signature, is known.
+    /// The job, its signature or its id is known.
     Known(PriorRequest),
     /// No further job may wait. Nothing is stored.
     Full(QueueFull),
     /// The account that a facilitator signed for has all jobs that it may have. Nothing is stored.
     OverBudget(BudgetExceeded),
-}
-
-impl IntakeStep {
-    /// The reason for the user, if the job cannot be taken now.
-    fn refusal(&self) -> Option<String> {
-        match self {
-            Self::Starts(_) | Self::Waits(_) | Self::Known(_) => None,
-            Self::Full(full) => Some(full.to_string()),
-            Self::OverBudget(exceeded) => Some(exceeded.to_string()),
-        }
-    }
 }
 
 /// Takes users' jobs and starts their drivers.
@@ -94,56 +85,69 @@ impl JobIntake {
             Err(_) => SignatureCheck::Wrong,
         };
         begin_trace(&mut request);
-        let (rules, own_key) = (state.config.user_rules(), state.keypair.hotkey());
-        let seen = match decide_admission(&request, signature, PriorRequest::Never, &rules, own_key) {
-            Admission::Admit if !self.can_open_credentials(&request) => {
-                let details = RejectionDetails {
-                    rejected_by: ParticipantType::Validator,
-                    reason: JobRejectionReason::NoMinerForJob,
-                    message: "the registry login was sealed for another validator or another image; submit the job again"
-                        .to_owned(),
-                    context: None,
-                };
-                return self.refuse(id, frame, details).await;
-            }
-            Admission::Admit => match self.store_within_budget(&request, frame, now).await? {
+        let fault = match self.check(&request, signature) {
+            Ok(()) => match self.store_within_budget(&request, frame, now).await? {
                 IntakeStep::Starts(first) => {
                     self.drivers.start(request, now, Some(first));
                     return Ok(());
                 }
                 IntakeStep::Waits(waiting) => {
-                    self.drivers.wait(waiting, &request);
+                    self.drivers.queue.wait(waiting, &request);
                     return Ok(());
                 }
-                IntakeStep::Known(seen) => seen,
-                step @ (IntakeStep::Full(_) | IntakeStep::OverBudget(_)) => {
-                    match state.store.find_seen(id, &request.signature).await? {
-                        PriorRequest::Never => {
-                            let details = RejectionDetails {
-                                rejected_by: ParticipantType::Validator,
-                                reason: JobRejectionReason::NoMinerForJob,
-                                message: step.refusal().unwrap_or_default(),
-                                context: None,
-                            };
-                            return self.refuse(id, frame, details).await;
-                        }
-                        seen @ (PriorRequest::Job | PriorRequest::Signature | PriorRequest::Forgotten) => {
-                            seen
-                        }
-                    }
+                IntakeStep::Known(prior) => {
+                    let answer = resolve_prior(prior, None);
+                    return self.answer_known(id, frame, answer, acknowledged).await;
                 }
+                IntakeStep::Full(full) => RequestFault::Limits(full.to_string()),
+                IntakeStep::OverBudget(exceeded) => RequestFault::Limits(exceeded.to_string()),
             },
-            Admission::Refuse(_) | Admission::Repeat => state.store.find_seen(id, &request.signature).await?,
+            Err(fault) => fault,
         };
-        match decide_admission(&request, signature, seen, &rules, own_key) {
-            // `Admit` cannot come here: the store knows the job, or its signature.
-            Admission::Repeat | Admission::Admit => {
-                tracing::debug!(job = %id, "the facilitator repeats a job");
-                acknowledged.await;
-                let metadata = state.store.final_metadata(id).await?;
-                state.store.repeat(id, metadata.as_ref()).await
+        match state.store.find_prior(id, &request.signature).await? {
+            Some(prior) => {
+                let answer = resolve_prior(prior, Some(fault));
+                self.answer_known(id, frame, answer, acknowledged).await
             }
-            Admission::Refuse(details) => self.refuse(id, frame, details).await,
+            None => self.refuse(id, frame, fault.into_refusal()).await,
+        }
+    }
+
+    /// Checks the request itself, and that this validator can open the login at a registry that it brings.
+    fn check(&self, request: &UserJobRequest, signature: SignatureCheck) -> Result<(), RequestFault> {
+        let state = &self.state;
+        check_request(
+            request,
+            signature,
+            &state.config.user_rules(),
+            state.keypair.hotkey(),
+        )?;
+        let mut sealed = request.sealed_credentials().into_iter();
+        if sealed.all(|sealed| open_credentials(&state.keypair, &request.docker_image, sealed).is_ok()) {
+            return Ok(());
+        }
+        Err(RequestFault::Limits(
+            "the registry login was sealed for another validator or another image; submit the job again"
+                .to_owned(),
+        ))
+    }
+
+    /// Answers a request that the store knows. A status is repeated once `acknowledged` has ended.
+    async fn answer_known(
+        &self,
+        job: JobId,
+        frame: &str,
+        answer: PriorAnswer,
+        acknowledged: BoxFuture<'static, ()>,
+    ) -> Result<(), StoreError> {
+        match answer {
+            PriorAnswer::Repeat => {
+                tracing::debug!(%job, "the facilitator repeats a job");
+                acknowledged.await;
+                let metadata = self.state.store.final_metadata(job).await?;
+                self.state.store.repeat(job, metadata.as_ref()).await
+            }
+            PriorAnswer::Refuse(details) => self.refuse(job, frame, details).await,
         }
     }
 
@@ -174,16 +178,16 @@ impl JobIntake {
     ) -> Result<IntakeStep, StoreError> {
         let (store, job) = (&self.state.store, request.uuid);
         let (user, class) = (request.signature.signatory, request.executor_class);
-        match self.drivers.prepare(request) {
+        match self.drivers.queue.prepare(request) {
             FirstStep::Attempt(first) => match store.admit(request, frame, now, Some(&*first.attempt)).await?
             {
                 JobAdmission::New => {
                     tracing::info!(%job, %user, %class, "job taken");
                     Ok(IntakeStep::Starts(first))
                 }
-                JobAdmission::Known(seen) => {
-                    self.drivers.withdraw_attempt(&first.attempt.attempt);
-                    Ok(IntakeStep::Known(seen))
+                JobAdmission::Known(prior) => {
+                    self.drivers.records.withdraw_attempt(&first.attempt.attempt);
+                    Ok(IntakeStep::Known(prior))
                 }
             },
             FirstStep::Wait(waiting) => match store.admit_waiting(request, frame, &waiting).await? {
@@ -191,24 +195,17 @@ impl JobIntake {
                     tracing::info!(%job, %user, %class, "job taken into the queue");
                     Ok(IntakeStep::Waits(waiting))
                 }
-                JobAdmission::Known(seen) => {
-                    self.drivers.give_back(&waiting);
-                    Ok(IntakeStep::Known(seen))
+                JobAdmission::Known(prior) => {
+                    self.drivers.queue.give_back(&waiting);
+                    Ok(IntakeStep::Known(prior))
                 }
             },
             FirstStep::Full(full) => Ok(IntakeStep::Full(full)),
             FirstStep::Known => {
-                let seen = store.find_seen(job, &request.signature).await?;
-                Ok(IntakeStep::Known(seen))
+                let prior = store.known_prior(job, &request.signature).await?;
+                Ok(IntakeStep::Known(prior))
             }
         }
-    }
-
-    /// Whether this validator can open the login at a registry that a job brings, if it brings one.
-    fn can_open_credentials(&self, request: &UserJobRequest) -> bool {
-        request
-            .sealed_credentials()
-            .is_none_or(|sealed| open_credentials(&self.state.keypair, &request.docker_image, sealed).is_ok())
     }
 
     /// Refuses a frame that cannot be read as a job although it names one, so that the user does not wait in vain. Any
@@ -219,7 +216,7 @@ impl JobIntake {
         let text = |name: &str| value.get(name).and_then(Value::as_str);
         let job = text("uuid").and_then(|uuid| uuid.parse::<JobId>().ok());
         match (text("message_type"), job) {
-            (Some("V2JobRequest"), Some(job)) => {
+            (Some("V2UserJobRequest"), Some(job)) => {
                 let details = RejectionDetails {
                     rejected_by: ParticipantType::Validator,
                     reason: JobRejectionReason::NoMinerForJob,

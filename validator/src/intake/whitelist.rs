@@ -100,7 +100,7 @@ async fn open_session(
     address: SocketAddr,
 ) -> bool {
     let no_attempt = AttemptId::from_uuid(Uuid::new_v4());
-    let mut channel = drivers.channel(no_attempt, miner, address);
+    let mut channel = drivers.channels.open(no_attempt, miner, address);
     channel.dial();
     let too_late = state.clock.sleep(Duration::from_secs(state.config.timing.dial_s));
     tokio::select! {

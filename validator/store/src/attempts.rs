@@ -6,8 +6,7 @@ use std::net::SocketAddr;
 use muster_chain::{BlockNumber, Uid};
 use muster_job_messages::IssuedReceipt;
 use muster_job_messages::pay::{USUAL_OF, WorkedAttempt};
-use muster_protocol::job::{Attempt, ImageFetchFailure, Outcome};
-use muster_protocol::status::{HordeFailureReason, JobRejectionReason};
+use muster_protocol::job::{Attempt, ImageFetchFailure};
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::wire::route::RouteStep;
 use muster_protocol::{AttemptId, Digest, ExecutorClass, JobId, JobStatus, MinerKey, Timestamp};
@@ -45,34 +44,6 @@ impl StoredAttempt {
     pub fn image_failure(&self) -> Option<ImageFetchFailure> {
         let failure = self.machine.outcome()?.image_fetch_failure()?;
         (!failure.image_came()).then_some(failure)
-    }
-
-    /// Whether the miner declined the attempt because it was busy.
-    pub fn was_declined_as_busy(&self) -> bool {
-        match self.machine.outcome() {
-            Some(Outcome::Rejected(details)) => details.reason == JobRejectionReason::Busy,
-            Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::HordeFailed(_)) | None => false,
-        }
-    }
-
-    /// Whether the miner could not be reached before an executor had the job.
-    pub fn was_out_of_reach(&self) -> bool {
-        match self.machine.outcome() {
-            Some(Outcome::HordeFailed(details)) => {
-                details.reason == HordeFailureReason::MinerConnectionFailed
-                    && self.machine.ready_at().is_none()
-            }
-            Some(Outcome::Completed(_) | Outcome::Failed(_) | Outcome::Rejected(_)) | None => false,
-        }
-    }
-
-    /// How the last of these attempts ended that was more than a miner's word that it is busy.
-    pub fn last_failure(attempts: &[Self]) -> Option<Outcome> {
-        let mut real = attempts
-            .iter()
-            .rev()
-            .filter(|attempt| !attempt.was_declined_as_busy());
-        real.find_map(|attempt| attempt.machine.outcome().cloned())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Jobs: admitted or refused, called off, and closed once with their outcome.
 
 use muster_protocol::job::Outcome;
-use muster_protocol::wire::facilitator::{CheatReport, StatusMetadata, UserJobRequest, UserSignature};
+use muster_protocol::wire::facilitator::{CheatReport, UserJobRequest, StatusMetadata, UserSignature};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::admission::PriorRequest;
 use muster_routing::budget::{AccountUse, BudgetedAccount};
@@ -28,16 +28,16 @@ pub struct StoredJob {
 pub enum JobAdmission {
     /// The job is stored, with its first attempt if it has one.
     New,
-    /// The job or its signature was known; nothing is written.
+    /// The job, its signature or its id was known; nothing is written.
     Known(PriorRequest),
 }
 
 impl Store {
-    /// Whether the job, or its user's signature, was seen before.
+    /// The reason why a job with this id and signature cannot be stored as a new one; `None` if there is none.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn find_seen(&self, job: JobId, signature: &UserSignature) -> Result<PriorRequest> {
+    pub async fn find_prior(&self, job: JobId, signature: &UserSignature) -> Result<Option<PriorRequest>> {
         const OPERATION: &str = "look a job up";
         let known = sqlx::query("SELECT job_id FROM jobs WHERE job_id = $1")
             .bind(job.to_string())
@@ -45,7 +45,7 @@ impl Store {
             .await
             .map_err(query_error(OPERATION))?;
         if known.is_some() {
-            return Ok(PriorRequest::Job);
+            return Ok(Some(PriorRequest::Job));
         }
         let used = sqlx::query("SELECT job_id FROM signatures WHERE signatory = $1 AND timestamp_ns = $2")
             .bind(signature.signatory.to_string())
@@ -54,18 +54,34 @@ impl Store {
             .await
             .map_err(query_error(OPERATION))?;
         if used.is_some() {
-            return Ok(PriorRequest::Signature);
+            return Ok(Some(PriorRequest::Signature));
         }
-        Ok(if self.is_below_horizon(signature.timestamp_ns).await? {
-            PriorRequest::Forgotten
-        } else {
-            PriorRequest::Never
-        })
+        if self.is_below_horizon(signature.timestamp_ns).await? {
+            return Ok(Some(PriorRequest::Forgotten));
+        }
+        let attempt = sqlx::query(
+            "SELECT 1 FROM attempts WHERE attempt_id = $1 UNION ALL SELECT 1 FROM receipts WHERE attempt_id = $1 LIMIT 1",
+        )
+        .bind(job.to_string())
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(query_error(OPERATION))?;
+        Ok(attempt.map(|_| PriorRequest::Attempt))
+    }
+
+    /// As [`Self::find_prior`], for a job that could not be stored, or that runs or waits already. Retention may have
+    /// deleted the reason meanwhile.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn known_prior(&self, job: JobId, signature: &UserSignature) -> Result<PriorRequest> {
+        let prior = self.find_prior(job, signature).await?;
+        Ok(prior.unwrap_or(PriorRequest::Forgotten))
     }
 
     /// Stores a job with its status `received` and its first attempt, if a miner was found at once. Stores nothing if
-    /// the job, or its signature, is known, or if such old signatures may have been forgotten. One round trip to the
-    /// database.
+    /// the job, its signature or an attempt with its id is known, or if such old signatures may have been forgotten. One
+    /// round trip to the database.
     ///
     /// # Errors
     /// The database fails.
@@ -87,14 +103,13 @@ impl Store {
         self.admission(request, is_new).await
     }
 
-    /// The result of storing a job: a job that is not new was known, or its signature was.
+    /// The result of storing a job.
     pub(super) async fn admission(&self, request: &UserJobRequest, is_new: bool) -> Result<JobAdmission> {
         if is_new {
             return Ok(JobAdmission::New);
         }
-        Ok(JobAdmission::Known(
-            self.find_seen(request.uuid, &request.signature).await?,
-        ))
+        let prior = self.known_prior(request.uuid, &request.signature).await?;
+        Ok(JobAdmission::Known(prior))
     }
 
     /// The jobs that an account behind a facilitator has here, and those of all the facilitator's accounts. `day` is

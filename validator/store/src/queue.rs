@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use muster_job_queue::{ExecutorLine, QueueAccount, QueueTicket, WaitingJob};
 use muster_protocol::job::{Outcome, Priority};
-use muster_protocol::wire::facilitator::{StatusMetadata, UserJobRequest};
+use muster_protocol::wire::facilitator::{UserJobRequest, StatusMetadata};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::budget::BudgetedAccount;
@@ -28,8 +28,8 @@ pub struct StoredWaitingJob {
 const JOBS_PER_PAGE: i64 = 10_000;
 
 impl Store {
-    /// Stores a job with its status `received` and its place in the queue. Stores nothing if the job, or its signature,
-    /// is known. One round trip to the database.
+    /// Stores a job with its status `received` and its place in the queue. Stores nothing if the job, its signature or an
+    /// attempt with its id is known. One round trip to the database.
     ///
     /// # Errors
     /// The database fails.
@@ -207,10 +207,22 @@ fn read_waiting(row: &AnyRow) -> Result<StoredWaitingJob> {
 }
 
 impl Draft<'_> {
-    /// Adds a user's job with its signature and its status `received`. The signature writes no row if it is known, or
-    /// so old that it may have been forgotten.
+    /// Adds a user's job with its signature and its status `received`. The job writes no row if its id is that of an
+    /// attempt, because its first attempt will bear the same id. The signature writes no row if it is known, or so old
+    /// that it may have been forgotten.
     pub(super) fn put_user_job(&mut self, request: &UserJobRequest, frame: &str, now: Timestamp) {
-        self.put_job(request.uuid, frame, JobStatus::Received, now);
+        self.script.add(
+            "INSERT INTO jobs (job_id, request, status, created_at) \
+             SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT) WHERE NOT EXISTS \
+             (SELECT 1 FROM attempts WHERE attempt_id = CAST($1 AS TEXT)) AND NOT EXISTS \
+             (SELECT 1 FROM receipts WHERE attempt_id = CAST($1 AS TEXT)) ON CONFLICT DO NOTHING",
+            [
+                request.uuid.to_string().into(),
+                frame.into(),
+                JobStatus::Received.as_str().into(),
+                now.micros().into(),
+            ],
+        );
         self.script.add(
             "INSERT INTO signatures (signatory, timestamp_ns, job_id) \
              SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS TEXT) WHERE NOT EXISTS \

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_protocol::job::{BoundedFields, OverLimit, find_over_limits};
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{RejectionDetails, SignatureScope, UserJobRequest};
+use muster_protocol::wire::facilitator::{UserJobRequest, RejectionDetails, SignatureScope};
 use muster_protocol::{Hotkey, Timestamp, UserKey};
 
 /// The users whose jobs are accepted.
@@ -40,17 +40,17 @@ impl From<AllowedUsers> for UserRules {
     }
 }
 
-/// The store's knowledge of an earlier request.
+/// The store's reason why a request cannot become a new job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorRequest {
-    /// The store has neither the job nor the signature.
-    Never,
     /// The store has the job's id: the facilitator repeats itself.
     Job,
     /// The store has the user's signature (signatory and time) under another job's id.
     Signature,
     /// The store has deleted signatures of this time, so it cannot know.
     Forgotten,
+    /// The store has an attempt of another job, or its receipt, under the job's id, which the first attempt would bear.
+    Attempt,
 }
 
 /// How far the time inside a user's signature may lie from the validator's clock. The store forgets a signature only
@@ -96,81 +96,106 @@ impl SignatureAge {
     }
 }
 
-/// The decision about a request.
+/// A fault of a request, as text for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestFault {
+    /// The signature does not hold, or its signatory may not submit the job.
+    Submitter(String),
+    /// No miner could run the job.
+    Limits(String),
+}
+
+impl RequestFault {
+    /// The refusal for the user.
+    pub fn into_refusal(self) -> RejectionDetails {
+        match self {
+            Self::Submitter(message) => refusal(JobRejectionReason::InvalidSignature, message),
+            Self::Limits(message) => refusal(JobRejectionReason::NoMinerForJob, message),
+        }
+    }
+}
+
+/// The answer to a request that the store knows.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Admission {
-    /// Accept the job.
-    Admit,
-    /// The job was accepted before: report its status again.
+pub enum PriorAnswer {
+    /// Report the job's status again.
     Repeat,
     /// Refuse the job, with these details for the user.
     Refuse(RejectionDetails),
 }
 
-/// Decides about one request.
+/// Checks the request itself, whatever the store knows of it.
 ///
 /// The checks go from the user to the job, so that a stolen key reveals nothing about the limits.
-pub fn decide_admission(
+///
+/// # Errors
+/// The first fault of the request.
+pub fn check_request(
     request: &UserJobRequest,
     signature: SignatureCheck,
-    prior: PriorRequest,
     rules: &UserRules,
     me: Hotkey,
-) -> Admission {
-    let stranger = |message: &str| refuse(JobRejectionReason::InvalidSignature, message);
-    match prior {
-        PriorRequest::Job => return Admission::Repeat,
-        PriorRequest::Never | PriorRequest::Signature | PriorRequest::Forgotten => {}
-    }
-    match request.signature.signature_scope {
-        SignatureScope::SignedFields => {}
-        SignatureScope::FullRequest => return stranger("a job is signed with the scope SignedFields"),
-    }
-    match signature {
-        SignatureCheck::Holds => {}
-        SignatureCheck::Wrong => {
-            return stranger("the user's signature does not hold for these fields; sign the job again");
-        }
-        SignatureCheck::WrongTerms => {
-            return stranger("the terms are not signed by the job's user for this job; sign the terms again");
-        }
-        SignatureCheck::Old(seconds) => {
-            return stranger(&format!(
-                "the job was signed {seconds} s ago, which is too long; sign it again, and check your clock"
-            ));
-        }
-        SignatureCheck::Ahead(seconds) => {
-            return stranger(&format!(
-                "the job's signature is {seconds} s ahead of the validator's clock; check your clock"
-            ));
-        }
-    }
-    if let Err(message) = check_submitter(request, rules, me) {
-        return stranger(&message);
-    }
-    match prior {
-        PriorRequest::Signature => {
-            return stranger("this signature was used for another job; sign again with the present time");
-        }
-        PriorRequest::Forgotten => {
-            return stranger(
-                "this validator has deleted its records of signatures of that time; sign again with the present time",
-            );
-        }
-        PriorRequest::Never | PriorRequest::Job => {}
-    }
-    match check_limits(request, rules.trusted_miner) {
-        Ok(()) => Admission::Admit,
-        Err(message) => refuse(JobRejectionReason::NoMinerForJob, &message),
+) -> Result<(), RequestFault> {
+    check_signature(request, signature)
+        .and_then(|()| check_submitter(request, rules, me))
+        .map_err(RequestFault::Submitter)?;
+    check_limits(request, rules.trusted_miner).map_err(RequestFault::Limits)
+}
+
+/// Decides about a request that the store knows. `fault` is the request's own fault: a repeated job has its status
+/// reported in spite of it, and a fault of the submitter is named before what the store knows.
+pub fn resolve_prior(prior: PriorRequest, fault: Option<RequestFault>) -> PriorAnswer {
+    let (reason, message) = match prior {
+        PriorRequest::Job => return PriorAnswer::Repeat,
+        PriorRequest::Signature => (
+            JobRejectionReason::InvalidSignature,
+            "this signature was used for another job; sign again with the present time",
+        ),
+        PriorRequest::Forgotten => (
+            JobRejectionReason::InvalidSignature,
+            "this validator has deleted its records of signatures of that time; sign again with the present time",
+        ),
+        PriorRequest::Attempt => (
+            JobRejectionReason::NoMinerForJob,
+            "the job's id is that of another job's attempt; submit the job under a new id",
+        ),
+    };
+    PriorAnswer::Refuse(match fault {
+        Some(fault @ RequestFault::Submitter(_)) => fault.into_refusal(),
+        Some(RequestFault::Limits(_)) | None => refusal(reason, message.to_owned()),
+    })
+}
+
+fn refusal(reason: JobRejectionReason, message: String) -> RejectionDetails {
+    RejectionDetails {
+        rejected_by: ParticipantType::Validator,
+        reason,
+        message,
+        context: None,
     }
 }
 
-fn refuse(reason: JobRejectionReason, message: &str) -> Admission {
-    Admission::Refuse(RejectionDetails {
-        rejected_by: ParticipantType::Validator,
-        reason,
-        message: message.to_owned(),
-        context: None,
+fn check_signature(request: &UserJobRequest, signature: SignatureCheck) -> Result<(), String> {
+    match request.signature.signature_scope {
+        SignatureScope::SignedFields => {}
+        SignatureScope::FullRequest => return Err("a job is signed with the scope SignedFields".to_owned()),
+    }
+    Err(match signature {
+        SignatureCheck::Holds => return Ok(()),
+        SignatureCheck::Wrong => {
+            "the user's signature does not hold for these fields; sign the job again".to_owned()
+        }
+        SignatureCheck::WrongTerms => {
+            "the terms are not signed by the job's user for this job; sign the terms again".to_owned()
+        }
+        SignatureCheck::Old(seconds) => {
+            format!(
+                "the job was signed {seconds} s ago, which is too long; sign it again, and check your clock"
+            )
+        }
+        SignatureCheck::Ahead(seconds) => {
+            format!("the job's signature is {seconds} s ahead of the validator's clock; check your clock")
+        }
     })
 }
 
@@ -244,11 +269,18 @@ mod tests {
     use super::*;
     use crate::testing::{hotkey, request};
 
-    fn reason(admission: Admission) -> (JobRejectionReason, String) {
-        match admission {
-            Admission::Refuse(details) => (details.reason, details.message),
-            Admission::Admit | Admission::Repeat => panic!("{admission:?} is no refusal"),
-        }
+    /// A request with a signature that holds, to a validator with the hotkey 0.
+    fn check(request: &UserJobRequest, rules: &UserRules) -> Result<(), RequestFault> {
+        check_request(request, SignatureCheck::Holds, rules, hotkey(0))
+    }
+
+    fn reason(checked: Result<(), RequestFault>) -> (JobRejectionReason, String) {
+        let details = checked.unwrap_err().into_refusal();
+        (details.reason, details.message)
+    }
+
+    fn any_user() -> UserRules {
+        AllowedUsers::Any.into()
     }
 
     #[test]
@@ -271,38 +303,11 @@ mod tests {
     #[test]
     fn a_listed_user_with_a_good_signature_is_admitted() {
         let users = AllowedUsers::Listed([UserKey(hotkey(7))].into()).into();
-        assert_eq!(
-            decide_admission(
-                &request(),
-                SignatureCheck::Holds,
-                PriorRequest::Never,
-                &users,
-                hotkey(0)
-            ),
-            Admission::Admit
-        );
-        assert_eq!(
-            decide_admission(
-                &request(),
-                SignatureCheck::Holds,
-                PriorRequest::Never,
-                &AllowedUsers::Any.into(),
-                hotkey(0)
-            ),
-            Admission::Admit
-        );
+        assert_eq!(check(&request(), &users), Ok(()));
+        assert_eq!(check(&request(), &any_user()), Ok(()));
         let nobody = AllowedUsers::Listed(BTreeSet::new()).into();
-        assert_eq!(
-            decide_admission(
-                &request(),
-                SignatureCheck::Holds,
-                PriorRequest::Never,
-                &nobody,
-                hotkey(7)
-            ),
-            Admission::Admit,
-            "its own key"
-        );
+        let own_key = check_request(&request(), SignatureCheck::Holds, &nobody, hotkey(7));
+        assert_eq!(own_key, Ok(()));
     }
 
     /// A job that hotkey 7 signed for an account.
@@ -319,24 +324,15 @@ mod tests {
             facilitators: [UserKey(hotkey(7))].into(),
             trusted_miner: false,
         };
-        let decide = |request: &UserJobRequest, rules: &UserRules| {
-            decide_admission(
-                request,
-                SignatureCheck::Holds,
-                PriorRequest::Never,
-                rules,
-                hotkey(0),
-            )
-        };
-        let refusal = |request: &UserJobRequest, rules: &UserRules| reason(decide(request, rules)).1;
+        let refusal = |request: &UserJobRequest, rules: &UserRules| reason(check(request, rules)).1;
         let (listed, stranger) = (hotkey(3).to_string(), hotkey(4).to_string());
-        assert_eq!(decide(&signed_for("alice"), &rules), Admission::Admit);
-        assert_eq!(decide(&signed_for(&listed), &rules), Admission::Admit);
+        assert_eq!(check(&signed_for("alice"), &rules), Ok(()));
+        assert_eq!(check(&signed_for(&listed), &rules), Ok(()));
         let past_the_list = refusal(&signed_for(&stranger), &rules);
         assert!(past_the_list.contains("jobs of the account"), "{past_the_list}");
         // A facilitator that is listed as a user, as before, is no way past the list either.
         let as_user = UserRules::from(AllowedUsers::Listed([UserKey(hotkey(7))].into()));
-        assert_eq!(decide(&signed_for("alice"), &as_user), Admission::Admit);
+        assert_eq!(check(&signed_for("alice"), &as_user), Ok(()));
         let past_the_list = refusal(&signed_for(&listed), &as_user);
         assert!(past_the_list.contains("jobs of the account"), "{past_the_list}");
         // A facilitator is no user: its own jobs are those of an account that it does not name.
@@ -344,114 +340,59 @@ mod tests {
             let message = refusal(&unnamed, &rules);
             assert!(message.contains("without naming its account"), "{message}");
         }
-        assert_eq!(
-            decide(&signed_for(&stranger), &AllowedUsers::Any.into()),
-            Admission::Admit
-        );
+        assert_eq!(check(&signed_for(&stranger), &any_user()), Ok(()));
     }
 
     #[test]
-    fn strangers_and_replays_are_told_which_they_are() {
+    fn a_refused_submitter_learns_the_fault() {
         let nobody = AllowedUsers::Listed(BTreeSet::new()).into();
         let mut full = request();
         full.signature.signature_scope = SignatureScope::FullRequest;
+        let signed = |signature| check_request(&request(), signature, &any_user(), hotkey(0));
         let cases = [
-            (
-                decide_admission(
-                    &request(),
-                    SignatureCheck::Wrong,
-                    PriorRequest::Never,
-                    &AllowedUsers::Any.into(),
-                    hotkey(0),
-                ),
-                "does not hold",
-            ),
-            (
-                decide_admission(
-                    &request(),
-                    SignatureCheck::Holds,
-                    PriorRequest::Never,
-                    &nobody,
-                    hotkey(0),
-                ),
-                "does not take jobs",
-            ),
-            (
-                decide_admission(
-                    &request(),
-                    SignatureCheck::Holds,
-                    PriorRequest::Signature,
-                    &AllowedUsers::Any.into(),
-                    hotkey(0),
-                ),
-                "used for another job",
-            ),
-            (
-                decide_admission(
-                    &request(),
-                    SignatureCheck::Holds,
-                    PriorRequest::Forgotten,
-                    &AllowedUsers::Any.into(),
-                    hotkey(0),
-                ),
-                "deleted its records",
-            ),
-            (
-                decide_admission(
-                    &request(),
-                    SignatureCheck::Old(7),
-                    PriorRequest::Never,
-                    &AllowedUsers::Any.into(),
-                    hotkey(0),
-                ),
-                "signed 7 s ago",
-            ),
-            (
-                decide_admission(
-                    &request(),
-                    SignatureCheck::Ahead(8),
-                    PriorRequest::Never,
-                    &AllowedUsers::Any.into(),
-                    hotkey(0),
-                ),
-                "8 s ahead",
-            ),
-            (
-                decide_admission(
-                    &request(),
-                    SignatureCheck::WrongTerms,
-                    PriorRequest::Never,
-                    &AllowedUsers::Any.into(),
-                    hotkey(0),
-                ),
-                "sign the terms again",
-            ),
-            (
-                decide_admission(
-                    &full,
-                    SignatureCheck::Holds,
-                    PriorRequest::Never,
-                    &AllowedUsers::Any.into(),
-                    hotkey(0),
-                ),
-                "scope SignedFields",
-            ),
+            (signed(SignatureCheck::Wrong), "does not hold"),
+            (check(&request(), &nobody), "does not take jobs"),
+            (signed(SignatureCheck::Old(7)), "signed 7 s ago"),
+            (signed(SignatureCheck::Ahead(8)), "8 s ahead"),
+            (signed(SignatureCheck::WrongTerms), "sign the terms again"),
+            (check(&full, &any_user()), "scope SignedFields"),
         ];
-        for (admission, words) in cases {
-            let (reason, message) = reason(admission);
+        for (checked, words) in cases {
+            let (reason, message) = reason(checked);
             assert_eq!(reason, JobRejectionReason::InvalidSignature);
             assert!(message.contains(words), "{message}");
         }
-        assert_eq!(
-            decide_admission(
-                &request(),
-                SignatureCheck::Wrong,
-                PriorRequest::Job,
-                &nobody,
-                hotkey(0)
+    }
+
+    #[test]
+    fn a_known_request_is_repeated_or_refused_with_the_reason() {
+        let submitter = || Some(RequestFault::Submitter("a stranger".to_owned()));
+        let limits = || Some(RequestFault::Limits("too long".to_owned()));
+        for fault in [None, submitter(), limits()] {
+            assert_eq!(resolve_prior(PriorRequest::Job, fault), PriorAnswer::Repeat);
+        }
+        let refused = |prior, fault| match resolve_prior(prior, fault) {
+            PriorAnswer::Refuse(details) => (details.reason, details.message),
+            PriorAnswer::Repeat => panic!("{prior:?} is no repetition"),
+        };
+        let signature = JobRejectionReason::InvalidSignature;
+        let cases = [
+            (PriorRequest::Signature, signature, "used for another job"),
+            (PriorRequest::Forgotten, signature, "deleted its records"),
+            (
+                PriorRequest::Attempt,
+                JobRejectionReason::NoMinerForJob,
+                "under a new id",
             ),
-            Admission::Repeat
-        );
+        ];
+        for (prior, reason, words) in cases {
+            for fault in [None, limits()] {
+                let (code, message) = refused(prior, fault);
+                assert_eq!(code, reason);
+                assert!(message.contains(words), "{message}");
+            }
+            assert_eq!(refused(prior, submitter()), (signature, "a stranger".to_owned()));
+        }
     }
 
     #[test]
@@ -483,28 +424,12 @@ mod tests {
         for (spoil, words) in broken {
             let mut request = request();
             spoil(&mut request);
-            let (_, message) = reason(decide_admission(
-                &request,
-                SignatureCheck::Holds,
-                PriorRequest::Never,
-                &AllowedUsers::Any.into(),
-                hotkey(0),
-            ));
+            let (_, message) = reason(check(&request, &any_user()));
             assert!(message.contains(words), "{message}");
         }
         let mut request = request();
         request.env.insert("A=B".to_owned(), String::new());
-        assert!(
-            reason(decide_admission(
-                &request,
-                SignatureCheck::Holds,
-                PriorRequest::Never,
-                &AllowedUsers::Any.into(),
-                hotkey(0)
-            ))
-            .1
-            .contains("'='")
-        );
+        assert!(reason(check(&request, &any_user())).1.contains("'='"));
     }
 
     #[test]
@@ -516,15 +441,9 @@ mod tests {
                 trusted_miner,
                 ..AllowedUsers::Any.into()
             };
-            decide_admission(
-                &request,
-                SignatureCheck::Holds,
-                PriorRequest::Never,
-                &rules,
-                hotkey(0),
-            )
+            check(&request, &rules)
         };
-        assert_eq!(decide(true), Admission::Admit);
+        assert_eq!(decide(true), Ok(()));
         let (code, message) = reason(decide(false));
         assert_eq!(code, JobRejectionReason::NoMinerForJob);
         assert!(
@@ -538,38 +457,24 @@ mod tests {
         let mut direct = request();
         let details = json!({"public_key": "a certificate"});
         direct.streaming_details = serde_json::from_value(details.clone()).unwrap();
-        let admitted = decide_admission(
-            &direct,
-            SignatureCheck::Holds,
-            PriorRequest::Never,
-            &AllowedUsers::Any.into(),
-            hotkey(0),
-        );
-        assert_eq!(admitted, Admission::Admit);
+        assert_eq!(check(&direct, &any_user()), Ok(()));
         let mut sealed = details;
         sealed["muster"] = json!({
             "model": "m", "image": format!("sha256:{}", "0".repeat(64)), "scheme": "text", "health": "/",
             "input_price": 0, "output_price": 0,
         });
         direct.streaming_details = serde_json::from_value(sealed).unwrap();
-        let (_, message) = reason(decide_admission(
-            &direct,
-            SignatureCheck::Holds,
-            PriorRequest::Never,
-            &AllowedUsers::Any.into(),
-            hotkey(0),
-        ));
+        let (_, message) = reason(check(&direct, &any_user()));
         assert!(message.contains("sealed session"), "{message}");
     }
 
     proptest! {
         #[test]
-        fn nothing_is_admitted_without_a_signature_that_holds_and_is_new(
-            check in 0usize..3, at in 0usize..3, listed: bool, full: bool, seconds: [u64; 4], trusted: bool,
+        fn a_request_without_a_signature_that_holds_is_refused(
+            check in 0usize..3, listed: bool, full: bool, seconds: [u64; 4], trusted: bool,
             trusted_miner: bool,
         ) {
             let check = [SignatureCheck::Holds, SignatureCheck::Wrong, SignatureCheck::WrongTerms][check];
-            let prior = [PriorRequest::Never, PriorRequest::Job, PriorRequest::Signature][at];
             let keys = if listed { [UserKey(hotkey(7))].into() } else { BTreeSet::new() };
             let users = UserRules { trusted_miner, ..AllowedUsers::Listed(keys).into() };
             let mut request = request();
@@ -577,8 +482,8 @@ mod tests {
                 request.streaming_start_time_limit] = seconds;
             request.on_trusted_miner = trusted;
             if full { request.signature.signature_scope = SignatureScope::FullRequest; }
-            if decide_admission(&request, check, prior, &users, hotkey(0)) == Admission::Admit {
-                prop_assert!(check == SignatureCheck::Holds && prior == PriorRequest::Never && listed && !full);
+            if check_request(&request, check, &users, hotkey(0)).is_ok() {
+                prop_assert!(check == SignatureCheck::Holds && listed && !full);
                 prop_assert!(trusted_miner || !trusted);
                 prop_assert!(seconds.iter().map(|s| u128::from(*s)).sum::<u128>() <= u128::from(MAX_JOB_SECS));
             }

@@ -1,6 +1,6 @@
 //! Whether a job starts now, waits, or is refused: read from its route.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
@@ -98,6 +98,20 @@ pub fn availability(route: &Route) -> Availability {
         Availability::Later(reasons)
     } else {
         Availability::Never
+    }
+}
+
+/// Whether a miner that is not among `unaskable` may run the job of this route, now or later.
+pub fn may_ask_others(mut route: Route, unaskable: &BTreeSet<MinerKey>) -> bool {
+    route
+        .candidates
+        .retain(|candidate| !unaskable.contains(&candidate.miner));
+    route
+        .excluded
+        .retain(|excluded| !unaskable.contains(&excluded.miner));
+    match availability(&route) {
+        Availability::Now(_) | Availability::Later(_) => true,
+        Availability::Never => false,
     }
 }
 

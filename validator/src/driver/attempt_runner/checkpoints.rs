@@ -8,6 +8,7 @@ use muster_store::StoreError;
 
 use super::AttemptRunner;
 use crate::driver::checkpoint_record::{CheckpointRecord, NoticedCheckpoint};
+use crate::driver::partial_pay::pay_partly;
 use crate::store::StoredAttempt;
 
 impl AttemptRunner<'_> {
@@ -16,7 +17,7 @@ impl AttemptRunner<'_> {
         &mut self,
         earlier: &[StoredAttempt],
     ) -> Result<(), StoreError> {
-        let store = &self.state.store;
+        let store = &self.deps.state.store;
         let Some(mut record) = CheckpointRecord::read(store, self.request).await? else {
             return Ok(());
         };
@@ -43,18 +44,19 @@ impl AttemptRunner<'_> {
         let Some((record, _)) = &mut self.checkpoints else {
             return Ok(());
         };
-        let ordinal = match record.judge(notice, self.state.clock.now()) {
+        let ordinal = match record.judge(notice, self.deps.state.clock.now()) {
             NoticedCheckpoint::Known(ordinal) => ordinal,
             NoticedCheckpoint::New(facts, dropped) => {
                 let ordinal = facts.ordinal;
-                self.state
+                self.deps
+                    .state
                     .store
                     .keep_checkpoint(self.request.uuid, &facts, &dropped)
                     .await?;
                 tracing::info!(job = %self.request.uuid, attempt = %self.attempt.id, ordinal, bytes = facts.bytes, "a checkpoint is kept");
                 record.note_kept(*facts, &dropped);
                 self.attempt.has_checkpoint = true;
-                self.drivers.live_output.send(checkpoints_message(record.list()));
+                self.deps.live_output.send(checkpoints_message(record.list()));
                 self.pay_predecessor().await?;
                 ordinal
             }
@@ -72,7 +74,7 @@ impl AttemptRunner<'_> {
     pub(in crate::driver) async fn pay_predecessor(&mut self) -> Result<(), StoreError> {
         let record = self.checkpoints.as_ref().map(|(record, _)| record);
         match record.and_then(|record| record.began_from(self.attempt.id)) {
-            Some(from) if !self.request.on_trusted_miner => self.drivers.pay_partly(from).await,
+            Some(from) if !self.request.on_trusted_miner => pay_partly(self.deps, from).await,
             Some(_) | None => Ok(()),
         }
     }

@@ -44,9 +44,9 @@ impl AttemptRunner<'_> {
     }
 
     async fn on_connected(&mut self) -> Result<(), StoreError> {
-        let now = self.state.clock.now();
+        let now = self.deps.state.clock.now();
         self.connection
-            .come_up(now, self.state.config.timing.receipt_wait());
+            .come_up(now, self.deps.state.config.timing.receipt_wait());
         for receipt in &self.receipts {
             if is_repeated(receipt.kind(), receipt.miner_signature.is_some()) {
                 let frame = self.messages().receipt_message(&receipt.offered);
@@ -54,9 +54,9 @@ impl AttemptRunner<'_> {
             }
         }
         let features = self.channel.features();
-        self.drivers.record_features(self.attempt.miner, features);
+        self.deps.records.record_features(self.attempt.miner, features);
         if features.has(Feature::Reattach) {
-            let reattach = self.drivers.state.config.timing.reattach();
+            let reattach = self.deps.state.config.timing.reattach();
             self.attempt.machine = self.attempt.machine.clone().with_reconnect(reattach);
         }
         self.apply(Event::Connected).await?;
@@ -91,7 +91,7 @@ impl AttemptRunner<'_> {
         let about = message.attempt();
         if about.is_some_and(|about| about != self.attempt.id) {
             // A ComputeHorde miner may speak of another attempt on this attempt's connection.
-            if let Some(frame) = unmatched::answer(self.drivers, self.attempt.miner, message).await? {
+            if let Some(frame) = unmatched::answer(self.deps, self.attempt.miner, message).await? {
                 self.channel.send(frame).await;
             }
             return Ok(());
@@ -100,10 +100,10 @@ impl AttemptRunner<'_> {
             let evidence = self.weigh_refusal(decline);
             self.excused = evidence.is_excuse();
             if let BusyEvidence::AtWork(at_work) = evidence {
-                self.drivers.own_jobs.note_at_work(self.request.uuid, at_work);
+                self.deps.own_jobs.note_at_work(self.request.uuid, at_work);
             }
         }
-        let own_jobs = &self.drivers.own_jobs;
+        let own_jobs = &self.deps.own_jobs;
         let mut session_ready = None;
         if let FromMiner::V0StreamingJobReadyRequest(ready) = &message
             && own_jobs.contains(self.request.uuid)
@@ -118,11 +118,14 @@ impl AttemptRunner<'_> {
         }
         match interpret(message) {
             MessageMeaning::Manifest(shown) => {
-                self.drivers.record_manifest(self.attempt.miner, shown);
+                self.deps.records.record_manifest(self.attempt.miner, shown);
             }
             MessageMeaning::Specs(specs) => self.note_specs(&specs),
             MessageMeaning::Machines(notice) => {
-                self.drivers.claims.note_machines(self.attempt.miner, *notice);
+                self.deps
+                    .records
+                    .claims
+                    .note_machines(self.attempt.miner, *notice);
             }
             MessageMeaning::Live(update) => {
                 if let LiveUpdate::Progress(progress) = &update
@@ -144,7 +147,7 @@ impl AttemptRunner<'_> {
                     session_ready.filter(|_| *self.attempt.machine.state() == JobState::Streaming)
                 {
                     let miner = self.attempt.miner;
-                    self.drivers
+                    self.deps
                         .own_jobs
                         .notify(self.request.uuid, JobNews::Ready { miner, ready });
                 }
@@ -158,10 +161,10 @@ impl AttemptRunner<'_> {
     /// Notes what the miner claims of the machine that runs the attempt.
     fn note_specs(&self, specs: &Value) {
         let (miner, class) = (self.attempt.miner, self.attempt.machine.plan().class);
-        let specs_read = read_specs(specs, class, self.state.clock.now());
-        self.drivers.claims.note_specs(miner, specs_read);
+        let specs_read = read_specs(specs, class, self.deps.state.clock.now());
+        self.deps.records.claims.note_specs(miner, specs_read);
         if let Some(hardware) = describe_hardware(specs) {
-            self.drivers.ledger().record_hardware(miner, class, hardware);
+            self.deps.records.ledger().record_hardware(miner, class, hardware);
         }
     }
 
@@ -170,10 +173,10 @@ impl AttemptRunner<'_> {
         if decline.reason != JobRejectionReason::Busy {
             return BusyEvidence::Lacking;
         }
-        let now = self.state.clock.now();
+        let now = self.deps.state.clock.now();
         let class = self.attempt.machine.plan().class;
         let executors = {
-            let (ledger, miner) = (self.drivers.ledger(), self.attempt.miner);
+            let (ledger, miner) = (self.deps.records.ledger(), self.attempt.miner);
             let all = ledger.executors(miner, class, now);
             // The executors that do not take the image may well be free.
             let takers = ledger.private_executors(miner, class, now);
@@ -182,7 +185,7 @@ impl AttemptRunner<'_> {
         };
         let refusal = BusyRejection {
             miner: self.attempt.miner,
-            validator: self.state.key(),
+            validator: self.deps.state.key(),
             attempt: self.attempt.id,
             class,
             at: now,
@@ -193,7 +196,7 @@ impl AttemptRunner<'_> {
         let payloads = verified
             .iter()
             .filter_map(|receipt| Some(&receipt.as_ref().ok()?.payload));
-        let (own_key, subnet) = (self.state.key(), self.state.subnet.last_metagraph());
+        let (own_key, subnet) = (self.deps.state.key(), self.deps.state.subnet.last_metagraph());
         let counts = |validator: ValidatorKey| {
             let permitted =
                 |metagraph: &Metagraph| metagraph.find(&validator.0).is_some_and(|neuron| neuron.permit);
@@ -209,8 +212,8 @@ impl AttemptRunner<'_> {
             LiveUpdate::Progress(_) => 0,
             LiveUpdate::Metrics(metrics) => metrics.report.metrics.len().saturating_mul(METRIC_BYTES),
         };
-        let live_output = &self.drivers.live_output;
-        if !self.live_budget.take(size, self.state.clock.now()) {
+        let live_output = &self.deps.live_output;
+        if !self.live_budget.take(size, self.deps.state.clock.now()) {
             live_output.count_dropped();
             return;
         }
@@ -241,12 +244,13 @@ impl AttemptRunner<'_> {
             self.log_violation(&"it signed a receipt that this validator never issued");
             return Ok(());
         };
-        match verify_countersigned(receipt, &own.offered, self.state.clock.now()) {
+        match verify_countersigned(receipt, &own.offered, self.deps.state.clock.now()) {
             Ok(receipt) => {
                 own.miner_signature = Some(receipt.miner_signature);
-                self.state
+                self.deps
+                    .state
                     .store
-                    .countersign(&receipt, self.state.own_page())
+                    .countersign(&receipt, self.deps.state.own_page())
                     .await?;
             }
             Err(error) => self.log_violation(&error),

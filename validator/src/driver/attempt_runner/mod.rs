@@ -8,7 +8,7 @@
 
 mod checkpoints;
 mod messages;
-pub(in crate::driver) mod pay;
+mod pay;
 mod transition;
 
 use std::time::Duration;
@@ -23,10 +23,9 @@ use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, MinerKey, ReceiptKind};
 use muster_store::StoreError;
 
-use super::JobDrivers;
+use super::attempt_deps::AttemptDeps;
 use crate::driver::checkpoint_record::CheckpointRecord;
 use crate::driver::running_jobs::CancelSignal;
-use crate::state::ValidatorState;
 use crate::store::StoredAttempt;
 
 /// How long the cancellation of an attempt of an earlier process waits for the miner.
@@ -41,8 +40,7 @@ pub(super) enum AttemptEnd {
 }
 
 pub(super) struct AttemptRunner<'a> {
-    drivers: &'a JobDrivers,
-    state: &'a ValidatorState,
+    deps: &'a AttemptDeps,
     request: &'a UserJobRequest,
     attempt: StoredAttempt,
     receipts: Vec<IssuedReceipt>,
@@ -64,28 +62,26 @@ pub(super) struct AttemptRunner<'a> {
 impl<'a> AttemptRunner<'a> {
     /// Takes up an attempt that is in the store with its receipts; `resumed` if an earlier process began it.
     pub(super) fn new(
-        drivers: &'a JobDrivers,
+        deps: &'a AttemptDeps,
         request: &'a UserJobRequest,
         attempt: StoredAttempt,
         receipts: Vec<IssuedReceipt>,
         channel: MinerChannel,
         resumed: bool,
     ) -> Self {
-        let state = &*drivers.state;
-        let now = state.clock.now();
+        let now = deps.state.clock.now();
         if resumed && attempt.machine.outcome().is_none() && !attempt.machine.holds_executor() {
             // The restored ledger counts every open attempt as one that holds an executor.
             let class = attempt.machine.plan().class;
-            drivers.ledger().close_attempt(attempt.miner, class);
+            deps.records.ledger().close_attempt(attempt.miner, class);
         }
         let connection = if resumed {
-            AttemptConnection::resumed(now, state.config.timing.reconnect())
+            AttemptConnection::resumed(now, deps.state.config.timing.reconnect())
         } else {
             AttemptConnection::default()
         };
         Self {
-            drivers,
-            state,
+            deps,
             request,
             attempt,
             receipts,
@@ -124,14 +120,14 @@ impl<'a> AttemptRunner<'a> {
     /// miner would keep its executor, and a machine that was provisioned for it.
     pub(super) async fn run(&mut self, cancel: &mut CancelSignal) -> Result<AttemptEnd, StoreError> {
         let resumed = self.connection.is_interrupted();
-        let heard_by = self.state.clock.now().plus(CANCELLATION_HEARD);
+        let heard_by = self.deps.state.clock.now().plus(CANCELLATION_HEARD);
         if self.attempt.machine.outcome().is_none() {
             if self.connection.is_interrupted() {
                 self.apply(Event::Disconnected).await?;
             }
             self.channel.dial();
         }
-        let stop = self.state.tasks.token();
+        let stop = self.deps.state.tasks.token();
         loop {
             if let Some(outcome) = self.attempt.machine.outcome() {
                 return Ok(AttemptEnd::Ended(outcome.clone()));
@@ -141,8 +137,8 @@ impl<'a> AttemptRunner<'a> {
                 .connection
                 .due(&self.attempt.machine)
                 .unwrap_or(self.attempt.started_at);
-            let too_late = self.state.clock.sleep_until(due);
-            let is_unheard = resumed && !self.channel.is_up() && self.state.clock.now() < heard_by;
+            let too_late = self.deps.state.clock.sleep_until(due);
+            let is_unheard = resumed && !self.channel.is_up() && self.deps.state.clock.now() < heard_by;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(AttemptEnd::Stopped),
@@ -151,7 +147,7 @@ impl<'a> AttemptRunner<'a> {
                     self.apply(Event::Cancelled(reason)).await?;
                 }
                 event = self.channel.next() => self.on_channel(event).await?,
-                () = self.state.clock.sleep_until(heard_by), if is_unheard => {}
+                () = self.deps.state.clock.sleep_until(heard_by), if is_unheard => {}
                 () = too_late => self.apply(Event::Tick).await?,
             }
         }
@@ -160,8 +156,12 @@ impl<'a> AttemptRunner<'a> {
     /// Gives the miner a bounded time to sign the finished receipt, so that the user gets it with both signatures.
     /// Returns the attempt's receipts, or `None` if the validator stops meanwhile.
     pub(super) async fn settle(mut self) -> Result<Option<Vec<IssuedReceipt>>, StoreError> {
-        let stop = self.state.tasks.token();
-        let too_late = self.state.clock.sleep(self.state.config.timing.receipt_wait());
+        let stop = self.deps.state.tasks.token();
+        let too_late = self
+            .deps
+            .state
+            .clock
+            .sleep(self.deps.state.config.timing.receipt_wait());
         tokio::pin!(too_late);
         while self
             .receipt(ReceiptKind::Finished)
@@ -191,7 +191,7 @@ impl<'a> AttemptRunner<'a> {
 
     fn messages(&self) -> OutgoingMessages<'_> {
         OutgoingMessages {
-            keypair: &self.state.keypair,
+            keypair: &self.deps.state.keypair,
             attempt: self.attempt.id,
             miner: self.attempt.miner,
             request: self.request,

@@ -7,14 +7,12 @@ use muster_job_messages::pay::{MeasuredWork, WorkedAttempt, is_paid_end, usual_t
 use muster_job_messages::{AttemptStep, StepMessage};
 use muster_openai::TokenUsage;
 use muster_protocol::job::Attempt;
-use muster_protocol::receipt::MINIMUM_CHARGE_US;
 use muster_protocol::{ReceiptKind, ReceiptPayload, Timestamp};
-use muster_scoring::PayableAttempt;
 use muster_store::StoreError;
 
 use super::AttemptRunner;
-use crate::state::ValidatorState;
-use crate::store::{EndedWork, StoredAttempt};
+use crate::driver::covered_pay::cover_pay;
+use crate::store::EndedWork;
 
 impl AttemptRunner<'_> {
     /// The work that a step's finished receipt pays for; `None` if the step issues none, or one that pays nothing.
@@ -29,17 +27,17 @@ impl AttemptRunner<'_> {
         };
         // The validator's operator pays for the trusted miner, and nobody for a check: a miner that appeals could
         // answer slowly and be paid for the session.
-        if self.request.on_trusted_miner || self.state.is_own_check(self.request) {
+        if self.request.on_trusted_miner || self.deps.state.is_own_check(self.request) {
             return Ok(None);
         }
-        let own = self.state.is_own(self.request);
+        let own = self.deps.state.is_own(self.request);
         let is_paid = step.machine.outcome().is_some_and(|end| is_paid_end(end, own));
         if !is_paid || !step.messages.iter().any(pays) || self.receipt(ReceiptKind::Finished).is_some() {
             return Ok(None);
         }
         let rated = self.rated_micros().await?;
         let usual = match work_digest(self.request).filter(|_| !own) {
-            Some(work) => usual_time(&self.state.store.attempts_at(work).await?),
+            Some(work) => usual_time(&self.deps.state.store.attempts_at(work).await?),
             None => None,
         };
         let took = self.time_at_work(&step.machine, now);
@@ -53,8 +51,8 @@ impl AttemptRunner<'_> {
         if self.request.on_trusted_miner {
             return None;
         }
-        let work = work_digest(self.request).filter(|_| !self.state.is_own(self.request))?;
-        let metagraph = self.state.subnet.last_metagraph()?;
+        let work = work_digest(self.request).filter(|_| !self.deps.state.is_own(self.request))?;
+        let metagraph = self.deps.state.subnet.last_metagraph()?;
         let coldkey = metagraph.find(&self.attempt.miner.0)?.coldkey;
         let took = self.time_at_work(machine, now);
         Some(EndedWork {
@@ -74,11 +72,11 @@ impl AttemptRunner<'_> {
     /// The most that a session of the gateway is paid, in executor-microseconds: the time that the tokens of its proven
     /// answers take at the rated speed of the model. `None` for any other job.
     async fn rated_micros(&mut self) -> Result<Option<u64>, StoreError> {
-        let Some(service) = self.state.gateway_service(self.request) else {
+        let Some(service) = self.deps.state.gateway_service(self.request) else {
             return Ok(None);
         };
         let (job, miner) = (self.request.uuid, self.attempt.miner);
-        let work = self.state.store.session_work(job, miner).await?;
+        let work = self.deps.state.store.session_work(job, miner).await?;
         if work.unproven > 0 || work.fault.is_some() {
             let (attempt, unproven) = (self.attempt.id, work.unproven);
             tracing::warn!(%attempt, %miner, unproven, fault = work.fault, "answers of a session are not proven and pay nothing");
@@ -91,7 +89,7 @@ impl AttemptRunner<'_> {
 
     /// Names the blocks that cover a pay.
     pub(super) fn cover(&self, micros: u64, started: Timestamp, now: Timestamp) -> AttemptPay {
-        cover_pay(self.state, &self.attempt, micros, started, now)
+        cover_pay(&self.deps.state, &self.attempt, micros, started, now)
     }
 
     /// When the attempt began for both sides: the time of its started receipt.
@@ -103,32 +101,5 @@ impl AttemptRunner<'_> {
             Some(ReceiptPayload::Started(receipt)) => receipt.timestamp,
             Some(ReceiptPayload::Accepted(_) | ReceiptPayload::Finished(_)) | None => self.attempt.started_at,
         }
-    }
-}
-
-/// Names the blocks that cover a pay of this attempt. No receipt counts for more than the time that its attempt took.
-pub(in crate::driver) fn cover_pay(
-    state: &ValidatorState,
-    attempt: &StoredAttempt,
-    micros: u64,
-    started: Timestamp,
-    now: Timestamp,
-) -> AttemptPay {
-    let took = u64::try_from(now.since(started).as_micros()).unwrap_or(u64::MAX);
-    let counted = micros.min(took.max(MINIMUM_CHARGE_US));
-    let head = state.subnet.head().filter(|_| counted > 0);
-    let blocks = head.map(|head| {
-        let payable = PayableAttempt {
-            miner: attempt.miner,
-            class: attempt.machine.plan().class,
-            began: started,
-            ended: started.plus(Duration::from_micros(counted)),
-            micros: counted,
-        };
-        state.allowance.lock().name_blocks(&payable, head.0)
-    });
-    AttemptPay {
-        micros,
-        blocks: blocks.unwrap_or_default(),
     }
 }

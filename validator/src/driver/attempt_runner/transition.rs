@@ -1,5 +1,7 @@
 //! Takes an attempt's steps: stores what an event changes, and sends what follows from it.
 
+use std::time::Duration;
+
 use muster_job_messages::pay::MeasuredWork;
 use muster_job_messages::{AttemptStep, IssuedReceipt, MinerAbilities, StepMessage};
 use muster_protocol::job::{Event, JobState, Outcome};
@@ -8,12 +10,13 @@ use muster_routing::{AttemptMark, CacheKey, MarkEvidence, mark_attempt};
 use muster_store::StoreError;
 
 use super::AttemptRunner;
+use crate::driver::miner_pool::line_of;
 use crate::store::AttemptChange;
 
 impl AttemptRunner<'_> {
     /// Applies one event to the state machine, stores what changed, then sends what the step calls for.
     pub(super) async fn apply(&mut self, event: Event) -> Result<(), StoreError> {
-        let now = self.state.clock.now();
+        let now = self.deps.state.clock.now();
         let miner = MinerAbilities {
             // `on_connected` ends the attempt of a miner that does not know the offer.
             offer: self.missing_feature().is_none(),
@@ -30,7 +33,10 @@ impl AttemptRunner<'_> {
         let left_mark = step.machine.outcome().map(|outcome| {
             let evidence = MarkEvidence {
                 excused: self.excused,
-                image_elsewhere: self.drivers.is_image_elsewhere(self.request, self.attempt.miner),
+                image_elsewhere: self
+                    .deps
+                    .records
+                    .is_image_elsewhere(&self.request.docker_image, self.attempt.miner),
             };
             mark_attempt(outcome, evidence)
         });
@@ -58,7 +64,7 @@ impl AttemptRunner<'_> {
             mark: left_mark,
             receipts,
             reports: step.reports,
-            block: self.state.subnet.head(),
+            block: self.deps.state.subnet.head(),
             now,
         };
         if is_stored {
@@ -81,24 +87,38 @@ impl AttemptRunner<'_> {
         if let Some(outcome) = change.machine.outcome() {
             // Before the executor is free: the job that gets it moves others up, and their estimates rest on this.
             let took = change.now.since(self.attempt.started_at);
-            self.drivers.note_duration(self.request, outcome, took);
+            self.note_duration(outcome, took);
         }
         self.update_ledger(change);
-        self.state.store.save(change).await?;
+        self.deps.state.store.save(change).await?;
         if matches!(change.machine.state(), JobState::Ready) {
             self.mark_attempts_without_image(change.now).await?;
         }
         Ok(())
     }
 
+    /// Notes how long a program kept its executor, from which waiting times are estimated.
+    fn note_duration(&self, outcome: &Outcome, took: Duration) {
+        match outcome {
+            Outcome::Completed(_) | Outcome::Failed(_) => {
+                self.deps.waiting.note_duration(line_of(self.request), took);
+            }
+            Outcome::Rejected(_) | Outcome::HordeFailed(_) => {}
+        }
+    }
+
     /// The image has come to this miner, so it was there to be had for those before it.
     async fn mark_attempts_without_image(&mut self, now: Timestamp) -> Result<(), StoreError> {
         for (attempt, miner) in std::mem::take(&mut self.without_image) {
-            self.state
+            self.deps
+                .state
                 .store
                 .replace_mark(attempt, AttemptMark::Excuse)
                 .await?;
-            self.drivers.ledger().record_mark(miner, AttemptMark::Excuse, now);
+            self.deps
+                .records
+                .ledger()
+                .record_mark(miner, AttemptMark::Excuse, now);
         }
         Ok(())
     }
@@ -107,7 +127,7 @@ impl AttemptRunner<'_> {
     fn update_ledger(&self, change: &AttemptChange) {
         let miner = self.attempt.miner;
         let class = self.attempt.machine.plan().class;
-        let mut ledger = self.drivers.ledger();
+        let mut ledger = self.deps.records.ledger();
         let held = self.attempt.machine.holds_executor();
         let holds = change.machine.holds_executor();
         match (held, holds) {
@@ -146,7 +166,7 @@ impl AttemptRunner<'_> {
         drop(ledger);
         // A fetch gives the executor to a job that waits.
         if change.mark.is_some() || (held && !holds) {
-            self.drivers.waiting.note_room();
+            self.deps.waiting.note_room();
         }
     }
 

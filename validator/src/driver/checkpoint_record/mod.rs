@@ -16,6 +16,7 @@ use muster_protocol::wire::checkpoints::{
 };
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{AttemptId, JobFailureReason, JobId, Timestamp, TraceStage};
+use muster_routing::earlier_attempts::EarlierAttempt;
 use muster_store::StoreError;
 use muster_validator_store::{AttemptBeginning, Store, StoredAttempt, StoredCheckpoint};
 
@@ -38,7 +39,7 @@ pub(crate) struct CheckpointRecord {
     beginnings: BTreeMap<AttemptId, AttemptBeginning>,
 }
 
-/// A checkpoint that a miner told of.
+/// A checkpoint that a miner reported.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum NoticedCheckpoint {
     /// It is stored already, under this ordinal.
@@ -152,13 +153,13 @@ impl CheckpointRecord {
         }
     }
 
-    /// Judges a checkpoint that an attempt's miner told of.
+    /// Judges a checkpoint that an attempt's miner reported.
     ///
     /// The checkpoint that the attempt itself began from is never dropped for it: nobody has seen yet that a program
     /// can begin from the new one. The first checkpoint of an attempt that did begin from it shows that.
     pub(crate) fn judge(&self, notice: &CheckpointNotice, now: Timestamp) -> NoticedCheckpoint {
         let newest = self.checkpoints.last().map(|newest| &newest.facts);
-        // Also if an earlier attempt left it: to tell of what one began from is no progress.
+        // Also if an earlier attempt left it: to report what one began from is no progress.
         if let Some(newest) = newest.filter(|newest| newest.manifest == notice.manifest) {
             return NoticedCheckpoint::Known(newest.ordinal);
         }
@@ -294,16 +295,19 @@ fn ran_secs(attempt: &StoredAttempt) -> u64 {
     ran.unwrap_or_default()
 }
 
-/// The attempts since a job last made progress: the last one that left a checkpoint, and those after it. A miner that
-/// failed before that may be asked again, or a job of a month would run out of miners.
-pub(crate) fn since_progress(attempts: &[StoredAttempt]) -> impl Iterator<Item = &StoredAttempt> {
-    let last = attempts.iter().rposition(|attempt| attempt.has_checkpoint);
-    attempts.iter().skip(last.unwrap_or_default())
+/// The attempts of a job, as far as they decide who may be asked next.
+pub(crate) fn earlier_attempts(attempts: &[StoredAttempt]) -> Vec<EarlierAttempt<'_>> {
+    let earlier = attempts.iter().map(|attempt| EarlierAttempt {
+        has_checkpoint: attempt.has_checkpoint,
+        may_return: may_return(attempt),
+        ..EarlierAttempt::new(attempt.miner, &attempt.machine)
+    });
+    earlier.collect()
 }
 
 /// Whether the miner of this attempt may have the next one as well: it brought the job on, or the program ran out
 /// of memory, which is no fault of the miner's.
-pub(crate) fn may_return(attempt: &StoredAttempt) -> bool {
+fn may_return(attempt: &StoredAttempt) -> bool {
     let fate = attempt.machine.outcome().map(fate_of);
     attempt.has_checkpoint || fate == Some(AttemptFate::OutOfMemory)
 }

@@ -5,45 +5,32 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use muster_chain::Metagraph;
+use muster_job_messages::job_spans::export_trace;
 use muster_job_messages::report::{describe, fault_of, final_metadata};
 use muster_job_messages::{JobTimes, trace_job};
-use muster_job_queue::WaitingJob;
+use muster_job_queue::{LeftJob, WaitingJob};
 use muster_protocol::job::Outcome;
 use muster_protocol::status::JobStage;
 use muster_protocol::{ErrorCode, JobId, Timestamp};
 use muster_routing::Route;
 use muster_routing::availability::{Availability, availability};
+use muster_routing::earlier_attempts::last_failure;
 use muster_store::StoreError;
 use serde_json::{Value, json};
 
-use super::super::assignment::ExecutorNeed;
-use super::super::{JobDrivers, assignment, export_trace};
+use super::super::checkpoint_record::earlier_attempts;
+use super::super::executor_need::ExecutorNeed;
+use super::super::no_miner::{no_chain, no_miner};
+use super::keeper::QueueKeeper;
 use crate::metrics::count_job;
-use crate::store::{StoredAttempt, StoredJob, ended_attempts};
+use crate::store::{StoredJob, ended_attempts};
 
 /// Jobs that are closed at a time, so that their writes share commits.
 const CLOSED_AT_ONCE: usize = 64;
 
-impl JobDrivers {
-    /// Calls a job off: a waiting job ends at once, a running one learns of it through its driver. The cancellation is
-    /// in the store already.
-    pub(crate) async fn cancel(&self, job: JobId, reason: &str) -> Result<(), StoreError> {
-        let has_attempts = {
-            let mut lines = self.waiting.lock();
-            match lines.remove(job) {
-                Some((_, has_attempts)) => has_attempts,
-                None => {
-                    // Told while the queue is locked, so that the job cannot change sides unseen.
-                    self.running.cancel(job, reason);
-                    return Ok(());
-                }
-            }
-        };
-        self.end_cancelled(job, reason, has_attempts).await
-    }
-
+impl QueueKeeper {
     /// Ends a job that was called off and waits in the store.
-    pub(super) async fn end_cancelled(
+    pub(in crate::driver) async fn end_cancelled(
         &self,
         job: JobId,
         reason: &str,
@@ -55,27 +42,19 @@ impl JobDrivers {
     }
 
     /// Ends every waiting job whose time was over at `now`.
-    pub(super) async fn end_expired(&self, now: Timestamp) -> Result<(), StoreError> {
-        let expired: Vec<_> = {
-            let mut lines = self.waiting.lock();
-            let expired = lines.queue.expire(now);
-            let expired = expired.into_iter().map(|waiting| {
-                let has_attempts = lines.forget(waiting.job);
-                (waiting, has_attempts)
-            });
-            expired.collect()
-        };
+    pub(in crate::driver) async fn end_expired(&self, now: Timestamp) -> Result<(), StoreError> {
+        let expired = self.waiting.lock().expire(now);
         if expired.is_empty() {
             return Ok(());
         }
         let metagraph = self.state.subnet.last_metagraph();
-        let lines: BTreeSet<_> = expired.iter().map(|(waiting, _)| waiting.line).collect();
+        let lines: BTreeSet<_> = expired.iter().map(|left| left.waiting.line).collect();
         let reasons: BTreeMap<_, _> = lines
             .into_iter()
             .map(|line| {
                 let found = metagraph
                     .as_ref()
-                    .map(|metagraph| assignment::route_need(self, ExecutorNeed::of_line(line), metagraph));
+                    .map(|metagraph| self.chooser.route_need(ExecutorNeed::of_line(line), metagraph));
                 (line, explain_wait(found))
             })
             .collect();
@@ -92,14 +71,14 @@ impl JobDrivers {
                 "the job waited {seconds} s for an executor of class {}{of}, which is as long as it may: {why}",
                 line.class
             );
-            assignment::no_miner(&message, json!({ "waited_s": seconds, "excluded": excluded }))
+            no_miner(&message, json!({ "waited_s": seconds, "excluded": excluded }))
         })
         .await
     }
 
     /// Ends the jobs that wait although the chain has not answered since the start, once they have done so for
     /// `chain.wait_s`.
-    pub(super) async fn end_without_chain(&self) -> Result<(), StoreError> {
+    pub(in crate::driver) async fn end_without_chain(&self) -> Result<(), StoreError> {
         if self.state.subnet.head().is_some() {
             return Ok(());
         }
@@ -117,11 +96,11 @@ impl JobDrivers {
             let code = ErrorCode::ChainUnreachable;
             tracing::warn!(%code, jobs = ended.len(), "the chain has not answered yet, so no miner is known for waiting jobs");
         }
-        self.end_all(ended, now, |_| assignment::no_chain()).await
+        self.end_all(ended, now, |_| no_chain()).await
     }
 
     /// When the dispatcher must end a job although the chain does not answer.
-    pub(super) fn chain_deadline(&self) -> Option<Timestamp> {
+    pub(in crate::driver) fn chain_deadline(&self) -> Option<Timestamp> {
         let lines = self.waiting.lock();
         let deadline = lines.queue.next_deadline();
         if self.state.subnet.head().is_some() {
@@ -140,32 +119,21 @@ impl JobDrivers {
 
     /// Refuses the jobs that have just arrived in a line and that no miner could run: all of them, or those with a
     /// private image. Jobs that have waited go on waiting: a miner may come back.
-    pub(super) async fn refuse_unexamined(
+    pub(in crate::driver) async fn refuse_unexamined(
         &self,
         need: ExecutorNeed,
         found: &Route,
         metagraph: &Metagraph,
     ) -> Result<(), StoreError> {
         let line = need.line;
-        let refused: Vec<_> = {
-            let mut lines = self.waiting.lock();
-            let mut jobs = lines.unexamined.remove(&line).unwrap_or_default();
-            if need.private_image {
-                let (private, others) = jobs
-                    .into_iter()
-                    .partition(|job| lines.private_images.contains(job));
-                jobs = private;
-                lines.unexamined.insert(line, others);
-            }
-            jobs.into_iter().filter_map(|job| lines.remove(job)).collect()
-        };
+        let refused = self.waiting.lock().remove_unexamined(line, need.private_image);
         let (decision, now) = (
             found.decision(line.class, metagraph.block.0),
             self.state.clock.now(),
         );
-        let outcome = assignment::no_miner_fits(self, need, found, metagraph);
-        for (waiting, _) in refused {
-            let job = waiting.job;
+        let outcome = self.chooser.explain_refusal(need, found, metagraph);
+        for left in refused {
+            let job = left.waiting.job;
             self.state.store.keep_decision(job, 1, &decision, now).await?;
             self.close_waiting(job, &outcome, None).await?;
         }
@@ -175,17 +143,18 @@ impl JobDrivers {
     /// Closes jobs that have left the queue. A job whose attempts failed ends as the last of them did.
     async fn end_all(
         &self,
-        ended: Vec<(WaitingJob, bool)>,
+        ended: Vec<LeftJob>,
         now: Timestamp,
         outcome: impl Fn(&WaitingJob) -> Outcome + Sync,
     ) -> Result<(), StoreError> {
         let outcome = &outcome;
-        let closing = ended.into_iter().map(|(waiting, has_attempts)| async move {
+        let closing = ended.into_iter().map(|left| async move {
+            let LeftJob { waiting, has_attempts } = left;
             tracing::info!(job = %waiting.job, waited_s = now.since(waiting.since).as_secs(), "a job waited too long");
             let stored = self.read_waiting(waiting.job, has_attempts).await?;
             let failure = stored
                 .as_ref()
-                .and_then(|stored| StoredAttempt::last_failure(&stored.attempts));
+                .and_then(|stored| last_failure(&earlier_attempts(&stored.attempts)));
             let outcome = failure.unwrap_or_else(|| outcome(&waiting));
             self.close_waiting(waiting.job, &outcome, stored.as_ref()).await
         });
@@ -231,7 +200,7 @@ impl JobDrivers {
 /// Excluded miners that the report of a job names that waited too long.
 const MAX_EXPLAINED: usize = 16;
 
-/// The reason why a job of a class has waited, in words and by miner.
+/// The reason why a job of a class has waited, as text and by miner.
 fn explain_wait(found: Option<Route>) -> (String, Value) {
     let Some(mut found) = found else {
         let why = "the chain does not answer, so no miner is known";
@@ -242,8 +211,8 @@ fn explain_wait(found: Option<Route>) -> (String, Value) {
     (why, found.explain())
 }
 
-/// The reason why a job of a class waits, in words.
-pub(super) fn describe_wait(found: &Route) -> String {
+/// The reason why a job of a class waits, as text.
+fn describe_wait(found: &Route) -> String {
     match availability(found) {
         Availability::Now(_) => "jobs before it were started first".to_owned(),
         Availability::Later(reasons) => reasons.to_string(),

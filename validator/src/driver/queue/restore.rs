@@ -2,11 +2,12 @@
 
 use muster_store::StoreError;
 
-use super::super::{JobDrivers, assignment};
+use super::super::assignment::unaskable_miners;
+use super::keeper::QueueKeeper;
 
-impl JobDrivers {
+impl QueueKeeper {
     /// Restores the waiting jobs of an earlier process in their order, and ends those that were called off.
-    pub(in crate::driver) async fn restore_queue(&self) -> Result<(), StoreError> {
+    pub(in crate::driver) async fn restore(&self) -> Result<(), StoreError> {
         let store = &self.state.store;
         let metagraph = self.state.subnet.last_metagraph();
         let turns = store.read_turns().await?;
@@ -23,12 +24,11 @@ impl JobDrivers {
                 match stored.cancelled {
                     Some(reason) => cancelled.push((job, reason)),
                     None => {
-                        if let Some(attempts) = attempts.get(&job) {
-                            let line = stored.waiting.line;
-                            let tried = assignment::unaskable_miners(line, attempts, metagraph.as_deref());
-                            lines.tried.insert(job, tried);
-                        }
-                        lines.queue.restore(stored.waiting);
+                        let line = stored.waiting.line;
+                        let tried = attempts
+                            .get(&job)
+                            .map(|attempts| unaskable_miners(line, attempts, metagraph.as_deref()));
+                        lines.restore(stored.waiting, tried);
                     }
                 }
             }

@@ -1,8 +1,8 @@
-//! The queue as users and operators are told of it.
+//! The queue as users and operators see it.
 
 use std::collections::BTreeMap;
 
-use muster_job_queue::{ExecutorLine, LineView, QueueView, WaitingJobView, estimate_wait};
+use muster_job_queue::{ExecutorLine, LineView, QueueView, WaitingJobView, WaitingLines, estimate_wait};
 use muster_protocol::job::{DEFAULT_IMAGE_SECS, MAX_IMAGE_SECS, MAX_JOB_SECS, MAX_QUEUE_SECS};
 use muster_protocol::wire::facilitator::ToFacilitator;
 use muster_protocol::wire::muster::{
@@ -12,12 +12,11 @@ use muster_protocol::{ExecutorClass, JobId};
 use muster_routing::availability::ClassCapacity;
 
 use super::super::miner_pool::MinerPool;
-use super::super::{JobDrivers, assignment};
-use super::Lines;
+use super::keeper::QueueKeeper;
 
-impl JobDrivers {
+impl QueueKeeper {
     /// The queue with at most `limit` of its jobs.
-    pub(crate) fn view_queue(&self, limit: usize) -> QueueView {
+    pub(crate) fn view(&self, limit: usize) -> QueueView {
         let subnet = self.class_capacities(MinerPool::Subnet);
         let trusted = self.class_capacities(MinerPool::Trusted);
         let lines = self.waiting.lock();
@@ -28,8 +27,8 @@ impl JobDrivers {
                 .take(limit)
                 .map(|(ahead, waiting)| WaitingJobView::new(ahead, waiting))
                 .collect(),
-            lines: lines.view_lines(false, &subnet),
-            trusted_lines: lines.view_lines(true, &trusted),
+            lines: view_lines(&lines, false, &subnet),
+            trusted_lines: view_lines(&lines, true, &trusted),
         }
     }
 
@@ -37,24 +36,24 @@ impl JobDrivers {
     fn class_capacities(&self, pool: MinerPool) -> BTreeMap<ExecutorClass, ClassCapacity> {
         let metagraph = self.state.subnet.last_metagraph();
         metagraph.map_or_else(BTreeMap::new, |metagraph| {
-            assignment::capacities(self, pool, &metagraph)
+            self.chooser.capacities(pool, &metagraph)
         })
     }
 }
 
-impl JobDrivers {
+impl QueueKeeper {
     /// The subnet's offers, class by class, for users who look before they submit a job; `None` before the chain has
     /// answered.
     pub(crate) fn capacity_notice(&self) -> Option<CapacityNotice> {
         self.state.subnet.last_metagraph()?;
         let capacities = self.class_capacities(MinerPool::Subnet);
         let lines = self.waiting.lock();
-        let shown = lines.shown(false, &capacities);
+        let shown = shown_lines(&lines, false, &capacities);
         Some(CapacityNotice {
             classes: shown
                 .map(|ExecutorLine { class, .. }| {
                     let capacity = capacities.get(&class).cloned().unwrap_or_default();
-                    lines.describe_offer(class, &capacity)
+                    describe_offer(&lines, class, &capacity)
                 })
                 .collect(),
             limits: JobLimits {
@@ -68,73 +67,73 @@ impl JobDrivers {
     }
 }
 
-impl Lines {
-    /// The lines of the subnet or of the trusted miner that are offered or waited for.
-    fn shown(
-        &self,
-        on_trusted_miner: bool,
-        capacities: &BTreeMap<ExecutorClass, ClassCapacity>,
-    ) -> impl Iterator<Item = ExecutorLine> {
-        let waited_for = self.queue.lines();
-        let lines = ExecutorClass::ALL.into_iter().map(move |class| ExecutorLine {
-            class,
-            on_trusted_miner,
-        });
-        lines.filter(move |line| waited_for.contains(line) || capacities.contains_key(&line.class))
-    }
+/// The lines of the subnet or of the trusted miner that are offered or waited for.
+fn shown_lines(
+    waiting: &WaitingLines,
+    on_trusted_miner: bool,
+    capacities: &BTreeMap<ExecutorClass, ClassCapacity>,
+) -> impl Iterator<Item = ExecutorLine> {
+    let waited_for = waiting.queue.lines();
+    let lines = ExecutorClass::ALL.into_iter().map(move |class| ExecutorLine {
+        class,
+        on_trusted_miner,
+    });
+    lines.filter(move |line| waited_for.contains(line) || capacities.contains_key(&line.class))
+}
 
-    fn view_lines(
-        &self,
-        on_trusted_miner: bool,
-        capacities: &BTreeMap<ExecutorClass, ClassCapacity>,
-    ) -> Vec<LineView> {
-        let view = |line: ExecutorLine| {
-            let capacity = capacities.get(&line.class).cloned().unwrap_or_default();
-            let mean = self.durations.get(&line).and_then(|record| record.mean());
-            LineView {
-                class: line.class,
-                waiting: self.queue.waiting_for(line),
-                miners: capacity.miners,
-                executors: capacity.executors,
-                at_work: capacity.at_work,
-                why: self.why(line),
-                mean_s: mean.map(|mean| mean.as_secs()),
-            }
-        };
-        self.shown(on_trusted_miner, capacities).map(view).collect()
-    }
-
-    fn describe_offer(&self, class: ExecutorClass, capacity: &ClassCapacity) -> OfferedClass {
-        let line = ExecutorLine::of_subnet(class);
-        let record = self.durations.get(&line).cloned().unwrap_or_default();
-        let starts_now = capacity.free > 0 && self.queue.is_free_for_all(class);
-        let place = |ahead: usize| NextPlace {
-            ahead: to_u64(ahead),
-            estimate_s: if starts_now && ahead == 0 {
-                Some(0)
-            } else {
-                estimate_wait(ahead, capacity.executors, &record).map(|wait| wait.as_secs())
-            },
-        };
-        let waiting = self.queue.waiting_for(class);
-        let why = self.why(line).filter(|_| waiting > 0);
-        OfferedClass {
-            class,
-            hardware: capacity.usual_hardware().map(str::to_owned),
+fn view_lines(
+    waiting: &WaitingLines,
+    on_trusted_miner: bool,
+    capacities: &BTreeMap<ExecutorClass, ClassCapacity>,
+) -> Vec<LineView> {
+    let view = |line: ExecutorLine| {
+        let capacity = capacities.get(&line.class).cloned().unwrap_or_default();
+        let mean = waiting.durations(line).mean();
+        LineView {
+            class: line.class,
+            waiting: waiting.queue.waiting_for(line),
             miners: capacity.miners,
             executors: capacity.executors,
-            free: capacity.free,
-            running: capacity.at_work,
-            private_images: capacity.private_images,
-            waiting: to_u64(waiting),
-            next: self
-                .queue
-                .ahead_of_next(class, MAX_NEXT_PLACES)
-                .into_iter()
-                .map(place)
-                .collect(),
-            why: why.unwrap_or_default(),
+            at_work: capacity.at_work,
+            why: waiting.why(line),
+            mean_s: mean.map(|mean| mean.as_secs()),
         }
+    };
+    shown_lines(waiting, on_trusted_miner, capacities)
+        .map(view)
+        .collect()
+}
+
+fn describe_offer(waiting: &WaitingLines, class: ExecutorClass, capacity: &ClassCapacity) -> OfferedClass {
+    let line = ExecutorLine::of_subnet(class);
+    let record = waiting.durations(line);
+    let starts_now = capacity.free > 0 && waiting.queue.is_free_for_all(class);
+    let place = |ahead: usize| NextPlace {
+        ahead: to_u64(ahead),
+        estimate_s: if starts_now && ahead == 0 {
+            Some(0)
+        } else {
+            estimate_wait(ahead, capacity.executors, &record).map(|wait| wait.as_secs())
+        },
+    };
+    let count = waiting.queue.waiting_for(class);
+    let why = waiting.why(line).filter(|_| count > 0);
+    OfferedClass {
+        class,
+        hardware: capacity.usual_hardware().map(str::to_owned),
+        miners: capacity.miners,
+        executors: capacity.executors,
+        free: capacity.free,
+        running: capacity.at_work,
+        private_images: capacity.private_images,
+        waiting: to_u64(count),
+        next: waiting
+            .queue
+            .ahead_of_next(class, MAX_NEXT_PLACES)
+            .into_iter()
+            .map(place)
+            .collect(),
+        why: why.unwrap_or_default(),
     }
 }
 
@@ -142,32 +141,32 @@ fn to_u64(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// Jobs at the head of a line whose users are told their place each time that jobs start.
-const TOLD: usize = 64;
+/// Jobs at the head of a line whose places are sent each time that jobs start.
+const PLACES_SENT: usize = 64;
 
-impl JobDrivers {
-    /// Tells the facilitator the place of a job in its line, as live output: a message that finds no room is dropped.
-    pub(super) fn tell_position(&self, job: JobId) {
+impl QueueKeeper {
+    /// Sends the facilitator the place of a job in its line, as live output: a message that finds no room is dropped.
+    pub(in crate::driver) fn send_place(&self, job: JobId) {
         let position = self.waiting.lock().queue.position(job);
         if let Some(position) = position {
-            self.tell_positions(position.line, [(position.ahead, job)], position.waiting);
+            self.send_places(position.line, [(position.ahead, job)], position.waiting);
         }
     }
 
-    /// Tells the facilitator the places at the head of a line, after jobs of it have started.
-    pub(super) fn tell_head(&self, line: ExecutorLine) {
+    /// Sends the facilitator the places at the head of a line, after jobs of it have started.
+    pub(in crate::driver) fn send_head_places(&self, line: ExecutorLine) {
         let (head, waiting) = {
             let lines = self.waiting.lock();
             let jobs = lines.queue.in_order(line).map(|waiting| waiting.job);
-            let head: Vec<_> = jobs.enumerate().take(TOLD).collect();
+            let head: Vec<_> = jobs.enumerate().take(PLACES_SENT).collect();
             (head, lines.queue.waiting_for(line))
         };
         if !head.is_empty() {
-            self.tell_positions(line, head, waiting);
+            self.send_places(line, head, waiting);
         }
     }
 
-    fn tell_positions(
+    fn send_places(
         &self,
         line: ExecutorLine,
         places: impl IntoIterator<Item = (usize, JobId)>,
@@ -175,14 +174,8 @@ impl JobDrivers {
     ) {
         let (why, executors, record) = {
             let lines = self.waiting.lock();
-            let why = lines.why(line);
-            let executors = lines.executors.get(&line).copied();
-            let record = lines.durations.get(&line).cloned();
-            (
-                why.unwrap_or_default(),
-                executors.unwrap_or(0),
-                record.unwrap_or_default(),
-            )
+            let why = lines.why(line).unwrap_or_default();
+            (why, lines.executors(line), lines.durations(line))
         };
         for (ahead, job) in places {
             let place = LiveQueuePlace {

@@ -180,8 +180,8 @@ async fn a_job_and_a_signature_are_taken_once() {
     for (test, store) in each().await {
         let (one, frame) = request(job(1), 5);
         assert_eq!(
-            store.find_seen(one.uuid, &one.signature).await.unwrap(),
-            PriorRequest::Never,
+            store.find_prior(one.uuid, &one.signature).await.unwrap(),
+            None,
             "{}",
             test.engine
         );
@@ -195,12 +195,12 @@ async fn a_job_and_a_signature_are_taken_once() {
         );
         let (two, frame_two) = request(job(2), 5);
         assert_eq!(
-            store.find_seen(one.uuid, &one.signature).await.unwrap(),
-            PriorRequest::Job
+            store.find_prior(one.uuid, &one.signature).await.unwrap(),
+            Some(PriorRequest::Job)
         );
         assert_eq!(
-            store.find_seen(two.uuid, &two.signature).await.unwrap(),
-            PriorRequest::Signature
+            store.find_prior(two.uuid, &two.signature).await.unwrap(),
+            Some(PriorRequest::Signature)
         );
         assert_eq!(
             store.admit(&two, &frame_two, NOW(3), None).await.unwrap(),

@@ -1,7 +1,8 @@
 //! New jobs and the outbox of status updates.
 
+use muster_job_queue::{QueueAccount, QueueTicket, WaitingJob};
 use muster_protocol::JobStatus;
-use muster_protocol::job::Outcome;
+use muster_protocol::job::{Outcome, Priority};
 use muster_routing::admission::PriorRequest;
 use muster_validator::store::{JobAdmission, StatusUpdate, Store};
 use sqlx::Row as _;
@@ -59,6 +60,40 @@ async fn a_job_is_taken_with_its_first_attempt_in_one_write() {
         assert_eq!(store.updates_waiting().await.unwrap(), 1);
         let again = store.begin_attempt(one.uuid, &second).await;
         assert!(again.is_err(), "an attempt's id is its own");
+    }
+}
+
+/// Such a job was neither stored nor answered, or stopped the validator when its turn in the queue came.
+#[tokio::test]
+async fn a_job_with_the_id_of_another_jobs_attempt_is_known_and_can_be_refused() {
+    for (test, store) in each().await {
+        let (one, frame) = request(job(1), 5);
+        let first = beginning(attempt(2, 1));
+        store.admit(&one, &frame, NOW(1), Some(&first)).await.unwrap();
+        let (two, frame) = request(job(2), 6);
+        let known = JobAdmission::Known(PriorRequest::Attempt);
+        let own = beginning(attempt(2, 1));
+        let taken = store.admit(&two, &frame, NOW(2), Some(&own)).await.unwrap();
+        assert_eq!(taken, known, "{}", test.engine);
+        let waiting = WaitingJob {
+            job: two.uuid,
+            account: QueueAccount::new("alice"),
+            line: two.executor_class.into(),
+            priority: Priority::default(),
+            ticket: QueueTicket(1),
+            since: NOW(2),
+            deadline: NOW(9),
+        };
+        let taken = store.admit_waiting(&two, &frame, &waiting).await.unwrap();
+        assert_eq!(taken, known, "{}", test.engine);
+        assert!(store.job(two.uuid).await.unwrap().is_none());
+        store.refuse(two.uuid, &frame, &rejected(), NOW(3)).await.unwrap();
+        assert_eq!(
+            store.last_status(two.uuid).await.unwrap(),
+            Some(JobStatus::Rejected),
+            "{}",
+            test.engine
+        );
     }
 }
 
