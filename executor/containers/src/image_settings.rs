@@ -184,7 +184,10 @@ keep_mib = 204800
     }
 
     /// The login with which jobs get an image; `None` for anonymous access.
-    pub(crate) fn credentials(&self, reference: &ImageReference) -> Result<Option<DockerCredentials>, CredentialsError> {
+    pub(crate) fn credentials(
+        &self,
+        reference: &ImageReference,
+    ) -> Result<Option<DockerCredentials>, CredentialsError> {
         if !self.lists_login(reference) {
             return Ok(None);
         }

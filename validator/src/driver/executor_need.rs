@@ -1,7 +1,7 @@
 //! The kind of executor that a job waits for.
 
 use muster_job_queue::ExecutorLine;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 
 use super::miner_pool::line_of;
 
@@ -23,7 +23,7 @@ impl ExecutorNeed {
     }
 
     /// The kind of executor that this job needs.
-    pub(super) fn of_job(request: &JobRequest) -> Self {
+    pub(super) fn of_job(request: &UserJobRequest) -> Self {
         Self {
             line: line_of(request),
             private_image: request.has_private_image(),

@@ -12,7 +12,7 @@ use muster_job_messages::{IssuedReceipt, JobTimes, trace_job};
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::MinerChannel;
 use muster_protocol::job::{Fault, Outcome};
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{JobStatus, Receipt, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::earlier_attempts::{AskedFor, count_attempts};
@@ -42,7 +42,7 @@ pub(super) struct JobDriver {
 /// A job for its driver.
 #[derive(Debug)]
 pub(super) struct DrivenJob {
-    pub(super) request: JobRequest,
+    pub(super) request: UserJobRequest,
     /// The user's reason, if the job was called off before the driver began.
     pub(super) cancelled: Option<String>,
     /// Its attempts, oldest first.
@@ -198,7 +198,7 @@ impl JobDriver {
     /// The facts that decide what follows the last of these attempts.
     async fn retry_context(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         attempts: &[StoredAttempt],
         cancel: &CancelSignal,
     ) -> Result<RetryContext, StoreError> {
@@ -226,7 +226,7 @@ impl JobDriver {
     /// The outcome of a job that gets no further attempt. An image that came to several miners too late is explained.
     async fn explain_end(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         outcome: Outcome,
         attempts: &[StoredAttempt],
         slow_images: u32,
@@ -253,13 +253,13 @@ impl JobDriver {
     }
 
     /// Whether a job that no miner may be asked for now may wait. Jobs of the validator's own do not.
-    fn may_wait(&self, request: &JobRequest, wait: WaitTime) -> bool {
+    fn may_wait(&self, request: &UserJobRequest, wait: WaitTime) -> bool {
         !self.deps.state.is_own(request) && self.deps.state.clock.now() < wait.deadline
     }
 
     async fn return_to_queue(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         attempts: &[StoredAttempt],
         wait: WaitTime,
         decision: &RouteDecision,
@@ -278,7 +278,7 @@ impl JobDriver {
     /// The attempts that count against the most that a job may have.
     fn count_attempts(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         attempts: &[StoredAttempt],
         record: Option<&CheckpointRecord>,
     ) -> u32 {
@@ -293,7 +293,7 @@ impl JobDriver {
     }
 
     /// Whether the user knows the address of a streaming job.
-    async fn is_address_known(&self, request: &JobRequest) -> Result<bool, StoreError> {
+    async fn is_address_known(&self, request: &UserJobRequest) -> Result<bool, StoreError> {
         if request.streaming_details.is_none() {
             return Ok(false);
         }
@@ -304,7 +304,7 @@ impl JobDriver {
 
     async fn close(
         &self,
-        request: &JobRequest,
+        request: &UserJobRequest,
         outcome: Outcome,
         attempts: &[StoredAttempt],
         receipts: Vec<Receipt>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use muster_chain::Uid;
 use muster_job_messages::outgoing::OutgoingMessages;
 use muster_protocol::job::{Attempt, AttemptPlan, ImageClock};
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::miner::ExecutorTiming;
 use muster_protocol::{AttemptId, FeatureSet};
 use muster_routing::{Candidate, RouteDecision};
@@ -23,7 +23,7 @@ pub(super) fn next_ordinal(earlier: &[StoredAttempt]) -> u32 {
 /// A new attempt on the chosen miner, with its signed started receipt.
 pub(super) fn new_attempt(
     state: &ValidatorState,
-    request: &JobRequest,
+    request: &UserJobRequest,
     earlier: &[StoredAttempt],
     chosen: Candidate,
     decision: RouteDecision,
@@ -61,7 +61,7 @@ pub(super) fn new_attempt(
     }
 }
 
-fn plan(timing: &TimingConfig, request: &JobRequest) -> AttemptPlan {
+fn plan(timing: &TimingConfig, request: &UserJobRequest) -> AttemptPlan {
     AttemptPlan {
         class: request.executor_class,
         streaming: request.streaming_details.is_some(),
@@ -85,7 +85,7 @@ fn plan(timing: &TimingConfig, request: &JobRequest) -> AttemptPlan {
 
 /// The executor-microseconds that a job may be paid. A sealed session is paid for the time that it lasts, which nobody
 /// knows when it begins.
-pub(super) fn reserved_us(state: &ValidatorState, request: &JobRequest) -> u64 {
+pub(super) fn reserved_us(state: &ValidatorState, request: &UserJobRequest) -> u64 {
     let details = request.streaming_details.as_ref();
     if details.is_some_and(|details| details.muster.is_some()) {
         return 0;

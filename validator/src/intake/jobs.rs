@@ -9,7 +9,7 @@ use muster_job_messages::job_spans::begin_trace;
 use muster_job_queue::{QueueFull, WaitingJob};
 use muster_protocol::job::Outcome;
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{UserJobRequest, RejectionDetails};
+use muster_protocol::wire::facilitator::{RejectionDetails, UserJobRequest};
 use muster_protocol::wire::muster::CancelRequest;
 use muster_protocol::wire::{WireError, decode};
 use muster_protocol::{JobId, Timestamp};

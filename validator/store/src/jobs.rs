@@ -1,7 +1,7 @@
 //! Jobs: admitted or refused, called off, and closed once with their outcome.
 
 use muster_protocol::job::Outcome;
-use muster_protocol::wire::facilitator::{CheatReport, UserJobRequest, StatusMetadata, UserSignature};
+use muster_protocol::wire::facilitator::{CheatReport, StatusMetadata, UserJobRequest, UserSignature};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::admission::PriorRequest;
 use muster_routing::budget::{AccountUse, BudgetedAccount};

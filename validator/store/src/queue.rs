@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use muster_job_queue::{ExecutorLine, QueueAccount, QueueTicket, WaitingJob};
 use muster_protocol::job::{Outcome, Priority};
-use muster_protocol::wire::facilitator::{UserJobRequest, StatusMetadata};
+use muster_protocol::wire::facilitator::{StatusMetadata, UserJobRequest};
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_routing::RouteDecision;
 use muster_routing::budget::BudgetedAccount;

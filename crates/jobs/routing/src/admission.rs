@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use muster_protocol::job::{BoundedFields, OverLimit, find_over_limits};
 use muster_protocol::status::{JobRejectionReason, ParticipantType};
-use muster_protocol::wire::facilitator::{UserJobRequest, RejectionDetails, SignatureScope};
+use muster_protocol::wire::facilitator::{RejectionDetails, SignatureScope, UserJobRequest};
 use muster_protocol::{Hotkey, Timestamp, UserKey};
 
 /// The users whose jobs are accepted.

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use muster_containers::pull_error::PullError;
 use muster_containers::image_error::ImageError;
 use muster_containers::image_settings::ImageSettings;
 use muster_containers::images::{FoundImage, ensure, find, preload};
 use muster_containers::private_pull::pull_private;
+use muster_containers::pull_error::PullError;
 use muster_containers::{ContainerEngine, ImageArchive};
 use muster_process::Tasks;
 use muster_protocol::Digest;

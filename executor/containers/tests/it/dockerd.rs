@@ -7,9 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use bollard::models::ContainerCreateBody;
 use futures_util::StreamExt;
 use muster_containers::ContainerEngine;
-use muster_containers::pull_error::PullError;
 use muster_containers::image_error::ImageError;
 use muster_containers::images::ensure;
+use muster_containers::pull_error::PullError;
 use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbox};
 use muster_protocol::job::Fault;
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use muster_containers::credentials::RegistryLogin;
-use muster_containers::image_pull::PullState;
-use muster_containers::pull_error::PullError;
 use muster_containers::image_error::ImageError;
+use muster_containers::image_pull::PullState;
 use muster_containers::image_settings::ImageSettings;
 use muster_containers::images::ensure;
 use muster_containers::private_pull::pull_private;
+use muster_containers::pull_error::PullError;
 use muster_containers::{ContainerEngine, ImageArchive};
 use muster_process::Coded;
 use muster_protocol::job::{Fault, RegistryCredentials};

@@ -2,8 +2,8 @@
 
 use muster_containers::ImageArchive;
 use muster_containers::image_error::ImageError;
-use muster_containers::image_settings::ImageSettings;
 use muster_containers::image_error::UserArchiveError;
+use muster_containers::image_settings::ImageSettings;
 use muster_containers::user_archive::load_user_image;
 use muster_protocol::job::Fault;
 use muster_protocol::{Digest, ImageId};

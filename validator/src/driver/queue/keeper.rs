@@ -7,7 +7,7 @@ use std::time::Duration;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_job_queue::{QueueAccount, QueueFull, QueueTicket, WaitingJob};
 use muster_miner_link::MinerChannel;
-use muster_protocol::wire::facilitator::JobRequest;
+use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::{MinerKey, Timestamp};
 use muster_routing::RouteDecision;
 use muster_store::StoreError;
@@ -60,7 +60,7 @@ pub(crate) enum FirstStep {
 /// A job that returns to the queue, or enters it late.
 #[derive(Debug)]
 pub(in crate::driver) struct ReturningJob<'a> {
-    pub(in crate::driver) request: &'a JobRequest,
+    pub(in crate::driver) request: &'a UserJobRequest,
     /// Its attempts so far, oldest first.
     pub(in crate::driver) attempts: &'a [StoredAttempt],
     pub(in crate::driver) since: Timestamp,
@@ -72,7 +72,7 @@ pub(in crate::driver) struct ReturningJob<'a> {
 impl QueueKeeper {
     /// Decides the first step of a new job. Waits for nothing. The chosen miner is dialled; nothing of the job is
     /// sent to it yet.
-    pub(crate) fn prepare(&self, request: &JobRequest) -> FirstStep {
+    pub(crate) fn prepare(&self, request: &UserJobRequest) -> FirstStep {
         let (job, line) = (request.uuid, line_of(request));
         // Held while a miner is chosen, so that no other newcomer overtakes a job that is found to wait.
         let mut lines = self.waiting.lock();
@@ -101,14 +101,14 @@ impl QueueKeeper {
 
     /// How long a job may wait in all. A job that may not wait has the shortest time that there is, so that the
     /// dispatcher looks once for a miner.
-    pub(in crate::driver) fn wait_limit(&self, request: &JobRequest) -> Duration {
+    pub(in crate::driver) fn wait_limit(&self, request: &UserJobRequest) -> Duration {
         let limit = request.terms().queue_time_limit;
         let limit = Duration::from_secs(limit.unwrap_or(self.state.config.queue.default_s));
         limit.max(Duration::from_micros(1))
     }
 
     /// Lets a new job wait that is in the store with its place.
-    pub(crate) fn wait(&self, waiting: WaitingJob, request: &JobRequest) {
+    pub(crate) fn wait(&self, waiting: WaitingJob, request: &UserJobRequest) {
         let job = waiting.job;
         let arrival = self
             .waiting
@@ -164,13 +164,18 @@ impl QueueKeeper {
         }
     }
 
-    fn unaskable(&self, request: &JobRequest, attempts: &[StoredAttempt]) -> BTreeSet<MinerKey> {
+    fn unaskable(&self, request: &UserJobRequest, attempts: &[StoredAttempt]) -> BTreeSet<MinerKey> {
         let metagraph = self.state.subnet.last_metagraph();
         unaskable_miners(line_of(request), attempts, metagraph.as_deref())
     }
 }
 
-fn place_of(request: &JobRequest, ticket: QueueTicket, since: Timestamp, deadline: Timestamp) -> WaitingJob {
+fn place_of(
+    request: &UserJobRequest,
+    ticket: QueueTicket,
+    since: Timestamp,
+    deadline: Timestamp,
+) -> WaitingJob {
     WaitingJob {
         job: request.uuid,
         account: QueueAccount::new(&request.account()),
