@@ -192,3 +192,86 @@ async fn jobs_from_before_accounts_belong_to_their_signatory_and_know_their_end(
         );
     }
 }
+
+/// Stores with the rows that the programs of commit c63b556c wrote, on both engines.
+async fn written(role: &str, migrator: &'static Migrator) -> Result<Vec<TestStore>> {
+    let version = migrator.iter().map(|migration| migration.version).max();
+    let version = version.context("a role has no migrations")?;
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("stores/{role}-{}.sql", WRITTEN[role]));
+    let rows = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    ensure!(WRITTEN[role] <= version, "{role} has lost a migration");
+    older(migrator, WRITTEN[role], &rows).await
+}
+
+/// The schema that each role had at commit c63b556c.
+static WRITTEN: LazyLock<BTreeMap<&str, i64>> =
+    LazyLock::new(|| [("facilitator", 29), ("validator", 35), ("miner", 3)].into());
+
+/// The subnet of that commit was killed while one job ran, three waited and a session was open.
+#[tokio::test]
+async fn stores_that_an_earlier_release_wrote_are_read_by_todays_roles() {
+    use muster_facilitator_core::list_page::JobFilter;
+    use muster_facilitator_store::JobListing;
+    use muster_miner::lease_table::LeaseStatus;
+
+    let account = "5GxYuLpeqzbCJWi8xmAq8CJAo1ZbkbDzgMZX7gpVjKHMjwDn"
+        .parse()
+        .unwrap();
+    for old in written("facilitator", &FACILITATOR).await.unwrap() {
+        let store = muster_facilitator_store::Store::open(&old.url).await.unwrap();
+        let JobListing::Page(page) = store
+            .list_jobs(&account, &JobFilter::default(), 20, 0)
+            .await
+            .unwrap()
+        else {
+            panic!("a page of eight jobs is too long")
+        };
+        let shown: Vec<_> = page
+            .jobs
+            .iter()
+            .map(|job| job.history.visible_status().to_string())
+            .collect();
+        let (open, ended) = shown.split_at(4);
+        assert_eq!(
+            open,
+            ["received", "received", "received", "volumes_ready"],
+            "{}",
+            old.engine
+        );
+        assert_eq!(
+            ended,
+            ["completed", "horde_failed", "failed", "failed"],
+            "{}",
+            old.engine
+        );
+    }
+    for old in written("validator", &VALIDATOR).await.unwrap() {
+        let store = muster_validator::store::Store::open(&old.url).await.unwrap();
+        let open = store.open_after(None).await.unwrap().read().unwrap();
+        assert_eq!(open.len(), 2, "{}: a job and a session", old.engine);
+        assert!(open.iter().all(|job| job.attempts.len() == 1), "{}", old.engine);
+        assert_eq!(
+            store.waiting_after(None).await.unwrap().len(),
+            3,
+            "{}",
+            old.engine
+        );
+        for job in store.open_jobs().await.unwrap() {
+            assert!(store.job(job).await.unwrap().is_some(), "{}", old.engine);
+        }
+        assert_eq!(store.cycles(10).await.unwrap().len(), 3, "{}", old.engine);
+        assert_eq!(store.receipts(100).await.unwrap().len(), 16, "{}", old.engine);
+    }
+    for old in written("miner", &MINER).await.unwrap() {
+        let records = muster_miner::store::Store::open(&old.url)
+            .await
+            .unwrap()
+            .records()
+            .await
+            .unwrap();
+        let open = records
+            .iter()
+            .filter(|record| record.standing == LeaseStatus::Open);
+        assert_eq!((records.len(), open.count()), (6, 2), "{}", old.engine);
+    }
+}
