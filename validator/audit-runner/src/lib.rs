@@ -4,12 +4,11 @@
 //! A validator opens an [`AuditRunner`] beside its gateway. Reading order: `log_keeper` (buckets are closed and drawn
 //! from, block by block), `prompts` and `prompt_sources` (the validator's own prompts), `gathering` (when a reference
 //! is started), `phases` (in which a validator may be killed), `audit_run` (one audit), `audited_subject`,
-//! `session_choice` and `unshown_answers` (its answers), `self_test` (a cheat that is planted), `rescoring` and
-//! `exchange_backend` (others' bundles), `reference` and `reference_engine` (a machine that scores), `score_request`
-//! (its requests), `evidence` and `session_check` (the bundle), `adoption` (the verdict counts), `recovery` (audits of
-//! an earlier process), `notices` and `delivery` (what miners are told), `reported` (answers that clients show),
-//! `appeals`, `appeal_rule` and `fresh_answers`, `calls` (the status page), `store` and `notice_store`, [`backend`]
-//! (the validator's part).
+//! `session_choice` and `unshown_answers` (its answers), `self_test` (a cheat that is planted), `rescoring` (others'
+//! bundles), `reference` and `reference_engine` (a machine that scores), `score_request` (its requests), `evidence` and
+//! `session_check` (the bundle), `adoption` (the verdict counts), `recovery` (audits of an earlier process), `notices`
+//! and `delivery` (what miners are told), `reported` (answers that clients show), `appeals`, `appeal_rule` and
+//! `fresh_answers`, `calls` (the status page), `store` and `notice_store`.
 
 mod adoption;
 mod answer_words;
@@ -17,11 +16,9 @@ mod appeal_rule;
 mod appeals;
 mod audit_run;
 mod audited_subject;
-pub mod backend;
 mod calls;
 mod delivery;
 mod evidence;
-mod exchange_backend;
 mod fresh_answers;
 mod gathering;
 mod log_keeper;
@@ -61,15 +58,15 @@ use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{CheckedWords, ResponseProof};
+use muster_session_pool::Service;
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 use muster_validator_store::Store;
 use tokio::sync::{mpsc, oneshot};
 
 pub use adoption::consequences;
 pub use appeals::StoredAppeal;
-pub use backend::AuditBackend;
 pub use calls::AuditCalls;
-pub use exchange_backend::RunnerExchange;
 pub use phases::{AuditPhase, PhaseObserver};
 pub use reference_engine::{ReferenceEngine, SamplerSettings};
 pub use self_test_store::{SelfTest, SelfTestState};
@@ -87,12 +84,19 @@ use self_test::SelfTests;
 /// Orders of the operator that may wait for an audit to end.
 const MAX_WAITING_ORDERS: usize = 4;
 
+/// The miners that get no sessions for clients, by model: spot checks accuse them.
+pub type BarredMiners = parking_lot::Mutex<BTreeMap<String, BTreeSet<MinerKey>>>;
+
 /// The dependencies of an [`AuditRunner`].
 pub struct AuditDeps {
-    /// The validator whose answers are checked.
-    pub backend: Arc<dyn AuditBackend>,
-    /// Its gateway, whose answers are checked.
+    /// The gateway whose answers are checked.
     pub gateway: Gateway,
+    /// The whitelisted services.
+    pub services: Vec<Service>,
+    /// The chain and the subnet.
+    pub subnet: Arc<SubnetView>,
+    /// Set to the miners that get no sessions for clients.
+    pub barred: Arc<BarredMiners>,
     /// Sessions on the validator's own miner, on which references run; `None` if it has no such miner.
     pub trusted: Option<MinerSessions>,
     /// The validator's store.
@@ -162,9 +166,11 @@ pub(crate) enum HiddenKey {
 /// The state that the tasks of a runner share.
 pub(crate) struct RunnerState {
     pub(crate) settings: Settings,
-    pub(crate) backend: Arc<dyn AuditBackend>,
     pub(crate) adopter: Adopter,
     pub(crate) gateway: Gateway,
+    pub(crate) services: Vec<Service>,
+    pub(crate) subnet: Arc<SubnetView>,
+    barred: Arc<BarredMiners>,
     pub(crate) log: AnswerLog,
     pub(crate) trusted: Option<MinerSessions>,
     pub(crate) store: AuditStore,
@@ -190,7 +196,7 @@ pub(crate) struct RunnerState {
 impl RunnerState {
     /// The validator and its subnet; `None` before the chain has answered.
     pub(crate) fn auditor(&self) -> Option<AuditorFacts> {
-        let metagraph = self.backend.metagraph()?;
+        let metagraph = self.subnet.last_metagraph()?;
         Some(AuditorFacts {
             genesis: self.adopter.store.genesis_digest()?,
             netuid: metagraph.netuid.0,
@@ -200,7 +206,7 @@ impl RunnerState {
 
     /// The coldkey of every miner, as the chain states it; empty before the chain has answered.
     pub(crate) fn owners(&self) -> BTreeMap<MinerKey, Hotkey> {
-        let metagraph = self.backend.metagraph();
+        let metagraph = self.subnet.last_metagraph();
         let neurons = metagraph.iter().flat_map(|metagraph| &metagraph.neurons);
         neurons
             .map(|neuron| (MinerKey(neuron.hotkey), neuron.coldkey))
@@ -294,12 +300,14 @@ impl AuditRunner {
         let state = Arc::new(RunnerState {
             settings,
             adopter: Adopter {
-                backend: Arc::clone(&deps.backend),
+                subnet: Arc::clone(&deps.subnet),
                 store: deps.store,
                 clock: Arc::clone(&deps.clock),
             },
-            backend: deps.backend,
             gateway: deps.gateway,
+            services: deps.services,
+            subnet: deps.subnet,
+            barred: deps.barred,
             log,
             trusted: deps.trusted,
             store,
@@ -427,7 +435,7 @@ impl AuditRunner {
 async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
     let mut block = 0;
     loop {
-        block = state.backend.next_block(block).await;
+        (block, _) = state.subnet.wait_for_block_after(block).await;
         let advanced = match keeper.advance(block).await {
             Ok(due) => do_due(&state, due).await,
             Err(error) => Err(error),
@@ -463,7 +471,7 @@ async fn do_due(state: &Arc<RunnerState>, due: DueWork) -> Result<(), StoreError
 async fn bar_sessions(state: &RunnerState) -> Result<(), StoreError> {
     let counting = state.adopter.store.counting_audits().await?;
     let barred = appeals::barred(&counting, &state.owners(), state.clock.now());
-    state.backend.bar_sessions(barred);
+    *state.barred.lock() = barred;
     Ok(())
 }
 
@@ -478,7 +486,7 @@ async fn run_audits(state: Arc<RunnerState>, mut orders: mpsc::Receiver<AuditOrd
                 Some(order) => carry_out(&state, order).await,
                 None => return,
             },
-            next = state.backend.next_block(block) => {
+            (next, _) = state.subnet.wait_for_block_after(block) => {
                 block = next;
                 if let Err(error) = self_test::judge_drawn(&state, block).await {
                     return state.fail(error);

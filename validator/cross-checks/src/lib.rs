@@ -3,9 +3,8 @@
 //! Everything that is judged is pure: [`outputs`] (what is compared), [`verdict`] (what the runs of one job show),
 //! [`evidence`] (what the jobs of a coldkey show), [`draw`] (which jobs run again), [`rerun_job`] (the job that runs),
 //! [`refund_rule`] (which answers are refunded). The shell around it: `checker` (the tasks of a validator), `reports`
-//! (users' reports of cheating), `refunds`, `calls` (the status page), [`store`], [`backend`] (the validator's part).
+//! (users' reports of cheating), `refunds`, `calls` (the status page), [`store`].
 
-pub mod backend;
 mod calls;
 mod checker;
 pub mod draw;
@@ -19,7 +18,6 @@ pub mod settings;
 pub mod store;
 pub mod verdict;
 
-pub use backend::CheckBackend;
 pub use calls::routes;
 pub use checker::{CheckDeps, CrossChecks, quality_factors};
 pub use settings::CrossCheckSettings;

@@ -21,8 +21,6 @@ use std::time::Duration;
 use muster_chain::Metagraph;
 use muster_checkpoints::ResumeDecision;
 use muster_facilitator_link::live_output::LiveOutput;
-use muster_gateway::backend::JobNews;
-use muster_gateway::own_jobs::OwnJobs;
 use muster_grading_runner::store::GradingStore;
 use muster_job_messages::report::{
     add_complaint, describe, excuse_own_cancellation, explain_slow_image, fault_of, final_metadata,
@@ -30,16 +28,17 @@ use muster_job_messages::report::{
 use muster_job_messages::{IssuedReceipt, JobTimes, trace_job};
 use muster_job_queue::{QueueTicket, WaitingJob};
 use muster_miner_link::{LinkSetup, MinerChannel, MinerEndpoint, MinerLink, UnmatchedMessages};
+use muster_own_jobs::OwnJobRegistry;
 use muster_protocol::job::{Fault, Outcome};
 use muster_protocol::wire::facilitator::JobRequest;
 use muster_protocol::wire::machines::{ClaimedOffer, MinerNotice};
 use muster_protocol::wire::miner::ExecutorManifest;
-use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, JobId, JobStatus, MinerKey, Receipt, Timestamp};
+use muster_protocol::{AttemptId, ExecutorClass, FeatureSet, JobStatus, MinerKey, Receipt, Timestamp};
 use muster_routing::retry::{self, NextStep, RetryContext};
 use muster_routing::{CacheKey, MinerLedger, RouteDecision};
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use assignment::Assignment;
 use attempt_runner::{AttemptEnd, AttemptRunner};
@@ -67,7 +66,8 @@ pub(crate) struct JobDrivers {
     live_output: Arc<LiveOutput>,
     running: Arc<RunningJobs>,
     waiting: WaitingJobs,
-    own_jobs: OwnJobs,
+    /// The validator's own jobs that have not ended.
+    pub(crate) own_jobs: Arc<OwnJobRegistry>,
     /// Miners' claims about their machines.
     pub(crate) claims: ClaimBoard,
     /// Whether every open job of an earlier process has its driver. No driver dials before.
@@ -149,7 +149,7 @@ impl JobDrivers {
             channels,
             live_output,
             running: Arc::default(),
-            own_jobs: OwnJobs::default(),
+            own_jobs: Arc::default(),
             claims: ClaimBoard::default(),
             resumed: watch::Sender::new(false),
         });
@@ -268,17 +268,6 @@ impl JobDrivers {
             job.channel = Some(channel);
         }
         self.spawn_driver(job);
-    }
-
-    /// Registers a job of the validator's own before it is started. Its news go to `listener`; only `miner` may run it,
-    /// if not `None`.
-    pub(crate) fn register_own(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<JobNews>) {
-        self.own_jobs.add(job, miner, listener);
-    }
-
-    /// Waits until one of the validator's own jobs is over; returns at once for any other job.
-    pub(crate) async fn wait_for_own_end(&self, job: JobId) {
-        self.own_jobs.wait_for_end(job).await;
     }
 
     /// Restores the queue, and drives every other job that an earlier process left open. The next page of jobs is read
