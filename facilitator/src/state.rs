@@ -18,7 +18,7 @@ use muster_process::{SharedClock, Tasks};
 use muster_webhooks::sender::WebhookSender;
 
 use muster_facilitator_core::event_slots::EventStreamSlots;
-use muster_facilitator_store::Store;
+use muster_facilitator_store::{Store, StoredJob};
 
 use crate::allowlist::Allowlist;
 use crate::background::spawn_until_stopped;
@@ -211,9 +211,13 @@ impl Services<'_> {
                 self.clock(),
             );
         }
+        let jobs = self.store.clone();
         let webhooks = WebhookSender {
             store: self.store.webhooks(),
-            jobs: self.store.clone(),
+            read_job: Box::new(move |job| {
+                let jobs = jobs.clone();
+                Box::pin(async move { Ok(jobs.job(job).await?.as_ref().map(StoredJob::view)) })
+            }),
             notifications: self.notifications.clone(),
             clock: self.clock(),
         };

@@ -10,7 +10,10 @@
 //!
 //! ```text
 //! facilitator ──▶ muster-facilitator-link     reads the frame
-//!                        │ take_job
+//!                        │ FacilitatorOrder
+//!                        ▼
+//!                  intake::orders             takes the orders in their order
+//!                        │ take
 //!                        ▼
 //!                  intake::jobs               decides, and stores the job with its first attempt
 //!                        │ prepare, start
@@ -29,8 +32,8 @@
 //!
 //! Each part calls only the parts below it. A cancellation takes the same way; live output goes from the attempt runner
 //! straight to the link, through a queue that drops what does not fit. The validator's own jobs (sessions of its
-//! gateway, challenges of its grading, checks on its trusted miner) enter at `intake::own_jobs` and take the same way
-//! from there, without an outbox.
+//! gateway, challenges of its grading, checks on its trusted miner) enter through `muster_own_jobs` and take the same
+//! way from there, without an outbox. [`parts`] opens the parts that order them.
 //!
 //! Beside it, `collateral` reads what miners have deposited, `weights` follows the chain, scores each cycle
 //! and sets weights, `receipt_gatherer` reads other validators' receipts, and `status` serves the operator's view.
@@ -43,8 +46,10 @@ mod facilitator;
 mod intake;
 mod janitor;
 mod metrics;
+mod miner_poll;
 mod miner_reports;
 mod operator;
+mod parts;
 mod peers;
 mod receipt_gatherer;
 mod state;
@@ -63,6 +68,7 @@ use muster_gateway::GatewayError;
 use muster_http::addresses::{AddressRules, RuleError};
 use muster_identity::Keypair;
 use muster_identity::wallet::{WalletError, load_hotkey};
+use muster_own_jobs::cancel_earlier_sessions;
 use muster_process::listen::BindError;
 use muster_process::operator_token::{OperatorToken, OperatorTokenError};
 use muster_process::ready::ReadyError;
@@ -72,15 +78,12 @@ use muster_scoring::AllowanceBook;
 use muster_store::StoreError;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use chain::{Chain, Subnet, SubnetView};
 use driver::JobDrivers;
-use facilitator::FacilitatorBackend;
-use intake::jobs::JobIntake;
-use intake::own_jobs::{OwnJobIntake, cancel_earlier_sessions};
+use facilitator::FacilitatorNews;
+use intake::own_jobs::open_own_jobs;
 use intake::whitelist::{publish_whitelist, whitelist_frame};
-use intake::{audit_backend, census, check_backend, gateway_backend, grading_backend};
 pub use muster_subnet_view as chain;
 pub use muster_subnet_view::LinkState;
 pub use muster_validator_store as store;
@@ -199,7 +202,12 @@ pub async fn run_on(
     let store = Arc::new(Store::open(&config.store).await?);
     let max_age = Duration::from_secs(config.chain.refresh_s);
     let rules = Arc::new(AddressRules::parse(&config.dial.allow).map_err(Error::DialRules)?);
-    let subnet = SubnetView::new(chain, Arc::clone(&clock), max_age, Arc::clone(&rules));
+    let subnet = Arc::new(SubnetView::new(
+        chain,
+        Arc::clone(&clock),
+        max_age,
+        Arc::clone(&rules),
+    ));
     let subject = ViewSubject {
         endpoints: config.chain.endpoints(),
         netuid: config.chain.netuid,
@@ -221,8 +229,8 @@ pub async fn run_on(
         rules,
         allowance,
         proven: Mutex::default(),
-        barred: Mutex::default(),
-        stakes: Mutex::default(),
+        barred: Arc::default(),
+        stakes: Arc::default(),
         fatal: Mutex::default(),
     });
     let listeners = Listeners {
@@ -308,7 +316,7 @@ fn start_gathering(
         return;
     }
     let peers = Arc::new(PeerValidators::new(Arc::clone(state), Arc::clone(&gate)));
-    if let Some(exchange) = audit_backend::verdict_exchange(state, audits, Arc::clone(&peers)) {
+    if let Some(exchange) = parts::verdict_exchange(state, audits, peers.subscribe_addresses()) {
         state.spawn("verdict exchange", exchange.run());
     }
     let gatherer = ReceiptGatherer {
@@ -332,31 +340,24 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
     let live_output = Arc::new(LiveOutput::default());
     let greeting = whitelist_frame(&state.config);
     let drivers = JobDrivers::new(Arc::clone(state), Arc::clone(&live_output), greeting).await?;
-    cancel_earlier_sessions(state).await?;
+    cancel_earlier_sessions(&state.store).await?;
     drivers.resume().await?;
-    let own_jobs = OwnJobIntake::new(Arc::clone(state), Arc::clone(&drivers));
-    let gateway = gateway_backend::open_gateway(own_jobs.clone()).await?;
-    let trusted = gateway_backend::trusted_sessions(&own_jobs);
-    let audits = audit_backend::open_audits(state, gateway.as_ref(), trusted.clone()).await?;
-    let checks = check_backend::cross_checks(own_jobs.clone(), audits.clone());
+    let own_jobs = open_own_jobs(state, &drivers);
+    let gateway = parts::open_gateway(state, own_jobs.clone()).await?;
+    let trusted = parts::trusted_sessions(state, own_jobs.clone());
+    let audits = parts::open_audits(state, gateway.as_ref(), trusted.clone()).await?;
+    let checks = parts::cross_checks(state, own_jobs.clone(), audits.clone());
     state.spawn("cross-checks", checks.clone().run(state.tasks.token()));
-    let grading = grading_backend::open_grading(own_jobs, gateway.clone()).await?;
+    let grading = parts::open_grading(state, &drivers, own_jobs, gateway.clone()).await?;
     let gate = Arc::new(ScoringGate::default());
-    let link = Arc::new(watch::Sender::new(LinkState::default()));
-
-    let backend = FacilitatorBackend {
-        state: Arc::clone(state),
-        intake: JobIntake::new(Arc::clone(state), Arc::clone(&drivers)),
+    let news = FacilitatorNews {
         drivers: Arc::clone(&drivers),
+        live_output: Arc::clone(&live_output),
         gateway: gateway.clone(),
         grading: grading.store().clone(),
         checks: checks.clone(),
-        link: Arc::clone(&link),
     };
-    state.spawn(
-        "facilitator link",
-        facilitator::run_link(backend, Arc::clone(&live_output)),
-    );
+    let link = facilitator::start(state, news);
     let publishing = publish_whitelist(Arc::clone(state), Arc::clone(&drivers));
     state.spawn("whitelist", publishing);
     state.spawn("collateral", follow_collateral(Arc::clone(state)));
@@ -367,8 +368,8 @@ async fn serve(state: &Arc<ValidatorState>, listeners: Listeners) -> Result<(), 
         gate: Arc::clone(&gate),
     };
     state.spawn("weights", weights.run());
-    let census = census::follow_cycles(Arc::clone(state), Arc::clone(&drivers), Arc::clone(&gate));
-    state.spawn("census", census);
+    let polling = miner_poll::follow_cycles(Arc::clone(state), Arc::clone(&drivers), Arc::clone(&gate));
+    state.spawn("miner poll", polling);
     start_gathering(state, &drivers, gate, audits.clone());
     if let Some(pages) = pages {
         state.spawn("pages", pages_door::serve(Arc::clone(state), pages));

@@ -5,16 +5,17 @@
 //! [`JobDrivers`](crate::driver::JobDrivers), the order of scoring and gathering with
 //! [`ScoringGate`](crate::weights::ScoringGate).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use muster_audit_runner::BarredMiners;
 use muster_http::addresses::AddressRules;
 use muster_identity::Keypair;
 use muster_job_messages::outgoing::GRADING_NAMESPACE;
 use muster_process::{SharedClock, Tasks};
+use muster_protocol::ValidatorKey;
 use muster_protocol::receipt::page_of;
 use muster_protocol::wire::facilitator::UserJobRequest;
-use muster_protocol::{MinerKey, ValidatorKey};
 use muster_scoring::{AllowanceBook, GradedExecutors};
 use muster_session_pool::Service;
 use muster_store::StoreError;
@@ -33,7 +34,7 @@ pub(crate) struct ValidatorState {
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
     pub(crate) store: Arc<Store>,
-    pub(crate) subnet: SubnetView,
+    pub(crate) subnet: Arc<SubnetView>,
     /// The miners' deposits.
     pub(crate) collateral: CollateralView,
     /// The addresses that miners may name.
@@ -44,9 +45,9 @@ pub(crate) struct ValidatorState {
     pub(crate) proven: Mutex<Option<Arc<GradedExecutors>>>,
     /// The stakes in rao by which the present cycle is scored: those of permitted validators, the lower one of two
     /// epochs. Empty before they were looked up.
-    pub(crate) stakes: Mutex<BTreeMap<ValidatorKey, u64>>,
+    pub(crate) stakes: Arc<Mutex<BTreeMap<ValidatorKey, u64>>>,
     /// The miners that get no sessions for clients, by model: spot checks accuse them.
-    pub(crate) barred: Mutex<BTreeMap<String, BTreeSet<MinerKey>>>,
+    pub(crate) barred: Arc<BarredMiners>,
     /// The first error after which the validator cannot go on.
     pub(crate) fatal: Mutex<Option<Error>>,
 }

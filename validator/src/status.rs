@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use muster_audit_runner::AuditRunner;
+use muster_audit_runner::{AuditCalls, AuditRunner};
 use muster_cross_checks::CrossChecks;
 use muster_facilitator_link::live_output::LiveOutput;
 use muster_gateway::miner_sessions::MinerSessions;
@@ -36,7 +36,6 @@ use tokio::sync::watch;
 use crate::LinkState;
 use crate::collateral::{CollateralStatus, SlashRefusal, SlashRequest};
 use crate::driver::JobDrivers;
-use crate::intake::audit_backend::audit_calls;
 use crate::miner_reports::neurons::{SubnetView, view_subnet};
 use crate::state::ValidatorState;
 use crate::store::{Contradiction, JobView, ReceiptView, RefusedView, RouteView, StoredCycle};
@@ -123,7 +122,7 @@ pub(crate) struct ListLimit {
 pub(crate) struct StatusSources {
     pub(crate) state: Arc<ValidatorState>,
     /// The connection to the facilitator.
-    pub(crate) link: Arc<watch::Sender<LinkState>>,
+    pub(crate) link: watch::Receiver<LinkState>,
     pub(crate) live_output: Arc<LiveOutput>,
     pub(crate) gateway: Option<Gateway>,
     /// The spot checks of the gateway's answers.
@@ -148,6 +147,15 @@ pub(crate) async fn serve(sources: StatusSources, listener: TcpListener) {
 
 /// The calls of the status page.
 pub(crate) fn router(sources: StatusSources) -> Router {
+    let audits = AuditCalls {
+        validator: sources.state.key(),
+        subnet: Arc::clone(&sources.state.subnet),
+        store: Arc::clone(&sources.state.store),
+        runner: sources.audits.clone(),
+        operator: sources.operator.clone(),
+        clock: Arc::clone(&sources.state.clock),
+        tasks: sources.state.tasks.clone(),
+    };
     let trusted = TrustedCheck {
         sessions: sources.trusted.clone(),
         services: sources.state.config.gateway.services.clone(),
@@ -170,7 +178,7 @@ pub(crate) fn router(sources: StatusSources) -> Router {
         .route("/v0/scoring-snapshots/{digest}", get(scoring_snapshot))
         .route("/v0/capacity-statements/{digest}", get(capacity_statement))
         .route("/v0/subnet", get(subnet))
-        .merge(audit_calls(&sources).routes())
+        .merge(audits.routes())
         .merge(muster_cross_checks::routes(sources.checks.clone()))
         .merge(trusted.routes())
         .with_state(sources)

@@ -1,16 +1,12 @@
-//! Changes of an account's webhook, with their entries in the audit log, and the jobs that messages are about;
-//! `muster-webhooks` has the rest.
+//! Changes of an account's webhook, with their entries in the audit log; `muster-webhooks` has the rest.
 
-use futures_util::future::BoxFuture;
-use muster_protocol::rest::JobView;
-use muster_protocol::{JobId, Timestamp};
+use muster_protocol::Timestamp;
 use muster_store::StoreError;
 use muster_webhooks::message::WebhookSecret;
-use muster_webhooks::sender::JobSource;
 use muster_webhooks::store::{WebhookStore, remove_account, set_account};
 
+use super::Store;
 use super::audit::{Actor, AuditAction, write_audit_entry};
-use super::{Store, StoredJob};
 
 // === impl Store ===
 
@@ -68,11 +64,5 @@ impl Store {
         .await?;
         transaction.commit("remove an account's webhook").await?;
         Ok(true)
-    }
-}
-
-impl JobSource for Store {
-    fn view(&self, job: JobId) -> BoxFuture<'_, Result<Option<JobView>, StoreError>> {
-        Box::pin(async move { Ok(self.job(job).await?.as_ref().map(StoredJob::view)) })
     }
 }

@@ -36,25 +36,23 @@ struct SignedMessage {
     body: String,
 }
 
-/// The jobs that messages are about.
-pub trait JobSource: Send + Sync + 'static {
-    /// A job as its user sees it; `None` if there is no such job.
-    fn view(&self, job: JobId) -> BoxFuture<'_, Result<Option<JobView>, StoreError>>;
-}
+/// Reads a job as its user sees it; `None` if there is no such job.
+pub type ReadJobView =
+    Box<dyn Fn(JobId) -> BoxFuture<'static, Result<Option<JobView>, StoreError>> + Send + Sync>;
 
 /// Sends messages that are due.
-pub struct WebhookSender<J> {
+pub struct WebhookSender {
     /// The messages of all accounts, in the facilitator's database.
     pub store: WebhookStore,
-    /// The jobs that they are about.
-    pub jobs: J,
+    /// Reads the job that a message is about.
+    pub read_job: ReadJobView,
     /// The way to the receivers.
     pub notifications: Notifications,
     /// The source of time.
     pub clock: SharedClock,
 }
 
-impl<J: JobSource> WebhookSender<J> {
+impl WebhookSender {
     /// Sends what is due, until it is dropped.
     pub async fn run(self) {
         loop {
@@ -118,7 +116,7 @@ impl<J: JobSource> WebhookSender<J> {
         let Some(webhook) = self.store.account_webhook(&message.account).await? else {
             return Ok(None);
         };
-        let Some(view) = self.jobs.view(message.job).await? else {
+        let Some(view) = (self.read_job)(message.job).await? else {
             return Ok(None);
         };
         let body = describe_end(&view);

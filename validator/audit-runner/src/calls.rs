@@ -19,6 +19,7 @@ use muster_protocol::wire::audits::LeafOutcome;
 use muster_protocol::{Digest, ValidatorKey};
 use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 use muster_validator_store::{AuditOrigin, Store};
 use muster_verdict_exchange::view_exchange;
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,6 @@ use serde_json::{Value, json};
 
 use crate::appeals::hearing::{AppealRefusal, bundle_of};
 use crate::audits::adoption::{Adopter, AdoptionRefusal};
-use crate::backend::AuditBackend;
 use crate::evidence::outcome::BothOutcomes;
 use crate::notices::contents::leaf_outcome;
 use crate::reports::{AuditReports, NoReport};
@@ -45,8 +45,8 @@ const MAX_LISTED: u32 = 1_000;
 pub struct AuditCalls {
     /// The hotkey of the validator that answers.
     pub validator: ValidatorKey,
-    /// The validator, as spot checks use it.
-    pub backend: Arc<dyn AuditBackend>,
+    /// The chain and the subnet.
+    pub subnet: Arc<SubnetView>,
     /// The validator's store, with the verdicts that count.
     pub store: Arc<Store>,
     /// The spot checks; `None` without a gateway.
@@ -263,7 +263,7 @@ async fn adopt(State(open): CallState, headers: HeaderMap, text: String) -> Resu
     let calls = &open.calls;
     calls.admit(&headers)?;
     let adopter = Adopter {
-        backend: Arc::clone(&calls.backend),
+        subnet: Arc::clone(&calls.subnet),
         store: Arc::clone(&calls.store),
         clock: Arc::clone(&calls.clock),
     };

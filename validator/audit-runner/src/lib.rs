@@ -5,15 +5,13 @@
 //! block by block), `own_prompts` (what the validator asks itself), `audits` (when one begins, its answers and its
 //! verdict), `reference` (a machine that scores), `evidence` (the bundle), `notices` (what miners receive), `appeals`,
 //! `self_test` (a cheat that is planted), `phases` (in which a validator may be killed), `calls` (the status page),
-//! `store`, [`backend`] (the validator's part).
+//! `store`.
 
 mod answer_words;
 mod appeals;
 mod audits;
-pub mod backend;
 mod calls;
 mod evidence;
-mod exchange_backend;
 mod log;
 mod notices;
 mod own_prompts;
@@ -31,12 +29,11 @@ mod testing;
 pub use appeals::stored_appeal::StoredAppeal;
 pub use audits::adoption::consequences;
 pub use audits::run_record::{AuditRun, RunState};
-pub use backend::AuditBackend;
 pub use calls::AuditCalls;
-pub use exchange_backend::RunnerExchange;
 pub use phases::{AuditPhase, PhaseObserver};
 pub use reference::engine::{ReferenceEngine, SamplerSettings};
 pub use runner::{AuditDeps, AuditRunner, OrderRefusal};
 pub use settings::{PlantedCheat, SecondEngine, SelfTestSettings, Settings};
+pub use state::BarredMiners;
 pub use store::audit_store::AuditStore;
 pub use store::self_tests::{SelfTest, SelfTestState};

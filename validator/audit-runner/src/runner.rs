@@ -11,7 +11,9 @@ use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_response_proof::{CheckedWords, ResponseProof};
+use muster_session_pool::Service;
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 use muster_validator_store::Store;
 use tokio::sync::{mpsc, oneshot};
 
@@ -25,7 +27,6 @@ use crate::audits::gathering::{AuditPauses, next_due};
 use crate::audits::recovery::recover_runs;
 use crate::audits::run_record::AuditRun;
 use crate::audits::subject::{Gathered, Subject};
-use crate::backend::AuditBackend;
 use crate::log::keeper::{DueWork, LogKeeper};
 use crate::notices::delivery;
 use crate::own_prompts::asking::{ask_own, prepare_list};
@@ -36,7 +37,7 @@ use crate::self_test::asking::{begin_prepared, prepare_due};
 use crate::self_test::judging::{judge_drawn, measure_newest};
 use crate::self_test::running::SelfTests;
 use crate::settings::Settings;
-use crate::state::RunnerState;
+use crate::state::{BarredMiners, RunnerState};
 use crate::store::audit_store::AuditStore;
 
 /// Orders of the operator that may wait for an audit to end.
@@ -44,10 +45,14 @@ const MAX_WAITING_ORDERS: usize = 4;
 
 /// The dependencies of an [`AuditRunner`].
 pub struct AuditDeps {
-    /// The validator whose answers are checked.
-    pub backend: Arc<dyn AuditBackend>,
-    /// Its gateway, whose answers are checked.
+    /// The gateway whose answers are checked.
     pub gateway: Gateway,
+    /// The whitelisted services.
+    pub services: Vec<Service>,
+    /// The chain and the subnet.
+    pub subnet: Arc<SubnetView>,
+    /// Set to the miners that get no sessions for clients.
+    pub barred: Arc<BarredMiners>,
     /// Sessions on the validator's own miner, on which references run; `None` if it has no such miner.
     pub trusted: Option<MinerSessions>,
     /// The validator's store.
@@ -118,11 +123,13 @@ impl AuditRunner {
         let state = Arc::new(RunnerState {
             settings,
             adopter: Adopter {
-                backend: Arc::clone(&deps.backend),
+                subnet: Arc::clone(&deps.subnet),
                 store: deps.store,
                 clock: Arc::clone(&deps.clock),
             },
-            backend: deps.backend,
+            services: deps.services,
+            subnet: deps.subnet,
+            barred: deps.barred,
             gateway: deps.gateway,
             log,
             trusted: deps.trusted,
@@ -251,7 +258,7 @@ impl AuditRunner {
 async fn keep_log(state: Arc<RunnerState>, mut keeper: LogKeeper) {
     let mut block = 0;
     loop {
-        block = state.backend.next_block(block).await;
+        (block, _) = state.subnet.wait_for_block_after(block).await;
         let advanced = match keeper.advance(block).await {
             Ok(due) => do_due(&state, due).await,
             Err(error) => Err(error),
@@ -287,7 +294,7 @@ async fn do_due(state: &Arc<RunnerState>, due: DueWork) -> Result<(), StoreError
 async fn bar_sessions(state: &RunnerState) -> Result<(), StoreError> {
     let counting = state.adopter.store.counting_audits().await?;
     let barred = effects::barred(&counting, &state.owners(), state.clock.now());
-    state.backend.bar_sessions(barred);
+    *state.barred.lock() = barred;
     Ok(())
 }
 
@@ -302,7 +309,7 @@ async fn run_audits(state: Arc<RunnerState>, mut orders: mpsc::Receiver<AuditOrd
                 Some(order) => carry_out(&state, order).await,
                 None => return,
             },
-            next = state.backend.next_block(block) => {
+            (next, _) = state.subnet.wait_for_block_after(block) => {
                 block = next;
                 if let Err(error) = judge_drawn(&state, block).await {
                     return state.fail(error);

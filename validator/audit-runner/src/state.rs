@@ -10,13 +10,14 @@ use muster_gateway::{AnswerLog, Gateway};
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Hotkey, MinerKey, Timestamp, ValidatorKey};
+use muster_session_pool::Service;
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 
 use crate::appeals::effects;
 use crate::appeals::stored_appeal::StoredAppeal;
 use crate::audits::adoption::Adopter;
 use crate::audits::subject::Subject;
-use crate::backend::AuditBackend;
 use crate::evidence::inputs::AuditorFacts;
 use crate::own_prompts::current_list::Prompts;
 use crate::phases::AuditPhase;
@@ -49,10 +50,15 @@ pub(crate) enum HiddenKey {
     Store(#[from] StoreError),
 }
 
+/// The miners that get no sessions for clients, by model: spot checks accuse them.
+pub type BarredMiners = parking_lot::Mutex<BTreeMap<String, BTreeSet<MinerKey>>>;
+
 /// The state that the tasks of a runner share.
 pub(crate) struct RunnerState {
     pub(crate) settings: Settings,
-    pub(crate) backend: Arc<dyn AuditBackend>,
+    pub(crate) services: Vec<Service>,
+    pub(crate) subnet: Arc<SubnetView>,
+    pub(crate) barred: Arc<BarredMiners>,
     pub(crate) adopter: Adopter,
     pub(crate) gateway: Gateway,
     pub(crate) log: AnswerLog,
@@ -81,7 +87,7 @@ pub(crate) struct RunnerState {
 impl RunnerState {
     /// The validator and its subnet; `None` before the chain has answered.
     pub(crate) fn auditor(&self) -> Option<AuditorFacts> {
-        let metagraph = self.backend.metagraph()?;
+        let metagraph = self.subnet.last_metagraph()?;
         Some(AuditorFacts {
             genesis: self.adopter.store.genesis_digest()?,
             netuid: metagraph.netuid.0,
@@ -91,7 +97,7 @@ impl RunnerState {
 
     /// The coldkey of every miner, as the chain states it; empty before the chain has answered.
     pub(crate) fn owners(&self) -> BTreeMap<MinerKey, Hotkey> {
-        let metagraph = self.backend.metagraph();
+        let metagraph = self.subnet.last_metagraph();
         let neurons = metagraph.iter().flat_map(|metagraph| &metagraph.neurons);
         neurons
             .map(|neuron| (MinerKey(neuron.hotkey), neuron.coldkey))

@@ -2,6 +2,7 @@
 
 use muster_chain::ChainError;
 use muster_protocol::{MinerKey, Netuid, Rao};
+use muster_store::StoreError;
 
 /// A failure of a source of collateral.
 #[derive(Debug, thiserror::Error)]
@@ -164,7 +165,7 @@ pub enum CollateralError {
     Stored(&'static str),
     /// The ledger's book cannot be read or written.
     #[error("the book of the collateral account cannot be used")]
-    Book(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Book(#[from] StoreError),
 }
 
 impl CollateralError {

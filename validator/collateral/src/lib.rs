@@ -28,7 +28,6 @@ pub use evidence::Evidence;
 pub use evm::directory::{ChainDirectory, EvmDirectory};
 pub use evm::key_file::EvmKey;
 pub use evm::{EvmAddress, EvmCollateral, EvmSettings};
-pub use ledger::book::{AccountBalance, LedgerBook, LedgerEntry, LedgerPosition};
 pub use ledger::{LedgerCollateral, LedgerSettings};
 
 /// A registered miner, as far as a source needs it.

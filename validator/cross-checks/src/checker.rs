@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_audit::{AnswerJudgement, DrawBlock};
-use muster_audit_runner::{AuditBackend, AuditRunner};
+use muster_audit_runner::AuditRunner;
 use muster_identity::Keypair;
+use muster_own_jobs::OwnJobs;
 use muster_process::SharedClock;
 use muster_protocol::wire::checks::CheckOrigin;
 use muster_protocol::wire::facilitator::ToFacilitator;
@@ -19,12 +20,12 @@ use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
 use muster_response_proof::ReportedAnswer;
 use muster_scoring::{Neuron, QualityFactor};
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 use muster_validator_store::Store;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::backend::CheckBackend;
 use crate::draw::{draw_block, draw_job};
 use crate::evidence::{ColdkeyStanding, WINDOW_DAYS, add_quality, standings};
 use crate::refunds::reconcile_refunds;
@@ -59,9 +60,9 @@ const NEWS_PAGE: u32 = 32;
 /// The dependencies of [`CrossChecks`].
 pub struct CheckDeps {
     /// Runs jobs on the validator's own miner; `None` if it has no such miner.
-    pub backend: Option<Arc<dyn CheckBackend>>,
+    pub own_jobs: Option<OwnJobs>,
     /// The chain and the subnet.
-    pub chain: Arc<dyn AuditBackend>,
+    pub subnet: Arc<SubnetView>,
     /// Audits of streamed answers; `None` without a gateway.
     pub audits: Option<AuditRunner>,
     /// The validator's store.
@@ -83,7 +84,7 @@ pub(crate) struct CheckerState {
     pub(crate) settings: CrossCheckSettings,
     pub(crate) deps: CheckDeps,
     pub(crate) store: CheckStore,
-    /// Told when a check has become due.
+    /// Notified when a check has become due.
     pub(crate) due: Notify,
 }
 
@@ -132,7 +133,7 @@ async fn draw_block_by_block(state: &CheckerState) -> Result<Infallible, StoreEr
     let mut read_from = state.now().minus(LOOK_BACK);
     let mut block = 0;
     loop {
-        block = state.deps.chain.next_block(block).await;
+        (block, _) = state.deps.subnet.wait_for_block_after(block).await;
         read_from = enter_ended(state, read_from, block).await?;
         draw_jobs(state, block).await?;
         reconcile_refunds(&state.store, &state.deps.store, state.now()).await?;
@@ -146,7 +147,7 @@ async fn draw_block_by_block(state: &CheckerState) -> Result<Infallible, StoreEr
 
 /// Enters the deterministic jobs that have ended since; returns the time from which to read on.
 async fn enter_ended(state: &CheckerState, since: Timestamp, head: u64) -> Result<Timestamp, StoreError> {
-    if state.deps.backend.is_none() || state.settings.share_ppm == 0 {
+    if state.deps.own_jobs.is_none() || state.settings.share_ppm == 0 {
         return Ok(since);
     }
     let (ended, next) = state.store.ended_since(since).await?;
@@ -188,7 +189,7 @@ async fn draw_jobs(state: &CheckerState, head: u64) -> Result<(), StoreError> {
         let hash = match hashes.get(&draw_block) {
             Some(known) => *known,
             None => {
-                let read = state.deps.chain.block_hash(draw_block).await;
+                let read = state.deps.subnet.block_hash(draw_block).await;
                 hashes.insert(draw_block, read);
                 read
             }
@@ -222,7 +223,7 @@ async fn run_due(state: &CheckerState) -> Result<Infallible, StoreError> {
         }
         tokio::select! {
             () = state.due.notified() => {}
-            next = state.deps.chain.next_block(block) => block = next,
+            (next, _) = state.deps.subnet.wait_for_block_after(block) => block = next,
         }
     }
 }
@@ -260,7 +261,7 @@ async fn carry_out(state: &CheckerState, mut check: DueCheck) -> Result<(), Stor
 
 /// Runs a job once on the validator's own miner.
 async fn run_once(state: &CheckerState, job: JobId) -> Result<RunEnd, StoreError> {
-    let Some(backend) = &state.deps.backend else {
+    let Some(own_jobs) = &state.deps.own_jobs else {
         return Ok(RunEnd::Impossible(
             "this validator keeps no miner of its own, on which jobs run again".to_owned(),
         ));
@@ -271,7 +272,7 @@ async fn run_once(state: &CheckerState, job: JobId) -> Result<RunEnd, StoreError
     let id = JobId::from_uuid(Uuid::new_v4());
     let request = rerun_job(&stored.request, id, &state.deps.keypair, state.now());
     tracing::info!(%job, run = %id, "a job runs again on the validator's own miner");
-    if let Err(reason) = backend.run_job(request).await {
+    if let Err(reason) = own_jobs.run(request).await {
         return Ok(RunEnd::TryLater(reason));
     }
     Ok(match state.deps.store.end_of(id).await? {
@@ -359,13 +360,13 @@ impl CheckerState {
 
     /// The owner of a miner, as the chain states it now.
     pub(crate) fn owner_of(&self, miner: MinerKey) -> Option<Hotkey> {
-        let metagraph = self.deps.chain.metagraph()?;
+        let metagraph = self.deps.subnet.last_metagraph()?;
         metagraph.find(&miner.0).map(|neuron| neuron.coldkey)
     }
 
     /// The chain's first block and the subnet; `None` before the chain has answered.
     fn subnet(&self) -> Option<(Digest, u16)> {
-        let metagraph = self.deps.chain.metagraph()?;
+        let metagraph = self.deps.subnet.last_metagraph()?;
         Some((self.deps.store.genesis_digest()?, metagraph.netuid.0))
     }
 

@@ -4,9 +4,8 @@
 //! [`evidence`] (what the jobs of a coldkey show), [`draw`] (which jobs run again), [`rerun_job`] (the job that runs),
 //! [`refund_rule`] (which answers are refunded), `report_verdict` (the results of reports). The shell around it:
 //! `checker` (the tasks of a validator), `reports` (users' reports of cheating), `refunds`, `calls` (the status page),
-//! [`store`], [`backend`] (the validator's part).
+//! [`store`].
 
-pub mod backend;
 mod calls;
 mod checker;
 pub mod draw;
@@ -21,7 +20,6 @@ pub mod settings;
 pub mod store;
 pub mod verdict;
 
-pub use backend::CheckBackend;
 pub use calls::routes;
 pub use checker::{CheckDeps, CrossChecks, quality_factors};
 pub use settings::CrossCheckSettings;

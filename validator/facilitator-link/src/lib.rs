@@ -5,20 +5,18 @@
 //! facilitator is sent up to 64 updates before it has answered the first; any other facilitator is sent one at
 //! a time. An update without an answer is sent again over the next connection.
 //!
-//! The reader never waits for the writer, which often blocks on the store: an incoming job is taken at once. Jobs are
-//! taken in parallel, each in a task of its own, so that jobs that come together share a commit. A cancellation may be
-//! about any of them, so it waits until all of them are taken.
+//! The reader never waits for the writer, which often blocks on the store: each order of the facilitator goes to the
+//! validator at once, as a [`FacilitatorOrder`]. Updates come from the store's outbox.
 //!
-//! A facilitator with the feature `capacity` is told what the subnet offers, when that changes; one with the feature
-//! `machines` is told of the miners' machines.
+//! A facilitator with the feature `capacity` receives what the subnet offers, when that changes; one with the feature
+//! `machines` receives the facts and claims about the miners' machines.
 //!
-//! [`FacilitatorLink::run`] is the entry point, [`LinkBackend`] is the validator behind it, [`live_output`] carries
-//! what running jobs print.
+//! [`FacilitatorLink::run`] is the entry point, [`live_output`] carries what running jobs print.
 
-mod backend;
 mod capacity;
 pub mod live_output;
 mod miners;
+mod orders;
 mod reader;
 mod update_frame;
 mod update_window;
@@ -29,30 +27,33 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use muster_cross_checks::CrossChecks;
 use muster_identity::Keypair;
 use muster_process::backoff::Backoff;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::ErrorCode;
 use muster_protocol::wire::facilitator::Response;
+use muster_protocol::wire::machines::MinerNotice;
+use muster_protocol::wire::muster::{CapacityNotice, GatewayNotice};
 use muster_store::StoreError;
+use muster_subnet_view::LinkState;
+use muster_validator_store::Store;
 use muster_websocket::reconnect::{AfterConnection, Reconnecting};
 use muster_websocket::{
     CloseCode, ConnectError, Limits, Socket, SocketError, SocketReader, SocketWriter, connect,
 };
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
-pub use backend::{Acknowledgement, LinkBackend, StatusUpdate};
 use live_output::LiveOutput;
+pub use orders::FacilitatorOrder;
 use reader::LinkReader;
 pub use update_window::UpdateWindow;
 use writer::LinkWriter;
 
 /// The largest frame, both ways.
 const MAX_FRAME: usize = Limits::facilitator().max_frame;
-
-/// Jobs that are being taken at a time, at most; further ones wait in the socket.
-const JOBS_AT_ONCE: u32 = 256;
 
 /// A connection to a facilitator that is kept up.
 pub struct FacilitatorLink {
@@ -66,12 +67,26 @@ pub struct FacilitatorLink {
     pub keypair: Keypair,
     /// The clock of heartbeats, deadlines and reconnection.
     pub clock: SharedClock,
-    /// Runs the tasks that take jobs; its token ends the link.
+    /// The validator's tasks, whose token ends the link.
     pub tasks: Tasks,
     /// The live output of running jobs.
     pub live_output: Arc<LiveOutput>,
-    /// The validator behind the link.
-    pub backend: Arc<dyn LinkBackend>,
+    /// The store, whose outbox holds the status updates.
+    pub store: Arc<Store>,
+    /// Cross-checks, whose news a facilitator with the feature `cross-checks` receives every few seconds.
+    pub checks: CrossChecks,
+    /// The validator's gateway, of which a Muster facilitator receives a notice; `None` without a gateway.
+    pub gateway: Option<GatewayNotice>,
+    /// The subnet's offers now; `None` while nothing is known. Called every few seconds, so it must be quick.
+    pub capacity: Box<dyn Fn() -> Option<CapacityNotice> + Send + Sync>,
+    /// The facts and claims about each miner now. Called every few seconds.
+    pub miners: Box<dyn Fn() -> BoxFuture<'static, Vec<MinerNotice>> + Send + Sync>,
+    /// The facilitator's orders, for the validator, in the order in which they came.
+    pub orders: mpsc::Sender<FacilitatorOrder>,
+    /// The state of the connection.
+    pub state: watch::Sender<LinkState>,
+    /// Called when the store fails, which ends the link. The validator cannot go on then.
+    pub on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
 }
 
 /// Why a connection ended.
@@ -104,13 +119,10 @@ impl FacilitatorLink {
             stop: self.tasks.token(),
         };
         let dial = || {
-            self.backend.note_connecting();
+            self.state.send_replace(LinkState::Connecting);
             connect(&self.url, &limits)
         };
-        let slots = Arc::new(Semaphore::new(
-            usize::try_from(JOBS_AT_ONCE).unwrap_or(Semaphore::MAX_PERMITS),
-        ));
-        let serve = |socket| self.serve(Arc::clone(&slots), socket);
+        let serve = |socket| self.serve(socket);
         // No error of dialling is final: the facilitator may come back at any time.
         let is_fatal = |error: &ConnectError| {
             self.note_lost(&Causes(error));
@@ -121,10 +133,10 @@ impl FacilitatorLink {
         }
     }
 
-    async fn serve(&self, slots: Arc<Semaphore>, socket: Socket) -> AfterConnection {
+    async fn serve(&self, socket: Socket) -> AfterConnection {
         let (mut reader, writer) = socket.split();
         let useful = AtomicBool::new(false);
-        let end = match self.serve_connection(slots, &mut reader, &writer, &useful).await {
+        let end = match self.serve_connection(&mut reader, &writer, &useful).await {
             Ok(never) => match never {},
             Err(end) => end,
         };
@@ -132,7 +144,7 @@ impl FacilitatorLink {
         match end {
             LinkEnd::Stopped => AfterConnection::Stop,
             LinkEnd::Store(error) => {
-                self.backend.fail(error);
+                (self.on_store_failure)(error);
                 AfterConnection::Stop
             }
             LinkEnd::Closed | LinkEnd::Silent(_) | LinkEnd::Refused(_) | LinkEnd::Socket(_) => {
@@ -150,7 +162,6 @@ impl FacilitatorLink {
     /// anything.
     async fn serve_connection(
         &self,
-        slots: Arc<Semaphore>,
         reader: &mut SocketReader,
         writer: &SocketWriter,
         useful: &AtomicBool,
@@ -164,7 +175,6 @@ impl FacilitatorLink {
             answer_count: 0,
             useful,
             stored: stored.subscribe(),
-            slots,
         };
         let mut writer_half = LinkWriter {
             link: self,
@@ -211,7 +221,8 @@ impl FacilitatorLink {
     fn note_lost(&self, reason: &dyn std::fmt::Display) {
         let code = ErrorCode::FacilitatorUnreachable;
         tracing::warn!(%code, %reason, "no connection to the facilitator; jobs run on and their status updates are kept");
-        self.backend.note_lost(reason.to_string());
+        let reason = reason.to_string();
+        self.state.send_replace(LinkState::Lost { reason });
     }
 }
 

@@ -1,20 +1,20 @@
-//! The reading half of a connection: greets, takes jobs and other orders, and hands the facilitator's answers to the
-//! writer.
+//! The reading half of a connection: greets, and hands the facilitator's orders to the validator and its answers to
+//! the writer.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::future::BoxFuture;
 use muster_identity::{answer_challenge, sign_facilitator_auth};
-use muster_protocol::wire::facilitator::{
-    FromFacilitator, Response, ResponseStatus, ToFacilitator, UserJobRequest,
-};
+use muster_protocol::wire::facilitator::{FromFacilitator, Response, ResponseStatus, ToFacilitator};
 use muster_protocol::wire::muster::{Challenge, ChallengeResponse};
 use muster_protocol::wire::{decode, encode};
+use muster_subnet_view::LinkState;
 use muster_websocket::{SocketReader, SocketWriter};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
-use crate::{FacilitatorLink, JOBS_AT_ONCE, LinkEnd, describe_errors};
+use crate::orders::FacilitatorOrder;
+use crate::{FacilitatorLink, LinkEnd, describe_errors};
 
 pub(crate) struct LinkReader<'a> {
     pub(crate) link: &'a FacilitatorLink,
@@ -27,8 +27,6 @@ pub(crate) struct LinkReader<'a> {
     pub(crate) useful: &'a AtomicBool,
     /// Answers that the writer has stored.
     pub(crate) stored: watch::Receiver<u64>,
-    /// One permit for each job that may be taken at a time, shared with earlier connections.
-    pub(crate) slots: Arc<Semaphore>,
 }
 
 impl LinkReader<'_> {
@@ -44,7 +42,7 @@ impl LinkReader<'_> {
                 Ok(FromFacilitator::Response(response)) => {
                     return match response.status {
                         ResponseStatus::Success => {
-                            self.link.backend.note_connected();
+                            self.link.state.send_replace(LinkState::Connected);
                             Ok(())
                         }
                         ResponseStatus::Error => Err(LinkEnd::Refused(describe_errors(&response))),
@@ -84,51 +82,38 @@ impl LinkReader<'_> {
     }
 
     async fn on_frame(&mut self, frame: String) -> Result<(), LinkEnd> {
-        let backend = &self.link.backend;
-        match decode(&frame) {
-            Ok(FromFacilitator::Job(request)) => self.take_job(*request, frame).await,
-            Ok(FromFacilitator::Cheated(report)) => backend.keep_cheat_report(&report).await?,
-            Ok(FromFacilitator::Cancel(request)) => {
-                wait_until_stored(self.stored.clone(), self.answer_count).await;
-                self.wait_for_taken_jobs().await;
-                backend.cancel_job(&request).await?;
-            }
+        let order = match decode(&frame) {
+            Ok(FromFacilitator::Job(request)) => FacilitatorOrder::Job {
+                request,
+                frame,
+                acknowledged: self.all_answers_stored(),
+            },
+            Ok(FromFacilitator::Cheated(report)) => FacilitatorOrder::CheatReport(report),
+            Ok(FromFacilitator::Cancel(request)) => FacilitatorOrder::Cancel {
+                request,
+                acknowledged: self.all_answers_stored(),
+            },
             Ok(FromFacilitator::Response(response)) => {
                 self.answer_count = self.answer_count.saturating_add(1);
                 self.useful.store(true, Ordering::Relaxed);
                 // The writer ends together with this reader, so the channel is open.
                 let _ = self.answers.send(response).await;
+                return Ok(());
             }
             Ok(FromFacilitator::Challenge(_)) => {
                 tracing::warn!("the facilitator challenges a connection that it has accepted");
+                return Ok(());
             }
-            Err(error) => backend.refuse_malformed(&frame, &error).await?,
-        }
-        Ok(())
+            Err(error) => FacilitatorOrder::Malformed { frame, error },
+        };
+        // The validator takes orders until it stops.
+        self.link.orders.send(order).await.map_err(|_| LinkEnd::Stopped)
     }
 
-    /// Takes a job in a task of its own.
-    async fn take_job(&self, request: UserJobRequest, frame: String) {
-        // The semaphore is never closed; without a permit the job would be taken all the same.
-        let slot = Arc::clone(&self.slots).acquire_owned().await;
-        let backend = Arc::clone(&self.link.backend);
-        let acknowledged = Box::pin(wait_until_stored(self.stored.clone(), self.answer_count));
-        drop(self.link.tasks.spawn("intake", async move {
-            let _slot = slot;
-            if let Err(error) = backend.take_job(request, frame, acknowledged).await {
-                backend.fail(error);
-            }
-        }));
+    /// Ends once every answer is stored that has come so far. If the connection ends first, the updates without a
+    /// stored answer are sent again.
+    fn all_answers_stored(&self) -> BoxFuture<'static, ()> {
+        let (mut stored, answer_count) = (self.stored.clone(), self.answer_count);
+        Box::pin(async move { drop(stored.wait_for(|count| *count >= answer_count).await) })
     }
-
-    /// Waits until every job that came before is taken.
-    async fn wait_for_taken_jobs(&self) {
-        drop(self.slots.acquire_many(JOBS_AT_ONCE).await);
-    }
-}
-
-/// Waits until so many answers are stored. If the connection ends first, the updates without a stored answer are sent
-/// again.
-async fn wait_until_stored(mut stored: watch::Receiver<u64>, answer_count: u64) {
-    drop(stored.wait_for(|count| *count >= answer_count).await);
 }

@@ -4,9 +4,8 @@ use indexmap::IndexMap;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{JobStatusUpdate, StatusMetadata, ToFacilitator};
 use muster_protocol::{Feature, FeatureSet};
+use muster_validator_store::StatusUpdate;
 use serde_json::{Value, json};
-
-use crate::StatusUpdate;
 
 /// The key in a status's metadata that lists the parts that were left out.
 const LEFT_OUT: &str = "muster_left_out";

@@ -10,10 +10,10 @@ use muster_protocol::Feature;
 use muster_protocol::wire::encode;
 use muster_protocol::wire::facilitator::{Heartbeat, Response, ResponseStatus, ToFacilitator};
 use muster_protocol::wire::muster::LiveProgress;
+use muster_validator_store::Acknowledgement;
 use muster_websocket::SocketWriter;
 use tokio::sync::{mpsc, watch};
 
-use crate::backend::Acknowledgement;
 use crate::capacity::CapacityReports;
 use crate::miners::MinerReports;
 use crate::update_frame::encode_update;
@@ -45,20 +45,20 @@ impl LinkWriter<'_> {
     pub(crate) async fn run(&mut self) -> Result<Infallible, LinkEnd> {
         let link = self.link;
         let is_muster = self.socket.is_muster();
-        if is_muster && let Some(notice) = link.backend.gateway_notice() {
-            let notice = ToFacilitator::MusterGateway(Box::new(notice));
+        if is_muster && let Some(notice) = &link.gateway {
+            let notice = ToFacilitator::MusterGateway(Box::new(notice.clone()));
             self.socket.send(encode(&notice)).await?;
         }
         let mut live = link.live_output.receiver.lock().await;
         self.send_waiting(&mut live).await?;
         let clock = Arc::clone(&link.clock);
-        let tells_capacity = is_muster && self.socket.features().has(Feature::Capacity);
+        let sends_capacity = is_muster && self.socket.features().has(Feature::Capacity);
         let mut capacity = CapacityReports::new(clock.now());
-        let tells_miners = is_muster && self.socket.features().has(Feature::Machines);
+        let sends_miners = is_muster && self.socket.features().has(Feature::Machines);
         let mut miners = MinerReports::new(clock.now());
-        let tells_checks = is_muster && self.socket.features().has(Feature::CrossChecks);
+        let sends_checks = is_muster && self.socket.features().has(Feature::CrossChecks);
         let (mut news_from, mut next_news) = (i64::MIN, clock.now());
-        let mut writes = link.backend.outbox_writes();
+        let mut writes = link.store.outbox_writes();
         let (mut next_beat, mut answer_by, mut store_by) = (clock.now(), None, None);
         loop {
             if let Some((after, room)) = self.window.wanted() {
@@ -88,25 +88,25 @@ impl LinkWriter<'_> {
                     }
                 }
                 Some(()) = store_now => self.store_answers().await?,
-                // The backend holds the sender, so the channel cannot close.
+                // The store holds the sender, so the channel cannot close.
                 _ = writes.changed(), if !self.window.has_more() => self.window.note_write(),
                 Some(()) = too_late => return Err(LinkEnd::Silent(link.answer_within)),
                 // The sender lies beside the receiver, so the channel cannot close.
                 Some(message) = live.recv() => self.send_live(message).await?,
-                () = clock.sleep_until(capacity.next_look()), if tells_capacity => {
-                    if let Some(notice) = capacity.take(link.backend.capacity_notice(), clock.now()) {
+                () = clock.sleep_until(capacity.next_look()), if sends_capacity => {
+                    if let Some(notice) = capacity.take((link.capacity)(), clock.now()) {
                         let notice = ToFacilitator::MusterCapacity(Box::new(notice));
                         self.socket.send(encode(&notice)).await?;
                     }
                 }
-                () = clock.sleep_until(miners.next_look()), if tells_miners => {
-                    for notice in miners.take(link.backend.miner_notices().await, clock.now()) {
+                () = clock.sleep_until(miners.next_look()), if sends_miners => {
+                    for notice in miners.take((link.miners)().await, clock.now()) {
                         let notice = ToFacilitator::MusterMiner(Box::new(notice));
                         self.socket.send(encode(&notice)).await?;
                     }
                 }
-                () = clock.sleep_until(next_news), if tells_checks => {
-                    for (sequence, message) in link.backend.next_news(news_from).await? {
+                () = clock.sleep_until(next_news), if sends_checks => {
+                    for (sequence, message) in link.checks.news_after(news_from).await? {
                         self.socket.send(encode(&message)).await?;
                         news_from = sequence;
                     }
@@ -172,7 +172,7 @@ impl LinkWriter<'_> {
 
     /// Sends the oldest updates behind the number `after`, at most `room` of them.
     async fn send_updates(&mut self, after: Option<i64>, room: usize) -> Result<(), LinkEnd> {
-        let updates = self.link.backend.next_updates(after, room).await?;
+        let updates = self.link.store.next_updates(after, room).await?;
         self.window.read(updates.len());
         for update in &updates {
             let frame = encode_update(update, self.socket.features(), MAX_FRAME);
@@ -223,7 +223,8 @@ impl LinkWriter<'_> {
 
     async fn store_answers(&mut self) -> Result<(), LinkEnd> {
         if !self.unstored.is_empty() {
-            self.link.backend.acknowledge(&self.unstored).await?;
+            let now = self.link.clock.now();
+            self.link.store.acknowledge(&self.unstored, now).await?;
             self.unstored.clear();
         }
         self.stored.send_replace(self.answer_count);

@@ -20,7 +20,7 @@ use muster_store::StoreError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::backend::Announcements;
+use crate::announcements::Announcements;
 use crate::executor_run::{ExecutorRun, LeaseTimes, RunCommand, RunReport};
 use crate::state::{BatchRejection, RunnerState, micros};
 
@@ -59,7 +59,7 @@ pub(crate) async fn run_batch(
     let plan = draw_batch(
         kind,
         &hash,
-        state.backend.validator_key(),
+        state.validator,
         &announcements.announced,
         state.settings.bounds(),
     );
@@ -69,7 +69,7 @@ pub(crate) async fn run_batch(
     let proven_before = state.store.proven_before(&plan.participants).await?;
     let lines = keep_serving(state, &plan, kind, &hash, &proven_before).await;
     let head = BatchHead {
-        validator: state.backend.validator_key(),
+        validator: state.validator,
         kind,
         block,
         hash,
@@ -110,16 +110,16 @@ pub(crate) async fn run_batch(
     Ok(Ok(id))
 }
 
-/// The miners' announcements for a batch. A probe goes by those of the last census: questions would announce it. After
-/// a start there is none yet.
+/// The miners' announcements for a batch. A probe goes by those of the last miner poll: questions would announce it.
+/// After a start there is none yet.
 async fn announcements_for(state: &RunnerState, kind: ObservationKind) -> Announcements {
     let known = match kind {
         ObservationKind::Announced => None,
-        ObservationKind::Unannounced => state.census.lock().clone(),
+        ObservationKind::Unannounced => state.polled.lock().clone(),
     };
     match known {
         Some(announcements) => announcements,
-        None => state.take_census().await,
+        None => state.poll_miners().await,
     }
 }
 
@@ -153,7 +153,7 @@ async fn keep_serving(
     hash: &BlockHash,
     proven_before: &[ProvenCount],
 ) -> Vec<Arc<SealedSession>> {
-    let mut lines = state.backend.serving_sessions().await;
+    let mut lines = state.serving_sessions().await;
     let drained = match kind {
         ObservationKind::Unannounced => return lines,
         ObservationKind::Announced => {
@@ -165,14 +165,16 @@ async fn keep_serving(
             let serving: Vec<_> = serving.filter(is_graded).collect();
             let one_in = state.settings.full_course_one_in;
             let before = index_proven(proven_before);
-            draw_full_courses(hash, state.backend.validator_key(), &serving, &before, one_in)
+            draw_full_courses(hash, state.validator, &serving, &before, one_in)
         }
     };
     lines.retain(|line| {
         let keeps = !drained.contains(&(line.miner(), line.class()));
         if !keeps {
             tracing::info!(job = %line.job(), miner = %line.miner(), "drains a session for a full proof of its class");
-            state.backend.drain_session(line.job());
+            if let Some(gateway) = &state.gateway {
+                gateway.drain_session(line.job());
+            }
         }
         keeps
     });

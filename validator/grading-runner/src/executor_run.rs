@@ -193,7 +193,7 @@ impl ExecutorRun {
     async fn give_back(&self, job: &Mutex<Option<JobId>>, why: &'static str) {
         let job = *job.lock();
         if let Some(job) = job {
-            self.state.backend.end_job(job, why).await;
+            self.state.own_jobs.end(job, why).await;
         }
     }
 
@@ -245,7 +245,7 @@ impl ExecutorRun {
             miner: Some(self.participant.miner),
             news,
         };
-        state.backend.begin_job(order).await.map_err(|why| void(&why))?;
+        state.own_jobs.begin(order).await.map_err(|why| void(&why))?;
         let (miner, ready) = match incoming_news.recv().await {
             Some(JobNews::Ready { miner, ready }) => (miner, ready),
             Some(JobNews::Ended { why, at_work }) => {
@@ -263,13 +263,13 @@ impl ExecutorRun {
             None => return Err(void(&"its job was forgotten")),
         };
         let opening = SessionParameters {
-            me: state.backend.validator_key(),
+            me: state.validator,
             job,
             service: &service,
             identity: &generated.identity,
             until: state.clock.now().plus(self.times.lifetime),
             skew: Duration::from_millis(state.settings.skew_ms),
-            permits: AddressPermit(&|host, address| state.backend.permits_address(host, address)),
+            permits: AddressPermit(&|host, address| state.rules.permit(host, address.ip(), address.port())),
             clock: &state.clock,
             tasks: &state.tasks,
         };

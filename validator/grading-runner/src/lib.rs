@@ -6,7 +6,7 @@
 //! batch, `executor_run` one executor in it, [`conversation`] measures the time, [`transport`] carries the messages,
 //! [`store`] holds the tables.
 
-mod backend;
+mod announcements;
 mod batch_run;
 pub mod conversation;
 mod executor_run;
@@ -16,16 +16,23 @@ mod state;
 pub mod store;
 pub mod transport;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use muster_gateway::Gateway;
+use muster_http::addresses::AddressRules;
+use muster_own_jobs::OwnJobs;
 use muster_process::{SharedClock, Tasks};
+use muster_protocol::ValidatorKey;
 use muster_scoring::ObservationKind;
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 use parking_lot::Mutex;
 use sqlx::AnyPool;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-pub use backend::{Announcements, GradingBackend};
+pub use announcements::Announcements;
 pub use settings::{GraderImage, Settings};
 pub use state::BatchRejection;
 use state::RunnerState;
@@ -35,10 +42,25 @@ pub use transport::Transport;
 /// The number of operator requests that may wait for their batch.
 const MAX_WAITING_REQUESTS: usize = 4;
 
+/// Asks every miner of the subnet for its executors, and returns the answers.
+pub type PollMiners = Box<dyn Fn() -> BoxFuture<'static, Announcements> + Send + Sync>;
+
 /// The dependencies of a [`GradingRunner`].
 pub struct GradingDeps {
     /// The validator that runs the batches.
-    pub backend: Arc<dyn GradingBackend>,
+    pub validator: ValidatorKey,
+    /// The validator's own jobs, which lease the executors.
+    pub own_jobs: OwnJobs,
+    /// The gateway, whose sessions are challenged while they serve; `None` if the validator has none.
+    pub gateway: Option<Gateway>,
+    /// The chain, whose blocks begin batches.
+    pub subnet: Arc<SubnetView>,
+    /// The addresses at which a session may be dialled.
+    pub rules: Arc<AddressRules>,
+    /// The stakes in rao by which receipts are valued at present; empty before they are known.
+    pub stakes: Arc<Mutex<BTreeMap<ValidatorKey, u64>>>,
+    /// Asks every miner of the subnet for its executors.
+    pub poll_miners: PollMiners,
     /// The validator's database, with its migrations applied.
     pub pool: AnyPool,
     /// The clock of the validator.
@@ -93,8 +115,14 @@ impl GradingRunner {
         let state = Arc::new(RunnerState {
             settings,
             grade_specs,
-            backend: deps.backend,
-            census: Mutex::new(None),
+            validator: deps.validator,
+            own_jobs: deps.own_jobs,
+            gateway: deps.gateway,
+            subnet: deps.subnet,
+            rules: deps.rules,
+            stakes: deps.stakes,
+            poll_miners: deps.poll_miners,
+            polled: Mutex::new(None),
             store,
             clock: deps.clock,
             tasks: deps.tasks,

@@ -15,9 +15,9 @@ use crate::batch_run::run_batch;
 use crate::settings::Settings;
 use crate::state::{BatchRejection, RunnerState};
 
-/// Blocks between two censuses: five minutes on the public network, as often as ComputeHorde's validators ask miners
+/// Blocks between two miner polls: five minutes on the public network, as often as ComputeHorde's validators ask miners
 /// for their executors. A probe is not preceded by questions of its own, which would announce it.
-const CENSUS_BLOCKS: u64 = 25;
+const POLL_BLOCKS: u64 = 25;
 
 /// Runs the batches of a validator until it stops.
 pub(crate) async fn run_batches(state: &Arc<RunnerState>, mut incoming: mpsc::Receiver<BatchRequest>) {
@@ -31,14 +31,14 @@ pub(crate) async fn run_batches(state: &Arc<RunnerState>, mut incoming: mpsc::Re
                 Some(request) => request,
                 None => return,
             },
-            block = state.backend.next_block(schedule.last), if by_blocks => {
+            block = state.subnet.wait_for_block_after(schedule.last), if by_blocks => {
                 begin_drawn(state, &mut schedule, block).await;
                 continue;
             }
         };
         let (block, hash) = tokio::select! {
             () = stop.cancelled() => return,
-            next = state.backend.next_block(schedule.last) => next,
+            next = state.subnet.wait_for_block_after(schedule.last) => next,
         };
         schedule.note(block, hash);
         run_once(state, request.kind, block, hash, Some(request)).await;
@@ -47,12 +47,12 @@ pub(crate) async fn run_batches(state: &Arc<RunnerState>, mut incoming: mpsc::Re
 
 /// Runs the batch that this block begins, if it begins one.
 async fn begin_drawn(state: &Arc<RunnerState>, schedule: &mut Schedule, (block, hash): (u64, BlockHash)) {
-    let (me, stakes) = (state.backend.validator_key(), state.backend.counting_stakes());
+    let (me, stakes) = (state.validator, state.stakes.lock().clone());
     let drawn = schedule.draw(&state.settings, me, &stakes, (block, hash));
-    if schedule.take_census_turn(&state.settings) {
+    if schedule.take_poll_turn(&state.settings) {
         let asking = Arc::clone(state);
-        let census = async move { drop(asking.take_census().await) };
-        drop(state.tasks.spawn("census", census));
+        let polling = async move { drop(asking.poll_miners().await) };
+        drop(state.tasks.spawn("miner poll", polling));
     }
     match drawn {
         BlockDraw::Begins(kind) => run_once(state, kind, block, hash, None).await,
@@ -93,8 +93,8 @@ struct Schedule {
     last: u64,
     /// The hashes of the last blocks, the newest at the end.
     recent: VecDeque<BlockHash>,
-    /// The block of the last census, if there was one.
-    census: Option<u64>,
+    /// The block of the last miner poll, if there was one.
+    polled: Option<u64>,
 }
 
 /// The reason why a block begins a batch or none.
@@ -146,12 +146,12 @@ impl Schedule {
         }
     }
 
-    /// Whether a census is due at the last block. If so, the next one is due after [`CENSUS_BLOCKS`].
-    fn take_census_turn(&mut self, settings: &Settings) -> bool {
-        let since = self.census.map(|census| self.last.saturating_sub(census));
-        let is_due = settings.probe_every_blocks > 0 && since.is_none_or(|blocks| blocks >= CENSUS_BLOCKS);
+    /// Whether a miner poll is due at the last block. If so, the next one is due after [`POLL_BLOCKS`].
+    fn take_poll_turn(&mut self, settings: &Settings) -> bool {
+        let since = self.polled.map(|polled| self.last.saturating_sub(polled));
+        let is_due = settings.probe_every_blocks > 0 && since.is_none_or(|blocks| blocks >= POLL_BLOCKS);
         if is_due {
-            self.census = Some(self.last);
+            self.polled = Some(self.last);
         }
         is_due
     }
@@ -249,7 +249,7 @@ mod tests {
         let asked = |schedule: &mut Schedule, settings: &Settings, blocks: std::ops::Range<u64>| {
             let due = blocks.filter(|number| {
                 schedule.note(*number, hash(*number));
-                schedule.take_census_turn(settings)
+                schedule.take_poll_turn(settings)
             });
             due.collect::<Vec<_>>()
         };

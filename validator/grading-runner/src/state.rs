@@ -1,15 +1,23 @@
 //! The state that all batches and their executors share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_gateway::Gateway;
 use muster_grading::GradeSpec;
+use muster_http::addresses::AddressRules;
+use muster_own_jobs::OwnJobs;
 use muster_process::{SharedClock, Tasks};
+use muster_protocol::ValidatorKey;
+use muster_sealed_client::SealedSession;
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::backend::{Announcements, GradingBackend};
+use crate::PollMiners;
+use crate::announcements::Announcements;
 use crate::settings::Settings;
 use crate::store::GradingStore;
 
@@ -35,9 +43,16 @@ pub(crate) struct RunnerState {
     pub(crate) settings: Settings,
     /// The grade specification of each graded class.
     pub(crate) grade_specs: Vec<GradeSpec>,
-    pub(crate) backend: Arc<dyn GradingBackend>,
-    /// The executors of the subnet by the last census, which probes go by; `None` before the first one.
-    pub(crate) census: Mutex<Option<Announcements>>,
+    pub(crate) validator: ValidatorKey,
+    pub(crate) own_jobs: OwnJobs,
+    pub(crate) gateway: Option<Gateway>,
+    pub(crate) subnet: Arc<SubnetView>,
+    pub(crate) rules: Arc<AddressRules>,
+    /// The stakes in rao by which receipts are valued at present; empty before they are known.
+    pub(crate) stakes: Arc<Mutex<BTreeMap<ValidatorKey, u64>>>,
+    pub(crate) poll_miners: PollMiners,
+    /// The executors of the subnet by the last miner poll, which probes go by; `None` before the first one.
+    pub(crate) polled: Mutex<Option<Announcements>>,
     pub(crate) store: GradingStore,
     pub(crate) clock: SharedClock,
     pub(crate) tasks: Tasks,
@@ -48,11 +63,19 @@ pub(crate) struct RunnerState {
 
 impl RunnerState {
     /// Asks every miner for its executors, and notes the answers for the next probe.
-    pub(crate) async fn take_census(&self) -> Announcements {
-        let announcements = self.backend.collect_announcements().await;
-        let mut census = self.census.lock();
-        *census = Some(census.take().unwrap_or_default().renewed(&announcements));
+    pub(crate) async fn poll_miners(&self) -> Announcements {
+        let announcements = (self.poll_miners)().await;
+        let mut polled = self.polled.lock();
+        *polled = Some(polled.take().unwrap_or_default().renewed(&announcements));
         announcements
+    }
+
+    /// The sessions that serve users of this validator at present.
+    pub(crate) async fn serving_sessions(&self) -> Vec<Arc<SealedSession>> {
+        match &self.gateway {
+            Some(gateway) => gateway.list_live_sessions().await,
+            None => Vec::new(),
+        }
     }
 }
 

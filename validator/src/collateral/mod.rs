@@ -4,7 +4,6 @@
 //! An outage keeps the reading until it is too old. From then on miners are neither trusted nor let through: routing
 //! names the unknown collateral as the reason.
 
-mod book;
 mod config;
 mod page;
 mod slashing;
@@ -26,7 +25,6 @@ pub use config::{CollateralConfig, CollateralKind, CollateralLedgerConfig};
 pub(crate) use page::{CollateralStatus, SlashRequest};
 pub(crate) use slashing::SlashRefusal;
 
-use book::StoredLedger;
 use watched::WatchedSource;
 
 /// The least time between two readings, also while unread miners wait or the source fails.
@@ -78,8 +76,8 @@ impl CollateralView {
             }
             // `CollateralConfig::problems` asks for both accounts.
             CollateralKind::Ledger => config.ledger().map(|settings| {
-                let book = Arc::new(StoredLedger(Arc::clone(&store)));
-                let source: Arc<dyn CollateralSource> = Arc::new(LedgerCollateral::new(settings, link, book));
+                let source = LedgerCollateral::new(settings, link, Arc::clone(&store));
+                let source: Arc<dyn CollateralSource> = Arc::new(source);
                 ("ledger", source)
             }),
         };

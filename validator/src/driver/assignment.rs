@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_chain::Metagraph;
-use muster_gateway::own_jobs::OwnJobs;
 use muster_job_queue::ExecutorLine;
+use muster_own_jobs::OwnJobRegistry;
 use muster_protocol::job::Outcome;
 use muster_protocol::status::JobStage;
 use muster_protocol::wire::facilitator::UserJobRequest;
@@ -47,7 +47,7 @@ pub(super) enum Assignment {
 pub(super) struct MinerChooser {
     pub(super) state: Arc<ValidatorState>,
     pub(super) records: Arc<MinerRecords>,
-    pub(super) own_jobs: Arc<OwnJobs>,
+    pub(super) own_jobs: Arc<OwnJobRegistry>,
 }
 
 impl MinerChooser {

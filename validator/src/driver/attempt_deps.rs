@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muster_facilitator_link::live_output::LiveOutput;
-use muster_gateway::own_jobs::OwnJobs;
+use muster_own_jobs::OwnJobRegistry;
 
 use super::miner_channels::MinerChannels;
 use super::miner_records::MinerRecords;
@@ -18,7 +18,7 @@ pub(super) struct AttemptDeps {
     /// The jobs that get the executor when the attempt gives it back.
     pub(super) waiting: Arc<WaitingJobs>,
     /// The listeners to the news of the validator's own jobs.
-    pub(super) own_jobs: Arc<OwnJobs>,
+    pub(super) own_jobs: Arc<OwnJobRegistry>,
     pub(super) live_output: Arc<LiveOutput>,
     /// The way to the miner of an earlier attempt whose pay is known only now.
     pub(super) channels: Arc<MinerChannels>,

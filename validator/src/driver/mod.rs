@@ -35,16 +35,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use muster_facilitator_link::live_output::LiveOutput;
-use muster_gateway::backend::JobNews;
-use muster_gateway::own_jobs::OwnJobs;
 use muster_grading_runner::store::GradingStore;
 use muster_miner_link::{LinkSetup, MinerLink};
+use muster_own_jobs::OwnJobRegistry;
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::CapacityNotice;
 use muster_protocol::{JobId, MinerKey, Timestamp};
 use muster_store::StoreError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use assignment::MinerChooser;
 use attempt_deps::AttemptDeps;
@@ -67,7 +66,8 @@ pub(crate) struct JobDrivers {
     pub(crate) records: Arc<MinerRecords>,
     pub(crate) channels: Arc<MinerChannels>,
     pub(crate) queue: Arc<QueueKeeper>,
-    own_jobs: Arc<OwnJobs>,
+    /// The validator's own jobs that have not ended.
+    pub(crate) own_jobs: Arc<OwnJobRegistry>,
     driver: Arc<JobDriver>,
 }
 
@@ -94,7 +94,7 @@ impl JobDrivers {
         });
         let started_at = clock.now();
         let records = Arc::new(MinerRecords::new(ledger, clock, Arc::clone(&waiting)));
-        let own_jobs = Arc::new(OwnJobs::default());
+        let own_jobs = Arc::new(OwnJobRegistry::default());
         let channels = Arc::new(MinerChannels {
             state: Arc::clone(&state),
             link,
@@ -193,17 +193,6 @@ impl JobDrivers {
             job.channel = Some(channel);
         }
         self.spawn_driver(job);
-    }
-
-    /// Registers a job of the validator's own before it is started. Its news go to `listener`; only `miner` may run it,
-    /// if not `None`.
-    pub(crate) fn register_own(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<JobNews>) {
-        self.own_jobs.add(job, miner, listener);
-    }
-
-    /// Waits until one of the validator's own jobs is over; returns at once for any other job.
-    pub(crate) async fn wait_for_own_end(&self, job: JobId) {
-        self.own_jobs.wait_for_end(job).await;
     }
 
     /// Calls a job off: a waiting job ends at once, a running one learns of it through its driver. The cancellation is

@@ -20,6 +20,7 @@ use muster_chain::{ChainError, Epoch, Metagraph};
 use muster_process::error::Causes;
 use muster_protocol::ValidatorKey;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::state::ValidatorState;
 use crate::weights::ScoringGate;
@@ -31,15 +32,15 @@ const READ_AT_ONCE: usize = 8;
 pub(crate) struct PeerValidators {
     state: Arc<ValidatorState>,
     gate: Arc<ScoringGate>,
+    /// The addresses as they were read last.
+    addresses: watch::Sender<BTreeMap<ValidatorKey, SocketAddr>>,
     known: Mutex<KnownPeers>,
 }
 
-/// The addresses as they were read last.
 #[derive(Default)]
 struct KnownPeers {
-    /// The cycle in which they were read.
+    /// The cycle in which the addresses were read.
     cycle: Option<Epoch>,
-    addresses: BTreeMap<ValidatorKey, SocketAddr>,
     /// The validators that showed a forged statement, and the cycle in which they did.
     liars: (Option<Epoch>, BTreeSet<ValidatorKey>),
 }
@@ -50,13 +51,19 @@ impl PeerValidators {
         Self {
             state,
             gate,
+            addresses: watch::Sender::default(),
             known: Mutex::default(),
         }
     }
 
     /// The validators that serve pages.
     pub(crate) fn addresses(&self) -> BTreeMap<ValidatorKey, SocketAddr> {
-        self.known.lock().addresses.clone()
+        self.addresses.borrow().clone()
+    }
+
+    /// The validators that serve pages, from now on.
+    pub(crate) fn subscribe_addresses(&self) -> watch::Receiver<BTreeMap<ValidatorKey, SocketAddr>> {
+        self.addresses.subscribe()
     }
 
     async fn read_address(
@@ -85,8 +92,7 @@ impl PeerValidators {
             .buffer_unordered(READ_AT_ONCE)
             .collect()
             .await;
-        let mut known = self.known.lock();
-        let before = std::mem::take(&mut known.addresses);
+        let (before, mut addresses) = (self.addresses.borrow().clone(), BTreeMap::new());
         for (validator, read) in readings {
             let address = match read {
                 Ok(address) => address,
@@ -97,9 +103,10 @@ impl PeerValidators {
             };
             // A validator must not make this one connect to its own network.
             if let Some(address) = address.filter(|at| self.state.rules.permit("", at.ip(), at.port())) {
-                known.addresses.insert(validator, address);
+                addresses.insert(validator, address);
             }
         }
-        known.cycle = cycle;
+        self.addresses.send_replace(addresses);
+        self.known.lock().cycle = cycle;
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use muster_facilitator_link::{Acknowledgement, StatusUpdate};
 use muster_protocol::wire::facilitator::StatusMetadata;
 use muster_protocol::{JobId, JobStatus, Timestamp};
 use muster_store::columns::{parse_column, read_column, to_unsigned};
@@ -12,6 +11,22 @@ use super::{Draft, Result, Store, parse_json_option, query_error, text_of};
 
 /// Metadata of more characters than this is a job's result, and is read by itself.
 const LONG_METADATA: i64 = 64 * 1024;
+
+/// A status update that the facilitator has not acknowledged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatusUpdate {
+    /// Its number in the order of all updates.
+    pub sequence: i64,
+    /// The job that the update is about.
+    pub job: JobId,
+    /// The job's status.
+    pub status: JobStatus,
+    /// Details of the status; with a terminal status, the job's result.
+    pub metadata: Option<StatusMetadata>,
+}
+
+/// The facilitator's answer to a status update: the update's sequence number, and the refusal, if it was refused.
+pub type Acknowledgement = (i64, Option<String>);
 
 impl Store {
     /// Changes whenever an update is written.

@@ -9,7 +9,7 @@ use muster_chain::{BlockNumber, ChainError, Metagraph, MetagraphEvent, Rao};
 use muster_http::addresses::AddressRules;
 use muster_process::SharedClock;
 use muster_process::error::Causes;
-use muster_protocol::{ErrorCode, Hotkey, MinerKey, Timestamp};
+use muster_protocol::{Digest, ErrorCode, Hotkey, MinerKey, Timestamp};
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use crate::chain::Chain;
@@ -242,6 +242,17 @@ impl SubnetView {
                 return (number.0, hash);
             }
             last = seen.ok().flatten().map_or(last, |head| head.0);
+        }
+    }
+
+    /// The hash of a finalised block; `None` if it is not known, or not yet.
+    pub async fn block_hash(&self, block: u64) -> Option<Digest> {
+        match self.chain.block_hash(BlockNumber(block)).await {
+            Ok(hash) => hash.map(Digest::from_bytes),
+            Err(error) => {
+                tracing::warn!(block, error = %Causes(&error), "the chain does not give the hash of a block");
+                None
+            }
         }
     }
 

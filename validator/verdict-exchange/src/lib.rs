@@ -28,7 +28,7 @@ pub use adoption_rule::{
     count_endorsers, deadline_of, effect_of,
 };
 pub use agreement::{Agreement, compare_scores};
-pub use exchange::{ExchangeBackend, ExchangeDeps, VerdictExchange};
+pub use exchange::{ExchangeDeps, FindCalibration, Rescored, VerdictExchange};
 pub use listing::{ExchangeView, OfferView, SelfTestView, view_exchange};
 pub use offer::{MAX_OFFERED_BYTES, ReadBundle, last_bucket, read_bundle};
 pub use pages::{ExchangePages, page_routes};

@@ -78,7 +78,7 @@ pub(super) fn queries(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Public traits with one implementation. A note: the rooms of the validator's parts are still to be mended.
+/// Public traits with one implementation and no test double, but for the listed ones.
 pub(super) fn single_implementations(tree: &Tree) -> Vec<Finding> {
     let mut traits = BTreeMap::new();
     let mut implemented: BTreeMap<String, usize> = BTreeMap::new();
@@ -100,10 +100,10 @@ pub(super) fn single_implementations(tree: &Tree) -> Vec<Finding> {
         .into_iter()
         .filter(|(name, _)| implemented.get(name) == Some(&1) && !listed.contains(name.as_str()))
         .map(|(name, (path, number))| {
-            Finding::note(
-                path,
-                format!("line {number}: `{name}` has one implementation and no test double"),
-            )
+            let says = format!(
+                "`{name}` has one implementation and no test double: make it a type, or list it with its reason"
+            );
+            Finding::fault(path, number, says)
         })
         .collect()
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_trait_with_one_implementation_is_noted() {
+    fn a_public_trait_with_one_implementation_fails() {
         let tree = Tree::of(&[(
             "a/src/lib.rs",
             "//! x\npub trait One {}\npub trait Two {}\nimpl One for A {}\nimpl<T> b::Two<T> for A {}\nimpl Two<u8> for B {}\n",
@@ -184,7 +184,9 @@ mod tests {
             .collect();
         assert_eq!(
             found,
-            ["a/src/lib.rs: note: line 2: `One` has one implementation and no test double"]
+            [
+                "a/src/lib.rs:2: `One` has one implementation and no test double: make it a type, or list it with its reason"
+            ]
         );
     }
 }

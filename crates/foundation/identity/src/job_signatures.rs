@@ -13,7 +13,7 @@ use muster_protocol::{AttemptId, MinerKey, Signature, UserKey, ValidatorKey};
 use serde_json::{Value, json};
 
 use crate::key::Keypair;
-use crate::signed::Verified;
+use crate::verified::Verified;
 use crate::verify::{Party, VerifyError, require, verify};
 
 /// Signs a job as its user. `timestamp_ns` is in unix nanoseconds by the user's clock.

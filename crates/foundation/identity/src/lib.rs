@@ -7,7 +7,7 @@ mod key;
 mod peer_greetings;
 mod receipt_signatures;
 mod sealed_credentials;
-mod signed;
+mod verified;
 mod verify;
 mod vrf;
 pub mod wallet;
@@ -25,6 +25,6 @@ pub use receipt_signatures::{
     countersign, offer_receipt, verify_countersigned, verify_offered, verify_receipt, verify_receipts,
 };
 pub use sealed_credentials::{CredentialsSealError, open_credentials, seal_credentials};
-pub use signed::{Signed, Statement, Verified};
+pub use verified::Verified;
 pub use verify::{Party, SignatureClaim, VerifyError, verify, verify_batch};
 pub use vrf::{ProvenOutput, VrfInput, VrfTextError};

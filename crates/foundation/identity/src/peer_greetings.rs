@@ -9,7 +9,7 @@ use muster_protocol::wire::signing;
 use muster_protocol::{ErrorCode, Hotkey, MinerKey, Signature, Timestamp, UserKey, ValidatorKey};
 
 use crate::key::Keypair;
-use crate::signed::Verified;
+use crate::verified::Verified;
 use crate::verify::{Party, VerifyError, require, verify};
 
 /// The reason why a validator's greeting was refused, in the words of ComputeHorde's miner.

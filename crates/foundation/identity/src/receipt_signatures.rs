@@ -4,7 +4,7 @@ use muster_protocol::receipt::{MAX_AHEAD, OfferedReceipt, Receipt};
 use muster_protocol::{ReceiptPayload, Timestamp};
 
 use crate::key::Keypair;
-use crate::signed::Verified;
+use crate::verified::Verified;
 use crate::verify::{Party, SignatureClaim, VerifyError, require, verify_batch};
 
 /// Signs a receipt as its validator, for the miner to countersign.

@@ -7,9 +7,9 @@
 //! Reading order: [`backend`] (the validator's part), `state` (shared by all tasks), `scheduler` (one order for all
 //! events), `dispatcher` (carries out the scheduler's actions), `session` (one session), `routes`, `request`,
 //! `nonces`, `session_relay`, `token_counters`, `settlement` and `waiting_response` (one request), [`store`] (what is
-//! durable), [`AnswerLog`] (what may be audited), [`proof_record`] (what a client keeps). [`own_jobs`],
-//! [`session_job`], `session_opening` and [`miner_sessions`] serve every session that a validator orders, the gateway's
-//! or not; the answers of a [`logged_session`] stand in the log.
+//! durable), [`AnswerLog`] (what may be audited), [`proof_record`] (what a client keeps). [`session_job`],
+//! `session_opening` and [`miner_sessions`] serve every session that a validator orders, the gateway's or not; the
+//! answers of a [`logged_session`] stand in the log.
 //!
 //! `muster-session-pool` decides which session serves; `muster-response-proof` defines what is proven.
 
@@ -22,7 +22,6 @@ mod gateway;
 pub mod logged_session;
 pub mod miner_sessions;
 mod nonces;
-pub mod own_jobs;
 pub mod proof_record;
 mod proof_view;
 mod request;

@@ -71,7 +71,7 @@ async fn ask(state: &Arc<RunnerState>, appeal: &StoredAppeal, prompts: Vec<NextP
     };
     state.enter(AuditPhase::AskingFreshAnswers).await;
     let asked = state
-        .backend
+        .gateway
         .ask_miner(appeal.miner, &appeal.model, questions, &note)
         .await;
     match asked {

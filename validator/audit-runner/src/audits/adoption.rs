@@ -7,16 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use muster_audit::{AuditBundle, ReplayError, ReplayedBundle, Verdict, WHOLE_QUALITY, replay_with_bundle};
 use muster_process::SharedClock;
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
 use muster_scoring::{Conviction, QualityFactor};
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 use muster_validator_store::{AdoptedAudit, AuditOrigin, Store};
 use muster_verdict_exchange::{BlockFault, SubjectError, check_blocks, check_subject, last_bucket};
 
 use crate::appeals::rule::FreshAudit;
-use crate::backend::AuditBackend;
 
 /// The reason why a bundle is not adopted.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +68,7 @@ impl AdoptionRefusal {
 /// Adopts bundles for a validator.
 #[derive(Clone)]
 pub(crate) struct Adopter {
-    pub(crate) backend: Arc<dyn AuditBackend>,
+    pub(crate) subnet: Arc<SubnetView>,
     pub(crate) store: Arc<Store>,
     pub(crate) clock: SharedClock,
 }
@@ -89,7 +90,7 @@ impl Adopter {
         origin: AuditOrigin,
         least_scored: u64,
     ) -> Result<Adoption, AdoptionRefusal> {
-        let metagraph = self.backend.metagraph().ok_or(AdoptionRefusal::NoChain)?;
+        let metagraph = self.subnet.last_metagraph().ok_or(AdoptionRefusal::NoChain)?;
         let genesis = self.store.genesis();
         // Signatures, resampling and up to 64 MiB of text take seconds.
         let judging = tokio::task::spawn_blocking(move || {
@@ -100,7 +101,7 @@ impl Adopter {
         let (replayed, bundle, text) = judging.await.map_err(|_| AdoptionRefusal::Ended)??;
         // The hashes in this validator's own bundles are those that its chain told when it drew.
         if origin != AuditOrigin::Own {
-            check_blocks(&bundle, |block| self.backend.block_hash(block)).await?;
+            check_blocks(&bundle, |block| self.subnet.block_hash(block).boxed()).await?;
         }
         let (verdict, scored) = (
             replayed.verdict,

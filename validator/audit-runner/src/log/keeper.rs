@@ -140,7 +140,7 @@ impl LogKeeper {
         let stored = state.store.nonce_period(period).await?;
         let hash = match stored {
             Some(hash) => Some(hash),
-            None => state.backend.block_hash(period.first_block()).await,
+            None => state.subnet.block_hash(period.first_block()).await,
         };
         if let Some(hash) = hash {
             // Before the first nonce, so that every key that was used can be revealed.
@@ -219,7 +219,7 @@ impl LogKeeper {
 
     async fn draw(&self, bucket: &StoredBucket) -> Result<(), StoreError> {
         let state = &self.state;
-        let Some(block_hash) = state.backend.block_hash(bucket.bucket.draw_block()).await else {
+        let Some(block_hash) = state.subnet.block_hash(bucket.bucket.draw_block()).await else {
             return Ok(());
         };
         let envelope = Envelope::<BucketHeader>::from_text(&bucket.header)

@@ -102,7 +102,7 @@ pub(crate) async fn deliver_notices(state: Arc<RunnerState>) {
         places: Arc::new(Semaphore::new(AT_ONCE)),
     };
     loop {
-        block = state.backend.next_block(block).await;
+        (block, _) = state.subnet.wait_for_block_after(block).await;
         if let Err(error) = deliver_due(&state, &conversations).await {
             return state.fail(error);
         }
@@ -168,7 +168,7 @@ impl Conversations {
 
 /// Where each miner is dialled.
 fn endpoints(state: &RunnerState) -> BTreeMap<MinerKey, MinerEndpoint> {
-    let metagraph = state.backend.metagraph();
+    let metagraph = state.subnet.last_metagraph();
     let endpoints = metagraph.iter().flat_map(|metagraph| {
         metagraph.neurons.iter().filter_map(|neuron| {
             let (miner, certificate) = (MinerKey(neuron.hotkey), metagraph.certificate_of(&neuron.hotkey));

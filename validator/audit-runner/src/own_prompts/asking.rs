@@ -25,7 +25,12 @@ struct AskedModels {
 }
 
 async fn asked_models(state: &RunnerState) -> Result<AskedModels, StoreError> {
-    let served = state.backend.served_models().await;
+    let sessions = state.gateway.list_live_sessions().await;
+    let served: BTreeSet<String> = sessions
+        .iter()
+        .map(|session| session.service().model.clone())
+        .collect();
+    let served = Vec::from_iter(served);
     let audited = served
         .iter()
         .filter(|model| state.settings.calibrations.contains_key(*model));
@@ -126,14 +131,14 @@ fn draw_pause(most_s: u64) -> Duration {
 
 async fn ask(state: &RunnerState, prompt: NextPrompt) {
     let (root, position, model) = (prompt.root, prompt.position, prompt.model.clone());
-    match state.backend.ask(prompt.into_question()).await {
+    match state.gateway.ask(prompt.into_question()).await {
         Ok(answer) => {
             let noted = state.store.note_answer(&root, position, &answer).await;
             if let Err(error) = noted {
                 state.fail(error);
             }
         }
-        Err(error) => tracing::info!(error, model, "an own prompt was not answered"),
+        Err(error) => tracing::info!(%error, model, "an own prompt was not answered"),
     }
 }
 

@@ -13,11 +13,8 @@ use crate::state::RunnerState;
 /// # Errors
 /// There is none, or the calibration is of another image: what to configure, in words.
 pub(crate) fn calibrated_service(state: &RunnerState, model: &str) -> Result<(Service, Calibration), String> {
-    let services = state.backend.services();
-    let service = services
-        .into_iter()
-        .find(|service| service.model == model)
-        .ok_or("the whitelist has no such model")?;
+    let listed = state.services.iter().find(|service| service.model == model);
+    let service = listed.cloned().ok_or("the whitelist has no such model")?;
     let calibration = state
         .settings
         .calibration(model)

@@ -152,7 +152,8 @@ async fn ask_all(
     );
     match ask_both(state, &mut running.test, prompts, seed).await {
         Ok(()) => {
-            running.asked_in = Some(BucketNumber::of_block(state.backend.next_block(0).await));
+            let (block, _) = state.subnet.wait_for_block_after(0).await;
+            running.asked_in = Some(BucketNumber::of_block(block));
             running.test.state = SelfTestState::Asked;
             state.store.update_self_test(&running.test, None).await?;
             state.self_tests.replace(Some(running));
@@ -174,8 +175,7 @@ async fn ask_both(
     seed: &[u8; 32],
 ) -> Result<(), LoggedSessionError> {
     let unusable = |reason: &str| LoggedSessionError::Session(reason.to_owned());
-    let services = state.backend.services();
-    let honest = services.into_iter().find(|service| service.model == test.model);
+    let honest = state.services.iter().find(|service| service.model == test.model);
     let honest = honest.ok_or_else(|| unusable("the whitelist has no such model"))?;
     let settings = &state.settings.self_test;
     let planted = settings.cheats.get(&test.model);
@@ -189,8 +189,8 @@ async fn ask_both(
     };
     let gateway: &Gateway = &state.gateway;
     let open = async |service| LoggedSession::open(gateway, trusted, service, times).await;
-    let truthful = open(&honest).await?;
-    let cheating = open(&planted.service(&honest)).await?;
+    let truthful = open(honest).await?;
+    let cheating = open(&planted.service(honest)).await?;
     let mut numbers = SeededNumbers::new("muster/self-test/1", seed);
     let share = usize::try_from(planted.share_ppm).unwrap_or(MILLION);
     let questions = prompts

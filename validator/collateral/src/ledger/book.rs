@@ -1,37 +1,40 @@
 //! The book of the collateral account: what each coldkey has deposited, and how far the chain was read.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
 use muster_chain::{AccountTransfer, BlockNumber};
 use muster_protocol::{Hotkey, Rao};
+use muster_validator_store::{BookedTransfers, Store, StoredBalance};
 
 use crate::error::CollateralError;
 
+/// The word for slashes of this source in the store.
+const SLASH_SOURCE: &str = "ledger";
+
 /// How far the chain was read, and whether a transfer of ours may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LedgerPosition {
+pub(crate) struct LedgerPosition {
     /// The last finalised block whose transfers are in the book.
-    pub booked: BlockNumber,
+    pub(crate) booked: BlockNumber,
     /// The last block that may hold a transfer of ours whose end is not known; 0 if there is none.
-    pub transfer_until: BlockNumber,
+    pub(crate) transfer_until: BlockNumber,
 }
 
 /// The account of one coldkey.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AccountBalance {
+pub(crate) struct AccountBalance {
     /// All transfers of the coldkey to the collateral account, in rao.
-    pub deposited: Rao,
+    pub(crate) deposited: Rao,
     /// All transfers back to it, in rao.
-    pub returned: Rao,
+    pub(crate) returned: Rao,
     /// All slashes, in rao, also those whose transfer is still to come.
-    pub slashed: Rao,
+    pub(crate) slashed: Rao,
 }
 
 impl AccountBalance {
     /// The rest; zero if more was returned than was deposited.
-    pub fn held(self) -> Rao {
+    pub(crate) fn held(self) -> Rao {
         let taken = self.returned.0.saturating_add(self.slashed.0);
         Rao(self.deposited.0.saturating_sub(taken))
     }
@@ -39,7 +42,7 @@ impl AccountBalance {
 
 /// One transfer as it is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LedgerEntry {
+pub(crate) enum LedgerEntry {
     /// A coldkey has deposited an amount.
     Deposit(Hotkey, Rao),
     /// A coldkey got an amount back.
@@ -48,28 +51,81 @@ pub enum LedgerEntry {
     SlashPaid(Rao),
 }
 
-/// The place in which the book is kept. Each call is durable once it has returned.
-pub trait LedgerBook: fmt::Debug + Send + Sync + 'static {
+/// The book, in the validator's store. Each change is durable once its call has returned.
+#[derive(Debug)]
+pub(crate) struct LedgerBook(pub(crate) Arc<Store>);
+
+impl LedgerBook {
     /// How far the book reaches; `None` if no block is booked.
-    fn position(&self) -> BoxFuture<'_, Result<Option<LedgerPosition>, CollateralError>>;
+    pub(crate) async fn position(&self) -> Result<Option<LedgerPosition>, CollateralError> {
+        let book = self.0.collateral_book().await?;
+        Ok(book.map(|book| LedgerPosition {
+            booked: book.booked,
+            transfer_until: book.transfer_until,
+        }))
+    }
 
     /// Books the entries of the blocks after `after` through `through`, all or none of them. Changes nothing and
     /// returns `false` if the book does not end with `after`.
-    fn append<'a>(
-        &'a self,
+    pub(crate) async fn append(
+        &self,
         after: Option<BlockNumber>,
         through: BlockNumber,
-        entries: &'a [LedgerEntry],
-    ) -> BoxFuture<'a, Result<bool, CollateralError>>;
+        entries: &[LedgerEntry],
+    ) -> Result<bool, CollateralError> {
+        Ok(self.0.book_collateral(after, through, &sum_up(entries)).await?)
+    }
 
     /// Notes the last block that may hold a transfer of ours; 0 clears it.
-    fn note_transfer(&self, until: BlockNumber) -> BoxFuture<'_, Result<(), CollateralError>>;
+    pub(crate) async fn note_transfer(&self, until: BlockNumber) -> Result<(), CollateralError> {
+        Ok(self.0.note_collateral_transfer(until).await?)
+    }
 
     /// The balance of each coldkey with an entry or a slash.
-    fn balances(&self) -> BoxFuture<'_, Result<BTreeMap<Hotkey, AccountBalance>, CollateralError>>;
+    pub(crate) async fn balances(&self) -> Result<BTreeMap<Hotkey, AccountBalance>, CollateralError> {
+        let booked = self.0.collateral_balances().await?;
+        let balance = |StoredBalance { deposited, returned }| AccountBalance {
+            deposited,
+            returned,
+            slashed: Rao(0),
+        };
+        let booked = booked
+            .into_iter()
+            .map(|(coldkey, booked)| (coldkey, balance(booked)));
+        let mut balances: BTreeMap<_, _> = booked.collect();
+        for (account, amount) in self.0.slashed_amounts(SLASH_SOURCE).await? {
+            let coldkey: Hotkey = account.parse().map_err(|_| CollateralError::Stored("account"))?;
+            balances.entry(coldkey).or_default().slashed = amount;
+        }
+        Ok(balances)
+    }
 
     /// The slashed money that has not left the collateral account yet.
-    fn slashes_owed(&self) -> BoxFuture<'_, Result<Rao, CollateralError>>;
+    pub(crate) async fn slashes_owed(&self) -> Result<Rao, CollateralError> {
+        let slashed = self.0.slashed_amounts(SLASH_SOURCE).await?;
+        let total = slashed.values().map(|rao| rao.0).fold(0, u64::saturating_add);
+        let book = self.0.collateral_book().await?;
+        let paid = book.map_or(0, |book| book.slashes_paid.0);
+        Ok(Rao(total.saturating_sub(paid)))
+    }
+}
+
+/// Adds entries up by coldkey.
+fn sum_up(entries: &[LedgerEntry]) -> BookedTransfers {
+    let mut sums = BookedTransfers::default();
+    let add = |sum: &mut Rao, amount: &Rao| sum.0 = sum.0.saturating_add(amount.0);
+    for entry in entries {
+        match entry {
+            LedgerEntry::Deposit(coldkey, amount) => {
+                add(&mut sums.accounts.entry(*coldkey).or_default().deposited, amount);
+            }
+            LedgerEntry::Return(coldkey, amount) => {
+                add(&mut sums.accounts.entry(*coldkey).or_default().returned, amount);
+            }
+            LedgerEntry::SlashPaid(amount) => add(&mut sums.slashes_paid, amount),
+        }
+    }
+    sums
 }
 
 /// The entry of a transfer to or from the collateral account. A transfer of the account to itself, or from the account

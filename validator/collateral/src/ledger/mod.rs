@@ -1,7 +1,7 @@
 //! Collateral as transfers on the chain itself: miners' coldkeys pay into an account of the validator, which keeps the
 //! book of it from finalised blocks only.
 
-pub(crate) mod book;
+mod book;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use muster_identity::Keypair;
 use muster_identity::wallet::{WalletPath, load_hotkey};
 use muster_process::error::Causes;
 use muster_protocol::{Hotkey, MinerKey};
+use muster_validator_store::Store;
 use tokio::sync::Mutex;
 
 use book::{LedgerBook, LedgerPosition, entry_of};
@@ -47,18 +48,18 @@ pub struct LedgerSettings {
 pub struct LedgerCollateral {
     settings: LedgerSettings,
     link: Arc<ChainLink>,
-    book: Arc<dyn LedgerBook>,
+    book: LedgerBook,
     /// One caller at a time reads the chain on.
     turn: Mutex<()>,
 }
 
 impl LedgerCollateral {
-    /// A source that reads the transfers of the account. Does not connect yet.
-    pub fn new(settings: LedgerSettings, link: Arc<ChainLink>, book: Arc<dyn LedgerBook>) -> Self {
+    /// A source that reads the transfers of the account and keeps their book in the store. Does not connect yet.
+    pub fn new(settings: LedgerSettings, link: Arc<ChainLink>, store: Arc<Store>) -> Self {
         Self {
             settings,
             link,
-            book,
+            book: LedgerBook(store),
             turn: Mutex::default(),
         }
     }

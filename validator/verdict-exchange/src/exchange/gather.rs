@@ -126,8 +126,8 @@ impl VerdictExchange {
         };
         let read = match read {
             Ok((says, bundle)) => {
-                let backend = &self.deps.backend;
-                match check_blocks(&bundle, |block| backend.block_hash(block)).await {
+                let subnet = &self.deps.subnet;
+                match check_blocks(&bundle, |block| subnet.block_hash(block).boxed()).await {
                     Ok(()) => Ok(says),
                     Err(fault @ BlockFault::Unknown { .. }) => {
                         tracing::warn!(bundle = %shown.digest, %author, %fault, "a bundle is read again later");

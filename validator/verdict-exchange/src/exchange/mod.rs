@@ -2,8 +2,8 @@
 //! that waits for anything. `gather` reads, `rescore` has the own reference score pairs again, `decide` decides and
 //! adopts.
 //!
-//! One bundle is replayed at a time, and only so many of one author in a day, so a hostile author can neither fill the
-//! disk nor keep the processor. A decision is stored in one transaction: a validator that is killed has adopted a
+//! One bundle is replayed at a time, and a bounded number of one author in a day, so a hostile author can neither fill
+//! the disk nor keep the processor. A decision is stored in one transaction: a validator that is killed has adopted a
 //! bundle or has not.
 
 mod decide;
@@ -24,7 +24,9 @@ use muster_process::{SharedClock, Tasks};
 use muster_protocol::{Digest, Timestamp, ValidatorKey};
 use muster_receipts::Fetcher;
 use muster_store::StoreError;
+use muster_subnet_view::SubnetView;
 use muster_validator_store::{Store, genesis_digest};
+use tokio::sync::watch;
 
 use crate::adoption_rule::AdoptionRule;
 use crate::rescore_budget::RescoreBudget;
@@ -34,36 +36,23 @@ const READ_EVERY: u64 = 5;
 /// The time in which only so many bundles of one author are read.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The validator, as the exchange uses it.
-pub trait ExchangeBackend: Send + Sync + 'static {
-    /// The subnet as the chain last showed it; `None` before the chain has answered.
-    fn metagraph(&self) -> Option<Arc<Metagraph>>;
+/// The scores that a reference of this validator gives answers, in the order of the answers: `None` for one that it did
+/// not score. The error says as text why there is no reference.
+pub type Rescored = Result<Vec<Option<Vec<TokenScore>>>, String>;
 
-    /// Waits for the first block after this one, and returns its number.
-    fn next_block(&self, block: u64) -> BoxFuture<'_, u64>;
-
-    /// The hash of a finalised block; `None` if it is not known, or not yet.
-    fn block_hash(&self, block: u64) -> BoxFuture<'_, Option<Digest>>;
-
-    /// The other validators with a permit that serve pages.
-    fn peers(&self) -> BTreeMap<ValidatorKey, SocketAddr>;
-
-    /// This validator's own calibration of a model; `None` if it has none.
-    fn calibration(&self, model: &str) -> Option<Calibration>;
-
-    /// Has a reference of this validator score answers of a model again: the scores in the order of the pairs, `None`
-    /// for one that it did not score. The error says in words why there is no reference.
-    fn rescore(
-        &self,
-        model: String,
-        pairs: Vec<RescorablePair>,
-    ) -> BoxFuture<'_, Result<Vec<Option<Vec<TokenScore>>>, String>>;
-}
+/// Finds this validator's own calibration of a model; `None` if it has none.
+pub type FindCalibration = Box<dyn Fn(&str) -> Option<Calibration> + Send + Sync>;
 
 /// The dependencies of a [`VerdictExchange`].
 pub struct ExchangeDeps {
-    /// The validator, as the exchange uses it.
-    pub backend: Arc<dyn ExchangeBackend>,
+    /// The chain and the subnet.
+    pub subnet: Arc<SubnetView>,
+    /// The addresses at which the other validators with a permit serve their pages.
+    pub peers: watch::Receiver<BTreeMap<ValidatorKey, SocketAddr>>,
+    /// The calibrations by the configuration, whose files may change at any time.
+    pub calibration: FindCalibration,
+    /// Has a reference of this validator score answers of a model again.
+    pub rescore: Box<dyn Fn(String, Vec<RescorablePair>) -> BoxFuture<'static, Rescored> + Send + Sync>,
     /// The validator's store.
     pub store: Arc<Store>,
     /// The validator's key: it draws pairs and signs statements.
@@ -143,7 +132,7 @@ impl VerdictExchange {
         let rounds = async {
             let mut block = 0;
             loop {
-                block = self.deps.backend.next_block(block).await;
+                (block, _) = self.deps.subnet.wait_for_block_after(block).await;
                 self.round(block).await?;
             }
         };
@@ -159,7 +148,7 @@ impl VerdictExchange {
             .read_at
             .is_none_or(|read| block >= read.saturating_add(READ_EVERY))
         {
-            let peers = self.deps.backend.peers();
+            let peers = self.deps.peers.borrow().clone();
             if !peers.is_empty() {
                 self.read_at = Some(block);
                 self.gather(&moment, peers).await?;
@@ -177,7 +166,7 @@ impl VerdictExchange {
     }
 
     fn moment(&self, block: u64) -> Option<Moment> {
-        let metagraph = self.deps.backend.metagraph()?;
+        let metagraph = self.deps.subnet.last_metagraph()?;
         let genesis = self.deps.store.genesis();
         let subnet = (genesis_digest(&genesis)?, metagraph.netuid.0);
         Some(Moment {

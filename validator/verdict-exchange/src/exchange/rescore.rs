@@ -20,7 +20,7 @@ const TRY_EVERY: u64 = 25;
 impl VerdictExchange {
     /// How far the own reference is with a bundle that it has not scored.
     pub(super) fn rescoring(&self, moment: &Moment, offer: &AuditOffer, says: &OfferedVerdict) -> Rescoring {
-        if self.deps.backend.calibration(&says.model).is_none() {
+        if (self.deps.calibration)(&says.model).is_none() {
             let why = "this validator has no calibration of the model: [audit.calibrations] names one";
             return Rescoring::Unavailable(why.to_owned());
         }
@@ -46,12 +46,12 @@ impl VerdictExchange {
     ) -> Result<Rescoring, StoreError> {
         let (offer, model) = (&open.offer, open.says.model.clone());
         let block = draw_block(offer);
-        let Some(hash) = self.deps.backend.block_hash(block).await else {
+        let Some(hash) = self.deps.subnet.block_hash(block).await else {
             return Ok(Rescoring::NotDrawn);
         };
         let (Some(text), Some(calibration)) = (
             self.deps.store.offer_body(offer.digest).await?,
-            self.deps.backend.calibration(&model),
+            (self.deps.calibration)(&model),
         ) else {
             return Ok(Rescoring::Unavailable(
                 "its text is not there any more".to_owned(),
@@ -77,7 +77,7 @@ impl VerdictExchange {
         }
         self.budget.note(offer.author, self.deps.clock.now());
         let stated: Vec<Vec<TokenScore>> = pairs.iter().map(|pair| pair.stated.clone()).collect();
-        let scores = match self.deps.backend.rescore(model, pairs).await {
+        let scores = match (self.deps.rescore)(model, pairs).await {
             Ok(scores) => scores,
             Err(why) => return Ok(self.note_failure(moment, offer, 1, why)),
         };
@@ -115,17 +115,17 @@ fn draw_pairs(
     draw: RescoreDraw,
 ) -> Result<(Verdict, Vec<RescorablePair>), String> {
     let bundle: AuditBundle = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let told = |error: muster_audit::ReplayError| {
+    let explain = |error: muster_audit::ReplayError| {
         format!(
             "by this validator's calibration it proves nothing: {}",
             Causes(&error)
         )
     };
-    let verdict = judge_by(&bundle, own).map_err(told)?.verdict;
+    let verdict = judge_by(&bundle, own).map_err(explain)?.verdict;
     let judged = AuditBundle {
         calibration: own.clone(),
         ..bundle
     };
-    let pairs = rescorable_pairs(&judged).map_err(told)?;
+    let pairs = rescorable_pairs(&judged).map_err(explain)?;
     Ok((verdict, draw.choose(pairs, verdict)))
 }

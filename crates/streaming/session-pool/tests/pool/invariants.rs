@@ -204,14 +204,14 @@ impl PoolModel {
 }
 
 fn check_invariants(world: &PoolModel, pool: &SessionPool, limits: &Limits, now: i64) -> Result<(), String> {
-    let census = pool.counts();
-    let open = census.starting + census.live + census.draining;
+    let counts = pool.counts();
+    let open = counts.starting + counts.live + counts.draining;
     if open > limits.max + 1 {
-        return Err(format!("never more than the maximum: {census:?}"));
+        return Err(format!("never more than the maximum: {counts:?}"));
     }
     if open != world.open.len() {
         return Err(format!(
-            "every session is known: {census:?}, the world has {:?}",
+            "every session is known: {counts:?}, the world has {:?}",
             world.open
         ));
     }
@@ -220,32 +220,32 @@ fn check_invariants(world: &PoolModel, pool: &SessionPool, limits: &Limits, now:
     };
     let waiting = of(|place| *place == RequestState::Waiting);
     let serving = of(|place| matches!(place, RequestState::With(..)));
-    if waiting + serving != census.waiting + census.serving {
+    if waiting + serving != counts.waiting + counts.serving {
         return Err(format!(
-            "no request is lost: {waiting} wait and {serving} are served, the pool knows {census:?}"
+            "no request is lost: {waiting} wait and {serving} are served, the pool knows {counts:?}"
         ));
     }
-    if census.waiting > limits.queue + limits.max * limits.per_session + limits.per_session {
-        return Err(format!("the queue is bounded: {census:?}"));
+    if counts.waiting > limits.queue + limits.max * limits.per_session + limits.per_session {
+        return Err(format!("the queue is bounded: {counts:?}"));
     }
     let may_rest = world
         .failed
         .is_some_and(|failed| at(now) < at(failed).plus(limits.rest));
-    if census.waiting > 0
+    if counts.waiting > 0
         && !may_rest
-        && census.live > 0
-        && census.serving < census.live * limits.per_session
-        && census.draining == 0
+        && counts.live > 0
+        && counts.serving < counts.live * limits.per_session
+        && counts.draining == 0
     {
-        return Err(format!("nothing idles while somebody waits: {census:?}"));
+        return Err(format!("nothing idles while somebody waits: {counts:?}"));
     }
-    if census.waiting > 0 && pool.wake(at(now)).is_none() {
-        return Err(format!("a request that waits is looked at again: {census:?}"));
+    if counts.waiting > 0 && pool.wake(at(now)).is_none() {
+        return Err(format!("a request that waits is looked at again: {counts:?}"));
     }
-    let nobody_comes = census.starting + census.live == 0 && census.waiting > 0;
+    let nobody_comes = counts.starting + counts.live == 0 && counts.waiting > 0;
     if nobody_comes && open < limits.max && pool.wake(at(now)).is_none() {
         return Err(format!(
-            "every request that waits is served or refused: {census:?}"
+            "every request that waits is served or refused: {counts:?}"
         ));
     }
     Ok(())

@@ -83,8 +83,8 @@ fn an_answer_that_begins_while_its_session_is_taken_for_dead_needs_no_other_plac
         assert_eq!(effects.contains(&route(1, 1)), sessions == 2, "{effects:?}");
         let begun = Event::FirstByte(RequestNumber(1), SessionNumber(0));
         assert_eq!(pool.apply(begun, at(2)), [Effect::BreakOff(RequestNumber(1))]);
-        let census = pool.counts();
-        assert_eq!((census.waiting, census.serving), (0, 0));
+        let counts = pool.counts();
+        assert_eq!((counts.waiting, counts.serving), (0, 0));
         assert_eq!(
             pool.apply(Event::Served(RequestNumber(1), SessionNumber(0)), at(3)),
             []

@@ -1,18 +1,16 @@
-//! The jobs that the validator ordered itself and that run now: who is told of their progress, and which miner may run
-//! them.
+//! The validator's own jobs that have not ended: the receivers of their news, and the miners that may run them.
 
 use std::collections::HashMap;
 
+use muster_gateway::backend::JobNews;
 use muster_protocol::receipt::AttemptAtWork;
 use muster_protocol::{JobId, MinerKey};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
-use crate::backend::JobNews;
-
 /// The validator's own jobs from their order to their end.
 #[derive(Debug, Default)]
-pub struct OwnJobs {
+pub struct OwnJobRegistry {
     listeners: watch::Sender<HashMap<JobId, mpsc::Sender<JobNews>>>,
     /// The jobs whose order names the only miner that may run them.
     pinned: Mutex<HashMap<JobId, PinnedJob>>,
@@ -26,7 +24,7 @@ struct PinnedJob {
     at_work: Vec<AttemptAtWork>,
 }
 
-impl OwnJobs {
+impl OwnJobRegistry {
     /// Registers a job before its driver starts. `miner` is the only one that may run it, if not `None`.
     pub fn add(&self, job: JobId, miner: Option<MinerKey>, listener: mpsc::Sender<JobNews>) {
         if let Some(miner) = miner {
@@ -71,7 +69,7 @@ impl OwnJobs {
         send_news(listener, news);
     }
 
-    /// Unregisters a job and tells its listener why it is over.
+    /// Unregisters a job and sends its listener the reason why it is over.
     pub fn end(&self, job: JobId, why: String) {
         let mut listener = None;
         self.listeners.send_if_modified(|listeners| {

@@ -1,6 +1,6 @@
-//! The census: asks every miner of the subnet which executors it has, and which hotkey is the main one of its owner.
+//! The miner poll: asks every miner of the subnet for its executors and for the main hotkey of its owner.
 //!
-//! Grading takes it before a batch. The score needs one in every cycle: [`follow_cycles`] takes it unless grading has.
+//! Grading polls before a batch. The score needs a poll in every cycle: [`follow_cycles`] polls unless grading has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::weights::ScoringGate;
 /// Miners that are asked at a time.
 const MINERS_AT_ONCE: usize = 64;
 
-/// Takes a census in every cycle in which grading has taken none, until the validator stops.
+/// Polls the miners in every cycle in which grading has not, until the validator stops.
 ///
 /// # Errors
 /// The store fails.
@@ -45,19 +45,19 @@ pub(crate) async fn follow_cycles(
         };
         let Ok(Some(cycle)) = next else { return Ok(()) };
         if state.store.main_hotkeys_of(cycle).await?.is_empty() {
-            let taking = take_census(&state, &drivers);
+            let polling = poll_miners(&state, &drivers);
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                _ = taking => {}
+                _ = polling => {}
             }
         }
         asked = Some(cycle);
     }
 }
 
-/// Dials every miner of the subnet and collects the manifests, which the ledger learns too, and the main hotkeys, which
-/// are stored for the present cycle. A miner that does not answer within `timing.dial_s` is listed as silent.
-pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDrivers) -> Announcements {
+/// Dials every miner of the subnet and collects the manifests, which the ledger records too, and the main hotkeys,
+/// which are stored for the present cycle. A miner that does not answer within `timing.dial_s` is listed as silent.
+pub(crate) async fn poll_miners(state: &Arc<ValidatorState>, drivers: &JobDrivers) -> Announcements {
     let metagraph = state.subnet.metagraph().await;
     let own_key = state.keypair.hotkey();
     let blacklist = &state.config.routing.blacklist;
@@ -80,8 +80,8 @@ pub(super) async fn take_census(state: &Arc<ValidatorState>, drivers: &JobDriver
         async move {
             let asked = ask_miner(&state.keypair, &state.clock, endpoint, limit);
             let answers = asked.await;
-            let said = |error| sanitize_words(&format!("at {}: {error}", endpoint.address));
-            (endpoint.miner, answers.map_err(said))
+            let describe = |error| sanitize_words(&format!("at {}: {error}", endpoint.address));
+            (endpoint.miner, answers.map_err(describe))
         }
     });
     let answers: Vec<_> = asking.buffer_unordered(MINERS_AT_ONCE).collect().await;

@@ -1,0 +1,288 @@
+//! The validator's own jobs: sessions that its gateway, its grading or its checks order, and jobs that run again. Each
+//! runs as a job whose user is the validator. An order that names the trusted miner becomes a job for that miner.
+//!
+//! [`OwnJobs`] signs and stores a job, and hands it over as an [`OwnJobStep`] to the validator, which drives it. The
+//! [`OwnJobRegistry`] knows the jobs that have not ended: the driver sends their news through it.
+
+mod gateway_backend;
+mod registry;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use muster_gateway::backend::{JobNews, StreamingJobOrder};
+use muster_gateway::session_job::{SessionJobParts, sign_session_job};
+use muster_http::addresses::AddressRules;
+use muster_identity::Keypair;
+use muster_job_messages::outgoing::GRADING_NAMESPACE;
+use muster_process::SharedClock;
+use muster_protocol::wire::encode;
+use muster_protocol::wire::facilitator::UserJobRequest;
+use muster_protocol::wire::miner::GraderTerms;
+use muster_protocol::{ExecutorClass, JobId, MinerKey, Timestamp};
+use muster_store::StoreError;
+use muster_validator_store::Store;
+use tokio::sync::mpsc;
+
+pub use registry::OwnJobRegistry;
+
+/// The namespace of the jobs that run the gateway's sessions.
+const GATEWAY_NAMESPACE: &str = "muster.gateway";
+/// The namespace of the sessions on the trusted miner.
+const CHECK_NAMESPACE: &str = "muster.check";
+
+/// Steps that may wait for the validator.
+const STEPS_WAITING: usize = 64;
+
+/// A step of a job of the validator's own, which the store has already.
+#[derive(Debug)]
+pub enum OwnJobStep {
+    /// The job begins.
+    Start {
+        /// The signed job.
+        request: Box<UserJobRequest>,
+        /// The time at which it was stored.
+        since: Timestamp,
+    },
+    /// The job is called off.
+    Cancel {
+        /// The id of the job, which may have ended meanwhile.
+        job: JobId,
+        /// The reason, as text for the miner and the log.
+        reason: &'static str,
+    },
+}
+
+/// The dependencies of [`OwnJobs`].
+pub struct OwnJobDeps {
+    /// The validator's key, which signs the jobs.
+    pub keypair: Keypair,
+    /// The clock of the validator.
+    pub clock: SharedClock,
+    /// The validator's store.
+    pub store: Arc<Store>,
+    /// The addresses at which a session may be dialled.
+    pub rules: Arc<AddressRules>,
+    /// The trusted miner; `None` if the validator has none.
+    pub trusted_miner: Option<MinerKey>,
+    /// The grader that challenges an executor while it serves, by the executor's class. An absent class is not graded.
+    pub graders: BTreeMap<ExecutorClass, GraderTerms>,
+    /// The jobs that have not ended.
+    pub registry: Arc<OwnJobRegistry>,
+    /// Called when the store fails. The validator cannot go on then.
+    pub on_store_failure: Box<dyn Fn(StoreError) + Send + Sync>,
+}
+
+/// Begins and ends the validator's own jobs. Clones share one.
+#[derive(Clone)]
+pub struct OwnJobs {
+    deps: Arc<OwnJobDeps>,
+    steps: mpsc::Sender<OwnJobStep>,
+}
+
+impl std::fmt::Debug for OwnJobs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OwnJobs")
+    }
+}
+
+impl OwnJobs {
+    /// The validator's own jobs, and the steps that the validator takes with them, in their order.
+    pub fn new(deps: OwnJobDeps) -> (Self, mpsc::Receiver<OwnJobStep>) {
+        let (steps, taken) = mpsc::channel(STEPS_WAITING);
+        let deps = Arc::new(deps);
+        (Self { deps, steps }, taken)
+    }
+
+    /// Begins the job of a session. Its news follow after this has returned.
+    ///
+    /// # Errors
+    /// The job cannot be stored; the reason as text for the log.
+    pub async fn begin(&self, order: StreamingJobOrder) -> Result<(), String> {
+        let parts = self.session_parts(&order);
+        let request = sign_session_job(&order, parts, self.deps.clock.now());
+        self.start(request, order.miner, order.news).await
+    }
+
+    /// Runs a signed job, and returns once it is over.
+    ///
+    /// # Errors
+    /// The job cannot be stored; the reason as text for the log.
+    pub async fn run(&self, request: UserJobRequest) -> Result<(), String> {
+        let job = request.uuid;
+        // A job without a session has no news but its end.
+        self.start(request, None, mpsc::channel(1).0).await?;
+        self.deps.registry.wait_for_end(job).await;
+        Ok(())
+    }
+
+    /// Ends a job that has not ended yet, as called off.
+    pub async fn end(&self, job: JobId, reason: &'static str) {
+        match self.deps.store.cancel(job, reason).await {
+            // A validator that stops takes no further step; the store has the cancellation.
+            Ok(true) => drop(self.steps.send(OwnJobStep::Cancel { job, reason }).await),
+            Ok(false) => {}
+            Err(error) => (self.deps.on_store_failure)(error),
+        }
+    }
+
+    /// Stores and starts a signed job. Only `miner` may run it, if not `None`.
+    async fn start(
+        &self,
+        request: UserJobRequest,
+        miner: Option<MinerKey>,
+        news: mpsc::Sender<JobNews>,
+    ) -> Result<(), String> {
+        let since = self.deps.clock.now();
+        self.deps.registry.add(request.uuid, miner, news);
+        match self
+            .deps
+            .store
+            .admit_own(&request, &encode(&request), since)
+            .await
+        {
+            Ok(true) => {
+                let request = Box::new(request);
+                let handed_over = self.steps.send(OwnJobStep::Start { request, since }).await;
+                handed_over.map_err(|_| "the validator is stopping".to_owned())
+            }
+            Ok(false) => Err("its job has an id that was used before".to_owned()),
+            Err(error) => {
+                let text = error.to_string();
+                (self.deps.on_store_failure)(error);
+                Err(text)
+            }
+        }
+    }
+
+    /// The validator's part of the job that runs a session.
+    fn session_parts(&self, order: &StreamingJobOrder) -> SessionJobParts<'_> {
+        let on_trusted_miner = order.miner.is_some() && order.miner == self.deps.trusted_miner;
+        let (namespace, grader) = match order.miner {
+            None => (
+                GATEWAY_NAMESPACE,
+                self.deps.graders.get(&order.service.class).cloned(),
+            ),
+            Some(_) if on_trusted_miner => (CHECK_NAMESPACE, None),
+            Some(_) => (GRADING_NAMESPACE, None),
+        };
+        SessionJobParts {
+            keypair: &self.deps.keypair,
+            namespace,
+            on_trusted_miner,
+            grader,
+        }
+    }
+}
+
+/// Calls off the session jobs of an earlier process, before any job is resumed: only that process had the keys that
+/// their endpoints let in.
+///
+/// # Errors
+/// The store fails.
+pub async fn cancel_earlier_sessions(store: &Store) -> Result<(), StoreError> {
+    for job in store.open_own_jobs().await? {
+        store.cancel(job, "the gateway was started anew").await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use muster_process::clock::SystemClock;
+    use muster_store::testing::sqlite;
+    use muster_validator_store::MIGRATIONS;
+    use uuid::Uuid;
+
+    use super::*;
+
+    const SERVICE: &str = r#"{
+        "model": "tiny",
+        "image": "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "class": "always_on.test"
+    }"#;
+
+    fn trusted() -> MinerKey {
+        MinerKey(Keypair::from_seed([2; 32]).hotkey())
+    }
+
+    fn own_jobs(store: Arc<Store>) -> (OwnJobs, mpsc::Receiver<OwnJobStep>) {
+        OwnJobs::new(OwnJobDeps {
+            keypair: Keypair::from_seed([1; 32]),
+            clock: Arc::new(SystemClock::new()),
+            store,
+            rules: Arc::new(AddressRules::parse(&[]).unwrap()),
+            trusted_miner: Some(trusted()),
+            graders: BTreeMap::new(),
+            registry: Arc::default(),
+            on_store_failure: Box::new(|error| panic!("{error}")),
+        })
+    }
+
+    fn order(job: JobId, miner: Option<MinerKey>) -> StreamingJobOrder {
+        StreamingJobOrder {
+            job,
+            service: serde_json::from_str(SERVICE).unwrap(),
+            certificate: "a certificate".to_owned(),
+            lifetime: Duration::from_secs(60),
+            start_limit: Duration::from_secs(30),
+            miner,
+            news: mpsc::channel(1).0,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_step_follows_what_is_stored_and_a_cancellation_follows_the_start() {
+        let test = sqlite(&MIGRATIONS).await.unwrap();
+        let store = Arc::new(Store::with_pool(test.pool.clone()).await.unwrap());
+        let (own_jobs, mut steps) = own_jobs(Arc::clone(&store));
+        let job = JobId::from_uuid(Uuid::from_u128(1));
+        own_jobs.begin(order(job, Some(trusted()))).await.unwrap();
+        assert_eq!(store.open_own_jobs().await.unwrap(), [job]);
+        own_jobs.end(job, "no longer needed").await;
+        // Neither has a step: the one is unknown, the other is called off already.
+        own_jobs
+            .end(JobId::from_uuid(Uuid::from_u128(2)), "no such job")
+            .await;
+        own_jobs.end(job, "again").await;
+        let Some(OwnJobStep::Start { request, .. }) = steps.recv().await else {
+            panic!("the job has not begun");
+        };
+        assert!(request.on_trusted_miner);
+        assert_eq!(
+            (request.uuid, request.job_namespace.as_deref()),
+            (job, Some(CHECK_NAMESPACE))
+        );
+        let Some(OwnJobStep::Cancel {
+            job: cancelled,
+            reason,
+        }) = steps.recv().await
+        else {
+            panic!("the job was not called off");
+        };
+        assert_eq!((cancelled, reason), (job, "no longer needed"));
+        assert!(steps.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_job_that_runs_returns_at_its_end_and_its_id_is_used_once() {
+        let test = sqlite(&MIGRATIONS).await.unwrap();
+        let store = Arc::new(Store::with_pool(test.pool.clone()).await.unwrap());
+        let (own_jobs, mut steps) = own_jobs(store);
+        let job = JobId::from_uuid(Uuid::from_u128(1));
+        let order = order(job, None);
+        let request = sign_session_job(&order, own_jobs.session_parts(&order), own_jobs.deps.clock.now());
+        let again = request.clone();
+        let running = own_jobs.run(request);
+        let driving = async {
+            steps.recv().await;
+            own_jobs.deps.registry.end(job, "completed".to_owned());
+        };
+        let (ended, ()) = tokio::join!(running, driving);
+        assert_eq!(ended, Ok(()));
+        let refused = own_jobs.run(again).await;
+        assert_eq!(refused, Err("its job has an id that was used before".to_owned()));
+    }
+}
