@@ -41,7 +41,7 @@ use muster_own_jobs::OwnJobRegistry;
 use muster_protocol::wire::facilitator::UserJobRequest;
 use muster_protocol::wire::machines::MinerNotice;
 use muster_protocol::wire::muster::CapacityNotice;
-use muster_protocol::{JobId, MinerKey, Timestamp};
+use muster_protocol::{JobId, Timestamp};
 use muster_store::StoreError;
 use tokio::sync::watch;
 
