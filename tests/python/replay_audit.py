@@ -431,16 +431,16 @@ class Calibration:
 
 
 def reached(answers, restart, threshold, tables):
-    """The number of answers after which the mean wealth reaches the threshold; an answer without a score is None."""
-    wealth = [ONE] * (len(tables) * 4)
+    """The number of answers after which the mean evidence reaches the threshold; an answer without a score is None."""
+    evidence = [ONE] * (len(tables) * 4)
     for place, cells in enumerate(answers, 1):
         for at, logs in enumerate(tables):
             ratio = 0 if cells is None else likelihood(logs, cells)
             for x, share in enumerate(SHARES):
-                before = wealth[4 * at + x]
+                before = evidence[4 * at + x]
                 before = max(ONE, before) if restart else before
-                wealth[4 * at + x] = min(MOST, before * (((100 - share) * ONE + share * ratio) // 100) >> 32)
-        if wealth and sum(wealth) // len(wealth) // ONE >= threshold:
+                evidence[4 * at + x] = min(MOST, before * (((100 - share) * ONE + share * ratio) // 100) >> 32)
+        if evidence and sum(evidence) // len(evidence) // ONE >= threshold:
             return place
     return None
 
@@ -622,7 +622,7 @@ def session_trials(session, logged):
 
 def missing_test(trials):
     """At most four answers of a client and day, in the order of the log; 1 % missing against 5 %."""
-    clients, wealth, found = {}, [ONE] * 4, {"answers": 0, "missing": dict.fromkeys(CAUSES, 0), "alarm": None}
+    clients, evidence, found = {}, [ONE] * 4, {"answers": 0, "missing": dict.fromkeys(CAUSES, 0), "alarm": None}
     for place, client, end in sorted(trials, key=lambda trial: trial[0]):
         stratum = client, place[0] // 288
         clients[stratum] = clients.get(stratum, 0) + 1
@@ -634,8 +634,8 @@ def missing_test(trials):
             found["missing"][end] += 1
             ratio = 5 * ONE
         for x, share in enumerate(SHARES):
-            wealth[x] = min(MOST, max(ONE, wealth[x]) * (((100 - share) * ONE + share * ratio) // 100) >> 32)
-        if found["alarm"] is None and sum(wealth) // 4 // ONE >= ALARM:
+            evidence[x] = min(MOST, max(ONE, evidence[x]) * (((100 - share) * ONE + share * ratio) // 100) >> 32)
+        if found["alarm"] is None and sum(evidence) // 4 // ONE >= ALARM:
             found["alarm"] = found["answers"]
     return found
 

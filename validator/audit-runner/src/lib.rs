@@ -7,7 +7,7 @@
 //! `self_test` (a cheat that is planted), `phases` (in which a validator may be killed), `calls` (the status page),
 //! `store`.
 
-mod answer_words;
+mod answer_text;
 mod appeals;
 mod audits;
 mod calls;

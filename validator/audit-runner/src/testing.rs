@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_gateway::store::{LoggedAnswer, WordConsent};
+use muster_gateway::store::{LoggedAnswer, TextConsent};
 use muster_protocol::{AttemptId, Digest, Hotkey, JobId, MinerKey, Timestamp, ValidatorKey};
 use muster_response_proof::{
     BucketNumber, HashScheme, RequestNonce, ResponseProof, SessionId, StreamEnd, Text, hash_chunk, root_of,
@@ -36,7 +36,7 @@ pub(crate) fn answer(miner: u8, sequence: u64) -> LoggedAnswer {
         bucket: BucketNumber(4),
         position: sequence,
         is_drawn: false,
-        consent: WordConsent::Private,
+        consent: TextConsent::Private,
         cut: false,
         ended_at: Timestamp::from_secs(100),
     }

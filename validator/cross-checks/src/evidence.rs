@@ -49,8 +49,9 @@ pub struct ColdkeyStanding {
     pub counted: u64,
     /// Those of them that differ.
     pub differing: u64,
-    /// The binary logarithm of the test's wealth, in thousandths; the alarm is at 27,443.
-    pub wealth_log2: i64,
+    /// The binary logarithm of the test's evidence, in thousandths; the alarm is at 27,443.
+    #[serde(rename = "wealth_log2")]
+    pub evidence_log2: i64,
     /// Whether the test has alarmed.
     pub alarmed: bool,
     /// The factor of the miners' quality in scores, in thousandths.
@@ -149,7 +150,7 @@ impl<'a> ColdkeyTest<'a> {
             coldkey,
             counted: self.counted,
             differing: self.differing,
-            wealth_log2: self.process.mean_log2(),
+            evidence_log2: self.process.mean_log2(),
             alarmed: self.alarmed,
             quality_per_mille: if self.alarmed {
                 ALARMED_QUALITY

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use crate::curve::{CurvePoint, CurveSettings, draw_curve};
 use crate::e_process::{ALARM, CONFIRMATION};
-use crate::replay::{ReplayedBundle, replay_with_wealth};
+use crate::replay::{ReplayedBundle, replay_with_evidence};
 use crate::replay_error::ReplayError;
 use crate::roc::{RocCurve, RocSettings, draw_roc};
-use crate::wealth::WealthCurve;
+use crate::test_evidence::EvidenceCurve;
 
 /// The simulation of answers to the alarm: fewer miners than `muster audit curve` simulates, because somebody waits.
 const CURVE: CurveSettings = CurveSettings {
@@ -22,12 +22,13 @@ const CURVE: CurveSettings = CurveSettings {
 pub struct AuditReport {
     /// The replay with its verdict.
     pub replayed: ReplayedBundle,
-    /// The mean wealth at which a test alarms.
+    /// The mean evidence at which a test alarms.
     pub alarm: u64,
-    /// The mean wealth at which fresh answers confirm an alarm.
+    /// The mean evidence at which fresh answers confirm an alarm.
     pub confirmation: u64,
-    /// The wealth of each test with answers.
-    pub wealth: Vec<WealthCurve>,
+    /// The evidence of each test with answers.
+    #[serde(rename = "wealth")]
+    pub evidence: Vec<EvidenceCurve>,
     /// The audited answers to the alarm, by the bundle's calibration.
     pub curve: Vec<CurvePoint>,
     /// The shares of cheats and of honest miners that reach each threshold, by the bundle's calibration.
@@ -39,13 +40,13 @@ pub struct AuditReport {
 /// # Errors
 /// The text is no bundle, or something in it does not follow from what was signed.
 pub fn report_bundle(text: &str) -> Result<AuditReport, ReplayError> {
-    let (replayed, bundle, wealth) = replay_with_wealth(text)?;
-    let whole = |wealth: u128| u64::try_from(wealth).unwrap_or(u64::MAX);
+    let (replayed, bundle, evidence) = replay_with_evidence(text)?;
+    let whole = |evidence: u128| u64::try_from(evidence).unwrap_or(u64::MAX);
     Ok(AuditReport {
         replayed,
         alarm: whole(ALARM),
         confirmation: whole(CONFIRMATION),
-        wealth,
+        evidence,
         curve: draw_curve(&bundle.calibration, &CURVE),
         roc: draw_roc(&bundle.calibration, &RocSettings::default()),
     })
@@ -60,12 +61,12 @@ mod tests {
     const BUNDLE: &str = include_str!("../../../../tests/vectors/audit-bundle.json");
 
     #[test]
-    fn the_wealth_of_a_conviction_passes_the_alarm_where_the_test_says() {
+    fn the_evidence_of_a_conviction_passes_the_alarm_where_the_test_says() {
         let report = report_bundle(BUNDLE).unwrap();
         assert_eq!(report.replayed, replay(BUNDLE).unwrap());
         let alarm = (log2(report.alarm) * 1_000) >> 32;
         for (curve, test) in report
-            .wealth
+            .evidence
             .iter()
             .zip([report.replayed.tests.all, report.replayed.tests.public])
         {

@@ -154,7 +154,7 @@ pub struct AnswerEvidence {
     pub outcome: Option<AuditOutcome>,
     /// The words by which others score it again; only of answers that may be published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub words: Option<OpenedWords>,
+    pub words: Option<OpenedText>,
     /// Whether the connection ended before the answer did although the client was there, by the validator's word.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cut: bool,
@@ -163,7 +163,7 @@ pub struct AnswerEvidence {
 /// The words of an answer that may be published, as ids of tokens whose digests the session's proof names, or as the
 /// whole response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenedWords {
+pub struct OpenedText {
     /// The ids of the prompt's tokens. Empty beside `response`.
     pub prompt: Vec<u32>,
     /// The ids of the answer's tokens. Empty beside `response`.

@@ -1,40 +1,40 @@
 //! Sequential tests by e-values: evidence that grows against a miner whose answers the honest bound cannot explain.
 //!
-//! For every share x of answers that a miner may cheat in, an answer multiplies a wealth by (1 − x) + x·min(L, e⁸). If
-//! E[min(L, e⁸) | past] ≤ 1 for an honest miner, then its restarted wealth reaches A after A answers on average at the
-//! earliest, and its wealth without restarts ever reaches A with a probability of at most 1/A. Both are theorems; the
-//! condition is tested by [`crate::premise`].
+//! For every share x of answers that a miner may cheat in, an answer multiplies the evidence by
+//! (1 − x) + x·min(L, e⁸). If E[min(L, e⁸) | past] ≤ 1 for an honest miner, then its restarted evidence reaches A after
+//! A answers on average at the earliest, and its evidence without restarts ever reaches A with a probability of at most
+//! 1/A. Both are theorems; the condition is tested by [`crate::premise`].
 
 use crate::fixed_point::{ONE, log2, multiply};
 
 /// The shares of cheated answers that are tried, in hundredths.
 pub const SHARES: [u8; 4] = [100, 30, 10, 3];
-/// The mean wealth at which a test alarms: 50 audited answers a day and 1,000 tests for 3,650 days. A restarted test of
-/// an honest miner alarms after as many answers on average at the earliest.
+/// The mean evidence at which a test alarms: 50 audited answers a day and 1,000 tests for 3,650 days. A restarted test
+/// of an honest miner alarms after as many answers on average at the earliest.
 pub const ALARM: u128 = 50 * 1_000 * 3_650;
-/// The mean wealth that confirms an alarm on fresh answers: an honest miner gets there with a probability of at most
+/// The mean evidence that confirms an alarm on fresh answers: an honest miner gets there with a probability of at most
 /// one in a thousand.
 pub const CONFIRMATION: u128 = 1_000;
-/// The largest wealth that is kept, in Q32: 2⁴⁸, far above [`ALARM`].
+/// The most evidence that is kept, in Q32: 2⁴⁸, far above [`ALARM`].
 const MOST: u128 = ONE << 48;
 
-/// The lowest logarithm of a wealth that is told, in thousandths: 2⁻²⁰ is as good as nothing.
+/// The lowest logarithm of the evidence that is shown, in thousandths: 2⁻²⁰ is as good as nothing.
 pub const LEAST_LOG2: i64 = -20_000;
 
 /// The rule after an answer that speaks for the miner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
-    /// The wealth begins again at one: the test waits for a miner that begins to cheat at some time.
+    /// The evidence begins again at one: the test waits for a miner that begins to cheat at some time.
     AtOne,
-    /// The wealth stays low: the test is of a fixed run of answers.
+    /// The evidence stays low: the test is of a fixed run of answers.
     Never,
 }
 
-/// The wealth of one test, for each alternative and each of [`SHARES`], in Q32.
+/// The evidence of one test, for each alternative and each of [`SHARES`], in Q32.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EProcess {
     restart: Restart,
-    wealth: Vec<[u128; SHARES.len()]>,
+    evidence: Vec<[u128; SHARES.len()]>,
 }
 
 impl EProcess {
@@ -42,29 +42,29 @@ impl EProcess {
     pub fn new(alternatives: usize, restart: Restart) -> Self {
         Self {
             restart,
-            wealth: vec![[ONE; SHARES.len()]; alternatives],
+            evidence: vec![[ONE; SHARES.len()]; alternatives],
         }
     }
 
     /// Takes min(L, e⁸) of an answer under each alternative, in Q32.
     pub fn observe(&mut self, likelihoods: &[u128]) {
-        for (row, likelihood) in self.wealth.iter_mut().zip(likelihoods) {
-            for (wealth, share) in row.iter_mut().zip(SHARES) {
+        for (row, likelihood) in self.evidence.iter_mut().zip(likelihoods) {
+            for (evidence, share) in row.iter_mut().zip(SHARES) {
                 let before = match self.restart {
-                    Restart::AtOne => (*wealth).max(ONE),
-                    Restart::Never => *wealth,
+                    Restart::AtOne => (*evidence).max(ONE),
+                    Restart::Never => *evidence,
                 };
-                *wealth = multiply(before, e_value(share, *likelihood)).min(MOST);
+                *evidence = multiply(before, e_value(share, *likelihood)).min(MOST);
             }
         }
     }
 
-    /// The mean of all wealths, rounded down to whole ones.
+    /// The mean of all values, rounded down to whole ones.
     pub fn mean(&self) -> u128 {
         self.fine_mean() / ONE
     }
 
-    /// The binary logarithm of the mean of all wealths in thousandths, at least [`LEAST_LOG2`]: the height in a chart.
+    /// The binary logarithm of the mean of all values in thousandths, at least [`LEAST_LOG2`]: the height in a chart.
     pub fn mean_log2(&self) -> i64 {
         let mean = self.fine_mean();
         let beyond = (u128::BITS - mean.leading_zeros()).saturating_sub(63);
@@ -79,10 +79,10 @@ impl EProcess {
         ((log2(head) * 1_000) >> 32).saturating_add(whole).max(LEAST_LOG2)
     }
 
-    /// The mean of all wealths in Q32.
+    /// The mean of all values in Q32.
     fn fine_mean(&self) -> u128 {
-        let count = u128::try_from(self.wealth.len() * SHARES.len()).unwrap_or(1);
-        let sum: u128 = self.wealth.iter().flatten().sum();
+        let count = u128::try_from(self.evidence.len() * SHARES.len()).unwrap_or(1);
+        let sum: u128 = self.evidence.iter().flatten().sum();
         sum / count.max(1)
     }
 }
@@ -118,14 +118,14 @@ mod tests {
         );
         assert!(after(Restart::Never, &mixed) < CONFIRMATION);
         let many = vec![cap; 100];
-        assert!(after(Restart::AtOne, &many) >= ALARM, "wealth is bounded");
+        assert!(after(Restart::AtOne, &many) >= ALARM, "evidence is bounded");
     }
 
     #[test]
-    fn a_chart_shows_the_logarithm_of_the_mean_wealth() {
+    fn a_chart_shows_the_logarithm_of_the_mean_evidence() {
         let mut test = EProcess::new(1, Restart::Never);
         assert_eq!(test.mean_log2(), 0);
-        // Under the share of all answers the wealth is 8, under the others 3.1, 1.7 and 1.21.
+        // Under the share of all answers the evidence is 8, under the others 3.1, 1.7 and 1.21.
         test.observe(&[8 * ONE]);
         let mean = (8.0_f64 + 3.1 + 1.7 + 1.21) / 4.0;
         #[expect(clippy::cast_precision_loss, reason = "tests compare with floating point")]
@@ -134,7 +134,7 @@ mod tests {
         for _ in 0..200 {
             test.observe(&[exp2(CAP_LOG2)]);
         }
-        assert_eq!(test.mean_log2(), 48_000, "wealth is bounded");
+        assert_eq!(test.mean_log2(), 48_000, "evidence is bounded");
         let none = EProcess::new(0, Restart::Never);
         assert_eq!(none.mean_log2(), LEAST_LOG2);
     }
@@ -150,9 +150,9 @@ mod tests {
     }
 
     proptest! {
-        /// The exact expectation over a tree of likelihoods of mean one: wealth without restarts is a martingale.
+        /// The exact expectation over a tree of likelihoods of mean one: evidence without restarts is a martingale.
         #[test]
-        fn wealth_does_not_grow_on_average(high in 2_u128..2_980, steps in 1_u32..10) {
+        fn evidence_does_not_grow_on_average(high in 2_u128..2_980, steps in 1_u32..10) {
             // With probability 1/high the likelihood is `high`, else 0: its mean is one.
             let (mut total, mut weight_left) = (0_f64, 1_f64);
             for path in 0..1_u32 << steps {
@@ -164,10 +164,10 @@ mod tests {
                     weight *= if up { chance } else { 1.0 - chance };
                     test.observe(&[if up { high * ONE } else { 0 }]);
                 }
-                let sum: u128 = test.wealth.iter().flatten().sum();
+                let sum: u128 = test.evidence.iter().flatten().sum();
                 #[expect(clippy::cast_precision_loss, reason = "an expectation of a test")]
                 let mean = sum as f64 / 4.0 / 4_294_967_296.0;
-                // The bound on wealth only lowers it.
+                // The bound on evidence only lowers it.
                 total += weight * mean;
                 weight_left -= weight;
             }

@@ -20,22 +20,22 @@ mod margin_cells;
 mod missing_answers;
 mod nonce_keys;
 mod one_answer;
-mod opened_words;
+mod opened_text;
 pub mod own_prompts;
 pub mod premise;
 mod replay;
 mod replay_error;
 mod roc;
 mod seeded_numbers;
+mod test_evidence;
 mod verdict;
-mod wealth;
 mod wilson;
 
 pub use audit_report::{AuditReport, report_bundle};
 pub use audit_share::{AuditedMiner, DETECTION_ANSWERS, GAIN_PER_MILLE, unvested_answers};
 pub use bundle::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, FalseIds, ListCommitment,
-    MAX_BUNDLE_BYTES, OpenedShare, OpenedWords, Origin, ReferenceMachine, SessionEvidence, UnprovenAnswer,
+    MAX_BUNDLE_BYTES, OpenedShare, OpenedText, Origin, ReferenceMachine, SessionEvidence, UnprovenAnswer,
     UnusableReason,
 };
 pub use calibration::{
@@ -60,7 +60,7 @@ pub use nonce_keys::{
     MAX_ORDINALS, NoncePeriod, RevealedNonceKey, check_nonce_key, is_derived_nonce, nonce_key,
 };
 pub use one_answer::{ANSWER_EVIDENCE, AnswerJudge, AnswerJudgement};
-pub use opened_words::{RescorablePair, digest_of_ids, false_scores, is_signed_response};
+pub use opened_text::{RescorablePair, digest_of_ids, false_scores, is_signed_response};
 pub use replay::{
     AnswerTally, NonceTally, ReplayedBundle, check_evidence, judge_by, replay, replay_with_bundle,
     rescorable_pairs,
@@ -68,8 +68,8 @@ pub use replay::{
 pub use replay_error::ReplayError;
 pub use roc::{RocCurve, RocPoint, RocSettings, draw_roc};
 pub use seeded_numbers::SeededNumbers;
+pub use test_evidence::{EvidenceCurve, EvidencePoint};
 pub use verdict::{
     Publicity, ScoredAnswer, TestOutcome, TestOutcomes, UnprovenReason, Verdict, WHOLE_QUALITY,
 };
-pub use wealth::{WealthCurve, WealthPoint};
 pub use wilson::{BILLION, RateInterval};

@@ -10,14 +10,14 @@ use crate::checked_answer::CheckedAnswer;
 use crate::client_days::ClientDays;
 use crate::e_process::{ALARM, EProcess, Restart};
 use crate::fixed_point::ONE;
+use crate::test_evidence::EvidenceCurve;
 use crate::verdict::WHOLE_QUALITY;
-use crate::wealth::WealthCurve;
 
 /// The share of missing answers, in hundredths, that an honest miner has at most.
 pub const HONEST_MISSING: u8 = 1;
 /// The share of missing answers, in hundredths, that the test looks for.
 pub const TESTED_MISSING: u8 = 5;
-/// The name of the test's curve of wealth.
+/// The name of the test's curve of evidence.
 pub const MISSING_TEST: &str = "missing";
 /// Answers below which a miner's quality does not fall.
 const LEAST_ANSWERS: usize = 200;
@@ -152,14 +152,14 @@ impl MissingOutcome {
     }
 }
 
-/// The curve of the test's wealth.
-pub(crate) fn missing_wealth(answers: &[Delivery]) -> WealthCurve {
+/// The curve of the test's evidence.
+pub(crate) fn missing_evidence(answers: &[Delivery]) -> EvidenceCurve {
     let tested = answers.iter().filter_map(|delivery| match delivery {
         Delivery::Whole => Some(vec![likelihood(false)]),
         Delivery::Missing(_) => Some(vec![likelihood(true)]),
         Delivery::Neutral => None,
     });
-    WealthCurve::of_likelihoods(MISSING_TEST, tested, 1)
+    EvidenceCurve::of_likelihoods(MISSING_TEST, tested, 1)
 }
 
 /// The delivery of an answer that stands in the log. `is_cut` is the validator's word.

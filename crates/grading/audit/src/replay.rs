@@ -17,11 +17,11 @@ use crate::draw::BucketDraw;
 use crate::fixed_point::{ONE, exp2};
 use crate::likelihood::{CAP_LOG2, LikelihoodTable};
 use crate::margin_cells::{CellCounts, ENTROPY_BINS, MAX_TOKENS, TokenScore};
-use crate::missing_answers::{MissingOutcome, missing_wealth};
-use crate::opened_words::{RescorablePair, check_words};
+use crate::missing_answers::{MissingOutcome, missing_evidence};
+use crate::opened_text::{RescorablePair, check_opened_text};
 use crate::replay_error::ReplayError;
+use crate::test_evidence::EvidenceCurve;
 use crate::verdict::{Publicity, ScoredAnswer, TestOutcome, TestOutcomes, Verdict, WHOLE_QUALITY};
-use crate::wealth::WealthCurve;
 use crate::wilson::RateInterval;
 
 /// The result of a replay.
@@ -127,7 +127,7 @@ pub fn replay(text: &str) -> Result<ReplayedBundle, ReplayError> {
 /// # Errors
 /// As those of [`replay`].
 pub fn replay_with_bundle(text: &str) -> Result<(ReplayedBundle, AuditBundle), ReplayError> {
-    replay_with_wealth(text).map(|(replayed, bundle, _)| (replayed, bundle))
+    replay_with_evidence(text).map(|(replayed, bundle, _)| (replayed, bundle))
 }
 
 /// Judges a bundle that was read before by another calibration than its own: a validator follows no verdict that its
@@ -153,7 +153,7 @@ pub fn judge_by(bundle: &AuditBundle, calibration: &Calibration) -> Result<Repla
 pub fn check_evidence(bundle: &AuditBundle) -> Result<(), ReplayError> {
     check_formats(bundle)?;
     for answer in &check_log(bundle)?.answers {
-        check_words(answer)?;
+        check_opened_text(answer)?;
         check_seed(&bundle.calibration, answer)?;
         stated_findings(answer)?;
     }
@@ -169,7 +169,7 @@ pub fn rescorable_pairs(bundle: &AuditBundle) -> Result<Vec<RescorablePair>, Rep
     check_formats(bundle)?;
     let log = check_log(bundle)?;
     for answer in &log.answers {
-        check_words(answer)?;
+        check_opened_text(answer)?;
     }
     let audited: Vec<&CheckedAnswer<'_>> = log.answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
@@ -189,19 +189,19 @@ pub fn rescorable_pairs(bundle: &AuditBundle) -> Result<Vec<RescorablePair>, Rep
     Ok(pairs.collect())
 }
 
-/// Replays the text of a bundle, and returns the bundle and the wealth of each test, too.
+/// Replays the text of a bundle, and returns the bundle and the evidence of each test, too.
 ///
 /// # Errors
 /// As those of [`replay`].
-pub(crate) fn replay_with_wealth(
+pub(crate) fn replay_with_evidence(
     text: &str,
-) -> Result<(ReplayedBundle, AuditBundle, Vec<WealthCurve>), ReplayError> {
+) -> Result<(ReplayedBundle, AuditBundle, Vec<EvidenceCurve>), ReplayError> {
     let bundle = read(text)?;
-    let (replayed, wealth) = judge(&bundle, AuditBundle::digest_of(text))?;
-    Ok((replayed, bundle, wealth))
+    let (replayed, evidence) = judge(&bundle, AuditBundle::digest_of(text))?;
+    Ok((replayed, bundle, evidence))
 }
 
-fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<WealthCurve>), ReplayError> {
+fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<EvidenceCurve>), ReplayError> {
     let CheckedLog {
         answers,
         deliveries,
@@ -210,7 +210,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
         nonce_keys,
     } = check_log(bundle)?;
     for answer in &answers {
-        check_words(answer)?;
+        check_opened_text(answer)?;
     }
     let audited: Vec<&CheckedAnswer<'_>> = answers.iter().filter(|answer| answer.is_audited).collect();
     let tested = one_client_bounded(&audited);
@@ -218,7 +218,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
     let tests = judged.tests();
     let scored = judged.scored();
     let by_scores = tests.verdict(judged.level, bundle.calibration.statistic, scored);
-    let mut wealth = judged.wealth();
+    let mut evidence = judged.evidence();
     let missing = (bundle.format == BUNDLE_FORMAT).then(|| MissingOutcome::of(deliveries.iter().copied()));
     let (verdict, quality) = match &missing {
         Some(missing) if missing.alarm.is_some() => {
@@ -227,7 +227,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
         _ => (by_scores, WHOLE_QUALITY),
     };
     if missing.is_some_and(|missing| missing.answers > 0) {
-        wealth.push(missing_wealth(&deliveries));
+        evidence.push(missing_evidence(&deliveries));
     }
     let replayed = ReplayedBundle {
         bundle: digest,
@@ -255,7 +255,7 @@ fn judge(bundle: &AuditBundle, digest: Digest) -> Result<(ReplayedBundle, Vec<We
         nonces: (!nonce_keys.is_empty()).then(|| NonceTally::of(&tested)),
         nonce_keys: nonce_keys.iter().map(hex::encode).collect(),
     };
-    Ok((replayed, wealth))
+    Ok((replayed, evidence))
 }
 
 fn read(text: &str) -> Result<AuditBundle, ReplayError> {
@@ -462,8 +462,8 @@ impl JudgedAnswers {
         unseeded.map(|answer| &answer.plain).collect()
     }
 
-    /// The wealth of each test by the first reference. A test without answers has no curve.
-    fn wealth(&self) -> Vec<WealthCurve> {
+    /// The evidence of each test by the first reference. A test without answers has no curve.
+    fn evidence(&self) -> Vec<EvidenceCurve> {
         let of_kind = |publicity: Publicity| {
             let answers = self.seeded().filter(move |answer| answer.publicity == publicity);
             answers.map(|answer| &answer.convicting).collect::<Vec<_>>()
@@ -483,7 +483,7 @@ impl JudgedAnswers {
         tests
             .into_iter()
             .filter(|(_, answers, _)| !answers.is_empty())
-            .map(|(test, answers, alternatives)| WealthCurve::of(test, &answers, alternatives))
+            .map(|(test, answers, alternatives)| EvidenceCurve::of(test, &answers, alternatives))
             .collect()
     }
 

@@ -52,8 +52,9 @@ pub struct RocCurve {
 /// The miners that reached one threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RocPoint {
-    /// The mean wealth.
-    pub wealth: u64,
+    /// The mean evidence.
+    #[serde(rename = "wealth")]
+    pub evidence: u64,
     /// The honest miners that reached it.
     pub honest: u32,
     /// The cheats that reached it.
@@ -88,7 +89,7 @@ pub fn draw_roc(calibration: &Calibration, settings: &RocSettings) -> Vec<RocCur
         let of_cheats = highest(&name, &cheated, settings.share);
         RocCurve {
             points: thresholds()
-                .map(|wealth| point(wealth, &of_honest, &of_cheats))
+                .map(|evidence| point(evidence, &of_honest, &of_cheats))
                 .collect(),
             alternative: name,
             share: settings.share,
@@ -107,13 +108,13 @@ fn thresholds() -> impl Iterator<Item = u128> {
     powers.chain([ALARM])
 }
 
-fn point(wealth: u128, honest: &[u128], cheats: &[u128]) -> RocPoint {
+fn point(evidence: u128, honest: &[u128], cheats: &[u128]) -> RocPoint {
     let reached = |miners: &[u128]| {
-        let count = miners.iter().filter(|highest| **highest >= wealth).count();
+        let count = miners.iter().filter(|highest| **highest >= evidence).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     };
     RocPoint {
-        wealth: u64::try_from(wealth).unwrap_or(u64::MAX),
+        evidence: u64::try_from(evidence).unwrap_or(u64::MAX),
         honest: reached(honest),
         cheats: reached(cheats),
     }
@@ -137,13 +138,13 @@ mod tests {
         for curve in &curves {
             let (first, last) = (curve.points.first().unwrap(), curve.points.last().unwrap());
             assert_eq!(
-                (first.wealth, first.honest),
+                (first.evidence, first.honest),
                 (1, 50),
                 "every test begins with one"
             );
-            assert_eq!(last.wealth, u64::try_from(ALARM).unwrap());
+            assert_eq!(last.evidence, u64::try_from(ALARM).unwrap());
             assert_eq!(last.honest, 0, "{curve:?}");
-            assert!(curve.points.is_sorted_by_key(|point| point.wealth));
+            assert!(curve.points.is_sorted_by_key(|point| point.evidence));
             assert!(
                 curve.points.iter().all(|point| point.cheats >= point.honest),
                 "{curve:?}"

@@ -165,7 +165,7 @@ impl TestOutcome {
     }
 }
 
-/// The number of answers after which the mean wealth reaches `threshold`.
+/// The number of answers after which the mean evidence reaches `threshold`.
 fn first_reached(
     answers: &[&ScoredAnswer],
     alternatives: usize,

@@ -11,9 +11,9 @@ use muster_response_proof::BucketNumber;
 use muster_store::StoreError;
 use parking_lot::Mutex;
 
+use crate::answer_text_keys::AnswerTextKeys;
 use crate::nonces::NonceMaker;
-use crate::store::{GatewayStore, LoggedAnswer, SealedWords, StoredBucket, StoredDraw};
-use crate::word_keys::WordKeys;
+use crate::store::{GatewayStore, LoggedAnswer, SealedText, StoredBucket, StoredDraw};
 
 /// Bytes of words that become readable by the draw from one bucket. A drawn answer beyond it is not audited.
 const MAX_READABLE: usize = 256 * 1024 * 1024;
@@ -22,12 +22,16 @@ const MAX_READABLE: usize = 256 * 1024 * 1024;
 #[derive(Clone)]
 pub struct AnswerLog {
     store: GatewayStore,
-    words: Arc<WordKeys>,
+    words: Arc<AnswerTextKeys>,
     nonces: Arc<NonceMaker>,
 }
 
 impl AnswerLog {
-    pub(crate) const fn new(store: GatewayStore, words: Arc<WordKeys>, nonces: Arc<NonceMaker>) -> Self {
+    pub(crate) const fn new(
+        store: GatewayStore,
+        words: Arc<AnswerTextKeys>,
+        nonces: Arc<NonceMaker>,
+    ) -> Self {
         Self { store, words, nonces }
     }
 
@@ -78,7 +82,7 @@ impl AnswerLog {
         let others = others.into_iter().filter(|id| chosen.contains(id));
         let readable: Vec<String> = own.into_iter().chain(others).collect();
         let budget = Mutex::new(MAX_READABLE);
-        let open = |id: &str, sealed: &SealedWords| {
+        let open = |id: &str, sealed: &SealedText| {
             let Some(words) = self.words.open(id, sealed) else {
                 // The answer stays drawn, and counts for the miner.
                 tracing::warn!(answer = id, "the key of a drawn answer's words is gone");

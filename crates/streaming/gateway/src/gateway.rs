@@ -27,7 +27,7 @@ use crate::logged_session::{self, LoggedSessionError, OnAnswer, OwnQuestion};
 use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
-use crate::store::{GatewayStore, WordConsent};
+use crate::store::{GatewayStore, TextConsent};
 use crate::submission::{Question, submit};
 use crate::token_count::TokenizerError;
 use crate::token_counters::TokenCounters;
@@ -210,7 +210,7 @@ impl Gateway {
             client: own.client,
             path: own.path(),
             client_nonce: own.client_nonce,
-            consent: WordConsent::Publish,
+            consent: TextConsent::Publish,
             body: own.body,
         };
         let mut asked = submit(&self.state, question)?;

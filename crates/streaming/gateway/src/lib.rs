@@ -15,6 +15,7 @@
 
 mod answer_log;
 mod answer_parts;
+mod answer_text_keys;
 mod auth;
 pub mod backend;
 mod dispatcher;
@@ -41,7 +42,6 @@ mod token_counters;
 mod transcript;
 pub mod trusted_check;
 mod waiting_response;
-mod word_keys;
 
 pub use answer_log::AnswerLog;
 pub use gateway::{Gateway, GatewayDeps, GatewayError};

@@ -21,7 +21,7 @@ use crate::request::RelayedRequest;
 use crate::scheduler::StreamRequest;
 use crate::session::{keep_other_proofs, record_opening};
 use crate::session_relay;
-use crate::store::WordConsent;
+use crate::store::TextConsent;
 
 /// The reason with which the session is stored as closed.
 const DONE: &str = "the validator's own questions are over";
@@ -111,7 +111,7 @@ impl LoggedSession {
             client: question.client,
             client_nonce: question.client_nonce,
             id,
-            consent: WordConsent::Publish,
+            consent: TextConsent::Publish,
         };
         let (sender, mut parts) = mpsc::channel(PART_CAPACITY);
         let request_stream = StreamRequest::of_session(NUMBER, Arc::clone(line));

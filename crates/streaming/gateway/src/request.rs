@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::answer_parts::AnswerId;
-use crate::store::WordConsent;
+use crate::store::TextConsent;
 
 /// A client's request, as it is sent to a session.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct RelayedRequest {
     /// The id of the answer and of its proof.
     pub(crate) id: AnswerId,
     /// The client's consent about its words.
-    pub(crate) consent: WordConsent,
+    pub(crate) consent: TextConsent,
 }
 
 /// The parameters of a request that a gateway reads. The engine judges all others.
@@ -75,11 +75,11 @@ pub(crate) fn read_client_nonce(headers: &HeaderMap) -> Result<Option<RequestNon
 ///
 /// # Errors
 /// The header has another value.
-pub(crate) fn read_consent(headers: &HeaderMap) -> Result<WordConsent, OpenAiError> {
+pub(crate) fn read_consent(headers: &HeaderMap) -> Result<TextConsent, OpenAiError> {
     let Some(value) = headers.get(AUDIT_CONSENT) else {
-        return Ok(WordConsent::default());
+        return Ok(TextConsent::default());
     };
-    let consent = value.to_str().ok().and_then(WordConsent::of_name);
+    let consent = value.to_str().ok().and_then(TextConsent::of_name);
     consent.ok_or(OpenAiError::BadParameter {
         parameter: "muster-audit-consent",
         message: "the header muster-audit-consent must be private, publish or decline".to_owned(),

@@ -13,7 +13,7 @@ use muster_sealed_client::SealedSession;
 use crate::request::RelayedRequest;
 use crate::session::keep_other_proofs;
 use crate::state::GatewayState;
-use crate::store::{AnswerWords, ResponseRow, SealedWords, WordConsent};
+use crate::store::{AnswerText, ResponseRow, SealedText, TextConsent};
 use crate::token_count::MAX_TEXT;
 
 /// Bytes of the largest answer whose words are kept for an audit.
@@ -47,7 +47,7 @@ impl AnswerObservation {
                 true => meter.keeping_texts(MAX_TEXT),
                 false => meter,
             },
-            body: (request.consent != WordConsent::Declined).then(Vec::new),
+            body: (request.consent != TextConsent::Declined).then(Vec::new),
             first_byte_at: None,
         }
     }
@@ -104,12 +104,12 @@ impl AnswerObservation {
             usage,
             earned,
         };
-        let words = self.body.filter(|_| is_paid).map(|response| AnswerWords {
+        let words = self.body.filter(|_| is_paid).map(|response| AnswerText {
             request: request.body.to_vec(),
             response,
             content_type: observed.content_type,
         });
-        let sealed = words.and_then(|words| seal_words(state, &row.id, &words));
+        let sealed = words.and_then(|words| seal_text(state, &row.id, &words));
         measure(&row);
         // An audit shows the proofs before this one, too: they are durable first.
         keep_other_proofs(state, line).await;
@@ -212,7 +212,7 @@ fn measure(row: &ResponseRow) {
 }
 
 /// The sealed words of an answer. Without them the answer can be drawn and not be scored, which counts for the miner.
-fn seal_words(state: &GatewayState, id: &str, words: &AnswerWords) -> Option<SealedWords> {
+fn seal_text(state: &GatewayState, id: &str, words: &AnswerText) -> Option<SealedText> {
     match state.words.seal(id, words) {
         Ok(sealed) => Some(sealed),
         Err(error) => {

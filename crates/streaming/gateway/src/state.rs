@@ -8,6 +8,7 @@ use muster_session_pool::Whitelist;
 use muster_store::StoreError;
 use tokio::sync::Semaphore;
 
+use crate::answer_text_keys::AnswerTextKeys;
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
 use crate::miner_sessions::MinerSessions;
@@ -16,7 +17,6 @@ use crate::scheduler::SchedulerHandle;
 use crate::settings::Settings;
 use crate::store::GatewayStore;
 use crate::token_counters::TokenCounters;
-use crate::word_keys::WordKeys;
 
 pub(crate) struct GatewayState {
     pub(crate) settings: Settings,
@@ -24,7 +24,7 @@ pub(crate) struct GatewayState {
     pub(crate) authenticator: Authenticator,
     pub(crate) backend: Arc<dyn ValidatorBackend>,
     pub(crate) store: GatewayStore,
-    pub(crate) words: Arc<WordKeys>,
+    pub(crate) words: Arc<AnswerTextKeys>,
     pub(crate) nonces: Arc<NonceMaker>,
     pub(crate) counters: TokenCounters,
     pub(crate) scheduler: SchedulerHandle,

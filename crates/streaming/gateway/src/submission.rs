@@ -13,7 +13,7 @@ use crate::answer_parts::{AnswerId, AnswerPart};
 use crate::request::{RelayedRequest, read_parameters};
 use crate::session_relay;
 use crate::state::GatewayState;
-use crate::store::WordConsent;
+use crate::store::TextConsent;
 
 /// Parts of an answer that may wait for a client that reads slowly. It holds up its own session's connection and no
 /// other.
@@ -26,7 +26,7 @@ pub(crate) struct Question {
     pub(crate) client: Digest,
     pub(crate) path: &'static str,
     pub(crate) client_nonce: Option<RequestNonce>,
-    pub(crate) consent: WordConsent,
+    pub(crate) consent: TextConsent,
     pub(crate) body: Bytes,
 }
 

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use muster_curves::{ChartRanges, number};
 use muster_page_frame::text::plain;
-use muster_status_views::audits::{RocRow, TestRow, WealthRow};
+use muster_status_views::audits::{EvidenceRow, RocRow, TestRow};
 
 /// The size of a chart of evidence in its own units.
 const SIZE: (f64, f64) = (600.0, 150.0);
@@ -33,14 +33,14 @@ pub(crate) fn load_curve(values: &[u32], label: &str) -> Markup {
     }
 }
 
-/// The wealth of a test over its answers, on a logarithmic scale, with the alarm as a line.
-pub(crate) fn wealth_chart(wealth: &WealthRow, test: TestRow, alarm: u64) -> Markup {
-    let heights = wealth.points.iter().map(|point| height(point.log2));
+/// The evidence of a test over its answers, on a logarithmic scale, with the alarm as a line.
+pub(crate) fn evidence_chart(evidence: &EvidenceRow, test: TestRow, alarm: u64) -> Markup {
+    let heights = evidence.points.iter().map(|point| height(point.log2));
     let (low, high) = heights.fold((-1.0, 1.0), |(low, high): (f64, f64), at| {
         (low.min(at), high.max(at))
     });
     let threshold = f64::from(u32::try_from(alarm.max(1)).unwrap_or(u32::MAX)).log2();
-    let last = wealth
+    let last = evidence
         .points
         .last()
         .map_or(1.0, |point| place(point.answer))
@@ -49,12 +49,12 @@ pub(crate) fn wealth_chart(wealth: &WealthRow, test: TestRow, alarm: u64) -> Mar
         across: (1.0, last),
         values: (low, high.max(threshold) + 1.0),
     };
-    let points: Vec<_> = wealth
+    let points: Vec<_> = evidence
         .points
         .iter()
         .map(|point| (place(point.answer), height(point.log2)))
         .collect();
-    let name = match wealth.test.as_str() {
+    let name = match evidence.test.as_str() {
         "all" => "All answers".to_owned(),
         "public" => "Answers that may be published".to_owned(),
         "private" => "Users\u{2019} answers".to_owned(),
@@ -180,14 +180,14 @@ fn place(answer: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use muster_status_views::audits::{RocPointRow, WealthPointRow};
+    use muster_status_views::audits::{EvidencePointRow, RocPointRow};
 
     use super::*;
 
     #[test]
     fn a_chart_of_evidence_shows_the_alarm_and_says_what_it_shows() {
-        let point = |answer, log2| WealthPointRow { answer, log2 };
-        let wealth = WealthRow {
+        let point = |answer, log2| EvidencePointRow { answer, log2 };
+        let evidence = EvidenceRow {
             test: "all".to_owned(),
             points: vec![point(1, 9_500), point(2, 19_000), point(3, 28_500)],
         };
@@ -196,20 +196,20 @@ mod tests {
             alarm: Some(3),
             ..TestRow::default()
         };
-        let shown = wealth_chart(&wealth, test, 1 << 27).into_string();
+        let shown = evidence_chart(&evidence, test, 1 << 27).into_string();
         assert!(
             shown.contains("alarm after 3 of 3") && shown.contains("the alarm at 2^27"),
             "{shown}"
         );
         assert_eq!(shown.matches("<polyline").count(), 2);
         for odd in [
-            WealthRow::default(),
-            WealthRow {
+            EvidenceRow::default(),
+            EvidenceRow {
                 test: "<b>".to_owned(),
                 points: vec![point(1, 0)],
             },
         ] {
-            let shown = wealth_chart(&odd, TestRow::default(), 0).into_string();
+            let shown = evidence_chart(&odd, TestRow::default(), 0).into_string();
             assert!(
                 !shown.contains("NaN") && !shown.contains("inf") && !shown.contains("<b>"),
                 "{shown}"
@@ -226,12 +226,12 @@ mod tests {
             trials: 10,
             points: vec![
                 RocPointRow {
-                    wealth: 1,
+                    evidence: 1,
                     honest: 5,
                     cheats: 10,
                 },
                 RocPointRow {
-                    wealth: 2,
+                    evidence: 2,
                     honest: 0,
                     cheats: 8,
                 },

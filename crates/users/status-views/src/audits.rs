@@ -37,12 +37,13 @@ pub struct AuditRow {
 pub struct AuditReportStatus {
     /// The replay of the bundle.
     pub replayed: ReplayedAudit,
-    /// The wealth at which a test alarms.
+    /// The evidence at which a test alarms.
     pub alarm: u64,
-    /// The wealth at which fresh answers confirm an alarm.
+    /// The evidence at which fresh answers confirm an alarm.
     pub confirmation: u64,
-    /// The wealth of each test after each answer.
-    pub wealth: Vec<WealthRow>,
+    /// The evidence of each test after each answer.
+    #[serde(rename = "wealth")]
+    pub evidence: Vec<EvidenceRow>,
     /// The audited answers to the alarm, by the bundle's calibration.
     pub curve: Vec<AlarmRow>,
     /// The miners that reach each threshold, by the bundle's calibration.
@@ -155,23 +156,23 @@ pub struct TestRow {
     pub fresh: bool,
 }
 
-/// The wealth of a test.
+/// The evidence of a test.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct WealthRow {
+pub struct EvidenceRow {
     /// `all`, `public`, `private`, `unseeded` or `missing`.
     pub test: String,
     /// The points in the order of the log.
-    pub points: Vec<WealthPointRow>,
+    pub points: Vec<EvidencePointRow>,
 }
 
-/// The wealth after an answer.
+/// The evidence after an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct WealthPointRow {
+pub struct EvidencePointRow {
     /// The number of the answer, from 1.
     pub answer: u64,
-    /// The binary logarithm of the wealth, in thousandths.
+    /// The binary logarithm of the evidence, in thousandths.
     pub log2: i64,
 }
 
@@ -213,8 +214,9 @@ pub struct RocRow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RocPointRow {
-    /// The wealth at the threshold.
-    pub wealth: u64,
+    /// The evidence at the threshold.
+    #[serde(rename = "wealth")]
+    pub evidence: u64,
     /// Honest miners that reached it.
     pub honest: u32,
     /// Cheats that reached it.

@@ -173,6 +173,7 @@ pub(crate) async fn hear_appeal(state: &RunnerState, text: &str) -> Result<Store
 #[cfg(test)]
 mod tests {
     use muster_identity::Keypair;
+    use muster_protocol::MinerKey;
     use muster_response_proof::Text;
 
     use muster_validator_store::AuditOrigin;

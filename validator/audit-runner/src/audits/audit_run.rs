@@ -15,7 +15,7 @@ use crate::audits::audited_subject::{AuditScope, AuditedSubject};
 use crate::audits::reference_pair::{CollectedEvidence, ReferencePair};
 use crate::audits::run_record::{AuditRun, RunState};
 use crate::audits::subject::Subject;
-use crate::audits::unshown_answers::settle_unshown;
+use crate::audits::unauditable_answers::settle_unauditable;
 use crate::own_prompts::sources::write_prompts;
 use crate::phases::AuditPhase;
 use crate::reference::plan::calibrated_service;
@@ -135,7 +135,7 @@ async fn has_waiting_answers(
 ) -> Result<bool, StoreError> {
     let scope = AuditScope::of(state, subject).await?;
     let read = AuditedSubject::read(state, scope, calibration).await?;
-    settle_unshown(state, &read).await?;
+    settle_unauditable(state, &read).await?;
     let judged = state.store.newest_judged().await?.get(subject).copied();
     Ok(read.has_unscored()
         || read.has_unjudged_missing(judged)

@@ -4,7 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
-    Calibration, ListCommitment, OpenedCanary, OpenedWords, ReferenceMachine, RevealedNonceKey,
+    Calibration, ListCommitment, OpenedCanary, OpenedText, ReferenceMachine, RevealedNonceKey,
 };
 use muster_gateway::store::{LoggedAnswer, UnprovenRow};
 use muster_protocol::{Hotkey, MinerKey, Timestamp};
@@ -73,7 +73,7 @@ pub(crate) struct AuditedSubject {
     pub(crate) canaries: BTreeMap<String, OpenedCanary>,
     commitments: Vec<ListCommitment>,
     pub(crate) outcomes: BTreeMap<String, BothOutcomes>,
-    pub(crate) words: BTreeMap<String, OpenedWords>,
+    pub(crate) words: BTreeMap<String, OpenedText>,
 }
 
 impl AuditedSubject {

@@ -8,4 +8,4 @@ pub(crate) mod recovery;
 pub(crate) mod reference_pair;
 pub(crate) mod run_record;
 pub(crate) mod subject;
-pub(crate) mod unshown_answers;
+pub(crate) mod unauditable_answers;

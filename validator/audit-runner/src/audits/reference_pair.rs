@@ -2,12 +2,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use muster_audit::{Calibration, OpenedWords, ReferenceMachine, Statistic, UnusableReason};
-use muster_gateway::store::{AnswerWords, LoggedAnswer, WordConsent};
+use muster_audit::{Calibration, OpenedText, ReferenceMachine, Statistic, UnusableReason};
+use muster_gateway::store::{AnswerText, LoggedAnswer, TextConsent};
 use muster_response_proof::ResponseProof;
 use muster_store::StoreError;
 
-use crate::answer_words::{FoundIds, find_ids, signed_body};
+use crate::answer_text::{FoundIds, find_ids, signed_body};
 use crate::audits::audited_subject::{AuditedSubject, ReferenceFacts};
 use crate::audits::run_record::AuditRun;
 use crate::evidence::assemble::assemble;
@@ -147,7 +147,7 @@ impl ReferencePair {
         state.enter(AuditPhase::AssemblingBundle).await;
         let scope = &subject.scope;
         subject.outcomes = state.store.outcomes(&scope.model, scope.since).await?;
-        subject.words = state.store.opened_words(&scope.model, scope.since).await?;
+        subject.words = state.store.opened_text(&scope.model, scope.since).await?;
         let nonce_keys = subject.reveal_nonce_keys(state).await?;
         let inputs = subject.into_inputs(state, self.facts(), nonce_keys);
         let Some(mut inputs) = inputs else {
@@ -188,10 +188,10 @@ impl ReferencePair {
         is_own: bool,
         known: &BothOutcomes,
     ) -> Result<(), StoreError> {
-        let proven = match state.log.store().find_words(&answer.id).await? {
+        let proven = match state.log.store().find_text(&answer.id).await? {
             None => Err(UnusableReason::NotAudited),
             Some(words) => proof_of(answer)
-                .map(|proof| ProvenWords { proof, words })
+                .map(|proof| ProvenText { proof, words })
                 .ok_or(UnusableReason::TruncatedBody),
         };
         let asked = match &proven {
@@ -200,7 +200,7 @@ impl ReferencePair {
                 if let Some(opened) = publishable(answer, is_own, proven) {
                     state
                         .store
-                        .put_words(&answer.id, &opened, state.clock.now())
+                        .put_opened_text(&answer.id, &opened, state.clock.now())
                         .await?;
                 }
                 ask_about(&answer.model, &proven.proof, &proven.words, self.sampling())
@@ -234,7 +234,7 @@ impl ReferencePair {
             }
         }
         if both == self.references.len() {
-            state.log.store().drop_words(&answer.id).await?;
+            state.log.store().drop_text(&answer.id).await?;
         }
         Ok(())
     }
@@ -294,25 +294,25 @@ impl ReferencePair {
 }
 
 /// An answer's words beside the proof of its session.
-struct ProvenWords {
+struct ProvenText {
     proof: ResponseProof,
-    words: AnswerWords,
+    words: AnswerText,
 }
 
 /// The words of an answer that a bundle may open: those to own prompts, and of consenting clients if the session signed
 /// their ids.
-fn publishable(answer: &LoggedAnswer, is_own: bool, proven: &ProvenWords) -> Option<OpenedWords> {
+fn publishable(answer: &LoggedAnswer, is_own: bool, proven: &ProvenText) -> Option<OpenedText> {
     let request = match (is_own, answer.consent) {
         (true, _) => None,
-        (false, WordConsent::Publish) => Some(STANDARD.encode(&proven.words.request)),
-        (false, WordConsent::Private | WordConsent::Declined) => return None,
+        (false, TextConsent::Publish) => Some(STANDARD.encode(&proven.words.request)),
+        (false, TextConsent::Private | TextConsent::Declined) => return None,
     };
     let (prompt, output, response) = match find_ids(&proven.proof, &proven.words).ok()? {
         FoundIds::Signed(ids) => (ids.prompt, ids.output, None),
         FoundIds::Missing => (Vec::new(), Vec::new(), None),
         FoundIds::Unsigned => (Vec::new(), Vec::new(), Some(text_response(is_own, proven)?)),
     };
-    Some(OpenedWords {
+    Some(OpenedText {
         prompt,
         output,
         request,
@@ -322,7 +322,7 @@ fn publishable(answer: &LoggedAnswer, is_own: bool, proven: &ProvenWords) -> Opt
 
 /// The response, base64, in whose text another reference finds the tokens of an own prompt's answer; `None` if it is
 /// not the one that the session signed, or is too long to be shown.
-fn text_response(is_own: bool, proven: &ProvenWords) -> Option<String> {
+fn text_response(is_own: bool, proven: &ProvenText) -> Option<String> {
     let body = signed_body(&proven.proof, &proven.words).filter(|_| is_own)?;
     (body.len() <= MAX_RESPONSE).then(|| STANDARD.encode(body))
 }
@@ -333,7 +333,7 @@ async fn keep_response(
     state: &RunnerState,
     answer: &LoggedAnswer,
     is_own: bool,
-    proven: &ProvenWords,
+    proven: &ProvenText,
 ) -> Result<bool, StoreError> {
     let Some(body) = signed_body(&proven.proof, &proven.words) else {
         tracing::error!(
@@ -345,13 +345,13 @@ async fn keep_response(
     if body.len() <= MAX_RESPONSE
         && let Some(opened) = publishable(answer, is_own, proven)
     {
-        let opened = OpenedWords {
+        let opened = OpenedText {
             response: Some(STANDARD.encode(body)),
             ..opened
         };
         state
             .store
-            .put_words(&answer.id, &opened, state.clock.now())
+            .put_opened_text(&answer.id, &opened, state.clock.now())
             .await?;
     }
     Ok(true)

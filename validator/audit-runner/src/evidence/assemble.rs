@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_audit::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketEvidence, FalseIds, NoncePeriod,
-    OpenedWords, Origin, SessionEvidence, TokenScore, UnusableReason,
+    OpenedText, Origin, SessionEvidence, TokenScore, UnusableReason,
 };
-use muster_gateway::store::{LoggedAnswer, WordConsent};
+use muster_gateway::store::{LoggedAnswer, TextConsent};
 use muster_protocol::MinerKey;
 use serde::Serialize;
 
@@ -237,8 +237,8 @@ fn evidence_of(inputs: &EvidenceInputs, answer: &LoggedAnswer, room: &mut usize)
     let canary = inputs.canaries.get(&answer.id);
     let origin = match (canary, answer.consent) {
         (Some(opened), _) => Origin::Canary(opened.clone()),
-        (None, WordConsent::Publish) => Origin::Consenting,
-        (None, WordConsent::Private | WordConsent::Declined) => Origin::User,
+        (None, TextConsent::Publish) => Origin::Consenting,
+        (None, TextConsent::Private | TextConsent::Declined) => Origin::User,
     };
     let is_audited = answer.is_drawn || canary.is_some();
     let words = inputs.words.get(&answer.id).filter(|_| is_audited);
@@ -261,11 +261,11 @@ fn evidence_of(inputs: &EvidenceInputs, answer: &LoggedAnswer, room: &mut usize)
 
 /// The words that a bundle opens of an answer of this origin: the request of an own prompt is opened with its place,
 /// that of a consenting client is not opened otherwise, and a user's words are nobody's.
-fn open_words(origin: &Origin, words: &OpenedWords) -> Option<OpenedWords> {
+fn open_words(origin: &Origin, words: &OpenedText) -> Option<OpenedText> {
     match origin {
         Origin::User => None,
         Origin::Consenting => words.request.is_some().then(|| words.clone()),
-        Origin::Canary(_) => Some(OpenedWords {
+        Origin::Canary(_) => Some(OpenedText {
             request: None,
             ..words.clone()
         }),
@@ -274,11 +274,11 @@ fn open_words(origin: &Origin, words: &OpenedWords) -> Option<OpenedWords> {
 
 /// The part of opened words that others need: the response if its ids are false or there are none, and if there is room
 /// for it; the ids otherwise.
-fn show_words(words: OpenedWords, outcome: &AuditOutcome, room: &mut usize) -> Option<OpenedWords> {
+fn show_words(words: OpenedText, outcome: &AuditOutcome, room: &mut usize) -> Option<OpenedText> {
     match outcome {
         AuditOutcome::FalseIds(_) => {
             *room = room.checked_sub(words.response.as_ref()?.len())?;
-            Some(OpenedWords {
+            Some(OpenedText {
                 prompt: Vec::new(),
                 output: Vec::new(),
                 ..words
@@ -289,7 +289,7 @@ fn show_words(words: OpenedWords, outcome: &AuditOutcome, room: &mut usize) -> O
             Some(words)
         }
         AuditOutcome::Scored(_) | AuditOutcome::Unseeded(_) | AuditOutcome::Unusable(_) => {
-            (!words.output.is_empty()).then_some(OpenedWords {
+            (!words.output.is_empty()).then_some(OpenedText {
                 response: None,
                 ..words
             })

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_audit::{
-    Calibration, ListCommitment, OpenedCanary, OpenedWords, ReferenceMachine, RevealedNonceKey,
-    UnprovenAnswer,
+    Calibration, ListCommitment, OpenedCanary, OpenedText, ReferenceMachine, RevealedNonceKey, UnprovenAnswer,
 };
 use muster_gateway::store::{LoggedAnswer, StoredBucket};
 use muster_identity::ProvenOutput;
@@ -54,7 +53,7 @@ pub(crate) struct EvidenceInputs {
     /// The results by the ids of answers.
     pub(crate) outcomes: BTreeMap<String, BothOutcomes>,
     /// The words of audited answers that may be published, by the ids of the answers.
-    pub(crate) words: BTreeMap<String, OpenedWords>,
+    pub(crate) words: BTreeMap<String, OpenedText>,
 }
 
 /// A session as a bundle shows it: all of its proofs from the first one on.

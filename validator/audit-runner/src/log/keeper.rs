@@ -269,7 +269,7 @@ impl LogKeeper {
             .iter()
             .filter(|answer| drawn.contains(&answer.id) && !own.contains(&answer.id));
         for answer in of_users.take(MAX_FORMS_OF_BUCKET) {
-            let words = state.log.store().find_words(&answer.id).await?;
+            let words = state.log.store().find_text(&answer.id).await?;
             if let (Some(words), Some(proof)) = (words, proof_of(answer))
                 && let Some(form) = RequestForm::read(&words.request, proof.client_nonce.is_some())
             {

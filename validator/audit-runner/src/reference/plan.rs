@@ -120,9 +120,11 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use muster_audit::{REFERENCED_CALIBRATION_FORMAT, ReferenceBuild};
-    use muster_protocol::Digest;
-    use serde_json::json;
+    use muster_audit::{
+        EngineSampler, REFERENCED_CALIBRATION_FORMAT, ReferenceBuild, SamplerEngine, Statistic,
+    };
+    use muster_protocol::{Digest, ImageId};
+    use serde_json::{Value, json};
 
     use super::*;
 

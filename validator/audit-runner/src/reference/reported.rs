@@ -2,7 +2,7 @@
 //! client, so it is no step of any test; the client is told what the reference found.
 
 use muster_audit::{AnswerJudge, AnswerJudgement, TokenScore, UnusableReason, false_scores};
-use muster_gateway::store::AnswerWords;
+use muster_gateway::store::AnswerText;
 use muster_response_proof::{CheckedWords, ResponseProof};
 
 use crate::reference::machine::Reference;
@@ -23,7 +23,7 @@ pub(crate) async fn judge_answer(
 ) -> Result<AnswerJudgement, String> {
     let (service, calibration) = calibrated_service(state, model)?;
     let plan = ReferencePlan::new(&state.settings, &service, &calibration)?;
-    let words = AnswerWords {
+    let words = AnswerText {
         request: words.request,
         response: words.response,
         content_type: words.content_type,

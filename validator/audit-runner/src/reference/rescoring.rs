@@ -1,10 +1,10 @@
 //! Scores answers of another validator's bundle again, by the whitelisted image on a machine of the validator's own.
 
 use muster_audit::{RescorablePair, TokenScore, UnusableReason, false_scores};
-use muster_gateway::store::AnswerWords;
+use muster_gateway::store::AnswerText;
 use muster_response_proof::Text;
 
-use crate::answer_words::AnswerIds;
+use crate::answer_text::AnswerIds;
 use crate::reference::engine::Sampling;
 use crate::reference::machine::Reference;
 use crate::reference::plan::ReferencePlan;
@@ -68,7 +68,7 @@ fn request_about(
         };
         return score_request(model, &pair.proof, &pair.request, &ids, None, sampling);
     };
-    let words = AnswerWords {
+    let words = AnswerText {
         request: pair.request.clone(),
         response: response.clone(),
         content_type: pair.proof.content_type.as_ref().map(Text::to_string),

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use muster_audit::{FalseIds, MAX_TOKENS, Margin, TokenScore, UnusableReason};
-use muster_gateway::store::AnswerWords;
+use muster_gateway::store::AnswerText;
 use muster_response_proof::ResponseProof;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::answer_words::{AnswerIds, AnswerText, FoundIds, find_ids, is_chat, read_text};
+use crate::answer_text::{AnswerIds, FoundIds, ShownText, find_ids, is_chat, read_text};
 use crate::reference::engine::Sampling;
 use crate::reference::sampler_fields::sampler_fields;
 
@@ -63,7 +63,7 @@ impl From<UnusableReason> for ScoreFailure {
 pub(crate) fn ask_about(
     model: &str,
     proof: &ResponseProof,
-    words: &AnswerWords,
+    words: &AnswerText,
     sampling: &Sampling,
 ) -> Result<ScoreRequest, ScoreFailure> {
     match find_ids(proof, words)? {
@@ -88,7 +88,7 @@ pub(crate) fn score_request(
     proof: &ResponseProof,
     request: &[u8],
     ids: &AnswerIds,
-    text: Option<&AnswerText>,
+    text: Option<&ShownText>,
     sampling: &Sampling,
 ) -> Result<ScoreRequest, ScoreFailure> {
     let asked = read_request(proof, request)?;
@@ -129,7 +129,7 @@ fn check_sizes(
     request: &[u8],
     asked: &Map<String, Value>,
     ids: &AnswerIds,
-    text: Option<&AnswerText>,
+    text: Option<&ShownText>,
 ) -> Result<(), ScoreFailure> {
     let most = ["max_tokens", "max_completion_tokens"]
         .iter()
@@ -161,11 +161,11 @@ fn check_sizes(
 pub(crate) fn text_request(
     model: &str,
     proof: &ResponseProof,
-    words: &AnswerWords,
+    words: &AnswerText,
     sampling: &Sampling,
 ) -> Result<ScoreRequest, UnusableReason> {
     let mut asked = read_request(proof, &words.request)?;
-    let answer = read_text(words, is_chat(proof)).filter(AnswerText::is_plain);
+    let answer = read_text(words, is_chat(proof)).filter(ShownText::is_plain);
     let answer = answer.ok_or(UnusableReason::NoTokenIds)?;
     if words.request.len().saturating_add(answer.text.len()) > MAX_TEXT_REQUEST {
         return Err(UnusableReason::BeyondContext);
@@ -267,7 +267,7 @@ mod tests {
     use crate::reference::engine::SamplerSettings;
     use crate::testing::proof;
 
-    fn request_about(proof: &ResponseProof, words: &AnswerWords) -> Result<ScoreRequest, ScoreFailure> {
+    fn request_about(proof: &ResponseProof, words: &AnswerText) -> Result<ScoreRequest, ScoreFailure> {
         ask_about("tiny", proof, words, &Sampling::Muster)
     }
 
@@ -304,8 +304,8 @@ mod tests {
         }
     }
 
-    fn words(request: &str, response: &str) -> AnswerWords {
-        AnswerWords {
+    fn words(request: &str, response: &str) -> AnswerText {
+        AnswerText {
             request: request.into(),
             response: response.into(),
             content_type: Some("text/event-stream".to_owned()),
@@ -604,7 +604,7 @@ mod tests {
         ) {
             for content_type in [None, Some("text/event-stream"), Some("application/json")] {
                 let content_type = content_type.map(str::to_owned);
-                let words = AnswerWords { request: request.clone(), response: response.clone(), content_type };
+                let words = AnswerText { request: request.clone(), response: response.clone(), content_type };
                 let _ = request_about(&proof(0), &words);
                 let _ = request_about(&of_stream(), &words);
             }

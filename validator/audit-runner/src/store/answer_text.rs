@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_audit::OpenedWords;
+use muster_audit::OpenedText;
 use muster_protocol::Timestamp;
 use muster_store::columns::read_column;
 use muster_store::{During as _, StoreError};
@@ -12,7 +12,12 @@ use crate::store::audit_store::{AuditStore, Result};
 
 impl AuditStore {
     /// Stores the words of an answer that may be published. A response that comes later is added to the ids.
-    pub(crate) async fn put_words(&self, answer: &str, words: &OpenedWords, now: Timestamp) -> Result<()> {
+    pub(crate) async fn put_opened_text(
+        &self,
+        answer: &str,
+        words: &OpenedText,
+        now: Timestamp,
+    ) -> Result<()> {
         sqlx::query(
             "INSERT INTO answer_ids (response_id, prompt, output, request, kept_at, response) \
              VALUES ($1, $2, $3, $4, $5, $6) \
@@ -31,11 +36,11 @@ impl AuditStore {
     }
 
     /// The words of a model's answers since a time that may be published, by the ids of the answers.
-    pub(crate) async fn opened_words(
+    pub(crate) async fn opened_text(
         &self,
         model: &str,
         since: Timestamp,
-    ) -> Result<BTreeMap<String, OpenedWords>> {
+    ) -> Result<BTreeMap<String, OpenedText>> {
         let rows = sqlx::query(
             "SELECT a.response_id, a.prompt, a.output, a.request, a.response FROM answer_ids a \
              JOIN responses r ON r.response_id = a.response_id WHERE r.model = $1 AND r.ended_at >= $2",
@@ -46,7 +51,7 @@ impl AuditStore {
         .await
         .during("read the words of answers")?;
         let read = |row: &AnyRow| {
-            let words = OpenedWords {
+            let words = OpenedText {
                 prompt: id_column(row, "prompt")?,
                 output: id_column(row, "output")?,
                 request: read_column(row, "request")?,

@@ -10,7 +10,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
 use super::rows::session_id;
-use super::{AnswerWords, GatewayStore, Result, SealedWords};
+use super::{AnswerText, GatewayStore, Result, SealedText};
 
 /// A query for rows of [`LoggedAnswer`].
 macro_rules! answers {
@@ -27,7 +27,7 @@ pub(super) use answers;
 
 /// A client's consent about the words of its request and of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WordConsent {
+pub enum TextConsent {
     /// A drawn answer may be scored; its words are shown to nobody.
     #[default]
     Private,
@@ -37,7 +37,7 @@ pub enum WordConsent {
     Declined,
 }
 
-impl WordConsent {
+impl TextConsent {
     /// The name in the database and in the request's header.
     pub const fn name(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ pub struct LoggedAnswer {
     /// Whether the draw has chosen the answer.
     pub is_drawn: bool,
     /// The client's consent about its words.
-    pub consent: WordConsent,
+    pub consent: TextConsent,
     /// Whether the connection ended before the answer did although the client was there.
     pub cut: bool,
     /// When the answer ended.
@@ -377,7 +377,7 @@ impl GatewayStore {
         draw: &StoredDraw,
         drawn: &[String],
         kept: &[String],
-        open: &(dyn Fn(&str, &SealedWords) -> Option<AnswerWords> + Sync),
+        open: &(dyn Fn(&str, &SealedText) -> Option<AnswerText> + Sync),
     ) -> Result<()> {
         const OPERATION: &str = "store a draw";
         let mut tx = begin(&self.pool).await?;
@@ -459,7 +459,7 @@ impl GatewayStore {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn drop_words(&self, id: &str) -> Result<()> {
+    pub async fn drop_text(&self, id: &str) -> Result<()> {
         sqlx::query("DELETE FROM pairs WHERE response_id = $1")
             .bind(id.to_owned())
             .execute(&self.pool)
@@ -472,7 +472,7 @@ impl GatewayStore {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn find_words(&self, id: &str) -> Result<Option<AnswerWords>> {
+    pub async fn find_text(&self, id: &str) -> Result<Option<AnswerText>> {
         let row = sqlx::query(
             "SELECT request, response, content_type FROM pairs WHERE response_id = $1 AND sealed_by IS NULL",
         )
@@ -481,7 +481,7 @@ impl GatewayStore {
         .await
         .during("look for the words of an answer")?;
         let Some(row) = row else { return Ok(None) };
-        Ok(Some(AnswerWords {
+        Ok(Some(AnswerText {
             request: bytes_column(&row, "request")?,
             response: bytes_column(&row, "response")?,
             content_type: read_column(&row, "content_type")?,
@@ -489,8 +489,8 @@ impl GatewayStore {
     }
 }
 
-fn sealed_from(row: &AnyRow) -> Result<SealedWords> {
-    Ok(SealedWords {
+fn sealed_from(row: &AnyRow) -> Result<SealedText> {
+    Ok(SealedText {
         key: unsigned_column(row, "sealed_by")?,
         request: bytes_column(row, "request")?,
         response: bytes_column(row, "response")?,
@@ -507,7 +507,7 @@ fn bytes_column(row: &AnyRow, name: &'static str) -> Result<Vec<u8>> {
 
 pub(super) fn answer_from(row: &AnyRow) -> Result<LoggedAnswer> {
     let consent: String = read_column(row, "consent")?;
-    let consent = WordConsent::of_name(&consent)
+    let consent = TextConsent::of_name(&consent)
         .ok_or_else(|| StoreError::corrupt("consent", "no consent".to_owned()))?;
     Ok(LoggedAnswer {
         id: read_column(row, "response_id")?,

@@ -19,10 +19,10 @@ use muster_store::{During as _, StoreError, begin};
 use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
-pub use self::answer_log::{LoggedAnswer, StoredBucket, StoredDraw, WordConsent};
+pub use self::answer_log::{LoggedAnswer, StoredBucket, StoredDraw, TextConsent};
 pub use self::listed_sessions::ListedSession;
 pub use self::refunds::{RefundableAnswer, mark_refund};
-pub use self::rows::{AnswerWords, MinerEarnings, ResponseRow, SealedWords, SessionRow};
+pub use self::rows::{AnswerText, MinerEarnings, ResponseRow, SealedText, SessionRow};
 use self::rows::{response_from, session_from};
 pub use self::unproven::{MissingAnswer, UnprovenRow};
 
@@ -119,8 +119,8 @@ impl GatewayStore {
     pub async fn insert_response(
         &self,
         response: &ResponseRow,
-        consent: WordConsent,
-        words: Option<&SealedWords>,
+        consent: TextConsent,
+        words: Option<&SealedText>,
     ) -> Result<()> {
         const OPERATION: &str = "keep a response";
         let mut tx = begin(&self.pool).await?;

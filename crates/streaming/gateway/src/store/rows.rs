@@ -78,7 +78,7 @@ pub struct ResponseRow {
 
 /// A request and its answer, byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnswerWords {
+pub struct AnswerText {
     /// The body of the request.
     pub request: Vec<u8>,
     /// The body of the answer.
@@ -87,10 +87,10 @@ pub struct AnswerWords {
     pub content_type: Option<String>,
 }
 
-/// The words of an answer as they are stored until the draw.
+/// The text of an answer as it is stored until the draw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SealedWords {
-    /// The number of the key that sealed them.
+pub struct SealedText {
+    /// The number of the key that sealed it.
     pub key: u64,
     /// The sealed body of the request.
     pub request: Vec<u8>,

@@ -77,7 +77,7 @@ async fn drawn_answers_keep_their_words_and_those_of_all_others_are_gone() {
     let kept = BTreeSet::from([own.clone()]);
     let chosen = [drawn.clone(), declined.clone()];
     log.draw(BucketNumber(7), &draw(), &chosen, &kept).await.unwrap();
-    let words = async |id: &str| log.store().find_words(id).await.unwrap();
+    let words = async |id: &str| log.store().find_text(id).await.unwrap();
     let asked: serde_json::Value = serde_json::from_slice(&words(&drawn).await.unwrap().request).unwrap();
     assert_eq!(asked["max_tokens"], json!(2));
     assert!(words(&own).await.is_some());
@@ -102,7 +102,7 @@ async fn drawn_answers_keep_their_words_and_those_of_all_others_are_gone() {
     .await
     .unwrap();
     assert!(words(&late).await.is_some());
-    log.store().drop_words(&late).await.unwrap();
+    log.store().drop_text(&late).await.unwrap();
     assert_eq!(words(&late).await, None);
 }
 
@@ -122,8 +122,8 @@ async fn the_words_of_an_answer_that_is_an_error_are_not_kept() {
     log.draw(BucketNumber(7), &draw(), &all, &BTreeSet::new())
         .await
         .unwrap();
-    assert!(log.store().find_words(&good).await.unwrap().is_some());
-    assert_eq!(log.store().find_words(&bad).await.unwrap(), None);
+    assert!(log.store().find_text(&good).await.unwrap().is_some());
+    assert_eq!(log.store().find_text(&bad).await.unwrap(), None);
 }
 
 #[tokio::test]

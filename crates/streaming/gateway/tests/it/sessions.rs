@@ -65,7 +65,7 @@ async fn a_stream_passes_as_it_is_made_and_is_proven_to_whoever_kept_it() {
     let proven = record.check(Arc::new(SystemClock::new())).await.unwrap();
     assert!(proven.has_transcript);
     // Nobody reads the words before the draw.
-    assert_eq!(world.store().find_words(&id).await.unwrap(), None);
+    assert_eq!(world.store().find_text(&id).await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The gateway's tables, on every database engine that is available.
 
-use muster_gateway::store::{GatewayStore, ResponseRow, SealedWords, SessionRow, StoredBucket, WordConsent};
+use muster_gateway::store::{GatewayStore, ResponseRow, SealedText, SessionRow, StoredBucket, TextConsent};
 use muster_openai::TokenUsage;
 use muster_protocol::{Digest, Hotkey, JobId, MinerKey, Timestamp};
 use muster_response_proof::{BucketNumber, SessionId};
@@ -55,23 +55,23 @@ async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
     for store in stores(&MIGRATIONS).await.unwrap() {
         let gateway = GatewayStore::new(store.pool.clone());
         gateway.insert_session(&session(1)).await.unwrap();
-        let sealed = SealedWords {
+        let sealed = SealedText {
             key: 0,
             request: vec![0, 159, 146],
             response: b"words".to_vec(),
             content_type: Some("text/plain".to_owned()),
         };
         gateway
-            .insert_response(&response("a", "proven", 11), WordConsent::Private, Some(&sealed))
+            .insert_response(&response("a", "proven", 11), TextConsent::Private, Some(&sealed))
             .await
             .unwrap();
         gateway
-            .insert_response(&response("b", "no proof came", 0), WordConsent::Private, None)
+            .insert_response(&response("b", "no proof came", 0), TextConsent::Private, None)
             .await
             .unwrap();
         assert!(
             gateway
-                .insert_response(&response("a", "proven", 11), WordConsent::Private, None)
+                .insert_response(&response("a", "proven", 11), TextConsent::Private, None)
                 .await
                 .is_err(),
             "an id is used once"
@@ -85,11 +85,7 @@ async fn what_was_answered_is_there_after_a_restart_and_adds_up() {
             store.engine
         );
         assert_eq!(again.find_response("c").await.unwrap(), None);
-        assert_eq!(
-            again.find_words("a").await.unwrap(),
-            None,
-            "sealed until the draw"
-        );
+        assert_eq!(again.find_text("a").await.unwrap(), None, "sealed until the draw");
         let accounts = again.sum_earnings(at(0)).await.unwrap();
         let [account] = accounts.as_slice() else {
             panic!("{accounts:?}")
@@ -146,7 +142,7 @@ async fn an_answer_whose_bucket_is_so_old_that_it_is_gone_is_not_logged_again() 
                 ..response(id, "proven", 1)
             };
             gateway
-                .insert_response(&one, WordConsent::Private, None)
+                .insert_response(&one, TextConsent::Private, None)
                 .await
                 .unwrap();
         };
@@ -203,7 +199,7 @@ async fn the_sessions_of_a_miner_with_audited_answers_are_listed_newest_first() 
                     ..response(&format!("{seed}-{sequence}"), "proven", 1)
                 };
                 gateway
-                    .insert_response(&one, WordConsent::Private, None)
+                    .insert_response(&one, TextConsent::Private, None)
                     .await
                     .unwrap();
             }
@@ -266,7 +262,7 @@ async fn the_sessions_of_a_miner_with_audited_answers_are_listed_newest_first() 
                 ..response(id, "unproven", 0)
             };
             gateway
-                .insert_response(&one, WordConsent::Private, None)
+                .insert_response(&one, TextConsent::Private, None)
                 .await
                 .unwrap();
         }

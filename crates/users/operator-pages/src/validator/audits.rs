@@ -6,7 +6,7 @@ use muster_status_views::audits::{AuditReportStatus, AuditRow, AuditsStatus, Rep
 
 use super::{ValidatorVisit, validator_page};
 use crate::CallAnswer;
-use crate::charts::{describe_test, percent, roc_chart, wealth_chart};
+use crate::charts::{describe_test, evidence_chart, percent, roc_chart};
 use crate::frame::{Column, figures, key, part, section, table, verdict, when, words};
 
 /// The most hotkeys that are shown of one verdict.
@@ -86,9 +86,9 @@ fn evidence(report: &AuditReportStatus) -> Markup {
         ]))
         (subject(replayed))
         (section("evidence", "Evidence over the answers", &html! {
-            @if report.wealth.is_empty() { p.empty { "No answer was tested." } }
+            @if report.evidence.is_empty() { p.empty { "No answer was tested." } }
             div.curves {
-                @for wealth in &report.wealth { (wealth_chart(wealth, test_of(replayed, &wealth.test), report.alarm)) }
+                @for evidence in &report.evidence { (evidence_chart(evidence, test_of(replayed, &evidence.test), report.alarm)) }
             }
             p.help { "An honest miner\u{2019}s evidence reaches the alarm after as many answers on average, at the earliest: "
                 (number(report.alarm)) ". A conviction needs an alarm of a second reference too, and answers after both that reach "

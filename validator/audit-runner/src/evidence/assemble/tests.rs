@@ -153,7 +153,7 @@ fn a_bundle_is_never_longer_than_it_may_be_and_shows_the_first_sessions() {
 
 #[test]
 fn the_words_of_users_are_opened_to_nobody() {
-    let words = |request: Option<&str>| OpenedWords {
+    let words = |request: Option<&str>| OpenedText {
         prompt: vec![5],
         output: vec![7],
         request: request.map(str::to_owned),
@@ -192,7 +192,7 @@ fn the_keys_of_an_answers_own_period_and_of_the_one_before_are_shown() {
 
 #[test]
 fn a_response_is_shown_where_its_ids_are_false_and_as_long_as_there_is_room() {
-    let words = |output: &[u32], response: Option<&str>| OpenedWords {
+    let words = |output: &[u32], response: Option<&str>| OpenedText {
         prompt: output.to_vec(),
         output: output.to_vec(),
         request: None,

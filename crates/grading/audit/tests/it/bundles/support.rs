@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use muster_audit::{
     AnswerEvidence, AuditBundle, AuditOutcome, BUNDLE_FORMAT, BucketDraw, BucketEvidence, Calibration,
     Canary, CanaryList, CellCounts, ENTROPY_EDGES, EngineSampler, FalseIds, KnownAnswer, ListCommitment,
-    MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod, OpenedShare, OpenedWords, Origin,
+    MARGIN_BINS, MARGIN_EDGES, Margin, NoncePeriod, OpenedShare, OpenedText, Origin,
     REFERENCED_CALIBRATION_FORMAT, ReferenceBuild, ReferenceMachine, RevealedNonceKey, SamplerEngine,
     SeededNumbers, SessionEvidence, Statistic, TokenScore, digest_of_ids,
 };
@@ -260,7 +260,7 @@ impl World {
         request: &[u8],
         proof: &ResponseProof,
         tokens: usize,
-    ) -> Option<OpenedWords> {
+    ) -> Option<OpenedText> {
         let request = match prompt {
             Prompt::User => return None,
             Prompt::Consenting if proof.tokens.is_none() => return None,
@@ -274,7 +274,7 @@ impl World {
                 (Vec::new(), Vec::new(), Some(body))
             }
         };
-        self.opens_words.then_some(OpenedWords {
+        self.opens_words.then_some(OpenedText {
             prompt,
             output,
             request,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use muster_audit::{
-    AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, NoncePeriod, OpenedWords, Origin,
+    AuditBundle, AuditOutcome, Calibration, FalseIds, KnownAnswer, NoncePeriod, OpenedText, Origin,
     RevealedNonceKey, Statistic, UnprovenAnswer, UnusableReason, replay,
 };
 use muster_protocol::{Digest, MinerKey};
@@ -210,13 +210,13 @@ fn altered_words(bundle: &AuditBundle) -> Vec<AuditBundle> {
     let user = place(|origin| *origin == Origin::User);
     let consenting = place(|origin| *origin == Origin::Consenting);
     let canary = place(|origin| matches!(origin, Origin::Canary(_)));
-    let change = |at: usize, alter: &dyn Fn(&mut Option<OpenedWords>)| {
+    let change = |at: usize, alter: &dyn Fn(&mut Option<OpenedText>)| {
         let mut changed = bundle.clone();
         alter(&mut changed.sessions[0].answers[at].words);
         changed
     };
     let shown = bundle.sessions[0].answers[canary].words.clone();
-    let request = |words: &mut Option<OpenedWords>, request: Option<&str>| {
+    let request = |words: &mut Option<OpenedText>, request: Option<&str>| {
         words.as_mut().unwrap().request = request.map(str::to_owned);
     };
     let mut earlier = bundle.clone();

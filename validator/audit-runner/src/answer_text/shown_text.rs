@@ -1,6 +1,6 @@
 //! The text of an answer with one choice, as its client sees it. Pure, over bytes of strangers.
 
-use muster_gateway::store::AnswerWords;
+use muster_gateway::store::AnswerText;
 use muster_openai::BodyKind;
 use muster_openai::stream::JsonReader;
 use muster_response_proof::ResponseProof;
@@ -15,7 +15,7 @@ const DONE: &[u8] = b"[DONE]";
 
 /// The text of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AnswerText {
+pub(crate) struct ShownText {
     /// The parts of the one choice that its client is shown, joined.
     pub text: String,
     /// Why the answer ended, as the engine said.
@@ -26,7 +26,7 @@ pub(crate) struct AnswerText {
     is_whole: bool,
 }
 
-impl AnswerText {
+impl ShownText {
     /// Whether the text is there, and tells all that the engine wrote.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_whole && self.is_readable && !self.text.is_empty()
@@ -79,7 +79,7 @@ impl MessageText {
 
 impl ChoiceText {
     /// Adds the text in the one field that clients read. Text in another field is not shown to anybody.
-    fn read_into(self, answer: &mut AnswerText, is_chat: bool, kind: BodyKind) {
+    fn read_into(self, answer: &mut ShownText, is_chat: bool, kind: BodyKind) {
         let message = match kind {
             BodyKind::Events => self.delta,
             BodyKind::Json | BodyKind::Other => self.message,
@@ -105,10 +105,10 @@ fn is_nothing(field: Option<&Value>) -> bool {
 }
 
 /// The text of a chat's or a completion's response; `None` if the response is of a kind that is not read.
-pub(crate) fn read_text(words: &AnswerWords, is_chat: bool) -> Option<AnswerText> {
+pub(crate) fn read_text(words: &AnswerText, is_chat: bool) -> Option<ShownText> {
     let kind = BodyKind::of(words.content_type.as_deref());
     let mut reader = JsonReader::new(kind, MAX_BODY)?;
-    let mut answer = AnswerText {
+    let mut answer = ShownText {
         text: String::new(),
         finish_reason: None,
         is_readable: true,
@@ -135,8 +135,8 @@ mod tests {
 
     use super::*;
 
-    fn read(response: &str, kind: &str, is_chat: bool) -> AnswerText {
-        let words = AnswerWords {
+    fn read(response: &str, kind: &str, is_chat: bool) -> ShownText {
+        let words = AnswerText {
             request: Vec::new(),
             response: response.into(),
             content_type: Some(kind.to_owned()),

@@ -10,7 +10,7 @@ use crate::state::RunnerState;
 use crate::store::audit_store::Result;
 
 /// Notes that the audited answers which this reading does not show, and no later one will, were not audited.
-pub(crate) async fn settle_unshown(state: &RunnerState, subject: &AuditedSubject) -> Result<()> {
+pub(crate) async fn settle_unauditable(state: &RunnerState, subject: &AuditedSubject) -> Result<()> {
     let scope = &subject.scope;
     // An appeal reads own prompts alone, and says nothing about answers to clients.
     if scope.is_appeal {
@@ -18,13 +18,13 @@ pub(crate) async fn settle_unshown(state: &RunnerState, subject: &AuditedSubject
     }
     let shown = subject.audited_ids();
     let finding = ReferenceOutcome::Unusable(UnusableReason::NotAudited);
-    let mut unshown = 0;
+    let mut unauditable = 0;
     // The test of missing answers counts them.
     for answer in subject.behind_gap() {
         let now = state.clock.now();
         state.store.put_outcome(answer, 0, &finding, now).await?;
-        state.log.store().drop_words(answer).await?;
-        unshown += 1;
+        state.log.store().drop_text(answer).await?;
+        unauditable += 1;
     }
     for miner in scope.miners() {
         for answer in state
@@ -37,12 +37,12 @@ pub(crate) async fn settle_unshown(state: &RunnerState, subject: &AuditedSubject
             }
             let now = state.clock.now();
             state.store.put_outcome(&answer, 0, &finding, now).await?;
-            state.log.store().drop_words(&answer).await?;
-            unshown += 1;
+            state.log.store().drop_text(&answer).await?;
+            unauditable += 1;
         }
     }
-    if unshown > 0 {
-        tracing::warn!(coldkey = %scope.coldkey, model = scope.model, answers = unshown,
+    if unauditable > 0 {
+        tracing::warn!(coldkey = %scope.coldkey, model = scope.model, answers = unauditable,
             "answers cannot be audited: a proof before them is missing, their session attests another image, or no \
              bundle has room for them");
     }

@@ -1,7 +1,7 @@
 //! The ids of the tokens that a response states, as far as its session signed them. Pure, over bytes of strangers.
 
 use muster_audit::{MAX_TOKENS, UnusableReason, digest_of_ids};
-use muster_gateway::store::AnswerWords;
+use muster_gateway::store::AnswerText;
 use muster_openai::BodyKind;
 use muster_openai::stream::JsonReader;
 use muster_response_proof::{ResponseProof, TokenFacts};
@@ -25,7 +25,7 @@ pub(crate) enum FoundIds {
 ///
 /// # Errors
 /// The reason why nobody can score the answer: a part of its body was not kept, or the engine gave no token.
-pub(crate) fn find_ids(proof: &ResponseProof, words: &AnswerWords) -> Result<FoundIds, UnusableReason> {
+pub(crate) fn find_ids(proof: &ResponseProof, words: &AnswerText) -> Result<FoundIds, UnusableReason> {
     if u64::try_from(words.response.len()).is_ok_and(|bytes| bytes < proof.output_bytes) {
         return Err(UnusableReason::TruncatedBody);
     }
@@ -78,7 +78,7 @@ struct ChoiceIds {
 }
 
 /// The ids that a response states; `None` if it states none of a prompt, or too many.
-fn answer_ids(words: &AnswerWords) -> Option<AnswerIds> {
+fn answer_ids(words: &AnswerText) -> Option<AnswerIds> {
     let kind = BodyKind::of(words.content_type.as_deref());
     let mut reader = JsonReader::new(kind, MAX_BODY)?;
     let (mut prompt, mut output) = (None, Vec::new());

@@ -1,4 +1,5 @@
-//! Opened words: what another reference needs to score an answer again, and how they follow from the session's proof.
+//! Opened text of answers: what another reference needs to score an answer again, and how it follows from the
+//! session's proof.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +7,7 @@ use muster_protocol::Digest;
 use muster_response_proof::{CHUNK, HashScheme, ResponseProof, body_digest, hash_chunk, root_of};
 use sha2::{Digest as _, Sha256};
 
-use crate::bundle::{AuditOutcome, OpenedWords, Origin};
+use crate::bundle::{AuditOutcome, OpenedText, Origin};
 use crate::checked_answer::CheckedAnswer;
 use crate::margin_cells::{MAX_TOKENS, Margin, TokenScore};
 use crate::replay_error::ReplayError;
@@ -89,8 +90,8 @@ pub fn is_signed_response(proof: &ResponseProof, body: &[u8]) -> bool {
     is_whole && is_signed
 }
 
-/// Checks that opened words are those of the answer's proof, and may be published.
-pub(crate) fn check_words(answer: &CheckedAnswer<'_>) -> Result<(), ReplayError> {
+/// Checks that opened text is that of the answer's proof, and may be published.
+pub(crate) fn check_opened_text(answer: &CheckedAnswer<'_>) -> Result<(), ReplayError> {
     let Some(words) = &answer.evidence.words else {
         return Ok(());
     };
@@ -120,14 +121,14 @@ fn opens_response(answer: &CheckedAnswer<'_>) -> bool {
     }
 }
 
-fn is_bound_response(proof: &ResponseProof, words: &OpenedWords, response: &str) -> bool {
+fn is_bound_response(proof: &ResponseProof, words: &OpenedText, response: &str) -> bool {
     let has_no_ids = words.prompt.is_empty() && words.output.is_empty();
     let body = STANDARD.decode(response);
     has_no_ids && body.is_ok_and(|body| is_signed_response(proof, &body))
 }
 
 /// Whether the session signed these ids.
-fn are_bound(proof: &ResponseProof, words: &OpenedWords) -> bool {
+fn are_bound(proof: &ResponseProof, words: &OpenedText) -> bool {
     let is_stated = |ids: &[u32], digest: &Digest, count: u32| {
         u32::try_from(ids.len()) == Ok(count) && digest_of_ids(ids) == *digest
     };
@@ -139,7 +140,7 @@ fn are_bound(proof: &ResponseProof, words: &OpenedWords) -> bool {
 }
 
 /// The body of the request; `None` if it is not the one that the proof names, or is a user's.
-fn request_of(answer: &CheckedAnswer<'_>, words: &OpenedWords) -> Option<Vec<u8>> {
+fn request_of(answer: &CheckedAnswer<'_>, words: &OpenedText) -> Option<Vec<u8>> {
     match (&answer.evidence.origin, &words.request) {
         (Origin::User, _) | (Origin::Consenting, None) | (Origin::Canary(_), Some(_)) => None,
         (Origin::Canary(opened), None) => opened.request(),

@@ -1,13 +1,13 @@
 //! The body of a stored answer as its session signed it: without Muster's comment lines. Pure.
 
 use muster_audit::is_signed_response;
-use muster_gateway::store::AnswerWords;
+use muster_gateway::store::AnswerText;
 use muster_openai::BodyKind;
 use muster_response_proof::ResponseProof;
 use muster_response_proof::comment::strip_comments;
 
 /// The body that the session signed; `None` if the stored one is another.
-pub(crate) fn signed_body(proof: &ResponseProof, words: &AnswerWords) -> Option<Vec<u8>> {
+pub(crate) fn signed_body(proof: &ResponseProof, words: &AnswerText) -> Option<Vec<u8>> {
     let body = match BodyKind::of(words.content_type.as_deref()) {
         BodyKind::Events => strip_comments(&words.response),
         BodyKind::Json | BodyKind::Other => words.response.clone(),
@@ -55,8 +55,8 @@ mod tests {
         }
     }
 
-    fn words(response: &str, kind: &str) -> AnswerWords {
-        AnswerWords {
+    fn words(response: &str, kind: &str) -> AnswerText {
+        AnswerText {
             request: Vec::new(),
             response: response.into(),
             content_type: Some(kind.to_owned()),

@@ -1,32 +1,32 @@
-//! The wealth of a sequential test after each answer, for charts.
+//! The evidence of a sequential test after each answer, for charts.
 
 use serde::Serialize;
 
 use crate::e_process::{EProcess, Restart};
 use crate::verdict::ScoredAnswer;
 
-/// The most points of a curve. Of a longer test the highest wealth of each run of answers is told.
+/// The most points of a curve. Of a longer test the most evidence of each run of answers is shown.
 const MOST_POINTS: usize = 500;
 
 /// The evidence of one test as it grew, by the first reference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WealthCurve {
+pub struct EvidenceCurve {
     /// The answers that it tests: `all`, `public`, `private`, or `missing` for the test of missing answers.
     pub test: &'static str,
     /// The points in the order of the log.
-    pub points: Vec<WealthPoint>,
+    pub points: Vec<EvidencePoint>,
 }
 
-/// The wealth after an answer.
+/// The evidence after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WealthPoint {
+pub struct EvidencePoint {
     /// The number of the answer, from 1.
     pub answer: usize,
-    /// The binary logarithm of the mean wealth after it, in thousandths.
+    /// The binary logarithm of the mean evidence after it, in thousandths.
     pub log2: i64,
 }
 
-impl WealthCurve {
+impl EvidenceCurve {
     pub(crate) fn of(test: &'static str, answers: &[&ScoredAnswer], alternatives: usize) -> Self {
         let unscored = vec![0; alternatives];
         let likelihoods = answers
@@ -41,17 +41,17 @@ impl WealthCurve {
         likelihoods: impl Iterator<Item = Vec<u128>>,
         alternatives: usize,
     ) -> Self {
-        let mut wealth = EProcess::new(alternatives, Restart::AtOne);
+        let mut evidence = EProcess::new(alternatives, Restart::AtOne);
         let observe = |(answer, likelihoods): (usize, Vec<u128>)| {
-            wealth.observe(&likelihoods);
-            WealthPoint {
+            evidence.observe(&likelihoods);
+            EvidencePoint {
                 answer,
-                log2: wealth.mean_log2(),
+                log2: evidence.mean_log2(),
             }
         };
-        let points: Vec<WealthPoint> = (1..).zip(likelihoods).map(observe).collect();
+        let points: Vec<EvidencePoint> = (1..).zip(likelihoods).map(observe).collect();
         let run = points.len().div_ceil(MOST_POINTS).max(1);
-        let highest = |run: &[WealthPoint]| run.iter().copied().max_by_key(|point| point.log2);
+        let highest = |run: &[EvidencePoint]| run.iter().copied().max_by_key(|point| point.log2);
         Self {
             test,
             points: points.chunks(run).filter_map(highest).collect(),
@@ -67,7 +67,7 @@ mod tests {
     use crate::likelihood::CAP_LOG2;
 
     #[test]
-    fn a_long_test_keeps_its_highest_wealth() {
+    fn a_long_test_keeps_its_highest_evidence() {
         let answer = |likelihood| ScoredAnswer {
             first: Some(vec![likelihood]),
             second: None,
@@ -75,7 +75,7 @@ mod tests {
         let (bad, good) = (answer(exp2(CAP_LOG2)), answer(ONE / 3));
         let mut answers = vec![&good; 3_000];
         answers.splice(1_500..1_503, [&bad; 3]);
-        let curve = WealthCurve::of("all", &answers, 1);
+        let curve = EvidenceCurve::of("all", &answers, 1);
         assert_eq!(curve.points.len(), 500);
         let highest = curve.points.iter().max_by_key(|point| point.log2).unwrap();
         assert_eq!(highest.answer, 1_503);
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn an_answer_that_nobody_scored_counts_for_the_miner() {
         let unscored = ScoredAnswer::default();
-        let curve = WealthCurve::of("all", &[&unscored], 1);
+        let curve = EvidenceCurve::of("all", &[&unscored], 1);
         assert!(curve.points[0].log2 < 0, "{curve:?}");
     }
 }
