@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use crate::credentials::RegistryLogin;
 use crate::engine::{ContainerEngine, EngineError, operation_failed};
+use crate::image_error::ImageError;
 use crate::image_pull::{PullProgress, pull};
 use crate::image_reference::{ImageName, ImageReference, Pin};
-use crate::image_error::ImageError;
 use crate::image_settings::ImageSettings;
 use crate::images::{LeasedImage, find_manifest, lease_image};
 use crate::pull_error::PullError;
