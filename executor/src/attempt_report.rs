@@ -130,7 +130,7 @@ impl AttemptReport {
     fn failed(mut self, failure: &AttemptFailure) -> FromMiner {
         let printed = std::mem::take(&mut self.printed);
         let hint = Self::resume_hint(failure, &printed);
-        let (told, beside) = match failure.kind {
+        let (shown, beside) = match failure.kind {
             FailureKind::Job { .. } => (printed, PrintedOutput::default()),
             // The message has no place for what the job printed, but the context has.
             FailureKind::Horde(_) => (PrintedOutput::default(), printed),
@@ -145,8 +145,8 @@ impl AttemptReport {
                 reason,
                 stage: failure.stage,
                 docker_process_exit_status: exit_code,
-                docker_process_stdout: Some(told.stdout),
-                docker_process_stderr: Some(told.stderr),
+                docker_process_stdout: Some(shown.stdout),
+                docker_process_stderr: Some(shown.stderr),
                 context,
             }),
             FailureKind::Horde(reason) => FromMiner::V0HordeFailedRequest(HordeFailed {
@@ -167,8 +167,8 @@ impl AttemptReport {
             }
             FailureKind::Horde(_) => false,
         };
-        let said = last_part(&printed.stderr);
-        let is_short_of_memory = exited && MEMORY_WORDS.iter().any(|words| said.contains(words));
+        let ending = last_part(&printed.stderr);
+        let is_short_of_memory = exited && MEMORY_WORDS.iter().any(|words| ending.contains(words));
         failure
             .resume
             .or(is_short_of_memory.then_some(ResumeHint::OutOfMemory))
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_muster_peer_hears_which_image_it_was_byte_by_byte() {
+    fn result_for_a_muster_miner_names_the_image_byte_by_byte() {
         let report = AttemptReport {
             muster: true,
             specs: None,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_said_at_the_end_of_stderr() {
+    fn omissions_are_noted_at_the_end_of_stderr() {
         let mut report = report();
         report
             .artifacts
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_printed_and_delivered_before_the_subnet_failed_it_is_told() {
+    fn failure_of_the_subnet_carries_the_jobs_output_and_uploads() {
         let uploaded = Uploaded {
             results: IndexMap::from([("one".to_owned(), "{}".to_owned())]),
             notices: vec![],

@@ -13,7 +13,8 @@ use futures_util::future::BoxFuture;
 use http::Method;
 use http::uri::PathAndQuery;
 use indexmap::IndexMap;
-use muster_containers::image_pull::PullProgress;
+use muster_containers::engine::ContainerEngine;
+use muster_containers::image_pull::unwatched;
 use muster_containers::images::{LeasedImage, ensure};
 use muster_containers::sandbox::ResourceLimits;
 use muster_process::error::Causes;
@@ -25,7 +26,6 @@ use muster_sealing_proxy::{EngineAddress, GraderBackend, Limits, Upstream};
 use tokio::sync::Mutex;
 
 use crate::config::{Config, Policy};
-use crate::engine::ContainerEngine;
 use crate::job_sandbox::{JobContainer, JobFolders};
 
 /// The path at which a grader takes challenges.
@@ -206,12 +206,11 @@ impl Inner {
     async fn start(&self) -> Result<(Upstream, String, LeasedImage), String> {
         let spec = &self.spec;
         let describe = |error: &(dyn std::error::Error + 'static)| Causes(error).to_string();
-        let unwatched: PullProgress = Arc::new(|_| {});
         let image = ensure(
             &spec.engine,
             &spec.config.images,
             &spec.terms.docker_image,
-            &unwatched,
+            &unwatched(),
             &spec.clock,
         )
         .await
@@ -346,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_a_part_of_the_sessions_memory_and_all_of_its_processors() {
+    fn co_grader_gets_part_of_the_sessions_memory_and_all_its_processors() {
         let session = ResourceLimits {
             nano_cpus: 8_000_000_000,
             memory: 16 << 30,

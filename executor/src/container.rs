@@ -7,7 +7,7 @@ use bollard::errors::Error as ApiError;
 use bollard::models::ContainerCreateBody;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
-use muster_containers::engine::{ContainerStage, InputSink, KeptOutput};
+use muster_containers::engine::{ContainerEngine, ContainerStage, EngineError, InputSink, KeptOutput};
 use muster_process::error::Causes;
 use muster_process::{Backoff, SharedClock};
 use muster_protocol::{HordeFailureReason, JobStage};
@@ -15,7 +15,6 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt_state::{AttemptFailure, ProgramExit};
-use crate::engine::{ContainerEngine, EngineError};
 use crate::images::engine_failed;
 use crate::output_capture::{CapturedBefore, OutputCapture};
 use crate::warm_containers::AttachedContainer;
@@ -58,7 +57,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Whether the engine was there all the time since the request to start a container. The later variants tell of more.
+/// Whether the engine was there all the time since the request to start a container. The later variants mean a longer
+/// absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EnginePresence {
     Unbroken,
@@ -68,8 +68,8 @@ pub(crate) enum EnginePresence {
     MachineRestarted,
 }
 
-/// Starts a container that may have been started already: an engine that goes away in the middle does not say whether
-/// it has.
+/// Starts a container that may have been started already: an engine that goes away in the middle does not report
+/// whether it has.
 async fn start_once(
     engine: &ContainerEngine,
     name: &str,
@@ -92,7 +92,7 @@ async fn start_once(
 }
 
 /// Goes on with a container that another process created, and waits until it ends. Output that the other process had
-/// not captured goes into `capture`. `since_start` tells what is known of the time since the other process started it.
+/// not captured goes into `capture`. `since_start` is the engine's presence since the other process started it.
 ///
 /// # Errors
 /// The engine's failures, and a container that is gone.
@@ -128,7 +128,7 @@ pub(crate) async fn take_over(
 }
 
 /// The output of a container after what was captured before. An engine that is away is waited for. If the engine has
-/// dropped a part of the output, or does not give it, the gap is told.
+/// dropped a part of the output, or does not give it, the gap is marked.
 async fn rest_of_output<'a>(
     engine: &'a ContainerEngine,
     name: &str,
@@ -194,7 +194,7 @@ fn cut_front(
     (!message.is_empty()).then_some(Ok(piece))
 }
 
-/// Waits until a container ends, and finds out how it ended. `before` tells whether the engine was away since the
+/// Waits until a container ends, and finds out how it ended. `before` states whether the engine was away since the
 /// start.
 async fn wait_for_end(
     engine: &ContainerEngine,
@@ -380,60 +380,36 @@ mod tests {
     use std::sync::Arc;
 
     use muster_process::{SystemClock, Tasks};
-    use tokio::io::{AsyncBufReadExt as _, BufReader};
-    use tokio::net::TcpListener;
 
     use super::*;
+    use crate::fixtures;
 
     const PRINTED_BEFORE: &str = "the first line\n";
     const PRINTED_SINCE: &str = "the second line\n";
 
     /// Answers as an engine with one ended container. The first request for the container's output is cut off.
-    async fn serve_one_cut(listener: TcpListener) {
+    fn answer_after_a_cut() -> impl FnMut(&str) -> Option<Vec<u8>> {
         let mut was_cut = false;
-        while let Ok((socket, _)) = listener.accept().await {
-            let mut lines = BufReader::new(socket).lines();
-            let request = lines.next_line().await.unwrap().unwrap_or_default();
-            while lines
-                .next_line()
-                .await
-                .unwrap()
-                .is_some_and(|line| !line.is_empty())
-            {}
-            let body = if request.contains("/logs") {
+        move |request| {
+            if request.contains("/logs") {
                 if !std::mem::replace(&mut was_cut, true) {
-                    continue;
+                    return None;
                 }
                 let printed = format!("{PRINTED_BEFORE}{PRINTED_SINCE}");
                 let length = u32::try_from(printed.len()).unwrap();
-                [&[1, 0, 0, 0], length.to_be_bytes().as_slice(), printed.as_bytes()].concat()
+                Some([&[1, 0, 0, 0], length.to_be_bytes().as_slice(), printed.as_bytes()].concat())
             } else if request.contains("/wait") {
-                br#"{"StatusCode":0}"#.to_vec()
-            } else if request.contains("/version") {
-                br#"{"Version":"20.10.24","ApiVersion":"1.41"}"#.to_vec()
+                Some(br#"{"StatusCode":0}"#.to_vec())
             } else {
-                br#"{"State":{"Status":"exited","ExitCode":0,"OOMKilled":false}}"#.to_vec()
-            };
-            let head = format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-                body.len()
-            );
-            let mut socket = lines.into_inner();
-            socket
-                .write_all(&[head.as_bytes(), &body].concat())
-                .await
-                .unwrap();
-            socket.shutdown().await.unwrap();
+                Some(br#"{"State":{"Status":"exited","ExitCode":0,"OOMKilled":false}}"#.to_vec())
+            }
         }
     }
 
     #[tokio::test]
     async fn an_engine_that_goes_away_while_its_copy_is_measured_costs_no_output() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("tcp://{}", listener.local_addr().unwrap());
         let tasks = Tasks::new();
-        drop(tasks.spawn("engine", serve_one_cut(listener)));
-        let engine = ContainerEngine::connect(&address).await.unwrap();
+        let engine = fixtures::engine(&tasks, answer_after_a_cut()).await;
         let capture = OutputCapture::default();
         capture.push(&LogOutput::StdOut {
             message: PRINTED_BEFORE.into(),
@@ -450,6 +426,6 @@ mod tests {
         assert_eq!(exit.unwrap().code, 0);
         let printed = capture.printed();
         assert_eq!(printed.stdout, format!("{PRINTED_BEFORE}{PRINTED_SINCE}"));
-        assert_eq!(printed.stderr, "", "no gap is told");
+        assert_eq!(printed.stderr, "", "no gap is marked");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct ProcessContext {
     pub(crate) cache: EngineCache,
     /// Containers that wait for jobs; `None` in a process that runs a single job, and where the operator wants none.
     pub(crate) warm: Option<WarmPool>,
-    /// Cancelled when this process is told to stop.
+    /// Cancelled when this process is asked to stop.
     pub(crate) shutdown: CancellationToken,
     pub(crate) clock: SharedClock,
     /// Runs the background tasks of sessions.

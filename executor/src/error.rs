@@ -33,15 +33,15 @@ pub enum Error {
     /// The miner offered no job.
     #[error("executor: the miner offered no job within the startup limit")]
     NoOffer,
-    /// This process was told to stop while a job was open.
+    /// This process was asked to stop while a job was open.
     #[error("executor: told to stop while a job was open; the job was removed")]
     ShutDown,
-    /// This machine is not fit to run jobs. The miner has been told.
+    /// This machine is not fit to run jobs. The miner has the failure.
     #[error("executor: {message}")]
     Unfit {
         /// The description of the failure, as the miner got it.
         message: String,
-        /// The code whose page says what to do.
+        /// The code, whose page has the mend.
         code: ErrorCode,
     },
 }

@@ -1,14 +1,13 @@
 //! Images of this machine: fetching those that jobs and sessions need, and removing unused ones.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use muster_containers::engine::{ContainerEngine, EngineError};
 use muster_containers::image_cache::collect_if_due;
 use muster_containers::image_error::ImageError;
 use muster_containers::image_leases::Lease;
-use muster_containers::image_pull::PullProgress;
+use muster_containers::image_pull::{PullProgress, unwatched};
 use muster_containers::image_settings::ImageSettings;
 use muster_containers::images::{FoundImage, LeasedImage, ensure, find};
 use muster_containers::pull_error::PullError;
@@ -29,7 +28,7 @@ pub(crate) const COLLECT_EVERY: Duration = Duration::from_secs(600);
 /// Gets an image ready: from the engine, an archive or its registry.
 ///
 /// # Errors
-/// The image cannot be had. The failure says who is at fault and what to do about it.
+/// The image cannot be had. The failure names the party at fault and the mend.
 pub(crate) async fn prepare(
     engine: &ContainerEngine,
     settings: &ImageSettings,
@@ -126,7 +125,7 @@ fn room_left(kept: &BTreeMap<ImageId, KeptImage>, share: Option<u32>, limit: u64
 /// Fetches the images that validators may want sessions of, keeps their leases in `held`, and drops the leases of
 /// images that are no longer listed. Each validator's images have a bound of their own. An image that cannot be fetched
 /// is logged and tried again in the next round; a session of it tries again too. Returns whether a round after a short
-/// pause may succeed: the engine, the registry or the way to it failed.
+/// pause may succeed: the engine, the registry or the network failed.
 pub(crate) async fn fetch_listed(
     config: &Config,
     cache: &EngineCache,
@@ -240,7 +239,7 @@ async fn fetch(
     listed: &ListedImage,
     clock: &SharedClock,
 ) -> Result<LeasedImage, FetchError> {
-    let unwatched: PullProgress = Arc::new(|_| {});
+    let unwatched = unwatched();
     let by_content = ensure(engine, settings, &listed.image.to_string(), &unwatched, clock).await;
     let mut failure = match by_content {
         Ok(found) => return Ok(found),
@@ -284,6 +283,8 @@ pub(crate) fn engine_failed(error: &EngineError) -> AttemptFailure {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use muster_process::SystemClock;
     use muster_protocol::Digest;
 

@@ -64,7 +64,7 @@ impl JournaledJob {
     }
 }
 
-/// The kernel's id of this run of the machine; `None` if the kernel does not tell it. Reads a file that never blocks.
+/// The kernel's id of this run of the machine; `None` if the kernel does not give it. Reads a file that never blocks.
 pub(crate) fn boot_id() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())

@@ -44,7 +44,7 @@ pub(crate) enum Received {
     Malformed(WireError),
     /// An error that does not end the connection; its description.
     Ignorable(String),
-    /// The connection ended; the description says how.
+    /// The connection ended; the description gives the reason.
     Lost(String),
 }
 

@@ -1,10 +1,10 @@
 //! The executor: runs one job in a sealed container for the miner that started it, and reports how it went.
 //!
-//! Reading order: [`attempt_state`] (the life of an attempt, pure), [`job_sandbox`] (what a job may do, pure),
-//! [`output_capture`] (what a job prints; [`muster_job_data`] carries its inputs, outputs and artifacts),
-//! [`attempt_report`] (the last messages to the miner, pure), `steps` (preparing an image, placing inputs, collecting
-//! outputs), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver` (one
-//! attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
+//! Reading order: [`attempt_state`] (the life of an attempt, pure), `job_layout` (a job's rights and limits, pure),
+//! [`job_sandbox`] (its container, pure), [`output_capture`] (its printed output; [`muster_job_data`] carries its
+//! inputs, outputs and artifacts), [`attempt_report`] (the last messages to the miner, pure), `steps` (the work on a
+//! job, one step a file), `session` (a streaming job behind its seal) with `co_grader` (challenges meanwhile), `driver`
+//! (one attempt), [`persistent`] (many attempts over one connection), then [`reap`] (containers of executors that were
 //! killed).
 //!
 //! An executor runs next to untrusted code. It knows no chain. It holds the key by which its miner knows it, if it is a
@@ -20,7 +20,10 @@ mod context;
 mod driver;
 mod engine_cache;
 pub mod error;
+#[cfg(test)]
+mod fixtures;
 mod images;
+mod job_layout;
 pub mod job_sandbox;
 mod journal;
 mod lease_connection;
@@ -75,7 +78,7 @@ pub struct Invocation {
 ///
 /// # Errors
 /// The miner cannot be reached, is lost, refuses or cancels; this machine is not fit to run jobs; this process is
-/// told to stop.
+/// asked to stop.
 pub async fn run(
     config: Config,
     invocation: Invocation,

@@ -1,19 +1,11 @@
-//! The executor's metrics: the stages and the ends of attempts, and the state of a persistent executor.
+//! The metrics of attempts: their stages and their ends.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use muster_containers::ContainerEngine;
 use muster_protocol::job::Fault;
 use muster_protocol::{JobTrace, ParticipantType, StageTime, Timestamp, TraceParent, TraceStage};
 
 use crate::attempt_state::{AttemptFailure, AttemptState, Conclusion, FailureKind};
-use crate::persistent::PersistentExecutor;
-
-/// How often a persistent executor is measured.
-const MEASURE_EVERY: Duration = Duration::from_secs(5);
-/// The time that the engine has for its answer.
-const ENGINE_LIMIT: Duration = Duration::from_secs(3);
 
 /// The clock of an attempt's stages.
 #[derive(Debug)]
@@ -127,30 +119,6 @@ fn fault_of(failure: &AttemptFailure) -> Fault {
         FailureKind::Job { .. } => Fault::User,
         FailureKind::Horde(_) => failure.fault,
     }
-}
-
-/// Sets the gauges of a persistent executor until its task is dropped.
-pub(crate) async fn measure(executor: Arc<PersistentExecutor>) {
-    loop {
-        let reachable = is_engine_reachable(&executor).await;
-        metrics::gauge!("muster_executor_engine_reachable").set(u32::from(reachable));
-        metrics::gauge!("muster_executor_miner_connected").set(u32::from(executor.is_connected()));
-        metrics::gauge!("muster_executor_leases").set(executor.count_leases());
-        metrics::gauge!("muster_executor_draining").set(u32::from(executor.is_draining()));
-        executor.process.clock.sleep(MEASURE_EVERY).await;
-    }
-}
-
-async fn is_engine_reachable(executor: &PersistentExecutor) -> bool {
-    let asking = async {
-        match executor.process.cache.last_engine() {
-            Some(engine) => engine.ping().await.is_ok(),
-            None => ContainerEngine::connect(&executor.process.config.engine)
-                .await
-                .is_ok(),
-        }
-    };
-    tokio::time::timeout(ENGINE_LIMIT, asking).await.unwrap_or(false)
 }
 
 #[cfg(test)]

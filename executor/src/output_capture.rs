@@ -263,7 +263,7 @@ impl OutputCapture {
         }
     }
 
-    /// Says in the output that some of it is missing here.
+    /// Marks in the output that some of it is missing here.
     pub(crate) fn note_gap(&self) {
         self.push(&LogOutput::StdErr {
             message: GAP.as_bytes().into(),

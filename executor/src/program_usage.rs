@@ -18,7 +18,7 @@ use crate::machine::gpu::GpuLibrary;
 
 /// The pause between two samples. The engine answers each within milliseconds.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// The time after which a program that reports nothing has its use of the machine told again.
+/// The time after which a program that reports nothing has its use of the machine reported again.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
 /// Bytes of a MiB.
 const MIB: f64 = 1_048_576.0;
@@ -58,7 +58,7 @@ impl Usage {
 }
 
 impl UsageRecord {
-    /// The program began at `began` and has so many GPUs.
+    /// The program began at `began` and has `gpus` GPUs.
     pub(crate) fn begin(&self, began: Timestamp, gpus: usize) {
         let mut usage = self.0.lock();
         usage.began = Some(began);
@@ -75,13 +75,13 @@ impl UsageRecord {
     /// all of them together.
     pub(crate) fn note_report(&self, at: Timestamp, report: ProgramReport) -> ProgramReport {
         let mut usage = self.0.lock();
-        let mut told = report.clone();
-        usage.add_machine(&mut told);
+        let mut full = report.clone();
+        usage.add_machine(&mut full);
         usage.report = Some((at, report));
-        told
+        full
     }
 
-    /// The last report once more, with the newest use of the machine, if nothing was told for ten seconds while
+    /// The last report once more, with the newest use of the machine, if nothing was reported for ten seconds while
     /// the program runs; `None` otherwise, and before the first sample. A program that reports nothing has such reports
     /// alone.
     pub(crate) fn repeat_report(&self, now: Timestamp) -> Option<ProgramReport> {
@@ -154,24 +154,24 @@ impl UsageRecord {
         })
     }
 
-    /// Samples the container and these GPUs until it is dropped, and tells the reports of [`Self::repeat_report`] if
-    /// somebody wants them. Blocks no other work of the attempt.
+    /// Samples the container and these GPUs until it is dropped, and passes on the reports of [`Self::repeat_report`]
+    /// if somebody wants them. Blocks no other work of the attempt.
     pub(crate) async fn watch(
         self,
         engine: ContainerEngine,
         container: String,
         gpus: Vec<String>,
         clock: SharedClock,
-        tell: Option<impl Fn(Timestamp, ProgramReport)>,
+        report_to: Option<impl Fn(Timestamp, ProgramReport)>,
     ) {
         let (usage, seconds) = (self.clone(), Arc::clone(&clock));
         let telling = async move {
-            let Some(tell) = tell else { return };
+            let Some(report_to) = report_to else { return };
             loop {
                 seconds.sleep(REPEAT_AFTER).await;
                 let now = seconds.now();
                 if let Some(report) = usage.repeat_report(now) {
-                    tell(now, report);
+                    report_to(now, report);
                 }
             }
         };
@@ -207,7 +207,7 @@ fn rounded(number: u64) -> f64 {
     u32::try_from(number).map_or(f64::from(u32::MAX), f64::from)
 }
 
-/// MiB of so many bytes, to a tenth.
+/// The MiB of `bytes`, to a tenth.
 fn mib(bytes: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "memory is below 2^53 bytes")]
     let bytes = bytes as f64;
@@ -283,7 +283,7 @@ mod tests {
             metrics: [(loss, MetricValue::try_from(0.5).unwrap())].into(),
             ..ProgramReport::default()
         };
-        let told = usage.note_report(at(11), of_program.clone());
+        let sent = usage.note_report(at(11), of_program.clone());
         let expected = [
             ("loss", 0.5),
             ("machine/cpu_percent", 150.0),
@@ -292,7 +292,7 @@ mod tests {
             ("machine/memory_mib", 5.0),
         ];
         assert_eq!(
-            metrics_of(&told),
+            metrics_of(&sent),
             expected.map(|(name, value)| (name.to_owned(), value))
         );
         usage.end(at(12));
@@ -304,17 +304,17 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_program_has_its_use_of_the_machine_told_every_ten_seconds() {
+    fn use_of_a_silent_program_is_reported_every_ten_seconds() {
         let usage = UsageRecord::default();
         assert_eq!(usage.repeat_report(at(100)), None, "it has not begun");
         usage.begin(at(10), 0);
         assert_eq!(usage.repeat_report(at(30)), None, "nothing was sampled");
         usage.note_sample(sample(1, 1 << 20), Duration::ZERO);
         assert_eq!(usage.repeat_report(at(19)), None);
-        let told = usage.repeat_report(at(20)).unwrap();
-        assert_eq!((told.elapsed_s, told.step), (10, None));
-        assert_eq!(metrics_of(&told), [("machine/memory_mib".to_owned(), 1.0)]);
-        assert_eq!(usage.repeat_report(at(21)), None, "it was told a second ago");
+        let sent = usage.repeat_report(at(20)).unwrap();
+        assert_eq!((sent.elapsed_s, sent.step), (10, None));
+        assert_eq!(metrics_of(&sent), [("machine/memory_mib".to_owned(), 1.0)]);
+        assert_eq!(usage.repeat_report(at(21)), None, "it was reported a second ago");
         let of_program = ProgramReport {
             step: Some(7),
             eta_s: Some(60),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sampled_is_absent() {
+    fn report_lacks_use_that_was_not_sampled() {
         let usage = UsageRecord::default();
         usage.begin(at(10), 0);
         usage.end(at(11));

@@ -1,4 +1,4 @@
-//! Tells the miner which proofs a session has signed. The miner compares them with the validator's log of answers. A
+//! Sends the miner the proofs that a session has signed. The miner compares them with the validator's log of answers. A
 //! report that does not arrive costs comparisons and nothing else.
 
 use std::sync::Arc;
@@ -67,14 +67,14 @@ impl ProofReports {
                 .collect();
             let count = u64::try_from(proofs.len()).unwrap_or(u64::MAX);
             let session = self.signer.session();
-            let told = FromMiner::MusterSessionProofs(Box::new(SessionProofs {
+            let proofs = FromMiner::MusterSessionProofs(Box::new(SessionProofs {
                 job_uuid: session.attempt,
                 session: session.session.to_string(),
                 validator: session.audience,
                 first,
                 proofs,
             }));
-            if count == 0 || miner.send(&told).await.is_err() {
+            if count == 0 || miner.send(&proofs).await.is_err() {
                 return;
             }
             self.next = first.saturating_add(count);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use muster_containers::engine::{ContainerEngine, RunningContainer};
 use muster_identity::Keypair;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks, certificate};
@@ -32,7 +33,6 @@ use uuid::Uuid;
 use crate::attempt_state::{AttemptFailure, CLOSE_LIMIT};
 use crate::co_grader::CoGrader;
 use crate::config::StreamingSettings;
-use crate::engine::{ContainerEngine, RunningContainer};
 use crate::images::engine_failed;
 use crate::miner_link::MinerOutlet;
 use crate::proof_reports::ProofReports;
@@ -338,7 +338,7 @@ async fn attest(
 }
 
 /// Serves a session until `end` or `called_off` is cancelled, its client closes it, or it had no request for too
-/// long. A Muster miner is told what the session signs. Returns the signed close.
+/// long. A Muster miner receives the proofs that the session signs. Returns the signed close.
 pub(crate) async fn serve(
     open: OpenSession,
     end: CancellationToken,

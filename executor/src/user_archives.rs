@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use muster_containers::engine::ContainerEngine;
 use muster_containers::image_error::ImageError;
-use muster_containers::image_pull::PullProgress;
+use muster_containers::image_pull::unwatched;
 use muster_containers::images::{LeasedImage, ensure};
 use muster_containers::owned_folders::ClaimedFolder;
 use muster_containers::user_archive::load_user_image;
@@ -26,7 +26,7 @@ const FILE: &str = "image.tar";
 /// Gets the image `name` ready, which must be an id: from the engine if it is there, else from the archive at `source`.
 ///
 /// # Errors
-/// The image cannot be had. The failure says who is at fault and what to do about it.
+/// The image cannot be had. The failure names the party at fault and the mend.
 pub(crate) async fn prepare(
     context: &AttemptContext,
     engine: &ContainerEngine,
@@ -39,8 +39,7 @@ pub(crate) async fn prepare(
         let message = "a job whose image lies in an archive names the image by its id, such as sha256:1f0c…";
         failed(message.to_owned(), Fault::User)
     })?;
-    let unwatched: PullProgress = Arc::new(|_| {});
-    match ensure(engine, &config.images, name, &unwatched, clock).await {
+    match ensure(engine, &config.images, name, &unwatched(), clock).await {
         Ok(leased) => return Ok(leased),
         Err(ImageError::Missing(_)) => {}
         Err(error) => return Err(image_failed(&error)),

@@ -2,6 +2,7 @@
 //! [`muster_containers::owned_folders`] records which process owns them.
 
 use std::fs::{self, Permissions};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -42,9 +43,7 @@ impl Workspace {
             &folders.artifacts,
             &folders.report,
         ] {
-            fs::create_dir(folder).map_err(failed)?;
-            // The user that the image names writes here, and may have any id.
-            fs::set_permissions(folder, Permissions::from_mode(0o777)).map_err(failed)?;
+            make_writable(folder).map_err(failed)?;
         }
         fs::create_dir(&folders.logs).map_err(failed)?;
         Ok(Self { root, folders })
@@ -89,9 +88,7 @@ impl Workspace {
     /// The folder cannot be made.
     pub fn make_sockets(&self) -> Result<(), WorkspaceError> {
         let path = &self.folders.sockets;
-        let failed = |source| WorkspaceError::new(path, "made", source);
-        fs::create_dir(path).map_err(failed)?;
-        fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(failed)
+        make_writable(path).map_err(|source| WorkspaceError::new(path, "made", source))
     }
 
     /// Makes the folder in which the job leaves checkpoints.
@@ -100,9 +97,7 @@ impl Workspace {
     /// The folder cannot be made.
     pub fn make_checkpoint_folder(&self) -> Result<(), WorkspaceError> {
         let path = &self.folders.checkpoint;
-        let failed = |source| WorkspaceError::new(path, "made", source);
-        fs::create_dir(path).map_err(failed)?;
-        fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(failed)
+        make_writable(path).map_err(|source| WorkspaceError::new(path, "made", source))
     }
 
     /// Writes the job's script.
@@ -150,6 +145,12 @@ impl Workspace {
     pub fn abandon(self) {
         self.root.abandon();
     }
+}
+
+/// Makes a folder in which the program of a job may write: the user that its image names may have any id.
+fn make_writable(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o777))
 }
 
 /// The folders of a job whose root exists.

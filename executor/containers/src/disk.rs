@@ -58,7 +58,7 @@ pub async fn watch(folder: PathBuf, limit: u64, reserve: u64, clock: SharedClock
     }
 }
 
-/// Whether the disk below `folder` has less than `reserve` bytes left. A disk that does not tell has enough.
+/// Whether the disk below `folder` has less than `reserve` bytes left. A disk that cannot be measured has enough.
 pub fn lacks_reserve(folder: &Path, reserve: u64) -> bool {
     sized_disk::free(folder).is_ok_and(|free| free < reserve)
 }
@@ -190,7 +190,7 @@ mod tests {
     use crate::folder_removal::tests::nest;
 
     #[test]
-    fn what_is_used_is_counted_without_following_links() {
+    fn disk_use_is_counted_without_following_links() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("sub")).unwrap();
         fs::write(folder.path().join("sub/file"), vec![1; 1 << 20]).unwrap();

@@ -13,7 +13,7 @@ use crate::sized_disk::free;
 /// How often the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Bytes that other jobs and other pulls may write to the engine's disk meanwhile. The disk does not say which of its
+/// Bytes that other jobs and other pulls may write to the engine's disk meanwhile. The disk does not show which of its
 /// writers took its bytes, so a smaller loss blames no image. An image within this distance of its bound is measured
 /// when it has arrived.
 const OTHER_WRITERS: u64 = 1 << 30;

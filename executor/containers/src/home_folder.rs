@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_shell_files_are_nothing_and_everything_else_is_something() {
+    fn home_with_only_folders_and_shell_files_is_bare() {
         let (folder, file, link) = (EntryType::Directory, EntryType::Regular, EntryType::Symlink);
         let bare = [
             &[("root/", folder)][..],

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_the_lists_are_named() {
+    fn faults_in_the_image_lists_are_named() {
         let at = |settings: ImageSettings| {
             let problems = settings.access_problems("images");
             problems.iter().map(ToString::to_string).collect::<Vec<_>>()

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_tells_what_is_in_it() {
+    fn archive_lists_its_images() {
         let archive = ImageArchive::new(&content()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image.tar");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_left_out_and_everything_else_is_kept() {
+    fn archive_without_tags_keeps_everything_else() {
         let archive = ImageArchive::new(&content()).unwrap();
         let mut tar = tar::Builder::new(Vec::new());
         let mut whole = tar::Archive::new(&archive.bytes[..]);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_not_archives() {
+    fn file_of_another_kind_is_no_archive() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image.tar");
         assert!(matches!(list_images(&path), Err(ArchiveError::Io(_))));
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_paths_are_refused() {
+    fn archive_refuses_paths_that_are_not_plain() {
         for bad in ["", "relative", "/", "/a/../b", "/a//b", "/./a", "/a\0"] {
             let mut content = content();
             content.files[0].path = bad.into();

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_go_by_age_and_the_oldest_by_size() {
+    fn overdue_images_are_the_old_and_the_oldest_beyond_the_size() {
         let (a, b, c) = (held("a", 10, 100), held("b", 20, 900), held("c", 30, 1_000));
         let now = Timestamp::from_secs(1_000);
         let hour = Duration::from_secs(3_600);
@@ -242,7 +242,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_stays_is_young_and_fits(
+        fn remaining_images_are_young_and_fit(
             sizes in proptest::collection::vec((0_u64..1_000, 0_i64..1_000), 0..20),
             age in 0_u64..1_000, bytes in 0_u64..5_000,
         ) {

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_anybody_uses_cannot_be_removed_and_its_last_use_is_known() {
+    fn leased_image_cannot_be_removed_and_its_last_use_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let test = Arc::new(TestClock::new(Timestamp::from_secs(1_000)));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_of_collection_is_due_once_in_a_while() {
+    fn image_collection_is_due_after_its_interval() {
         let folder = tempfile::tempdir().unwrap();
         let due = |now| {
             let hour = Duration::from_secs(3_600);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_passed_over() {
+    fn lease_folder_ignores_other_files() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(list_uses(&folder.path().join("none")).unwrap(), []);
         for name in ["x.image", "README", &format!("{}.other", image("c").0.hex())] {

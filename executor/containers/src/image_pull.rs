@@ -34,6 +34,11 @@ pub struct PullState {
 /// Called whenever a pull has come further.
 pub type PullProgress = Arc<dyn Fn(PullState) + Send + Sync>;
 
+/// The progress of a pull that nobody follows.
+pub fn unwatched() -> PullProgress {
+    Arc::new(|_| {})
+}
+
 /// Bytes that count as progress. A registry that drips single bytes makes none.
 const PROGRESS_BYTES: u64 = 64 * 1024;
 
@@ -180,8 +185,8 @@ async fn drain(
 /// protocol and of the kernel, which do not change between versions.
 fn classify_failure(reference: &ImageReference, status: Option<u16>, words: &str) -> PullError {
     let image = reference.to_string();
-    let said = words.to_ascii_lowercase();
-    let any = |phrases: &[&str]| phrases.iter().any(|phrase| said.contains(phrase));
+    let lower = words.to_ascii_lowercase();
+    let any = |phrases: &[&str]| phrases.iter().any(|phrase| lower.contains(phrase));
     let words = make_safe(words);
     if any(&["no space left on device", "disk quota exceeded"]) {
         PullError::DiskFull { image, words }
@@ -338,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_registries_and_kernels_are_understood() {
+    fn messages_of_registries_and_kernels_are_classified() {
         let reference = "ghcr.io/a/b:1".parse().unwrap();
         let kind = |status, words: &str| match classify_failure(&reference, status, words) {
             PullError::Unauthorised { .. } => "unauthorised",
@@ -423,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_layers_are_added_up() {
+    fn pull_progress_adds_up_bytes_and_layers() {
         let mut layers = LayerProgress::default();
         let state = |layers: &LayerProgress| {
             let PullState { done, total, layers } = layers.state();
@@ -483,12 +488,11 @@ mod tests {
             max_unpacked: u64::MAX,
             reserve: 0,
         };
-        let unwatched: PullProgress = Arc::new(|_| {});
         let drained = async |total: i64| {
             let first = info("a", "Downloading", Some(1 << 20), Some(total));
             let answers = futures_util::stream::iter([Ok(first)]).chain(futures_util::stream::pending());
             let mut watch = StallWatch::new(clock.now());
-            drain(answers, &reference, bounds, &mut watch, &unwatched, &clock).await
+            drain(answers, &reference, bounds, &mut watch, &unwatched(), &clock).await
         };
         let began = clock.now();
         let stalled = drained(2 << 20).await;

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn text_that_is_no_image_name_is_refused() {
         let (long, tag) = ("a".repeat(513), format!("a:{}", "t".repeat(129)));
         for bad in [
             "",

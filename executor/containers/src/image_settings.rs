@@ -96,10 +96,10 @@ preload = []
 prefetch = []
 # Whether missing images are pulled from the registry that their name leads to.
 pull = true
-# A pull that has made no progress for so many seconds ends, and an image of more MiB (compressed) is not pulled.
+# Seconds without progress after which a pull ends, and the most MiB (compressed) of an image that is pulled.
 stall_s = 120
 max_mib = 51200
-# No image may have more MiB once it is unpacked, and so many MiB stay free on the engine's disk: a pull ends before.
+# The most MiB of an image once it is unpacked, and the MiB that stay free on the engine's disk: a pull ends before.
 max_unpacked_mib = 102400
 reserve_mib = 2048
 # The most MiB, unpacked, of the images that a persistent executor fetches early because one validator lists them.
@@ -118,9 +118,9 @@ docker_config = ""
 # Where all executors of this machine record which images they use. Absolute; by default /var/lib/muster/executor-images
 # for root and /var/tmp/muster-executor-images for another user.
 # cache_dir = "/var/lib/muster/executor-images"
-# Images that no executor has used for so many days are removed,
+# The days without use after which an image is removed,
 keep_days = 30
-# and the longest unused of the rest once they take more MiB together.
+# and the MiB of all used images beyond which the longest unused go.
 keep_mib = 204800
 
 # The credentials of this executor at a registry.

@@ -1,7 +1,6 @@
 //! Provides a job's image: from the engine, from an archive that the operator configured, or from a registry.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use muster_process::SharedClock;
@@ -13,7 +12,7 @@ use crate::engine::{ContainerEngine, EngineError, LocalImage};
 use crate::image_archive::{ArchiveError, ArchivedImage, list_images};
 pub use crate::image_error::ImageError;
 use crate::image_leases::{self, Lease};
-use crate::image_pull::{PullProgress, pull};
+use crate::image_pull::{PullProgress, pull, unwatched};
 use crate::image_reference::{ImageName, ImageReference, Pin};
 use crate::image_settings::ImageSettings;
 use crate::pull_error::PullError;
@@ -135,9 +134,8 @@ pub async fn preload(
             held.push(lease_image(settings, id, id.to_string(), clock).await?);
         }
     }
-    let unwatched: PullProgress = Arc::new(|_| {});
     for name in &settings.prefetch {
-        match ensure(engine, &settings.for_operator(), name, &unwatched, clock).await {
+        match ensure(engine, &settings.for_operator(), name, &unwatched(), clock).await {
             Ok(resolved) => held.push(resolved.lease),
             Err(error) => {
                 tracing::warn!(image = name, error = %Causes(&error), "an image of `prefetch` is not available");
@@ -260,7 +258,7 @@ async fn obtain(
     let was_there = find_first(engine, &names).await?.is_some();
     let outcome = pull(engine, asked, credentials, bounds, progress, clock).await;
     if let (Err(PullError::TooLarge { .. } | PullError::DiskFull { .. }), false) = (&outcome, was_there) {
-        // The failure of the pull is told, whatever becomes of its remains: it says who is at fault.
+        // The failure of the pull is returned, whether or not its remains go: it names the party at fault.
         if let Err(error) = remove_late_arrival(engine, &names, clock).await {
             tracing::warn!(image = label, error = %Causes(&error), "an image that is too large may be left behind");
         }
@@ -294,7 +292,7 @@ async fn obtain(
 }
 
 /// Removes an image whose pull was ended because of its size, if the engine had it complete by then. An engine that is
-/// told to stop may still finish the step that it is at.
+/// asked to stop may still finish the step that it is at.
 async fn remove_late_arrival(
     engine: &ContainerEngine,
     names: &[String],

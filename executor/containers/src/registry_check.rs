@@ -140,7 +140,7 @@ mod tests {
         check(&["127.0.0.1:5000"], "127.0.0.1:5001/x").await.unwrap_err();
     }
 
-    /// A registry that takes the connection and never says anything.
+    /// A registry that takes the connection and never sends anything.
     #[tokio::test(start_paused = true)]
     async fn a_registry_that_never_answers_ends_as_a_pull_that_stands_still() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! Tells temporary failures of an engine, which are worth a retry, from permanent ones.
+//! Distinguishes temporary failures of an engine, which are worth a retry, from permanent ones.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_and_what_does_not() {
+    fn broken_connections_are_temporary_and_refusals_are_permanent() {
         let broken = |kind| EngineError::Failed {
             operation: "do it",
             source: ApiError::IOError {

@@ -23,7 +23,7 @@ const TABLES: u64 = 32 << 20;
 /// How often a mount is tried: two processes may pick the same free loop device at once.
 const TRIES: u32 = 3;
 
-/// The way in which a job's use of the disk is bounded.
+/// The method that bounds a job's use of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskMethod {
     /// A file system of a fixed size.

@@ -1,6 +1,8 @@
 //! The events that the state machine takes and the effects that it returns.
 
-use super::{AttemptFailure, OfferTerms, ProgramExit};
+use super::failure::AttemptFailure;
+use super::offer_terms::OfferTerms;
+use super::program_end::ProgramExit;
 
 /// An event in the life of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub(crate) enum Event {
     Exited(ProgramExit),
     /// The job wrote more than this many bytes.
     DiskFull(u64),
-    /// The program made no progress for so many seconds, the longest that its job allows.
+    /// The program made no progress for this many seconds, the longest that its job allows.
     Stalled(u32),
     /// The program answers, and its session is open.
     SessionOpened,
@@ -45,31 +47,31 @@ pub(crate) enum Event {
 pub(crate) enum Effect {
     /// Look for the image on this machine.
     PrepareImage,
-    /// Tell the miner that the executor is up and has to fetch the image.
+    /// Report that the executor is up and has to fetch the image.
     ReportUp,
     /// Fetch the image.
     FetchImage,
-    /// Tell the miner that the executor is ready.
+    /// Report that the executor is ready.
     ReportReady,
     /// Put the inputs in place.
     PlaceVolumes,
-    /// Tell the miner that the inputs are in place.
+    /// Report that the inputs are in place.
     ReportVolumesReady,
     /// Create and start the container.
     Run,
     /// Wait until the program answers, and open its session.
     OpenSession,
-    /// Tell the miner where the session listens.
+    /// Report the address of the session.
     ReportSession,
     /// Close the session.
     CloseSession,
     /// Ask the container to stop; kill it after its grace.
     Stop,
-    /// Tell the miner that the program has ended.
+    /// Report that the program has ended.
     ReportExecutionDone,
     /// Collect the outputs.
     Collect,
-    /// Tell the miner how the attempt ended, remove everything, and leave.
+    /// Report how the attempt ended, remove everything, and leave.
     Conclude(Conclusion),
 }
 
@@ -78,7 +80,7 @@ pub(crate) enum Effect {
 pub enum Conclusion {
     /// The job succeeded.
     Finished,
-    /// The job failed, and the miner is told.
+    /// The job failed, and the miner receives the failure.
     Failed(AttemptFailure),
     /// The attempt ends without a report.
     Abandoned(Abandonment),
@@ -95,6 +97,6 @@ pub enum Abandonment {
     Refused(String),
     /// The miner offered no job within the startup limit.
     NoOffer,
-    /// This process was told to stop.
+    /// This process was asked to stop.
     ShutDown,
 }

@@ -3,7 +3,7 @@
 use muster_protocol::job::{DAMAGED_CHECKPOINT, Fault, ImageFetchFailure, OUT_OF_MEMORY, STALLED};
 use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage};
 
-use super::{ProgramExit, StopReason};
+use super::program_end::{ProgramExit, StopReason};
 
 /// A failure that ends an attempt and is reported to the miner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct AttemptFailure {
 pub enum ResumeHint {
     /// The program ran out of memory: a smaller batch may do.
     OutOfMemory,
-    /// The data that the attempt was to begin from is not what its manifest says.
+    /// The data that the attempt was to begin from differs from its manifest.
     DamagedCheckpoint,
     /// The program made no progress: another machine may do better.
     Stalled,

@@ -8,7 +8,7 @@ use muster_protocol::wire::miner::InitialJobRequest;
 const DEFAULT_TIMEOUT_SECS: u64 = 300;
 const DEFAULT_LEEWAY_SECS: u64 = 5;
 
-/// The longest time that each stage of a job may take, as its offer says.
+/// The longest time that each stage of a job may take, by its offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StageLimits {
     /// Slack for the whole job.

@@ -2,12 +2,14 @@
 //!
 //! Each stage has a clock of its own: loading an image never eats into the job's time, and a quick download does not
 //! let the program run longer than its user signed for. ComputeHorde carries unused time over to the next stage. A
-//! validator still does so, because ComputeHorde's miners need it; that leaves the validator time to hear of a time-out
+//! validator still does so, because ComputeHorde's miners need it; that leaves the validator time to receive a time-out
 //! here (ADR 0009).
 
 mod events;
 mod failure;
 mod limits;
+mod offer_terms;
+mod program_end;
 
 use std::time::Duration;
 
@@ -17,58 +19,13 @@ use muster_protocol::{ErrorCode, HordeFailureReason, JobFailureReason, JobStage,
 pub(crate) use self::events::{Abandonment, Conclusion, Effect, Event};
 pub(crate) use self::failure::{AttemptFailure, FailureKind, ResumeHint};
 pub(crate) use self::limits::{StageLimits, WaitLimits};
+pub(crate) use self::offer_terms::{OfferTerms, StreamingMode};
+pub(crate) use self::program_end::{ProgramExit, StopReason};
 
 /// The time after its grace in which a container must be dead; after that the attempt gives up on stopping it.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
 /// How long a session may take to close once its time is over.
 pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(15);
-
-/// The parts of an offer that the machine needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OfferTerms {
-    /// The time limits of the job.
-    pub limits: StageLimits,
-    /// How the job's session ends, if the job answers requests while it runs.
-    pub streaming: Option<StreamingMode>,
-    /// The time that the job's terms allow for its image, if its miner grants slots for fetching. Without it the image
-    /// is fetched at once, within the operator's limit.
-    pub image: Option<Duration>,
-}
-
-/// How a streaming job ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamingMode {
-    /// The program ends by itself. A program that still runs when its time is over has failed, as in ComputeHorde.
-    Direct,
-    /// The job ends with its session, whose close is signed. Its time is how long the validator wanted the session.
-    Sealed,
-}
-
-/// How the program ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProgramExit {
-    /// The exit code; 128 + signal if the program was killed.
-    pub code: i64,
-    /// The kernel killed the program because it used too much memory.
-    pub oom_killed: bool,
-    /// The engine's error text, if the program could not be started.
-    pub not_started: Option<String>,
-}
-
-/// Why a running program is being stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StopReason {
-    /// Its time is over.
-    TimedOut,
-    /// The job wrote more than this many bytes.
-    DiskFull(u64),
-    /// It made no progress for so many seconds.
-    Stalled(u32),
-    /// Its health check did not succeed in time.
-    NeverAnswered,
-    /// Its session is over.
-    SessionOver,
-}
 
 /// The current stage of an attempt, with the time limits of the job from the offer on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +53,7 @@ pub(crate) enum AttemptState {
     Serving(StageLimits),
     /// The session of a streaming job is being closed.
     Closing(StageLimits),
-    /// The program was told to stop.
+    /// The program was asked to stop.
     Stopping(StopReason),
     /// The program has ended well; its outputs are being collected.
     Collecting,

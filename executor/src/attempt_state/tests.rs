@@ -123,7 +123,7 @@ fn an_image_that_only_the_request_names_has_the_same_clock_and_costs_the_inputs_
     let late = Event::Requested { image_ready: false };
     assert_eq!(attempt.apply(late.clone(), at(4)), [Effect::PrepareImage]);
     assert_eq!(attempt.deadline(), at(4 + 90));
-    assert_eq!(attempt.apply(late, at(5)), [], "said twice");
+    assert_eq!(attempt.apply(late, at(5)), [], "offered twice");
     assert_eq!(attempt.apply(Event::ImageReady, at(80)), [Effect::PlaceVolumes]);
     assert_eq!(
         attempt.deadline(),
@@ -133,7 +133,7 @@ fn an_image_that_only_the_request_names_has_the_same_clock_and_costs_the_inputs_
 }
 
 #[test]
-fn a_tick_before_the_deadline_means_nothing() {
+fn tick_before_the_deadline_changes_nothing() {
     let mut attempt = running();
     let before = attempt.clone();
     assert_eq!(attempt.apply(Event::Tick, at(100)), []);
@@ -146,7 +146,7 @@ fn a_program_that_runs_too_long_is_stopped_and_then_reported() {
     let late = attempt.deadline();
     assert_eq!(attempt.apply(Event::Tick, late), [Effect::Stop]);
     assert_eq!(attempt.state(), AttemptState::Stopping(StopReason::TimedOut));
-    // A program that ends with code 0 after being told to stop has still run too long.
+    // A program that ends with code 0 after being asked to stop has still run too long.
     assert_eq!(attempt.apply(Event::Exited(exit(0)), late), [Effect::Collect]);
     let effects = attempt.apply(Event::Collected, late);
     let failure = failure(&effects);
@@ -193,7 +193,7 @@ fn a_program_that_fails_is_its_users_failure() {
 }
 
 #[test]
-fn what_went_wrong_first_is_told_however_gathering_ends() {
+fn first_failure_is_reported_however_collecting_ends() {
     let gathering = || {
         let mut attempt = running();
         attempt.apply(Event::Exited(exit(3)), at(40));
@@ -239,7 +239,7 @@ fn a_program_without_progress_is_stopped_and_its_job_may_go_on() {
 }
 
 #[test]
-fn every_wait_ends() {
+fn every_wait_of_an_attempt_ends() {
     let mut attempt = new();
     assert_eq!(
         attempt.apply(Event::Tick, at(60)),
@@ -400,7 +400,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn whatever_happens_it_concludes_once_and_reports_in_order(
+    fn attempt_concludes_once_and_reports_in_order_under_any_events(
         events in proptest::collection::vec((any_event(), 0_i64..40), 0..60),
     ) {
         let (mut attempt, mut now, mut done) = (new(), 0, Vec::new());

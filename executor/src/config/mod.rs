@@ -155,6 +155,11 @@ impl Config {
         sized.then(|| written.saturating_add(own))
     }
 
+    /// The bytes of each printed stream of a job that are copied to disk.
+    pub const fn log_limit(&self) -> u64 {
+        self.log_mib.saturating_mul(1 << 20)
+    }
+
     /// The bytes that stay free on the disk of `work_dir`.
     pub const fn disk_reserve(&self) -> u64 {
         self.disk_reserve_mib.saturating_mul(1 << 20)
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_said_at_once() {
+    fn all_faults_of_a_configuration_are_named_at_once() {
         let text = "engine = \"ssh://x\"\nwork_dir = \"relative\"\n[gpus]\ndevices = [\"0\"]\nclaims_dir = \"x\"\n\
             [images]\ncache_dir = \"x\"\nprefetch = [\"A B\"]\n[class.\"always_on.test\"]\npids = 0\ncpus = -1.0\n[artifacts]\nmax_total_mib = 17\n";
         let errors = parse::<Config>(text, "executor.toml").unwrap_err().to_string();

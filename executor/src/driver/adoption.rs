@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Driver;
 use super::stage_data::AttemptStage;
-use crate::attempt_state::{AttemptFailure, AttemptMachine, StageLimits};
+use crate::attempt_state::{AttemptFailure, AttemptMachine};
 use crate::context::{AttemptContext, ProcessContext};
 use crate::driver::runner::StepRunner;
 use crate::error::Error;
@@ -23,6 +23,7 @@ use crate::images;
 use crate::journal::{JobOrigin, Journal, JournaledJob, JournaledState, boot_id};
 use crate::live_updates::LiveUpdates;
 use crate::machine::gpu::{ClaimedGpus, claim_again};
+use crate::machine::specs::read_machine_size;
 use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
@@ -88,7 +89,7 @@ pub(crate) async fn take_over(
     Driver::adopt(process, found, path).await?.drive().await
 }
 
-/// The program has ended and everything is collected: only the miner has to hear it.
+/// The program has ended and everything is collected: only the report to the miner is missing.
 async fn deliver_end(process: ProcessContext, found: FoundJob, path: ReturnPath) -> Result<(), Error> {
     let engine = process.cache.engine(&process.config.engine, &process.clock).await;
     let removed = match engine {
@@ -116,8 +117,11 @@ impl Driver {
             return;
         };
         let request = &placed.job.request;
-        let (true, Some(job_since), None) = (self.link.is_held(), self.link.job_since(), request.streaming())
-        else {
+        let (true, Some(job_since), None) = (
+            self.link.is_held(),
+            self.link.job_since(),
+            request.layout.streaming,
+        ) else {
             return;
         };
         let job = JournaledJob {
@@ -128,12 +132,7 @@ impl Driver {
             image: request.image.to_job_image(),
             container: placed.job.container.clone(),
             bare_home: placed.job.bare_home.clone(),
-            gpus: placed
-                .job
-                .gpus
-                .as_ref()
-                .map_or(&[][..], ClaimedGpus::uuids)
-                .to_vec(),
+            gpus: placed.job.gpu_uuids().to_vec(),
             job_since,
             started: self.context.clock().now(),
             boot: boot_id(),
@@ -174,8 +173,7 @@ impl Driver {
         if let Err(error) = workspace.mark_adoptable(orphan) {
             tracing::warn!(error = %Causes(&error), "the job cannot be taken over again");
         }
-        let limits = StageLimits::of(&request.offer);
-        let machine = AttemptMachine::resumed(limits, job.started, config.wait_limits());
+        let machine = AttemptMachine::resumed(request.layout.limits, job.started, config.wait_limits());
         let context = AttemptContext {
             process,
             token: job.token.clone(),
@@ -184,14 +182,14 @@ impl Driver {
         };
         let link = MinerLink::returning(&job, journal, state, path, orphan, clock);
         let capture = OutputCapture::new(Some(context.live.clone()));
-        let log_limit = config.log_mib.saturating_mul(1 << 20);
+        let log_limit = config.log_limit();
         let logs = workspace.folders().logs.clone();
         let resuming = capture.clone();
         let before = spawn_blocking(move || resuming.resume(&logs, log_limit))
             .await
             .unwrap_or_default();
         let steps = StepRunner::new(context.clone(), capture, Some(link.outlet()));
-        let placed = PlacedJob::taken_over(request, workspace, &job, gpus, &config);
+        let placed = PlacedJob::taken_over(request, workspace, &job, gpus);
         let mut stage = AttemptStage::of_placed(placed);
         if let AttemptStage::Placed(placed) = &mut stage {
             steps.take_over(placed, &job, before);
@@ -240,16 +238,13 @@ async fn retake(
         .then(|| claim_again(&config.gpus, &job.gpus, &workspace.folders().root))
         .transpose();
     let gpus = gpus.unwrap_or_else(|error| {
-        // The container has them whatever the claims say.
+        // The container has them whether or not they are claimed.
         tracing::error!(error = %Causes(&error), "the GPUs of a job that is taken over cannot be claimed");
         None
     });
-    let request = RequestedJob {
-        offer: Box::new(job.offer.clone()),
-        job: job.job.clone(),
-        engine,
-        image: Box::new(image),
-    };
+    let offer = Box::new(job.offer.clone());
+    let machine = read_machine_size();
+    let request = RequestedJob::new(offer, job.job.clone(), engine, Box::new(image), config, machine);
     Ok((Arc::new(request), gpus))
 }
 

@@ -1,4 +1,5 @@
-//! The end of an attempt: the container goes, the miner hears the result, and the job's files and GPUs are given back.
+//! The end of an attempt: the container goes, the miner receives the result, and the job's files and GPUs are given
+//! back.
 
 use std::time::Duration;
 
@@ -19,11 +20,11 @@ use crate::metrics::count_end;
 use crate::steps::PreparedImage;
 use crate::workspace::Workspace;
 
-/// How long removing the container may take before the miner is told all the same.
+/// How long removing the container may take before the miner receives the result all the same.
 const TIDY_LIMIT: Duration = Duration::from_secs(30);
 
 impl Driver {
-    /// Ends the attempt. The container goes first: when the miner hears the result, the machine is free again.
+    /// Ends the attempt. The container goes first: when the miner receives the result, the machine is free again.
     pub(super) async fn conclude(mut self, conclusion: Conclusion) -> Result<(), Error> {
         count_end(&conclusion);
         let mut messages = self.end_messages(&conclusion);

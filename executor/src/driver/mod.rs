@@ -1,9 +1,11 @@
 //! Drives one attempt: receives what the miner sends, lets [`crate::attempt_state`] decide, begins the steps that it
-//! asks for, and tells the miner.
+//! asks for, and reports to the miner.
 
 mod adoption;
 mod conclusion;
+mod program;
 mod runner;
+mod session_steps;
 mod stage_data;
 
 use std::sync::Arc;
@@ -24,17 +26,16 @@ use self::runner::{StepResult, StepRunner};
 use self::stage_data::{AttemptStage, PlacedStage, SessionStage};
 use crate::attempt_state::{
     Abandonment, AttemptFailure, AttemptMachine, AttemptState, Conclusion, Effect, Event, OfferTerms,
-    StageLimits,
 };
 use crate::context::{AttemptContext, ProcessContext};
 use crate::error::Error;
 use crate::journal::JobOrigin;
 use crate::lease_connection::{LeaseConnection, Received};
 use crate::live_updates::LiveUpdates;
+use crate::machine::specs::read_machine_size;
 use crate::metrics::StageClock;
 use crate::miner_link::{MinerLink, ReturnPath};
 use crate::output_capture::OutputCapture;
-use crate::steps::streaming_mode;
 
 /// One attempt in progress.
 pub(crate) struct Driver {
@@ -125,7 +126,7 @@ impl Driver {
     }
 
     /// Whether the job may be left to the next process of this executor. A process that serves a single lease has no
-    /// successor when it is told to stop.
+    /// successor when it is asked to stop.
     fn may_leave(&self) -> bool {
         let returns = match self.link.origin() {
             JobOrigin::Enrolled { .. } => true,
@@ -233,15 +234,7 @@ impl Driver {
         if !matches!(self.stage, AttemptStage::AwaitingOffer) {
             return None;
         }
-        let terms = OfferTerms {
-            limits: StageLimits::of(&offer),
-            streaming: streaming_mode(&offer),
-            image: offer
-                .muster
-                .as_ref()
-                .and_then(|terms| terms.image_time_limit)
-                .map(Duration::from_secs),
-        };
+        let terms = OfferTerms::of(&offer);
         self.traceparent = offer.muster.as_ref().and_then(|terms| terms.traceparent);
         self.stage = AttemptStage::Offered(offer);
         Some(Event::Offered(terms))
@@ -291,7 +284,7 @@ impl Driver {
                 Some(Event::ImageMissing)
             }
             StepResult::Placed(job) => {
-                let log_limit = self.context.config().log_mib.saturating_mul(1 << 20);
+                let log_limit = self.context.config().log_limit();
                 self.steps
                     .capture
                     .copy_to(&job.workspace.folders().logs, log_limit);
@@ -376,9 +369,11 @@ impl Driver {
         }
     }
 
-    /// Takes the request up if its image is there, and says whether it is.
+    /// Takes the request up if its image is there. The event states whether it is.
     fn complete_request(&mut self) -> Event {
-        self.stage = std::mem::take(&mut self.stage).with_request(&mut self.request);
+        let config = self.context.config();
+        self.stage =
+            std::mem::take(&mut self.stage).with_request(&mut self.request, config, read_machine_size);
         Event::Requested {
             image_ready: self.stage.has_request(),
         }
@@ -449,7 +444,7 @@ impl Driver {
         None
     }
 
-    /// Tells the miner that the image has to be fetched, and goes on telling it how far it is until the job is there.
+    /// Reports to the miner that the image has to be fetched, and then its progress until the job is there.
     async fn report_up(&mut self) {
         let up = ExecutorUp {
             job_uuid: self.attempt(),
@@ -471,7 +466,7 @@ impl Driver {
         }
     }
 
-    /// Serves the session and tells the miner where it listens.
+    /// Serves the session and reports its address to the miner.
     async fn report_session(&mut self) {
         let open = match &mut self.stage {
             AttemptStage::Placed(placed) => placed.session.take_open(),

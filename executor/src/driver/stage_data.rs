@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use muster_checkpoint_transfer::KeeperHandle;
+use muster_containers::engine::ContainerEngine;
 use muster_protocol::wire::executor::SessionSealed;
 use muster_protocol::wire::miner::{InitialJobRequest, JobRequest, StreamingDetails};
 use muster_protocol::wire::muster::OfferExtension;
 use tokio::sync::oneshot;
 
 use crate::attempt_state::Event;
-use crate::engine::ContainerEngine;
+use crate::config::{Config, MachineSize};
 use crate::session::OpenSession;
 use crate::steps::{CollectedOutputs, PlacedJob, PreparedImage, RequestedJob};
 
@@ -71,8 +72,14 @@ impl AttemptStage {
         Self::Prepared(Box::new(PreparedOffer { offer, engine, image }))
     }
 
-    /// Takes the request up if its image is there; leaves it where it is otherwise.
-    pub(super) fn with_request(self, request: &mut Option<Box<JobRequest>>) -> Self {
+    /// Takes the request up if its image is there, and lays the job out on a machine of `machine_size`; leaves the
+    /// request where it is otherwise.
+    pub(super) fn with_request(
+        self,
+        request: &mut Option<Box<JobRequest>>,
+        config: &Config,
+        machine_size: impl FnOnce() -> MachineSize,
+    ) -> Self {
         let prepared = match self {
             Self::Prepared(prepared) => prepared,
             Self::AwaitingOffer | Self::Offered(_) | Self::Requested(_) | Self::Placed(_) => return self,
@@ -85,12 +92,10 @@ impl AttemptStage {
                     image: Some(image),
                 },
                 Some(job),
-            ) if image.name == job.docker_image => Self::Requested(Arc::new(RequestedJob {
-                offer,
-                job: *job,
-                engine,
-                image,
-            })),
+            ) if image.name == job.docker_image => {
+                let requested = RequestedJob::new(offer, *job, engine, image, config, machine_size());
+                Self::Requested(Arc::new(requested))
+            }
             (prepared, job) => {
                 *request = job;
                 Self::Prepared(Box::new(prepared))
@@ -195,5 +200,63 @@ impl SessionStage {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_containers::engine::LocalImage;
+    use muster_containers::image_leases::Lease;
+    use muster_containers::images::LeasedImage;
+    use muster_process::{SharedClock, SystemClock, Tasks};
+    use muster_protocol::{Digest, ImageId};
+
+    use super::*;
+    use crate::fixtures::{self, MACHINE, job, offer};
+    use crate::job_layout::JobLayout;
+
+    const CLASS: &str = "always_on.test";
+
+    fn image(name: &str, folder: &std::path::Path) -> Box<PreparedImage> {
+        let id = ImageId(Digest::of(b"x"));
+        let clock: SharedClock = Arc::new(SystemClock::new());
+        Box::new(PreparedImage {
+            name: name.to_owned(),
+            resolved: LeasedImage {
+                image: LocalImage::default_for(id),
+                manifest: None,
+                lease: Lease::take(folder, id, name, &clock).unwrap(),
+            },
+        })
+    }
+
+    #[tokio::test]
+    async fn layout_of_a_job_is_made_once_when_request_and_image_are_there() {
+        let (tasks, folder) = (Tasks::new(), tempfile::tempdir().unwrap());
+        let engine = fixtures::engine(&tasks, |_| None).await;
+        let config = Config::default();
+        let mut reads = 0;
+        let mut machine_size = || {
+            reads += 1;
+            MACHINE
+        };
+        let mut request = None;
+        let stage = AttemptStage::Offered(Box::new(offer(CLASS, "")))
+            .with_image(engine.clone(), Some(image("other", folder.path())))
+            .with_request(&mut request, &config, &mut machine_size);
+        request = Some(Box::new(job(CLASS)));
+        let stage = stage.with_request(&mut request, &config, &mut machine_size);
+        assert!(!stage.has_request(), "another image is there");
+        let stage = stage
+            .with_image(engine, Some(image("x", folder.path())))
+            .with_request(&mut request, &config, &mut machine_size)
+            .with_request(&mut request, &config, &mut machine_size);
+        let AttemptStage::Requested(requested) = stage else {
+            panic!("request and image are there")
+        };
+        let id = requested.image.resolved.image.id;
+        let expected = JobLayout::of(&requested.offer, &requested.job, id, &config, MACHINE);
+        assert_eq!(requested.layout, expected);
+        assert_eq!(reads, 1);
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bollard::models::ContainerCreateBody;
 use muster_checkpoints::resume::batch_scale;
+use muster_containers::engine::LocalImage;
 use muster_containers::sandbox::{Bind, Gpus, Sandbox, is_system};
 pub use muster_containers::sandbox::{LABEL_ATTEMPT, LABEL_EXECUTOR, SandboxError, labels};
 use muster_protocol::job::CheckpointTerms;
@@ -13,14 +14,13 @@ use muster_protocol::wire::miner::{JobRequest, OptionsPreset};
 use muster_protocol::{ExecutorClass, ExecutorToken, ImageId};
 
 use crate::config::Policy;
-use crate::engine::LocalImage;
 
 const SCRIPT: &str = "/script.py";
 /// The folder inside the container where a streaming job puts its socket, and another job reports its progress.
 pub const SOCKETS: &str = "/muster";
 /// The name of the file to which a program appends its progress, in [`SOCKETS`].
 pub const PROGRESS_FILE: &str = "progress.jsonl";
-/// The variable that tells a program where that file is.
+/// The variable with the path of that file, for programs.
 const PROGRESS_VARIABLE: (&str, &str) = ("MUSTER_PROGRESS", "/muster/progress.jsonl");
 
 /// The folders of one job on this machine.

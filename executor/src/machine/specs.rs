@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_every_part() {
+    fn specs_of_this_machine_have_every_part() {
         let specs = gather(Path::new("/"));
         assert!(specs["cpu"]["count"].as_u64().unwrap() >= 1, "{specs}");
         assert!(specs["ram"]["total"].as_u64().unwrap() > specs["ram"]["used"].as_u64().unwrap());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_cannot_be_read_says_why() {
+    fn unreadable_part_of_the_specs_has_its_reason() {
         let specs = gather(Path::new("/nonexistent"));
         assert!(
             specs["hard_disk_scrape_error"]
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_other_machines_are_read() {
+    fn specs_texts_of_other_machines_are_read() {
         let cpu =
             cpu("processor\t: 0\nmodel name\t: X\ncpu MHz\t\t: 2400.5\n\nprocessor\t: 1\nmodel name\t: X\n");
         assert_eq!(cpu, json!({"count": 2, "model": "X", "clocks": [2400.5]}));

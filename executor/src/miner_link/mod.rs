@@ -38,7 +38,7 @@ pub(crate) struct MinerLink {
     line: LeaseLine,
     /// How a lost connection is replaced.
     path: ReturnPath,
-    /// The miner's word on how to come back; `None` if there is no way back.
+    /// The miner's terms of a return; `None` if the executor cannot return.
     held: Option<LeaseHeld>,
     /// Every report, in order.
     reports: Vec<FromMiner>,
@@ -251,7 +251,7 @@ impl MinerLink {
     /// Waits until the miner has stored the last report, as long as it may be reached. Then closes the connection.
     ///
     /// # Errors
-    /// The miner was lost before it had the last report, in words.
+    /// The miner was lost before it had the last report; the text gives the reason.
     pub(crate) async fn finish(mut self) -> Result<(), String> {
         let stored = if self.held.is_some() {
             self.await_stored().await

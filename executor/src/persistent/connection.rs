@@ -61,11 +61,11 @@ pub(super) struct RunningLease {
 struct MinerConnection {
     executor: Arc<PersistentExecutor>,
     sender: Sender<Miner>,
-    /// The inboxes of the leases that hear over this connection.
+    /// The inboxes of the leases that receive over this connection.
     inboxes: HashMap<AttemptId, mpsc::Sender<ToMiner>>,
-    /// A lease heard over this connection.
+    /// A lease received over this connection.
     useful: bool,
-    /// Whether the executor was being emptied, and how many jobs it had, when it said hello.
+    /// Whether the executor was being emptied, and how many jobs it had, in its hello.
     announced: (bool, u32),
 }
 
@@ -187,7 +187,7 @@ impl PersistentExecutor {
         });
     }
 
-    /// Waits until every lease has ended, after the process was told to stop.
+    /// Waits until every lease has ended, after the process was asked to stop.
     pub(super) async fn end_leases(&self) {
         let running: Vec<_> = self
             .leases
@@ -200,7 +200,7 @@ impl PersistentExecutor {
         }
     }
 
-    /// Tells the miner that a lease has ended and that its place is free.
+    /// Reports to the miner that a lease has ended and that its place is free.
     async fn end_lease(&self, attempt: AttemptId) {
         let ended = self.leases.lock().remove(&attempt);
         let line = self.lines.borrow().clone();
@@ -238,7 +238,7 @@ impl MinerConnection {
         let after = loop {
             tokio::select! {
                 biased;
-                // The leases end by the same token, and tell the miner over this connection.
+                // The leases end by the same token, and report to the miner over this connection.
                 () = stop.cancelled() => {
                     executor.end_leases().await;
                     break AfterConnection::Stop;
@@ -267,7 +267,7 @@ impl MinerConnection {
                     measure_at = clock.now().plus(MEASURE_EVERY);
                     meter = self.measure(meter.take()).await;
                     if self.is_outdated() {
-                        // The next hello tells the capacity anew.
+                        // The next hello carries the capacity anew.
                         break AfterConnection::AgainSoon;
                     }
                 }
@@ -277,13 +277,13 @@ impl MinerConnection {
             AfterConnection::Again if self.useful => AfterConnection::AgainSoon,
             AfterConnection::Again | AfterConnection::AgainSoon | AfterConnection::Stop => after,
         };
-        // A lease that hears over this connection notices its end.
+        // A lease that receives over this connection notices its end.
         self.inboxes.clear();
         self.sender.close(CloseCode::Normal, "").await;
         after
     }
 
-    /// Whether the miner must be told another capacity because the executor is being emptied, or is not any more.
+    /// Whether the miner must receive another capacity because the executor is being emptied, or is not any more.
     fn is_outdated(&self) -> bool {
         let (was_draining, jobs) = self.announced;
         let draining = self.executor.is_draining();

@@ -5,6 +5,7 @@
 //! A lost connection does not end its leases: they go on, and come back to the miner over the next one.
 
 mod connection;
+mod gauges;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-pub(crate) use self::connection::PersistentExecutor;
+use self::connection::PersistentExecutor;
 use crate::config::Config;
 use crate::context::ProcessContext;
 use crate::engine_cache::EngineCache;
@@ -35,7 +36,6 @@ use crate::error::Error;
 use crate::images;
 use crate::lease_connection::Miner;
 use crate::machine_folders::keep_folders;
-use crate::metrics;
 use crate::warm_containers::WarmPool;
 
 /// The path at which a miner takes persistent executors.
@@ -144,7 +144,7 @@ pub async fn serve(config: Config, tasks: Tasks, clock: SharedClock) -> Result<(
         miner: membership.miner,
         connections: AtomicU64::new(0),
     });
-    let (measuring, stop) = (metrics::measure(Arc::clone(&executor)), tasks.token());
+    let (measuring, stop) = (gauges::measure(Arc::clone(&executor)), tasks.token());
     tasks.spawn(
         "measure",
         async move { stop.run_until_cancelled(measuring).await },

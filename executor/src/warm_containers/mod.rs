@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use muster_containers::engine::InputSink;
+use muster_containers::engine::{ContainerEngine, InputSink, OutputStream};
 use muster_containers::image_leases::Lease;
+use muster_containers::image_pull::unwatched;
 use muster_containers::images::ensure;
 use muster_process::error::Causes;
 use muster_process::{SharedClock, Tasks};
@@ -26,7 +27,6 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::engine::{ContainerEngine, OutputStream};
 use crate::workspace::Workspace;
 
 pub(crate) use self::template::{ContainerShape, WarmTemplate, encode_program};
@@ -242,8 +242,7 @@ impl WarmPool {
     ) -> Result<WarmContainer, String> {
         let (config, clock) = (&self.0.config, &self.0.clock);
         let name = template.image().id.to_string();
-        let unwatched: muster_containers::image_pull::PullProgress = Arc::new(|_| {});
-        let resolved = ensure(&engine, &config.images, &name, &unwatched, clock)
+        let resolved = ensure(&engine, &config.images, &name, &unwatched(), clock)
             .await
             .map_err(|error| Causes(&error).to_string())?;
         let attempt = AttemptId::from_uuid(Uuid::new_v4());
@@ -260,7 +259,7 @@ impl WarmPool {
             engine.create(&name, body).await?;
             let streams = engine.attach_with_input(&name).await?;
             engine.start(&name).await?;
-            Ok::<_, crate::EngineError>(streams)
+            Ok::<_, muster_containers::EngineError>(streams)
         };
         match started.await {
             Ok((output, input)) => Ok(WarmContainer {
@@ -287,7 +286,7 @@ impl WarmPool {
     }
 }
 
-/// Finds room for one more container. `alike` says of each waiting container whether it has the wanted shape, `ages`
+/// Finds room for one more container. `alike` states for each waiting container whether it has the wanted shape, `ages`
 /// since when it waits. The oldest container of another shape gives way.
 fn find_room(alike: &[bool], ages: &[Timestamp], coming: usize, most: usize) -> PoolRoom {
     if alike.len() + coming < most {
@@ -339,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_never_more_than_so_many_and_the_oldest_of_another_shape_gives_way() {
+    fn full_warm_pool_replaces_its_oldest_container_of_another_shape() {
         let ages = [30, 10, 20].map(Timestamp::from_secs);
         assert_eq!(find_room(&[], &[], 0, 1), PoolRoom::Free);
         assert_eq!(find_room(&[], &[], 1, 1), PoolRoom::Full, "one is on its way");

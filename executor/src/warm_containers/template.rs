@@ -4,12 +4,12 @@
 use std::path::Path;
 
 use bollard::models::{ContainerCreateBody, Mount, MountType};
+use muster_containers::engine::LocalImage;
 use muster_protocol::AttemptId;
 use muster_protocol::wire::miner::JobRequest;
 use serde_json::json;
 
 use crate::config::Policy;
-use crate::engine::LocalImage;
 use crate::job_sandbox::{JobContainer, JobFolders, labels};
 
 /// Where a warm container has the program that holds it.
@@ -60,7 +60,7 @@ impl WarmTemplate {
             runtime: runtime.to_owned(),
         };
         let nowhere = JobFolders::under(Path::new("/"));
-        // A job without a program is left to the engine, whose error says what is wrong.
+        // A job without a program is left to the engine, whose error names the fault.
         encode_program(image, &template.body_of(job, &nowhere)?, "")?;
         let body = template.body(&nowhere)?;
         template.shape = ContainerShape(ContainerCreateBody {
@@ -134,7 +134,7 @@ impl WarmTemplate {
     }
 }
 
-/// The line that tells the holder of a warm container which program to run: that of the job whose own container would
+/// The line by which the holder of a warm container receives its program: that of the job whose own container would
 /// be `body`. `None` if neither the job nor its image names a program. The holder begins its own output with `mark`.
 pub(crate) fn encode_program(image: &LocalImage, body: &ContainerCreateBody, mark: &str) -> Option<String> {
     let command = body.cmd.as_ref().unwrap_or(&image.command);

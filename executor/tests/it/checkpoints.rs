@@ -30,7 +30,7 @@ fn lease() -> Lease {
     lease
 }
 
-/// Drives a job to its end. Every checkpoint is answered, each the second time that it is told of if `late`.
+/// Drives a job to its end. Every checkpoint is answered, each when it is announced the second time if `late`.
 async fn drive(wire: &mut Wire, late: bool) -> (Vec<Value>, Value) {
     let mut notices: Vec<Value> = Vec::new();
     loop {
@@ -64,7 +64,7 @@ async fn a_job_is_resumed_from_the_checkpoint_that_its_first_attempt_left_in_a_h
     let (tasks, store) = (Tasks::new(), BlockStore::default());
     let blocks = store.listen(&tasks).await;
 
-    // The first attempt ends with 85, having saved: its newest checkpoint is told of before its end.
+    // The first attempt ends with 85, having saved: its newest checkpoint is announced before its end.
     let (first, miner) = (lease(), FakeMiner::with_features("checkpoints, metrics").await);
     let (executor, mut wire) = first.start(&miner).await;
     let job = Job::new(&["probe", "save", "6", "85"]);

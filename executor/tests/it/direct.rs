@@ -17,7 +17,7 @@ use crate::support::miner::FakeMiner;
 use crate::support::{engine, image};
 
 #[tokio::test]
-async fn a_direct_job_on_a_port_of_its_loopback_serves_its_user_whatever_the_miner_is() {
+async fn direct_job_on_its_loopback_port_serves_its_user_with_any_miner() {
     let engine = engine().await;
     let image = image::load(&engine).await.id.to_string();
     let (lease, own, miner) = (Lease::new(), Client::new(), FakeMiner::start().await);

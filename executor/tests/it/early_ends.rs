@@ -1,24 +1,35 @@
 //! Attempts that end before their job does: the miner leaves, cancels or cannot be reached, or the executor is stopped.
 
-use muster_executor::Error;
+use muster_executor::{ContainerEngine, Error};
 use muster_process::Coded;
+use muster_process::task::Task;
 use muster_protocol::ErrorCode;
 use serde_json::json;
 
 use crate::support::lease::{Job, Lease};
-use crate::support::miner::FakeMiner;
+use crate::support::miner::{FakeMiner, Wire};
 use crate::support::{engine, image};
+
+/// Starts an executor with a job that sleeps, and waits until its container is there.
+async fn start_sleeping(
+    lease: &Lease,
+    miner: &FakeMiner,
+    engine: &ContainerEngine,
+) -> (Task<Result<(), Error>>, Wire) {
+    let (executor, mut wire) = lease.start(miner).await;
+    lease
+        .to_running(&mut wire, &Job::new(&["probe", "sleep", "3600"]))
+        .await;
+    lease.container_appears(engine).await;
+    (executor, wire)
+}
 
 #[tokio::test]
 async fn a_miner_that_leaves_takes_the_container_with_it() {
     let engine = engine().await;
     image::load(&engine).await;
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
-    let (executor, mut wire) = lease.start(&miner).await;
-    lease
-        .to_running(&mut wire, &Job::new(&["probe", "sleep", "3600"]))
-        .await;
-    lease.container_appears(&engine).await;
+    let (executor, wire) = start_sleeping(&lease, &miner, &engine).await;
     wire.close().await;
     let error = executor.join().await.unwrap().unwrap_err();
     assert!(matches!(error, Error::MinerLost(_)), "{error}");
@@ -57,15 +68,11 @@ async fn a_cancelled_job_is_removed_wherever_it_stands() {
 }
 
 #[tokio::test]
-async fn an_executor_that_is_told_to_stop_leaves_nothing() {
+async fn stopped_executor_leaves_nothing() {
     let engine = engine().await;
     image::load(&engine).await;
     let (lease, miner) = (Lease::new(), FakeMiner::start().await);
-    let (executor, mut wire) = lease.start(&miner).await;
-    lease
-        .to_running(&mut wire, &Job::new(&["probe", "sleep", "3600"]))
-        .await;
-    lease.container_appears(&engine).await;
+    let (executor, mut wire) = start_sleeping(&lease, &miner, &engine).await;
     lease.tasks.shutdown();
     wire.expect_end().await;
     assert!(matches!(executor.join().await.unwrap(), Err(Error::ShutDown)));
@@ -123,7 +130,7 @@ async fn a_job_that_cannot_be_read_fails_by_name() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_an_error_of_its_own() {
+async fn unreachable_miner_is_an_error_of_its_own() {
     let lease = Lease::new();
     let invocation = muster_executor::Invocation {
         miner_address: "ws://127.0.0.1:1".into(),

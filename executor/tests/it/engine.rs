@@ -1,4 +1,4 @@
-//! The engine itself: an image loaded from our archive has the content that the archive says.
+//! The engine itself: an image loaded from our archive has the content of the archive.
 
 use muster_executor::{ImageArchive, ImageContent, ImageFile};
 
@@ -42,7 +42,7 @@ async fn the_engine_gives_an_archive_exactly_the_id_that_was_computed() {
 }
 
 #[tokio::test]
-async fn what_is_no_archive_is_refused_by_name() {
+async fn file_that_is_no_archive_is_refused_by_name() {
     let engine = crate::support::engine().await;
     let error = engine.load(&b"this is not a tar archive"[..]).await.unwrap_err();
     assert_eq!(

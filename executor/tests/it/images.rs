@@ -1,6 +1,5 @@
 //! A job's image from a registry of the test's own: by tag, by digest, with a password, and without a good one.
 
-use bollard::auth::DockerCredentials;
 use muster_containers::credentials::RegistryLogin;
 use muster_executor::{ContainerEngine, ImageArchive, ImageFile};
 use muster_protocol::ImageId;
@@ -8,8 +7,7 @@ use serde_json::{Value, json};
 
 use crate::persistent::EnrolledExecutor;
 use crate::support::lease::{Job, Lease};
-use crate::support::miner::FakeMiner;
-use crate::support::registry::{PASSWORD, Registry, USER};
+use crate::support::registry::{PASSWORD, Registry, USER, forget, publish};
 use crate::support::{engine, image, require, until};
 
 /// Puts the demo program into an image for this test alone, in the registry and not in the engine. Returns its name
@@ -36,48 +34,19 @@ async fn published(
         .unwrap();
     engine.load(archive.bytes.clone()).await.unwrap();
     let name = format!("{}/muster/hello:{mark}", registry.address());
-    let credentials = password.map(|password| DockerCredentials {
-        username: Some(USER.to_owned()),
-        password: Some(password.to_owned()),
-        serveraddress: Some(registry.address()),
-        ..DockerCredentials::default()
-    });
-    engine
-        .push(&archive.id.to_string(), &name.parse().unwrap(), credentials)
+    publish(engine, archive.id, &local, &name, password.map(login))
         .await
         .unwrap();
-    for name in [&local, &name] {
-        engine.remove_tag(name).await.unwrap();
-    }
-    assert_eq!(engine.find_image(&archive.id.to_string()).await.unwrap(), None);
     (name, archive)
-}
-
-async fn forget(engine: &ContainerEngine, id: ImageId) {
-    for name in engine.list_tags(id).await.unwrap() {
-        engine.remove_tag(&name).await.unwrap();
-    }
-    engine.remove_tag(&id.to_string()).await.unwrap();
 }
 
 /// Runs the job for a Muster miner and returns all messages.
 async fn run_job(lease: &Lease, image: &str) -> Vec<Value> {
-    let miner = FakeMiner::muster().await;
-    let (executor, mut wire) = lease.start(&miner).await;
     let job = Job {
         image: image.into(),
         ..Job::new(&["probe", "print", "0"])
     };
-    wire.send(&lease.offer(&job)).await;
-    let mut messages = Vec::new();
-    while let Some(message) = wire.recv().await {
-        if message["message_type"] == "V0ExecutorReadyRequest" {
-            wire.send(&lease.request(&job)).await;
-        }
-        messages.push(message);
-    }
-    executor.join().await.unwrap().unwrap();
-    messages
+    lease.run_offered(&lease.offer(&job), &job).await
 }
 
 fn of<'a>(messages: &'a [Value], kind: &str) -> Option<&'a Value> {
@@ -85,7 +54,7 @@ fn of<'a>(messages: &'a [Value], kind: &str) -> Option<&'a Value> {
 }
 
 #[tokio::test]
-async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() {
+async fn job_runs_from_a_registry_by_tag_and_by_digest_and_reports_its_image() {
     let engine = engine().await;
     require("docker-registry");
     let registry = Registry::start(false).await.unwrap();
@@ -109,7 +78,7 @@ async fn a_job_runs_from_a_registry_by_tag_and_by_digest_and_says_what_it_was() 
     let manifest = image["manifest"].as_str().unwrap().to_owned();
     assert!(manifest.starts_with("sha256:"), "{image}");
     lease.assert_clean(&engine).await;
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 
     let pinned = format!("{}@{manifest}", name.rsplit_once(':').unwrap().0);
     let lease = Lease::new();
@@ -166,7 +135,7 @@ async fn a_whitelisted_image_is_fetched_from_its_registry_when_it_is_published_a
     let finished = connection.until("V0JobFinishedRequest").await.pop().unwrap();
     assert_eq!(finished["docker_process_stdout"], "end\n", "{finished}");
     enrolled.stop().await;
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 }
 
 #[tokio::test]
@@ -211,7 +180,7 @@ async fn a_validators_list_gets_no_more_images_than_have_room_and_takes_none_fro
     assert_eq!(engine.find_image(&second.to_string()).await.unwrap(), None);
     enrolled.stop().await;
     for (_, _, archive) in [&images[0], &images[2]] {
-        forget(&engine, archive.id).await;
+        forget(&engine, archive.id).await.unwrap();
     }
 }
 
@@ -249,7 +218,7 @@ async fn a_registry_that_wants_a_password_gets_the_operators_or_is_named() {
     lease.config.images.registries = [(registry.address(), login(PASSWORD))].into();
     let messages = run_job(&lease, &name).await;
     assert!(of(&messages, "V0JobFinishedRequest").is_some(), "{messages:#?}");
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 }
 
 fn login(password: &str) -> RegistryLogin {

@@ -12,41 +12,28 @@ use crate::support::{engine, image};
 async fn a_volume_that_leaves_its_folder_is_refused_as_its_users_fault() {
     let engine = engine().await;
     image::load(&engine).await;
-    let (lease, miner) = (Lease::new(), FakeMiner::start().await);
-    let (executor, mut wire) = lease.start(&miner).await;
-    let volumes = [
+    let miner = FakeMiner::start().await;
+    for (volume, word, code) in [
         (inline_volume(&[("../../evil", "x")]), "../../evil", "E0015"),
         (
             json!({"volume_type": "zip_url", "contents": "http://127.0.0.1/x.zip", "relative_path": null}),
             "not on the public Internet",
             "E0021",
         ),
-    ];
-    let (volume, word, code) = volumes[0].clone();
-    let job = Job {
-        volume,
-        ..Job::new(&["words"])
-    };
-    wire.send(&lease.offer(&job)).await;
-    wire.expect("V0ExecutorReadyRequest").await;
-    wire.send(&lease.request(&job)).await;
-    assert_refused(&mut wire, word, code).await;
-    executor.join().await.unwrap().unwrap();
-    lease.assert_clean(&engine).await;
-
-    let (volume, word, code) = volumes[1].clone();
-    let lease = Lease::new();
-    let (executor, mut wire) = lease.start(&miner).await;
-    let job = Job {
-        volume,
-        ..Job::new(&["words"])
-    };
-    wire.send(&lease.offer(&job)).await;
-    wire.expect("V0ExecutorReadyRequest").await;
-    wire.send(&lease.request(&job)).await;
-    assert_refused(&mut wire, word, code).await;
-    executor.join().await.unwrap().unwrap();
-    lease.assert_clean(&engine).await;
+    ] {
+        let lease = Lease::new();
+        let (executor, mut wire) = lease.start(&miner).await;
+        let job = Job {
+            volume,
+            ..Job::new(&["words"])
+        };
+        wire.send(&lease.offer(&job)).await;
+        wire.expect("V0ExecutorReadyRequest").await;
+        wire.send(&lease.request(&job)).await;
+        assert_refused(&mut wire, word, code).await;
+        executor.join().await.unwrap().unwrap();
+        lease.assert_clean(&engine).await;
+    }
 }
 
 async fn assert_refused(wire: &mut Wire, word: &str, code: &str) {

@@ -17,10 +17,7 @@ async fn last_message(engine: &ContainerEngine, lease: &Lease, job: &Job) -> Val
     let miner = FakeMiner::start().await;
     let (executor, mut wire) = lease.start(&miner).await;
     lease.to_running(&mut wire, job).await;
-    let mut last = Value::Null;
-    while let Some(message) = wire.recv().await {
-        last = message;
-    }
+    let last = wire.last().await;
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(engine).await;
     last
@@ -123,7 +120,7 @@ async fn a_program_that_runs_too_long_is_stopped_and_its_output_kept() {
     let engine = engine().await;
     image::load(&engine).await;
     let job = Job {
-        // The program says its words before, even on a busy machine.
+        // The program prints its line before, even on a busy machine.
         execution_secs: 5,
         ..Job::new(&["probe", "sleep", "3600"])
     };
@@ -195,7 +192,7 @@ async fn an_image_is_loaded_from_an_archive_that_the_operator_named() {
 }
 
 #[tokio::test]
-async fn an_executor_without_an_engine_says_so_to_its_miner_and_its_operator() {
+async fn executor_without_an_engine_reports_it_to_miner_and_operator() {
     let (mut lease, miner) = (Lease::new(), FakeMiner::start().await);
     lease.config.engine = "unix:///nonexistent/docker.sock".into();
     let (executor, mut wire) = lease.start(&miner).await;
@@ -283,12 +280,12 @@ async fn a_programs_own_report_and_the_metrics_in_its_output_come_while_it_runs(
     assert!(last["metrics"]["loss"].as_f64().unwrap() < 1e-5, "{last}");
     assert_eq!(last["eta_s"], json!(0));
     let completion = &messages[messages.len() - 1]["completion"];
-    let (own, told) = (&completion["metrics"], &last["metrics"]);
+    let (own, sent) = (&completion["metrics"], &last["metrics"]);
     assert!(
-        own["loss"] == told["loss"] && own["machine/memory_mib"].is_null(),
+        own["loss"] == sent["loss"] && own["machine/memory_mib"].is_null(),
         "{own}"
     );
-    assert!(told["machine/memory_mib"].as_f64() > Some(0.0), "{last}");
+    assert!(sent["machine/memory_mib"].as_f64() > Some(0.0), "{last}");
     assert!(completion["compute_ms"].as_u64().unwrap() > 1_000, "{completion}");
     assert!(completion["memory_peak"].as_u64().unwrap() > 0, "{completion}");
     assert!(completion["cpu_ms"].as_u64().is_some(), "{completion}");
@@ -312,7 +309,7 @@ async fn a_programs_own_report_and_the_metrics_in_its_output_come_while_it_runs(
 }
 
 #[tokio::test]
-async fn a_muster_miner_hears_which_files_a_program_left_whether_it_ended_well_or_not() {
+async fn muster_miner_gets_the_list_of_output_files_of_good_and_failed_programs() {
     let engine = engine().await;
     image::load(&engine).await;
     let left = json!([{
@@ -344,7 +341,7 @@ async fn a_muster_miner_hears_which_files_a_program_left_whether_it_ended_well_o
 }
 
 #[tokio::test]
-async fn what_an_image_keeps_at_home_is_there() {
+async fn files_in_an_images_home_are_there() {
     let engine = engine().await;
     // A home with only a shell's files is covered by a tmpfs; any other file prevents that.
     for (kept, covered) in [(".bashrc", true), (".cache/model", false)] {
@@ -375,7 +372,7 @@ async fn what_an_image_keeps_at_home_is_there() {
 }
 
 #[tokio::test]
-async fn memory_and_disk_end_where_the_limits_are() {
+async fn job_is_ended_at_its_memory_and_disk_limits() {
     let engine = engine().await;
     image::load(&engine).await;
     let mut lease = Lease::new();

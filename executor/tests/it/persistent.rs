@@ -132,7 +132,7 @@ impl ExecutorConnection {
 }
 
 #[tokio::test]
-async fn one_lease_after_another_with_output_told_as_it_comes() {
+async fn leases_run_one_after_another_and_their_output_is_sent_live() {
     let engine = engine().await;
     image::load(&engine).await;
     let lease = Lease::new();
@@ -166,7 +166,7 @@ async fn one_lease_after_another_with_output_told_as_it_comes() {
 }
 
 #[tokio::test]
-async fn several_at_once_and_one_is_cancelled() {
+async fn several_leases_run_at_once_and_one_is_cancelled() {
     let engine = engine().await;
     image::load(&engine).await;
     let lease = Lease::new();
@@ -221,7 +221,7 @@ async fn a_lost_miner_loses_its_job_and_is_dialled_again() {
 }
 
 #[tokio::test]
-async fn an_executor_that_is_turned_away_says_so_and_stops() {
+async fn executor_that_is_turned_away_reports_it_and_stops() {
     let lease = Lease::new();
     let mut enrolled = EnrolledExecutor::open(&lease, 1).await;
     let connection = enrolled.next_connection().await;
@@ -237,7 +237,7 @@ async fn an_executor_that_is_turned_away_says_so_and_stops() {
 }
 
 #[tokio::test]
-async fn what_may_serve_is_kept_before_any_job_of_it_comes_and_a_name_that_leads_elsewhere_is_not() {
+async fn listed_image_is_kept_before_its_first_job_unless_its_name_leads_elsewhere() {
     let engine = engine().await;
     let id = image::load(&engine).await.id;
     let lease = Lease::new();

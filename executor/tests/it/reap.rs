@@ -57,7 +57,7 @@ fn workspace(work_dir: &Path) -> Workspace {
 }
 
 #[tokio::test]
-async fn only_what_the_dead_left_in_this_place_is_removed() {
+async fn reaping_removes_only_the_remains_of_dead_executors_of_its_work_dir() {
     let engine = engine().await;
     image::load(&engine).await;
     let (ours, others) = (Lease::new(), Lease::new());

@@ -275,7 +275,7 @@ async fn a_job_that_never_answers_fails_by_name() {
         ..Job::new(&["probe", "sleep", "3600"])
     };
     let mut offer = sealed(&lease, &job, &own, &image);
-    // The program says its words before, even on a busy machine.
+    // The program prints its line before, even on a busy machine.
     offer["executor_timing"]["streaming_start_time_limit"] = json!(5);
     let (executor, mut wire) = lease.start(&miner).await;
     wire.send(&offer).await;

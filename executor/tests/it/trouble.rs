@@ -1,12 +1,12 @@
 //! Engines that die under a job and come back, and a full disk. The tests start engines of their own.
 
 use muster_executor::{ImageArchive, ImageFile};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::dockerd::Dockerd;
 use crate::support::lease::{Job, Lease};
-use crate::support::miner::{FakeMiner, Wire};
-use crate::support::registry::Registry;
+use crate::support::miner::FakeMiner;
+use crate::support::registry::{Registry, publish};
 use crate::support::{engine, image, require, until};
 
 fn job(archive: &ImageArchive, args: &[&str]) -> Job {
@@ -20,14 +20,6 @@ async fn archive() -> ImageArchive {
     tokio::task::spawn_blocking(|| image::archive(image::NAME, vec![]))
         .await
         .unwrap()
-}
-
-async fn last(wire: &mut Wire) -> Value {
-    let mut last = Value::Null;
-    while let Some(message) = wire.recv().await {
-        last = message;
-    }
-    last
 }
 
 #[tokio::test]
@@ -48,7 +40,7 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     dockerd.revive().await.unwrap();
     wire.expect("V0ExecutorReadyRequest").await;
     wire.send(&lease.request(&short)).await;
-    assert_eq!(last(&mut wire).await["message_type"], "V0JobFinishedRequest");
+    assert_eq!(wire.last().await["message_type"], "V0JobFinishedRequest");
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(&engine).await;
 
@@ -68,7 +60,7 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     .await;
     dockerd.kill().unwrap();
     dockerd.revive().await.unwrap();
-    let failed = last(&mut wire).await;
+    let failed = wire.last().await;
     assert_eq!(
         (&failed["message_type"], &failed["context"]["fault"]),
         (&json!("V0HordeFailedRequest"), &json!("executor")),
@@ -86,12 +78,12 @@ async fn an_engine_that_is_away_for_a_moment_is_waited_for() {
     lease.config.engine = dockerd.address();
     let (executor, mut wire) = lease.start(&miner).await;
     lease.to_running(&mut wire, &short).await;
-    assert_eq!(last(&mut wire).await["message_type"], "V0JobFinishedRequest");
+    assert_eq!(wire.last().await["message_type"], "V0JobFinishedRequest");
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(&engine).await;
 }
 
-/// Whether the engine says that this container runs.
+/// Whether this container runs, by the engine.
 async fn running(dockerd: &Dockerd, name: Option<&String>) -> bool {
     let docker = bollard::Docker::connect_with_host(&dockerd.address()).unwrap();
     let Some(name) = name else { return false };
@@ -120,12 +112,9 @@ async fn an_image_that_the_disk_has_no_room_for_is_named_and_the_next_job_runs()
     let large = tokio::task::spawn_blocking(move || image::archive(&local, vec![filler]))
         .await
         .unwrap();
-    outside.load(large.bytes).await.unwrap();
+    outside.load(large.bytes.clone()).await.unwrap();
     let name = format!("{}/muster/large:1", registry.address());
-    outside.push(&tag, &name.parse().unwrap(), None).await.unwrap();
-    for name in [&tag, &name] {
-        outside.remove_tag(name).await.unwrap();
-    }
+    publish(&outside, large.id, &tag, &name, None).await.unwrap();
     registry.move_to(dockerd.pid()).unwrap();
 
     let miner = FakeMiner::start().await;
@@ -137,7 +126,7 @@ async fn an_image_that_the_disk_has_no_room_for_is_named_and_the_next_job_runs()
         ..Job::new(&["probe", "print", "0"])
     };
     wire.send(&lease.offer(&job)).await;
-    let failed = last(&mut wire).await;
+    let failed = wire.last().await;
     assert_eq!(
         (&failed["message_type"], &failed["context"]["fault"]),
         (&json!("V0HordeFailedRequest"), &json!("executor")),
@@ -161,7 +150,7 @@ async fn an_image_that_the_disk_has_no_room_for_is_named_and_the_next_job_runs()
         ..job
     };
     lease.to_running(&mut wire, &job).await;
-    assert_eq!(last(&mut wire).await["message_type"], "V0JobFinishedRequest");
+    assert_eq!(wire.last().await["message_type"], "V0JobFinishedRequest");
     executor.join().await.unwrap().unwrap();
     lease.assert_clean(&small_disk).await;
 }

@@ -8,7 +8,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use crate::support::lease::{Job, Lease};
-use crate::support::miner::FakeMiner;
 use crate::support::{engine, image};
 
 /// Serves these bytes to every request. Returns the address.
@@ -48,8 +47,6 @@ async fn run_job(archive: &ImageArchive, bytes: Vec<u8>, sha256: Digest) -> Vec<
     let length = bytes.len();
     let address = serve(&lease, bytes).await;
     lease.config.transfer.allow = vec![address.clone()];
-    let miner = FakeMiner::muster().await;
-    let (executor, mut wire) = lease.start(&miner).await;
     let job = Job {
         image: archive.id.to_string(),
         ..Job::new(&["probe", "print", "0"])
@@ -58,16 +55,7 @@ async fn run_job(archive: &ImageArchive, bytes: Vec<u8>, sha256: Digest) -> Vec<
     offer["muster"] = json!({"image_archive": {
         "url": format!("http://{address}/image.tar?Signature=secret"), "sha256": sha256, "length": length,
     }});
-    wire.send(&offer).await;
-    let mut messages = Vec::new();
-    while let Some(message) = wire.recv().await {
-        if message["message_type"] == "V0ExecutorReadyRequest" {
-            wire.send(&lease.request(&job)).await;
-        }
-        messages.push(message);
-    }
-    executor.join().await.unwrap().unwrap();
-    messages
+    lease.run_offered(&offer, &job).await
 }
 
 fn find<'a>(messages: &'a [Value], kind: &str) -> &'a Value {

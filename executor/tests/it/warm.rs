@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use crate::persistent::{EnrolledExecutor, ExecutorConnection};
 use crate::support::lease::{Job, Lease};
-use crate::support::{engine, image, until};
+use crate::support::{build_static, engine, image, until};
 
 /// An executor that keeps one container warm.
 fn warm_lease() -> Lease {
     let mut lease = Lease::new();
-    lease.config.persistent.warm.holder = image::static_program("muster-hold", "muster-hold");
+    lease.config.persistent.warm.holder = build_static("muster-hold", "muster-hold").unwrap();
     lease
 }
 
@@ -90,7 +90,7 @@ async fn the_next_job_like_the_last_runs_in_a_container_that_waited_and_nobody_g
     assert_eq!(
         seen(&cold),
         seen(&warm),
-        "one cannot tell from inside: user, capabilities, mounts that may be written, network, variables"
+        "nothing inside differs: user, capabilities, mounts that may be written, network, variables"
     );
     let second = one_waits(&engine, &work_dir, &first).await;
     assert!(!runs(&first).await, "it went with its job");

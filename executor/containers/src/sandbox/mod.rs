@@ -84,7 +84,7 @@ pub struct Bind {
     pub writable: bool,
 }
 
-/// The engine's copy of a job's output: so many files, each of so many MiB. Older output is gone.
+/// The engine's copy of a job's output: its files, and the MiB of each. Older output is gone.
 const LOG_FILES: u32 = 2;
 const LOG_FILE_MIB: u32 = 32;
 

@@ -98,7 +98,7 @@ fn the_profile_lets_programs_live_and_keeps_the_kernel_closed() {
 }
 
 #[test]
-fn sockets_are_of_four_families() {
+fn sandbox_allows_sockets_of_four_families() {
     let profile: Value = serde_json::from_str(SECCOMP).unwrap();
     let rules = profile["syscalls"].as_array().unwrap();
     let about = |name: &str| -> Vec<&Value> {
@@ -174,7 +174,7 @@ fn beside_a_gpu_nobody_steers_the_toolkit_or_the_loader() {
         }
         .container()
         .unwrap();
-        // A name without a value tells the engine to unset the image's variable.
+        // A name without a value makes the engine unset the image's variable.
         assert_eq!(body.env.unwrap(), ["A=b", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"]);
     }
     let body = sandbox(&image).container().unwrap();

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use muster_containers::ImageArchive;
 use muster_containers::image_error::ImageError;
 use muster_containers::image_settings::ImageSettings;
 use muster_containers::images::{FoundImage, ensure, find, preload};
 use muster_containers::private_pull::pull_private;
 use muster_containers::pull_error::PullError;
-use muster_containers::{ContainerEngine, ImageArchive};
 use muster_process::Tasks;
 use muster_protocol::Digest;
 use muster_protocol::job::{Fault, RegistryCredentials};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::support::registry::{PASSWORD, Registry, USER, Wire};
+use crate::support::registry::{PASSWORD, Registry, USER, Wire, forget, publish};
 use crate::support::{clock, engine, image, require, settings, unwatched};
 
 /// The defaults of an operator: nothing is listed.
@@ -25,13 +25,6 @@ fn strict(folder: &std::path::Path) -> ImageSettings {
         cache_dir: folder.join("images"),
         ..ImageSettings::default()
     }
-}
-
-async fn forget(engine: &ContainerEngine, archive: &ImageArchive) {
-    for name in engine.list_tags(archive.id).await.unwrap() {
-        engine.remove_tag(&name).await.unwrap();
-    }
-    engine.remove_tag(&archive.id.to_string()).await.unwrap();
 }
 
 #[tokio::test]
@@ -73,7 +66,7 @@ async fn an_operators_own_image_is_no_jobs_by_name_or_by_id() {
             .await
             .unwrap();
     }
-    forget(&engine, &archive).await;
+    forget(&engine, archive.id).await.unwrap();
 }
 
 #[tokio::test]
@@ -249,7 +242,7 @@ async fn a_pull_takes_no_name_away_from_an_image_of_the_operators() {
     assert_eq!((leased.image.id, kept().await), (theirs.id, Some(own.id)));
     let manifest = leased.manifest.unwrap();
     drop(leased);
-    forget(&engine, &theirs).await;
+    forget(&engine, theirs.id).await.unwrap();
 
     // Under its digest the registry's image is the job's, and the name stays.
     let pinned = format!("{repo}@{manifest}");
@@ -258,9 +251,9 @@ async fn a_pull_takes_no_name_away_from_an_image_of_the_operators() {
         .unwrap();
     assert_eq!((leased.image.id, kept().await), (theirs.id, Some(own.id)));
     drop(leased);
-    forget(&engine, &theirs).await;
+    forget(&engine, theirs.id).await.unwrap();
 
-    // An operator who pulled the same image by hand: the registry says so, and nothing is fetched again.
+    // An operator who pulled the same image by hand: the registry confirms it, and nothing is fetched again.
     engine.load(theirs.bytes.clone()).await.unwrap();
     engine
         .push(&theirs_tag, &name.parse().unwrap(), None)
@@ -271,8 +264,8 @@ async fn a_pull_takes_no_name_away_from_an_image_of_the_operators() {
         .unwrap();
     assert_eq!(leased.image.id, theirs.id);
     drop(leased);
-    forget(&engine, &theirs).await;
-    forget(&engine, &own).await;
+    forget(&engine, theirs.id).await.unwrap();
+    forget(&engine, own.id).await.unwrap();
 }
 
 #[tokio::test]
@@ -287,19 +280,9 @@ async fn an_operators_login_serves_the_repositories_of_his_list_and_his_own_list
         username: USER.into(),
         password: PASSWORD.into(),
     };
-    let credentials = bollard::auth::DockerCredentials {
-        username: Some(login.username.clone()),
-        password: Some(login.password.clone()),
-        serveraddress: Some(registry.address()),
-        ..Default::default()
-    };
-    engine
-        .push(&tag, &name.parse().unwrap(), Some(credentials))
+    publish(&engine, archive.id, &tag, &name, Some(login.clone()))
         .await
         .unwrap();
-    for name in [&tag, &name] {
-        engine.remove_tag(name).await.unwrap();
-    }
     let folder = tempfile::tempdir().unwrap();
     let listing = |repositories: &[&str]| ImageSettings {
         registries: [(registry.address(), login.clone())].into_iter().collect(),
@@ -331,7 +314,7 @@ async fn an_operators_login_serves_the_repositories_of_his_list_and_his_own_list
             .unwrap();
         assert_eq!(leased.image.id, archive.id);
         drop(leased);
-        forget(&engine, &archive).await;
+        forget(&engine, archive.id).await.unwrap();
         std::fs::remove_dir_all(folder.path().join("images")).unwrap_or_default();
     }
     let prefetching = ImageSettings {
@@ -339,7 +322,7 @@ async fn an_operators_login_serves_the_repositories_of_his_list_and_his_own_list
         ..listing(&[])
     };
     assert_eq!(preload(&engine, &prefetching, &clock()).await.unwrap().len(), 1);
-    forget(&engine, &archive).await;
+    forget(&engine, archive.id).await.unwrap();
 }
 
 /// An image whose layer of zeros is transferred in a thousandth of its size.
@@ -374,7 +357,7 @@ async fn an_image_that_is_too_large_packed_or_unpacked_is_its_users_fault_and_do
     let name = format!("{}/muster/bomb:1", registry.address());
     engine.load(large.bytes.clone()).await.unwrap();
     engine.push(&tag, &name.parse().unwrap(), None).await.unwrap();
-    forget(&engine, &large).await;
+    forget(&engine, large.id).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let open = ImageSettings {
         local: vec![],
@@ -403,7 +386,7 @@ async fn an_image_that_is_too_large_packed_or_unpacked_is_its_users_fault_and_do
     let name = format!("{}/muster/random:1", registry.address());
     engine.load(random.bytes.clone()).await.unwrap();
     engine.push(&tag, &name.parse().unwrap(), None).await.unwrap();
-    forget(&engine, &random).await;
+    forget(&engine, random.id).await.unwrap();
     let through = name.replace(&registry.address(), &wire.address());
     let small = ImageSettings {
         max_mib: 2,
@@ -474,5 +457,5 @@ async fn a_volume_of_an_image_is_no_unbounded_folder_however_its_path_is_written
         let volumes = found.mounts.unwrap_or_default();
         assert!(volumes.is_empty(), "{written}: {volumes:?}");
     }
-    forget(&engine, &archive).await;
+    forget(&engine, archive.id).await.unwrap();
 }

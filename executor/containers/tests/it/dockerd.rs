@@ -14,7 +14,7 @@ use muster_containers::sandbox::{Bind, Gpus, ResourceLimits, Root, RunAs, Sandbo
 use muster_protocol::job::Fault;
 
 use crate::support::dockerd::{Dockerd, FIRST_MAPPED};
-use crate::support::registry::Registry;
+use crate::support::registry::{Registry, publish};
 use crate::support::{LABEL, clock, engine, image, require, settings, unwatched};
 
 fn listening(image: &str) -> ContainerCreateBody {
@@ -76,10 +76,7 @@ async fn a_full_disk_is_named_and_survived() {
     let (tag, large) = image::unique(64 << 20).unwrap();
     outside.load(large.bytes.clone()).await.unwrap();
     let name = format!("{}/muster/large:1", registry.address());
-    outside.push(&tag, &name.parse().unwrap(), None).await.unwrap();
-    for name in [&tag, &name] {
-        outside.remove_tag(name).await.unwrap();
-    }
+    publish(&outside, large.id, &tag, &name, None).await.unwrap();
 
     registry.move_to(dockerd.pid()).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -145,8 +142,11 @@ async fn the_sandbox_runs_in_gvisor_too() {
             run_as: RunAs::Nobody,
             root: Root::ReadOnly,
         };
-        let said = run(&engine, "sealed", sandbox.container().unwrap()).await;
-        assert!(said.contains(&format!("\"worked\":{worked}")), "{probe}: {said}");
+        let printed = run(&engine, "sealed", sandbox.container().unwrap()).await;
+        assert!(
+            printed.contains(&format!("\"worked\":{worked}")),
+            "{probe}: {printed}"
+        );
     }
 }
 
@@ -203,10 +203,10 @@ async fn on_an_engine_that_maps_users_a_jobs_root_is_nobody_and_its_folders_are_
     // The folder is below one that only this machine's root may enter.
     let mut filling = sandbox(["run", "disk"], "/tmp");
     filling.cmd.as_mut().unwrap().push("1".into());
-    let said = run(&engine, "mapped", filling).await;
-    assert!(said.contains("\"worked\":true"), "{said}");
+    let printed = run(&engine, "mapped", filling).await;
+    assert!(printed.contains("\"worked\":true"), "{printed}");
     for probe in ["write-root", "mount", "unshare"] {
-        let said = run(&engine, "mapped", sandbox(["run", probe], "/output")).await;
-        assert!(said.contains("\"worked\":false"), "{probe}: {said}");
+        let printed = run(&engine, "mapped", sandbox(["run", probe], "/output")).await;
+        assert!(printed.contains("\"worked\":false"), "{probe}: {printed}");
     }
 }

@@ -88,7 +88,7 @@ async fn an_archive_cannot_take_the_name_of_an_image_that_others_use() {
 }
 
 #[tokio::test]
-async fn what_is_no_archive_is_refused_by_name() {
+async fn file_that_is_no_archive_is_refused_by_name() {
     let engine = engine().await;
     let folder = tempfile::tempdir().unwrap();
     let path = saved(folder.path(), b"this is not a tar archive");

@@ -173,7 +173,7 @@ async fn ask(socket: &Path, head: &str, body: &str) -> anyhow::Result<Value> {
 }
 
 #[tokio::test]
-async fn it_serves_and_scores_its_volume_without_a_network() {
+async fn llm_image_serves_and_scores_its_volume_without_a_network() {
     let (engine, program) = (engine().await, program());
     let id = id_of(&program).unwrap();
     let (tag, image) = load(&engine, &program).await.unwrap();
@@ -209,7 +209,7 @@ async fn it_serves_and_scores_its_volume_without_a_network() {
 }
 
 #[tokio::test]
-async fn it_does_not_serve_other_weights_than_it_was_told() {
+async fn llm_image_refuses_weights_of_another_digest() {
     let (engine, program) = (engine().await, program());
     let (tag, image) = load(&engine, &program).await.unwrap();
     let sockets = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ use muster_process::Coded;
 use muster_protocol::job::{Fault, RegistryCredentials};
 use muster_protocol::{Digest, ErrorCode, ImageId};
 
-use crate::support::registry::{PASSWORD, Registry, USER, Wire};
+use crate::support::registry::{PASSWORD, Registry, USER, Wire, forget, publish};
 use crate::support::{self, clock, engine, image, require, unwatched};
 
 /// Settings for images that only a registry has: none of the engine's own counts.
@@ -43,28 +43,8 @@ async fn published(
     let (tag, archive) = image::unique(bytes).unwrap();
     engine.load(archive.bytes.clone()).await.unwrap();
     let name = format!("{address}/muster/x:{}", tag.rsplit_once(':').unwrap().1);
-    let credentials = who.map(|login| bollard::auth::DockerCredentials {
-        username: Some(login.username),
-        password: Some(login.password),
-        serveraddress: Some(address.to_owned()),
-        ..Default::default()
-    });
-    engine
-        .push(&archive.id.to_string(), &name.parse().unwrap(), credentials)
-        .await
-        .unwrap();
-    for name in [&tag, &name] {
-        engine.remove_tag(name).await.unwrap();
-    }
-    assert_eq!(engine.find_image(&archive.id.to_string()).await.unwrap(), None);
+    publish(engine, archive.id, &tag, &name, who).await.unwrap();
     (name, archive)
-}
-
-async fn forget(engine: &ContainerEngine, id: ImageId) {
-    for name in engine.list_tags(id).await.unwrap() {
-        engine.remove_tag(&name).await.unwrap();
-    }
-    engine.remove_tag(&id.to_string()).await.unwrap();
 }
 
 #[tokio::test]
@@ -94,7 +74,7 @@ async fn an_image_comes_by_tag_and_by_digest_and_is_what_we_computed() {
     assert!(seen.load(Ordering::SeqCst) > 2 << 20, "{seen:?}");
     let manifest = resolved.manifest.expect("the registry's digest");
     drop(resolved);
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 
     let place = name.rsplit_once(':').unwrap().0;
     let pinned = format!("{place}@{manifest}");
@@ -110,11 +90,11 @@ async fn an_image_comes_by_tag_and_by_digest_and_is_what_we_computed() {
     ensure(&engine, &settings, &pinned, &unwatched(), &clock())
         .await
         .unwrap();
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_registry_does_not_have_is_the_users_fault_and_not_tried_again() {
+async fn image_unknown_to_its_registry_is_the_users_fault_and_not_retried() {
     let engine = engine().await;
     require("docker-registry");
     let registry = Registry::start(false).await.unwrap();
@@ -202,7 +182,7 @@ async fn a_password_opens_a_registry_and_a_wrong_one_is_named() {
     ensure(&engine, &by_table, &name, &unwatched(), &clock())
         .await
         .unwrap();
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 
     // As `docker login` writes it: base64 of name and password.
     let docker_config = folder.path().join("config.json");
@@ -220,7 +200,7 @@ async fn a_password_opens_a_registry_and_a_wrong_one_is_named() {
         .await
         .unwrap();
     assert_eq!(resolved.image.id, archive.id);
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 }
 
 #[tokio::test]
@@ -238,7 +218,7 @@ async fn a_registry_that_is_gone_for_a_moment_is_tried_again() {
         .await
         .unwrap();
     assert_eq!(resolved.image.id, archive.id);
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 }
 
 #[tokio::test]
@@ -256,7 +236,7 @@ async fn a_pull_that_is_cut_in_the_middle_of_a_layer_goes_on() {
         .unwrap();
     assert_eq!(resolved.image.id, archive.id);
     assert_eq!(wire.cuts(), 1, "the layer was on its way when the wire was cut");
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 }
 
 #[tokio::test]
@@ -310,5 +290,5 @@ async fn a_users_login_gets_an_image_that_no_other_job_can_name() {
     drop(pull(&pinned, PASSWORD).await.unwrap());
     assert_eq!(engine.list_tags(archive.id).await.unwrap().len(), 1);
     drop(leased);
-    forget(&engine, archive.id).await;
+    forget(&engine, archive.id).await.unwrap();
 }

@@ -1,8 +1,7 @@
 //! Users' own archives in a real engine: the image that was promised is loaded without its names, nothing else is.
 
 use muster_containers::ImageArchive;
-use muster_containers::image_error::ImageError;
-use muster_containers::image_error::UserArchiveError;
+use muster_containers::image_error::{ImageError, UserArchiveError};
 use muster_containers::image_settings::ImageSettings;
 use muster_containers::user_archive::load_user_image;
 use muster_protocol::job::Fault;
@@ -64,7 +63,7 @@ async fn a_users_image_is_loaded_by_its_id_and_gets_no_name() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_promised_image_is_the_users_fault_and_is_not_loaded() {
+async fn archive_of_another_image_is_the_users_fault_and_is_not_loaded() {
     let engine = engine().await;
     let folder = tempfile::tempdir().unwrap();
     let settings = ImageSettings {

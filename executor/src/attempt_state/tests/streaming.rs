@@ -88,7 +88,7 @@ fn a_direct_job_that_runs_on_has_failed_and_one_that_crashes_too() {
 }
 
 #[test]
-fn a_job_that_never_answers_is_told_apart_from_one_that_ended_before() {
+fn unanswered_health_check_and_early_exit_are_different_failures() {
     let mut attempt = starting(StreamingMode::Sealed);
     assert_eq!(
         attempt.apply(Event::Tick, at(82)),

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_operator_names_is_claimed_all_or_so_many() {
+    fn claimed_gpus_are_those_that_the_operator_names() {
         let folder = tempfile::tempdir().unwrap();
         let mut settings = GpuSettings {
             devices: ["GPU-a", "GPU-b"].map(str::to_owned).to_vec(),
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_leaves_is_seen_and_what_others_do_is_not() {
+    fn leftovers_of_a_job_on_a_gpu_are_found_and_others_processes_are_not() {
         let reading = |processes: &[u32], mib: u64| GpuReading {
             processes: processes.iter().copied().collect(),
             memory_used: mib << 20,
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_job_did_is_held_against_a_gpu() {
+    fn gpu_is_blamed_for_faults_since_the_job_began_only() {
         let uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"].map(str::to_owned);
         let quiet = || Ok(GpuReading::default());
         let silent = || Err("fell off the bus".to_owned());

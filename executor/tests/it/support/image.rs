@@ -1,8 +1,5 @@
 //! The image of `images/hello`, built from this checkout and loaded into the engine once per test process.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use bollard::query_parameters::RemoveImageOptions;
 use muster_executor::{ContainerEngine, ImageArchive, ImageContent, ImageFile};
 
@@ -11,33 +8,7 @@ pub(crate) const NAME: &str = "muster/executor-test:latest";
 
 /// Builds the demo program. Only the first call takes time, because cargo finds the program built afterwards.
 pub(crate) fn program() -> Vec<u8> {
-    std::fs::read(static_program("muster-image-hello", "hello")).unwrap()
-}
-
-/// Builds a static program of this checkout.
-pub(crate) fn static_program(package: &str, binary: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let status = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--quiet",
-            "-p",
-            package,
-            "--target",
-            &triple,
-            "--target-dir",
-        ])
-        .arg(target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .status()
-        .unwrap();
-    assert!(status.success(), "{package} does not build");
-    [target, Path::new(&triple), &Path::new("debug").join(binary)]
-        .iter()
-        .collect()
+    std::fs::read(super::build_static("muster-image-hello", "hello").unwrap()).unwrap()
 }
 
 /// The archive of the image, with `files` in addition to the program.

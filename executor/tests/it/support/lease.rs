@@ -148,6 +148,22 @@ impl Lease {
         wire.expect("V0VolumesReadyRequest").await;
     }
 
+    /// Runs a job for a Muster miner that sends `offer`, to the end. Returns all messages of the executor.
+    pub(crate) async fn run_offered(&self, offer: &Value, job: &Job) -> Vec<Value> {
+        let miner = FakeMiner::muster().await;
+        let (executor, mut wire) = self.start(&miner).await;
+        wire.send(offer).await;
+        let mut messages = Vec::new();
+        while let Some(message) = wire.recv().await {
+            if message["message_type"] == "V0ExecutorReadyRequest" {
+                wire.send(&self.request(job)).await;
+            }
+            messages.push(message);
+        }
+        executor.join().await.unwrap().unwrap();
+        messages
+    }
+
     /// Checks that nothing of the lease is left: no container, no folder.
     pub(crate) async fn assert_clean(&self, engine: &ContainerEngine) {
         let label = format!("muster.attempt={}", self.token.attempt());

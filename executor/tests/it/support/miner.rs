@@ -108,6 +108,15 @@ impl Wire {
         self.socket.send(Message::text(text)).await.unwrap();
     }
 
+    /// The last message before the executor leaves; null if there is none.
+    pub(crate) async fn last(&mut self) -> Value {
+        let mut last = Value::Null;
+        while let Some(message) = self.recv().await {
+            last = message;
+        }
+        last
+    }
+
     /// The next message; `None` once the executor has closed.
     pub(crate) async fn recv(&mut self) -> Option<Value> {
         let text = self.recv_text().await?;

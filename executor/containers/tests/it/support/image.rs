@@ -31,27 +31,7 @@ pub(crate) fn unique(bytes: usize) -> anyhow::Result<(String, ImageArchive)> {
 
 /// The static probe, built from this checkout. Cargo builds it in the first call only.
 pub(crate) fn probe_program() -> anyhow::Result<PathBuf> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .context("no target folder")?;
-    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let status = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--quiet",
-            "-p",
-            "muster-image-probe",
-            "--target",
-            &triple,
-            "--target-dir",
-        ])
-        .arg(target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .status()?;
-    ensure!(status.success(), "the probe does not build");
-    Ok(target.join(triple).join("debug/probe"))
+    super::build_static("muster-image-probe", "probe")
 }
 
 /// Loads the image of the probe.
@@ -175,7 +155,7 @@ fn python_root() -> anyhow::Result<Vec<u8>> {
     Ok(std::fs::read(made)?)
 }
 
-/// Resolves the links among the folders of a path: Debian's packages still say `/lib` for `/usr/lib`.
+/// Resolves the links among the folders of a path: Debian's packages still write `/lib` for `/usr/lib`.
 fn real(path: &str) -> String {
     let path = Path::new(path);
     let above = path.parent().and_then(|above| above.canonicalize().ok());
@@ -208,7 +188,7 @@ fn closure() -> anyhow::Result<BTreeSet<String>> {
 
 fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}", said.trim());
+    let printed = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}", printed.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

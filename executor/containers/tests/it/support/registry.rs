@@ -5,8 +5,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use bollard::auth::DockerCredentials;
+use muster_containers::ContainerEngine;
+use muster_containers::credentials::RegistryLogin;
+use muster_containers::image_reference::ImageReference;
 use muster_process::Tasks;
+use muster_protocol::ImageId;
 use muster_testbed::free_address;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,6 +24,39 @@ pub(crate) const USER: &str = "muster";
 pub(crate) const PASSWORD: &str = "a?b~c>d";
 /// `htpasswd -nbB -C 5 muster 'a?b~c>d'`: the registry takes no other hash than bcrypt.
 const HTPASSWD: &str = "muster:$2y$05$Ji6fQNGtRa2c9FdY.Zb3kONIDn5n/WxoWIIKjZGV3KBELPFmbkO0K\n";
+
+/// Pushes an image of the engine to a registry under `name`, and takes `local` and `name` away from the engine.
+pub(crate) async fn publish(
+    engine: &ContainerEngine,
+    image: ImageId,
+    local: &str,
+    name: &str,
+    login: Option<RegistryLogin>,
+) -> anyhow::Result<()> {
+    let target: ImageReference = name.parse()?;
+    let credentials = login.map(|login| DockerCredentials {
+        username: Some(login.username),
+        password: Some(login.password),
+        serveraddress: Some(target.registry.clone()),
+        ..DockerCredentials::default()
+    });
+    engine.push(&image.to_string(), &target, credentials).await?;
+    for name in [local, name] {
+        engine.remove_tag(name).await?;
+    }
+    let left = engine.find_image(&image.to_string()).await?;
+    ensure!(left.is_none(), "the engine still has the image {image}");
+    Ok(())
+}
+
+/// Removes an image with all its names from the engine.
+pub(crate) async fn forget(engine: &ContainerEngine, image: ImageId) -> anyhow::Result<()> {
+    for name in engine.list_tags(image).await? {
+        engine.remove_tag(&name).await?;
+    }
+    engine.remove_tag(&image.to_string()).await?;
+    Ok(())
+}
 
 /// A registry that ends when this value is dropped.
 pub(crate) struct Registry {
@@ -110,7 +148,7 @@ struct State {
 }
 
 impl Wire {
-    /// A relay that works until it is told to refuse or cut.
+    /// A relay that works until a test has it refuse or cut.
     pub(crate) async fn to(registry: &Registry) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

@@ -1,0 +1,205 @@
+//! The step that makes the job's folders, claims its GPUs, and places its inputs.
+
+use std::sync::Arc;
+
+use muster_containers::disk::lacks_reserve;
+use muster_containers::home_folder;
+use muster_job_data::volumes::{UnpackLimits, merge_volumes};
+use muster_job_data::{Fetcher, Uploader};
+use muster_process::error::Causes;
+use muster_protocol::volume::VolumePart;
+use muster_protocol::wire::executor::ProgressOf;
+use muster_protocol::wire::miner::JobRequest;
+use muster_protocol::{JobFailureReason, JobStage};
+use tokio::task::spawn_blocking;
+
+use super::failures::{reserve_lacking, unfit, upload_failed, volume_failed};
+use super::job::{PlacedJob, RequestedJob};
+use super::restore_checkpoint::restore_checkpoint;
+use crate::attempt_state::AttemptFailure;
+use crate::config::Config;
+use crate::context::AttemptContext;
+use crate::images;
+use crate::job_sandbox::{checkpoint_order, container_name, is_mountable, labels};
+use crate::machine::gpu::{self, ClaimedGpus};
+use crate::warm_containers::{WarmContainer, WarmTemplate};
+use crate::workspace::Workspace;
+
+/// Makes the job's folders and puts its inputs there. Rejects here a job that could only fail later.
+pub(crate) async fn place_inputs(
+    request: Arc<RequestedJob>,
+    context: AttemptContext,
+) -> Result<PlacedJob, AttemptFailure> {
+    check_upload(&request.job, context.config())?;
+    let inputs = open_inputs(&request, &context)?;
+    let (folders, warm) = take_warm(&request, &context)
+        .map(WarmContainer::into_parts)
+        .unzip();
+    match place(&request, &context, inputs, folders).await {
+        Ok((workspace, gpus, bare_home, resumed)) => Ok(PlacedJob {
+            container: match &warm {
+                Some(warm) => warm.name.clone(),
+                None => container_name(&context.token),
+            },
+            template: warm_template(&request, &context, bare_home.clone()),
+            request,
+            workspace,
+            bare_home,
+            warm,
+            gpus,
+            resumed,
+        }),
+        Err(failure) => {
+            // The folders of the warm container are gone: the next executor would not find it.
+            if let Some(warm) = warm
+                && let Err(error) = request.engine.remove(&warm.name).await
+            {
+                tracing::error!(error = %Causes(&error), container = warm.name, "a warm container was not removed");
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Checks where the outputs go before anything is fetched.
+fn check_upload(job: &JobRequest, config: &Config) -> Result<(), AttemptFailure> {
+    let Some(upload) = &job.output_upload else {
+        return Ok(());
+    };
+    let uploader = Uploader::new(&config.transfer).map_err(|error| unfit(&error))?;
+    uploader.check(upload).map_err(|error| upload_failed(&error))
+}
+
+/// A fetcher, and the parts of the one volume that offer and request may have between them.
+fn open_inputs(
+    request: &RequestedJob,
+    context: &AttemptContext,
+) -> Result<(Fetcher, Vec<VolumePart>), AttemptFailure> {
+    let transfer = context.config().transfer.clone();
+    let fetcher = Fetcher::new(transfer, Arc::clone(context.clock()))
+        .map_err(|error| unfit(&error))?
+        .with_progress(context.live.progress_sink(ProgressOf::Download));
+    let parts = merge_volumes(request.offer.volume.clone(), request.job.volume.clone())
+        .map_err(|error| volume_failed(&error))?;
+    Ok((fetcher, parts))
+}
+
+/// A warm container that fits the job, if one waits. None fits before the home of the image's user is known.
+fn take_warm(request: &RequestedJob, context: &AttemptContext) -> Option<WarmContainer> {
+    let bare_home = context.process.cache.home(request.image.resolved.image.id)?;
+    let template = warm_template(request, context, bare_home)?;
+    context.process.warm.as_ref()?.take(template.shape())
+}
+
+/// The template of warm containers for jobs like this one. A job with a GPU has none, because a GPU belongs to one
+/// job at a time; neither has a streaming job, because of its folder for a socket.
+fn warm_template(
+    request: &RequestedJob,
+    context: &AttemptContext,
+    bare_home: Option<String>,
+) -> Option<WarmTemplate> {
+    let layout = &request.layout;
+    if layout.has_gpus
+        || layout.streaming.is_some()
+        || checkpoint_order(&request.job).is_some()
+        || context.process.warm.is_none()
+    {
+        return None;
+    }
+    let image = &request.image.resolved.image;
+    WarmTemplate::of(
+        &request.job,
+        image,
+        bare_home,
+        layout.policy,
+        &context.config().runtime,
+    )
+}
+
+/// Claims the GPUs, makes the folders unless a warm container brought them, fetches the inputs, and finds out whether
+/// the image's user has a bare home.
+async fn place(
+    request: &Arc<RequestedJob>,
+    context: &AttemptContext,
+    (fetcher, parts): (Fetcher, Vec<VolumePart>),
+    folders: Option<Workspace>,
+) -> Result<(Workspace, Option<ClaimedGpus>, Option<String>, Option<String>), AttemptFailure> {
+    let config = context.config();
+    let limits = UnpackLimits {
+        bytes: config.volumes.max_mib.saturating_mul(1 << 20),
+        entries: config.volumes.max_entries,
+    };
+    let work = {
+        let (config, request) = (Arc::clone(config), Arc::clone(request));
+        move || make_folders(&config, &request, folders)
+    };
+    let (workspace, gpus) = spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(unfit(&error)))?;
+    fetcher
+        .place(parts, &workspace.folders().volume, limits, &context.called_off)
+        .await
+        .map_err(|error| volume_failed(&error))?;
+    let resumed = restore_checkpoint(request, context, &workspace).await?;
+    let bare_home = find_bare_home(request, context, &workspace).await?;
+    Ok((workspace, gpus, bare_home, resumed))
+}
+
+/// The home of the image's user if the image keeps nothing there: from the cache, or by a look into the image.
+async fn find_bare_home(
+    request: &RequestedJob,
+    context: &AttemptContext,
+    workspace: &Workspace,
+) -> Result<Option<String>, AttemptFailure> {
+    let image = &request.image.resolved.image;
+    if let Some(known) = context.process.cache.home(image.id) {
+        return Ok(known);
+    }
+    let name = format!("{}-look", container_name(&context.token));
+    let labels = labels(context.attempt(), &workspace.folders().root);
+    let found = home_folder::find_bare_home(&request.engine, image, &name, labels)
+        .await
+        .map_err(|error| images::engine_failed(&error))?;
+    context.process.cache.keep_home(image.id, found.clone());
+    Ok(found)
+}
+
+/// Makes the job's folders, unless `folders` were made ahead, and claims its GPUs. Blocks.
+fn make_folders(
+    config: &Config,
+    request: &RequestedJob,
+    folders: Option<Workspace>,
+) -> Result<(Workspace, Option<ClaimedGpus>), AttemptFailure> {
+    let workspace = match folders {
+        Some(workspace) => workspace,
+        None => {
+            let size = config.job_disk(request.layout.policy.allowance.disk);
+            Workspace::new(&config.work_dir, request.job.job_uuid, size).map_err(|error| unfit(&error))?
+        }
+    };
+    if lacks_reserve(&workspace.folders().root, config.disk_reserve()) {
+        return Err(reserve_lacking(config));
+    }
+    let gpus = if request.layout.has_gpus {
+        let owner = &workspace.folders().root;
+        Some(gpu::claim_watched(&config.gpus, owner).map_err(|error| unfit(&error))?)
+    } else {
+        None
+    };
+    if request.layout.streaming.is_some() {
+        workspace.make_sockets().map_err(|error| unfit(&error))?;
+    } else if let Some(order) = checkpoint_order(&request.job) {
+        if !is_mountable(&request.job, order) {
+            let message = format!("the folder of checkpoints {} cannot be mounted", order.folder);
+            let (reason, stage) = (JobFailureReason::Unknown, JobStage::VolumeDownload);
+            return Err(AttemptFailure::job(reason, stage, message));
+        }
+        workspace
+            .make_checkpoint_folder()
+            .map_err(|error| unfit(&error))?;
+    }
+    if let Some(script) = &request.job.raw_script {
+        workspace.write_script(script).map_err(|error| unfit(&error))?;
+    }
+    Ok((workspace, gpus))
+}
