@@ -23,6 +23,7 @@ pub mod logged_session;
 pub mod miner_sessions;
 mod nonces;
 pub mod own_jobs;
+mod own_question;
 pub mod proof_record;
 mod proof_view;
 mod request;
