@@ -150,6 +150,7 @@ pub(crate) fn secret(labels: &BTreeMap<String, String>, order: &Order, pod_uid: 
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
     use muster_protocol::{AttemptId, ExecutorClass, ExecutorToken};
@@ -157,7 +158,6 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::settings::KubernetesSettings;
 
     fn order(lasts: Duration) -> Order {
         Order {
@@ -171,11 +171,7 @@ mod tests {
     }
 
     fn template() -> PodTemplate {
-        PodTemplate::load(&KubernetesSettings {
-            image: "muster:1".to_owned(),
-            ..KubernetesSettings::default()
-        })
-        .unwrap()
+        PodTemplate::load(Path::new(""), "muster:1").unwrap()
     }
 
     fn hosts(names: &[&str]) -> BTreeSet<String> {

@@ -54,7 +54,7 @@ impl KubernetesSettings {
             let text = "must be the name of a namespace: 1 to 63 lowercase letters, digits and inner hyphens";
             add("namespace", text.to_owned());
         }
-        match PodTemplate::load(self) {
+        match PodTemplate::load(&self.template, &self.image) {
             Ok(_) => {}
             Err(TemplateError::NoImage) => add("image", TemplateError::NoImage.to_string()),
             Err(error) => add("template", error.to_string()),

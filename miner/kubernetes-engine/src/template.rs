@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Map, Value, json};
 
 use crate::object_names::CONTAINER;
-use crate::settings::KubernetesSettings;
 
 /// Bytes of a template's file, at most.
 const MAX_BYTES: u64 = 1 << 20;
@@ -43,14 +42,14 @@ pub(crate) struct PodTemplate {
 }
 
 impl PodTemplate {
-    /// Reads the operator's template, if there is one, and lays it over the built-in one.
-    pub(crate) fn load(settings: &KubernetesSettings) -> Result<Self, TemplateError> {
+    /// Reads the operator's template, unless `path` is empty, and lays it over the built-in one. An `image` that is not
+    /// empty takes the place of the template's.
+    pub(crate) fn load(path: &Path, image: &str) -> Result<Self, TemplateError> {
         let mut value = built_in();
-        if !settings.template.as_os_str().is_empty() {
-            let path = &settings.template;
+        if !path.as_os_str().is_empty() {
             let text = read(path)?;
             let content = |reason| TemplateError::Content {
-                path: path.clone(),
+                path: path.to_owned(),
                 reason,
             };
             lay_over(&mut value, parse(&text).map_err(content)?);
@@ -58,7 +57,7 @@ impl PodTemplate {
         }
         let mut pod: PodTemplateSpec =
             serde_json::from_value(value).map_err(|error| TemplateError::Content {
-                path: settings.template.clone(),
+                path: path.to_owned(),
                 reason: error.to_string(),
             })?;
         let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
@@ -66,8 +65,8 @@ impl PodTemplate {
         let Some(executor) = executors.next() else {
             return Err(TemplateError::NoImage);
         };
-        if !settings.image.is_empty() {
-            executor.image = Some(settings.image.clone());
+        if !image.is_empty() {
+            executor.image = Some(image.to_owned());
         }
         if executor.image.as_deref().unwrap_or_default().is_empty() {
             return Err(TemplateError::NoImage);
@@ -276,11 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let template = folder.path().join("template.yaml");
         std::fs::write(&template, text).unwrap();
-        PodTemplate::load(&KubernetesSettings {
-            template,
-            image: "muster:1".to_owned(),
-            ..KubernetesSettings::default()
-        })
+        PodTemplate::load(&template, "muster:1")
     }
 
     fn reason(text: &str) -> String {
@@ -343,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_template_without_an_image_says_so() {
-        let error = PodTemplate::load(&KubernetesSettings::default()).unwrap_err();
+        let error = PodTemplate::load(Path::new(""), "").unwrap_err();
         assert!(matches!(error, TemplateError::NoImage));
     }
 

@@ -10,7 +10,7 @@ use muster_protocol::{AttemptId, Receipt, ReceiptKind, Signature, Timestamp, Val
 use muster_store::StoreError;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::PageLine;
+use super::page_line::PageLine;
 use crate::lease::LeaseSnapshot;
 use crate::lease_table::{HeldLease, LeaseRecord, LeaseStatus, LeaseWrite};
 

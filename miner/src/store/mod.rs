@@ -1,6 +1,7 @@
 //! The durable state: leases with the histories owed to their validators, receipts, used greetings.
 
 mod memory;
+mod page_line;
 mod retention;
 #[cfg(test)]
 mod soak;
@@ -20,6 +21,7 @@ use sqlx::{Any, AnyConnection, AnyPool, Row as _};
 
 use crate::lease_table::{HeldLease, LeaseRecord, LeaseStatus, LeaseWrite};
 use memory::MemoryStore;
+pub use page_line::PageLine;
 pub use retention::{MinerRetention, RECEIPTS_NEEDED_SECS, oldest_kept_page};
 
 /// The tables of a miner.
@@ -38,15 +40,6 @@ pub static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
         (3, "audits", include_str!("../../migrations/0003_audits.sql")),
     ])
 });
-
-/// One line of a receipt page.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PageLine {
-    /// The number of the page.
-    pub page: i64,
-    /// A receipt as JSON, without the line feed.
-    pub line: String,
-}
 
 /// A miner's store. Clones are one store.
 #[derive(Clone, Debug)]

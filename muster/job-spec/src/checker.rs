@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 
 use toml::{Table, Value};
 
-use crate::kind;
 use crate::options::duration;
 
 /// One fault of a file.
@@ -201,5 +200,18 @@ impl Checker {
                 Table::new()
             }
         }
+    }
+}
+
+/// The kind of a value, in words.
+pub(crate) const fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a text",
+        Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a time",
+        Value::Array(_) => "a list",
+        Value::Table(_) => "a table",
     }
 }

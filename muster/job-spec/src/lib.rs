@@ -7,7 +7,7 @@ mod checker;
 pub mod options;
 mod sections;
 
-use toml::{Table, Value};
+use toml::Table;
 
 use checker::Checker;
 pub use checker::SpecFault;
@@ -96,19 +96,6 @@ pub fn read(text: &str) -> Result<Vec<String>, Vec<SpecFault>> {
         spec.words.extend(command);
     }
     spec.finish()
-}
-
-/// The kind of a value, in words.
-const fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::String(_) => "a text",
-        Value::Integer(_) => "a whole number",
-        Value::Float(_) => "a number",
-        Value::Boolean(_) => "true or false",
-        Value::Datetime(_) => "a time",
-        Value::Array(_) => "a list",
-        Value::Table(_) => "a table",
-    }
 }
 
 #[cfg(test)]

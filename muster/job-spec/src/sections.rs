@@ -5,8 +5,7 @@ use muster_protocol::ExecutorClass;
 use muster_protocol::job::{CheckpointTerms, MAX_CHECKPOINT_EVERY, MetricRule, SAVED_EXIT_CODE, SaveSignal};
 use toml::{Table, Value};
 
-use crate::checker::Checker;
-use crate::kind;
+use crate::checker::{Checker, kind};
 use crate::options::{read_best_metric, read_resume_source, read_stall};
 
 /// The classes by the GPU memory of their executors in MB, smallest first.

@@ -13,7 +13,7 @@ use muster_terminal::job_text;
 use reqwest::header::AUTHORIZATION;
 use serde::de::DeserializeOwned;
 
-use crate::{Board, ClassOffer, UserJob, UserStatus, ValidatorBoard};
+use crate::board::{Board, ClassOffer, UserJob, UserStatus, ValidatorBoard};
 
 /// How long a role may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
-use crate::Board;
+use crate::board::Board;
 use crate::draw::draw;
 use crate::view::{AfterKey, MonitorKey, MonitorView};
 

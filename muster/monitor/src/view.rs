@@ -2,7 +2,7 @@
 
 use muster_protocol::Timestamp;
 
-use crate::Board;
+use crate::board::Board;
 use crate::panels::{Panel, panels};
 
 /// A key, as far as the screens know keys.

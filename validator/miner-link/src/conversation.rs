@@ -11,7 +11,7 @@ use muster_protocol::wire::{decode, encode};
 use muster_websocket::{CloseCode, Limits, Socket, connect};
 use tokio::time::timeout;
 
-use crate::MinerEndpoint;
+use crate::endpoint::MinerEndpoint;
 
 /// An open connection to a miner that knows a feature.
 pub struct MinerConversation {

@@ -23,27 +23,27 @@
 mod attempt_channel;
 mod conversation;
 mod countersign;
+mod endpoint;
 mod questions;
 mod session_state;
 mod session_task;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use muster_identity::Keypair;
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::miner::FromMiner;
-use muster_protocol::{AttemptId, Digest, MinerKey};
-use muster_websocket::pinned;
+use muster_protocol::{AttemptId, MinerKey};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 pub use attempt_channel::{ChannelEvent, MinerChannel};
 pub use conversation::MinerConversation;
 pub use countersign::ask_for_signature;
+pub use endpoint::MinerEndpoint;
 pub use questions::{MinerAnswers, ask_miner};
 use session_state::MinerSession;
 
@@ -76,18 +76,6 @@ struct LinkState {
     sessions: Mutex<HashMap<MinerEndpoint, Arc<MinerSession>>>,
 }
 
-/// A miner and the address where it is dialled. A miner that moves to another address, or rotates its certificate, gets
-/// a new session; attempts on the one before it go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MinerEndpoint {
-    /// The miner that is greeted there.
-    pub miner: MinerKey,
-    /// The address of its port.
-    pub address: SocketAddr,
-    /// The certificate that the miner announces; `None` if it speaks no TLS.
-    pub certificate: Option<Digest>,
-}
-
 /// The queue of messages about no attempt that has a channel. Each session bounds its own part of it.
 pub type UnmatchedMessages = mpsc::UnboundedReceiver<UnmatchedMessage>;
 
@@ -110,28 +98,7 @@ pub struct ReplyPath {
     _permits: [OwnedSemaphorePermit; 2],
 }
 
-// === impl MinerEndpoint, MinerLink ===
-
-impl MinerEndpoint {
-    /// A miner's port at an address, with the certificate that the miner announces.
-    pub const fn new(miner: MinerKey, address: SocketAddr, certificate: Option<Digest>) -> Self {
-        Self {
-            miner,
-            address,
-            certificate,
-        }
-    }
-
-    /// The address at which the validator `keypair` dials the port: over TLS with the certificate that the miner
-    /// announces, and without TLS only if it announces none.
-    pub(crate) fn url(&self, keypair: &Keypair) -> String {
-        let path = format!("/v0.1/validator_interface/{}", keypair.hotkey());
-        match self.certificate {
-            Some(certificate) => pinned(&format!("wss://{}{path}", self.address), certificate),
-            None => format!("ws://{}{path}", self.address),
-        }
-    }
-}
+// === impl MinerLink ===
 
 impl MinerLink {
     /// A link without connections, and the queue of its unmatched messages.

@@ -12,7 +12,7 @@ use muster_protocol::{FeatureSet, Hotkey};
 use muster_websocket::{Limits, Socket, SocketError, connect};
 use tokio::time::timeout;
 
-use crate::MinerEndpoint;
+use crate::endpoint::MinerEndpoint;
 
 /// How long a miner that has sent its manifest may take to name its main hotkey.
 const MAIN_HOTKEY_WAIT: Duration = Duration::from_secs(2);

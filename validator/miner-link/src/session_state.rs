@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use crate::MinerEndpoint;
+use crate::endpoint::MinerEndpoint;
 
 /// Short at first, since jobs are waiting; each attempt's own deadline ends the attempts to connect.
 pub(crate) const BACKOFF: Backoff = Backoff {

@@ -11,10 +11,11 @@ use muster_websocket::{CloseCode, Limits, SocketReader, SocketWriter, connect};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use crate::endpoint::MinerEndpoint;
 use crate::session_state::{
     Delivery, MAX_QUEUED_BYTES, MinerSession, SharedFrames, SocketHalves, is_optional,
 };
-use crate::{MinerEndpoint, MinerLink, ReplyPath, UnmatchedMessage};
+use crate::{MinerLink, ReplyPath, UnmatchedMessage};
 
 /// Limits of a socket between validator and miner.
 pub(crate) const LIMITS: Limits = Limits::miner();

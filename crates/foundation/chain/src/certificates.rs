@@ -52,7 +52,7 @@ impl ChainClient {
             pallet: "SubtensorModule",
             entry: "NeuronCertificates",
         };
-        self.subnet_map_at(head, map, netuid, certificate_of).await
+        map.read_at(&self.endpoint, head, netuid, certificate_of).await
     }
 }
 

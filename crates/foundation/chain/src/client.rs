@@ -290,7 +290,7 @@ impl ChainClient {
         let decode = |value: &Value| Manifest::from_commitment(&commitment_text::decode(value)?);
         self.endpoint
             .ask(map.doing, |head| async move {
-                self.subnet_map_at(&head, map, netuid, decode).await
+                map.read_at(&self.endpoint, &head, netuid, decode).await
             })
             .await
     }
@@ -344,7 +344,7 @@ impl ChainClient {
             .ask(doing, |head| {
                 let keys = keys.clone();
                 async move {
-                    if has_entry(&head, pallet, entry) {
+                    if head.has_entry(pallet, entry) {
                         return self.read_storage_at(&head, doing, pallet, entry, keys).await;
                     }
                     Err(ChainError::Answer {
@@ -365,7 +365,7 @@ impl ChainClient {
         entry: &'static str,
         keys: Vec<Value>,
     ) -> Result<Option<Value>, ChainError> {
-        if !has_entry(head, pallet, entry) {
+        if !head.has_entry(pallet, entry) {
             return Ok(None);
         }
         let address = dynamic::storage::<Vec<Value>, AnswerValue>(pallet, entry);
@@ -382,13 +382,6 @@ impl ChainClient {
                 what: error.to_string(),
             })
     }
-}
-
-pub(crate) fn has_entry(head: &ChainHead, pallet: &str, entry: &str) -> bool {
-    let pallet = head.at.metadata_ref().pallet_by_name(pallet);
-    pallet
-        .and_then(|pallet| pallet.storage())
-        .is_some_and(|storage| storage.entry_by_name(entry).is_some())
 }
 
 /// Pairs of uid and weight.

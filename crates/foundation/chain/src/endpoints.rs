@@ -53,6 +53,16 @@ pub(crate) struct ChainHead {
     pub(crate) index: usize,
 }
 
+impl ChainHead {
+    /// Whether the chain's storage has this entry.
+    pub(crate) fn has_entry(&self, pallet: &str, entry: &str) -> bool {
+        let pallet = self.at.metadata_ref().pallet_by_name(pallet);
+        pallet
+            .and_then(|pallet| pallet.storage())
+            .is_some_and(|storage| storage.entry_by_name(entry).is_some())
+    }
+}
+
 /// All endpoints of one chain.
 #[derive(Debug)]
 pub(crate) struct Endpoint {

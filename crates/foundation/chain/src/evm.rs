@@ -8,7 +8,7 @@ use subxt::dynamic::{self, Value};
 
 use crate::answer_decoding::AnswerValue;
 use crate::call_encoding;
-use crate::client::{ChainClient, has_entry};
+use crate::client::ChainClient;
 use crate::endpoints::ChainHead;
 use crate::error::ChainError;
 use crate::scale_value::{bytes, items, number};
@@ -63,7 +63,7 @@ impl ChainClient {
         head: ChainHead,
         netuid: Netuid,
     ) -> Result<BTreeMap<Uid, EvmAssociation>, ChainError> {
-        if !has_entry(&head, PALLET, ENTRY) {
+        if !head.has_entry(PALLET, ENTRY) {
             return Err(not_understood(format!("this chain has no {PALLET}.{ENTRY}")));
         }
         let address = dynamic::storage::<Vec<Value>, AnswerValue>(PALLET, ENTRY);

@@ -6,8 +6,7 @@ use muster_protocol::{Hotkey, Netuid};
 use subxt::dynamic::{self, Value};
 
 use crate::answer_decoding::AnswerValue;
-use crate::client::{ChainClient, has_entry};
-use crate::endpoints::ChainHead;
+use crate::endpoints::{ChainHead, Endpoint};
 use crate::error::ChainError;
 
 /// A map of the chain whose keys are a subnet and a hotkey.
@@ -21,27 +20,27 @@ pub(crate) struct SubnetMap {
     pub(crate) entry: &'static str,
 }
 
-impl ChainClient {
+impl SubnetMap {
     /// The entries of one subnet that `decode` understands. A chain without the map has none.
-    pub(crate) async fn subnet_map_at<T>(
-        &self,
+    pub(crate) async fn read_at<T>(
+        self,
+        endpoint: &Endpoint,
         head: &ChainHead,
-        map: SubnetMap,
         netuid: Netuid,
         decode: impl Fn(&Value) -> Option<T>,
     ) -> Result<BTreeMap<Hotkey, T>, ChainError> {
         let mut found = BTreeMap::new();
-        if !has_entry(head, map.pallet, map.entry) {
+        if !head.has_entry(self.pallet, self.entry) {
             return Ok(found);
         }
-        let address = dynamic::storage::<Vec<Value>, AnswerValue>(map.pallet, map.entry);
+        let address = dynamic::storage::<Vec<Value>, AnswerValue>(self.pallet, self.entry);
         let prefix = vec![Value::u128(netuid.0.into())];
         let storage = head.at.storage();
         let reading = storage.iter(address, prefix);
-        let mut entries = self.endpoint.read(head, map.doing, reading).await?;
+        let mut entries = endpoint.read(head, self.doing, reading).await?;
         loop {
             let next = async { entries.next().await.transpose() };
-            let Some(entry) = self.endpoint.read(head, map.doing, next).await? else {
+            let Some(entry) = endpoint.read(head, self.doing, next).await? else {
                 return Ok(found);
             };
             let key = entry.key().ok();

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use url::Url;
 
 use crate::span_data::to_span_data;
-use crate::{MAX_WAITING, QUEUE, SpanBatch};
+use crate::span_queue::{MAX_WAITING, QUEUE, SpanBatch};
 
 /// The path of a collector that is named by its host alone.
 const TRACES_PATH: &str = "/v1/traces";

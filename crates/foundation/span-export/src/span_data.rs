@@ -7,7 +7,8 @@ use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, Tr
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
-use crate::{SpanBatch, StageSpan, is_root};
+use crate::span_queue::SpanBatch;
+use crate::stage_span::{StageSpan, is_root};
 
 /// The spans of a batch, in its order.
 pub(crate) fn to_span_data(batch: &SpanBatch, scope: &InstrumentationScope) -> Vec<SpanData> {

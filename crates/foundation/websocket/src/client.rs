@@ -1,20 +1,17 @@
 //! Dialling a peer: `ws://`, `wss://` with the machine's certificate store, or `wss://` with a certificate that is known:
 //! the address then ends with `#sha256-` and the certificate's digest.
 
-use muster_protocol::{
-    Digest, FeatureSet, MUSTER_FEATURES_HEADER, MUSTER_PROTOCOL_HEADER, MUSTER_PROTOCOL_VERSION,
-};
+use muster_protocol::Digest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::client_async_tls_with_config;
-use tokio_tungstenite::tungstenite::Error as LibraryError;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::http::{HeaderMap, HeaderValue};
 use url::Url;
 
 use crate::error::ConnectError;
+use crate::handshake::{failed_handshake, upgrade_request};
 use crate::io::Io;
 use crate::limits::Limits;
+use crate::peer::PeerKind;
 use crate::socket::Socket;
 use crate::tls;
 
@@ -68,64 +65,17 @@ async fn dial(url: &str, limits: &Limits) -> Result<Socket, ConnectError> {
         muster_process::tls::install_provider();
     }
 
-    let mut request = url
-        .into_client_request()
-        .map_err(|source| handshake(url, source))?;
-    show_ourselves(request.headers_mut());
+    let request = upgrade_request(url)?;
     let tcp: Box<dyn Io> = Box::new(tcp);
     let (frames, response) = client_async_tls_with_config(request, tcp, Some(limits.websocket()), None)
         .await
-        .map_err(|source| handshake(url, source))?;
+        .map_err(|source| failed_handshake(url, source))?;
     Ok(Socket::over(
         frames,
         peer,
         PeerKind::read(response.headers()),
         limits,
     ))
-}
-
-/// The peer as the headers of its upgrade show it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PeerKind {
-    /// Whether the peer is Muster in our version.
-    pub(crate) muster: bool,
-    /// The features that a Muster peer showed.
-    pub(crate) features: FeatureSet,
-}
-
-impl PeerKind {
-    pub(crate) fn read(headers: &HeaderMap) -> Self {
-        let muster = headers
-            .get(MUSTER_PROTOCOL_HEADER)
-            .is_some_and(|value| value.as_bytes().trim_ascii() == MUSTER_PROTOCOL_VERSION.as_bytes());
-        let features = headers
-            .get(MUSTER_FEATURES_HEADER)
-            .filter(|_| muster)
-            .map(|value| FeatureSet::parse(value.as_bytes()))
-            .unwrap_or_default();
-        Self { muster, features }
-    }
-}
-
-/// Adds the headers by which we show that we are Muster, and our features.
-pub(crate) fn show_ourselves(headers: &mut HeaderMap) {
-    headers.insert(
-        MUSTER_PROTOCOL_HEADER,
-        HeaderValue::from_static(MUSTER_PROTOCOL_VERSION),
-    );
-    // The names of features are letters and hyphens, so the value is always a valid one.
-    if let Ok(features) = HeaderValue::try_from(FeatureSet::ours().to_string()) {
-        headers.insert(MUSTER_FEATURES_HEADER, features);
-    }
-}
-
-pub(crate) fn handshake(url: &str, source: LibraryError) -> ConnectError {
-    let url = url.to_owned();
-    if let LibraryError::Http(response) = &source {
-        let status = response.status().as_u16();
-        return ConnectError::Refused { url, status };
-    }
-    ConnectError::Handshake { url, source }
 }
 
 /// The parts of an address that dialling needs.
@@ -203,30 +153,6 @@ mod tests {
             Target::parse(&plain).is_err(),
             "a pin without TLS would be forgotten"
         );
-    }
-
-    #[test]
-    fn features_count_for_muster_peers_only() {
-        let mut headers = HeaderMap::new();
-        show_ourselves(&mut headers);
-        let ours = PeerKind {
-            muster: true,
-            features: FeatureSet::ours(),
-        };
-        assert_eq!(PeerKind::read(&headers), ours);
-        headers.remove(MUSTER_PROTOCOL_HEADER);
-        let stranger = PeerKind {
-            muster: false,
-            features: FeatureSet::NONE,
-        };
-        assert_eq!(PeerKind::read(&headers), stranger);
-        headers.clear();
-        headers.insert(MUSTER_PROTOCOL_HEADER, HeaderValue::from_static("1"));
-        let older = PeerKind {
-            muster: true,
-            features: FeatureSet::NONE,
-        };
-        assert_eq!(PeerKind::read(&headers), older);
     }
 
     #[test]

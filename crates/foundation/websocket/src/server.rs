@@ -16,9 +16,9 @@ use muster_process::connections::ConnectionPermit;
 use muster_process::task::Tasks;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use crate::client::{PeerKind, show_ourselves};
 use crate::error::UpgradeError;
 use crate::limits::Limits;
+use crate::peer::{PeerKind, show_ourselves};
 use crate::socket::Socket;
 
 /// 16 bytes in base64.

@@ -21,11 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::CloseCode;
 use crate::allowance::{CountedIo, ReadAllowance};
-use crate::client::PeerKind;
 use crate::error::SocketError;
 use crate::io::Io;
 use crate::limits::Limits;
 use crate::liveness::{Liveness, LivenessAction};
+use crate::peer::PeerKind;
 
 /// Bytes of a close frame's reason, at most (RFC 6455, 5.5).
 const MAX_REASON: usize = 123;

@@ -17,15 +17,14 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-
 use tokio_tungstenite::{MaybeTlsStream, client_async_with_config};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{PeerKind, handshake, show_ourselves};
 use crate::error::ConnectError;
+use crate::handshake::{failed_handshake, upgrade_request};
 use crate::io::Io;
 use crate::limits::Limits;
+use crate::peer::PeerKind;
 use crate::server::upgrade;
 use crate::socket::Socket;
 
@@ -95,10 +94,7 @@ async fn dial(
         url: url.to_owned(),
         source,
     })?;
-    let mut request = url
-        .into_client_request()
-        .map_err(|source| handshake(url, source))?;
-    show_ourselves(request.headers_mut());
+    let request = upgrade_request(url)?;
     let io: Box<dyn Io> = Box::new(tls);
     let opened = client_async_with_config(request, MaybeTlsStream::Plain(io), Some(limits.websocket())).await;
     let (frames, response) = opened.map_err(|source| {
@@ -107,7 +103,7 @@ async fn dial(
             let url = url.to_owned();
             return ConnectError::Tls { url, source };
         }
-        handshake(url, source)
+        failed_handshake(url, source)
     })?;
     Ok(Socket::over(
         frames,

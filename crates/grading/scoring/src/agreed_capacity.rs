@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_protocol::{ExecutorClass, MinerKey, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
-use crate::ProvenExecutors;
 use crate::class_points::{UNPROVABLE_SPIN_UP_SECS, WHOLE_EXECUTOR};
+use crate::facts::ProvenExecutors;
 use crate::proven_capacity::{MAX_EXECUTORS, ObservationKind, ProvenCapacity};
 
 /// Offers from which on refusals count (`docs/adr/0064`).

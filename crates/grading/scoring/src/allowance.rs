@@ -1,7 +1,7 @@
 //! The allowance of validators: how much work each may have paid, as everybody can check by the finished receipt alone.
 //!
 //! A receipt names blocks. Each block is worth the validator's share of the stake in the proven executors of the miner,
-//! times [`MULTIPLIER`]. Blocks are named and not saved up, so honest receipts are independent of one another: a
+//! times [`MULTIPLIER`](crate::MULTIPLIER). Blocks are named and not saved up, so honest receipts are independent of one another: a
 //! receipt that a validator has not seen costs exactly itself. `docs/adr/0064` has the reasons.
 
 use std::collections::BTreeMap;
@@ -13,16 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::DropReason;
 use crate::allowance_epochs::{Epoch, EpochFacts, block_at, to_ms};
 use crate::block_ranges::{BlockRanges, to_ranges};
+use crate::facts::PaidReceipt;
 use crate::key_map::KeyMap;
-use crate::snapshot::PaidReceipt;
 
 /// How many blocks before its attempt a block may lie that a receipt names: a day of twelve-second blocks. It bounds
 /// bursts, not the mean (`docs/adr/0064`).
 pub const LOOKBACK_BLOCKS: u64 = 7_200;
-
-/// How many times its share of the stake a validator may use: with one, a subnet whose only busy validator holds a
-/// fifth of the stake would leave four fifths of its hardware without work (`docs/adr/0064`).
-pub const MULTIPLIER: u64 = 4;
 
 /// The stakes and the proven executors at every epoch whose blocks may be named.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +75,7 @@ pub(crate) fn allowances(
     last_block: u64,
     claims: &[Claim<'_>],
 ) -> Vec<Result<u64, DropReason>> {
-    let epochs = Epoch::all(inputs);
+    let epochs = Epoch::all(&inputs.epochs);
     // The order of the groups does not matter: each claim belongs to one of them.
     let mut groups = KeyMap::<Group, Vec<Named>>::default();
     for (owner, claim) in claims.iter().enumerate() {
@@ -266,7 +262,7 @@ fn add_piece(tally: &mut Tally, claim: &Claim<'_>, epochs: &[Epoch<'_>], last_fi
         if from > to {
             continue;
         }
-        match epoch.worth(claim) {
+        match epoch.worth(claim.validator, claim.miner, claim.class) {
             Some(worth) => {
                 let blocks = u128::from(to.saturating_sub(from).saturating_add(1));
                 tally.micros = tally.micros.saturating_add(worth.saturating_mul(blocks));

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp, ValidatorKey};
 use serde::{Deserialize, Serialize};
 
-use crate::ProvenExecutors;
-use crate::allowance::{AllowanceInputs, Claim, MULTIPLIER};
+use crate::facts::ProvenExecutors;
+
+/// How many times its share of the stake a validator may use: with one, a subnet whose only busy validator holds a
+/// fifth of the stake would leave four fifths of its hardware without work (`docs/adr/0064`).
+pub const MULTIPLIER: u64 = 4;
 
 /// The subnet at the first finalised block of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,10 +40,10 @@ pub(crate) struct Epoch<'a> {
 }
 
 impl<'a> Epoch<'a> {
-    pub(crate) fn all(inputs: &'a AllowanceInputs) -> Vec<Self> {
+    pub(crate) fn all(epochs: &'a [EpochFacts]) -> Vec<Self> {
         let nobody = BTreeMap::new();
-        let before = std::iter::once(&nobody).chain(inputs.epochs.iter().map(|epoch| &epoch.permitted));
-        let next = inputs.epochs.iter().skip(1).map(|epoch| epoch.first_block);
+        let before = std::iter::once(&nobody).chain(epochs.iter().map(|epoch| &epoch.permitted));
+        let next = epochs.iter().skip(1).map(|epoch| epoch.first_block);
         let ends = next.map(|first| first.saturating_sub(1)).chain([u64::MAX]);
         let epoch =
             |((facts, before), last_block): ((&'a EpochFacts, &BTreeMap<ValidatorKey, u64>), u64)| Self {
@@ -58,17 +61,18 @@ impl<'a> Epoch<'a> {
                     .map(|proven| ((proven.miner, proven.class), proven.executors))
                     .collect(),
             };
-        inputs.epochs.iter().zip(before).zip(ends).map(epoch).collect()
+        epochs.iter().zip(before).zip(ends).map(epoch).collect()
     }
 
     /// The worth of one block, in executor-microseconds; none if the validator has no share in this epoch.
-    pub(crate) fn worth(&self, claim: &Claim<'_>) -> Option<u128> {
-        let stake = self
-            .stakes
-            .get(&claim.validator)
-            .copied()
-            .filter(|stake| *stake > 0)?;
-        let proven = self.proven.get(&(claim.miner, claim.class)).copied().unwrap_or(0);
+    pub(crate) fn worth(
+        &self,
+        validator: ValidatorKey,
+        miner: MinerKey,
+        class: ExecutorClass,
+    ) -> Option<u128> {
+        let stake = self.stakes.get(&validator).copied().filter(|stake| *stake > 0)?;
+        let proven = self.proven.get(&(miner, class)).copied().unwrap_or(0);
         block_worth(stake, self.all, proven, self.facts.block_ms)
     }
 }

@@ -12,7 +12,11 @@ use std::collections::BTreeMap;
 
 use muster_protocol::MinerKey;
 
-use crate::POINTS;
+/// The worth of one unit of a class's weight, in points.
+pub const POINTS: u64 = 1_000_000_000_000;
+
+/// The largest weight of a class: all weights and their points fit into 64 bits.
+pub const MAX_CLASS_WEIGHT: u32 = 1_000_000;
 
 /// The part of a class's weight that capacity gets even if every second is worked, in thousandths. The premium of a
 /// worked second, a fifth, exceeds the marginal cost of working (about a tenth of a card's cost), and bounds what

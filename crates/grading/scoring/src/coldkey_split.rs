@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use muster_protocol::{Hotkey, MinerKey, Uid};
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::Neuron;
+use crate::facts::Neuron;
 
 /// The share of a coldkey's main hotkey, in thousandths: ComputeHorde's.
 const MAIN_SHARE: u64 = 800;

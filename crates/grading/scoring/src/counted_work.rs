@@ -11,11 +11,11 @@ use muster_protocol::{AttemptId, ExecutorClass, MinerKey, Timestamp};
 
 use crate::agreed_capacity::Agreement;
 use crate::allowance::{Claim, SpentBlocks, allowances, spent_after};
+use crate::facts::{Neuron, PaidReceipt};
 use crate::key_map::KeyMap;
 use crate::occupancy::{Interval, beyond};
 use crate::parties::{Parties, Party, PartyNumber};
-use crate::score_cycle::CountedAttempts;
-use crate::snapshot::{Neuron, PaidReceipt, ScoringSnapshot};
+use crate::snapshot::ScoringSnapshot;
 use crate::{DropReason, allowance};
 
 /// The most that one job can be paid, in executor-microseconds: no validator's word makes a receipt worth a year.
@@ -49,6 +49,9 @@ pub(crate) struct LostReceipt {
     /// The executor-microseconds that do not count.
     pub(crate) micros: u64,
 }
+
+/// The attempts whose receipts count, each with the begin and the end of the time that counts.
+pub type CountedAttempts = BTreeMap<AttemptId, (Timestamp, Timestamp)>;
 
 /// Executor-microseconds by class and miner.
 pub(crate) type WorkByClass = BTreeMap<ExecutorClass, BTreeMap<MinerKey, u64>>;

@@ -6,14 +6,15 @@ use std::fmt;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey, Uid};
 use serde::Serialize;
 
+use crate::DropReason;
 use crate::agreed_capacity::AgreedCapacity;
 use crate::class_points::Member;
-use crate::score_cycle::{ClassTerms, Terms};
+use crate::facts::StandingWeight;
+use crate::score_cycle::score_cycle;
 use crate::scores::Scores;
 use crate::snapshot::ScoringSnapshot;
-use crate::standing_weights::StandingWeight;
+use crate::terms::{ClassTerms, Terms};
 use crate::zero_reasons::ZeroReason;
-use crate::{DropReason, score_cycle};
 
 /// The terms of one miner's weight in one cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -28,6 +28,7 @@ mod contradictions;
 mod counted_work;
 mod drop_reason;
 mod explanation;
+mod facts;
 mod key_map;
 mod main_hotkeys;
 mod normalize;
@@ -38,6 +39,7 @@ mod score_cycle;
 mod scores;
 mod snapshot;
 mod standing_weights;
+mod terms;
 #[cfg(test)]
 mod testing;
 mod vesting;
@@ -48,34 +50,29 @@ pub use agreed_capacity::{
     AgreedCapacity, CapacityInputs, CapacityRow, CapacityStatement, GradedExecutors, is_probed_by,
     proven_executors, stated_kinds,
 };
-pub use allowance::{AllowanceInputs, LOOKBACK_BLOCKS, MULTIPLIER, SpentBlocks, unspend};
+pub use allowance::{AllowanceInputs, LOOKBACK_BLOCKS, SpentBlocks, unspend};
 pub use allowance_book::{AllowanceBook, PayableAttempt};
-pub use allowance_epochs::EpochFacts;
+pub use allowance_epochs::{EpochFacts, MULTIPLIER};
 pub use burned_rao::credit_burns;
-pub use class_points::{CAPACITY_PER_MILLE, WHOLE_EXECUTOR};
+pub use class_points::{CAPACITY_PER_MILLE, MAX_CLASS_WEIGHT, POINTS, WHOLE_EXECUTOR};
 pub use coldkey_split::MainHotkey;
 pub use contradictions::silence_contradictions;
+pub use counted_work::CountedAttempts;
 pub use drop_reason::DropReason;
 pub use explanation::{ClassExplanation, LostWork, MinerExplanation, StandingTerms, explain};
+pub use facts::{DeferredWork, Neuron, PaidReceipt, ProvenExecutors, StandingWeight};
 pub use main_hotkeys::{NamedMain, agree_main_hotkeys};
 pub use normalize::to_u16;
 pub use proven_capacity::{
     ExcuseState, MAX_EXECUTORS, OBSERVATIONS, Observation, ObservationKind, ProvenCapacity, executor_credit,
     proven_by, settle_excuse,
 };
-pub use score_cycle::{CountedAttempts, score_cycle, score_with_attempts};
+pub use score_cycle::{score_cycle, score_with_attempts};
 pub use scores::{MAX_LISTED, Score, Scores};
 pub use snapshot::{
-    DeferredWork, Neuron, PaidReceipt, ProvenExecutors, QualityFactor, SNAPSHOT_FORMAT, ScoredSpan,
-    ScoringRules, ScoringSnapshot, SnapshotError,
+    QualityFactor, SNAPSHOT_FORMAT, ScoredSpan, ScoringRules, ScoringSnapshot, SnapshotError,
 };
-pub use standing_weights::{BurnKeys, Renewal, StandingWeight, renew_after_departures};
+pub use standing_weights::{BurnKeys, Renewal, renew_after_departures};
 pub use vesting::{Conviction, PastCycle, PastPoints, VESTING_CYCLES};
 pub use weight_list::{follow_uids, weights_of, weights_of_standing};
 pub use zero_reasons::{ZeroReason, ZeroWeight};
-
-/// The worth of one unit of a class's weight, in points.
-pub const POINTS: u64 = 1_000_000_000_000;
-
-/// The largest weight of a class: all weights and their points fit into 64 bits.
-pub const MAX_CLASS_WEIGHT: u32 = 1_000_000;

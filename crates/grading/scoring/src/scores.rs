@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DropReason;
 use crate::allowance::SpentBlocks;
-use crate::snapshot::DeferredWork;
-use crate::standing_weights::StandingWeight;
+use crate::facts::{DeferredWork, StandingWeight};
 use crate::zero_reasons::ZeroWeight;
 
 /// Dropped receipts that are listed; further ones are counted.

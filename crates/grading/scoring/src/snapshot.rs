@@ -5,15 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_protocol::receipt::FinishedReceipt;
-use muster_protocol::{Digest, ExecutorClass, Hotkey, MinerKey, Timestamp, Uid, ValidatorKey, canonical};
+use muster_protocol::{Digest, ExecutorClass, Hotkey, MinerKey, Timestamp, ValidatorKey, canonical};
 use serde::{Deserialize, Serialize};
 
 use crate::agreed_capacity::CapacityInputs;
 use crate::allowance::AllowanceInputs;
 use crate::class_points::CAPACITY_PER_MILLE;
 use crate::coldkey_split::MainHotkey;
-use crate::standing_weights::StandingWeight;
+use crate::facts::{DeferredWork, Neuron, PaidReceipt, StandingWeight};
 use crate::vesting::{Conviction, PastCycle};
 
 /// The format and version of a snapshot. It changes with every change of the formulas or their constants.
@@ -120,40 +119,6 @@ const fn capacity_per_mille() -> u16 {
     CAPACITY_PER_MILLE
 }
 
-/// Executors of one class and one miner that proved what they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProvenExecutors {
-    /// The miner of the executors.
-    pub miner: MinerKey,
-    /// The class of the executors.
-    pub class: ExecutorClass,
-    /// The number of the executors.
-    pub executors: u32,
-}
-
-/// A neuron, as far as scoring needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Neuron {
-    /// The neuron's number in the subnet.
-    pub uid: Uid,
-    /// The key with which the neuron acts.
-    pub hotkey: Hotkey,
-    /// The key that owns the neuron.
-    pub coldkey: Hotkey,
-    /// The block in which the neuron got its uid; 0 where the chain does not state it.
-    #[serde(default)]
-    pub registered: u64,
-}
-
-/// A finished receipt and the class of its executor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PaidReceipt {
-    /// The receipt, which states the pay.
-    pub receipt: FinishedReceipt,
-    /// The class of the executor, by the attempt's started receipt; `None` if no started receipt is known.
-    pub class: Option<ExecutorClass>,
-}
-
 /// The factor for the quality of one miner's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QualityFactor {
@@ -161,18 +126,6 @@ pub struct QualityFactor {
     pub miner: MinerKey,
     /// The factor, in thousandths.
     pub per_mille: u16,
-}
-
-/// Counted work beyond what a miner's credit could do in the cycle of its receipts: a job that took longer than a cycle
-/// ends in one of them, and a newcomer has no credit yet. The next cycles count it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeferredWork {
-    /// The miner that worked.
-    pub miner: MinerKey,
-    /// The class of the executor.
-    pub class: ExecutorClass,
-    /// The work, in milliseconds.
-    pub ms: u64,
 }
 
 /// A snapshot cannot be used.

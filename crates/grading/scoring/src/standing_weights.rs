@@ -7,22 +7,12 @@
 use std::collections::BTreeMap;
 
 use muster_protocol::{Hotkey, Uid};
-use serde::{Deserialize, Serialize};
 
+use crate::facts::{Neuron, StandingWeight};
+use crate::normalize::to_u16;
 use crate::scores::{Score, Scores};
-use crate::snapshot::{Neuron, ScoringSnapshot};
-use crate::to_u16;
+use crate::snapshot::ScoringSnapshot;
 use crate::vesting::Convicted;
-
-/// A weight of the scoring validator that the chain has, or is to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StandingWeight {
-    /// The neuron, as it was when it got the weight.
-    #[serde(flatten)]
-    pub neuron: Neuron,
-    /// The weight, of 65,535.
-    pub weight: u16,
-}
 
 /// The decision about the weights that stand.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use muster_protocol::Uid;
 
-use crate::{Neuron, Score, StandingWeight, to_u16};
+use crate::facts::{Neuron, StandingWeight};
+use crate::normalize::to_u16;
+use crate::scores::Score;
 
 /// The same scores under the uids that their miners have now, sorted by uid.
 ///

@@ -7,9 +7,6 @@ use muster_protocol::{MinerKey, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::DropReason;
-use crate::score_cycle::{ClassTerms, Terms};
-use crate::scores::{Score, Scores};
-use crate::snapshot::ScoringSnapshot;
 
 /// A neuron without a weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,57 +61,5 @@ impl fmt::Display for ZeroReason {
             }
             Self::TooSmall => f.write_str("its share is too small for the chain's weights"),
         }
-    }
-}
-
-/// Every neuron whose entry in `weighted` (uid, weight) is missing or zero, with the reason.
-pub(crate) fn explain_zeros(
-    snapshot: &ScoringSnapshot,
-    terms: &Terms<'_>,
-    scores: &Scores,
-    weighted: &[(Uid, u16)],
-) -> Vec<ZeroWeight> {
-    let weights: BTreeMap<Uid, u16> = weighted.iter().copied().collect();
-    let mut dropped = BTreeMap::<MinerKey, BTreeMap<DropReason, u64>>::new();
-    let receipts = terms.work.dropped.iter().map(|lost| (lost.miner, lost.reason));
-    // A repeated receipt accompanies one that counts, so it is never the only reason.
-    for (miner, reason) in receipts.filter(|(_, why)| *why != DropReason::Repeated) {
-        let count = dropped.entry(miner).or_default().entry(reason).or_default();
-        *count = count.saturating_add(1);
-    }
-    let scored: BTreeMap<MinerKey, &Score> = scores.scores.iter().map(|score| (score.miner, score)).collect();
-    let mut zeros: Vec<_> = snapshot
-        .neurons
-        .iter()
-        .filter(|neuron| weights.get(&neuron.uid).copied().unwrap_or(0) == 0)
-        .map(|neuron| {
-            let miner = MinerKey(neuron.hotkey);
-            let why = match (scored.get(&miner), dropped.remove(&miner)) {
-                _ if neuron.hotkey == snapshot.me.0 => ZeroReason::Myself,
-                _ if terms.convicted.holds(neuron) => ZeroReason::Convicted,
-                (Some(score), _) if score.paid_points() > 0 => ZeroReason::TooSmall,
-                (Some(_), _) => worthless(terms, miner),
-                (None, Some(reasons)) => ZeroReason::NothingCounts(reasons),
-                (None, None) => ZeroReason::NoReceipts,
-            };
-            ZeroWeight {
-                uid: neuron.uid,
-                miner,
-                why,
-            }
-        })
-        .collect();
-    zeros.sort_by_key(|zero| zero.uid);
-    zeros
-}
-
-/// The reason why counted work or credit is worth nothing.
-fn worthless(terms: &Terms<'_>, miner: MinerKey) -> ZeroReason {
-    let classes = terms.classes.values();
-    let weighty = |class: &ClassTerms| class.weight > 0 && class.members.contains_key(&miner);
-    if classes.into_iter().any(weighty) {
-        ZeroReason::NothingProven
-    } else {
-        ZeroReason::WorthlessClass
     }
 }

@@ -2,8 +2,8 @@
 
 use muster_scoring::MULTIPLIER;
 
-use crate::Settings;
 use crate::hardware::SAVED_BY_CHEAPER;
+use crate::settings::Settings;
 use crate::strategy::Strategy;
 
 /// The most that absence may win, planned or at a probe that is forgiven, in millionths (`docs/adr/0064`).

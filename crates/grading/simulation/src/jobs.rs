@@ -11,29 +11,12 @@ use muster_routing::{AttemptMark, CacheKey, CollateralVerdict, JobRequirements, 
 use muster_scoring::MULTIPLIER;
 use uuid::Uuid;
 
+use crate::attempt::Attempt;
 use crate::hardware::SimulatedMiner;
 use crate::numbers::Numbers;
 use crate::strategy::Strategy;
 use crate::subnet::{BLOCK_MS, BLOCKS, CLASS, EPOCH_MS, STAKE, first_block, miner_key, time};
 use crate::view::View;
-
-/// One attempt at a miner, within one epoch.
-#[derive(Clone, Debug)]
-pub(crate) struct Attempt {
-    pub(crate) id: AttemptId,
-    /// The place of the validator that pays it.
-    pub(crate) payer: usize,
-    /// The place of the miner.
-    pub(crate) miner: usize,
-    /// The number of the executor.
-    slot: usize,
-    /// The begin within the epoch, in milliseconds.
-    pub(crate) from: u64,
-    /// The duration in milliseconds.
-    pub(crate) ms: u64,
-    /// The blocks that it names.
-    pub(crate) blocks: Range<u64>,
-}
 
 /// The attempts of one epoch, while they are made.
 pub(crate) struct EpochWork<'a> {

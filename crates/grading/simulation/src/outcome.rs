@@ -4,8 +4,8 @@ use muster_protocol::MinerKey;
 use muster_scoring::WHOLE_EXECUTOR;
 use serde::Serialize;
 
-use crate::Settings;
 use crate::bound::Conditions;
+use crate::settings::Settings;
 use crate::strategy::Strategy;
 use crate::subnet::{WARM_UP, miner_key};
 use crate::world::{Cast, EpochCosts, World};

@@ -10,8 +10,8 @@ use muster_protocol::MinerKey;
 use muster_scoring::{VESTING_CYCLES, WHOLE_EXECUTOR};
 use serde::Serialize;
 
-use crate::Settings;
 use crate::consensus::{Consensus, UNIT, agree, normalise};
+use crate::settings::Settings;
 use crate::strategy::Strategy;
 use crate::subnet::{EPOCH_MS, WARM_UP, miner_key};
 use crate::view::View;

@@ -12,8 +12,8 @@ use muster_scoring::{
     ScoringRules, ScoringSnapshot, VESTING_CYCLES, proven_by, score_with_attempts,
 };
 
+use crate::attempt::Attempt;
 use crate::hardware::SimulatedMiner;
-use crate::jobs::Attempt;
 use crate::probes::ProbeHistory;
 use crate::strategy::Strategy;
 use crate::subnet::{BLOCKS, CLASS, EPOCH_MS, begin_ms, first_block, miner_key, time, validator_key};

@@ -8,11 +8,12 @@ use muster_scoring::{
     ProvenExecutors, QualityFactor, VESTING_CYCLES, WHOLE_EXECUTOR,
 };
 
-use crate::Settings;
+use crate::attempt::Attempt;
 use crate::hardware::{Luck, SimulatedMiner};
-use crate::jobs::{Attempt, EpochWork};
+use crate::jobs::EpochWork;
 use crate::numbers::Numbers;
 use crate::probes::{Judge, Probed};
+use crate::settings::Settings;
 use crate::strategy::Strategy;
 use crate::subnet::{
     BLOCK_MS, CLASS, EPOCH_MS, STAKE, begin_ms, first_block, miner_key, miner_neuron, time, validator_key,

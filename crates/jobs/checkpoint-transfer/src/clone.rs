@@ -6,12 +6,11 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use muster_checkpoints::{FileTree, TreeEntry};
-use rustix::fs::{ioctl_ficlone, statvfs};
-
-use crate::source::open_file;
+use rustix::fs::{Mode, OFlags, ResolveFlags, ioctl_ficlone, openat2, statvfs};
 
 /// The reason why a checkpoint could not be copied.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +73,19 @@ fn clone_file(
     copy.flush()?;
     match copied == entry.size {
         true => Ok(()),
+        false => Err(CloneError::Changed),
+    }
+}
+
+/// Opens a file of the tree, through no link, and only if it is the one that was looked at.
+pub(crate) fn open_file(folder: &OwnedFd, entry: &TreeEntry) -> Result<File, CloneError> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let opened = openat2(folder, entry.path.as_str(), flags, Mode::empty(), resolve);
+    let file = File::from(opened.map_err(|_| CloneError::Changed)?);
+    let facts = file.metadata()?;
+    match facts.is_file() && facts.ino() == entry.inode && facts.len() == entry.size {
+        true => Ok(file),
         false => Err(CloneError::Changed),
     }
 }

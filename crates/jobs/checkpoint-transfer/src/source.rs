@@ -12,10 +12,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use muster_checkpoints::{FileTree, TreeEntry};
-use rustix::fs::{Mode, OFlags, ResolveFlags, ioctl_ficlone, openat2};
+use rustix::fs::ioctl_ficlone;
 use tempfile::TempDir;
 
-use crate::clone::{CloneError, clone_tree};
+use crate::clone::{CloneError, clone_tree, open_file};
 
 /// The most files that are held open. A checkpoint of more is copied.
 pub const MAX_OPEN_FILES: usize = 256;
@@ -102,19 +102,6 @@ fn shares_blocks(folder: &OwnedFd, tree: &FileTree, into: &Path) -> Result<bool,
     let shares = ioctl_ficlone(File::create_new(&tried)?, &source).is_ok();
     fs::remove_file(tried)?;
     Ok(shares)
-}
-
-/// Opens a file of the tree, through no link, and only if it is the one that was looked at.
-pub(crate) fn open_file(folder: &OwnedFd, entry: &TreeEntry) -> Result<File, CloneError> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let opened = openat2(folder, entry.path.as_str(), flags, Mode::empty(), resolve);
-    let file = File::from(opened.map_err(|_| CloneError::Changed)?);
-    let facts = file.metadata()?;
-    match facts.is_file() && facts.ino() == entry.inode && facts.len() == entry.size {
-        true => Ok(file),
-        false => Err(CloneError::Changed),
-    }
 }
 
 fn is_as_looked_at(file: &File, entry: &TreeEntry) -> io::Result<bool> {

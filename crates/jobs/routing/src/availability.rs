@@ -6,7 +6,8 @@ use std::fmt;
 use muster_protocol::{ExecutorClass, MinerKey, Timestamp};
 
 use crate::exclusion::Exclusion;
-use crate::route::{Candidate, MinerStats, RoutableNeuron, Route, RoutingPolicy, check_askable};
+use crate::miner_stats::{MinerStats, RoutableNeuron};
+use crate::route::{Candidate, Route, RoutingPolicy, check_askable};
 
 /// The consequence of a route for its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

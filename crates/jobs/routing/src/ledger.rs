@@ -8,7 +8,7 @@ use muster_protocol::{ExecutorClass, FeatureSet, Manifest, MinerKey, Timestamp};
 
 use crate::attempt_mark::AttemptMark;
 use crate::cache_keys::CacheKey;
-use crate::route::MinerStats;
+use crate::miner_stats::MinerStats;
 
 /// How long each kind of knowledge counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

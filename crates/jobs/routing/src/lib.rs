@@ -16,6 +16,7 @@ pub mod collateral;
 pub mod earlier_attempts;
 mod exclusion;
 pub mod ledger;
+mod miner_stats;
 mod newcomers;
 pub mod retry;
 pub mod route;
@@ -27,7 +28,8 @@ pub use cache_keys::CacheKey;
 pub use collateral::{CollateralReading, CollateralRule, CollateralVerdict, Deposit, judge_collateral};
 pub use exclusion::Exclusion;
 pub use ledger::{LedgerWindows, MinerLedger};
+pub use miner_stats::{MinerStats, RoutableNeuron};
 pub use route::{
-    Candidate, ExcludedMiner, JobRequirements, MinerStats, RoutableNeuron, Route, RouteCost, RouteDecision,
-    RoutingPolicy, note_proven, route,
+    Candidate, ExcludedMiner, JobRequirements, Route, RouteCost, RouteDecision, RoutingPolicy, note_proven,
+    route,
 };

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use muster_protocol::{ExecutorClass, Hotkey, MinerKey};
 
 use crate::exclusion::Exclusion;
-use crate::route::{MinerStats, RoutableNeuron};
+use crate::miner_stats::{MinerStats, RoutableNeuron};
 
 /// The share of a validator's recent attempts that newcomers get together, in thousandths.
 const SHARE_PER_MILLE: u64 = 50;

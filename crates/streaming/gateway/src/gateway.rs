@@ -11,7 +11,7 @@ use muster_process::error::Coded;
 use muster_process::listen::{self, BindError};
 use muster_process::{SharedClock, Tasks};
 use muster_protocol::wire::muster::{GatewayNotice, ServedModel};
-use muster_protocol::{ErrorCode, JobId, MinerKey};
+use muster_protocol::{ErrorCode, JobId};
 use muster_session_pool::Whitelist;
 use muster_store::StoreError;
 use sqlx::AnyPool;
@@ -23,7 +23,7 @@ use crate::answer_log::AnswerLog;
 use crate::answer_parts::AnswerPart;
 use crate::auth::Authenticator;
 use crate::backend::ValidatorBackend;
-use crate::logged_session::{self, LoggedSessionError, OnAnswer, OwnQuestion};
+use crate::own_question::OwnQuestion;
 use crate::scheduler::{ModelStatus, SchedulerHandle, SessionScheduler};
 use crate::settings::Settings;
 use crate::state::GatewayState;
@@ -221,28 +221,6 @@ impl Gateway {
             }
         }
         refused.map_or_else(|| Ok(asked.id.hex()), Err)
-    }
-
-    /// Asks a miner questions of the validator's own in a session that is opened for them and closed afterwards.
-    /// `answered` is called for each answer once it is stored. Returns how many were answered.
-    ///
-    /// # Errors
-    /// The model is not whitelisted, the session does not come up, or the database fails; the reason in words.
-    pub async fn ask_miner(
-        &self,
-        miner: MinerKey,
-        model: &str,
-        questions: Vec<OwnQuestion>,
-        answered: OnAnswer<'_>,
-    ) -> Result<usize, String> {
-        let asked = logged_session::ask_all(self, miner, model, questions, answered).await;
-        asked.map_err(|error| {
-            let reason = error.to_string();
-            if let LoggedSessionError::Store(error) = error {
-                self.state.fail(error);
-            }
-            reason
-        })
     }
 
     /// Its sessions, answers and earnings.

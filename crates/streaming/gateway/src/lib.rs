@@ -23,6 +23,7 @@ mod gateway;
 pub mod logged_session;
 pub mod miner_sessions;
 mod nonces;
+mod own_question;
 pub mod proof_record;
 mod proof_view;
 mod request;

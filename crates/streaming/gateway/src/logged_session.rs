@@ -5,11 +5,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
-use muster_protocol::{Digest, MinerKey};
-use muster_response_proof::RequestNonce;
+use muster_protocol::MinerKey;
 use muster_session_pool::{Service, SessionNumber};
 use muster_store::StoreError;
 use tokio::sync::mpsc;
@@ -17,6 +15,7 @@ use tokio::sync::mpsc;
 use crate::answer_parts::{AnswerId, AnswerPart};
 use crate::gateway::Gateway;
 use crate::miner_sessions::{MinerSession, MinerSessions, SessionTimes};
+pub use crate::own_question::OwnQuestion;
 use crate::request::RelayedRequest;
 use crate::scheduler::StreamRequest;
 use crate::session::{keep_other_proofs, record_opening};
@@ -41,29 +40,6 @@ pub enum LoggedSessionError {
     /// The database failed.
     #[error("the store does not keep it")]
     Store(#[from] StoreError),
-}
-
-/// A question of the validator's own.
-pub struct OwnQuestion {
-    /// Whether it is asked as a chat; otherwise it is a completion.
-    pub is_chat: bool,
-    /// The body of the request.
-    pub body: Bytes,
-    /// The pseudonym under which it is asked.
-    pub client: Digest,
-    /// The nonce that its client names.
-    pub client_nonce: Option<RequestNonce>,
-}
-
-impl OwnQuestion {
-    /// The path at which users ask such questions.
-    pub(crate) const fn path(&self) -> &'static str {
-        if self.is_chat {
-            "/v1/chat/completions"
-        } else {
-            "/v1/completions"
-        }
-    }
 }
 
 /// Called with the place of a question and the id of its answer once the answer is stored.
@@ -148,11 +124,35 @@ impl LoggedSession {
     }
 }
 
+impl Gateway {
+    /// Asks a miner questions of the validator's own in a session that is opened for them and closed afterwards.
+    /// `answered` is called for each answer once it is stored. Returns how many were answered.
+    ///
+    /// # Errors
+    /// The model is not whitelisted, the session does not come up, or the database fails; the reason in words.
+    pub async fn ask_miner(
+        &self,
+        miner: MinerKey,
+        model: &str,
+        questions: Vec<OwnQuestion>,
+        answered: OnAnswer<'_>,
+    ) -> Result<usize, String> {
+        let asked = ask_all(self, miner, model, questions, answered).await;
+        asked.map_err(|error| {
+            let reason = error.to_string();
+            if let LoggedSessionError::Store(error) = error {
+                self.state().fail(error);
+            }
+            reason
+        })
+    }
+}
+
 /// Asks a miner questions in a session that is opened for them and closed afterwards. Returns how many were answered.
 ///
 /// # Errors
 /// The model is not whitelisted, the session does not come up, or the database fails.
-pub(crate) async fn ask_all(
+async fn ask_all(
     gateway: &Gateway,
     miner: MinerKey,
     model: &str,

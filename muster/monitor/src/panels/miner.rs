@@ -8,7 +8,7 @@ use muster_status_views::miner::{
     StatedGrade,
 };
 
-use super::{Fact, Mark, Panel, PanelRow};
+use super::panel::{Fact, Mark, Panel, PanelRow};
 use crate::text::{age, bar, permille, sanitize, short_id, short_key, span, sparkline, until};
 
 pub(super) fn headline(status: &MinerStatus) -> Vec<Fact> {

@@ -2,9 +2,9 @@
 
 use muster_protocol::Timestamp;
 
-use super::{Fact, Mark, Panel, PanelRow};
+use super::panel::{Fact, Mark, Panel, PanelRow};
+use crate::board::{UserJob, UserStatus};
 use crate::text::{age, sanitize, short_id, short_key};
-use crate::{UserJob, UserStatus};
 
 pub(super) fn headline(status: &UserStatus) -> Vec<Fact> {
     let open = status.jobs.iter().filter(|job| !job.ended).count();

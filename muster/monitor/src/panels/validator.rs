@@ -6,8 +6,8 @@ use muster_status_views::validator::{
     BatchRow, CycleRow, JobStatusRow, LinkStatus, ModelRow, QueueLine, WaitingJobRow,
 };
 
-use super::{Fact, Mark, Panel, PanelRow};
-use crate::ValidatorBoard;
+use super::panel::{Fact, Mark, Panel, PanelRow};
+use crate::board::ValidatorBoard;
 use crate::text::{age, sanitize, short_id, short_key, span, until};
 
 pub(super) fn headline(board: &ValidatorBoard, _now: Timestamp) -> Vec<Fact> {

@@ -20,7 +20,8 @@ use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio_util::io::poll_write_buf;
 
 use super::framing::Framing;
-use super::head::{HeadReader, MalformedResponse, ResponseHead};
+use super::head::{HeadReader, ResponseHead};
+use super::header_lines::MalformedResponse;
 use super::pool::{ByteStream, ConnectionPool};
 
 /// The most bytes of one read: a little less than a TLS record, so that they fit into one again with their framing.

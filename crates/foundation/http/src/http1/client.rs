@@ -103,7 +103,7 @@ mod tests {
     use tokio::sync::mpsc;
     use tokio::time::Instant;
 
-    use super::super::head::MalformedResponse;
+    use super::super::header_lines::MalformedResponse;
     use super::*;
 
     /// Hands out the near ends of connections whose far ends a test holds.

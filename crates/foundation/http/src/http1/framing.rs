@@ -7,7 +7,7 @@ use bytes::{BufMut as _, BytesMut};
 use http::HeaderMap;
 use memchr::memchr;
 
-use super::head::{MAX_HEAD, MAX_HEADERS, MalformedResponse, to_header_map};
+use super::header_lines::{MAX_HEAD, MAX_HEADERS, MalformedResponse, to_header_map};
 
 /// The most digits of a chunk's size: sixteen may not fit into 64 bits.
 const MAX_DIGITS: u8 = 15;

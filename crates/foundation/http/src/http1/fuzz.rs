@@ -4,7 +4,8 @@ use bytes::BytesMut;
 use http::Method;
 
 use super::framing::Framing;
-use super::head::{HeadReader, MAX_HEAD, MalformedResponse};
+use super::head::HeadReader;
+use super::header_lines::{MAX_HEAD, MalformedResponse};
 
 /// Inputs of one run; `MUSTER_FUZZ_INPUTS` asks for more.
 const INPUTS: usize = 10_000;

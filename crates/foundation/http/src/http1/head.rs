@@ -6,34 +6,14 @@
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
 use memchr::memchr;
 
 use super::framing::{Chunks, Framing};
+use super::header_lines::{MAX_HEAD, MAX_HEADERS, MalformedResponse, to_header_map};
 
-/// The most bytes of all heads before one body, and of the framing between two of its chunks.
-pub(super) const MAX_HEAD: usize = 64 * 1024;
-/// The most headers of one head.
-pub(super) const MAX_HEADERS: usize = 100;
 /// The first bytes of every response.
 const VERSION_PREFIX: &[u8] = b"HTTP/1.";
-
-/// Why the bytes of a peer are not a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum MalformedResponse {
-    /// The head does not begin or continue as HTTP/1.1 prescribes.
-    #[error("its head is not HTTP")]
-    Head,
-    /// The heads, or the framing between two chunks, are longer than 64 KiB.
-    #[error("its head or its framing is too long")]
-    TooLong,
-    /// The length of the body is stated twice, in an unknown coding, or as something else than a number.
-    #[error("the length of its body is not clear")]
-    Length,
-    /// A chunk's size or end, or the trailers, are not as HTTP/1.1 prescribes.
-    #[error("its chunks are broken")]
-    Chunk,
-}
 
 /// The head of a response.
 #[derive(Debug)]
@@ -138,16 +118,6 @@ pub(super) fn read_head(
         keep_alive,
     };
     Ok(Some((head, length)))
-}
-
-pub(super) fn to_header_map(lines: &[httparse::Header<'_>]) -> Result<HeaderMap, MalformedResponse> {
-    let mut headers = HeaderMap::with_capacity(lines.len());
-    for line in lines {
-        let name = HeaderName::from_bytes(line.name.as_bytes()).map_err(|_| MalformedResponse::Head)?;
-        let value = HeaderValue::from_bytes(line.value).map_err(|_| MalformedResponse::Head)?;
-        headers.append(name, value);
-    }
-    Ok(headers)
 }
 
 /// Whether the sender of these headers closes the connection after the message.

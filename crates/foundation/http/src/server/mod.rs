@@ -4,6 +4,7 @@
 
 mod bodies;
 mod forwarded;
+mod limits;
 mod settings;
 mod transport;
 mod version;
@@ -37,6 +38,7 @@ use tokio_util::task::TaskTracker;
 use self::bodies::InFlight;
 pub use self::bodies::{BodyError, PacedBody, ResponseInFlight};
 pub use self::forwarded::{ProxyHeader, client_address};
+pub use self::limits::ServerLimits;
 pub use self::settings::HttpSettings;
 use self::transport::Transport;
 pub use self::transport::{IsEncrypted, ServerTls, TlsFileError, TlsFiles};
@@ -49,37 +51,6 @@ const MAX_STREAMS: u32 = 256;
 const SEND_BUFFER: usize = 64 * 1024;
 /// Between two pings on an HTTP/2 connection.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-
-/// The bounds of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerLimits {
-    /// Open connections. A connection that was upgraded to a websocket counts until its peer is known.
-    pub connections: usize,
-    /// Those of them that come from one address, or from one IPv6 network of 64 bits. Behind a trusted proxy, the
-    /// requests of one client that are answered at a time.
-    pub per_address: usize,
-    /// From the moment a request is waited for until its head is complete; a connection that idles longer is closed.
-    pub head: Duration,
-    /// The time in which a request's body must bring another KiB, or end.
-    pub body: Duration,
-    /// The time in which a client must take something of a response that waits for it.
-    pub stall: Duration,
-    /// How long requests may go on after the server was told to stop.
-    pub drain: Duration,
-}
-
-impl Default for ServerLimits {
-    fn default() -> Self {
-        Self {
-            connections: 4_096,
-            per_address: 1_024,
-            head: Duration::from_secs(30),
-            body: Duration::from_secs(60),
-            stall: Duration::from_secs(60),
-            drain: Duration::from_secs(10),
-        }
-    }
-}
 
 /// A listener's server: its name, its bounds, and the parts of the process that it needs.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@ use muster_process::config::Problem;
 use muster_process::connections::TrustedProxies;
 use serde::Deserialize;
 
-use super::ServerLimits;
 use super::forwarded::ProxyHeader;
+use super::limits::ServerLimits;
 use super::transport::TlsFiles;
 
 /// Seconds that a client may be given. A day is longer than any request needs, and no timer overflows.

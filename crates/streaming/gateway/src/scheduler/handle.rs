@@ -9,22 +9,12 @@ use muster_protocol::{Digest, JobId};
 use muster_session_pool::{Event, RequestNumber, SessionNumber};
 use tokio::sync::{mpsc, oneshot};
 
+use super::assignment::SessionAssignment;
 use super::model_pool::ModelStatus;
 use muster_sealed_client::SealedSession;
 
 /// Time after which a client may retry if the gateway is stopping.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-
-/// The scheduler's answer to a request.
-#[derive(Debug)]
-pub(crate) enum SessionAssignment {
-    /// This session serves the request.
-    Assigned(SessionNumber, Arc<SealedSession>),
-    /// No session will serve it.
-    Refused(OpenAiError),
-    /// The session that serves the request is presumed dead, and its answer has begun.
-    SessionLost,
-}
 
 /// A command to the scheduler.
 pub(crate) enum SchedulerCommand {

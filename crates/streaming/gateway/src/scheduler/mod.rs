@@ -3,6 +3,7 @@
 //! The [`SessionScheduler`] owns the pools of all models. It takes commands one after another, answers the requests,
 //! and returns the sessions to be started and closed as values, which the gateway carries out.
 
+mod assignment;
 mod handle;
 mod model_pool;
 
@@ -13,7 +14,8 @@ use muster_session_pool::{CloseReason, Effect, Event, Limits, Service, SessionNu
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-pub(crate) use self::handle::{SchedulerCommand, SchedulerHandle, SessionAssignment, StreamRequest};
+pub(crate) use self::assignment::SessionAssignment;
+pub(crate) use self::handle::{SchedulerCommand, SchedulerHandle, StreamRequest};
 use self::model_pool::{ModelPool, OpenSession};
 pub use self::model_pool::{ModelStatus, SessionStatus};
 use muster_sealed_client::SealedSession;

@@ -9,7 +9,7 @@ use muster_session_pool::{Limits, RequestNumber, Service, SessionNumber, Session
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::handle::SessionAssignment;
+use super::assignment::SessionAssignment;
 use muster_sealed_client::SealedSession;
 
 /// The status of one model.

@@ -1,9 +1,9 @@
 //! The executor's metrics.
 
-use super::super::MetricEntry;
-use super::super::MetricKind::{Counter, Gauge, Histogram};
-use super::super::MetricRole::Executor;
-use super::{A_GPU, A_MEASUREMENT, FAULT, GPU, bounded_by, metric, one_of};
+use super::super::metric_entry::MetricEntry;
+use super::super::metric_entry::MetricKind::{Counter, Gauge, Histogram};
+use super::super::metric_entry::MetricRole::Executor;
+use super::labels::{A_GPU, A_MEASUREMENT, FAULT, GPU, bounded_by, metric, one_of};
 
 pub(super) const METRICS: &[MetricEntry] = &[
     // === the executor ===

@@ -1,9 +1,9 @@
 //! The facilitator's metrics.
 
-use super::super::MetricEntry;
-use super::super::MetricKind::{Counter, Gauge, Histogram};
-use super::super::MetricRole::Facilitator;
-use super::{FAULT, OUTCOME, metric, one_of};
+use super::super::metric_entry::MetricEntry;
+use super::super::metric_entry::MetricKind::{Counter, Gauge, Histogram};
+use super::super::metric_entry::MetricRole::Facilitator;
+use super::labels::{FAULT, OUTCOME, metric, one_of};
 
 pub(super) const METRICS: &[MetricEntry] = &[
     // === the facilitator ===

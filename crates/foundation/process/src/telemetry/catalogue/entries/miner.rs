@@ -1,9 +1,9 @@
 //! The miner's metrics.
 
-use super::super::MetricEntry;
-use super::super::MetricKind::{Counter, Gauge};
-use super::super::MetricRole::Miner;
-use super::{A_CONNECTED_EXECUTOR, A_GPU, EXECUTOR, GPU, POOL, metric, one_of};
+use super::super::metric_entry::MetricEntry;
+use super::super::metric_entry::MetricKind::{Counter, Gauge};
+use super::super::metric_entry::MetricRole::Miner;
+use super::labels::{A_CONNECTED_EXECUTOR, A_GPU, EXECUTOR, GPU, POOL, metric, one_of};
 
 pub(super) const METRICS: &[MetricEntry] = &[
     // === the miner ===

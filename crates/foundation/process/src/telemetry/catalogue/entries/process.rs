@@ -1,8 +1,8 @@
 //! The metrics of every process, and those of stores.
 
-use super::super::MetricEntry;
-use super::super::MetricKind::{Counter, Gauge};
-use super::{ALL, FOLDERS, ROLE, STORES, TABLE, bounded_by, metric, one_of};
+use super::super::metric_entry::MetricEntry;
+use super::super::metric_entry::MetricKind::{Counter, Gauge};
+use super::labels::{ALL, FOLDERS, ROLE, STORES, TABLE, bounded_by, metric, one_of};
 
 pub(super) const METRICS: &[MetricEntry] = &[
     // === every process ===

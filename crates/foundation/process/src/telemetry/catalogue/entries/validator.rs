@@ -1,9 +1,9 @@
 //! The validator's metrics, and those of its gateway.
 
-use super::super::MetricEntry;
-use super::super::MetricKind::{Counter, Gauge, Histogram};
-use super::super::MetricRole::Validator;
-use super::{A_GATEWAY, CLASS, FAULT, MODEL, OUTCOME, bounded_by, metric, one_of};
+use super::super::metric_entry::MetricEntry;
+use super::super::metric_entry::MetricKind::{Counter, Gauge, Histogram};
+use super::super::metric_entry::MetricRole::Validator;
+use super::labels::{A_GATEWAY, CLASS, FAULT, MODEL, OUTCOME, bounded_by, metric, one_of};
 
 pub(super) const METRICS: &[MetricEntry] = &[
     // === the validator ===

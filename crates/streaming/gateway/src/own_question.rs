@@ -1,0 +1,28 @@
+//! A question that the validator asks on its own behalf.
+
+use bytes::Bytes;
+use muster_protocol::Digest;
+use muster_response_proof::RequestNonce;
+
+/// A question of the validator's own.
+pub struct OwnQuestion {
+    /// Whether it is asked as a chat; otherwise it is a completion.
+    pub is_chat: bool,
+    /// The body of the request.
+    pub body: Bytes,
+    /// The pseudonym under which it is asked.
+    pub client: Digest,
+    /// The nonce that its client names.
+    pub client_nonce: Option<RequestNonce>,
+}
+
+impl OwnQuestion {
+    /// The path at which users ask such questions.
+    pub(crate) const fn path(&self) -> &'static str {
+        if self.is_chat {
+            "/v1/chat/completions"
+        } else {
+            "/v1/completions"
+        }
+    }
+}
